@@ -1,0 +1,121 @@
+"""Can JSON carry what ``perform`` says it takes? Read once, when the class is created."""
+
+import enum
+import types
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
+from typing import (
+    Annotated,
+    Any,
+    ForwardRef,
+    Literal,
+    NewType,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from pydantic import JsonValue
+from typing_extensions import ReadOnly, TypeAliasType
+
+from framework.declare.values import Invalid
+
+_PLAIN: tuple[Any, ...] = (int, float, str, bool, None, types.NoneType, Any, object, list, dict, JsonValue)
+_LISTS: tuple[Any, ...] = (list, Sequence, MutableSequence)
+_OBJECTS: tuple[Any, ...] = (dict, Mapping, MutableMapping)
+_WRAPPERS: tuple[Any, ...] = (Required, NotRequired, ReadOnly)
+_INSTEAD = {
+    "datetime": "a float of epoch seconds, or a str in ISO 8601",
+    "date": "a str in ISO 8601",
+    "time": "a str in ISO 8601",
+    "timedelta": "a float of seconds",
+    "Decimal": "a str",
+    "UUID": "a str",
+    "tuple": "a list",
+    "set": "a list",
+    "frozenset": "a list",
+    "bytes": "a str, for example base64",
+    "bytearray": "a str, for example base64",
+    "Iterable": "a list",
+    "Collection": "a list",
+    "Path": "a str",
+}
+
+
+def read_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function, resolved; raises Invalid when a name in them is not known at run time."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
+        raise Invalid(
+            f"its annotations cannot be read at run time ({error}); import the names outside of TYPE_CHECKING, at module level"
+        ) from None
+
+
+def check_carriable(annotation: Any, seen: frozenset[int] = frozenset()) -> None:
+    """Nothing happens when JSON can carry every value of ``annotation``; raises Invalid saying what to use instead."""
+    if id(annotation) in seen or any(annotation is plain for plain in _PLAIN):
+        return
+    seen |= {id(annotation)}
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if isinstance(annotation, TypeAliasType):
+        check_carriable(annotation.__value__, seen)
+    elif isinstance(annotation, NewType):
+        check_carriable(annotation.__supertype__, seen)
+    elif origin is Annotated or origin in _WRAPPERS:
+        check_carriable(arguments[0], seen)
+    elif origin is Union or origin is types.UnionType:
+        for member in arguments:
+            check_carriable(member, seen)
+    elif origin is Literal:
+        _check_literals(arguments)
+    elif origin in _LISTS or annotation in _LISTS:
+        for member in arguments:
+            check_carriable(member, seen)
+    elif origin in _OBJECTS or annotation in _OBJECTS:
+        _check_members(arguments, seen)
+    elif is_typeddict(annotation):
+        for member in _fields(annotation).values():
+            check_carriable(member, seen)
+    elif not isinstance(annotation, ForwardRef):
+        raise Invalid(_explain(annotation, origin))
+
+
+def _check_literals(members: tuple[Any, ...]) -> None:
+    for member in members:
+        if type(member) not in (str, int, bool, types.NoneType):
+            raise Invalid(f"Literal[{member!r}] cannot travel as JSON; use Literal of str or int values")
+
+
+def _check_members(arguments: tuple[Any, ...], seen: frozenset[int]) -> None:
+    if not arguments:
+        return
+    key, member = arguments
+    while get_origin(key) is Annotated or isinstance(key, NewType):
+        key = key.__supertype__ if isinstance(key, NewType) else get_args(key)[0]
+    literal_keys = get_origin(key) is Literal and all(type(word) is str for word in get_args(key))
+    if key is not str and key is not Any and not literal_keys:
+        raise Invalid("the keys of a JSON object are str; use dict[str, ...]")
+    check_carriable(member, seen)
+
+
+def _fields(typed_dict: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(typed_dict, include_extras=True)
+    except NameError as error:
+        raise Invalid(f"the fields of {typed_dict.__name__} cannot be read at run time ({error})") from None
+
+
+def _explain(annotation: Any, origin: Any) -> str:
+    kind = annotation if isinstance(annotation, type) and origin is None else origin
+    name = getattr(kind, "__name__", None) or str(annotation)
+    if isinstance(kind, type):
+        if issubclass(kind, enum.Enum):
+            return f"{name} cannot travel as JSON; use Literal[...] of its values and pass its .value"
+        for ancestor in kind.__mro__:
+            if ancestor.__name__ in _INSTEAD and not hasattr(kind, "_fields"):
+                return f"{name} cannot travel as JSON; use {_INSTEAD[ancestor.__name__]}"
+    return f"{name} cannot travel as JSON; pass an id, or use a dict[str, ...] (a TypedDict, or Json) of plain values"

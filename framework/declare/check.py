@@ -1,0 +1,220 @@
+"""Everything a class body may get wrong, found when the class is created and said with the nearest right name."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from reprlib import repr as short_repr
+from typing import Any
+
+from framework.declare import names
+from framework.declare.attributes import ATTRIBUTES, OWN_ATTRIBUTES, Deduplicate, check_value
+from framework.declare.declaration import Declaration
+from framework.declare.signature import JobSignature, build_signature
+from framework.declare.values import QUEUE_NAME
+from framework.errors import DeclarationError
+from framework.settings.suggest import did_you_mean, nearest
+
+HOOKS: Mapping[str, int] = {
+    "retry_in": 3,
+    "retries_exhausted": 2,
+    "interruptions_exhausted": 1,
+    "idempotency_arguments": 1,
+}
+"""The class hooks and how many arguments each is called with."""
+
+_CALLABLE_NAMES = ("perform", *HOOKS, "concurrency_limit")
+_CLOSE = 0.85
+"""How alike a method and a hook must be for the method to be a slip; ``perform_one`` is not, ``preform`` is."""
+
+
+def read_attributes(cls: type[Any], base: type[Any]) -> dict[str, Any]:
+    """The validated value of every attribute, resolved along the MRO; the body and the hooks are checked too.
+
+    Raises DeclarationError naming the class, the attribute, the value, the allowed values and the nearest name.
+    """
+    worker = place_of(cls)
+    _check_body(worker, cls, base)
+    for mixin in _mixins(cls, base):
+        _check_mixin(worker, mixin)
+    attributes = {name: check_value(worker, name, _resolve(cls, base, name), rule) for name, rule in ATTRIBUTES.items()}
+    _check_hooks(worker, cls, base)
+    _check_cross_rules(worker, attributes)
+    if attributes["idempotent"] and not _declared(cls, base, "deduplicate"):
+        attributes["deduplicate"] = Deduplicate("until_executing")
+    return attributes
+
+
+def declare(cls: type[Any], base: type[Any], attributes: dict[str, Any]) -> Declaration:
+    """The declaration of a class that is to run: it has a category, a ``perform`` and names fit for the wire.
+
+    Raises DeclarationError otherwise.
+    """
+    worker = place_of(cls)
+    if attributes["feature_category"] is None:
+        raise DeclarationError(
+            worker,
+            "feature_category is required: a name from config/feature_categories.yml, or 'not_owned'. (A base class that is "
+            "not to run itself: class Base(ApplicationWorker, abstract=True).)",
+            attribute="feature_category",
+        )
+    perform = _find_perform(worker, cls, base)
+    _check_constructor(worker, cls)
+    signature = build_signature(worker, perform)
+    facts = dict(attributes)
+    facts["wire_name"] = attributes["wire_name"] or names.wire_name(cls.__module__, _short_name(cls))
+    return Declaration(
+        class_name=cls.__qualname__,
+        module=cls.__module__,
+        generated_queue=_generated_queue(worker, facts["wire_name"], attributes["queue_namespace"]),
+        signature=signature,
+        is_async=inspect.iscoroutinefunction(perform),
+        loggable_positions=_positions(worker, attributes["loggable_arguments"], signature),
+        **facts,
+    )
+
+
+def place_of(cls: type[Any]) -> str:
+    """How messages name a class: where it stands, so that it can be found."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _short_name(cls: type[Any]) -> str:
+    return cls.__qualname__.rpartition("<locals>.")[2]
+
+
+def _resolve(cls: type[Any], base: type[Any], name: str) -> Any:
+    if name in OWN_ATTRIBUTES:
+        return vars(cls).get(name, vars(base)[name])
+    return next(vars(owner)[name] for owner in cls.__mro__ if name in vars(owner))
+
+
+def _declared(cls: type[Any], base: type[Any], name: str) -> bool:
+    return any(name in vars(owner) for owner in cls.__mro__ if owner is not base)
+
+
+def _mixins(cls: type[Any], base: type[Any]) -> Iterator[type[Any]]:
+    return (
+        owner
+        for owner in cls.__mro__
+        if not issubclass(owner, base) and owner is not object and owner not in base.__mro__
+    )
+
+
+def _plain_values(owner: type[Any]) -> Iterator[tuple[str, Any]]:
+    """Names that look like attributes: public, lower case, and no method, property, nested class or other descriptor."""
+    for name, value in vars(owner).items():
+        if name.startswith("_") or name.isupper() or isinstance(value, type) or hasattr(type(value), "__get__"):
+            continue
+        yield name, value
+
+
+def _check_body(worker: str, cls: type[Any], base: type[Any]) -> None:
+    for name, value in _plain_values(cls):
+        if name not in ATTRIBUTES:
+            raise DeclarationError(
+                worker,
+                f"{name} = {short_repr(value)}: {name!r} is not a worker attribute{did_you_mean(name, ATTRIBUTES)}. "
+                f"Constants of your own: {name.upper()} or _{name}. Attributes: {', '.join(sorted(ATTRIBUTES))}.",
+                attribute=name,
+            )
+    for name, value in vars(cls).items():
+        if name.startswith("_") or name in vars(base) or not hasattr(type(value), "__get__"):
+            continue
+        match = nearest(name, _CALLABLE_NAMES, cutoff=_CLOSE)
+        if match is not None:
+            raise DeclarationError(
+                worker,
+                f"{name!r} is not called by the framework (did you mean {match!r}?). A helper of your own: _{name}.",
+                attribute=name,
+            )
+
+
+def _check_mixin(worker: str, mixin: type[Any]) -> None:
+    # A mixin may come from anywhere and hold values of its own, so only what looks like a slip is refused.
+    for name, value in _plain_values(mixin):
+        match = None if name in ATTRIBUTES else nearest(name, ATTRIBUTES, cutoff=_CLOSE)
+        if match is not None:
+            raise DeclarationError(
+                worker,
+                f"{name} = {short_repr(value)} in {place_of(mixin)}: {name!r} is not a worker attribute (did you mean {match!r}?).",
+                attribute=name,
+            )
+
+
+def _check_hooks(worker: str, cls: type[Any], base: type[Any]) -> None:
+    for name, count in HOOKS.items():
+        owner = next(owner for owner in cls.__mro__ if name in vars(owner))
+        if owner is base:
+            continue
+        hook = vars(owner)[name]
+        if not isinstance(hook, classmethod):
+            raise DeclarationError(worker, f"{name} is called on the class: put @classmethod above it.", attribute=name)
+        bound: Callable[..., Any] = getattr(cls, name)
+        if inspect.iscoroutinefunction(bound):
+            raise DeclarationError(worker, f"{name} is called without await: write def, not async def.", attribute=name)
+        try:
+            inspect.signature(bound).bind(*range(count))
+        except TypeError:
+            wanted = inspect.signature(getattr(base, name))
+            raise DeclarationError(worker, f"{name} must take {wanted}.", attribute=name) from None
+
+
+def _check_cross_rules(worker: str, attributes: Mapping[str, Any]) -> None:
+    if attributes["urgency"] == "high":
+        if attributes["has_external_dependencies"]:
+            message = "urgency = 'high' forbids has_external_dependencies = True: a job that waits for others cannot promise 10 s."
+            raise DeclarationError(worker, f"{message} Take urgency 'low', or split the job.", attribute="urgency")
+        if attributes["resource_boundary"] == "memory":
+            message = "urgency = 'high' forbids resource_boundary = 'memory': memory-bound shards are small and slow to start."
+            raise DeclarationError(worker, f"{message} Take urgency 'low', or split the job.", attribute="urgency")
+    if attributes["data_consistency"] == "delayed" and attributes["retry"] in (False, 0):
+        message = (
+            "data_consistency = 'delayed' forbids retry = False or 0: a job that meets a stale replica is retried once."
+        )
+        raise DeclarationError(
+            worker, f"{message} Take 'sticky' or 'always', or allow retries.", attribute="data_consistency"
+        )
+
+
+def _find_perform(worker: str, cls: type[Any], base: type[Any]) -> Callable[..., Any]:
+    owner = next(owner for owner in cls.__mro__ if "perform" in vars(owner))
+    if owner is base:
+        raise DeclarationError(worker, "perform is missing: write def perform(self, ...) -> None.", attribute="perform")
+    perform = vars(owner)["perform"]
+    if isinstance(perform, (staticmethod, classmethod)) or not callable(perform):
+        raise DeclarationError(
+            worker, "perform must be an ordinary method: def perform(self, ...).", attribute="perform"
+        )
+    if inspect.isgeneratorfunction(perform) or inspect.isasyncgenfunction(perform):
+        raise DeclarationError(worker, "perform holds a yield, so calling it would run nothing.", attribute="perform")
+    return perform
+
+
+def _check_constructor(worker: str, cls: type[Any]) -> None:
+    try:
+        inspect.signature(cls).bind()
+    except TypeError:
+        message = (
+            "__init__ wants arguments, but the framework makes one instance per job without any; take them in perform."
+        )
+        raise DeclarationError(worker, message, attribute="__init__") from None
+
+
+def _generated_queue(worker: str, wire_name: str, namespace: str | None) -> str:
+    queue = names.queue_name(wire_name, namespace)
+    if QUEUE_NAME.fullmatch(queue) is None:
+        message = f"the queue name {queue!r} made from the wire name {wire_name!r} must be ASCII; give the class a `wire_name`."
+        raise DeclarationError(worker, message, attribute="wire_name")
+    return queue
+
+
+def _positions(worker: str, loggable: tuple[str, ...], signature: JobSignature) -> frozenset[int]:
+    for name in loggable:
+        if name not in signature.names:
+            known = ", ".join(map(repr, signature.names)) or "none"
+            raise DeclarationError(
+                worker,
+                f"loggable_arguments names {name!r}, which is no position of perform{did_you_mean(name, signature.names)}. "
+                f"Allowed: {known}.",
+                attribute="loggable_arguments",
+            )
+    return frozenset(signature.names.index(name) for name in loggable)

@@ -1,0 +1,70 @@
+"""All facts of one worker class, resolved along its MRO and frozen when the class is created."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from framework.declare.attributes import Deduplicate, DeferOnHealth
+from framework.declare.signature import JobSignature
+from framework.types import Ack, DataConsistency, ResourceBoundary, Urgency
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a worker is. Values are validated and normalised: spans are timedeltas, ``deduplicate`` has its default applied.
+
+    ``wire_name`` is the name on the wire and ``generated_queue`` the queue used when no rule and no override names one.
+    """
+
+    class_name: str
+    module: str
+    wire_name: str
+    generated_queue: str
+    signature: JobSignature
+    is_async: bool
+
+    feature_category: str
+    urgency: Urgency
+    resource_boundary: ResourceBoundary
+    has_external_dependencies: bool
+    data_consistency: DataConsistency
+    queue_namespace: str | None
+    queue: str | None
+    shard: str | None
+    weight: int
+    tags: tuple[str, ...]
+    version: int
+    aliases: tuple[str, ...]
+
+    retry: bool | int
+    retry_for: timedelta | None
+    retry_queue: str | None
+    dead: bool
+    backtrace: bool | int
+    max_retries_after_interruption: int
+    ack: Ack
+    timeout: timedelta | None
+    expires_in: timedelta | None
+    status_expiration: timedelta | None
+    track: bool
+
+    idempotent: bool
+    deduplicate: Deduplicate | None
+    concurrency_limit: int | Callable[[], int | None] | None
+    max_concurrency_limit_percentage: float | None
+    defer_on_health: DeferOnHealth | None
+    pause_control: str | None
+    big_payload: bool
+    loggable_arguments: tuple[str, ...]
+    loggable_positions: frozenset[int]
+
+    def retry_limit(self, default: int = 25) -> int | None:
+        """How often a failed job runs again: None for ``retry = False`` (nowhere), 0 for straight to the dead set (Sidekiq 7)."""
+        if self.retry is True:
+            return default
+        return None if self.retry is False else self.retry
+
+    @property
+    def place(self) -> str:
+        """Where the class stands, for messages: module and qualified name."""
+        return f"{self.module}.{self.class_name}"

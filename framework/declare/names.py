@@ -1,0 +1,38 @@
+"""Names derived from where a class stands, never from settings, so that every process agrees on them."""
+
+import re
+
+_BOUNDARY = re.compile(r"(?<=[A-Z])(?=[A-Z][a-z])|(?<=[a-z0-9])(?=[A-Z])")
+_SUFFIX = "Worker"
+
+
+def wire_name(module: str, class_name: str) -> str:
+    """The name a class has on the wire: ``workers.chaos.sleep_worker``, ``SleepWorker`` gives ``Chaos::SleepWorker``.
+
+    The module path is dropped through its last package called ``workers``, else through its first package; the module's
+    own name is dropped; what remains is written in CamelCase (design section 4). A nested class keeps its outer classes.
+    """
+    packages = module.split(".")[:-1]
+    if "workers" in packages:
+        last = len(packages) - 1 - packages[::-1].index("workers")
+        packages = packages[last + 1 :]
+    else:
+        packages = packages[1:]
+    segments = [camel for camel in map(_camel_case, packages) if camel]
+    return "::".join([*segments, *class_name.split(".")])
+
+
+def queue_name(wire_name: str, namespace: str | None) -> str:
+    """The generated queue: no ``Worker`` suffix, underscored as Rails does, behind its namespace and a colon.
+
+    ``HTTPHookWorker`` gives ``http_hook``. A class called just ``Worker`` keeps its name, as a queue needs one.
+    """
+    stem = wire_name.removesuffix(_SUFFIX)
+    if not stem or stem.endswith("::"):
+        stem = wire_name
+    base = "_".join(_BOUNDARY.sub("_", segment).lower() for segment in stem.split("::"))
+    return f"{namespace}:{base}" if namespace else base
+
+
+def _camel_case(package: str) -> str:
+    return "".join(part[0].upper() + part[1:] for part in package.split("_") if part)

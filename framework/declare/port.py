@@ -1,0 +1,74 @@
+"""The door through which worker classes push. ``wiring`` puts the real client behind it; importing opens nothing."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from framework.declare.declaration import Declaration
+from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.errors import PushError
+from framework.types import Jid
+
+
+class Enqueues(Protocol):
+    """What stands behind the port: the client, or a fake in tests. Requests arrive bound; the client checks them."""
+
+    def push(self, request: PushRequest) -> Jid | None:
+        """Write one job; its id, or None when a client middleware dropped it."""
+
+    def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
+        """Write many jobs; the ids stand where the arguments stood."""
+
+    def perform_inline(self, worker: type[Any], request: PushRequest) -> None:
+        """Run the job here and now, through both middleware chains."""
+
+    def route(self, declaration: Declaration) -> Route:
+        """Where jobs of this worker go."""
+
+
+class _Port:
+    """The one binding of this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.bound: Enqueues | None = None
+        self.factory: Callable[[], Enqueues] | None = None
+
+
+_port = _Port()
+
+
+def bind(enqueues: Enqueues) -> None:
+    """From now on worker classes push through ``enqueues``."""
+    with _port.lock:
+        _port.bound = enqueues
+
+
+def bind_factory(factory: Callable[[], Enqueues]) -> None:
+    """The first use of a worker class calls ``factory`` and binds what it returns; a failing factory is asked again."""
+    with _port.lock:
+        _port.factory = factory
+
+
+def unbind() -> None:
+    """Nothing is bound any more, neither a client nor a factory."""
+    with _port.lock:
+        _port.bound = None
+        _port.factory = None
+
+
+def current() -> Enqueues:
+    """What is bound, made by the factory on first use. Raises PushError when nothing is bound."""
+    bound = _port.bound
+    return bound if bound is not None else _make()
+
+
+def _make() -> Enqueues:
+    with _port.lock:
+        if _port.bound is None:
+            if _port.factory is None:
+                raise PushError(
+                    "no client is bound: `import framework` (or call `framework.boot()`) before the first push."
+                )
+            _port.bound = _port.factory()
+        return _port.bound

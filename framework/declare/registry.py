@@ -1,0 +1,146 @@
+"""Which worker classes exist in this process, by the name they have on the wire. A payload never imports anything."""
+
+import importlib
+import pkgutil
+import sys
+import threading
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+from framework.declare.declaration import Declaration
+from framework.errors import ConfigurationError, DeclarationError, FrameworkError, Problem
+from framework.settings.suggest import nearest as nearest_word
+
+
+class _Declared(Protocol):
+    @classmethod
+    def declaration(cls) -> Declaration: ...
+
+
+class _Registry:
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.by_name: dict[str, type[Any]] = {}
+        # Every class ever created, so that loading a module again after ``isolated`` brings its workers back.
+        self.by_place: dict[tuple[str, str], type[Any]] = {}
+
+
+_registry = _Registry()
+
+
+def register(worker: type[Any]) -> None:
+    """The class is found by its wire name and its aliases. A class of the same module and name is replaced (a reload).
+
+    Raises DeclarationError when another class has one of the names.
+    """
+    declaration = _declaration(worker)
+    names = (declaration.wire_name, *declaration.aliases)
+    with _registry.lock:
+        for name in names:
+            holder = _registry.by_name.get(name)
+            if holder is not None and _declaration(holder).place != declaration.place:
+                raise DeclarationError(
+                    declaration.place,
+                    f"the wire name {name!r} is already taken by {_declaration(holder).place}. Rename one of the two classes, or "
+                    f"give one its own `wire_name`.",
+                    attribute="wire_name" if name == declaration.wire_name else "aliases",
+                )
+        key = (declaration.module, declaration.class_name)
+        _forget(_registry.by_place.get(key))
+        _registry.by_name.update(dict.fromkeys(names, worker))
+        _registry.by_place[key] = worker
+
+
+def find(wire_name: str) -> type[Any] | None:
+    """The worker class of that wire name or alias, or None."""
+    return _registry.by_name.get(wire_name)
+
+
+def nearest(wire_name: str) -> str | None:
+    """The registered name most like ``wire_name``, for messages."""
+    return nearest_word(wire_name, list(_registry.by_name))
+
+
+def workers() -> list[type[Any]]:
+    """Every registered class once, sorted by wire name."""
+    with _registry.lock:
+        classes = set(_registry.by_name.values())
+    return sorted(classes, key=lambda worker: _declaration(worker).wire_name)
+
+
+def load(modules: Sequence[str]) -> None:
+    """The modules are imported, packages with all their sub-packages, and their workers registered.
+
+    The working directory is importable. Raises ConfigurationError naming every module that could not be imported.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    problems: list[Problem] = []
+    for name in modules:
+        _load_tree(name, problems)
+    if problems:
+        raise ConfigurationError(problems)
+
+
+@contextmanager
+def isolated(workers: Iterable[type[Any]] = ()) -> Generator[None, None, None]:
+    """For tests: within the block only ``workers`` and what is defined there are registered; afterwards all is as before."""
+    with _registry.lock:
+        saved = dict(_registry.by_name)
+        _registry.by_name.clear()
+    try:
+        for worker in workers:
+            register(worker)
+        yield
+    finally:
+        with _registry.lock:
+            _registry.by_name.clear()
+            _registry.by_name.update(saved)
+
+
+def _declaration(worker: type[Any]) -> Declaration:
+    return cast("type[_Declared]", worker).declaration()
+
+
+def _forget(worker: type[Any] | None) -> None:
+    if worker is None:
+        return
+    declaration = _declaration(worker)
+    for name in (declaration.wire_name, *declaration.aliases):
+        if _registry.by_name.get(name) is worker:
+            del _registry.by_name[name]
+
+
+def _load_tree(name: str, problems: list[Problem]) -> None:
+    module = _import(name, problems)
+    if module is None:
+        return
+    for (place, _), worker in list(_registry.by_place.items()):
+        if place == module.__name__ and find(_declaration(worker).wire_name) is None:
+            register(worker)
+    for child in pkgutil.iter_modules(getattr(module, "__path__", [])):
+        # Importing ``__main__`` would start a program.
+        if child.name != "__main__":
+            _load_tree(f"{name}.{child.name}", problems)
+
+
+def _import(name: str, problems: list[Problem]) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            message = f"no module of that name (searched from {Path.cwd()}); name another with -r or the setting workers_module"
+        else:
+            message = f"it imports {error.name!r}, which is not installed"
+    except SyntaxError as error:
+        message = f"{error.msg} ({error.filename}, line {error.lineno})"
+    except FrameworkError as error:
+        message = str(error)
+    except (Exception, SystemExit) as error:
+        message = f"importing it fails with {type(error).__name__}: {error}"
+    problems.append(Problem(file=name, key="", message=message))
+    return None

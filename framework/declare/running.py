@@ -1,0 +1,54 @@
+"""What a worker instance holds while it runs. The framework assigns it; user code reads it."""
+
+import logging
+from typing import Any, Protocol
+
+
+class JobLogger(Protocol):
+    """What ``self.logger`` can do: an event and fields, one line each."""
+
+    def debug(self, event: str, /, **fields: Any) -> Any: ...
+    def info(self, event: str, /, **fields: Any) -> Any: ...
+    def warning(self, event: str, /, **fields: Any) -> Any: ...
+    def error(self, event: str, /, **fields: Any) -> Any: ...
+    def exception(self, event: str, /, **fields: Any) -> Any: ...
+
+
+class RunState(Protocol):
+    """What the running job may ask: was it cancelled, is the process about to stop?"""
+
+    @property
+    def cancelled(self) -> bool: ...
+    @property
+    def interrupted(self) -> bool: ...
+
+
+class PlainLogger:
+    """``self.logger`` of a worker that no process runs (a unit test, a console): lines go to the logger ``framework``."""
+
+    def __init__(self) -> None:
+        self._logger = logging.getLogger("framework")
+
+    def debug(self, event: str, /, **fields: Any) -> None:
+        """One line of level DEBUG."""
+        self._logger.debug("%s", _line(event, fields))
+
+    def info(self, event: str, /, **fields: Any) -> None:
+        """One line of level INFO."""
+        self._logger.info("%s", _line(event, fields))
+
+    def warning(self, event: str, /, **fields: Any) -> None:
+        """One line of level WARNING."""
+        self._logger.warning("%s", _line(event, fields))
+
+    def error(self, event: str, /, **fields: Any) -> None:
+        """One line of level ERROR."""
+        self._logger.error("%s", _line(event, fields))
+
+    def exception(self, event: str, /, **fields: Any) -> None:
+        """One line of level ERROR with the traceback of the error being handled."""
+        self._logger.exception("%s", _line(event, fields))
+
+
+def _line(event: str, fields: dict[str, Any]) -> str:
+    return " ".join([event, *(f"{key}={value!r}" for key, value in fields.items())])

@@ -1,0 +1,122 @@
+"""Every way to push: with options of its own (``Worker.set(...)``) or, with none, behind the methods of the class."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar, Unpack
+
+from framework.declare import port
+from framework.declare.declaration import Declaration
+from framework.declare.options import PushOptions, bulk_times, check_options, due_at
+from framework.declare.request import BulkRequest, JobRequest, P, PushRequest
+from framework.errors import ArgumentsError
+from framework.types import Jid, Json
+
+T = TypeVar("T")
+
+
+class Setter(Generic[P]):
+    """A worker class together with options for the pushes made through it."""
+
+    __slots__ = ("_declaration", "_options", "_worker")
+
+    def __init__(self, worker: type[Any], declaration: Declaration, options: Mapping[str, Any]) -> None:
+        self._worker = worker
+        self._declaration = declaration
+        self._options = options
+
+    def set(self, **options: Unpack[PushOptions]) -> "Setter[P]":
+        """A setter with these options over the ones it has. Raises ArgumentsError for an unknown or invalid one."""
+        checked = check_options(self._declaration.place, options)
+        return Setter(self._worker, self._declaration, {**self._options, **checked})
+
+    def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+        """The job is on its queue; its id, or None when it was dropped. Raises PushError when it is not."""
+        return self._push(None, args, kwargs)
+
+    def perform_in(self, delay: timedelta | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+        """The job becomes due after ``delay``. Raises PushError when it could not be written."""
+        return self._push(self._due(delay), args, kwargs)
+
+    def perform_at(self, when: datetime | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+        """The job becomes due at ``when``. Raises PushError when it could not be written."""
+        return self._push(self._due(when), args, kwargs)
+
+    def perform_bulk(self, jobs: Iterable[Sequence[Any]], /) -> list[Jid | None]:
+        """One job per tuple of arguments; the ids stand where the tuples stood. Raises BulkPushError when a slice fails."""
+        return self._push_bulk(self._bind_all(jobs), None)
+
+    def perform_bulk_in(
+        self,
+        delay: timedelta | float,
+        jobs: Iterable[Sequence[Any]],
+        /,
+        *,
+        batch_size: int | None = None,
+        batch_delay: timedelta | float | None = None,
+    ) -> list[Jid | None]:
+        """Like ``perform_bulk``, due after ``delay``; with both others, ``batch_size`` jobs every ``batch_delay``."""
+        args = self._bind_all(jobs)
+        place = self._declaration.place
+        return self._push_bulk(args, bulk_times(place, len(args), delay, batch_size, batch_delay, time.time))
+
+    def perform_bulk_for(
+        self,
+        objects: Iterable[T],
+        *,
+        arguments: Callable[[T], JobRequest[P]],
+        context: Callable[[T], Mapping[str, Json]] | None = None,
+    ) -> list[Jid | None]:
+        """One job per object, its arguments made by ``Worker.arguments(...)``, its log context by ``context``."""
+        args: list[list[Any]] = []
+        contexts: list[Mapping[str, Json]] | None = None if context is None else []
+        for index, item in enumerate(objects):
+            request = arguments(item)
+            self._check_owner(index, request)
+            args.append(request.args)
+            if context is not None and contexts is not None:
+                contexts.append(context(item))
+        return self._push_bulk(args, None, contexts)
+
+    def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """The job has run, here, through both middleware chains; what it raised is raised."""
+        request = PushRequest(self._declaration, self._declaration.signature.bind(args, kwargs), None, self._options)
+        port.current().perform_inline(self._worker, request)
+
+    def _push(self, at: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Jid | None:
+        bound = self._declaration.signature.bind(args, kwargs)
+        return port.current().push(PushRequest(self._declaration, bound, at, self._options))
+
+    def _push_bulk(
+        self, args: list[list[Any]], at: list[float] | float | None, contexts: list[Mapping[str, Json]] | None = None
+    ) -> list[Jid | None]:
+        if not args:
+            return []
+        return port.current().push_bulk(BulkRequest(self._declaration, args, at, self._options, contexts))
+
+    def _due(self, when: object) -> float | None:
+        return due_at(self._declaration.place, when, time.time)
+
+    def _bind_all(self, jobs: Iterable[Any]) -> list[list[Any]]:
+        signature = self._declaration.signature
+        bound: list[list[Any]] = []
+        for index, args in enumerate(jobs):
+            if not isinstance(args, (tuple, list)):
+                reason = f"job {index} of the bulk is a {type(args).__name__}; give each job's arguments as a tuple, such as (1,)"
+                raise ArgumentsError(self._declaration.place, reason)
+            try:
+                bound.append(signature.bind(args, {}))
+            except ArgumentsError as error:
+                raise ArgumentsError(
+                    error.worker, f"(job {index} of the bulk) {error.reason}", argument=error.argument
+                ) from None
+        return bound
+
+    def _check_owner(self, index: int, request: object) -> None:
+        # Two workers with equal signatures look alike to a type checker.
+        if not isinstance(request, JobRequest):
+            reason = f"arguments(...) of job {index} gave a {type(request).__name__}; return Worker.arguments(...)"
+            raise ArgumentsError(self._declaration.place, reason)
+        if request.declaration.place != self._declaration.place:
+            reason = f"arguments(...) of job {index} made a job of {request.declaration.place}; call {self._declaration.class_name}.arguments"
+            raise ArgumentsError(self._declaration.place, reason)

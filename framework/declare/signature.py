@@ -1,0 +1,218 @@
+"""A worker's ``perform`` as the wire sees it: a list of positions. Built once per class, used at push and at execute."""
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import SchemaError
+
+from framework.declare.annotations import check_carriable, read_hints
+from framework.declare.exact_json import InexactError, check_exact
+from framework.declare.values import Invalid
+from framework.errors import ArgumentsError, DeclarationError
+from framework.settings.suggest import did_you_mean
+
+Validate = Callable[[Any], object]
+_CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSignature:
+    """What ``perform`` takes. ``names`` are its positions, ``rest`` the name of ``*args`` where there is one."""
+
+    worker: str
+    names: tuple[str, ...]
+    required: int
+    positional_only: int
+    rest: str | None
+    defaults: tuple[Any, ...]
+    validate: Validate | None
+    validate_rest: Validate | None
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The call as a list of positions; a hole left by keywords is filled with the parameter's default.
+
+        Raises ArgumentsError when an argument is missing, unknown, given twice or too much. Types are ``check``'s part.
+        """
+        bound = list(args)
+        if kwargs:
+            self._place(bound, kwargs)
+        self._check_count(bound)
+        return bound
+
+    def check(self, args: list[Any]) -> None:
+        """Nothing happens when the list fits ``perform`` and survives JSON unchanged.
+
+        An int passes for a float, a bool never for an int. Raises ArgumentsError naming worker, argument and reason; the
+        argument's value is never part of the message, as messages are logged.
+        """
+        if not self.required <= len(args) <= len(self.names):
+            self._check_count(args)
+        index = 0
+        try:
+            for index, value in enumerate(args):  # noqa: B007 - read by the handler
+                check_exact(value)
+        except InexactError as error:
+            place = f"(at {error.path}) " if error.path else ""
+            raise ArgumentsError(self.worker, place + error.reason, argument=self._name(index)) from None
+        if self.validate is not None or self.validate_rest is not None:
+            self._check_types(args)
+
+    def _check_types(self, args: list[Any]) -> None:
+        count = len(self.names)
+        offset = 0
+        try:
+            if self.validate is not None:
+                # Defaults stand in for what was not given, so that one adapter of full length serves every call.
+                self.validate(
+                    (*args[:count], *self.defaults[len(args) - self.required :]) if len(args) != count else tuple(args)
+                )
+            offset = count
+            if self.validate_rest is not None:
+                self.validate_rest(args[count:])
+        except ValidationError as error:
+            raise self._explain(error, args, offset) from None
+
+    def _place(self, bound: list[Any], kwargs: Mapping[str, Any]) -> None:
+        given = len(bound)
+        places: dict[int, Any] = {}
+        for name, value in kwargs.items():
+            if name not in self.names:
+                raise ArgumentsError(
+                    self.worker, f"is not a parameter of perform{did_you_mean(name, self.names)}", argument=name
+                )
+            index = self.names.index(name)
+            if index < self.positional_only:
+                raise ArgumentsError(self.worker, "is positional-only in perform; give it by position", argument=name)
+            if index < given:
+                raise ArgumentsError(self.worker, "is given twice, by position and by name", argument=name)
+            places[index] = value
+        for index in range(given, max(places) + 1):
+            if index in places:
+                bound.append(places[index])
+            elif index >= self.required:
+                bound.append(copy.deepcopy(self.defaults[index - self.required]))
+            else:
+                raise ArgumentsError(self.worker, "is missing", argument=self.names[index])
+
+    def _check_count(self, args: Sequence[Any]) -> None:
+        count, most = len(args), len(self.names)
+        if count < self.required:
+            raise ArgumentsError(self.worker, "is missing", argument=self.names[count])
+        if count > most and self.rest is None:
+            plural = "" if most == 1 else "s"
+            raise ArgumentsError(self.worker, f"perform takes {most} argument{plural}, {count} were given")
+
+    def _name(self, index: int) -> str:
+        return self.names[index] if index < len(self.names) else f"*{self.rest}[{index - len(self.names)}]"
+
+    def _explain(self, error: ValidationError, args: list[Any], offset: int) -> ArgumentsError:
+        first = error.errors(include_url=False, include_context=False, include_input=True)[0]
+        position, *inner = first["loc"] or (0,)
+        index = int(position) + offset
+        place = f"(at {''.join(f'[{step!r}]' for step in inner)}) " if inner else ""
+        reason = f"does not fit: {place}{first['msg'].lower()}, got {type(first['input']).__name__}"
+        return ArgumentsError(self.worker, reason, argument=self._name(index) if index < len(args) else None)
+
+
+def build_signature(worker: str, perform: Callable[..., Any]) -> JobSignature:
+    """Read ``perform`` once. Raises DeclarationError for a parameter that cannot travel in a list of JSON values."""
+    parameters = _read_parameters(worker, perform)
+    positions = [parameter for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
+    rest = next((parameter for parameter in parameters if parameter.kind is inspect.Parameter.VAR_POSITIONAL), None)
+    hints = _read_annotations(worker, perform, parameters)
+    defaults = tuple(parameter.default for parameter in positions if parameter.default is not inspect.Parameter.empty)
+    names = tuple(parameter.name for parameter in positions)
+    required = len(names) - len(defaults)
+    _check_defaults(worker, names[required:], defaults, hints)
+    return JobSignature(
+        worker=worker,
+        names=names,
+        required=required,
+        positional_only=sum(parameter.kind is inspect.Parameter.POSITIONAL_ONLY for parameter in positions),
+        rest=rest.name if rest else None,
+        defaults=defaults,
+        validate=_compile(worker, [hints[name] for name in names]),
+        validate_rest=_compile_rest(worker, hints[rest.name]) if rest else None,
+    )
+
+
+def _read_parameters(worker: str, perform: Callable[..., Any]) -> list[inspect.Parameter]:
+    parameters = list(inspect.signature(perform).parameters.values())
+    if not parameters or parameters[0].kind not in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    ):
+        raise DeclarationError(worker, "perform needs self as its first parameter.", attribute="perform")
+    for parameter in parameters[1:]:
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            advice = "make it an ordinary parameter (callers may still name it)"
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            advice = "take a dict[str, ...] parameter instead"
+        else:
+            continue
+        message = f"perform's parameter {str(parameter)!r} cannot travel, the wire carries a list; {advice}."
+        raise DeclarationError(worker, message, attribute="perform")
+    return parameters[1:]
+
+
+def _read_annotations(worker: str, perform: Callable[..., Any], parameters: list[inspect.Parameter]) -> dict[str, Any]:
+    try:
+        resolved = read_hints(inspect.unwrap(perform))
+    except Invalid as error:
+        raise DeclarationError(worker, f"perform: {error}.", attribute="perform") from None
+    hints = {parameter.name: resolved.get(parameter.name, Any) for parameter in parameters}
+    for name, annotation in hints.items():
+        try:
+            check_carriable(annotation)
+        except Invalid as error:
+            raise DeclarationError(worker, f"perform's parameter {name!r}: {error}.", attribute="perform") from None
+    return hints
+
+
+def _check_defaults(worker: str, names: tuple[str, ...], defaults: tuple[Any, ...], hints: dict[str, Any]) -> None:
+    for name, default in zip(names, defaults, strict=True):
+        try:
+            check_exact(default)
+            validate = _compile(worker, [hints[name]])
+            if validate is not None:
+                validate((default,))
+        except (InexactError, ValidationError) as error:
+            reason = error.reason if isinstance(error, InexactError) else f"does not fit {_show(hints[name])}"
+            message = f"the default of perform's parameter {name!r} {reason}."
+            raise DeclarationError(worker, message, attribute="perform") from None
+
+
+def _show(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def _compile(worker: str, annotations: list[Any]) -> Validate | None:
+    if all(annotation is Any or annotation is object for annotation in annotations):
+        return None
+    return _adapter(worker, tuple.__class_getitem__(tuple(annotations)))
+
+
+def _compile_rest(worker: str, annotation: Any) -> Validate | None:
+    # Apart from the positions: pydantic builds a wrong schema for tuple[int, *tuple[str, ...]] (2.14).
+    return None if annotation is Any or annotation is object else _adapter(worker, list.__class_getitem__(annotation))
+
+
+def _adapter(worker: str, shape: Any) -> Validate:
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(shape, config=_CONFIG)
+    except (PydanticSchemaGenerationError, PydanticUserError, SchemaError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise DeclarationError(
+            worker, f"perform's annotations cannot be checked: {reason}", attribute="perform"
+        ) from error
+    validator = adapter.validator
+
+    def validate(value: Any) -> object:
+        return validator.validate_python(value, strict=True)
+
+    return validate

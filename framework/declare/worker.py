@@ -1,0 +1,234 @@
+"""``ApplicationWorker``: what a worker author subclasses. Attributes say what the job needs, ``perform`` does it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast
+
+from framework.declare import check, port, registry
+from framework.declare.attributes import Deduplicate, DeferOnHealth
+from framework.declare.declaration import Declaration
+from framework.declare.options import PushOptions, check_options
+from framework.declare.request import JobRequest, P, Performs, Route
+from framework.declare.running import JobLogger, PlainLogger, RunState
+from framework.declare.setter import Setter
+from framework.errors import DeclarationError
+from framework.types import Ack, DataConsistency, Jid, Json, Payload, ResourceBoundary, Urgency
+
+T = TypeVar("T")
+
+
+class ApplicationWorker:
+    """The base of every worker: one class, one kind of job (GitLab's ApplicationWorker on Sidekiq's data model).
+
+    Attributes are plain values in the class body, inherited along the MRO, checked when the class is created: a
+    DeclarationError names the class, the attribute, the value, the allowed values and the nearest name. One instance is
+    made per job, without arguments. ``class Base(ApplicationWorker, abstract=True)`` shares attributes and is never run.
+    """
+
+    feature_category: ClassVar[str | None] = None
+    urgency: ClassVar[Urgency] = "low"
+    resource_boundary: ClassVar[ResourceBoundary] = "unknown"
+    has_external_dependencies: ClassVar[bool] = False
+    data_consistency: ClassVar[DataConsistency] = "always"
+
+    queue_namespace: ClassVar[str | None] = None
+    queue: ClassVar[str | None] = None
+    shard: ClassVar[str | None] = None
+    weight: ClassVar[int] = 1
+    tags: ClassVar[tuple[str, ...]] = ()
+    version: ClassVar[int] = 0
+    wire_name: ClassVar[str | None] = None
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    retry: ClassVar[bool | int] = True
+    retry_for: ClassVar[timedelta | float | None] = None
+    retry_queue: ClassVar[str | None] = None
+    dead: ClassVar[bool] = True
+    backtrace: ClassVar[bool | int] = False
+    max_retries_after_interruption: ClassVar[int] = 3
+    ack: ClassVar[Ack] = "batch"
+    timeout: ClassVar[timedelta | float | None] = None
+    expires_in: ClassVar[timedelta | float | None] = None
+    status_expiration: ClassVar[timedelta | float | None] = None
+    track: ClassVar[bool] = False
+
+    idempotent: ClassVar[bool] = False
+    deduplicate: ClassVar[Deduplicate | None] = None
+    concurrency_limit: ClassVar[int | Callable[[], int | None] | None] = None
+    max_concurrency_limit_percentage: ClassVar[float | None] = None
+    defer_on_health: ClassVar[DeferOnHealth | None] = None
+    pause_control: ClassVar[str | None] = None
+    big_payload: ClassVar[bool] = False
+    loggable_arguments: ClassVar[tuple[str, ...]] = ()
+
+    jid: str = ""
+    job_version: int = 0
+    _declaration: ClassVar[Declaration | None] = None
+    _job: Payload | None = None
+    _run: RunState | None = None
+    _logger: JobLogger | None = None
+    _extra: dict[str, Any] | None = None
+
+    def __init_subclass__(cls, *, abstract: bool = False) -> None:
+        super().__init_subclass__()
+        attributes = check.read_attributes(cls, ApplicationWorker)
+        cls._declaration = None
+        if abstract:
+            _refuse_identity(cls)
+            return
+        cls._declaration = check.declare(cls, ApplicationWorker, attributes)
+        registry.register(cls)
+
+    @classmethod
+    def declaration(cls) -> Declaration:
+        """All facts of this class, frozen when it was created. Raises DeclarationError for an abstract class."""
+        if cls._declaration is None:
+            raise DeclarationError(
+                check.place_of(cls), "is abstract: it has no jobs. Subclass it, or drop abstract=True."
+            )
+        return cls._declaration
+
+    def perform(self, *args: Any, **kwargs: Any) -> Any:
+        """Do the job. Every worker writes its own; ``def`` runs in a thread, ``async def`` on the event loop."""
+        raise DeclarationError(check.place_of(type(self)), "has no perform.", attribute="perform")
+
+    @classmethod
+    def retry_in(
+        cls, count: int, error: Exception, job: Payload
+    ) -> timedelta | float | Literal["discard", "kill"] | None:
+        """Hook: when to run again after failure number ``count`` (from 0); None keeps Sidekiq's formula.
+
+        ``"kill"`` buries the job now, ``"discard"`` drops it (Sidekiq 7).
+        """
+        return None
+
+    @classmethod
+    def retries_exhausted(cls, job: Payload, error: Exception) -> None:
+        """Hook: the job failed for the last time; called before it goes to the dead set."""
+
+    @classmethod
+    def interruptions_exhausted(cls, job: Payload) -> None:
+        """Hook: the job was interrupted too often and goes to the interrupted set (GitLab)."""
+
+    @classmethod
+    def idempotency_arguments(cls, args: list[Any]) -> list[Any]:
+        """Hook: the arguments that make two jobs equal; all of them unless a worker says otherwise (GitLab)."""
+        return args
+
+    @property
+    def logger(self) -> JobLogger:
+        """A logger that knows this job's class and id: ``self.logger.info("indexed", files=3)``."""
+        if self._logger is None:
+            self._logger = PlainLogger()
+        return self._logger
+
+    def log_extra(self, **fields: Any) -> None:
+        """The fields are on the line written when this job is done (GitLab's log_extra_metadata_on_done)."""
+        if self._extra is None:
+            self._extra = {}
+        self._extra.update(fields)
+
+    @property
+    def cancelled(self) -> bool:
+        """Somebody asked for this job to stop; a long loop should look and return."""
+        return self._run is not None and self._run.cancelled
+
+    @property
+    def interrupted(self) -> bool:
+        """The process is stopping; a long loop should save its place and return."""
+        return self._run is not None and self._run.interrupted
+
+    @classmethod
+    def route(cls) -> Route:
+        """Where jobs of this class go: queue, shard, and the rule that said so."""
+        return port.current().route(cls.declaration())
+
+    @classmethod
+    def arguments(cls: type[Performs[P]], *args: P.args, **kwargs: P.kwargs) -> JobRequest[P]:
+        """One job for ``perform_bulk_for``, checked like a call of ``perform``. Raises ArgumentsError."""
+        declaration = cast("type[ApplicationWorker]", cls).declaration()
+        return JobRequest(declaration, declaration.signature.bind(args, kwargs))
+
+    @classmethod
+    def perform_async(cls: type[Performs[P]], *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+        """The job is on its queue; its id, or None when it was dropped as a duplicate or by a client middleware.
+
+        Raises ArgumentsError when the arguments do not fit ``perform`` or are not JSON, ExceedLimitError when they are too
+        large, ShardUnavailableError when Redis does not answer.
+        """
+        return _pushes(cls).perform_async(*args, **kwargs)
+
+    @classmethod
+    def perform_in(
+        cls: type[Performs[P]], delay: timedelta | float, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Jid | None:
+        """The job becomes due after ``delay``: a timedelta, or a number (below 1,000,000,000 seconds from now, else epoch).
+
+        What is due now or in the past is pushed at once (Sidekiq 7). Raises as ``perform_async`` does.
+        """
+        return _pushes(cls).perform_in(delay, *args, **kwargs)
+
+    @classmethod
+    def perform_at(cls: type[Performs[P]], when: datetime | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+        """The job becomes due at ``when``: an aware datetime or epoch seconds.
+
+        Raises ArgumentsError for a datetime without a time zone, and otherwise as ``perform_async`` does.
+        """
+        return _pushes(cls).perform_at(when, *args, **kwargs)
+
+    @classmethod
+    def perform_bulk(cls: type[Performs[P]], jobs: Iterable[Sequence[Any]], /) -> list[Jid | None]:
+        """One job per tuple of arguments, written in slices; the ids stand where the tuples stood, None for dropped jobs.
+
+        Raises BulkPushError when a slice fails; it says which jobs are in. ``perform_bulk_for`` is the typed form.
+        """
+        return _pushes(cls).perform_bulk(jobs)
+
+    @classmethod
+    def perform_bulk_in(
+        cls: type[Performs[P]],
+        delay: timedelta | float,
+        jobs: Iterable[Sequence[Any]],
+        /,
+        *,
+        batch_size: int | None = None,
+        batch_delay: timedelta | float | None = None,
+    ) -> list[Jid | None]:
+        """Like ``perform_bulk``, due after ``delay``; with both others, ``batch_size`` jobs every ``batch_delay`` (GitLab)."""
+        return _pushes(cls).perform_bulk_in(delay, jobs, batch_size=batch_size, batch_delay=batch_delay)
+
+    @classmethod
+    def perform_bulk_for(
+        cls: type[Performs[P]],
+        objects: Iterable[T],
+        *,
+        arguments: Callable[[T], JobRequest[P]],
+        context: Callable[[T], Mapping[str, Json]] | None = None,
+    ) -> list[Jid | None]:
+        """One job per object: ``arguments`` makes it with ``Worker.arguments(...)``, ``context`` adds to its log context."""
+        return _pushes(cls).perform_bulk_for(objects, arguments=arguments, context=context)
+
+    @classmethod
+    def perform_inline(cls: type[Performs[P]], *args: P.args, **kwargs: P.kwargs) -> None:
+        """The job has run, here and now, through both middleware chains; what it raised is raised."""
+        _pushes(cls).perform_inline(*args, **kwargs)
+
+    @classmethod
+    def set(cls: type[Performs[P]], **options: Unpack[PushOptions]) -> Setter[P]:
+        """The same pushes with other options, for these pushes only. Raises ArgumentsError for an unknown or invalid one."""
+        declaration = cast("type[ApplicationWorker]", cls).declaration()
+        return Setter(cls, declaration, check_options(declaration.place, options))
+
+
+_NO_OPTIONS: Mapping[str, Any] = {}
+
+
+def _pushes(cls: type[Performs[P]]) -> Setter[P]:
+    return Setter(cls, cast("type[ApplicationWorker]", cls).declaration(), _NO_OPTIONS)
+
+
+def _refuse_identity(cls: type[ApplicationWorker]) -> None:
+    for name in ("wire_name", "aliases"):
+        if vars(cls).get(name):
+            message = f"{name} belongs to a class that runs, and this one is abstract; declare it in the subclass."
+            raise DeclarationError(check.place_of(cls), message, attribute=name)

@@ -1,0 +1,22 @@
+"""The nearest known word to a misspelt one, for every error that can offer it."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known word closest to ``word``, or None when nothing is close (or ``word`` is no text)."""
+    if not isinstance(word, str):
+        return None
+    candidates = list(known)
+    matches = difflib.get_close_matches(word, candidates, n=1, cutoff=cutoff)
+    if not matches:
+        by_lower = {candidate.lower(): candidate for candidate in candidates}
+        matches = [by_lower[word.lower()]] if word.lower() in by_lower else []
+    return matches[0] if matches else None
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """A parenthesis to append to a message, or the empty string when nothing is close."""
+    match = nearest(word, known)
+    return f" (did you mean {match!r}?)" if match is not None else ""
