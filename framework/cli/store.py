@@ -1,4 +1,4 @@
-"""``scripts/store start|stop|status``: the development stores, a server for each shard whose ``url`` is ``embedded``."""
+"""``scripts/store start|stop|status``: the development stores, a server for each shard with ``url: embedded``."""
 
 import sys
 from collections.abc import Mapping

@@ -176,14 +176,16 @@ class EmbeddedServer:
         return True
 
     def _spawn(self, lock: int) -> None:
-        # The bare name, as the server takes `?`, `*` and `[` in a configuration's path for a pattern.
-        command = [str(self._find_binary().absolute()), "server.conf"]
+        # Read from its input: the server takes `?`, `*` and `[` in the path of a configuration file for a pattern.
+        command = [str(self._find_binary().absolute()), "-"]
         detached = "yes" if self.detached else "no"
-        with (self.data_dir / "server.log").open("ab") as output:
+        with (
+            (self.data_dir / "server.log").open("ab") as output,
+            (self.data_dir / "server.conf").open("rb") as settings,
+        ):
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), detached, *command],
-                cwd=self.data_dir,
-                stdin=subprocess.DEVNULL,
+                stdin=settings,
                 stdout=output,
                 stderr=output,
                 pass_fds=(lock,),

@@ -1,0 +1,37 @@
+"""A sharded enterprise worker framework on Sidekiq's data model. Everything a worker author needs is here.
+
+Importing opens no socket: the first push in a process reads the configuration and connects.
+"""
+
+from framework.declare.attributes import Deduplicate, DeferOnHealth
+from framework.declare.worker import ApplicationWorker
+from framework.errors import (
+    BusinessError,
+    ConfigurationError,
+    DeclarationError,
+    Discard,
+    ExceedLimitError,
+    FrameworkError,
+    RetryError,
+    RetryLater,
+)
+from framework.wire.job import Job
+from framework.wiring.connect import bind_default, boot
+
+bind_default()
+
+__all__ = [
+    "ApplicationWorker",
+    "BusinessError",
+    "ConfigurationError",
+    "DeclarationError",
+    "Deduplicate",
+    "DeferOnHealth",
+    "Discard",
+    "ExceedLimitError",
+    "FrameworkError",
+    "Job",
+    "RetryError",
+    "RetryLater",
+    "boot",
+]

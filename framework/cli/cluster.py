@@ -1,0 +1,98 @@
+"""``scripts/cluster``: a supervised group of worker processes, one per queue group."""
+
+import sys
+
+import click
+
+from framework.cli.failure import explained
+from framework.cluster.supervisor import ChildEvent, ChildSpec, Supervisor
+from framework.process.signals import DUMP, QUIET, STOP, SignalQueue
+from framework.settings.load import load
+from framework.telemetry import logs
+from framework.wiring.supervise import supervised
+
+_POLL_S = 0.1
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("groups", nargs=-1, required=True, metavar="QUEUES...")
+@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes per group.")
+@click.option("--shard", default="main", show_default=True, help="The shard that all processes serve.")
+@click.option("--max-concurrency", type=click.IntRange(1), help="Jobs at a time per process.")
+@click.option("--timeout", type=click.FloatRange(min=0), default=25.0, show_default=True, help="Seconds running jobs get at the end.")
+@click.option("-r", "--require", "modules", multiple=True, help="Module or package of workers instead of `workers`.")
+@click.option("--dryrun", is_flag=True, help="Print the command lines and start nothing.")
+@explained
+def cluster(
+    groups: tuple[str, ...],
+    processes: int,
+    shard: str,
+    max_concurrency: int | None,
+    timeout: float,
+    modules: tuple[str, ...],
+    *,
+    dryrun: bool,
+) -> None:
+    """Keep one worker process (or --processes) running for each group of comma-separated QUEUES."""
+    specs = plan(groups, processes, shard, max_concurrency, timeout, modules)
+    if dryrun:
+        for spec in specs:
+            click.echo(" ".join(spec.argv))
+        return
+    settings = load()
+    if shard not in settings.shards:
+        raise click.UsageError(f"no shard is named {shard!r}; config/redis.yml has: {', '.join(sorted(settings.shards))}")
+    signals = SignalQueue()
+    signals.install()
+    logs.open_server_log(settings.logging.level, {"worker_id": "cluster"})
+    supervisor = supervised(settings, specs, _tell)
+    supervisor.start()
+    _watch(supervisor, signals)
+    supervisor.stop(timeout)
+    logs.close_server_log()
+    sys.exit(0)
+
+
+def plan(
+    groups: tuple[str, ...],
+    processes: int,
+    shard: str,
+    concurrency: int | None,
+    timeout: float,
+    modules: tuple[str, ...],
+) -> list[ChildSpec]:
+    """Return one spec per process to run."""
+    common = ["--shard", shard, "-t", f"{timeout:g}"]
+    if concurrency is not None:
+        common += ["-c", str(concurrency)]
+    common += [part for module in modules for part in ("-r", module)]
+    specs: list[ChildSpec] = []
+    for number, group in enumerate(groups):
+        queues = [part for name in group.split(",") if name for part in ("-q", name)]
+        for copy in range(processes):
+            name = f"worker-{number}-{copy}"
+            argv = [sys.executable, "-m", "framework", "worker", *common, *queues]
+            specs.append(ChildSpec(name, argv, shard, {"FRAMEWORK_WORKER_ID": name}))
+    return specs
+
+
+def _watch(supervisor: Supervisor, signals: SignalQueue) -> None:
+    """Look after the children until told to stop; the quiet and the stack-dump signal are handed on."""
+    while True:
+        for number in signals.wait(_POLL_S):
+            if number in STOP:
+                return
+            if number in (QUIET, DUMP):
+                supervisor.forward(number)
+        supervisor.poll()
+
+
+def _tell(event: ChildEvent) -> None:
+    log = logs.logger(child=event.name, child_pid=event.pid)
+    level = log.warning if event.kind in ("died", "killed") else log.info
+    level(f"child {event.kind}", event_name=f"child.{event.kind}", status=event.status)
+
+
+def main() -> None:
+    """Entry point of ``scripts/cluster``."""
+    cluster(prog_name="cluster")

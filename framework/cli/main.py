@@ -1,0 +1,19 @@
+"""``application-worker``: every command of the framework under one name."""
+
+import click
+
+from framework.cli.cluster import cluster
+from framework.cli.generate_queues import generate_queues
+from framework.cli.store import store
+from framework.cli.worker import worker
+from framework.version import VERSION
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="application-worker")
+def main() -> None:
+    """Run and look after workers."""
+
+
+for command in (worker, cluster, generate_queues, store):
+    main.add_command(command)

@@ -1,0 +1,1 @@
+"""Many processes: a parent that starts workers by command line, watches them, and replaces the dead."""

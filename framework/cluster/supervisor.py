@@ -1,0 +1,185 @@
+"""The supervisor: starts children by exec, waits for them, replaces those that die, forwards the end.
+
+It sees a child die at once (wait), removes the dead child's lease, and starts the next: the replacement, or any other
+process of the shard, takes the jobs back at its first sweep. It knows nothing of jobs itself.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TypeAlias
+
+from framework.fetch.identity import NONCE_VARIABLE, draw_nonce, identity_of
+
+_FIRST_BACKOFF_S = 0.0
+_LONGEST_BACKOFF_S = 30.0
+_STEADY_S = 30.0
+"""A child that lived this long starts anew without back-off."""
+
+KILL_MARGIN_S = 4.0
+"""Seconds beyond a child's own deadline before it is killed."""
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """One worker process to keep running: its command line, its shard, where its log goes (``None``: our stdout)."""
+
+    name: str
+    argv: Sequence[str]
+    shard: str
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    stdout: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEvent:
+    """What happened to a child: started, died (with status), gave up on stop (killed), stopped."""
+
+    kind: str
+    name: str
+    pid: int
+    status: int | None = None
+
+
+OnEvent: TypeAlias = Callable[[ChildEvent], None]
+OnDeath: TypeAlias = Callable[[str, str], None]
+
+
+class Child:
+    """One spec and the process that serves it now."""
+
+    def __init__(self, spec: ChildSpec) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.restarts = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self.identity = ""
+        self.started_at = 0.0
+        self.start_after = 0.0
+        self._failures = 0
+
+    @property
+    def pid(self) -> int:
+        """The process id, 0 while there is none."""
+        return self.process.pid if self.process is not None else 0
+
+    def start(self) -> None:
+        """Start the process by exec, in a session of its own: a terminal's Ctrl-C reaches the parent only, which forwards."""
+        nonce = draw_nonce()
+        output: IO[bytes] | None = None
+        if self.spec.stdout is not None:
+            self.spec.stdout.parent.mkdir(parents=True, exist_ok=True)
+            output = self.spec.stdout.open("ab")
+        try:
+            self.process = subprocess.Popen(  # noqa: S603 - the command line is the operator's own
+                list(self.spec.argv),
+                env={**os.environ, **self.spec.env, NONCE_VARIABLE: nonce},
+                stdout=output,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        finally:
+            if output is not None:
+                output.close()
+        self.identity = identity_of(self.process.pid, nonce)
+        self.started_at = time.monotonic()
+
+    def collect(self) -> int | None:
+        """Return the status of a process that ended since the last call and plan its successor, else ``None``."""
+        if self.process is None or self.process.poll() is None:
+            return None
+        status = self.process.returncode
+        self.process = None
+        lived_s = time.monotonic() - self.started_at
+        self._failures = 1 if lived_s >= _STEADY_S else self._failures + 1
+        pause_s = _FIRST_BACKOFF_S if self._failures == 1 else min(_LONGEST_BACKOFF_S, 0.25 * 2**self._failures)
+        self.start_after = time.monotonic() + pause_s
+        return status
+
+
+class Supervisor:
+    """Keeps one process per spec running until ``stop``. ``on_death(shard, identity)`` is told before a successor starts."""
+
+    def __init__(
+        self, specs: Sequence[ChildSpec], *, on_death: OnDeath, on_event: OnEvent | None = None
+    ) -> None:
+        self.children = [Child(spec) for spec in specs]
+        self._on_death = on_death
+        self._on_event = on_event or (lambda _event: None)
+        self._lock = threading.RLock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start every child."""
+        with self._lock:
+            for child in self.children:
+                self._start(child)
+
+    def poll(self) -> None:
+        """Collect the dead and start their successors when their back-off is over. Call it several times a second."""
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            for child in self.children:
+                status = child.collect()
+                if status is not None:
+                    self._bereave(child, status)
+                if child.process is None and time.monotonic() >= child.start_after:
+                    child.restarts += 1
+                    self._start(child)
+
+    def run_in_thread(self, period_s: float = 0.1) -> None:
+        """Call ``poll`` each ``period_s`` from a thread of its own until ``stop``."""
+
+        def loop() -> None:
+            while not self._stopping.wait(period_s):
+                self.poll()
+
+        self._thread = threading.Thread(target=loop, name="supervisor", daemon=True)
+        self._thread.start()
+
+    def forward(self, number: int) -> None:
+        """Send a signal to every child."""
+        with self._lock:
+            for child in self.children:
+                if child.process is not None and child.process.poll() is None:
+                    child.process.send_signal(number)
+
+    def stop(self, timeout_s: float = 25.0) -> None:
+        """End every child: TERM, wait ``timeout_s`` and a margin, then KILL. Afterwards none is left. Twice is legal."""
+        self._stopping.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self.forward(signal.SIGTERM)
+        deadline = time.monotonic() + timeout_s + KILL_MARGIN_S
+        with self._lock:
+            for child in self.children:
+                if child.process is not None:
+                    self._end(child, child.process, deadline)
+
+    def _end(self, child: Child, process: "subprocess.Popen[bytes]", deadline: float) -> None:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+            self._on_event(ChildEvent("stopped", child.name, process.pid, process.returncode))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            self._on_event(ChildEvent("killed", child.name, process.pid, process.returncode))
+        if process.returncode != 0:
+            self._on_death(child.spec.shard, child.identity)
+        child.process = None
+
+    def _start(self, child: Child) -> None:
+        child.start()
+        self._on_event(ChildEvent("started", child.name, child.pid))
+
+    def _bereave(self, child: Child, status: int) -> None:
+        pid = int(child.identity.rsplit(":", 2)[1])
+        self._on_event(ChildEvent("died", child.name, pid, status))
+        self._on_death(child.spec.shard, child.identity)

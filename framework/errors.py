@@ -1,0 +1,195 @@
+"""The tree of everything the framework raises. Every error carries its facts as fields and says what to do next.
+
+FrameworkError
+├── DeclarationError          a worker class is declared wrongly (raised when the class is created)
+├── ConfigurationError        configuration is wrong (raised at boot, with every problem found)
+├── PushError                 a job was not, or not surely, accepted
+│   ├── ArgumentsError        the arguments do not fit ``perform`` or are not JSON
+│   ├── ExceedLimitError      the arguments are too large, even compressed
+│   ├── ShardUnavailableError the shard's Redis does not answer or refuses writes
+│   └── BulkPushError         a slice of a bulk push failed; says which jobs are in
+├── ExecutionError            a fetched job cannot be run as it stands
+│   ├── UnknownWorkerError    no class of that wire name is registered in this process
+│   ├── ArgumentsMismatchError its arguments no longer fit ``perform``
+│   └── PayloadError          its payload cannot be read
+├── RetryLater                raised by a job: run me again after a delay, this is no failure
+├── Discard                   raised by a job: forget me, this is no failure
+├── RetryError                raised by a job: retry, but do not report (GitLab's ``RetryError``)
+└── BusinessError             raised by a job: the business refuses, a retry cannot help
+Shutdown (BaseException)      the process stops; user code that catches ``Exception`` never swallows it
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+
+class FrameworkError(Exception):
+    """Root of the framework's errors."""
+
+
+class DeclarationError(FrameworkError):
+    """A worker class says something that is not allowed; the message names class, attribute, value and the allowed ones."""
+
+    def __init__(self, worker: str, message: str, *, attribute: str | None = None) -> None:
+        self.worker = worker
+        self.attribute = attribute
+        super().__init__(f"{worker}: {message}")
+
+
+class Problem(NamedTuple):
+    """One thing wrong with the configuration and where it stands."""
+
+    file: str
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}: {self.key}" if self.key else self.file
+        return f"{place}: {self.message}"
+
+
+class ConfigurationError(FrameworkError):
+    """The configuration does not hold; ``problems`` lists every fault found, not only the first."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        heading = "1 problem in the configuration" if count == 1 else f"{count} problems in the configuration"
+        super().__init__("\n".join([f"{heading}:", *(f"  - {problem}" for problem in self.problems)]))
+
+
+class PushError(FrameworkError):
+    """A job was not, or not surely, accepted."""
+
+
+class ArgumentsError(PushError):
+    """The arguments do not fit ``perform`` or cannot travel as JSON. Nothing was written."""
+
+    def __init__(self, worker: str, reason: str, *, argument: str | None = None) -> None:
+        self.worker = worker
+        self.argument = argument
+        self.reason = reason
+        place = f"argument '{argument}' " if argument else ""
+        super().__init__(f"{worker}: {place}{reason}")
+
+
+class ExceedLimitError(PushError):
+    """The arguments exceed the size limit after compression (GitLab's size limiter). Nothing was written."""
+
+    def __init__(self, worker_class: str, size: int, size_limit: int) -> None:
+        self.worker_class = worker_class
+        self.size = size
+        self.size_limit = size_limit
+        super().__init__(
+            f"{worker_class}: the job's arguments take {size:,} bytes, the limit is {size_limit:,}. Store the data and pass its "
+            f"id, or declare `big_payload = True` if the shard's memory allows it (setting: size_limit.limit)."
+        )
+
+
+class ShardUnavailableError(PushError):
+    """A shard's Redis does not answer or refuses the command.
+
+    ``maybe_written`` is true when the command had been sent: the job may be in, and pushing it again may run it twice.
+    """
+
+    def __init__(self, shard: str, reason: str, *, maybe_written: bool = False) -> None:
+        self.shard = shard
+        self.reason = reason
+        self.maybe_written = maybe_written
+        doubt = " The command had been sent, so it may have been applied." if maybe_written else ""
+        super().__init__(
+            f"shard '{shard}' is unavailable: {reason}.{doubt} Start the development store with `scripts/store start`, or set "
+            f"REDIS_URL (shard main) or config/redis.yml to a Redis that runs."
+        )
+
+
+class BulkPushError(PushError):
+    """A slice of a bulk push failed.
+
+    ``jids`` is aligned with the input up to ``failed_from``, the index of the first job that is not surely in. Go on
+    with the input from there; the cause is in ``__cause__``.
+    """
+
+    def __init__(self, jids: Sequence[str | None], failed_from: int, cause: BaseException) -> None:
+        self.jids = list(jids)
+        self.failed_from = failed_from
+        super().__init__(
+            f"bulk push failed at job {failed_from}: {cause} The {failed_from} jobs before it are in (their ids are in `jids`); "
+            f"push the rest again from index {failed_from}."
+        )
+
+
+class ExecutionError(FrameworkError):
+    """A fetched job cannot be run as it stands."""
+
+
+class UnknownWorkerError(ExecutionError):
+    """No worker of this wire name is registered in this process; a payload never imports anything."""
+
+    def __init__(self, wire_name: str, nearest: str | None = None) -> None:
+        self.wire_name = wire_name
+        self.nearest = nearest
+        hint = f" (nearest known name: {nearest})" if nearest else ""
+        super().__init__(
+            f"no worker named {wire_name!r} is registered here{hint}. Load its module with -r, deploy the class, or give the "
+            f"renamed class `aliases = ({wire_name!r},)`."
+        )
+
+
+class ArgumentsMismatchError(ExecutionError):
+    """The payload's arguments do not fit ``perform`` of this release; it is retried, as an old process may meet a new payload."""
+
+    def __init__(self, worker: str, reason: str) -> None:
+        self.worker = worker
+        self.reason = reason
+        super().__init__(
+            f"{worker}: the job's arguments do not fit perform: {reason}. Change arguments over several releases: add them with "
+            f"a default first, drop them last."
+        )
+
+
+class PayloadError(ExecutionError):
+    """A payload cannot be read: not JSON, not an object, or not to be decompressed."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the payload cannot be read: {reason}")
+
+
+class RetryLater(FrameworkError):
+    """Raise in ``perform``: the job goes to the schedule set and runs again after ``delay``; its retries are not used up."""
+
+    def __init__(self, delay: timedelta | float, reason: str = "") -> None:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        self.delay_s = max(0.0, seconds)
+        self.reason = reason
+        super().__init__(f"run again in {self.delay_s:g} s{': ' + reason if reason else ''}")
+
+
+class Discard(FrameworkError):
+    """Raise in ``perform``: the job ends here, neither retried nor dead."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(reason or "discarded by the job")
+
+
+class RetryError(FrameworkError):
+    """Subclass and raise in ``perform``: retried as usual, never sent to the error tracker (GitLab guideline)."""
+
+
+class BusinessError(FrameworkError):
+    """Raise in ``perform`` when the business refuses and a retry cannot help: the job fails at once, without retries.
+
+    It goes to the dead set (unless ``dead = False``) with its reason, ``retries_exhausted`` runs, and nothing is
+    reported to the error tracker.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Shutdown(BaseException):
+    """The process is stopping; raised into what still runs. Not an ``Exception``, so that user code does not swallow it."""

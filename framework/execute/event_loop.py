@@ -1,0 +1,25 @@
+"""The process's event loop, for ``async def perform``: one thread, started by the first job that needs it."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+
+class EventLoop:
+    """Runs coroutines for the slots that wait for them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run ``coroutine`` on the loop in a copy of this thread's context; return or raise what it does."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._started()).result()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="event-loop", daemon=True).start()
+            return self._loop

@@ -1,0 +1,25 @@
+"""Run a job in the caller's thread: the same way as in a process, without queue, retries and log lines."""
+
+from typing import Any
+
+from framework.execute.event_loop import EventLoop
+from framework.execute.execution import call, new_instance
+from framework.middleware.chain import Call, Passage
+from framework.telemetry import context
+from framework.wire.compress import decompress_arguments
+from framework.wire.job import decode
+
+
+def run_inline(worker: Any, data: bytes, middleware: tuple[Call, ...], decompressed_limit: int) -> None:
+    """Run the job that ``data`` holds; raises what it raises."""
+    payload = decode(data)
+    decompress_arguments(payload, decompressed_limit)
+    declaration = worker.declaration()
+    instance = new_instance(worker, declaration, payload)
+    token = context.enter_job(payload)
+    try:
+        with Passage(middleware, instance, payload, payload["queue"]) as open_:
+            if open_:
+                call(instance, declaration, payload, EventLoop())
+    finally:
+        context.leave_job(token)

@@ -1,0 +1,49 @@
+"""What one run came to. ``execute`` says it, ``settle`` acts on it; a new outcome fails the type check until it is settled."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from framework.errors import PayloadError
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """``perform`` returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """``perform`` or a middleware raised, the class is unknown, or the arguments do not fit."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """The job asked to run again later (``RetryLater``); no retry is used up."""
+
+    delay_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """The job asked to be forgotten (``Discard``), or a server middleware did not yield."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """The payload cannot be read; its bytes go to the dead set as they are."""
+
+    error: PayloadError
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The process is stopping and the job did not end; shutdown gives it back."""
+
+
+Outcome: TypeAlias = Succeeded | Failed | Postponed | Discarded | Unreadable | Interrupted
+"""All there are."""

@@ -1,0 +1,1 @@
+"""The onion around every push and every run."""

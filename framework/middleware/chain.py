@@ -1,0 +1,133 @@
+"""A chain of middlewares and one passage through it.
+
+A middleware is a class whose ``call`` is a generator: code, ``yield``, code. Not yielding stops the job. A server
+middleware's ``call`` takes ``(worker, job, queue)``, a client's ``(worker, job, queue, pool)``, where ``worker`` is the
+class (client) or the instance (server), ``job`` the payload as a dict with its arguments decompressed.
+"""
+
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any, Protocol, TypeAlias
+
+Steps: TypeAlias = Generator[None, None, None]
+Call: TypeAlias = Callable[..., Steps]
+
+
+class ServerMiddleware(Protocol):
+    """Stands around the run of a job, for ``def`` and ``async def`` jobs alike."""
+
+    def call(self, worker: Any, job: dict[str, Any], queue: str) -> Steps: ...
+
+
+class ClientMiddleware(Protocol):
+    """Stands around a push; runs again when a due job moves to its queue, so it must be idempotent by jid."""
+
+    def call(self, worker: Any, job: dict[str, Any], queue: str, pool: Any) -> Steps: ...
+
+
+class Chain:
+    """An ordered list of middleware classes; the first is the outermost. One instance of each serves all threads."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[type[Any], tuple[Any, ...], dict[str, Any]]] = []
+
+    def add(self, middleware: type[Any], *args: Any, **kwargs: Any) -> None:
+        """Put ``middleware`` innermost; one that is in the chain moves there."""
+        self._insert(len(self._entries), middleware, args, kwargs)
+
+    def prepend(self, middleware: type[Any], *args: Any, **kwargs: Any) -> None:
+        """Put ``middleware`` outermost; one that is in the chain moves there."""
+        self._insert(0, middleware, args, kwargs)
+
+    def insert_before(self, other: type[Any], middleware: type[Any], *args: Any, **kwargs: Any) -> None:
+        """Put ``middleware`` just outside of ``other``, or outermost when ``other`` is not in the chain."""
+        self.remove(middleware)
+        self._insert(self._position(other, absent=0), middleware, args, kwargs)
+
+    def insert_after(self, other: type[Any], middleware: type[Any], *args: Any, **kwargs: Any) -> None:
+        """Put ``middleware`` just inside of ``other``, or innermost when ``other`` is not in the chain."""
+        self.remove(middleware)
+        self._insert(self._position(other, absent=len(self._entries)) + 1, middleware, args, kwargs)
+
+    def remove(self, middleware: type[Any]) -> None:
+        """Take ``middleware`` out of the chain; absent is fine."""
+        self._entries = [entry for entry in self._entries if entry[0] is not middleware]
+
+    def exists(self, middleware: type[Any]) -> bool:
+        """Tell whether ``middleware`` is in the chain."""
+        return any(entry[0] is middleware for entry in self._entries)
+
+    def compiled(self) -> tuple[Call, ...]:
+        """Return the bound ``call`` of a new instance of each, outermost first."""
+        return tuple(middleware(*args, **kwargs).call for middleware, args, kwargs in self._entries)
+
+    def _insert(self, position: int, middleware: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not callable(getattr(middleware, "call", None)):
+            raise TypeError(f"{middleware!r} is no middleware: define a generator method `call` (code, yield, code)")
+        self.remove(middleware)
+        self._entries.insert(position, (middleware, args, kwargs))
+
+    def _position(self, middleware: type[Any], *, absent: int) -> int:
+        return next((place for place, entry in enumerate(self._entries) if entry[0] is middleware), absent)
+
+
+class Passage:
+    """One way through compiled middlewares: ``with Passage(calls, ...) as open: if open: run()``.
+
+    ``open`` is false when a middleware did not yield. What the body raises is thrown into each middleware from the
+    inside out, and each may let it pass, replace it or swallow it.
+    """
+
+    __slots__ = ("_arguments", "_calls", "_entered")
+
+    def __init__(self, calls: tuple[Call, ...], *arguments: Any) -> None:
+        self._calls = calls
+        self._arguments = arguments
+        self._entered: list[Steps] = []
+
+    def __enter__(self) -> bool:
+        try:
+            for call in self._calls:
+                steps = call(*self._arguments)
+                try:
+                    next(steps)
+                except StopIteration:
+                    return False
+                self._entered.append(steps)
+        except BaseException as error:
+            # An inner layer failed on its way in: the outer ones must see it as they would see the job's own failure.
+            left = self._leave(error)
+            if left is None:
+                return False
+            if left is error:
+                raise
+            raise left from error
+        return True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        left = self._leave(error)
+        if left is None:
+            return error is not None
+        if left is error:
+            return False
+        raise left
+
+    def _leave(self, error: BaseException | None) -> BaseException | None:
+        while self._entered:
+            error = _finish(self._entered.pop(), error)
+        return error
+
+
+def _finish(steps: Steps, error: BaseException | None) -> BaseException | None:
+    """Resume one middleware after its yield; return what it leaves behind for the next one outside."""
+    try:
+        if error is None:
+            next(steps)
+        else:
+            steps.throw(error)
+    except StopIteration:
+        return None
+    except BaseException as raised:
+        return raised
+    steps.close()
+    return RuntimeError("a middleware yielded twice; yield exactly once")

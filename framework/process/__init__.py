@@ -1,0 +1,1 @@
+"""One worker process: its threads, its heart, its signals, its end."""

@@ -1,0 +1,117 @@
+"""What the parts of a process tell, turned into log lines, handlers, and the end of the process."""
+
+import threading
+import time
+from typing import Any
+
+from framework.declare import registry
+from framework.errors import RetryError
+from framework.fetch.reaper import Recovered
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.handlers import Handlers
+from framework.telemetry import logs
+
+_QUIET_S = 30.0
+"""A state that goes on (Redis away) is logged at its begin and then once in this time, with a count."""
+
+_SHOWN_BYTES = 64
+
+
+class ProcessEvents:
+    """One object for all parts: each method is one event with one log line. Safe to call from any thread."""
+
+    def __init__(self, shard: str) -> None:
+        self._log = logs.logger(shard=shard)
+        self.handlers = Handlers(self._hook_failed)
+        self.died = threading.Event()
+        self._lock = threading.Lock()
+        self._repeated: dict[str, tuple[float, int]] = {}
+
+    def fenced(self, unit: UnitOfWork) -> None:
+        self._log.warning("a job had been taken over before its end was written", job_status="fenced", queue=unit.queue)
+
+    def lease_lost(self) -> None:
+        self._log.warning("the lease has lapsed; nothing is fetched until it is renewed", event_name="lease.lost")
+
+    def fetch_failed(self, error: BaseException) -> None:
+        self.redis_failed("fetcher", error)
+
+    def settle_failed(self, unit: UnitOfWork, error: BaseException) -> None:
+        self.redis_failed(f"settler of {unit.queue}", error)
+
+    def redis_failed(self, component: str, error: BaseException) -> None:
+        count = self._due(component)
+        if count:
+            self._log.error(
+                "Redis does not answer; trying again", event_name="redis.failed", component=component, count=count, error=error
+            )
+
+    def component_died(self, component: str, error: BaseException) -> None:
+        self._log.error(
+            "a thread of the framework died; the process ends", event_name="component.died", component=component, error=error
+        )
+        self.died.set()
+
+    def job_failed(self, error: BaseException, facts: dict[str, Any]) -> None:
+        if not isinstance(error, RetryError):
+            self.handlers.failed(error, facts)
+
+    def unreadable(self, unit: UnitOfWork, error: BaseException) -> None:
+        self._log.error(
+            "a payload cannot be read; its bytes are in the dead set",
+            job_status="quarantined",
+            queue=unit.queue,
+            job_size_bytes=len(unit.data),
+            payload=_shown(unit.data),
+            error=error,
+        )
+
+    def due_job_unreadable(self, source: str, data: bytes, error: BaseException) -> None:
+        self._log.error(
+            "a due job cannot be read; its bytes are in the dead set",
+            job_status="quarantined",
+            source=source,
+            job_size_bytes=len(data),
+            payload=_shown(data),
+            error=error,
+        )
+
+    def due_job_failed(self, source: str, error: BaseException) -> None:
+        count = self._due(f"poller of {source}")
+        if count:
+            self._log.error("a client middleware failed for a due job; it stays", source=source, count=count, error=error)
+
+    def recovered(self, recovered: Recovered) -> None:
+        """A job of a dead process was taken back; a quarantined one's class is told."""
+        job = recovered.job
+        self._log.warning(
+            "a job was taken back from a dead process",
+            job_status="quarantined" if recovered.quarantined or not job.worker else "recovered",
+            jid=job.jid,
+            owner=recovered.owner,
+            destination=recovered.destination,
+            interrupted_count=job.interrupted_count,
+            **{"class": job.worker},
+        )
+        worker: Any = registry.find(job.worker)
+        if recovered.quarantined and worker is not None:
+            self.handlers.guard("interruptions_exhausted", lambda: worker.interruptions_exhausted(job))
+
+    def trimmed(self, count: int) -> None:
+        self._log.warning("the dead set was trimmed", event_name="dead.trimmed", count=count)
+
+    def _hook_failed(self, what: str, error: BaseException) -> None:
+        self._log.error("a hook failed; the job goes on without it", event_name="hook.failed", hook=what, error=error)
+
+    def _due(self, what: str) -> int:
+        """Return how often ``what`` happened since its last line, 0 when it is too early for another."""
+        now = time.monotonic()
+        with self._lock:
+            last, count = self._repeated.get(what, (-_QUIET_S, 0))
+            due = now - last >= _QUIET_S
+            self._repeated[what] = (now, 0) if due else (last, count + 1)
+            return count + 1 if due else 0
+
+
+def _shown(data: bytes) -> str:
+    return data[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")

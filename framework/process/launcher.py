@@ -1,0 +1,183 @@
+"""The life of a worker process: register, run, quiet, stop, and give back what is unfinished.
+
+Start: the lease is beaten once before the first fetch, so that nobody takes us for dead.
+Stop: (1) no more fetching, parked calls are ended; (2) wait for the jobs in hand until the deadline; (3) what is left
+goes back to the right end of its queue, from the main thread's own connection, with ``interrupted_count`` raised; (4) the
+lease goes last: until then nobody else may touch our list. A thread that hangs cannot keep the process: ``os._exit``.
+"""
+
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis.exceptions import RedisError
+
+from framework.errors import PayloadError
+from framework.execute.processor import Processor
+from framework.fetch.fetcher import Fetcher, requeue
+from framework.fetch.reaper import Reaper, Reconciler, draw_pause
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.process.events import ProcessEvents
+from framework.process.heartbeat import LEASE_PERIOD_S, RECORD_PERIOD_S, SWEEP_PERIOD_S, Lease, Loop
+from framework.process.record import ProcessRecord
+from framework.process.signals import DUMP, QUIET, STOP, SignalQueue
+from framework.schedule.poller import PAGE, Poller
+from framework.telemetry import logs
+from framework.wire.job import decode, whole_number
+from framework.wire.json import dumps
+
+EXIT_CLEAN = 0
+EXIT_DIED = 1
+
+
+@dataclass
+class Parts:
+    """Everything one process consists of, wired by ``framework.wiring``."""
+
+    identity: str
+    client: "redis.Redis"
+    fetcher: Fetcher
+    processor: Processor
+    lease: Lease
+    record: ProcessRecord
+    poller: Poller
+    reaper: Reaper
+    reconciler: Reconciler
+    events: ProcessEvents
+    poll_interval_s: float
+    timeout_s: float
+
+
+class Launcher:
+    """Runs one process from its main thread."""
+
+    def __init__(self, parts: Parts, signals: SignalQueue) -> None:
+        self._parts = parts
+        self._signals = signals
+        self._log = logs.logger()
+        events = parts.events
+        self._fetching = threading.Thread(target=self._fetch, name="fetcher", daemon=True)
+        self._lease_loop = Loop("lease", self._beat, LEASE_PERIOD_S, events)
+        self._loops = [
+            Loop("record", self._write_record, RECORD_PERIOD_S, events),
+            Loop("reaper", self._sweep, SWEEP_PERIOD_S, events),
+            Loop("poller", self._poll, parts.poll_interval_s, events),
+        ]
+
+    def run(self) -> int:
+        """Work until told to stop; return the exit status: 0, or 1 when a thread of the framework died."""
+        parts = self._parts
+        parts.lease.beat()
+        self._lease_loop.start()
+        for loop in self._loops:
+            loop.start()
+        self._fetching.start()
+        self._log.info("ready", event_name="process.ready", identity=parts.identity, queues=parts.record.order.names)
+        while not parts.events.died.is_set():
+            if self._obey(1.0):
+                break
+        self._stop()
+        return EXIT_DIED if parts.events.died.is_set() else EXIT_CLEAN
+
+    def _obey(self, timeout_s: float) -> bool:
+        """Handle the signals that came; return whether to stop."""
+        for number in self._signals.wait(timeout_s):
+            if number in STOP:
+                self._log.info("stopping", event_name="process.stopping", signal=signal.Signals(number).name)
+                return True
+            if number == QUIET:
+                self._quiet()
+            elif number == DUMP:
+                self._dump()
+        return False
+
+    def _quiet(self) -> None:
+        if not self._parts.record.quiet:
+            self._parts.record.quiet = True
+            self._parts.fetcher.stop()
+            self._log.info("quiet: no new jobs are taken", event_name="process.quiet")
+
+    def _dump(self) -> None:
+        """Write every thread's stack, with the job it runs."""
+        running = self._parts.record.runs.running()
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        for ident, frame in sys._current_frames().items():  # noqa: SLF001 - the documented way to see other threads' stacks
+            unit = running.get(ident)
+            self._log.warning(
+                "stack",
+                event_name="process.stack",
+                thread=names.get(ident, str(ident)),
+                jid=_jid(unit[0]) if unit else None,
+                stack=[line.rstrip() for line in traceback.format_stack(frame)],
+            )
+
+    def _stop(self) -> None:
+        parts = self._parts
+        deadline = time.monotonic() + parts.timeout_s
+        parts.record.quiet = True
+        parts.fetcher.stop()
+        for loop in self._loops:
+            loop.stop()
+        self._fetching.join(max(1.0, deadline - time.monotonic()))
+        finished = parts.processor.stop(max(0.0, deadline - time.monotonic()), time.monotonic)
+        parts.processor.abandon()
+        try:
+            parts.fetcher.acknowledge_rest()
+            returned = self._give_back()
+            parts.record.remove()
+            self._lease_loop.stop()
+            parts.lease.drop()
+            self._log.info("stopped", event_name="process.stopped", returned=returned, finished=finished)
+        except (RedisError, OSError) as error:
+            # Everything unfinished is in the working list; whoever lives takes it back when our lease has run out.
+            self._log.error("stopped without Redis; jobs in hand are left to be recovered", error=error)
+
+    def _give_back(self) -> int:
+        units = self._parts.fetcher.custody.running()
+        return requeue(self._parts.client, self._parts.identity, [(unit, _interrupted(unit)) for unit in units])
+
+    def _fetch(self) -> None:
+        try:
+            self._parts.fetcher.run()
+        except BaseException as error:  # noqa: BLE001 - a dead fetcher must end the process, not idle in it
+            self._parts.events.component_died("fetcher", error)
+
+    def _beat(self) -> None:
+        self._parts.lease.beat()
+
+    def _write_record(self) -> None:
+        for name in self._parts.record.beat():
+            number: Any = getattr(signal, f"SIG{name}", None)
+            if number in (*STOP, QUIET, DUMP):
+                self._signals.put(number)
+
+    def _sweep(self) -> float:
+        self._parts.reaper.sweep(own=self._parts.identity)
+        self._parts.reconciler.look()
+        return draw_pause(SWEEP_PERIOD_S)
+
+    def _poll(self) -> float:
+        moved = self._parts.poller.poll()
+        return 0.0 if moved >= PAGE else draw_pause(self._parts.poll_interval_s)
+
+
+def _interrupted(unit: UnitOfWork) -> bytes:
+    """Return the payload with its interruptions counted, or as it was when it cannot be read."""
+    try:
+        payload = decode(unit.data)
+        payload["interrupted_count"] = (whole_number(payload.get("interrupted_count")) or 0) + 1
+        return dumps(payload)
+    except PayloadError:
+        return unit.data
+
+
+def _jid(unit: UnitOfWork) -> str | None:
+    try:
+        return str(decode(unit.data).get("jid"))
+    except PayloadError:
+        return None

@@ -1,0 +1,42 @@
+"""Signals as bytes on a socket: a handler does nothing, the main thread reads (a handler that works can lose a job)."""
+
+import contextlib
+import select
+import signal
+import socket
+from collections.abc import Iterator
+
+STOP = (signal.SIGTERM, signal.SIGINT)
+QUIET = signal.SIGTSTP
+DUMP = signal.SIGTTIN
+
+
+class SignalQueue:
+    """Received signals in order; ``put`` adds one by hand (a dashboard asked, a thread died)."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def install(self) -> None:
+        """Catch TERM, INT, TSTP and TTIN from now on. Main thread only."""
+        for number in (*STOP, QUIET, DUMP):
+            signal.signal(number, _ignore)
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+
+    def put(self, number: int) -> None:
+        """Queue a signal number; safe from any thread."""
+        with contextlib.suppress(BlockingIOError):
+            self._writer.send(bytes((number,)))
+
+    def wait(self, timeout_s: float | None) -> Iterator[int]:
+        """Wait for signals, at most ``timeout_s``; yield what came."""
+        ready, _, _ = select.select([self._reader], [], [], timeout_s)
+        if ready:
+            with contextlib.suppress(BlockingIOError):
+                yield from self._reader.recv(256)
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """A handler must exist for the wake-up descriptor to be written."""

@@ -1,0 +1,72 @@
+"""From a request to a Sidekiq payload: what the class says, what ``set`` overrides, what this push adds."""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from framework.declare.declaration import Declaration
+from framework.telemetry import context
+from framework.types import Jid, Json, Payload
+from framework.wire.job import stamp
+
+
+class Normalizer:
+    """Makes payloads. What a class contributes is worked out once per class."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._templates: dict[str, Payload] = {}
+
+    def payload(
+        self,
+        declaration: Declaration,
+        args: list[Any],
+        jid: Jid,
+        queue: str,
+        *,
+        options: Mapping[str, Any],
+        extra: Mapping[str, Json] | None = None,
+    ) -> Payload:
+        """Return a new payload without ``enqueued_at``: the write adds it when the job really enters a queue."""
+        template = self._templates.get(declaration.wire_name)
+        if template is None:
+            template = self._templates[declaration.wire_name] = class_fields(declaration)
+        payload = {**template, "args": args, "jid": jid, "queue": queue, "created_at": stamp(self._clock())}
+        payload.update(context.current())
+        if extra:
+            payload.update(extra)
+        if context.CORRELATION_ID not in payload:
+            payload[context.CORRELATION_ID] = context.new_correlation_id()
+        for name, value in options.items():
+            if name != "queue" and value is not None:
+                payload[name] = wire_value(value)
+        return payload
+
+    def now(self) -> float:
+        """Return the time for ``enqueued_at``, in the form all versions of Sidekiq read."""
+        return stamp(self._clock())
+
+
+def class_fields(declaration: Declaration) -> Payload:
+    """Return the payload fields that a class decides. Fields at Sidekiq's defaults are left out, except ``retry``."""
+    fields: Payload = {"class": declaration.wire_name, "args": [], "retry": declaration.retry}
+    optional = {
+        "version": declaration.version or None,
+        "queue_namespace": declaration.queue_namespace,
+        "retry_queue": declaration.retry_queue,
+        "retry_for": declaration.retry_for,
+        "backtrace": declaration.backtrace or None,
+        "tags": declaration.tags or None,
+        "dead": None if declaration.dead else False,
+        "status_expiration": declaration.status_expiration,
+        "expires_in": declaration.expires_in,
+    }
+    fields.update({name: wire_value(value) for name, value in optional.items() if value is not None})
+    return fields
+
+
+def wire_value(value: Any) -> Any:
+    """Return an attribute's value as the wire has it: durations in whole seconds, tuples as lists."""
+    if isinstance(value, timedelta):
+        return int(value.total_seconds())
+    return list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

@@ -1,0 +1,114 @@
+"""The poller: moves due jobs of one shard from the retry and schedule sets to their queues.
+
+Redis's clock decides what is due. The client middleware runs again for every job that moves (Sidekiq's contract), then
+one script moves it: whoever's ZREM finds the member writes it to its queue, so any number of pollers may race and a death
+before the script leaves the job where it was.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import redis
+
+from framework.declare import registry
+from framework.errors import PayloadError
+from framework.middleware.chain import Call, Passage
+from framework.store.script import DUE, PROMOTE
+from framework.types import Payload
+from framework.wire import keys
+from framework.wire.compress import COMPRESSED, decompress_arguments
+from framework.wire.job import decode, stamp
+from framework.wire.json import dumps
+
+PAGE = 100
+"""Jobs moved by one script: a million due at once must not stall Redis."""
+
+SETS = (keys.RETRY, keys.SCHEDULE)
+
+
+class PollEvents(Protocol):
+    """What the poller tells."""
+
+    def due_job_unreadable(self, source: str, data: bytes, error: BaseException) -> None:
+        """A member could not be read and went to the dead set as it was."""
+
+    def due_job_failed(self, source: str, error: BaseException) -> None:
+        """A client middleware raised for a due job; the job stays where it is and is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    member: bytes
+    data: bytes
+    queue: str
+    """Empty: the member cannot be read, its bytes go to the dead set."""
+
+
+class Poller:
+    """Promotes due jobs; ``poll`` is one look."""
+
+    def __init__(
+        self,
+        client: "redis.Redis",
+        events: PollEvents,
+        *,
+        middleware: tuple[Call, ...] = (),
+        decompressed_limit: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._events = events
+        self._middleware = middleware
+        self._decompressed_limit = decompressed_limit
+        self._clock = clock
+
+    def poll(self) -> int:
+        """Move what is due, at most a page per set; return how many moved. Raises redis errors."""
+        pages: Any = DUE(self._client, list(SETS), [PAGE])
+        return sum(self._promote(source, members) for source, members in zip(SETS, pages, strict=True) if members)
+
+    def _promote(self, source: str, members: Sequence[bytes]) -> int:
+        moves = [move for member in members if (move := self._prepare(source, member)) is not None]
+        if not moves:
+            return 0
+        targets = [keys.queue(move.queue) if move.queue else keys.DEAD for move in moves]
+        moved: Any = PROMOTE(
+            self._client,
+            [source, keys.QUEUES, *targets],
+            [len(moves), *(m.member for m in moves), *(m.data for m in moves), *(m.queue for m in moves)],
+        )
+        return int(moved)
+
+    def _prepare(self, source: str, member: bytes) -> _Move | None:
+        """Work out what to write before anything is removed; ``None`` leaves the member where it is."""
+        try:
+            payload = decode(member)
+            queue = payload.get("queue")
+            if not isinstance(queue, str) or not queue:
+                raise PayloadError("it names no queue")
+            payload.pop("at", None)
+            payload["enqueued_at"] = stamp(self._clock())
+            if self._middleware and not self._pass(payload):
+                return None
+            return _Move(member, dumps(payload), str(payload["queue"]))
+        except PayloadError as error:
+            self._events.due_job_unreadable(source, member, error)
+            return _Move(member, member, "")
+        except Exception as error:  # noqa: BLE001 - one job's middleware must not stop the clock for all
+            self._events.due_job_failed(source, error)
+            return None
+
+    def _pass(self, payload: Payload) -> bool:
+        """Run the client middleware over the payload, with its arguments as the application knows them."""
+        stored = payload.get("args")
+        compressed = {name: payload[name] for name in (COMPRESSED, "original_job_size_bytes") if name in payload}
+        decompress_arguments(payload, self._decompressed_limit)
+        shown = payload["args"]
+        worker = registry.find(payload["class"])
+        with Passage(self._middleware, worker or payload["class"], payload, payload["queue"], self._client) as open_:
+            pass
+        if compressed and payload["args"] is shown:
+            payload.update(compressed, args=stored)  # not compressed a second time: the bytes stay as they were
+        return open_

@@ -1,0 +1,1 @@
+"""Redis itself: connections, scripts, the embedded server."""

@@ -1,0 +1,32 @@
+-- Acknowledge finished jobs and take new ones, in one step.
+-- KEYS    1 lease  2 working list  3.. queues in the order to look at them
+-- ARGV    1 lease in ms  2 how many jobs are wanted  3 number of acknowledgements  4.. their payloads
+-- RETURN  { lease held (1/0), { positions (from 1) of acknowledgements that were not ours any more },
+--           queue's position (from 1), { payloads, oldest first }, ... }
+-- COST    O(A*W + Q + F): A acknowledgements, W working list (a few dozen), Q queues, F jobs fetched
+-- CRASH   before: nothing happened, the finished jobs stay in the working list and run again after recovery.
+--         after, reply lost: acknowledged jobs are gone (they were done); fetched ones are in our working list, where
+--         reconciliation (alive) or the reaper (dead) finds them.
+-- PEXPIRE first: proves that we still own the list, and at maxmemory lets LPUSH pass. No lease, no fetch.
+-- Payloads are opaque bytes; nothing here parses them.
+local held = redis.call('PEXPIRE', KEYS[1], ARGV[1])
+local working = KEYS[2]
+local wanted = tonumber(ARGV[2])
+local acknowledged = tonumber(ARGV[3])
+local fenced = {}
+for i = 1, acknowledged do
+  if redis.call('LREM', working, -1, ARGV[3 + i]) == 0 then fenced[#fenced + 1] = i end
+end
+local reply = { held, fenced }
+if held == 0 then return reply end
+for i = 3, #KEYS do
+  if wanted <= 0 then break end
+  local jobs = redis.call('RPOP', KEYS[i], wanted)
+  if jobs and #jobs > 0 then
+    redis.call('LPUSH', working, unpack(jobs))
+    wanted = wanted - #jobs
+    reply[#reply + 1] = i - 2
+    reply[#reply + 1] = jobs
+  end
+end
+return reply

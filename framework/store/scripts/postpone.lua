@@ -1,0 +1,11 @@
+-- Move a job of ours from the working list to a sorted set, due after a delay (a retry, or RetryLater).
+-- KEYS    1 working list  2 sorted set (retry or schedule)
+-- ARGV    1 payload as fetched  2 payload to store  3 delay in seconds
+-- RETURN  1 moved, 0 fenced: the job is not ours any more and nothing was written
+-- COST    O(W + log N)
+-- CRASH   before: still in the working list. after: in the set. Redis's clock decides when it is due.
+if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
+local now = redis.call('TIME')
+local due = tonumber(now[1]) + tonumber(now[2]) / 1000000 + tonumber(ARGV[3])
+redis.call('ZADD', KEYS[2], string.format('%.6f', due), ARGV[2])
+return 1

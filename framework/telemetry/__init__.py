@@ -1,0 +1,1 @@
+"""What leaves a trace: context that travels with jobs, structured logs."""

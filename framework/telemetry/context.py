@@ -1,0 +1,59 @@
+"""The ambient context of a piece of work: a correlation id and ``meta.*`` facts, copied into each job it pushes.
+
+GitLab's rule: a job pushed by a job carries the same correlation id, so that one user action can be followed through.
+"""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from typing import Any, cast
+
+from framework.types import Json, Payload
+
+CORRELATION_ID = "correlation_id"
+META_PREFIX = "meta."
+
+_fields: ContextVar[Mapping[str, Json] | None] = ContextVar("framework_context", default=None)
+
+
+def new_correlation_id() -> str:
+    """Return 128 random bits as hexadecimal."""
+    return secrets.token_hex(16)
+
+
+def current() -> Mapping[str, Json]:
+    """Return the flat fields (``correlation_id``, ``meta.*``) of this thread's or task's context; empty outside of one."""
+    return _fields.get() or {}
+
+
+@contextmanager
+def bound(correlation_id: str | None = None, **meta: Json) -> Iterator[None]:
+    """Within the block, pushes and log lines carry this correlation id and ``meta.<name>`` facts besides the outer ones."""
+    fields = {**current(), **{META_PREFIX + name: value for name, value in meta.items()}}
+    if correlation_id is not None:
+        fields[CORRELATION_ID] = correlation_id
+    token = _fields.set(fields)
+    try:
+        yield
+    finally:
+        _fields.reset(token)
+
+
+def enter_job(payload: Payload) -> Token[Mapping[str, Json] | None]:
+    """Make the job's own context the current one; give the token to ``leave_job`` afterwards."""
+    return _fields.set(fields_of(payload))
+
+
+def leave_job(token: Token[Mapping[str, Json] | None]) -> None:
+    """Restore the context that was current before ``enter_job``."""
+    _fields.reset(token)
+
+
+def fields_of(payload: Payload) -> dict[str, Json]:
+    """Return the context fields that a payload carries."""
+    return {
+        key: cast("Any", value)
+        for key, value in payload.items()
+        if key == CORRELATION_ID or key.startswith(META_PREFIX)
+    }

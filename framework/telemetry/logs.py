@@ -1,0 +1,137 @@
+"""Structured logs: one JSON object per line, with GitLab's field names.
+
+A server process owns its stdout: ``open_server_log`` sends its own lines, structlog's and the standard library's there.
+A producer's stdout belongs to the application: until a server log is opened, lines go to the logger ``framework``.
+"""
+
+import logging
+import os
+import time
+import traceback
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import structlog
+from pydantic_core import to_json
+
+from framework.telemetry import context
+from framework.telemetry.writer import LogWriter
+
+LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "fatal": 50}
+_SEVERITIES = {10: "DEBUG", 20: "INFO", 30: "WARN", 40: "ERROR", 50: "FATAL"}
+_MAX_VALUE = 4_096  # characters of one field's text; a line must stay readable for collectors
+
+
+class ServerLog:
+    """Where a server process writes. ``static`` fields (pid, shard, worker_id) stand in every line."""
+
+    def __init__(self, descriptor: int, level: str, static: Mapping[str, Any]) -> None:
+        self.writer = LogWriter(descriptor)
+        self.level = LEVELS[level]
+        self.static = dict(static)
+
+    def emit(self, level: int, message: str, fields: Mapping[str, Any]) -> None:
+        """Write one line, unless its level is below the log's."""
+        if level >= self.level:
+            head = {"severity": _SEVERITIES.get(level, "INFO"), "time": iso_time(time.time()), "message": message}
+            self.write({**head, **self.static, **context.current(), **fields})
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Write a finished line."""
+        self.writer.write(to_json(line, fallback=_shown, inf_nan_mode="null") + b"\n")
+
+
+def iso_time(seconds: float) -> str:
+    """Return epoch seconds as ISO 8601, UTC, with milliseconds (GitLab's form)."""
+    whole = int(seconds)
+    parts = time.gmtime(whole)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", parts) + f".{int((seconds - whole) * 1000):03d}Z"
+
+
+def error_fields(error: BaseException) -> dict[str, Any]:
+    """Return GitLab's ``exception.*`` fields; an error that cannot be shown is shown as far as it can."""
+    kind = type(error)
+    try:
+        message = str(error)[:_MAX_VALUE]
+    except BaseException as failure:  # noqa: BLE001 - a job's exception may do anything
+        message = f"<its message cannot be read: __str__ raised {type(failure).__name__}>"
+    fields: dict[str, Any] = {
+        "exception.class": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
+        "exception.message": message.encode("utf-8", "replace").decode(),
+        "exception.backtrace": [f"{f.filename}:{f.lineno}:{f.name}" for f in traceback.extract_tb(error.__traceback__)[-20:]],
+    }
+    if error.__cause__ is not None:
+        fields["exception.cause_class"] = type(error.__cause__).__qualname__
+    return fields
+
+
+class _Target:
+    """The end of structlog's chain: the server log when there is one, else the standard library."""
+
+    server: ServerLog | None = None
+
+    def __call__(self, _logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
+        message = str(event.pop("event", ""))
+        error = event.pop("error", None)
+        if isinstance(error, BaseException):
+            event.update(error_fields(error))
+        level = LEVELS.get(method, 20)
+        if self.server is not None:
+            self.server.emit(level, message, event)
+        else:
+            extra = " ".join(f"{name}={value!r}" for name, value in event.items())
+            logging.getLogger("framework").log(level, "%s %s", message, extra)
+        raise structlog.DropEvent
+
+
+_target = _Target()
+
+
+def logger(**fields: Any) -> structlog.typing.FilteringBoundLogger:
+    """Return a structlog logger whose lines carry ``fields``; ``error=exception`` becomes the ``exception.*`` fields."""
+    chain = structlog.make_filtering_bound_logger(logging.DEBUG)
+    bound: Any = structlog.wrap_logger(None, processors=[_target], wrapper_class=chain, context_class=dict)
+    return bound.bind(**fields) if fields else bound
+
+
+def open_server_log(level: str, static: Mapping[str, Any], descriptor: int | None = None) -> ServerLog:
+    """Make this process's stdout a log: JSON lines only, whoever writes. Returns the log; ``close_server_log`` undoes it."""
+    log = ServerLog(os.dup(1) if descriptor is None else descriptor, level, static)
+    _target.server = log
+    root = logging.getLogger()
+    root.handlers = [_StandardHandler(log)]
+    root.setLevel(log.level)
+    logging.captureWarnings(True)
+    return log
+
+
+def close_server_log() -> None:
+    """Write what is queued; later lines go to the standard library again."""
+    log, _target.server = _target.server, None
+    if log is not None:
+        logging.getLogger().handlers = []
+        log.writer.close()
+
+
+class _StandardHandler(logging.Handler):
+    """Lines of the standard library (redis, SQLAlchemy, the application) in the same form."""
+
+    def __init__(self, log: ServerLog) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            fields: dict[str, Any] = {"logger": record.name}
+            if record.exc_info and record.exc_info[1] is not None:
+                fields.update(error_fields(record.exc_info[1]))
+            self._log.emit(record.levelno // 10 * 10, record.getMessage()[:_MAX_VALUE], fields)
+        except Exception:  # noqa: BLE001 - a log line must not fail what it tells of
+            self.handleError(record)
+
+
+def _shown(value: object) -> str:
+    try:
+        return str(value)[:_MAX_VALUE].encode("utf-8", "replace").decode()
+    except Exception:  # noqa: BLE001 - as above
+        return f"<{type(value).__name__}>"

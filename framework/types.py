@@ -1,0 +1,17 @@
+"""Words used by every layer: type aliases only."""
+
+from typing import Any, Literal, TypeAlias
+
+from pydantic import JsonValue
+
+Json: TypeAlias = JsonValue
+Jid: TypeAlias = str
+"""A job's id: 24 lower-case hex digits when we draw it, any string when others did."""
+
+Payload: TypeAlias = dict[str, Any]
+"""A job as the wire has it: Sidekiq's fields, ours, and whatever else its writer put in."""
+
+Urgency: TypeAlias = Literal["high", "low", "throttled"]
+ResourceBoundary: TypeAlias = Literal["cpu", "memory", "unknown"]
+DataConsistency: TypeAlias = Literal["always", "sticky", "delayed"]
+Ack: TypeAlias = Literal["batch", "sync"]

@@ -1,0 +1,3 @@
+"""The version of this release, for the process record and ``--version``."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,60 @@
+"""GitLab's payload compression: arguments deflated at level 5 and base64-encoded, marked in the payload."""
+
+import base64
+import binascii
+import zlib
+
+from framework.errors import PayloadError
+from framework.types import Payload
+from framework.wire.json import dumps, loads
+
+COMPRESSED = "compressed"
+ORIGINAL_SIZE = "original_job_size_bytes"
+_LEVEL = 5
+
+
+def compress_arguments(payload: Payload, arguments_json: bytes) -> int:
+    """Replace the payload's arguments by their compressed form; return the size in bytes of the new arguments' JSON."""
+    text = base64.b64encode(zlib.compress(arguments_json, _LEVEL)).decode("ascii")
+    payload["args"] = [text]
+    payload[COMPRESSED] = True
+    payload[ORIGINAL_SIZE] = len(arguments_json)
+    return len(text) + 4  # base64 needs no escapes: the text, its two quotes, two brackets
+
+
+def decompress_arguments(payload: Payload, limit: int) -> None:
+    """Put the original arguments back and remove both marks; a payload that is not compressed stays as it is.
+
+    Raises:
+        PayloadError: the compressed form is damaged, was altered by somebody, or inflates beyond ``limit`` bytes.
+    """
+    if not payload.get(COMPRESSED):
+        return
+    arguments = payload.get("args")
+    if not (isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], str)):  # pyright: ignore[reportUnknownArgumentType]
+        raise PayloadError("it is marked as compressed, but its arguments are not one string: a middleware changed them")
+    original = loads(_inflate(arguments[0], limit))
+    if not isinstance(original, list):
+        raise PayloadError("its compressed arguments are no list")
+    payload["args"] = original
+    payload.pop(COMPRESSED)
+    payload.pop(ORIGINAL_SIZE, None)
+
+
+def _inflate(text: str, limit: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        data = inflater.decompress(base64.b64decode(text, validate=True), limit + 1)
+    except (binascii.Error, ValueError, zlib.error) as error:
+        raise PayloadError(f"its compressed arguments are damaged: {error}") from error
+    if len(data) > limit:
+        raise PayloadError(f"its compressed arguments inflate beyond {limit:,} bytes (setting: size_limit.decompressed_limit)")
+    if not inflater.eof:
+        raise PayloadError("its compressed arguments are cut off")
+    return data
+
+
+def pack_backtrace(lines: list[str]) -> str:
+    """Return Sidekiq's form of ``error_backtrace``: base64 of the deflated JSON list of lines."""
+    printable = [line.encode("utf-8", "replace").decode("utf-8") for line in lines]
+    return base64.b64encode(zlib.compress(dumps(printable))).decode("ascii")

@@ -1,0 +1,19 @@
+"""Job ids: 12 random bytes as 24 lower-case hexadecimal digits, as Sidekiq draws them."""
+
+import os
+
+from framework.types import Jid
+
+_BYTES = 12
+_DIGITS = 2 * _BYTES
+
+
+def draw_jid() -> Jid:
+    """Return a new job id."""
+    return os.urandom(_BYTES).hex()
+
+
+def draw_jids(count: int) -> list[Jid]:
+    """Return ``count`` new job ids for one system call."""
+    digits = os.urandom(_BYTES * count).hex()
+    return [digits[start : start + _DIGITS] for start in range(0, len(digits), _DIGITS)]

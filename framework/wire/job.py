@@ -1,0 +1,92 @@
+"""One job as the wire has it: reading its fields whoever wrote them, and the view of it that hooks receive."""
+
+from typing import Any, cast
+
+from framework.errors import PayloadError
+from framework.types import Payload
+from framework.wire.json import loads
+
+_OLDEST_MILLISECONDS = 100_000_000_000  # 1973 as milliseconds, the year 5138 as seconds: no stamp is ambiguous
+
+
+class Job(dict[str, Any]):
+    """A job as hooks and handlers see it: its payload, other writers' fields included, with names for the usual ones."""
+
+    @property
+    def jid(self) -> str:
+        """The job's id, empty when its writer gave none."""
+        return str(self.get("jid", ""))
+
+    @property
+    def worker(self) -> str:
+        """The wire name of its class."""
+        return str(self.get("class", ""))
+
+    @property
+    def queue(self) -> str:
+        """The queue it was written for, without prefix."""
+        return str(self.get("queue", ""))
+
+    @property
+    def args(self) -> list[Any]:
+        """Its arguments by position, decompressed."""
+        return cast("list[Any]", self.get("args", []))
+
+    @property
+    def retry_count(self) -> int | None:
+        """Failures so far minus one; ``None`` before the first."""
+        return whole_number(self.get("retry_count"))
+
+    @property
+    def interrupted_count(self) -> int:
+        """How often a process died or stopped while it ran."""
+        return whole_number(self.get("interrupted_count")) or 0
+
+    @property
+    def enqueued_at(self) -> float | None:
+        """When it came into its queue, epoch seconds."""
+        return timestamp(self.get("enqueued_at"))
+
+
+def decode(data: bytes) -> Payload:
+    """Return the payload in ``data``.
+
+    Raises:
+        PayloadError: it is not a JSON object with a class name and a list of arguments.
+    """
+    payload = loads(data)
+    if not isinstance(payload, dict):
+        raise PayloadError(f"it is JSON, but no object: {type(payload).__name__}")
+    fields = cast("Payload", payload)
+    if not isinstance(fields.get("class"), str) or not fields["class"]:
+        raise PayloadError("it names no class")
+    if not isinstance(fields.get("args"), list):
+        raise PayloadError("its arguments are no list")
+    return fields
+
+
+def timestamp(value: object) -> float | None:
+    """Return epoch seconds whoever wrote them: float seconds (Sidekiq up to 7, us) or integer milliseconds (Sidekiq 8)."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value / 1000 if value >= _OLDEST_MILLISECONDS else float(value)
+    if isinstance(value, float):
+        return value
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    return None
+
+
+def stamp(seconds: float) -> float:
+    """Return ``seconds`` as a time that every Sidekiq reads right: float seconds that keep a fraction in JSON."""
+    rounded = round(seconds, 6)
+    return rounded + 0.000001 if rounded.is_integer() else rounded
+
+
+def whole_number(value: object) -> int | None:
+    """Return ``value`` if it is an integer, else ``None``: other writers' fields hold anything."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

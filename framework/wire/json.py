@@ -1,0 +1,70 @@
+"""JSON as the wire needs it: exact integers, no NaN, nothing that a reader in Ruby or Python would refuse."""
+
+import math
+from typing import Any, cast
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from framework.errors import PayloadError
+
+MAX_NESTING = 64
+"""Levels of arrays and objects allowed in a payload. pydantic_core reads 200, Ruby's JSON 100; both are out of reach here."""
+
+_UNQUESTIONED_BYTES = 4_000  # an integer of over 4,300 digits cannot be read back; below this size there is room for none
+
+
+def dumps(value: object) -> bytes:
+    """Return ``value`` as compact UTF-8 JSON.
+
+    Raises:
+        PayloadError: a number is not finite, a string is not Unicode, or the nesting is deeper than readers allow.
+    """
+    try:
+        data = to_json(value)
+    except (PydanticSerializationError, RecursionError, ValueError) as error:
+        raise PayloadError(f"it cannot be written as JSON: {error}") from error
+    if b"NaN" in data or b"Infinity" in data:
+        _refuse_non_finite(value)
+    # Counting two bytes is far cheaper than walking the value; only what might be too deep or too long is read back.
+    if len(data) > _UNQUESTIONED_BYTES or data.count(b"[") + data.count(b"{") > MAX_NESTING:
+        _refuse_unreadable(value, data)
+    return data
+
+
+def loads(data: bytes | str) -> Any:
+    """Return the value that ``data`` holds; integers of any size stay exact.
+
+    Raises:
+        PayloadError: ``data`` is not strict JSON (NaN, trailing bytes, invalid UTF-8, too deep).
+    """
+    try:
+        return from_json(data, allow_inf_nan=False, cache_strings="keys")
+    except ValueError as error:
+        raise PayloadError(str(error)) from error
+
+
+def _refuse_unreadable(value: object, data: bytes) -> None:
+    if _deeper_than(value, MAX_NESTING):
+        raise PayloadError(f"it is nested deeper than {MAX_NESTING} levels")
+    loads(data)
+
+
+def _deeper_than(value: object, levels: int) -> bool:
+    """Level by level, so that a deep value costs no stack."""
+    layer = [value]
+    for _ in range(levels):
+        layer = [child for parent in layer for child in _children(parent)]
+    return any(isinstance(item, list | dict) for item in layer)
+
+
+def _children(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(cast("dict[str, object]", value).values())
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def _refuse_non_finite(value: object) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PayloadError(f"the number {value} is not finite, and JSON has no word for it")
+    for child in _children(value):
+        _refuse_non_finite(child)

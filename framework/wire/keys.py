@@ -1,0 +1,39 @@
+"""Every Redis key we touch. Sidekiq's own names first; ours begin with ``aw:``. ``docs/redis.md`` has types and TTLs."""
+
+QUEUES = "queues"
+SCHEDULE = "schedule"
+RETRY = "retry"
+DEAD = "dead"
+INTERRUPTED = "interrupted"
+PROCESSES = "processes"
+PAUSED = "paused"
+STAT_PROCESSED = "stat:processed"
+STAT_FAILED = "stat:failed"
+
+REGISTRY = "aw:processes"
+"""ZSET of the identities that may own a working list; score = last beat, seconds of Redis's clock."""
+
+
+def queue(name: str) -> str:
+    """LIST of waiting jobs; producers push left, consumers take right."""
+    return f"queue:{name}"
+
+
+def working(identity: str) -> str:
+    """LIST of the jobs that one process has taken and not finished."""
+    return f"aw:working:{identity}"
+
+
+def lease(identity: str) -> str:
+    """STRING with a TTL; while it exists nobody may touch the working list of that process."""
+    return f"aw:lease:{identity}"
+
+
+def work(identity: str) -> tuple[str, str]:
+    """HASHes of running jobs: Sidekiq from 6.4.2 on reads the first, Debian's 6.4.1 the second."""
+    return f"{identity}:work", f"{identity}:workers"
+
+
+def signals(identity: str) -> str:
+    """LIST of signals that a dashboard asks a process to obey."""
+    return f"{identity}-signals"

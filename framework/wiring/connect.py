@@ -1,0 +1,125 @@
+"""From settings to shards, router and client."""
+
+from typing import Any
+
+from framework.declare import port, registry
+from framework.declare.declaration import Declaration
+from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.errors import ConfigurationError, Problem
+from framework.execute.inline import run_inline
+from framework.push.client import Client
+from framework.push.encode import SizeLimits
+from framework.route.router import Router
+from framework.settings.load import load
+from framework.settings.model import Settings, ShardSettings
+from framework.shard.shard import Shard, Shards
+from framework.store.connect import Endpoint
+from framework.store.embedded import embedded_url
+from framework.types import Jid
+from framework.wiring import chains
+
+EMBEDDED = "embedded"
+
+
+class Enqueuer:
+    """What stands behind the port of ``declare``: the client, and the inline run, which needs both chains."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.shards = open_shards(settings, role="client")
+        self.client = Client(
+            self.shards,
+            open_router(settings),
+            middleware=chains.client.compiled(),
+            limits=size_limits(settings),
+        )
+
+    def push(self, request: PushRequest) -> Jid | None:
+        """See ``Client.push``."""
+        return self.client.push(request)
+
+    def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
+        """See ``Client.push_bulk``."""
+        return self.client.push_bulk(request)
+
+    def route(self, declaration: Declaration) -> Route:
+        """See ``Client.route``."""
+        return self.client.route(declaration)
+
+    def perform_inline(self, worker: type[Any], request: PushRequest) -> None:
+        """Run the job here and now through both chains and a JSON round trip, without retries; raises what the job raises."""
+        data = self.client.payload_bytes(request)
+        if data is not None:
+            run_inline(worker, data, chains.server.compiled(), self._settings.size_limit.decompressed_limit)
+
+
+def open_shards(settings: Settings, *, role: str) -> Shards:
+    """Return every configured shard; no socket is opened."""
+    return Shards({name: Shard(name, endpoint_of(settings, name), role=role) for name in settings.shards})
+
+
+def open_router(settings: Settings) -> Router:
+    """Return the router of the configured rules. Raises ConfigurationError for invalid ones."""
+    return Router(settings.routing_rules, list(settings.shards), list(settings.feature_categories))
+
+
+def size_limits(settings: Settings) -> SizeLimits:
+    """Return the size limiter's numbers."""
+    sizes = settings.size_limit
+    return SizeLimits(sizes.mode, sizes.compression_threshold, sizes.limit)
+
+
+def endpoint_of(settings: Settings, shard: str) -> Endpoint:
+    """Return where a shard's Redis is. An embedded store that is not running gets an address at which nobody answers, so
+    that the error comes with the first command and names the way out.
+    """
+    chosen = settings.shards[shard]
+    url = chosen.url
+    if url == EMBEDDED:
+        url = embedded_url(settings.var_dir, shard) or f"unix://{settings.var_dir / 'stores' / shard / 'not-started.sock'}"
+    return Endpoint(url, tuple(chosen.sentinels or ()), chosen.sentinel_name or "", tuple(_options(chosen).items()))
+
+
+def check_workers(settings: Settings) -> None:
+    """Refuse workers whose facts contradict the configuration. Raises ConfigurationError with every problem."""
+    problems = [problem for worker in registry.workers() for problem in _worker_problems(worker.declaration(), settings)]
+    if problems:
+        raise ConfigurationError(problems)
+
+
+def _worker_problems(declaration: Declaration, settings: Settings) -> list[Problem]:
+    problems: list[Problem] = []
+    category = declaration.feature_category
+    if settings.feature_categories and category != "not_owned" and category not in settings.feature_categories:
+        problems.append(Problem(declaration.place, "feature_category", f"{category!r} is not in config/feature_categories.yml"))
+    if declaration.shard is not None and declaration.shard not in settings.shards:
+        known = ", ".join(sorted(settings.shards))
+        problems.append(Problem(declaration.place, "shard", f"{declaration.shard!r} is not in config/redis.yml ({known})"))
+    return problems
+
+
+def _options(chosen: ShardSettings) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in (("username", chosen.username), ("password", chosen.password), ("protocol", chosen.protocol))
+        if value is not None
+    }
+
+
+def boot() -> Settings:
+    """Load and check the whole configuration now and connect the worker classes to it; return the settings.
+
+    A server calls it at start, so that errors come then and not with the first push. Opens no socket.
+
+    Raises:
+        ConfigurationError: with every problem found.
+    """
+    settings = load()
+    check_workers(settings)
+    port.bind(Enqueuer(settings))
+    return settings
+
+
+def bind_default() -> None:
+    """From now on the first push of the process loads the configuration and connects."""
+    port.bind_factory(lambda: Enqueuer(load()))
