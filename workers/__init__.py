@@ -1,0 +1,1 @@
+"""The application's workers: real examples that run, one package per feature."""

@@ -1,0 +1,29 @@
+"""The third of the three jobs: the page."""
+
+from framework import ApplicationWorker, Discard
+from workers.code_index.database import process_engine, var_dir
+from workers.code_index.figures import figures_of_run
+from workers.code_index.index import this_process_index
+from workers.code_index.report.atomic import write_atomically
+from workers.code_index.report.page import render
+
+
+class BuildReportWorker(ApplicationWorker):
+    """Write the report page of a run whose files are all done."""
+
+    feature_category = "source_code_analysis"
+    resource_boundary = "memory"
+    idempotent = True
+    retry = 5
+    loggable_arguments = ("run_id",)
+
+    def perform(self, run_id: str) -> None:
+        index = this_process_index()
+        if not index.complete(run_id):
+            # Pushed by hand, too early. Whoever records the last result pushes this job again.
+            raise Discard(f"run {run_id!r} has files that are not done yet")
+        page = var_dir() / "reports" / f"code-index-{run_id}.html"
+        # The page before the row: dying in between writes the same page again, whereas the other order could leave a
+        # finished run without its page.
+        write_atomically(page, render(figures_of_run(process_engine(), run_id)))
+        index.finish(run_id, str(page))

@@ -1,0 +1,53 @@
+"""The second of the three jobs: one file."""
+
+import time
+
+from framework import ApplicationWorker
+from framework.types import Payload
+from workers.code_index.analysis import Finding, Refused, analyse
+from workers.code_index.build_report_worker import BuildReportWorker
+from workers.code_index.index import this_process_index
+from workers.code_index.wording import printable
+
+
+class IndexFileWorker(ApplicationWorker):
+    """Measure one Python file of a run and write its row; the last one asks for the report."""
+
+    feature_category = "source_code_analysis"
+    urgency = "throttled"
+    resource_boundary = "cpu"
+    idempotent = True
+    retry = 3
+    loggable_arguments = ("run_id",)
+
+    def perform(self, run_id: str, number: int) -> None:
+        index = this_process_index()
+        path = index.path_of(run_id, number)
+        started, cpu_started = time.perf_counter(), time.thread_time()
+        finding = analyse(path)
+        cpu_s, duration_s = time.thread_time() - cpu_started, time.perf_counter() - started
+        # A file that does not parse is what this job is to find out: a row with its reason, and the job is done.
+        if isinstance(finding, Refused):
+            self.log_extra(refused=finding.kind)
+        record(run_id, number, finding, cpu_s=cpu_s, duration_s=duration_s)
+
+    @classmethod
+    def retries_exhausted(cls, job: Payload, error: Exception) -> None:
+        # A file whose job failed to the end must not hold up the report for ever: it is listed as given up.
+        run_id, number = job["args"]
+        record(run_id, number, Refused("gave_up", printable(f"{type(error).__name__}: {error}")))
+
+    @classmethod
+    def interruptions_exhausted(cls, job: Payload) -> None:
+        # A file on which the interpreter itself dies, each time.
+        run_id, number = job["args"]
+        record(run_id, number, Refused("gave_up", "the process died on it again and again"))
+
+
+def record(run_id: str, number: int, finding: Finding, *, cpu_s: float = 0.0, duration_s: float = 0.0) -> None:
+    """The file's row says ``finding``, and when it was the last one the report job is pushed.
+
+    After the commit, never before: see the crash story in ``index``.
+    """
+    if this_process_index().record_result(run_id, number, finding, cpu_s=cpu_s, duration_s=duration_s):
+        BuildReportWorker.perform_async(run_id)

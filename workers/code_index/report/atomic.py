@@ -1,0 +1,22 @@
+"""A file is there whole, or as it was before."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """``path`` holds ``text``; a reader, or a crash at any moment, meets the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A name of its own for each writer: a second run of the same job may be writing at the same moment.
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

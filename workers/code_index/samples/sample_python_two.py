@@ -1,0 +1,5 @@
+"""The print statement of Python 2."""
+
+
+def report(count):
+    print "files:", count
