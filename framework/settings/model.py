@@ -1,0 +1,247 @@
+"""The settings, frozen and validated whole. Each field says its meaning; its default stands beside it."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+ENV_PREFIX = "FRAMEWORK_"
+DEFAULT_URL = "redis://127.0.0.1:6379/0"
+EMBEDDED = "embedded"
+_SCHEMES = ("redis", "rediss", "unix")
+_NAME = r"^\w[\w-]*$"
+_WORD = r"^\w+$"
+_QUEUE = r"^[A-Za-z0-9_.:-]+$"
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_bool)]
+Seconds = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+
+
+class RoutingRule(NamedTuple):
+    """One line of config/routing.yml: workers matching ``query`` go to ``queue`` (None: the generated name) on ``shard``."""
+
+    query: str
+    queue: str | None
+    shard: str | None = None
+
+
+class QueueWeight(NamedTuple):
+    """One line of config/queues.yml: a queue or a namespace, and how often it is asked first."""
+
+    name: str
+    weight: int = 1
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Sentinel(NamedTuple):
+    """Where one Redis Sentinel listens."""
+
+    host: str
+    port: int
+
+
+class TlsSettings(_Section):
+    """How a TLS connection is made; ``tls: true`` is all defaults: the system's authorities, the host name checked."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    verify: bool = True
+    check_hostname: bool = True
+
+
+def _read_tls(value: Any) -> Any:
+    if isinstance(value, str) and value.lower() in {"true", "false"}:
+        value = value.lower() == "true"
+    if isinstance(value, bool):
+        return {} if value else None
+    return value
+
+
+def _read_sentinel(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError("must be host:port, for example 10.0.0.7:26379")
+    return Sentinel(host, int(port))
+
+
+def _split(value: Any) -> Any:
+    """Let the environment give a list as ``a,b``."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+class ShardSettings(_Section):
+    """One Redis: a URL, the word ``embedded`` (a server of our own under ``var/``), or sentinels that know its place."""
+
+    url: str = Field(default="", repr=False)
+    sentinels: Annotated[tuple[Annotated[Sentinel, BeforeValidator(_read_sentinel)], ...], BeforeValidator(_split)] = ()
+    sentinel_name: str | None = None
+    username: str | None = None
+    password: SecretStr | None = None
+    tls: Annotated[TlsSettings | None, BeforeValidator(_read_tls)] = None
+    protocol: Literal[2, 3] | None = None
+
+    @property
+    def embedded(self) -> bool:
+        """The store is a server process of our own."""
+        return self.url == EMBEDDED
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if not url or url == EMBEDDED:
+            return url
+        try:
+            parts = urlsplit(url)
+            port_is_fine = parts.port is None or parts.port > 0
+        except ValueError as error:
+            raise ValueError(f"is no URL: {error}") from None
+        if parts.scheme not in _SCHEMES:
+            raise ValueError("must be the word embedded, or begin with redis://, rediss:// or unix://")
+        if not port_is_fine or not (parts.path if parts.scheme == "unix" else parts.hostname):
+            raise ValueError("names no server, for example redis://127.0.0.1:6379/0")
+        return url
+
+    @model_validator(mode="after")
+    def _check_place(self) -> "ShardSettings":
+        if bool(self.sentinels) != bool(self.sentinel_name):
+            raise ValueError("sentinels and sentinel_name belong together")
+        if not self.url and not self.sentinels:
+            raise ValueError("needs a url (a Redis URL or the word embedded), or sentinels and sentinel_name")
+        if self.embedded and self.sentinels:
+            raise ValueError("an embedded store has no sentinels")
+        return self
+
+
+class LoggingSettings(_Section):
+    """What server processes write to stdout. ``jobs`` false leaves out start and done lines; failures are always written."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    jobs: bool = True
+
+
+class DeadSettings(_Section):
+    """How much the dead set keeps (Sidekiq's ``dead_max_jobs`` and ``dead_timeout_in_seconds``)."""
+
+    max_jobs: Whole = Field(default=10_000, ge=1)
+    timeout_days: Seconds = Field(default=180, gt=0)
+
+
+class SizeLimitSettings(_Section):
+    """Bytes of a job's arguments as JSON (GitLab's size limiter). ``track`` only logs what ``compress`` would do."""
+
+    mode: Literal["compress", "track"] = "compress"
+    compression_threshold: Whole = Field(default=100_000, ge=0)
+    limit: Whole = Field(default=5_000_000, ge=0)
+    decompressed_limit: Whole = Field(default=100_000_000, ge=1)
+
+
+class FeatureCategory(_Section):
+    """Who owns a part of the product."""
+
+    owner: str = Field(min_length=1)
+    description: str = ""
+
+
+def _read_rule(value: Any) -> Any:
+    shape = "must be [query, queue] or [query, queue, shard]"
+    if not isinstance(value, list):
+        raise ValueError(shape)
+    parts: list[Any] = value
+    if len(parts) not in (2, 3) or not isinstance(parts[0], str):
+        raise ValueError(f"{shape}, the query a text")
+    for part, what in zip(parts[1:], ("queue", "shard"), strict=False):
+        if part is not None and not isinstance(part, str):
+            raise ValueError(f"{shape}; the {what} must be a text or null")
+    return RoutingRule(parts[0], parts[1] or None, (parts[2] or None) if len(parts) == 3 else None)
+
+
+def _read_weight(value: Any) -> Any:
+    if isinstance(value, str):
+        name, _, weight = value.partition(",")
+        value = [name, int(weight)] if weight.strip().isdigit() else [value]
+    shape = "must be a queue name, or [name, weight]"
+    if not isinstance(value, list):
+        raise ValueError(shape)
+    parts: list[Any] = value
+    if len(parts) not in (1, 2) or not isinstance(parts[0], str):
+        raise ValueError(shape)
+    weight = parts[1] if len(parts) == 2 else 1
+    if type(weight) is not int or weight < 1:
+        raise ValueError(f"{shape}; the weight a whole number from 1 on")
+    return QueueWeight(parts[0], weight)
+
+
+class Settings(BaseSettings):
+    """Everything configurable. Made by ``load``; sections are passed on, never the whole."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter="__")
+
+    env_name: Literal["development", "test", "production"] = "development"
+    root: Path
+    """The project: parent of the config folder."""
+    var_dir: Path
+    """Whatever a run makes: stores, logs, reports."""
+
+    shards: dict[Annotated[str, Field(pattern=_NAME)], ShardSettings]
+    routing_rules: tuple[Annotated[RoutingRule, BeforeValidator(_read_rule)], ...] = ()
+    feature_categories: dict[Annotated[str, Field(pattern=_WORD)], FeatureCategory] = Field(
+        default_factory=dict[str, FeatureCategory]
+    )
+    queues: tuple[Annotated[QueueWeight, BeforeValidator(_read_weight)], ...] = ()
+    """What a worker process without -q listens to."""
+
+    workers_module: Annotated[tuple[str, ...], BeforeValidator(_split)] = ("workers",)
+    """Modules or packages holding the workers."""
+    logging: LoggingSettings = LoggingSettings()
+    concurrency: Whole = Field(default=10, ge=1, le=10_000)
+    """Jobs one process runs at a time."""
+    timeout: Seconds = Field(default=25, gt=0)
+    """Seconds a stopping process waits for its jobs."""
+    max_retries: Whole = Field(default=25, ge=0)
+    """What ``retry = True`` means."""
+    dead: DeadSettings = DeadSettings()
+    size_limit: SizeLimitSettings = SizeLimitSettings()
+    poll_interval: Seconds = Field(default=1.0, gt=0)
+    """Seconds between two looks for due jobs."""
+
+    @field_validator("shards")
+    @classmethod
+    def _check_main(cls, shards: dict[str, ShardSettings]) -> dict[str, ShardSettings]:
+        if "main" not in shards:
+            raise ValueError("the shard main is missing: it always exists (shards: {main: {url: ...}}, or REDIS_URL)")
+        return shards
+
+    @field_validator("workers_module")
+    @classmethod
+    def _check_modules(cls, modules: tuple[str, ...]) -> tuple[str, ...]:
+        for module in modules:
+            if not all(part.isidentifier() for part in module.split(".")):
+                raise ValueError(f"{module!r} is no module name, for example workers or shop.jobs")
+        return modules
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what ``load`` hands in counts; it has merged files and environment, so that errors can name the source."""
+        return (init_settings,)

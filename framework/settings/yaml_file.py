@@ -1,0 +1,108 @@
+"""Read one YAML file with care: safe types only, bounded in size, depth and expansion, no duplicate keys."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 32
+MAX_EXPANDED = 200_000
+"""Nodes after every alias is written out; stops files that are small and expand to billions."""
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class YamlError(Exception):
+    """A file is no usable YAML; the text says where (line and column) and why."""
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of the file, None when it is empty. Raises YamlError, also when it cannot be read."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise YamlError(f"is larger than {MAX_BYTES:,} bytes, which no file of this kind needs")
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise YamlError(f"is not UTF-8 (byte {error.start})") from None
+    except OSError as error:
+        raise YamlError(f"cannot be read: {error.strerror}") from None
+    return parse_yaml(text)
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML text, None when it is empty. Raises YamlError with line and column."""
+    try:
+        _check_depth(text)
+        loader = _Loader(text)
+        try:
+            root: Node | None = loader.get_single_node()
+            if root is None:
+                return None
+            _Expansion().size(root)
+            return loader.construct_document(root)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise YamlError(f"{place}{error.problem or error.context or 'is no YAML'}") from None
+    except yaml.YAMLError as error:
+        raise YamlError(f"is no YAML: {error}") from None
+    except (ValueError, OverflowError) as error:
+        raise YamlError(f"holds a value that cannot be read: {error}") from None
+
+
+def _check_depth(text: str) -> None:
+    # Events come without recursion; building nodes recurses in C, where depth would end the process.
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                mark = event.start_mark
+                raise YamlError(
+                    f"line {mark.line + 1}, column {mark.column + 1}: nested deeper than {MAX_DEPTH} levels"
+                )
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+class _Expansion:
+    """Counts nodes as if aliases were written out, each node visited once, and refuses duplicate keys on the way."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
+        self.open: set[int] = set()
+
+    def size(self, node: Node) -> int:
+        if id(node) in self.open:
+            raise YamlError(f"{_place(node)}an alias stands inside of what it names")
+        if id(node) not in self.sizes:
+            self.open.add(id(node))
+            self.sizes[id(node)] = 1 + sum(self.size(child) for child in _children(node))
+            self.open.discard(id(node))
+            if self.sizes[id(node)] > MAX_EXPANDED:
+                raise YamlError(f"{_place(node)}aliases expand to more than {MAX_EXPANDED:,} values")
+        return self.sizes[id(node)]
+
+
+def _children(node: Node) -> list[Node]:
+    if isinstance(node, SequenceNode):
+        return list(node.value)
+    if not isinstance(node, MappingNode):
+        return []
+    seen: set[tuple[str, str]] = set()
+    for key, _ in node.value:
+        if isinstance(key, ScalarNode):
+            name = (key.tag, key.value)
+            if name in seen:
+                raise YamlError(f"{_place(key)}the key {key.value!r} stands here for the second time")
+            seen.add(name)
+    return [child for pair in node.value for child in pair]
+
+
+def _place(node: Node) -> str:
+    mark = node.start_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
