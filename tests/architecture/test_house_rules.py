@@ -1,0 +1,137 @@
+"""The rules of the house that no linter knows: read from the source, so that a breach names its line."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import framework
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCES = sorted((ROOT / "framework").rglob("*.py"))
+LONGEST_FUNCTION = 60
+LONGEST_FILE = 400
+
+# In pieces, so that this file passes its own test.
+MACHINE_PATHS = re.compile("|".join(["/" + "work/(main|shared)", "/" + "root/", "/" + "opt/pypi"]))
+INDEX_HOSTS = re.compile(
+    "|".join(["python" + r"hosted\.org", r"pypi\.org/" + "simple", "index" + "-url ", "find" + "-links "])
+)
+TEXT = {".py", ".toml", ".lock", ".md", ".yml", ".yaml", ".lua", ".html", ".txt", ".cfg", ".json", ""}
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def own(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").partition(".")[0] in ("framework", "workers")
+    return isinstance(node, ast.Import) and any(
+        name.name.partition(".")[0] in ("framework", "workers") for name in node.names
+    )
+
+
+def test_there_is_something_to_check() -> None:
+    assert SOURCES
+
+
+def test_own_modules_are_imported_at_the_top() -> None:
+    """An own import inside a function hides a cycle, which the layers would show."""
+    late = [
+        f"{relative(path)}:{inner.lineno}"
+        for path in SOURCES
+        for function in functions(ast.parse(path.read_text()))
+        for inner in ast.walk(function)
+        if isinstance(inner, ast.Import | ast.ImportFrom) and own(inner)
+    ]
+    assert not late
+
+
+def test_framework_never_imports_workers() -> None:
+    wrong = [
+        f"{relative(path)}:{node.lineno}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "workers")
+        or (isinstance(node, ast.Import) and any(name.name.partition(".")[0] == "workers" for name in node.names))
+    ]
+    assert not wrong
+
+
+def test_functions_are_small() -> None:
+    long = [
+        f"{relative(path)}:{function.lineno} {function.name}: {(function.end_lineno or 0) - function.lineno + 1} lines"
+        for path in SOURCES
+        for function in functions(ast.parse(path.read_text()))
+        if (function.end_lineno or 0) - function.lineno >= LONGEST_FUNCTION
+    ]
+    assert not long
+
+
+def test_files_are_small() -> None:
+    long = {relative(path): lines for path in SOURCES if (lines := len(path.read_text().splitlines())) > LONGEST_FILE}
+    assert not long
+
+
+def test_every_folder_is_a_package_that_says_what_it_is_for() -> None:
+    folders = {path.parent for path in SOURCES}
+    silent = [
+        relative(folder)
+        for folder in sorted(folders)
+        if not (folder / "__init__.py").exists()
+        or not ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    ]
+    assert not silent
+
+
+def test_root_exports_are_sorted_and_whole() -> None:
+    exported = getattr(framework, "__all__", None)
+    assert exported, "framework/__init__.py has no __all__ yet"
+    assert list(exported) == sorted(exported)
+    public = {
+        name for name, value in vars(framework).items() if not name.startswith("_") and not isinstance(value, type(sys))
+    }
+    assert public == {name for name in exported if not isinstance(getattr(framework, name), type(sys))}
+
+
+def test_layers_hold() -> None:
+    command = [str(Path(sys.prefix) / "bin" / "lint-imports"), "--no-logo", "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, str]:
+    """Text files under version control."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("not a git checkout, so there is no list of committed files")
+    paths = [ROOT / name for name in done.stdout.split("\0") if name]
+    return {
+        relative(path): path.read_text(errors="replace") for path in paths if path.is_file() and path.suffix in TEXT
+    }
+
+
+@pytest.mark.parametrize("pattern", [MACHINE_PATHS, INDEX_HOSTS], ids=["machine path", "package index"])
+def test_nothing_committed_belongs_to_one_machine(committed: dict[str, str], pattern: re.Pattern[str]) -> None:
+    found = {name: match.group() for name, text in committed.items() if (match := pattern.search(text))}
+    assert not found
+
+
+def test_the_lock_pins_everything_by_hash() -> None:
+    for name in ("requirements.lock", "pip.lock"):
+        text = (ROOT / "scripts" / name).read_text().replace("\\\n", " ")
+        entries = [line for line in text.splitlines() if line.strip()]
+        assert entries
+        assert not [line for line in entries if "==" not in line or "--hash=sha256:" not in line]

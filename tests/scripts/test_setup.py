@@ -1,0 +1,275 @@
+"""scripts/setup, run for real on small checkouts with a lock of their own; packages come from a folder, no network."""
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SETUP = ROOT / "scripts" / "setup"
+PYTHON = str(getattr(sys, "_base_executable", sys.executable))
+PACKAGES = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "application-worker"
+version = "{version}"
+[tool.hatch.build.targets.wheel]
+packages = ["framework"]
+"""
+
+pytestmark = pytest.mark.slow
+
+
+def repacked(name: str, folder: Path) -> str:
+    """Make a wheel again from an installed distribution; return its line for a lock."""
+    found = distribution(name)
+    wheel = folder / f"{name.replace('-', '_')}-{found.version}-py3-none-any.whl"
+    kept = [file for file in found.files or () if ".." not in file.parts and file.suffix != ".pyc"]
+    kept = [file for file in kept if file.name not in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")]
+    record = []
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in kept:
+            data = file.read_binary()
+            archive.writestr(str(file), data)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            record.append(f"{file},sha256={digest},{len(data)}")
+        info = next(file.parts[0] for file in kept if file.parts[0].endswith(".dist-info"))
+        archive.writestr(f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,", ""]))
+    return f"{name}=={found.version} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheels")
+    (folder / "requirements.lock").write_text("".join(repacked(name, folder) for name in PACKAGES))
+    (folder / "pip.lock").write_text(repacked("pip", folder))
+    return folder
+
+
+class Checkout:
+    """A small checkout with the real scripts/setup in it."""
+
+    def __init__(self, folder: Path, wheels: Path) -> None:
+        self.folder = folder
+        self.environment = {
+            **os.environ,
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(wheels),
+            "PIP_CONFIG_FILE": os.devnull,
+        }
+        (folder / "scripts").mkdir(parents=True)
+        (folder / "framework").mkdir()
+        (folder / "framework" / "__init__.py").write_text("")
+        shutil.copy(SETUP, folder / "scripts" / "setup")
+        for lock in ("requirements.lock", "pip.lock"):
+            shutil.copy(wheels / lock, folder / "scripts" / lock)
+        self.release("1.0")
+
+    def release(self, version: str) -> None:
+        (self.folder / "pyproject.toml").write_text(PROJECT.format(version=version))
+
+    def start(self, *arguments: str, cwd: Path | None = None, prelude: str = "") -> subprocess.Popen[str]:
+        setup = str(self.folder / "scripts" / "setup")
+        command = [PYTHON, setup, *arguments]
+        if prelude:
+            code = (
+                f"import runpy, sys\nsys.argv = [{setup!r}]\n{prelude}\nrunpy.run_path({setup!r}, run_name='__main__')"
+            )
+            command = [PYTHON, "-c", code]
+        return subprocess.Popen(
+            command, env=self.environment, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    def run(self, *arguments: str, cwd: Path | None = None, prelude: str = "") -> tuple[int, str]:
+        process = self.start(*arguments, cwd=cwd, prelude=prelude)
+        output, _ = process.communicate()
+        return process.returncode, output
+
+    def version(self) -> str:
+        """The version of the project as the environment knows it; also proves that the environment works."""
+        code = "import framework, importlib.metadata as m; print(m.version('application-worker'))"
+        python = str(self.folder / ".venv" / "bin" / "python")
+        return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+    def environments(self) -> list[Path]:
+        return [path for path in self.folder.glob(".venv-*") if path.is_dir() and not path.is_symlink()]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, wheels: Path) -> Checkout:
+    return Checkout(tmp_path / "check out", wheels)
+
+
+def test_life_of_an_environment(checkout: Checkout, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    status, said = checkout.run(cwd=elsewhere)
+    assert status == 0, said
+    assert "no finished environment" in said
+    assert "ready: .venv" in said
+    assert checkout.version() == "1.0"
+    assert list(elsewhere.iterdir()) == []
+    first = (checkout.folder / ".venv").resolve()
+    lock = checkout.folder / "scripts" / "requirements.lock"
+    stamp = json.loads((first / "stamp.json").read_text())
+    assert stamp["root"] == str(checkout.folder)
+    assert stamp["lock"] == hashlib.sha256(lock.read_bytes()).hexdigest()
+
+    assert checkout.run() == (0, "setup: nothing to do: .venv is up to date\n")
+    assert checkout.run("--quiet") == (0, "")
+
+    checkout.release("2.0")
+    status, said = checkout.run()
+    assert status == 0, said
+    assert "pyproject.toml changed" in said
+    assert checkout.version() == "2.0"
+    assert (checkout.folder / ".venv").resolve() == first, "only the project was installed again"
+
+    good = lock.read_text()
+    lock.write_text(good.replace("sha256:", "sha256:0000", 1))
+    status, said = checkout.run()
+    assert status == 1
+    assert "setup stopped at: installing the pinned packages" in said
+    assert "What to do:" in said
+    assert checkout.version() == "2.0", "the environment from before is still there"
+    assert checkout.environments() == [first], "the failed one is cleared away"
+
+    lock.write_text(good + "\n")
+    status, said = checkout.run()
+    assert status == 0, said
+    assert "the lock changed" in said
+    assert checkout.version() == "2.0"
+    assert (checkout.folder / ".venv").resolve() != first
+
+
+def test_a_broken_project_file_is_named_and_mended(checkout: Checkout) -> None:
+    checkout.folder.joinpath("pyproject.toml").write_text("[project]\nname = ")
+    status, said = checkout.run()
+    assert status == 1
+    assert "setup stopped at: installing the project itself" in said
+    assert not (checkout.folder / ".venv").exists()
+    checkout.release("1.0")
+    assert checkout.run()[0] == 0
+    assert checkout.version() == "1.0"
+
+
+def test_goes_on_after_being_killed_midway(checkout: Checkout) -> None:
+    """The killed run's pip may still be at work; the second run waits for it before it clears away."""
+    process = checkout.start()
+    assert process.stdout
+    for line in process.stdout:
+        if "installing up to" in line:
+            process.send_signal(signal.SIGKILL)
+            break
+    process.communicate()
+    assert not (checkout.folder / ".venv").exists(), "half an environment has no name"
+    assert len(checkout.environments()) == 1
+    status, said = checkout.run()
+    assert status == 0, said
+    assert checkout.version() == "1.0"
+    assert checkout.environments() == [(checkout.folder / ".venv").resolve()], "the half-made one is cleared away"
+
+
+def test_two_runs_at_once_make_one_environment(checkout: Checkout) -> None:
+    runs = [checkout.start() for _ in range(2)]
+    outputs = [run.communicate()[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], outputs
+    assert sum("ready: .venv" in output for output in outputs) == 1
+    assert sum("waiting for it" in output for output in outputs) == 1
+    assert checkout.version() == "1.0"
+
+
+def test_a_moved_checkout_is_set_up_anew(checkout: Checkout, tmp_path: Path) -> None:
+    assert checkout.run()[0] == 0
+    checkout.folder = checkout.folder.rename(tmp_path / "moved")
+    status, said = checkout.run()
+    assert status == 0, said
+    assert "no finished environment" in said
+    assert checkout.version() == "1.0"
+
+
+def test_an_environment_made_by_hand_makes_way(checkout: Checkout) -> None:
+    (checkout.folder / ".venv" / "bin").mkdir(parents=True)
+    assert checkout.run()[0] == 0
+    assert checkout.version() == "1.0"
+
+
+WITHOUT_ENSUREPIP = """#!/bin/sh
+case "$*" in
+  *"-m venv --without-pip"*) ;;
+  *"-m venv"*) echo "The virtual environment was not created: ensurepip is not available."; exit 1 ;;
+esac
+exec {python} "$@"
+"""
+
+
+def has_pip() -> bool:
+    return subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not has_pip(), reason="the Python under this environment has no pip of its own to fall back on")
+def test_works_without_ensurepip(checkout: Checkout, tmp_path: Path) -> None:
+    """As on Debian without python3-venv: `python3 -m venv` fails, and the system's pip has to help."""
+    python = tmp_path / "python3"
+    python.write_text(WITHOUT_ENSUREPIP.format(python=PYTHON))
+    python.chmod(0o755)
+    status, said = checkout.run(prelude=f"sys._base_executable = {str(python)!r}")
+    assert status == 0, said
+    assert "has no ensurepip" in said
+    assert checkout.version() == "1.0"
+    pip = [str(checkout.folder / ".venv" / "bin" / "python"), "-m", "pip", "--version"]
+    assert subprocess.run(pip, capture_output=True, check=False).returncode == 0
+
+
+def test_an_old_python_is_told_so(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.environment["PATH"] = str(tmp_path)
+    status, said = checkout.run(prelude="sys.version_info = (3, 9, 1)")
+    assert status == 1
+    assert "Python 3.11 or newer is needed; this is 3.9.1" in said
+    assert "What to do: install Python 3.11" in said
+
+
+def test_settings_that_send_packages_elsewhere_are_ignored(checkout: Checkout, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    checkout.environment |= {
+        "PIP_TARGET": str(wrong),
+        "PIP_USER": "1",
+        "PYTHONPATH": str(wrong),
+        "PIP_REQUIRE_VIRTUALENV": "1",
+    }
+    status, said = checkout.run()
+    assert status == 0, said
+    assert checkout.version() == "1.0"
+    assert not wrong.exists()
+
+
+def make_header_script(folder: Path, body: str) -> Path:
+    """A script with the header all of scripts/ have, taken from scripts/store."""
+    text = (ROOT / "scripts" / "store").read_text()
+    script = folder / "scripts" / "probe"
+    script.write_text(text[: text.index("from framework")] + body)
+    script.chmod(0o755)
+    return script
+
+
+def test_a_script_moves_into_the_environment_with_the_same_pid(checkout: Checkout, tmp_path: Path) -> None:
+    script = make_header_script(checkout.folder, "print(os.getpid(), sys.prefix, os.getcwd(), sys.argv[1:])\n")
+    done = subprocess.run([PYTHON, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Run scripts/setup first" in done.stderr
+    assert checkout.run()[0] == 0
+    process = subprocess.Popen([PYTHON, str(script), "a b"], cwd=tmp_path, text=True, stdout=subprocess.PIPE)
+    said = process.communicate()[0].strip()
+    assert said == f"{process.pid} {checkout.folder / '.venv'} {tmp_path} ['a b']"
