@@ -19,7 +19,13 @@ _POLL_S = 0.1
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes per group.")
 @click.option("--shard", default="main", show_default=True, help="The shard that all processes serve.")
 @click.option("--max-concurrency", type=click.IntRange(1), help="Jobs at a time per process.")
-@click.option("--timeout", type=click.FloatRange(min=0), default=25.0, show_default=True, help="Seconds running jobs get at the end.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=25.0,
+    show_default=True,
+    help="Seconds running jobs get at the end.",
+)
 @click.option("-r", "--require", "modules", multiple=True, help="Module or package of workers instead of `workers`.")
 @click.option("--dryrun", is_flag=True, help="Print the command lines and start nothing.")
 @explained
@@ -41,7 +47,9 @@ def cluster(
         return
     settings = load()
     if shard not in settings.shards:
-        raise click.UsageError(f"no shard is named {shard!r}; config/redis.yml has: {', '.join(sorted(settings.shards))}")
+        raise click.UsageError(
+            f"no shard is named {shard!r}; config/redis.yml has: {', '.join(sorted(settings.shards))}"
+        )
     signals = SignalQueue()
     signals.install()
     logs.open_server_log(settings.logging.level, {"worker_id": "cluster"})

@@ -32,7 +32,7 @@ class FileOptions:
     require: tuple[str, ...] = field(default=())
 
 
-class QueueOption(click.ParamType):
+class QueueOption(click.ParamType[tuple[str, int]]):
     """NAME or NAME,WEIGHT."""
 
     name = "NAME[,WEIGHT]"
@@ -52,13 +52,23 @@ class QueueOption(click.ParamType):
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-q", "--queue", "queues", type=QueueOption(), multiple=True, help="A queue or namespace to serve, repeatable.")
+@click.option(
+    "-q", "--queue", "queues", type=QueueOption(), multiple=True, help="A queue or namespace to serve, repeatable."
+)
 @click.option("-c", "--concurrency", type=click.IntRange(1, MAX_CONCURRENCY), help="Jobs at a time (default 10).")
 @click.option("--shard", help="The shard to serve (default main).")
-@click.option("-t", "--timeout", type=click.FloatRange(min=0), help="Seconds that running jobs get at the end (default 25).")
-@click.option("-C", "--config", "config_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file.")
-@click.option("-e", "--environment", type=click.Choice(["development", "test", "production"]), help="Sets FRAMEWORK_ENV.")
-@click.option("-r", "--require", "modules", multiple=True, help="Module or package of workers instead of `workers`, repeatable.")
+@click.option(
+    "-t", "--timeout", type=click.FloatRange(min=0), help="Seconds that running jobs get at the end (default 25)."
+)
+@click.option(
+    "-C", "--config", "config_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file."
+)
+@click.option(
+    "-e", "--environment", type=click.Choice(["development", "test", "production"]), help="Sets FRAMEWORK_ENV."
+)
+@click.option(
+    "-r", "--require", "modules", multiple=True, help="Module or package of workers instead of `workers`, repeatable."
+)
 @explained
 def worker(
     queues: tuple[tuple[str, int], ...],
@@ -137,8 +147,15 @@ def _number(path: Path, key: str, merged: Mapping[str, Any], problems: list[Prob
     value = merged.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or (key == "concurrency" and value < 1):
-        problems.append(Problem(str(path), key, f"{value!r} is not a number from {1 if key == 'concurrency' else 0} on"))
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or value < 0
+        or (key == "concurrency" and value < 1)
+    ):
+        problems.append(
+            Problem(str(path), key, f"{value!r} is not a number from {1 if key == 'concurrency' else 0} on")
+        )
         return None
     return value
 

@@ -76,7 +76,7 @@ class Child:
             self.spec.stdout.parent.mkdir(parents=True, exist_ok=True)
             output = self.spec.stdout.open("ab")
         try:
-            self.process = subprocess.Popen(  # noqa: S603 - the command line is the operator's own
+            self.process = subprocess.Popen(
                 list(self.spec.argv),
                 env={**os.environ, **self.spec.env, NONCE_VARIABLE: nonce},
                 stdout=output,
@@ -105,12 +105,10 @@ class Child:
 class Supervisor:
     """Keeps one process per spec running until ``stop``. ``on_death(shard, identity)`` is told before a successor starts."""
 
-    def __init__(
-        self, specs: Sequence[ChildSpec], *, on_death: OnDeath, on_event: OnEvent | None = None
-    ) -> None:
+    def __init__(self, specs: Sequence[ChildSpec], *, on_death: OnDeath, on_event: OnEvent | None = None) -> None:
         self.children = [Child(spec) for spec in specs]
         self._on_death = on_death
-        self._on_event = on_event or (lambda _event: None)
+        self._on_event: OnEvent = on_event or _ignore
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -183,3 +181,7 @@ class Supervisor:
         pid = int(child.identity.rsplit(":", 2)[1])
         self._on_event(ChildEvent("died", child.name, pid, status))
         self._on_death(child.spec.shard, child.identity)
+
+
+def _ignore(_event: ChildEvent) -> None:
+    """Nobody asked to be told."""

@@ -92,7 +92,7 @@ class Executor:
         worker: Any = execution.worker
         declaration: Declaration = worker.declaration()
         instance = new_instance(worker, declaration, payload)
-        execution.extra = instance._extra  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        execution.extra = instance._extra  # pyright: ignore[reportPrivateUsage]
         if not self._middleware:
             call(instance, declaration, payload, self._loop)
             return Succeeded()
@@ -121,9 +121,9 @@ def new_instance(worker: Any, declaration: Declaration, payload: Payload) -> Any
     version = whole_number(payload.get("version"))
     # A payload without a version was written when the class had none: version 0, whatever the class says today.
     instance.job_version = 0 if version is None else version
-    instance._job = payload  # noqa: SLF001
-    instance._extra = {}  # noqa: SLF001
-    instance._logger = _WorkerLog(declaration, payload)  # noqa: SLF001
+    instance._job = payload
+    instance._extra = {}
+    instance._logger = _WorkerLog(declaration, payload)
     return instance
 
 

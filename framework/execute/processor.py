@@ -15,7 +15,13 @@ from framework.finish.outcome import Discarded, Failed, Interrupted, Outcome, Po
 from framework.finish.retry import Bury, Drop, Retry, Verdict
 from framework.finish.settle import Settled, Settler
 
-_STATUS = {Succeeded: "done", Failed: "fail", Postponed: "rescheduled", Discarded: "dropped", Unreadable: "fail"}
+_STATUS: dict[type[Outcome], str] = {
+    Succeeded: "done",
+    Failed: "fail",
+    Postponed: "rescheduled",
+    Discarded: "dropped",
+    Unreadable: "fail",
+}
 
 
 class ProcessorEvents(Protocol):
@@ -40,7 +46,9 @@ class ProcessorEvents(Protocol):
 class Processor:
     """Runs dispatched units on at most ``slots`` threads."""
 
-    def __init__(self, slots: int, executor: Executor, settler: Settler, log: JobLog, runs: Runs, events: ProcessorEvents) -> None:
+    def __init__(
+        self, slots: int, executor: Executor, settler: Settler, log: JobLog, runs: Runs, events: ProcessorEvents
+    ) -> None:
         self._slots = slots
         self._executor = executor
         self._settler = settler

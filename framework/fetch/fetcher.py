@@ -7,7 +7,7 @@ nothing and slots are free, calls are parked at the queues and the thread sleeps
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import redis
 from redis.exceptions import RedisError
@@ -125,15 +125,17 @@ class Fetcher:
             # Sent or not, a second LREM of the same bytes is harmless: what was acknowledged is simply not found.
             self._done.extendleft(reversed(acknowledged))
             raise
-        held, fenced, *found = reply
+        held, fenced = int(reply[0]), cast("list[int]", reply[1])
+        found = cast("list[Any]", reply[2:])
         self.custody.release(acknowledged)
         for position in fenced:
             self._events.fenced(acknowledged[position - 1])
         if not held:
             self._events.lease_lost()
-        for queue_position, jobs in zip(found[::2], found[1::2], strict=True):
-            for data in jobs:
-                self._start(UnitOfWork(order[queue_position - 1], data))
+        for position in range(0, len(found), 2):
+            queue = order[int(found[position]) - 1]
+            for data in cast("list[bytes]", found[position + 1]):
+                self._start(UnitOfWork(queue, data))
         if wanted and not found:
             self._found_nothing = True
             self._park(order if held else [])

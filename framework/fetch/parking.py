@@ -4,6 +4,7 @@ Each parked call has a connection of its own. If we die while parked, the server
 list when it notices too late; that is why a dead process's list is swept until no parked call can be alive.
 """
 
+import contextlib
 import selectors
 import socket
 from typing import Any
@@ -44,10 +45,8 @@ class Parking:
 
     def wake(self) -> None:
         """End the current or next ``wait`` at once; safe from any thread."""
-        try:
+        with contextlib.suppress(BlockingIOError):  # full of wake-ups already
             self._wake_writer.send(b"\0")
-        except BlockingIOError:
-            pass  # the pipe is full of wake-ups already
 
     def park(self, queue: str) -> None:
         """Leave a call at ``queue``; raises a redis error when the connection cannot be made."""
@@ -133,7 +132,7 @@ class Parking:
 
 def _descriptor(connection: Any) -> int:
     # redis-py offers no public way to wait for several connections at once.
-    return int(connection._sock.fileno())  # noqa: SLF001
+    return int(connection._sock.fileno())
 
 
 def _unblock(client: "redis.Redis", connection: Any) -> None:

@@ -1,6 +1,7 @@
 """Who is told of failures: error handlers at each one, death handlers when a job will not be retried."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 from framework.wire.job import Job
@@ -20,12 +21,12 @@ class Handlers:
     def failed(self, error: BaseException, facts: dict[str, Any]) -> None:
         """Tell every error handler."""
         for handler in self.error:
-            self.guard("error handler", lambda handler=handler: handler(error, facts))
+            self.guard("error handler", partial(handler, error, facts))
 
     def died(self, job: Job, error: BaseException) -> None:
         """Tell every death handler."""
         for handler in self.death:
-            self.guard("death handler", lambda handler=handler: handler(job, error))
+            self.guard("death handler", partial(handler, job, error))
 
     def guard(self, what: str, call: Callable[[], Any]) -> Any:
         """Return what ``call`` returns; report what it raises and return ``None``."""

@@ -140,7 +140,9 @@ def backtrace(error: BaseException, wanted: object) -> list[str]:
     if not wanted:
         return []
     try:
-        lines = [f"{frame.filename}:{frame.lineno}:in `{frame.name}'" for frame in traceback.extract_tb(error.__traceback__)]
+        lines = [
+            f"{frame.filename}:{frame.lineno}:in `{frame.name}'" for frame in traceback.extract_tb(error.__traceback__)
+        ]
     except BaseException:  # noqa: BLE001 - as above
         return []
     lines.reverse()

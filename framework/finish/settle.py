@@ -21,7 +21,8 @@ from framework.wire.json import dumps
 class Acknowledges(Protocol):
     """Where a unit goes when its job has come to an end (the fetcher)."""
 
-    def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None: ...
+    def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
+        """The unit's job has come to an end; ``settled``: it has left the working list already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,9 @@ class Settler:
                 return Settled("dropped", payload)
             case Retry(payload, delay_s):
                 data = _encoded(payload)
-                if data is None:  # it came with a number that JSON cannot write (1e999): keep its bytes where people look
+                if (
+                    data is None
+                ):  # it came with a number that JSON cannot write (1e999): keep its bytes where people look
                     return self._bury(unit, unit.data)
                 return self._postpone(unit, keys.RETRY, data, delay_s, "retry", payload)
             case Bury(payload):

@@ -16,13 +16,17 @@ Call: TypeAlias = Callable[..., Steps]
 class ServerMiddleware(Protocol):
     """Stands around the run of a job, for ``def`` and ``async def`` jobs alike."""
 
-    def call(self, worker: Any, job: dict[str, Any], queue: str) -> Steps: ...
+    def call(self, worker: Any, job: dict[str, Any], queue: str) -> Steps:
+        """Code, ``yield``, code."""
+        ...
 
 
 class ClientMiddleware(Protocol):
     """Stands around a push; runs again when a due job moves to its queue, so it must be idempotent by jid."""
 
-    def call(self, worker: Any, job: dict[str, Any], queue: str, pool: Any) -> Steps: ...
+    def call(self, worker: Any, job: dict[str, Any], queue: str, pool: Any) -> Steps:
+        """Code, ``yield``, code."""
+        ...
 
 
 class Chain:
@@ -104,7 +108,9 @@ class Passage:
             raise left from error
         return True
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
         left = self._leave(error)
         if left is None:
             return error is not None
@@ -127,7 +133,7 @@ def _finish(steps: Steps, error: BaseException | None) -> BaseException | None:
             steps.throw(error)
     except StopIteration:
         return None
-    except BaseException as raised:
+    except BaseException as raised:  # noqa: BLE001 - it goes on to the next layer outside
         return raised
     steps.close()
     return RuntimeError("a middleware yielded twice; yield exactly once")

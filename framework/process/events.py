@@ -43,12 +43,19 @@ class ProcessEvents:
         count = self._due(component)
         if count:
             self._log.error(
-                "Redis does not answer; trying again", event_name="redis.failed", component=component, count=count, error=error
+                "Redis does not answer; trying again",
+                event_name="redis.failed",
+                component=component,
+                count=count,
+                error=error,
             )
 
     def component_died(self, component: str, error: BaseException) -> None:
         self._log.error(
-            "a thread of the framework died; the process ends", event_name="component.died", component=component, error=error
+            "a thread of the framework died; the process ends",
+            event_name="component.died",
+            component=component,
+            error=error,
         )
         self.died.set()
 
@@ -79,7 +86,9 @@ class ProcessEvents:
     def due_job_failed(self, source: str, error: BaseException) -> None:
         count = self._due(f"poller of {source}")
         if count:
-            self._log.error("a client middleware failed for a due job; it stays", source=source, count=count, error=error)
+            self._log.error(
+                "a client middleware failed for a due job; it stays", source=source, count=count, error=error
+            )
 
     def recovered(self, recovered: Recovered) -> None:
         """A job of a dead process was taken back; a quarantined one's class is told."""

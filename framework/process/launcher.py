@@ -106,7 +106,7 @@ class Launcher:
         """Write every thread's stack, with the job it runs."""
         running = self._parts.record.runs.running()
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        for ident, frame in sys._current_frames().items():  # noqa: SLF001 - the documented way to see other threads' stacks
+        for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
             unit = running.get(ident)
             self._log.warning(
                 "stack",

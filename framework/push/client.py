@@ -121,7 +121,9 @@ class Client:
         self._write(shard, waiting, scheduled)
         return admitted
 
-    def _write(self, shard: Shard, waiting: Mapping[str, Sequence[bytes]], scheduled: Sequence[tuple[float, bytes]]) -> None:
+    def _write(
+        self, shard: Shard, waiting: Mapping[str, Sequence[bytes]], scheduled: Sequence[tuple[float, bytes]]
+    ) -> None:
         if waiting:
             shard.enqueue(waiting)
         if scheduled:
@@ -136,9 +138,7 @@ class Client:
         extra: Mapping[str, Json] | None = None,
     ) -> Payload:
         queue = request.options.get("queue") or route.queue
-        return self._normalizer.payload(
-            request.declaration, args, jid, queue, options=request.options, extra=extra
-        )
+        return self._normalizer.payload(request.declaration, args, jid, queue, options=request.options, extra=extra)
 
     def _admit(
         self, payload: Payload, declaration: Declaration, at: float | None, shard: Shard

@@ -46,7 +46,9 @@ class Shard:
         """
         commands: list[tuple[Any, ...]] = []
         for start in range(0, len(entries), _SCHEDULE_SLICE):
-            pairs = [part for at, payload in entries[start : start + _SCHEDULE_SLICE] for part in (f"{at:.6f}", payload)]
+            pairs = [
+                part for at, payload in entries[start : start + _SCHEDULE_SLICE] for part in (f"{at:.6f}", payload)
+            ]
             commands.append(("ZADD", keys.SCHEDULE, *pairs))
         self._send(commands)
 

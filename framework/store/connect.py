@@ -5,7 +5,7 @@ job. So: no retries at all. It also times out reads after 5 s, so a blocking rea
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -54,6 +54,7 @@ def open_client(endpoint: Endpoint, *, name: str, read_timeout_s: float = COMMAN
     else:
         settings["socket_keepalive"] = True
     if endpoint.sentinels:
-        sentinel: Any = Sentinel(list(endpoint.sentinels), sentinel_kwargs={"socket_timeout": 1.0})
-        return sentinel.master_for(endpoint.sentinel_name, **settings)
+        open_sentinel: Any = Sentinel
+        sentinel = open_sentinel(list(endpoint.sentinels), sentinel_kwargs={"socket_timeout": 1.0})
+        return cast("redis.Redis", sentinel.master_for(endpoint.sentinel_name, **settings))
     return redis.Redis(connection_pool=ConnectionPool.from_url(endpoint.url, **settings))

@@ -1,8 +1,9 @@
 """Lua scripts as files: called by digest, sent whole when the server does not know them."""
 
 import hashlib
+from collections.abc import Callable
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 import redis
 from redis.exceptions import NoScriptError
@@ -18,7 +19,7 @@ class Script:
 
     def __call__(self, client: "redis.Redis", keys: list[str], arguments: list[Any]) -> Any:
         """Run the script and return its reply. NOSCRIPT (restart, failover, SCRIPT FLUSH) costs one more round trip."""
-        execute: Any = client.execute_command  # pyright: ignore[reportUnknownMemberType]
+        execute = cast("Callable[..., Any]", client.execute_command)
         try:
             return execute("EVALSHA", self.digest, len(keys), *keys, *arguments)
         except NoScriptError:

@@ -4,11 +4,9 @@ GitLab's rule: a job pushed by a job carries the same correlation id, so that on
 """
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from typing import Any, cast
-
 from framework.types import Json, Payload
 
 CORRELATION_ID = "correlation_id"
@@ -28,7 +26,7 @@ def current() -> Mapping[str, Json]:
 
 
 @contextmanager
-def bound(correlation_id: str | None = None, **meta: Json) -> Iterator[None]:
+def bound(correlation_id: str | None = None, **meta: Json) -> Generator[None]:
     """Within the block, pushes and log lines carry this correlation id and ``meta.<name>`` facts besides the outer ones."""
     fields = {**current(), **{META_PREFIX + name: value for name, value in meta.items()}}
     if correlation_id is not None:
@@ -52,8 +50,4 @@ def leave_job(token: Token[Mapping[str, Json] | None]) -> None:
 
 def fields_of(payload: Payload) -> dict[str, Json]:
     """Return the context fields that a payload carries."""
-    return {
-        key: cast("Any", value)
-        for key, value in payload.items()
-        if key == CORRELATION_ID or key.startswith(META_PREFIX)
-    }
+    return {key: value for key, value in payload.items() if key == CORRELATION_ID or key.startswith(META_PREFIX)}

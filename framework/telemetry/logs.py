@@ -9,7 +9,7 @@ import os
 import time
 import traceback
 from collections.abc import Mapping, MutableMapping
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from pydantic_core import to_json
@@ -56,9 +56,13 @@ def error_fields(error: BaseException) -> dict[str, Any]:
     except BaseException as failure:  # noqa: BLE001 - a job's exception may do anything
         message = f"<its message cannot be read: __str__ raised {type(failure).__name__}>"
     fields: dict[str, Any] = {
-        "exception.class": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
+        "exception.class": kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}",
         "exception.message": message.encode("utf-8", "replace").decode(),
-        "exception.backtrace": [f"{f.filename}:{f.lineno}:{f.name}" for f in traceback.extract_tb(error.__traceback__)[-20:]],
+        "exception.backtrace": [
+            f"{f.filename}:{f.lineno}:{f.name}" for f in traceback.extract_tb(error.__traceback__)[-20:]
+        ],
     }
     if error.__cause__ is not None:
         fields["exception.cause_class"] = type(error.__cause__).__qualname__
@@ -91,7 +95,7 @@ def logger(**fields: Any) -> structlog.typing.FilteringBoundLogger:
     """Return a structlog logger whose lines carry ``fields``; ``error=exception`` becomes the ``exception.*`` fields."""
     chain = structlog.make_filtering_bound_logger(logging.DEBUG)
     bound: Any = structlog.wrap_logger(None, processors=[_target], wrapper_class=chain, context_class=dict)
-    return bound.bind(**fields) if fields else bound
+    return cast("structlog.typing.FilteringBoundLogger", bound.bind(**fields))
 
 
 def open_server_log(level: str, static: Mapping[str, Any], descriptor: int | None = None) -> ServerLog:

@@ -32,7 +32,9 @@ def decompress_arguments(payload: Payload, limit: int) -> None:
         return
     arguments = payload.get("args")
     if not (isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], str)):  # pyright: ignore[reportUnknownArgumentType]
-        raise PayloadError("it is marked as compressed, but its arguments are not one string: a middleware changed them")
+        raise PayloadError(
+            "it is marked as compressed, but its arguments are not one string: a middleware changed them"
+        )
     original = loads(_inflate(arguments[0], limit))
     if not isinstance(original, list):
         raise PayloadError("its compressed arguments are no list")
@@ -48,7 +50,9 @@ def _inflate(text: str, limit: int) -> bytes:
     except (binascii.Error, ValueError, zlib.error) as error:
         raise PayloadError(f"its compressed arguments are damaged: {error}") from error
     if len(data) > limit:
-        raise PayloadError(f"its compressed arguments inflate beyond {limit:,} bytes (setting: size_limit.decompressed_limit)")
+        raise PayloadError(
+            f"its compressed arguments inflate beyond {limit:,} bytes (setting: size_limit.decompressed_limit)"
+        )
     if not inflater.eof:
         raise PayloadError("its compressed arguments are cut off")
     return data

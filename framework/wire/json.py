@@ -10,7 +10,9 @@ from framework.errors import PayloadError
 MAX_NESTING = 64
 """Levels of arrays and objects allowed in a payload. pydantic_core reads 200, Ruby's JSON 100; both are out of reach here."""
 
-_UNQUESTIONED_BYTES = 4_000  # an integer of over 4,300 digits cannot be read back; below this size there is room for none
+_UNQUESTIONED_BYTES = (
+    4_000  # an integer of over 4,300 digits cannot be read back; below this size there is room for none
+)
 
 
 def dumps(value: object) -> bytes:

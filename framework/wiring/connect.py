@@ -14,12 +14,9 @@ from framework.settings.load import load
 from framework.settings.model import Settings, ShardSettings
 from framework.shard.shard import Shard, Shards
 from framework.store.connect import Endpoint
-from framework.store.embedded import embedded_url
+from framework.store.embedded import embedded_url, store_dir
 from framework.types import Jid
 from framework.wiring import chains
-
-EMBEDDED = "embedded"
-
 
 class Enqueuer:
     """What stands behind the port of ``declare``: the client, and the inline run, which needs both chains."""
@@ -70,19 +67,26 @@ def size_limits(settings: Settings) -> SizeLimits:
 
 
 def endpoint_of(settings: Settings, shard: str) -> Endpoint:
-    """Return where a shard's Redis is. An embedded store that is not running gets an address at which nobody answers, so
-    that the error comes with the first command and names the way out.
+    """Return where a shard's Redis is.
+
+    An embedded store that is not running gets an address at which nobody answers: the error comes with the first command
+    and names the way out.
     """
     chosen = settings.shards[shard]
     url = chosen.url
-    if url == EMBEDDED:
-        url = embedded_url(settings.var_dir, shard) or f"unix://{settings.var_dir / 'stores' / shard / 'not-started.sock'}"
-    return Endpoint(url, tuple(chosen.sentinels or ()), chosen.sentinel_name or "", tuple(_options(chosen).items()))
+    if chosen.embedded:
+        url = embedded_url(settings.var_dir, shard) or f"unix://{store_dir(settings.var_dir, shard) / 'not-started.sock'}"
+    if chosen.tls is not None and url.startswith("redis://"):
+        url = "rediss://" + url.removeprefix("redis://")
+    sentinels = tuple((sentinel.host, sentinel.port) for sentinel in chosen.sentinels)
+    return Endpoint(url, sentinels, chosen.sentinel_name or "", tuple(_options(chosen).items()))
 
 
 def check_workers(settings: Settings) -> None:
     """Refuse workers whose facts contradict the configuration. Raises ConfigurationError with every problem."""
-    problems = [problem for worker in registry.workers() for problem in _worker_problems(worker.declaration(), settings)]
+    problems = [
+        problem for worker in registry.workers() for problem in _worker_problems(worker.declaration(), settings)
+    ]
     if problems:
         raise ConfigurationError(problems)
 
@@ -91,19 +95,35 @@ def _worker_problems(declaration: Declaration, settings: Settings) -> list[Probl
     problems: list[Problem] = []
     category = declaration.feature_category
     if settings.feature_categories and category != "not_owned" and category not in settings.feature_categories:
-        problems.append(Problem(declaration.place, "feature_category", f"{category!r} is not in config/feature_categories.yml"))
+        problems.append(
+            Problem(declaration.place, "feature_category", f"{category!r} is not in config/feature_categories.yml")
+        )
     if declaration.shard is not None and declaration.shard not in settings.shards:
         known = ", ".join(sorted(settings.shards))
-        problems.append(Problem(declaration.place, "shard", f"{declaration.shard!r} is not in config/redis.yml ({known})"))
+        problems.append(
+            Problem(declaration.place, "shard", f"{declaration.shard!r} is not in config/redis.yml ({known})")
+        )
     return problems
 
 
 def _options(chosen: ShardSettings) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in (("username", chosen.username), ("password", chosen.password), ("protocol", chosen.protocol))
-        if value is not None
+    """Return redis-py's options for credentials, protocol and TLS; what is not set is left to the URL."""
+    options: dict[str, Any] = {
+        "username": chosen.username,
+        "password": chosen.password.get_secret_value() if chosen.password is not None else None,
+        "protocol": chosen.protocol,
     }
+    tls = chosen.tls
+    if tls is not None:
+        options |= {
+            "ssl": True if chosen.sentinels else None,
+            "ssl_ca_certs": str(tls.ca_file) if tls.ca_file else None,
+            "ssl_certfile": str(tls.cert_file) if tls.cert_file else None,
+            "ssl_keyfile": str(tls.key_file) if tls.key_file else None,
+            "ssl_cert_reqs": "required" if tls.verify else "none",
+            "ssl_check_hostname": tls.verify and tls.check_hostname,
+        }
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def boot() -> Settings:

@@ -58,7 +58,9 @@ def known_queues() -> list[str]:
 def expanded(queues: tuple[tuple[str, int], ...]) -> QueueOrder:
     """Return the order for queues and namespaces: a namespace stands for itself and every known ``namespace:*``."""
     known = known_queues()
-    return QueueOrder.of([(name, weight) for given, weight in queues for name in catalog.expand_namespaces([given], known)])
+    return QueueOrder.of(
+        [(name, weight) for given, weight in queues for name in catalog.expand_namespaces([given], known)]
+    )
 
 
 def serve(settings: Settings, service: Service) -> int:
