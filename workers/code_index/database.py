@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 from workers.code_index.tables import metadata
 
@@ -27,9 +27,10 @@ def var_dir(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(environment.get("FRAMEWORK_VAR_DIR") or Path(__file__).resolve().parents[2] / "var")
 
 
-def database_url(environment: Mapping[str, str] = os.environ) -> str:
+def database_url(environment: Mapping[str, str] = os.environ) -> URL:
     """The URL this process uses."""
-    return environment.get(DATABASE_VARIABLE) or f"sqlite:///{var_dir(environment) / 'code_index.sqlite3'}"
+    named = environment.get(DATABASE_VARIABLE)
+    return make_url(named) if named else URL.create("sqlite", database=str(var_dir(environment) / "code_index.sqlite3"))
 
 
 def process_engine() -> Engine:
@@ -38,9 +39,9 @@ def process_engine() -> Engine:
         return _engine_of(os.getpid(), database_url())
 
 
-def open_engine(url: str) -> Engine:
+def open_engine(url: URL) -> Engine:
     """A new engine on ``url`` whose tables exist. Raises SQLAlchemy's ``OperationalError`` when nothing answers."""
-    if make_url(url).get_backend_name() == "sqlite":
+    if url.get_backend_name() == "sqlite":
         engine = _sqlite_engine(url)
     else:
         # READ COMMITTED is load-bearing: the question "was that the last file?" is asked after waiting for the run's
@@ -71,13 +72,13 @@ _OPENING: Final = threading.Lock()
 
 
 @cache
-def _engine_of(_pid: int, url: str) -> Engine:
+def _engine_of(_pid: int, url: URL) -> Engine:
     # The process id is part of the key so that a forked child never uses its parent's connections.
     return open_engine(url)
 
 
-def _sqlite_engine(url: str) -> Engine:
-    database = make_url(url).database
+def _sqlite_engine(url: URL) -> Engine:
+    database = url.database
     if database and database != ":memory:":
         Path(database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000}, pool_size=10, max_overflow=-1)

@@ -14,11 +14,11 @@ run complete when jobs run twice; then two report jobs are pushed, and the secon
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, delete, insert, select, update
+from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 
 from framework.errors import BusinessError
 from workers.code_index import statements
@@ -29,6 +29,17 @@ from workers.code_index.trees import Found
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _NOTHING_FOUND: Final[dict[str, Any]] = dict.fromkeys(column.name for column in results.c)
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """How far a run is: ``files_total`` is ``None`` while its files are being listed."""
+
+    files_total: int | None
+    done: int
+    refused: int
+    finished: bool
+    report: str | None
 
 
 class CodeIndex:
@@ -96,6 +107,16 @@ class CodeIndex:
         """Whether every file of the run has its result. Raises ``BusinessError`` when there is no such run."""
         with writing(self._engine) as connection:
             return _locked(connection, run_id).files_total is not None and not _any_left(connection, run_id)
+
+    def state(self, run_id: str) -> RunState | None:
+        """How far the run is; ``None`` when there is none yet."""
+        with reading(self._engine) as connection:
+            run = connection.execute(select(runs).where(runs.c.id == run_id)).one_or_none()
+            if run is None:
+                return None
+            counts = select(func.count(), func.count(results.c.kind)).where(results.c.run_id == run_id)
+            done, refused = connection.execute(counts).one()
+        return RunState(run.files_total, done, refused, run.finished_at is not None, run.report)
 
     def finish(self, run_id: str, report: str) -> None:
         """The run is finished and its report lies at ``report``."""

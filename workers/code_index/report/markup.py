@@ -39,7 +39,7 @@ def breakable(text: str) -> Html:
     return Html("<wbr>".join(html.escape(part) for part in parts))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Column(Generic[T]):
     """A table column: its heading, how to get the cell from a row, whether it is a number."""
 

@@ -1,0 +1,98 @@
+"""The demo's machinery: a store per shard and a worker process per shard, all of it started and ended here."""
+
+import os
+import sys
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import framework
+from framework.cluster.supervisor import ChildEvent, ChildSpec, Supervisor
+from framework.settings.load import load
+from framework.store.embedded import EmbeddedServer, store_dir
+from framework.wiring.supervise import supervised
+from workers.code_index.build_report_worker import BuildReportWorker
+from workers.code_index.index_file_worker import IndexFileWorker
+from workers.code_index.scan_tree_worker import ScanTreeWorker
+
+SHARDS = ("main", "queues_shard_a")
+CONCURRENCY = 4
+STOP_TIMEOUT_S = 10.0
+
+_FOREIGN = ("REDIS_URL", "FRAMEWORK_SHARDS", "FRAMEWORK_ROUTING", "FRAMEWORK_QUEUES", "FRAMEWORK_LOGGING")
+"""What the user's shell may say about another installation: the demo runs on its own stores and reads its own logs."""
+
+
+class House:
+    """Inside the ``with`` block two stores and two supervised workers run; after it none of them is left."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.folder = folder
+        self.events: deque[ChildEvent] = deque()
+        """What happened to the worker processes since somebody looked."""
+        for name in [name for name in os.environ if name.startswith(_FOREIGN)]:
+            del os.environ[name]
+        # For the workers, and for this process: it pushes the first job and reads the results.
+        os.environ["FRAMEWORK_VAR_DIR"] = str(folder)
+        os.environ["FRAMEWORK_CONFIG_DIR"] = str(root / "config")
+        os.chdir(root)
+        self.stores = {shard: EmbeddedServer(store_dir(folder, shard)) for shard in SHARDS}
+        self._supervisor: Supervisor | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            for store in self.stores.values():
+                store.start()
+            framework.boot()
+            self._supervisor = supervised(load(), self._specs(), on_event=self.events.append)
+            self._supervisor.start()
+            self._supervisor.run_in_thread()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    @property
+    def logs(self) -> list[Path]:
+        """The files the workers log to, one JSON object per line."""
+        return [self._log(shard) for shard in SHARDS]
+
+    @property
+    def workers(self) -> list[str]:
+        """Name and process id of each worker process."""
+        children = self._supervisor.children if self._supervisor else []
+        return [f"{child.name} (pid {child.pid})" for child in children]
+
+    @property
+    def restarts(self) -> int:
+        """How many worker processes were started in place of one that died."""
+        return sum(child.restarts for child in self._supervisor.children) if self._supervisor else 0
+
+    def _specs(self) -> list[ChildSpec]:
+        return [
+            ChildSpec(name=shard, argv=self._command(shard), shard=shard, stdout=self._log(shard)) for shard in SHARDS
+        ]
+
+    def _command(self, shard: str) -> Sequence[str]:
+        routes = [worker.route() for worker in (ScanTreeWorker, IndexFileWorker, BuildReportWorker)]
+        queues = sorted({route.queue for route in routes if route.shard == shard}) or ["default"]
+        flags = [part for queue in queues for part in ("-q", queue)]
+        command = [sys.executable, "-m", "framework", "worker", "--shard", shard, "-c", str(CONCURRENCY)]
+        return [*command, "-t", str(int(STOP_TIMEOUT_S)), *flags]
+
+    def _log(self, shard: str) -> Path:
+        return self.folder / "log" / f"{shard}.log"
+
+    def _close(self) -> None:
+        # Workers first: a worker that stops puts its unfinished jobs back, for which it needs its store.
+        if self._supervisor is not None:
+            self._supervisor.stop(STOP_TIMEOUT_S)
+        for store in self.stores.values():
+            store.stop()

@@ -1,0 +1,109 @@
+"""The live display: a bar on a terminal, a line now and then elsewhere."""
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from workers.code_index.index import RunState
+
+LINE_EVERY_S = 2.0
+
+
+class Display(ABC):
+    """Shows how far a run is."""
+
+    @abstractmethod
+    def show(self, state: RunState | None) -> None:
+        """The run is as ``state`` says; ``None`` while the scan has not begun."""
+
+    @abstractmethod
+    def say(self, line: str) -> None:
+        """Something worth a line of its own happened."""
+
+
+@contextmanager
+def display(*, plain: bool) -> Iterator[Display]:
+    """The display that suits standard output."""
+    if plain or not sys.stdout.isatty():
+        yield Lines()
+        return
+    console = Console(highlight=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=36),
+        TextColumn("{task.fields[counts]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield Bar(progress)
+
+
+class Lines(Display):
+    """A line every other second, and one at the end: for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+        self._next = 0.0
+        self._last = ""
+
+    def show(self, state: RunState | None) -> None:
+        line = f"  {_counts(state, self._pace.of(state))}"
+        now = time.monotonic()
+        if line != self._last and (now >= self._next or (state is not None and state.finished)):
+            self._next, self._last = now + LINE_EVERY_S, line
+            print(line, flush=True)
+
+    def say(self, line: str) -> None:
+        print(f"  {line}", flush=True)
+
+
+class Bar(Display):
+    """A bar that is drawn over itself and is gone at the end."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._pace = Pace()
+        self._task: TaskID = progress.add_task("Scanning", total=None, counts="")
+
+    def show(self, state: RunState | None) -> None:
+        known = state is not None and state.files_total is not None
+        self._progress.update(
+            self._task,
+            description="Indexing" if known else "Scanning",
+            total=state.files_total if state else None,
+            completed=state.done if state else 0,
+            counts=_counts(state, self._pace.of(state)),
+        )
+
+    def say(self, line: str) -> None:
+        self._progress.console.print(line, markup=False)
+
+
+class Pace:
+    """Files per second since the first one was seen done."""
+
+    def __init__(self) -> None:
+        self._start: tuple[float, int] | None = None
+
+    def of(self, state: RunState | None) -> float:
+        """The pace now; 0 while nothing can be said."""
+        if state is None or state.done == 0:
+            return 0.0
+        now = time.monotonic()
+        if self._start is None:
+            self._start = (now, state.done)
+        since, done = self._start
+        return (state.done - done) / (now - since) if now > since else 0.0
+
+
+def _counts(state: RunState | None, pace: float) -> str:
+    if state is None or state.files_total is None:
+        return "listing the files"
+    speed = f", {pace:,.0f} per second" if pace >= 1 else ""
+    refused = f", {state.refused:,} do not parse" if state.refused else ""
+    return f"{state.done:,} of {state.files_total:,} files{speed}{refused}"

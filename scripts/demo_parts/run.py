@@ -1,0 +1,114 @@
+"""One run of the demo, from an empty folder to the summary."""
+
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from demo_parts.folder import RunFolder
+from demo_parts.house import SHARDS, House
+from demo_parts.logs import count_starts, last_words
+from demo_parts.progress import Display, display
+from demo_parts.stop import StopSignal
+from demo_parts.summary import print_summary, shown_path
+from framework.errors import FrameworkError
+from workers.code_index.database import database_url, process_engine
+from workers.code_index.figures import figures_of_run
+from workers.code_index.index import RunState, this_process_index
+from workers.code_index.scan_tree_worker import ScanTreeWorker
+
+LOOK_EVERY_S = 0.2
+LAST_WORDS = 5
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+
+
+def run(root: Path, paths: Sequence[Path], *, stop: StopSignal, plain: bool, patience_s: float) -> int:
+    """Index ``paths`` and return the exit status; whatever it is, no process of ours is left."""
+    roots = [str(path.resolve()) for path in paths] or _default_roots(root)
+    here = Path.cwd()
+    folder = RunFolder.under(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var"))
+    house = House(root, folder.path)
+    try:
+        outcome = _index(house, folder.run_id, roots, stop=stop, plain=plain, patience_s=patience_s)
+    except FrameworkError as error:
+        print(f"scripts/demo: {error}", file=sys.stderr)
+        outcome = FAILED
+    os.chdir(here)
+    if outcome == DONE:
+        _conclude(house, folder.run_id)
+    elif outcome == INTERRUPTED:
+        print("Interrupted. Workers and stores are stopped; run it again whenever you like.")
+    return outcome
+
+
+def _default_roots(root: Path) -> list[str]:
+    samples = root / "workers" / "code_index" / "samples"
+    return [sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(samples)]
+
+
+def _index(house: House, run_id: str, roots: list[str], *, stop: StopSignal, plain: bool, patience_s: float) -> int:
+    print("Input      ", "\n            ".join(roots), sep="")
+    with house:
+        stores = ", ".join(f"{shard} (pid {store.pid})" for shard, store in house.stores.items())
+        print(f"Stores     {stores}\nWorkers    {', '.join(house.workers)}", flush=True)
+        if stop.asked:
+            return INTERRUPTED
+        ScanTreeWorker.perform_async(run_id, roots)
+        with display(plain=plain) as shown:
+            outcome = _watch(house, run_id, shown, stop=stop, patience_s=patience_s)
+    if outcome == FAILED:
+        _explain_standstill(house, patience_s)
+    return outcome
+
+
+def _watch(house: House, run_id: str, shown: Display, *, stop: StopSignal, patience_s: float) -> int:
+    """Show the run until it is finished, the user stops it, or nothing changed for ``patience_s``."""
+    index = this_process_index()
+    last: RunState | None = None
+    changed = time.monotonic()
+    while not stop.wait(LOOK_EVERY_S):
+        while house.events:
+            event = house.events.popleft()
+            if event.kind == "died":
+                shown.say(f"Worker {event.name} (pid {event.pid}) {_ending(event.status)}; another one takes over.")
+        state = index.state(run_id)
+        shown.show(state)
+        if state != last:
+            last, changed = state, time.monotonic()
+        if state is not None and state.finished:
+            return DONE
+        if time.monotonic() - changed > patience_s:
+            return FAILED
+    return INTERRUPTED
+
+
+def _conclude(house: House, run_id: str) -> None:
+    figures = figures_of_run(process_engine(), run_id)
+    state = this_process_index().state(run_id)
+    report = Path(state.report) if state and state.report else house.folder
+    # One run per file, one scan, one report: what goes beyond that ran again.
+    extra = max(0, count_starts(house.logs) - figures.totals.files - 2)
+    database = database_url()
+    places = [
+        ("Report", shown_path(report)),
+        ("JSON logs", ", ".join(shown_path(log) for log in house.logs)),
+        ("Database", shown_path(Path(database.database or "")) if database.database else str(database)),
+    ]
+    print_summary(figures, restarts=house.restarts, extra_runs=extra, places=places)
+
+
+def _explain_standstill(house: House, patience_s: float) -> None:
+    print(
+        f"\nscripts/demo: nothing has happened for {patience_s:g} s, so something is wrong. The logs:", file=sys.stderr
+    )
+    for shard, log in zip(SHARDS, house.logs, strict=True):
+        lines = [f"  {line}" for line in last_words(log, LAST_WORDS)]
+        print(f"\n{shard}: {shown_path(log)}", *lines, sep="\n", file=sys.stderr)
+
+
+def _ending(status: int | None) -> str:
+    if status is not None and status < 0:
+        return f"was killed by signal {-status}"
+    return f"ended with status {status}"
