@@ -2,7 +2,7 @@
 
 import enum
 import types
-from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import (
     Annotated,
     Any,
@@ -22,6 +22,7 @@ from pydantic import JsonValue
 from typing_extensions import ReadOnly, TypeAliasType
 
 from framework.declare.values import Invalid
+from framework.settings.shapes import is_class
 
 _PLAIN: tuple[Any, ...] = (int, float, str, bool, None, types.NoneType, Any, object, list, dict, JsonValue)
 _LISTS: tuple[Any, ...] = (list, Sequence, MutableSequence)
@@ -59,63 +60,63 @@ def check_carriable(annotation: Any, seen: frozenset[int] = frozenset()) -> None
     """Nothing happens when JSON can carry every value of ``annotation``; raises Invalid saying what to use instead."""
     if id(annotation) in seen or any(annotation is plain for plain in _PLAIN):
         return
-    seen |= {id(annotation)}
+    for part in _parts(annotation):
+        check_carriable(part, seen | {id(annotation)})
+
+
+def _parts(annotation: Any) -> Iterable[Any]:
+    """The annotations inside of one that JSON can carry as a whole; raises Invalid for one that it cannot."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, TypeAliasType):
-        check_carriable(annotation.__value__, seen)
-    elif isinstance(annotation, NewType):
-        check_carriable(annotation.__supertype__, seen)
-    elif origin is Annotated or origin in _WRAPPERS:
-        check_carriable(arguments[0], seen)
-    elif origin is Union or origin is types.UnionType:
-        for member in arguments:
-            check_carriable(member, seen)
-    elif origin is Literal:
-        _check_literals(arguments)
-    elif origin in _LISTS or annotation in _LISTS:
-        for member in arguments:
-            check_carriable(member, seen)
-    elif origin in _OBJECTS or annotation in _OBJECTS:
-        _check_members(arguments, seen)
-    elif is_typeddict(annotation):
-        for member in _fields(annotation).values():
-            check_carriable(member, seen)
-    elif not isinstance(annotation, ForwardRef):
-        raise Invalid(_explain(annotation, origin))
+        return (annotation.__value__,)
+    if isinstance(annotation, NewType):
+        return (annotation.__supertype__,)
+    if origin is Annotated or origin in _WRAPPERS:
+        return arguments[:1]
+    if origin is Literal:
+        return _literals(arguments)
+    if origin in _OBJECTS or annotation in _OBJECTS:
+        return _members(arguments)
+    if is_typeddict(annotation):
+        return _fields(annotation)
+    if origin in (Union, types.UnionType, *_LISTS) or annotation in _LISTS or isinstance(annotation, ForwardRef):
+        return arguments
+    raise Invalid(_explain(annotation, origin))
 
 
-def _check_literals(members: tuple[Any, ...]) -> None:
+def _literals(members: tuple[Any, ...]) -> Iterable[Any]:
     for member in members:
         if type(member) not in (str, int, bool, types.NoneType):
             raise Invalid(f"Literal[{member!r}] cannot travel as JSON; use Literal of str or int values")
+    return ()
 
 
-def _check_members(arguments: tuple[Any, ...], seen: frozenset[int]) -> None:
+def _members(arguments: tuple[Any, ...]) -> Iterable[Any]:
     if not arguments:
-        return
+        return ()
     key, member = arguments
     while get_origin(key) is Annotated or isinstance(key, NewType):
         key = key.__supertype__ if isinstance(key, NewType) else get_args(key)[0]
     literal_keys = get_origin(key) is Literal and all(type(word) is str for word in get_args(key))
     if key is not str and key is not Any and not literal_keys:
         raise Invalid("the keys of a JSON object are str; use dict[str, ...]")
-    check_carriable(member, seen)
+    return (member,)
 
 
-def _fields(typed_dict: Any) -> dict[str, Any]:
+def _fields(typed_dict: Any) -> Iterable[Any]:
     try:
-        return get_type_hints(typed_dict, include_extras=True)
+        return get_type_hints(typed_dict, include_extras=True).values()
     except NameError as error:
         raise Invalid(f"the fields of {typed_dict.__name__} cannot be read at run time ({error})") from None
 
 
 def _explain(annotation: Any, origin: Any) -> str:
-    kind = annotation if isinstance(annotation, type) and origin is None else origin
+    kind: Any = annotation if isinstance(annotation, type) and origin is None else origin
     name = getattr(kind, "__name__", None) or str(annotation)
-    if isinstance(kind, type):
+    if is_class(kind):
         if issubclass(kind, enum.Enum):
             return f"{name} cannot travel as JSON; use Literal[...] of its values and pass its .value"
         for ancestor in kind.__mro__:
-            if ancestor.__name__ in _INSTEAD and not hasattr(kind, "_fields"):
+            if ancestor.__name__ in _INSTEAD and "_fields" not in vars(kind):
                 return f"{name} cannot travel as JSON; use {_INSTEAD[ancestor.__name__]}"
     return f"{name} cannot travel as JSON; pass an id, or use a dict[str, ...] (a TypedDict, or Json) of plain values"

@@ -11,6 +11,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.signature import JobSignature, build_signature
 from framework.declare.values import QUEUE_NAME
 from framework.errors import DeclarationError
+from framework.settings.shapes import class_of
 from framework.settings.suggest import did_you_mean, nearest
 
 HOOKS: Mapping[str, int] = {
@@ -102,9 +103,13 @@ def _mixins(cls: type[Any], base: type[Any]) -> Iterator[type[Any]]:
 def _plain_values(owner: type[Any]) -> Iterator[tuple[str, Any]]:
     """Names that look like attributes: public, lower case, and no method, property, nested class or other descriptor."""
     for name, value in vars(owner).items():
-        if name.startswith("_") or name.isupper() or isinstance(value, type) or hasattr(type(value), "__get__"):
+        if name.startswith("_") or name.isupper() or isinstance(value, type) or _is_descriptor(value):
             continue
         yield name, value
+
+
+def _is_descriptor(value: Any) -> bool:
+    return hasattr(class_of(value), "__get__")
 
 
 def _check_body(worker: str, cls: type[Any], base: type[Any]) -> None:
@@ -117,7 +122,7 @@ def _check_body(worker: str, cls: type[Any], base: type[Any]) -> None:
                 attribute=name,
             )
     for name, value in vars(cls).items():
-        if name.startswith("_") or name in vars(base) or not hasattr(type(value), "__get__"):
+        if name.startswith("_") or name in vars(base) or not _is_descriptor(value):
             continue
         match = nearest(name, _CALLABLE_NAMES, cutoff=_CLOSE)
         if match is not None:
@@ -179,7 +184,7 @@ def _find_perform(worker: str, cls: type[Any], base: type[Any]) -> Callable[...,
     owner = next(owner for owner in cls.__mro__ if "perform" in vars(owner))
     if owner is base:
         raise DeclarationError(worker, "perform is missing: write def perform(self, ...) -> None.", attribute="perform")
-    perform = vars(owner)["perform"]
+    perform: Callable[..., Any] = vars(owner)["perform"]
     if isinstance(perform, (staticmethod, classmethod)) or not callable(perform):
         raise DeclarationError(
             worker, "perform must be an ordinary method: def perform(self, ...).", attribute="perform"

@@ -1,5 +1,6 @@
 """Is a value exactly JSON: does it arrive as what was sent, in Python and in Ruby alike?"""
 
+import enum
 import math
 from typing import Any
 
@@ -45,7 +46,7 @@ def check_exact(value: Any, room: int = MAX_DEPTH) -> None:
 
     Only the plain types pass: a subclass (an IntEnum, a str of someone's making) arrives as its base, so it is refused.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind is str:
         if not value.isascii():
             _check_text(value)
@@ -82,13 +83,17 @@ def _check_object(members: dict[Any, Any], room: int) -> None:
     key: Any = None
     try:
         for key, member in members.items():
-            if type(key) is not str:
-                raise InexactError(f"has a key of type {type(key).__name__}; a JSON object's keys are str")
-            if not key.isascii():
-                _check_text(key)
+            if type(key) is not str or not key.isascii():
+                _check_key(key)
             check_exact(member, room - 1)
     except InexactError as error:
         raise error.inside(key) from None
+
+
+def _check_key(key: Any) -> None:
+    if type(key) is not str:
+        raise InexactError(f"has a key of type {type(key).__name__}; a JSON object's keys are str")
+    _check_text(key)
 
 
 def _check_text(text: str) -> None:
@@ -107,5 +112,5 @@ def _explain(kind: type[Any]) -> str:
     plain = next((base for base in (bool, int, float, str, list, dict) if issubclass(kind, base)), None)
     if plain is None:
         return f"is a {kind.__name__}, which JSON cannot carry: {_MODEL}"
-    advice = "its .value" if hasattr(kind, "__members__") else f"{plain.__name__}(value)"
+    advice = "its .value" if issubclass(kind, enum.Enum) else f"{plain.__name__}(value)"
     return f"is a {kind.__name__}, which would arrive as a plain {plain.__name__}; pass {advice}"

@@ -15,15 +15,18 @@ class Enqueues(Protocol):
 
     def push(self, request: PushRequest) -> Jid | None:
         """Write one job; its id, or None when a client middleware dropped it."""
+        ...
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
         """Write many jobs; the ids stand where the arguments stood."""
+        ...
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> None:
         """Run the job here and now, through both middleware chains."""
 
     def route(self, declaration: Declaration) -> Route:
         """Where jobs of this worker go."""
+        ...
 
 
 class _Port:

@@ -140,7 +140,7 @@ def _import(name: str, problems: list[Problem]) -> ModuleType | None:
         message = f"{error.msg} ({error.filename}, line {error.lineno})"
     except FrameworkError as error:
         message = str(error)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may fail in any way; each becomes a finding
         message = f"importing it fails with {type(error).__name__}: {error}"
     problems.append(Problem(file=name, key="", message=message))
     return None

@@ -7,20 +7,34 @@ from typing import Any, Protocol
 class JobLogger(Protocol):
     """What ``self.logger`` can do: an event and fields, one line each."""
 
-    def debug(self, event: str, /, **fields: Any) -> Any: ...
-    def info(self, event: str, /, **fields: Any) -> Any: ...
-    def warning(self, event: str, /, **fields: Any) -> Any: ...
-    def error(self, event: str, /, **fields: Any) -> Any: ...
-    def exception(self, event: str, /, **fields: Any) -> Any: ...
+    def debug(self, event: str, /, **fields: Any) -> Any:
+        """One line of level DEBUG."""
+
+    def info(self, event: str, /, **fields: Any) -> Any:
+        """One line of level INFO."""
+
+    def warning(self, event: str, /, **fields: Any) -> Any:
+        """One line of level WARNING."""
+
+    def error(self, event: str, /, **fields: Any) -> Any:
+        """One line of level ERROR."""
+
+    def exception(self, event: str, /, **fields: Any) -> Any:
+        """One line of level ERROR with the traceback of the error being handled."""
 
 
 class RunState(Protocol):
     """What the running job may ask: was it cancelled, is the process about to stop?"""
 
     @property
-    def cancelled(self) -> bool: ...
+    def cancelled(self) -> bool:
+        """Somebody asked for it to stop."""
+        ...
+
     @property
-    def interrupted(self) -> bool: ...
+    def interrupted(self) -> bool:
+        """The process is stopping."""
+        ...
 
 
 class PlainLogger:
@@ -47,7 +61,7 @@ class PlainLogger:
 
     def exception(self, event: str, /, **fields: Any) -> None:
         """One line of level ERROR with the traceback of the error being handled."""
-        self._logger.exception("%s", _line(event, fields))
+        self._logger.error("%s", _line(event, fields), exc_info=True)  # noqa: LOG014 - called from the handler
 
 
 def _line(event: str, fields: dict[str, Any]) -> str:

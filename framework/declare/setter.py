@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, TypeGuard, TypeVar, Unpack
 
 from framework.declare import port
 from framework.declare.declaration import Declaration
@@ -101,7 +101,7 @@ class Setter(Generic[P]):
         signature = self._declaration.signature
         bound: list[list[Any]] = []
         for index, args in enumerate(jobs):
-            if not isinstance(args, (tuple, list)):
+            if not _is_sequence(args):
                 reason = f"job {index} of the bulk is a {type(args).__name__}; give each job's arguments as a tuple, such as (1,)"
                 raise ArgumentsError(self._declaration.place, reason)
             try:
@@ -118,5 +118,10 @@ class Setter(Generic[P]):
             reason = f"arguments(...) of job {index} gave a {type(request).__name__}; return Worker.arguments(...)"
             raise ArgumentsError(self._declaration.place, reason)
         if request.declaration.place != self._declaration.place:
-            reason = f"arguments(...) of job {index} made a job of {request.declaration.place}; call {self._declaration.class_name}.arguments"
+            owner, other = self._declaration, request.declaration.place
+            reason = f"arguments(...) of job {index} made a job of {other}; call {owner.class_name}.arguments"
             raise ArgumentsError(self._declaration.place, reason)
+
+
+def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, (tuple, list))

@@ -8,6 +8,7 @@ from datetime import timedelta
 from reprlib import repr as short_repr
 from typing import Any, TypeAlias
 
+from framework.settings.shapes import is_tuple
 from framework.settings.suggest import did_you_mean
 
 Rule: TypeAlias = Callable[[Any], Any]
@@ -123,15 +124,14 @@ def tuple_of(rule: Rule, example: str) -> Rule:
     def check(value: Any) -> tuple[Any, ...]:
         if isinstance(value, str):
             raise Invalid(f"a tuple; write {example} with the comma")
-        if not isinstance(value, tuple):
+        if not is_tuple(value):
             raise Invalid(f"a tuple, for example {example}")
-        members: tuple[Any, ...] = value
-        for member in members:
+        for member in value:
             try:
                 rule(member)
             except Invalid as error:
                 raise Invalid(f"a tuple, and each member {error}; {short_repr(member)} is not") from None
-        return members
+        return value
 
     return check
 

@@ -90,6 +90,7 @@ class ApplicationWorker:
 
     def perform(self, *args: Any, **kwargs: Any) -> Any:
         """Do the job. Every worker writes its own; ``def`` runs in a thread, ``async def`` on the event loop."""
+        del args, kwargs
         raise DeclarationError(check.place_of(type(self)), "has no perform.", attribute="perform")
 
     @classmethod
@@ -100,6 +101,7 @@ class ApplicationWorker:
 
         ``"kill"`` buries the job now, ``"discard"`` drops it (Sidekiq 7).
         """
+        del count, error, job
         return None
 
     @classmethod

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -11,6 +11,7 @@ from pydantic_settings import EnvSettingsSource, SettingsError
 
 from framework.errors import ConfigurationError, Problem
 from framework.settings.model import DEFAULT_URL, ENV_PREFIX, Settings
+from framework.settings.shapes import is_mapping
 from framework.settings.suggest import did_you_mean, nearest
 from framework.settings.yaml_file import YamlError, read_yaml
 
@@ -31,7 +32,6 @@ _FILES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 _FILE_OF = {key: file for file, keys in _FILES.items() for key in keys}
-_FROM_LOAD = ("root", "env_name")
 _ENVIRONMENT = "environment"
 _SECRET = ("url", "username", "password")
 
@@ -49,6 +49,7 @@ def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Setti
     from_files = _read_files(folder, problems) if folder else {}
     from_environment = _read_environment(environment, problems)
     values = _merge(_with_main(from_files, environment), from_environment)
+    values["config_dir"] = folder or here / "config"
     values["root"] = folder.parent if folder else here
     values["env_name"] = environment.get("FRAMEWORK_ENV") or "development"
     values["var_dir"] = here / (environment.get("FRAMEWORK_VAR_DIR") or values["root"] / "var")
@@ -91,10 +92,10 @@ def _read_files(folder: Path, problems: list[Problem]) -> dict[str, Any]:
             continue
         if content is None:
             continue
-        if not isinstance(content, dict):
+        if not is_mapping(content):
             problems.append(Problem(label, "", f"must hold keys and values; allowed keys: {', '.join(keys)}"))
             continue
-        for key, value in cast("dict[Any, Any]", content).items():
+        for key, value in content.items():
             if key in keys:
                 values[key] = value
             else:
@@ -131,9 +132,9 @@ def _misspelt(environment: Mapping[str, str]) -> Iterator[Problem]:
 def _with_main(values: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     url = environment.get("REDIS_URL")
     shards = values.get("shards", {"main": {"url": DEFAULT_URL}})
-    if url and isinstance(shards, dict):
+    if url and is_mapping(shards):
         # Whole, as a password or sentinels of the file belong to another server.
-        shards = {**cast("dict[str, Any]", shards), "main": {"url": url}}
+        shards = {**shards, "main": {"url": url}}
     return {**values, "shards": shards}
 
 
@@ -141,10 +142,7 @@ def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(under)
     for key, value in over.items():
         below = merged.get(key)
-        if isinstance(below, dict) and isinstance(value, dict):
-            merged[key] = _merge(cast("dict[str, Any]", below), cast("dict[str, Any]", value))
-        else:
-            merged[key] = value
+        merged[key] = _merge(below, value) if is_mapping(below) and is_mapping(value) else value
     return merged
 
 
@@ -181,9 +179,9 @@ def _variable(
     inner: Any = from_environment
     names: list[str] = []
     for step in location:
-        if not isinstance(inner, dict) or step not in inner:
+        if not is_mapping(inner) or step not in inner:
             break
-        inner = cast("dict[Any, Any]", inner)[step]
+        inner = inner[step]
         names.append(str(step).upper())
     if not names:
         return "REDIS_URL" if location[:2] == ["shards", "main"] and environment.get("REDIS_URL") else None

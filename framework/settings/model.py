@@ -5,7 +5,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from framework.settings.shapes import is_list
 
 ENV_PREFIX = "FRAMEWORK_"
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
@@ -13,11 +15,10 @@ EMBEDDED = "embedded"
 _SCHEMES = ("redis", "rediss", "unix")
 _NAME = r"^\w[\w-]*$"
 _WORD = r"^\w+$"
-_QUEUE = r"^[A-Za-z0-9_.:-]+$"
 
 
 def _no_bool(value: Any) -> Any:
-    if isinstance(value, bool):
+    if value is True or value is False:
         raise ValueError("must be a number, not true or false")
     return value
 
@@ -80,7 +81,7 @@ def _read_sentinel(value: Any) -> Any:
 
 
 def _split(value: Any) -> Any:
-    """Let the environment give a list as ``a,b``."""
+    """One word is a list of one; the environment may write ``a,b``."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
@@ -159,9 +160,7 @@ class FeatureCategory(_Section):
 
 def _read_rule(value: Any) -> Any:
     shape = "must be [query, queue] or [query, queue, shard]"
-    if not isinstance(value, list):
-        raise ValueError(shape)
-    parts: list[Any] = value
+    parts = _parts(value, shape)
     if len(parts) not in (2, 3) or not isinstance(parts[0], str):
         raise ValueError(f"{shape}, the query a text")
     for part, what in zip(parts[1:], ("queue", "shard"), strict=False):
@@ -171,19 +170,20 @@ def _read_rule(value: Any) -> Any:
 
 
 def _read_weight(value: Any) -> Any:
-    if isinstance(value, str):
-        name, _, weight = value.partition(",")
-        value = [name, int(weight)] if weight.strip().isdigit() else [value]
     shape = "must be a queue name, or [name, weight]"
-    if not isinstance(value, list):
+    parts = [value] if isinstance(value, str) else _parts(value, shape)
+    if len(parts) not in (1, 2) or not isinstance(parts[0], str) or not parts[0]:
         raise ValueError(shape)
-    parts: list[Any] = value
-    if len(parts) not in (1, 2) or not isinstance(parts[0], str):
-        raise ValueError(shape)
-    weight = parts[1] if len(parts) == 2 else 1
+    weight: Any = parts[1] if len(parts) == 2 else 1
     if type(weight) is not int or weight < 1:
         raise ValueError(f"{shape}; the weight a whole number from 1 on")
     return QueueWeight(parts[0], weight)
+
+
+def _parts(value: Any, shape: str) -> list[Any]:
+    if not is_list(value):
+        raise ValueError(shape)
+    return value
 
 
 class Settings(BaseSettings):
@@ -192,6 +192,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter="__")
 
     env_name: Literal["development", "test", "production"] = "development"
+    config_dir: Path
+    """Where the files were read from, or would be."""
     root: Path
     """The project: parent of the config folder."""
     var_dir: Path
@@ -205,7 +207,7 @@ class Settings(BaseSettings):
     queues: tuple[Annotated[QueueWeight, BeforeValidator(_read_weight)], ...] = ()
     """What a worker process without -q listens to."""
 
-    workers_module: Annotated[tuple[str, ...], BeforeValidator(_split)] = ("workers",)
+    workers_module: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ("workers",)
     """Modules or packages holding the workers."""
     logging: LoggingSettings = LoggingSettings()
     concurrency: Whole = Field(default=10, ge=1, le=10_000)
@@ -244,4 +246,5 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Only what ``load`` hands in counts; it has merged files and environment, so that errors can name the source."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)

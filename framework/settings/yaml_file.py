@@ -61,10 +61,7 @@ def _check_depth(text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                mark = event.start_mark
-                raise YamlError(
-                    f"line {mark.line + 1}, column {mark.column + 1}: nested deeper than {MAX_DEPTH} levels"
-                )
+                raise YamlError(f"{_place(event)}nested deeper than {MAX_DEPTH} levels")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -103,6 +100,6 @@ def _children(node: Node) -> list[Node]:
     return [child for pair in node.value for child in pair]
 
 
-def _place(node: Node) -> str:
-    mark = node.start_mark
+def _place(found: Node | yaml.Event) -> str:
+    mark = found.start_mark
     return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

@@ -1,0 +1,1 @@
+"""Commands: arguments in, calls of lower layers out, an exit status back."""

@@ -1,0 +1,121 @@
+"""What ``all_queues.yml`` and ``queues.yml`` say: every worker's facts and the weights of queues, in a fixed order."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
+
+from framework.declare.declaration import Declaration
+
+Entry: TypeAlias = dict[str, Any]
+"""One worker as the file has it: GitLab's fields first, then ours."""
+
+ALL_QUEUES_HEADER = """\
+# This file is generated: run scripts/generate_queues after adding or changing a worker, and commit it.
+# One entry per worker: what routing rules and queue selectors can ask about. `name` is the generated queue name,
+# whatever the routing rules say. scripts/generate_queues --check fails when an entry is missing, surplus or changed.
+"""
+
+QUEUES_HEADER = """\
+# This file is generated: run scripts/generate_queues after changing workers or routing rules, and commit it.
+# What a worker process without -q listens to: [queue or namespace, weight]. A namespace stands for itself and for all
+# its queues. While all have work, a queue is asked first with the chance weight / sum of weights; weights all 1 mean
+# random order. Give a worker another `weight` (1 low, 2 medium, 3 high, 5 very high) rather than editing here.
+"""
+
+
+class Comparison(NamedTuple):
+    """How a file differs from the workers: names of missing and surplus entries, and what changed in the others."""
+
+    missing: tuple[str, ...]
+    surplus: tuple[str, ...]
+    changed: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Nothing differs."""
+        return not (self.missing or self.surplus or self.changed)
+
+
+def entry(declaration: Declaration) -> Entry:
+    """One worker's facts in plain values."""
+    limit = declaration.concurrency_limit
+    return {
+        "name": declaration.generated_queue,
+        "worker_name": declaration.wire_name,
+        "feature_category": declaration.feature_category,
+        "has_external_dependencies": declaration.has_external_dependencies,
+        "urgency": declaration.urgency,
+        "resource_boundary": declaration.resource_boundary,
+        "weight": declaration.weight,
+        "idempotent": declaration.idempotent,
+        "tags": list(declaration.tags),
+        "queue_namespace": declaration.queue_namespace,
+        "version": declaration.version,
+        "retry": declaration.retry,
+        "concurrency_limit": "computed" if callable(limit) else limit,
+        "deduplicate": declaration.deduplicate.strategy if declaration.deduplicate else None,
+        "defer_on_health": declaration.defer_on_health.database if declaration.defer_on_health else None,
+        "data_consistency": declaration.data_consistency,
+        "pause_control": declaration.pause_control,
+        "shard": declaration.shard,
+        "queue": declaration.queue,
+    }
+
+
+def entries(declarations: Iterable[Declaration]) -> list[Entry]:
+    """One entry per worker: namespaced ones first, then by queue and class (GitLab's order)."""
+    return [entry(declaration) for declaration in sorted(declarations, key=_position)]
+
+
+def compare(expected: Sequence[Entry], found: Sequence[Mapping[str, Any]]) -> Comparison:
+    """How ``found`` (a file) differs from ``expected`` (the workers), by class name."""
+    wanted = {str(item["worker_name"]): item for item in expected}
+    present = {str(item.get("worker_name")): item for item in found}
+    changed = [
+        f"{name}: {field} is {present[name].get(field)!r} in the file, {wanted[name].get(field)!r} in the class"
+        for name in sorted(wanted.keys() & present.keys())
+        for field in (*wanted[name], *(key for key in present[name] if key not in wanted[name]))
+        if field not in present[name] or field not in wanted[name] or present[name][field] != wanted[name][field]
+    ]
+    return Comparison(
+        missing=tuple(sorted(wanted.keys() - present.keys())),
+        surplus=tuple(sorted(present.keys() - wanted.keys())),
+        changed=tuple(changed),
+    )
+
+
+def shared_queues(declarations: Iterable[Declaration]) -> dict[str, list[str]]:
+    """Generated queue names that several workers would share, which GitLab's guideline forbids, and those workers."""
+    holders: dict[str, list[str]] = {}
+    for declaration in sorted(declarations, key=_position):
+        holders.setdefault(declaration.generated_queue, []).append(declaration.wire_name)
+    return {queue: names for queue, names in holders.items() if len(names) > 1}
+
+
+def queue_weights(declarations: Iterable[Declaration], routed: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The lines of queues.yml: a namespace whose workers all weigh the same once, every other queue by itself (GitLab).
+
+    ``routed`` adds the queues that routing rules and overrides name, with their weights.
+    """
+    weights: dict[str, int] = {}
+    ordered = sorted(declarations, key=lambda declaration: declaration.queue_namespace or "")
+    for namespace, group in groupby(ordered, key=lambda declaration: declaration.queue_namespace):
+        members = list(group)
+        alike = len({member.weight for member in members}) == 1
+        for member in members:
+            weights[namespace if namespace and alike else member.generated_queue] = member.weight
+    for queue, weight in routed.items():
+        if queue not in weights and queue.partition(":")[0] not in weights:
+            weights[queue] = weight
+    return sorted(weights.items())
+
+
+def expand_namespaces(names: Iterable[str], known: Collection[str]) -> list[str]:
+    """Each name, followed by every known queue of which it is the namespace; in the order given, each once."""
+    ordered = sorted(known)
+    expanded = ((name, *(queue for queue in ordered if queue.startswith(f"{name}:"))) for name in names)
+    return list(dict.fromkeys(queue for group in expanded for queue in group))
+
+
+def _position(declaration: Declaration) -> tuple[bool, str, str]:
+    return (declaration.queue_namespace is None, declaration.generated_queue, declaration.wire_name)
