@@ -2,6 +2,7 @@
 
 import enum
 import math
+from collections.abc import Callable
 from typing import Any
 
 MAX_DEPTH = 64
@@ -10,6 +11,7 @@ MAX_DEPTH = 64
 MAX_DIGITS = 4_000
 """Digits of a whole number. pydantic_core's parser and Python's own conversion stop at 4,300."""
 
+_class_of: Callable[[Any], type[Any]] = type
 _INTEGER_LIMIT = 10**MAX_DIGITS
 _MODEL = "pass an id, or a dict of plain values"
 _ADVICE = {
@@ -46,7 +48,7 @@ def check_exact(value: Any, room: int = MAX_DEPTH) -> None:
 
     Only the plain types pass: a subclass (an IntEnum, a str of someone's making) arrives as its base, so it is refused.
     """
-    kind: Any = type(value)
+    kind = _class_of(value)
     if kind is str:
         if not value.isascii():
             _check_text(value)

@@ -16,7 +16,8 @@ from framework.errors import (
     UnknownWorkerError,
 )
 from framework.execute.event_loop import EventLoop
-from framework.execute.job_log import JobLog
+from framework.execute.job_log import JobFields, JobLog
+from framework.execute.runs import Runs
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Discarded, Failed, Interrupted, Outcome, Postponed, Succeeded, Unreadable
 from framework.middleware.chain import Call, Passage
@@ -35,7 +36,7 @@ class Execution:
     outcome: Outcome
     worker: Any | None = None
     payload: Payload | None = None
-    fields: dict[str, Any] | None = None
+    fields: JobFields | None = None
     extra: dict[str, Any] | None = None
     duration_s: float = 0.0
     cpu_s: float = 0.0
@@ -44,7 +45,10 @@ class Execution:
 class Executor:
     """Runs units; shared by all threads of a process."""
 
-    def __init__(self, middleware: tuple[Call, ...], log: JobLog, loop: EventLoop, decompressed_limit: int) -> None:
+    def __init__(
+        self, middleware: tuple[Call, ...], log: JobLog, loop: EventLoop, runs: Runs, decompressed_limit: int
+    ) -> None:
+        self._runs = runs
         self._middleware = middleware
         self._log = log
         self._loop = loop
@@ -92,6 +96,7 @@ class Executor:
         worker: Any = execution.worker
         declaration: Declaration = worker.declaration()
         instance = new_instance(worker, declaration, payload)
+        instance._run = self._runs
         execution.extra = instance._extra  # pyright: ignore[reportPrivateUsage]
         if not self._middleware:
             call(instance, declaration, payload, self._loop)

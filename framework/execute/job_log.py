@@ -6,7 +6,8 @@ lists them), because arguments carry people's data.
 
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from framework.declare.declaration import Declaration
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX
@@ -21,6 +22,8 @@ _COPIED = ("version", "tags", "bid", "interrupted_count", "retry_count", "origin
 _TARGETS = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}
 """Urgency to target seconds of waiting and running (GitLab's SLO table)."""
 
+JobFields: TypeAlias = Callable[[], dict[str, Any]]
+
 
 class JobLog:
     """Writes the start and end lines of one process's runs. ``jobs`` false leaves out all but failures."""
@@ -31,18 +34,21 @@ class JobLog:
         self._jobs = jobs
         self._classes: dict[str, dict[str, Any]] = {}
 
-    def start(self, payload: Payload, queue: str, size: int, declaration: Declaration | None) -> dict[str, Any]:
-        """Write the start line and return the fields that the end line repeats."""
+    def start(self, payload: Payload, queue: str, size: int, declaration: Declaration | None) -> JobFields:
+        """Write the start line; return the fields that the end line repeats."""
         now = time.time()
+        if not self._jobs:
+            # Only a failure will need them: keep what they are made of. `args` by value, since a middleware may replace it.
+            frozen = dict(payload)
+            return lambda: self._fields(frozen, queue, size, declaration, now)
         fields = self._fields(payload, queue, size, declaration, now)
-        if self._jobs:
-            label = f"{payload.get('class')} JID-{payload.get('jid')}: start"
-            self._log.write({**self._head("INFO", now, label), **fields, "job_status": "start"})
-        return fields
+        label = f"{payload.get('class')} JID-{payload.get('jid')}: start"
+        self._log.write({**self._head("INFO", now, label), **fields, "job_status": "start"})
+        return lambda: fields
 
     def end(
         self,
-        fields: dict[str, Any],
+        make_fields: JobFields,
         status: str,
         duration_s: float,
         cpu_s: float,
@@ -52,6 +58,7 @@ class JobLog:
         """Write the end line; a failure is written whatever the setting."""
         if not self._jobs and error is None:
             return
+        fields = make_fields()
         now = time.time()
         label = f"{fields.get('class')} JID-{fields.get('jid')}: {status}: {duration_s:.6f} sec"
         line = {
@@ -82,8 +89,9 @@ class JobLog:
             "retry": shown_retry(payload.get("retry")),
             "job_size_bytes": size,
             "tid": threading.get_native_id(),
-            CORRELATION_ID: payload.get(CORRELATION_ID),
         }
+        if payload.get(CORRELATION_ID) is not None:
+            fields[CORRELATION_ID] = payload[CORRELATION_ID]
         if declaration is not None:
             fields.update(self._class_fields(declaration))
         fields.update({name: payload[name] for name in _COPIED if payload.get(name) is not None})

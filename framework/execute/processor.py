@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from redis.exceptions import RedisError
 
+from framework.declare.names import queue_name
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
 from framework.execute.runs import Runs, Tally
@@ -125,8 +126,9 @@ class Processor:
             more["retry_in_s"] = outcome.delay_s
         if isinstance(outcome, Discarded):
             more["dropped_reason"] = outcome.reason
-        for name, value in (execution.extra or {}).items():
-            more[f"extra.{execution.fields['class'].replace('::', '_').lower()}.{name}"] = value
+        if execution.extra and execution.payload:
+            prefix = queue_name(str(execution.payload["class"]), None)
+            more.update({f"extra.{prefix}_worker.{name}": value for name, value in execution.extra.items()})
         self._log.end(execution.fields, _STATUS[type(outcome)], execution.duration_s, execution.cpu_s, more, error)
 
     def _settle(self, unit: UnitOfWork, outcome: Outcome, verdict: Verdict | None) -> None:

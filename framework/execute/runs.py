@@ -18,6 +18,12 @@ class Tally:
 class Runs:
     """Written by the slots' threads, read by the heartbeat."""
 
+    cancelled = False
+    """What ``self.cancelled`` of a running job says; jobs are cancelled singly by a later release."""
+
+    interrupted = False
+    """What ``self.interrupted`` of a running job says: the process is stopping."""
+
     def __init__(self) -> None:
         self._running: dict[int, tuple[UnitOfWork, int]] = {}
         self._tallies: list[Tally] = []

@@ -33,6 +33,7 @@ class Parking:
         self._working_list = working_list
         self._selector = selectors.DefaultSelector()
         self._parked: dict[str, Any] = {}
+        self._client_ids: dict[int, int] = {}
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -52,6 +53,7 @@ class Parking:
         """Leave a call at ``queue``; raises a redis error when the connection cannot be made."""
         connection: Any = self._pool.get_connection()
         try:
+            self._learn_id(connection)
             connection.send_command("BLMOVE", keys.queue(queue), self._working_list, "RIGHT", "LEFT", PARK_S)
             self._selector.register(_descriptor(connection), selectors.EVENT_READ, queue)
         except BaseException:
@@ -83,7 +85,7 @@ class Parking:
         """
         arrived: list[UnitOfWork] = []
         for queue, connection in list(self._parked.items()):
-            _unblock(client, connection)
+            self._unblock(client, connection)
             try:
                 data = self._collect(queue)
             except (RedisError, OSError):
@@ -119,8 +121,19 @@ class Parking:
             if key.data == queue:
                 self._selector.unregister(key.fileobj)
         if broken:
+            self._client_ids.pop(id(connection), None)
             connection.disconnect()
         self._pool.release(connection)
+
+    def _learn_id(self, connection: Any) -> None:
+        """Ask once per connection, before anything is parked: the answer is what UNBLOCK needs."""
+        if id(connection) not in self._client_ids:
+            connection.send_command("CLIENT", "ID")
+            self._client_ids[id(connection)] = int(connection.read_response())
+
+    def _unblock(self, client: "redis.Redis", connection: Any) -> None:
+        with contextlib.suppress(RedisError, OSError):
+            client.client_unblock(self._client_ids[id(connection)])  # pyright: ignore[reportUnknownMemberType]
 
     def _drain_wakes(self) -> None:
         try:
@@ -134,9 +147,3 @@ def _descriptor(connection: Any) -> int:
     # redis-py offers no public way to wait for several connections at once.
     return int(connection._sock.fileno())
 
-
-def _unblock(client: "redis.Redis", connection: Any) -> None:
-    try:
-        client.client_unblock(connection.client_id)  # pyright: ignore[reportUnknownMemberType]
-    except (RedisError, OSError, AttributeError):
-        return

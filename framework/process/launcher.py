@@ -6,6 +6,7 @@ goes back to the right end of its queue, from the main thread's own connection, 
 lease goes last: until then nobody else may touch our list. A thread that hangs cannot keep the process: ``os._exit``.
 """
 
+import os
 import signal
 import sys
 import threading
@@ -34,6 +35,8 @@ from framework.wire.json import dumps
 EXIT_CLEAN = 0
 EXIT_DIED = 1
 
+_WATCH_S = 1.0  # how often the main thread looks for a dead component or a dead parent
+
 
 @dataclass
 class Parts:
@@ -51,6 +54,7 @@ class Parts:
     events: ProcessEvents
     poll_interval_s: float
     timeout_s: float
+    supervised: bool
 
 
 class Launcher:
@@ -60,6 +64,7 @@ class Launcher:
         self._parts = parts
         self._signals = signals
         self._log = logs.logger()
+        self._parent = os.getppid()
         events = parts.events
         self._fetching = threading.Thread(target=self._fetch, name="fetcher", daemon=True)
         self._lease_loop = Loop("lease", self._beat, LEASE_PERIOD_S, events)
@@ -79,7 +84,7 @@ class Launcher:
         self._fetching.start()
         self._log.info("ready", event_name="process.ready", identity=parts.identity, queues=parts.record.order.names)
         while not parts.events.died.is_set():
-            if self._obey(1.0):
+            if self._obey(_WATCH_S) or self._orphaned():
                 break
         self._stop()
         return EXIT_DIED if parts.events.died.is_set() else EXIT_CLEAN
@@ -94,6 +99,13 @@ class Launcher:
                 self._quiet()
             elif number == DUMP:
                 self._dump()
+        return False
+
+    def _orphaned(self) -> bool:
+        """A child whose supervisor died stops too: nobody would restart it, or end it."""
+        if self._parts.supervised and os.getppid() != self._parent:
+            self._log.warning("the supervisor is gone; stopping", event_name="process.orphaned")
+            return True
         return False
 
     def _quiet(self) -> None:
@@ -120,6 +132,7 @@ class Launcher:
         parts = self._parts
         deadline = time.monotonic() + parts.timeout_s
         parts.record.quiet = True
+        parts.record.runs.interrupted = True
         parts.fetcher.stop()
         for loop in self._loops:
             loop.stop()

@@ -13,6 +13,7 @@ from framework.push.encode import SizeLimits, encode
 from framework.push.normalize import Normalizer
 from framework.route.router import Router
 from framework.shard.shard import Shard, Shards
+from framework.telemetry import context
 from framework.types import Jid, Json, Payload
 from framework.wire.ids import draw_jid, draw_jids
 
@@ -108,7 +109,7 @@ class Client:
         scheduled: list[tuple[float, bytes]] = []
         for offset, (args, jid) in enumerate(zip(slice_args, drawn, strict=True)):
             at = request.at[start + offset] if isinstance(request.at, list) else request.at
-            extra = request.contexts[start + offset] if request.contexts else None
+            extra = context.meta(request.contexts[start + offset]) if request.contexts else None
             payload = self._payload(request, jid, args, route, extra)
             entry = self._admit(payload, declaration, at, shard)
             admitted.append(None if entry is None else str(payload["jid"]))

@@ -36,7 +36,7 @@ class Normalizer:
         if extra:
             payload.update(extra)
         if context.CORRELATION_ID not in payload:
-            payload[context.CORRELATION_ID] = context.new_correlation_id()
+            payload[context.CORRELATION_ID] = jid  # the first job of a chain names the chain
         for name, value in options.items():
             if name != "queue" and value is not None:
                 payload[name] = wire_value(value)

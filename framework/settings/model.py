@@ -89,7 +89,9 @@ class ShardSettings(_Section):
     """One Redis: a URL, the word ``embedded`` (a server of our own under ``var/``), or sentinels that know its place."""
 
     url: str = Field(default="", repr=False)
-    sentinels: Annotated[tuple[Annotated[Sentinel, BeforeValidator(_read_sentinel)], ...], BeforeValidator(_split)] = ()
+    sentinels: Annotated[
+        tuple[Annotated[Sentinel, BeforeValidator(_read_sentinel)], ...], NoDecode, BeforeValidator(_split)
+    ] = ()
     sentinel_name: str | None = None
     username: str | None = None
     password: SecretStr | None = None

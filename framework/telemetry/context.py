@@ -3,7 +3,6 @@
 GitLab's rule: a job pushed by a job carries the same correlation id, so that one user action can be followed through.
 """
 
-import secrets
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
@@ -15,20 +14,15 @@ META_PREFIX = "meta."
 _fields: ContextVar[Mapping[str, Json] | None] = ContextVar("framework_context", default=None)
 
 
-def new_correlation_id() -> str:
-    """Return 128 random bits as hexadecimal."""
-    return secrets.token_hex(16)
-
-
 def current() -> Mapping[str, Json]:
     """Return the flat fields (``correlation_id``, ``meta.*``) of this thread's or task's context; empty outside of one."""
     return _fields.get() or {}
 
 
 @contextmanager
-def bound(correlation_id: str | None = None, **meta: Json) -> Generator[None]:
+def bound(correlation_id: str | None = None, **facts: Json) -> Generator[None]:
     """Within the block, pushes and log lines carry this correlation id and ``meta.<name>`` facts besides the outer ones."""
-    fields = {**current(), **{META_PREFIX + name: value for name, value in meta.items()}}
+    fields = {**current(), **meta(facts)}
     if correlation_id is not None:
         fields[CORRELATION_ID] = correlation_id
     token = _fields.set(fields)
@@ -36,6 +30,11 @@ def bound(correlation_id: str | None = None, **meta: Json) -> Generator[None]:
         yield
     finally:
         _fields.reset(token)
+
+
+def meta(facts: Mapping[str, Json]) -> dict[str, Json]:
+    """Return facts about a piece of work as the flat ``meta.<name>`` fields of a payload."""
+    return {name if name.startswith(META_PREFIX) else META_PREFIX + name: value for name, value in facts.items()}
 
 
 def enter_job(payload: Payload) -> Token[Mapping[str, Json] | None]:

@@ -15,7 +15,7 @@ from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.runs import Runs
 from framework.fetch.fetcher import Fetcher
-from framework.fetch.identity import own_identity
+from framework.fetch.identity import NONCE_VARIABLE, own_identity
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reaper import Reaper, Reconciler
 from framework.finish.retry import RetryPolicy
@@ -67,6 +67,7 @@ def serve(settings: Settings, service: Service) -> int:
     """Run one worker process from this, the main thread, until it is told to stop; return its exit status."""
     signals = SignalQueue()
     signals.install()
+    supervised = NONCE_VARIABLE in os.environ
     identity = own_identity()
     log = logs.open_server_log(
         settings.logging.level,
@@ -77,7 +78,8 @@ def serve(settings: Settings, service: Service) -> int:
         waited = _wait_for_redis(shard, signals)
         if waited is not None:
             return waited
-        parts = assemble(settings, service, shard, identity, JobLog(log, shard.name, jobs=settings.logging.jobs))
+        job_log = JobLog(log, shard.name, jobs=settings.logging.jobs)
+        parts = assemble(settings, service, shard, identity, job_log, supervised=supervised)
         status = Launcher(parts, signals).run()
     finally:
         logs.close_server_log()
@@ -86,13 +88,15 @@ def serve(settings: Settings, service: Service) -> int:
     os._exit(status)
 
 
-def assemble(settings: Settings, service: Service, shard: Shard, identity: str, log: JobLog) -> Parts:
+def assemble(
+    settings: Settings, service: Service, shard: Shard, identity: str, log: JobLog, *, supervised: bool
+) -> Parts:
     """Join the parts of one process; nothing runs yet."""
     events = ProcessEvents(shard.name)
     runs = Runs()
     order = expanded(service.queues)
     limit = settings.size_limit.decompressed_limit
-    executor = Executor(chains.server.compiled(), log, EventLoop(), limit)
+    executor = Executor(chains.server.compiled(), log, EventLoop(), runs, limit)
     dead_set = DeadSetLimits(settings.dead.max_jobs, settings.dead.timeout_days * 86_400.0)
     link = _Link()
     fetcher = Fetcher(shard, identity, order, service.slots, link, events)
@@ -113,6 +117,7 @@ def assemble(settings: Settings, service: Service, shard: Shard, identity: str, 
         events=events,
         poll_interval_s=settings.poll_interval,
         timeout_s=service.timeout_s,
+        supervised=supervised,
     )
 
 
