@@ -29,7 +29,7 @@ version = "{version}"
 packages = ["framework"]
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def repacked(name: str, folder: Path) -> str:
@@ -66,6 +66,7 @@ class Checkout:
         self.environment = {
             **os.environ,
             "PIP_NO_INDEX": "1",
+            "PIP_NO_COMPILE": "1",
             "PIP_FIND_LINKS": str(wheels),
             "PIP_CONFIG_FILE": os.devnull,
         }
@@ -101,7 +102,7 @@ class Checkout:
         """The version of the project as the environment knows it; also proves that the environment works."""
         code = "import framework, importlib.metadata as m; print(m.version('application-worker'))"
         python = str(self.folder / ".venv" / "bin" / "python")
-        return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
     def environments(self) -> list[Path]:
         return [path for path in self.folder.glob(".venv-*") if path.is_dir() and not path.is_symlink()]
