@@ -1,0 +1,217 @@
+"""Two languages on one store: a Ruby console, a Ruby server, and our own worker process."""
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from framework.declare import port, registry
+from framework.settings.load import load
+from framework.store.embedded import EmbeddedServer
+from framework.wiring.connect import Enqueuer, bind_default
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+PATIENCE_S = 20.0
+
+
+def poll_until(look: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
+    """Ask until the answer is true; the answer."""
+    deadline = time.monotonic() + patience_s
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {patience_s:g} s: {what}")
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[..., Any]:
+    return poll_until
+
+
+class Ruby:
+    """The console: one process for the whole session, one JSON line each way per command."""
+
+    def __init__(self, url: str) -> None:
+        self._process = subprocess.Popen(
+            ["ruby", str(HERE / "ruby_side.rb")],
+            env={**os.environ, "REDIS_URL": url},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._rest = b""
+
+    def __call__(self, command: str, **more: Any) -> Any:
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps({"do": command, **more}).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._line())
+        assert "error" not in answer, answer
+        return answer["ok"]
+
+    def _line(self) -> bytes:
+        assert self._process.stdout
+        deadline = time.monotonic() + PATIENCE_S
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            data = os.read(self._process.stdout.fileno(), 1 << 20) if ready else b""
+            assert data, "the Ruby console does not answer"
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def close(self) -> None:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def ruby_console(server: EmbeddedServer) -> Iterator[Ruby]:
+    if not (shutil.which("ruby") and shutil.which("sidekiq")):
+        message = "Ruby's Sidekiq is not installed: the exchange of jobs with it is NOT tested (`scripts/setup --system` brings it)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    console = Ruby(server.url)
+    yield console
+    console.close()
+
+
+@pytest.fixture
+def ruby(ruby_console: Ruby, redis: "Redis") -> Ruby:
+    """The console, on an empty store."""
+    return ruby_console
+
+
+@pytest.fixture
+def environment(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Settings for this process and those it starts: one shard, every job to `default`, a quick poller."""
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "routing.yml").write_text('routing_rules: [["*", default]]\n')
+    (config / "application.yml").write_text("poll_interval: 0.1\n")
+    settings = {"REDIS_URL": redis_url, "FRAMEWORK_CONFIG_DIR": str(config)}
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    return settings
+
+
+@pytest.fixture
+def jobs(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The Python workers, ready to push."""
+    monkeypatch.syspath_prepend(str(HERE))
+    enqueuer = Enqueuer(load())
+    with registry.isolated():
+        registry.load(["interop_jobs"])
+        port.bind(enqueuer)
+        yield sys.modules["interop_jobs"]
+    port.unbind()
+    bind_default()
+    enqueuer.shards.close()
+
+
+class Process:
+    """A server process that is told to stop, and whose end is waited for."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], output: Path) -> None:
+        self.output = output
+        with output.open("wb") as sink:
+            self._process = subprocess.Popen(
+                command, cwd=HERE, env={**os.environ, **environment}, stdout=sink, stderr=subprocess.STDOUT
+            )
+
+    def wait_for(self, word: str) -> None:
+        def said() -> bool:
+            assert self._process.poll() is None, self.output.read_text()
+            return word in self.output.read_text()
+
+        poll_until(said, f"{word!r} in its output")
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.output.read_text().splitlines()]
+
+    def quiet(self) -> None:
+        """Tell our process to fetch no more, and wait until it says so."""
+        self._process.send_signal(signal.SIGTSTP)
+        self.wait_for("process.quiet")
+
+    def ended(self) -> int:
+        return self._process.wait(PATIENCE_S)
+
+    def stop(self) -> int:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+Start = Callable[..., Process]
+
+
+@contextmanager
+def started(command: list[str], environment: dict[str, str], output: Path, ready: str) -> Iterator[Process]:
+    process = Process(command, environment, output)
+    try:
+        process.wait_for(ready)
+        yield process
+        assert process.stop() == 0, output.read_text()
+    finally:
+        process.kill()
+
+
+@pytest.fixture
+def python_server(environment: dict[str, str], tmp_path: Path) -> Callable[..., Any]:
+    """`with python_server(): ...` runs our worker process on the store; leaving the block stops it and wants status 0."""
+
+    def start(*flags: str) -> Any:
+        command = [sys.executable, str(ROOT / "scripts" / "worker"), "-r", "interop_jobs", "-q", "default", "-c", "2"]
+        return started([*command, *flags], environment, tmp_path / "worker.log", "process.ready")
+
+    return start
+
+
+@pytest.fixture
+def ruby_server(ruby: Ruby, environment: dict[str, str], tmp_path: Path) -> Callable[[], Any]:
+    """The same for a Ruby server: one thread, so that order shows."""
+
+    def start() -> Any:
+        command = ["sidekiq", "-r", "./ruby_side.rb", "-q", "default", "-c", "1", "-t", "2", "-e", "test", "-v"]
+        return started(command, environment, tmp_path / "sidekiq.log", "ready for interop")
+
+    return start
+
+
+@pytest.fixture
+def noted(redis: "Redis") -> Callable[..., list[Any]]:
+    """`noted("ruby", 3)`: what the workers of one side said, when they have said three things."""
+
+    def read(side: str, count: int) -> list[Any]:
+        key = f"interop:{side}"
+        poll_until(lambda: redis.llen(key) >= count, f"{count} jobs run by {side}")
+        return [json.loads(line) for line in redis.lrange(key, 0, -1)]
+
+    return read

@@ -1,0 +1,75 @@
+"""Workers of the interop tests. Ruby has classes of the same names, so either side can run what the other wrote."""
+
+import json
+import os
+from typing import Any
+
+from pydantic import JsonValue
+from redis import Redis
+
+from framework import ApplicationWorker
+
+GATE_S = 60
+
+
+def note(worker: str, *args: Any) -> None:
+    with Redis.from_url(os.environ["REDIS_URL"]) as client:
+        client.rpush("interop:python", json.dumps([worker, *args]))
+
+
+class EchoWorker(ApplicationWorker):
+    """Says what it was given."""
+
+    feature_category = "not_owned"
+
+    def perform(self, *args: JsonValue) -> None:
+        note("EchoWorker", *args)
+
+
+class HandoverWorker(ApplicationWorker):
+    """Always fails in Ruby, works here."""
+
+    feature_category = "not_owned"
+
+    def perform(self, *args: JsonValue) -> None:
+        note("HandoverWorker", *args)
+
+
+class FailingWorker(ApplicationWorker):
+    """Always fails here; there is no such class in Ruby."""
+
+    feature_category = "not_owned"
+    retry = 3
+    backtrace = True
+
+    def perform(self, reason: str) -> None:
+        self._explain(reason)
+
+    def _explain(self, reason: str) -> None:
+        raise RuntimeError(reason)
+
+
+class MendableWorker(ApplicationWorker):
+    """Fails for good until somebody mends the cause."""
+
+    feature_category = "not_owned"
+    retry = 0
+
+    def perform(self, number: int) -> None:
+        with Redis.from_url(os.environ["REDIS_URL"]) as client:
+            mended = client.exists("interop:mended")
+        if not mended:
+            raise ValueError(f"{number} is broken")
+        note("MendableWorker", number)
+
+
+class WaitingWorker(ApplicationWorker):
+    """Runs until its gate is opened."""
+
+    feature_category = "not_owned"
+
+    def perform(self, gate: str) -> None:
+        with Redis.from_url(os.environ["REDIS_URL"], socket_timeout=GATE_S + 5) as client:
+            client.rpush("interop:waiting", gate)
+            client.blpop([gate], timeout=GATE_S)
+        note("WaitingWorker", gate)

@@ -1,0 +1,147 @@
+# frozen_string_literal: true
+
+# The Ruby side of the interop tests, on the real Sidekiq gem.
+#
+#   ruby ruby_side.rb              a console: one JSON command per line in, one JSON answer per line out
+#   sidekiq -r ./ruby_side.rb ...  a server with the workers below
+#
+# A command is {"do": NAME, ...}; the answer is {"ok": RESULT} or {"error": TEXT}.
+
+require "json"
+require "sidekiq"
+require "sidekiq/api"
+require "sidekiq/scheduled"
+
+Sidekiq.strict_args!
+Sidekiq.logger.level = Logger::WARN
+
+Sidekiq.configure_server do |config|
+  config.on(:startup) { $stdout.puts("ready for interop") || $stdout.flush }
+end
+
+def note(worker, *args)
+  Sidekiq.redis { |redis| redis.rpush("interop:ruby", JSON.generate([worker, *args])) }
+end
+
+class EchoWorker
+  include Sidekiq::Worker
+
+  def perform(*args)
+    note("EchoWorker", *args)
+  end
+end
+
+class HandoverWorker
+  include Sidekiq::Worker
+
+  def perform(*args)
+    note("HandoverWorker", *args)
+    raise ArgumentError, "not for Ruby: é😀"
+  end
+end
+
+class WaitingWorker
+  include Sidekiq::Worker
+
+  def perform(gate)
+    note("WaitingWorker", gate)
+  end
+end
+
+# What the tests may ask for.
+module Console
+  module_function
+
+  def about(_)
+    {sidekiq: Sidekiq::VERSION, ruby: RUBY_VERSION}
+  end
+
+  def perform_async(command)
+    Object.const_get(command["class"]).perform_async(*command["args"])
+  end
+
+  def perform_in(command)
+    Object.const_get(command["class"]).perform_in(command["seconds"], *command["args"])
+  end
+
+  def push(command)
+    Sidekiq::Client.push(command["item"])
+  end
+
+  def queue(command)
+    queue = Sidekiq::Queue.new(command["name"])
+    {names: Sidekiq::Queue.all.map(&:name), size: queue.size, latency: queue.latency, jobs: queue.map { |job| shown(job) }}
+  end
+
+  def entries(command)
+    set(command).map { |entry| shown(entry).merge(score: entry.score) }
+  end
+
+  def retry_entry(command)
+    set(command).find_job(command["jid"]).retry
+  end
+
+  # What the Ruby poller does when it wakes.
+  def enqueue_due(_)
+    Sidekiq::Scheduled::Enq.new.enqueue_jobs
+    true
+  end
+
+  def processes(_)
+    Sidekiq::ProcessSet.new.map do |process|
+      %w[identity hostname pid tag labels queues concurrency busy beat started_at rss quiet].to_h { |name| [name, process[name]] }
+    end
+  end
+
+  def work(_)
+    Sidekiq::Workers.new.map { |process, thread, work| {process: process, thread: thread}.merge(work) }
+  end
+
+  def signal(command)
+    process = Sidekiq::ProcessSet.new.find { |one| one.identity == command["identity"] }
+    process.public_send(command["signal"])
+    true
+  end
+
+  def stats(_)
+    stats = Sidekiq::Stats.new
+    day = Sidekiq::Stats::History.new(1)
+    {processed: stats.processed, failed: stats.failed, enqueued: stats.enqueued, scheduled: stats.scheduled_size,
+     retry: stats.retry_size, dead: stats.dead_size, processes: stats.processes_size, busy: stats.workers_size,
+     processed_today: day.processed.values.first, failed_today: day.failed.values.first}
+  end
+
+  def pages(command)
+    require "rack/mock"
+    require "sidekiq/web"
+    browser = Rack::MockRequest.new(Sidekiq::Web)
+    command["paths"].to_h do |path|
+      page = browser.get(path, "rack.session" => {})
+      [path, {status: page.status, body: page.body}]
+    end
+  end
+
+  def set(command)
+    {"retry" => Sidekiq::RetrySet, "dead" => Sidekiq::DeadSet, "schedule" => Sidekiq::ScheduledSet}.fetch(command["set"]).new
+  end
+
+  def shown(job)
+    item = job.item
+    return {raw: job.value.unpack1("H*")} unless item.is_a?(Hash) && item["class"]
+    times = {created_at: job.created_at, enqueued_at: job.enqueued_at}.transform_values { |time| time&.to_f }
+    {jid: job.jid, klass: job.klass, args: job.args, item: item, backtrace: item["error_backtrace"] && job.error_backtrace,
+     latency: job.latency}.merge(times)
+  end
+end
+
+def answer(line)
+  command = JSON.parse(line)
+  {ok: Console.public_send(command.fetch("do"), command)}
+rescue => error
+  {error: "#{error.class}: #{error.message}", backtrace: error.backtrace.first(5)}
+end
+
+unless Sidekiq.server?
+  $stdout.sync = true
+  $stdin.each_line { |line| puts JSON.generate(answer(line)) }
+end
