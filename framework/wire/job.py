@@ -7,6 +7,7 @@ from framework.types import Payload
 from framework.wire.json import loads
 
 _OLDEST_MILLISECONDS = 100_000_000_000  # 1973 as milliseconds, the year 5138 as seconds: no stamp is ambiguous
+_YEAR_10000 = 253_402_300_800
 
 
 class Job(dict[str, Any]):
@@ -66,19 +67,21 @@ def decode(data: bytes) -> Payload:
 
 
 def timestamp(value: object) -> float | None:
-    """Return epoch seconds whoever wrote them: float seconds (Sidekiq up to 7, us) or integer milliseconds (Sidekiq 8)."""
-    if isinstance(value, bool):
+    """Return epoch seconds whoever wrote them: float seconds (Sidekiq up to 7, us) or integer milliseconds (Sidekiq 8).
+
+    ``None`` for what is no time between 1970 and 9999: nothing a payload holds may break what reckons with it.
+    """
+    seconds = _seconds(value)
+    return seconds if seconds is not None and 0 <= seconds < _YEAR_10000 else None
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    if isinstance(value, int):
-        return value / 1000 if value >= _OLDEST_MILLISECONDS else float(value)
-    if isinstance(value, float):
-        return value
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return None
-    return None
+    try:
+        return value / 1000 if isinstance(value, int) and value >= _OLDEST_MILLISECONDS else float(value)
+    except (ValueError, OverflowError):
+        return None
 
 
 def stamp(seconds: float) -> float:

@@ -27,9 +27,10 @@ def dumps(value: object) -> bytes:
         raise PayloadError(f"it cannot be written as JSON: {error}") from error
     if b"NaN" in data or b"Infinity" in data:
         _refuse_non_finite(value)
+        loads(data)  # whatever that walk does not know, such as a tuple of a middleware's
     # Counting two bytes is far cheaper than walking the value; only what might be too deep or too long is read back.
     if len(data) > _UNQUESTIONED_BYTES or data.count(b"[") + data.count(b"{") > MAX_NESTING:
-        _refuse_unreadable(value, data)
+        _refuse_unreadable(data)
     return data
 
 
@@ -45,10 +46,9 @@ def loads(data: bytes | str) -> Any:
         raise PayloadError(str(error)) from error
 
 
-def _refuse_unreadable(value: object, data: bytes) -> None:
-    if _deeper_than(value, MAX_NESTING):
+def _refuse_unreadable(data: bytes) -> None:
+    if _deeper_than(loads(data), MAX_NESTING):
         raise PayloadError(f"it is nested deeper than {MAX_NESTING} levels")
-    loads(data)
 
 
 def _deeper_than(value: object, levels: int) -> bool:

@@ -1,0 +1,186 @@
+"""Shared by the tests of the core: waiting for a condition, in-process parts on a real server, real worker processes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.shard.shard import Shard
+from framework.store.connect import Endpoint
+from framework.wire import keys
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLE_JOBS = ROOT / "tests" / "process" / "sample_jobs.py"
+IDENTITY = "host:1:abc"
+STARTED = 1_750_000_000.5
+
+
+def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 30.0) -> Any:
+    """Return what ``condition`` returns as soon as it is true; fail after ``timeout_s``, which no passing test waits for."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"in vain: {what or condition}")
+        time.sleep(0.01)
+    return found
+
+
+def payload(name: str = "Job", **fields: Any) -> dict[str, Any]:
+    """A payload as Sidekiq writes it."""
+    head = {"class": name, "args": [], "queue": "default", "jid": "ab" * 12, "retry": True}
+    return {**head, "created_at": STARTED, "enqueued_at": STARTED, **fields}
+
+
+def encoded(name: str = "Job", **fields: Any) -> bytes:
+    return json.dumps(payload(name, **fields), separators=(",", ":")).encode()
+
+
+def enqueue(redis: Redis, name: str, **fields: Any) -> bytes:
+    """Write a job as any producer of any language would."""
+    data = encoded(name, **fields)
+    queue = fields.get("queue", "default")
+    redis.sadd(keys.QUEUES, queue)
+    redis.lpush(keys.queue(queue), data)
+    return data
+
+
+def hold(redis: Redis, data: bytes, identity: str = IDENTITY, queue: str = "default") -> UnitOfWork:
+    """The job is in the working list of ``identity``, as after a fetch."""
+    redis.lpush(keys.working(identity), data)
+    return UnitOfWork(queue, data)
+
+
+def opened(url: str, name: str = "main") -> Shard:
+    return Shard(name, Endpoint(url), role="tests")
+
+
+@contextmanager
+def full_memory(redis: Redis) -> Iterator[None]:
+    """Within the block the server is at maxmemory and refuses whatever may grow."""
+    redis.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        redis.config_set("maxmemory", 0)
+
+
+class Process:
+    """One real worker process (or supervisor) and the JSON lines it has written."""
+
+    def __init__(self, argv: list[str], cwd: Path, env: Mapping[str, str]) -> None:
+        self.log = cwd / f"{time.monotonic_ns()}.log"
+        self.errors = self.log.with_suffix(".err")
+        with self.log.open("wb") as out, self.errors.open("wb") as err:
+            self.popen = subprocess.Popen(
+                argv, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """Every whole line, parsed: a line that is no JSON fails the test."""
+        text = self.log.read_bytes()
+        return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+
+    def find(self, **wanted: Any) -> list[dict[str, Any]]:
+        return [line for line in self.lines if all(line.get(name) == value for name, value in wanted.items())]
+
+    def line(self, **wanted: Any) -> dict[str, Any]:
+        """The first line with these fields, as soon as it is there."""
+
+        def look() -> list[dict[str, Any]]:
+            found = self.find(**wanted)
+            if not found and self.popen.poll() is not None:
+                found = self.find(**wanted)
+                assert found, f"ended with {self.popen.returncode}; no line {wanted}: {self.story}"
+            return found
+
+        return until(look, f"a line with {wanted}")[0]
+
+    @property
+    def story(self) -> str:
+        return f"{self.log.read_text()[-3000:]}\n{self.errors.read_text()[-3000:]}"
+
+    def ready(self) -> "Process":
+        self.line(event_name="process.ready")
+        return self
+
+    @property
+    def identity(self) -> str:
+        return str(self.line(event_name="process.ready")["identity"])
+
+    def send(self, number: int) -> None:
+        self.popen.send_signal(number)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal, wait for the end, return the status."""
+        self.send(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        return self.popen.wait(40)
+
+    def kill(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait(10)
+
+
+class Site:
+    """A small installation: a folder with config/ and a module ``jobs``; its processes end with the test."""
+
+    def __init__(self, folder: Path, url: str, second_url: str | None = None) -> None:
+        self.folder = folder
+        self.url = url
+        self.processes: list[Process] = []
+        shutil.copy(SAMPLE_JOBS, folder / "jobs.py")
+        shards = {"main": {"url": url}} | ({"second": {"url": second_url}} if second_url else {})
+        self.write("redis.yml", {"shards": shards})
+
+    def write(self, name: str, content: Any) -> None:
+        """JSON is YAML."""
+        (self.folder / "config").mkdir(exist_ok=True)
+        (self.folder / "config" / name).write_text(content if isinstance(content, str) else json.dumps(content))
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, "FRAMEWORK_CONFIG_DIR": str(self.folder / "config"), "PROOF_URL": self.url}
+
+    def start(self, *argv: str, **env: str) -> Process:
+        process = Process([sys.executable, *argv], self.folder, {**self.env, **env})
+        self.processes.append(process)
+        return process
+
+    def worker(self, *options: str, **env: str) -> Process:
+        """Start ``scripts/worker`` on the sample jobs."""
+        return self.start(str(ROOT / "scripts" / "worker"), "-r", "jobs", *options, **env)
+
+    def run(self, *argv: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        """Run a Python command to its end."""
+        return subprocess.run(
+            [sys.executable, *argv],
+            cwd=self.folder,
+            env={**self.env, **env},
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=40,
+        )
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()

@@ -1,0 +1,160 @@
+import pytest
+
+from framework.middleware.chain import Chain, Passage
+
+
+def layer(name, *, before=None, after=None, on_error=None, yields=1):
+    """A middleware class that writes down what it sees."""
+
+    def call(self, log):
+        log.append(f"{name} in")
+        if before:
+            raise before
+        try:
+            for _ in range(yields):
+                yield
+        except BaseException as error:
+            log.append(f"{name} saw {error}")
+            if on_error is None:
+                raise
+            if on_error != "swallow":
+                raise on_error from error
+        else:
+            log.append(f"{name} out")
+            if after:
+                raise after
+
+    return type(name, (), {"call": call})
+
+
+A, B, C = layer("A"), layer("B"), layer("C")
+
+
+def names(chain):
+    return [call.__self__.__class__.__name__ for call in chain.compiled()]
+
+
+def go(layers, error=None):
+    """Pass through; return what was seen and whether the body ran."""
+    log, chain = [], Chain()
+    for one in layers:
+        chain.add(one)
+    with Passage(chain.compiled(), log) as open_:
+        if open_:
+            log.append("body")
+            if error:
+                raise error
+    return log
+
+
+def test_order_operations():
+    chain = Chain()
+    chain.add(A)
+    chain.add(B)
+    chain.prepend(C)
+    assert names(chain) == ["C", "A", "B"]
+    chain.add(C)  # moves
+    assert names(chain) == ["A", "B", "C"]
+    chain.insert_before(A, C)
+    assert names(chain) == ["C", "A", "B"]
+    chain.insert_after(A, C)
+    assert names(chain) == ["A", "C", "B"]
+    chain.prepend(B)
+    assert names(chain) == ["B", "A", "C"]
+    chain.remove(A)
+    chain.remove(A)
+    assert names(chain) == ["B", "C"]
+    assert (chain.exists(A), chain.exists(B)) == (False, True)
+
+
+def test_inserting_beside_an_absent_class_goes_to_the_end_of_that_side():
+    chain = Chain()
+    chain.add(A)
+    chain.insert_before(C, B)
+    assert names(chain) == ["B", "A"]
+    chain.insert_after(C, B)
+    assert names(chain) == ["A", "B"]
+
+
+def test_arguments_reach_the_constructor_and_each_compilation_makes_new_instances():
+    class Greeting:
+        def __init__(self, word, *, times):
+            self.text = word * times
+
+        def call(self):
+            yield
+
+    chain = Chain()
+    chain.add(Greeting, "hi", times=2)
+    (first,), (second,) = chain.compiled(), chain.compiled()
+    assert first.__self__.text == "hihi"
+    assert first.__self__ is not second.__self__
+
+
+def test_what_has_no_call_is_refused():
+    chain = Chain()
+    with pytest.raises(TypeError, match="generator method `call`"):
+        chain.add(int)
+    assert chain.compiled() == ()
+
+
+def test_the_first_is_the_outermost():
+    assert go([A, B]) == ["A in", "B in", "body", "B out", "A out"]
+    assert go([]) == ["body"]
+
+
+def test_without_a_yield_the_body_does_not_run_and_outer_layers_end_in_peace():
+    assert go([A, layer("Stop", yields=0), B]) == ["A in", "Stop in", "Stop out", "A out"]
+
+
+def test_an_error_is_thrown_into_each_layer_from_the_inside_out():
+    log = []
+    with pytest.raises(KeyError) as caught, Passage((A().call, B().call), log):
+        raise KeyError("x")
+    assert log == ["A in", "B in", "B saw 'x'", "A saw 'x'"]
+    assert caught.value.__cause__ is None
+
+
+def test_a_layer_may_swallow():
+    assert go([A, layer("Eat", on_error="swallow"), B], ValueError("x"))[-2:] == ["Eat saw x", "A out"]
+
+
+def test_a_layer_may_replace():
+    log = []
+    with (
+        pytest.raises(OSError, match="other") as caught,
+        Passage((A().call, layer("R", on_error=OSError("other"))().call), log),
+    ):
+        raise ValueError("x")
+    assert log[-2:] == ["R saw x", "A saw other"]
+    assert str(caught.value.__cause__) == "x"
+
+
+def test_an_error_after_the_yield_goes_outwards():
+    with pytest.raises(OSError, match="late"):
+        go([A, layer("Late", after=OSError("late"))])
+
+
+def test_an_error_on_the_way_in_is_the_outer_layers_to_see():
+    log = []
+    bad = layer("Bad", before=OSError("early"))
+    with pytest.raises(OSError, match="early"), Passage((A().call, bad().call, B().call), log):
+        log.append("body")
+    assert log == ["A in", "Bad in", "A saw early"]
+    assert go([layer("Eat", on_error="swallow"), bad]) == ["Eat in", "Bad in", "Eat saw early"]
+
+
+def test_two_yields_are_an_error_and_outer_layers_see_it():
+    log = []
+    with pytest.raises(RuntimeError, match="yielded twice"), Passage((A().call, layer("Two", yields=2)().call), log):
+        pass
+    assert log[-1].startswith("A saw a middleware yielded twice")
+
+
+@pytest.mark.parametrize(
+    "error", [StopIteration("x"), GeneratorExit("x"), KeyboardInterrupt("x"), SystemExit("x")], ids=type
+)
+def test_errors_that_generators_treat_in_their_own_way_are_not_swallowed(error):
+    with pytest.raises(BaseException) as caught, Passage((A().call, B().call), []):
+        raise error
+    assert error in (caught.value, caught.value.__cause__)

@@ -1,0 +1,85 @@
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.errors import PayloadError
+from framework.wire.job import Job, decode, stamp, timestamp, whole_number
+from framework.wire.json import dumps
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (1732125600.25, 1732125600.25),  # Sidekiq up to 7, and we
+        (1732125600250, 1732125600.25),  # Sidekiq 8: milliseconds
+        (1732125600, 1732125600.0),  # hand-written producers
+        ("1732125600.25", 1732125600.25),  # Oj, ActiveJob
+        ("tomorrow", None),
+        (None, None),
+        (True, None),
+        ([], None),
+    ],
+)
+def test_times_are_read_whoever_wrote_them(value, seconds):
+    assert timestamp(value) == seconds
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, 10**400, "nan", "inf", "1e999", math.inf, -5.0])
+def test_what_is_no_time_is_none(value):
+    assert timestamp(value) is None
+
+
+@given(st.floats(0, 4e9) | st.integers(0, 4_000_000_000))
+def test_a_stamp_always_has_a_fraction_and_is_the_time(seconds):
+    written = dumps(stamp(float(seconds))).decode()
+    assert isinstance(json.loads(written), float)
+    assert not json.loads(written).is_integer()
+    assert abs(json.loads(written) - seconds) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\xff\x00", "expected"),
+        (b"[]", "no object: list"),
+        (b'{"args":[]}', "no class"),
+        (b'{"class":"","args":[]}', "no class"),
+        (b'{"class":1,"args":[]}', "no class"),
+        (b'{"class":"A","args":{}}', "no list"),
+        (b'{"class":"A"}', "no list"),
+    ],
+)
+def test_unreadable_payloads_say_why(data, reason):
+    with pytest.raises(PayloadError, match=reason):
+        decode(data)
+
+
+def test_decoding_keeps_everything():
+    fields = {"class": "A", "args": [2**80], "bid": "x", "wrapped": None, "at": 1.5}
+    assert decode(dumps(fields)) == fields
+
+
+def test_a_job_reads_its_fields_whatever_they_hold():
+    job = Job(
+        {
+            "class": "A",
+            "jid": "j",
+            "queue": "q",
+            "args": [1],
+            "retry_count": 2,
+            "interrupted_count": 1,
+            "enqueued_at": 5,
+        }
+    )
+    assert (job.worker, job.jid, job.queue, job.args) == ("A", "j", "q", [1])
+    assert (job.retry_count, job.interrupted_count, job.enqueued_at) == (2, 1, 5.0)
+    odd = Job({"retry_count": "2", "interrupted_count": None, "enqueued_at": {}})
+    assert (odd.worker, odd.jid, odd.queue, odd.args) == ("", "", "", [])
+    assert (odd.retry_count, odd.interrupted_count, odd.enqueued_at) == (None, 0, None)
+
+
+def test_whole_number_is_strict():
+    assert [whole_number(value) for value in (3, 0, -1, True, 3.0, "3", None)] == [3, 0, -1, None, None, None, None]

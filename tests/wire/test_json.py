@@ -1,0 +1,89 @@
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.errors import PayloadError
+from framework.wire.json import MAX_NESTING, dumps, loads
+
+ANY_TEXT = st.text(st.characters(codec=None))  # lone surrogates too
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT | st.integers(10**4000, 10**4400),
+    lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner),
+)
+
+
+def nested(levels, leaf=0):
+    for level in range(levels):
+        leaf = [leaf] if level % 2 else {"k": leaf}
+    return leaf
+
+
+def same(left, right):
+    """Equal, and of the same types: 1, 1.0 and True are three things."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(value, right[key]) for key, value in left.items())
+    return left == right and (left != 0 or math.copysign(1, left) == math.copysign(1, right) or type(left) is int)
+
+
+@given(VALUES)
+def test_whatever_is_written_reads_back_as_it_was(value):
+    try:
+        data = dumps(value)
+    except PayloadError:
+        return
+    assert same(loads(data), value)
+    json.loads(data.decode())  # and somebody else's parser reads it
+
+
+@given(st.recursive(st.none() | st.integers(-(10**300), 10**300) | st.text(), st.lists, max_leaves=5))
+def test_plain_values_are_never_refused(value):
+    assert same(loads(dumps(value)), value)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "wrap", [lambda n: n, lambda n: [1, {"a": n}], lambda n: {"x": (n,)}], ids=["bare", "deep", "tuple"]
+)
+def test_numbers_without_a_json_word_are_refused(number, wrap):
+    with pytest.raises(PayloadError):
+        dumps(wrap(number))
+
+
+def test_texts_that_look_like_such_numbers_pass():
+    assert loads(dumps(["NaN", "-Infinity"])) == ["NaN", "-Infinity"]
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
+def test_half_a_surrogate_pair_is_refused(text):
+    for value in (text, [text], {text: 1}):
+        with pytest.raises(PayloadError):
+            dumps(value)
+
+
+def test_nesting_stops_where_readers_stop():
+    assert loads(dumps(nested(MAX_NESTING))) == nested(MAX_NESTING)
+    for levels in (MAX_NESTING + 1, 150, 250, 5000):
+        with pytest.raises(PayloadError):
+            dumps(nested(levels))
+    assert dumps([[] for _ in range(500)])  # many brackets are not deep
+
+
+def test_whole_numbers_are_exact_and_what_nobody_could_read_is_refused():
+    assert loads(dumps([2**53 + 1, -(2**64) - 1, 10**4000])) == [2**53 + 1, -(2**64) - 1, 10**4000]
+    with pytest.raises(PayloadError):
+        dumps([10**4400])
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"NaN", b"[Infinity]", b"{} x", b"[1,]", b"'a'", b'"\xff"', b"[" * 300 + b"]" * 300]
+)
+def test_what_is_not_strict_json_is_refused(data):
+    with pytest.raises(PayloadError):
+        loads(data)

@@ -1,0 +1,16 @@
+from framework.wire import keys
+
+
+def test_sidekiqs_keys_are_sidekiqs_and_ours_begin_with_aw():
+    sidekiq = (
+        keys.QUEUES,
+        keys.SCHEDULE,
+        keys.RETRY,
+        keys.DEAD,
+        keys.PROCESSES,
+        keys.queue("a:b"),
+        keys.signals("h:1:n"),
+    )
+    assert sidekiq == ("queues", "schedule", "retry", "dead", "processes", "queue:a:b", "h:1:n-signals")
+    assert keys.work("h:1:n") == ("h:1:n:work", "h:1:n:workers")
+    assert all(key.startswith("aw:") for key in (keys.REGISTRY, keys.working("i"), keys.lease("i")))
