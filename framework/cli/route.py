@@ -19,7 +19,9 @@ EXIT_USAGE = 2
 @click.command("route")
 @click.argument("names", nargs=-1, metavar="[WORKER]...")
 @click.option("--explain", is_flag=True, help="Show what every rule says about the worker.")
-@click.option("-r", "--require", "modules", multiple=True, metavar="MODULE", help="Load this instead of workers_module.")
+@click.option(
+    "-r", "--require", "modules", multiple=True, metavar="MODULE", help="Load this instead of workers_module."
+)
 @explained
 def route(names: Sequence[str], *, explain: bool, modules: Sequence[str]) -> None:
     """Show queue, shard and rule of the named workers (their wire names), or of all."""

@@ -1,7 +1,8 @@
 """The door through which worker classes push. ``wiring`` puts the real client behind it; importing opens nothing."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from framework.declare.declaration import Declaration
@@ -58,6 +59,19 @@ def unbind() -> None:
     with _port.lock:
         _port.bound = None
         _port.factory = None
+
+
+@contextmanager
+def replaced(enqueues: Enqueues | None) -> Generator[None, None, None]:
+    """For tests: within the block this is bound (None: nothing is, and no factory); afterwards all is as before."""
+    with _port.lock:
+        saved = (_port.bound, _port.factory)
+        _port.bound, _port.factory = enqueues, None
+    try:
+        yield
+    finally:
+        with _port.lock:
+            _port.bound, _port.factory = saved
 
 
 def current() -> Enqueues:

@@ -1,7 +1,6 @@
 """The slots: threads made on demand, each of which runs a unit, logs it, settles it, and takes the next."""
 
 import threading
-from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -69,13 +68,17 @@ class Processor:
             self._threads.append(thread)
             thread.start()
 
-    def stop(self, timeout_s: float, clock: Callable[[], float]) -> bool:
-        """Let every thread end after its current job and wait until all have, at most ``timeout_s``; tell whether they did."""
+    def stop(self) -> None:
+        """Let every thread end after its current job; nothing may be dispatched any more."""
         for _ in self._threads:
             self._inbox.put(None)
-        deadline = clock() + timeout_s
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait at most ``timeout_s`` for the threads to end; tell whether all have."""
         for thread in self._threads:
-            thread.join(max(0.0, deadline - clock()))
+            if thread.is_alive():
+                thread.join(timeout_s)
+                break
         return not any(thread.is_alive() for thread in self._threads)
 
     def abandon(self) -> None:

@@ -146,4 +146,3 @@ class Parking:
 def _descriptor(connection: Any) -> int:
     # redis-py offers no public way to wait for several connections at once.
     return int(connection._sock.fileno())
-

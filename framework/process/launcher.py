@@ -6,6 +6,7 @@ goes back to the right end of its queue, from the main thread's own connection, 
 lease goes last: until then nobody else may touch our list. A thread that hangs cannot keep the process: ``os._exit``.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -35,6 +36,7 @@ from framework.wire.json import dumps
 EXIT_CLEAN = 0
 EXIT_DIED = 1
 
+_DRAIN_S = 0.1  # how often acknowledgements leave while the last jobs run
 _WATCH_S = 1.0  # how often the main thread looks for a dead component or a dead parent
 
 
@@ -137,7 +139,7 @@ class Launcher:
         for loop in self._loops:
             loop.stop()
         self._fetching.join(max(1.0, deadline - time.monotonic()))
-        finished = parts.processor.stop(max(0.0, deadline - time.monotonic()), time.monotonic)
+        finished = self._drain(deadline)
         parts.processor.abandon()
         try:
             parts.fetcher.acknowledge_rest()
@@ -149,6 +151,19 @@ class Launcher:
         except (RedisError, OSError) as error:
             # Everything unfinished is in the working list; whoever lives takes it back when our lease has run out.
             self._log.error("stopped without Redis; jobs in hand are left to be recovered", error=error)
+
+    def _drain(self, deadline: float) -> bool:
+        """Wait for the jobs in hand until the deadline or a second TERM; acknowledge as they end. Tell whether all did."""
+        self._parts.processor.stop()
+        while not self._parts.processor.join(_DRAIN_S):
+            with contextlib.suppress(
+                RedisError, OSError
+            ):  # tried again: a death before the end would repeat these jobs
+                self._parts.fetcher.acknowledge_rest()
+            again = any(number in STOP for number in self._signals.wait(0))
+            if again or time.monotonic() >= deadline:
+                return False
+        return True
 
     def _give_back(self) -> int:
         units = self._parts.fetcher.custody.running()

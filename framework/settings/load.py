@@ -1,6 +1,7 @@
 """From files and the environment to one ``Settings``, or to one error that lists everything wrong."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -33,6 +34,7 @@ _FILES: Mapping[str, tuple[str, ...]] = {
 }
 _FILE_OF = {key: file for file, keys in _FILES.items() for key in keys}
 _ENVIRONMENT = "environment"
+_QUOTED = re.compile(r'"(\w+)"')
 _SECRET = ("url", "username", "password")
 
 
@@ -112,7 +114,9 @@ def _read_environment(environment: Mapping[str, str], problems: list[Problem]) -
     try:
         values = source()
     except SettingsError as error:
-        problems.append(Problem(_ENVIRONMENT, "", f"{error}; a list or an object is written as JSON"))
+        field = _QUOTED.search(str(error))
+        key = ENV_PREFIX + field[1].upper() if field else ""
+        problems.append(Problem(_ENVIRONMENT, key, "is no JSON, in which a list or an object is written here"))
         return {}
     return {key: value for key, value in values.items() if key in _FILE_OF}
 

@@ -6,6 +6,7 @@ GitLab's rule: a job pushed by a job carries the same correlation id, so that on
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+
 from framework.types import Json, Payload
 
 CORRELATION_ID = "correlation_id"

@@ -18,6 +18,7 @@ from framework.store.embedded import embedded_url, store_dir
 from framework.types import Jid
 from framework.wiring import chains
 
+
 class Enqueuer:
     """What stands behind the port of ``declare``: the client, and the inline run, which needs both chains."""
 
@@ -69,13 +70,13 @@ def size_limits(settings: Settings) -> SizeLimits:
 def endpoint_of(settings: Settings, shard: str) -> Endpoint:
     """Return where a shard's Redis is.
 
-    An embedded store that is not running gets an address at which nobody answers: the error comes with the first command
-    and names the way out.
+    An embedded store that is not running gets the address at which it will listen: the error comes with the first
+    command, names the way out, and ends when the store is started.
     """
     chosen = settings.shards[shard]
     url = chosen.url
     if chosen.embedded:
-        url = embedded_url(settings.var_dir, shard) or f"unix://{store_dir(settings.var_dir, shard) / 'not-started.sock'}"
+        url = embedded_url(settings.var_dir, shard) or f"unix://{store_dir(settings.var_dir, shard) / 'server.sock'}"
     if chosen.tls is not None and url.startswith("redis://"):
         url = "rediss://" + url.removeprefix("redis://")
     sentinels = tuple((sentinel.host, sentinel.port) for sentinel in chosen.sentinels)
