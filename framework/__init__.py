@@ -16,9 +16,10 @@ from framework.errors import (
     RetryLater,
 )
 from framework.wire.job import Job
-from framework.wiring.connect import bind_default, boot
+from framework.wiring.connect import bind_default as _bind_default
+from framework.wiring.connect import boot
 
-bind_default()
+_bind_default()
 
 __all__ = [
     "ApplicationWorker",

@@ -68,6 +68,8 @@ class Executor:
         try:
             execution.fields = self._log.start(payload, unit.queue, len(unit.data), declaration)
             execution.outcome = self._outcome(execution, payload, unit.queue)
+        except BaseException as error:  # noqa: BLE001 - whatever a strange payload trips over is that job's failure only
+            execution.outcome = Failed(error)
         finally:
             execution.duration_s = time.perf_counter() - started
             execution.cpu_s = time.thread_time() - cpu

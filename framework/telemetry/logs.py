@@ -4,6 +4,7 @@ A server process owns its stdout: ``open_server_log`` sends its own lines, struc
 A producer's stdout belongs to the application: until a server log is opened, lines go to the logger ``framework``.
 """
 
+import json
 import logging
 import os
 import time
@@ -12,7 +13,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any, cast
 
 import structlog
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from framework.telemetry import context
 from framework.telemetry.writer import LogWriter
@@ -38,13 +39,21 @@ class ServerLog:
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Write a finished line."""
-        self.writer.write(to_json(line, fallback=_shown, inf_nan_mode="null") + b"\n")
+        try:
+            text = to_json(line, fallback=_shown, inf_nan_mode="null")
+        except (PydanticSerializationError, ValueError, RecursionError):
+            # Somebody's field is not Unicode, or holds itself: every value as text, escaped, so that the line is not lost.
+            text = json.dumps({name: _shown(value) for name, value in line.items()}).encode()
+        self.writer.write(text + b"\n")
 
 
 def iso_time(seconds: float) -> str:
-    """Return epoch seconds as ISO 8601, UTC, with milliseconds (GitLab's form)."""
-    whole = int(seconds)
-    parts = time.gmtime(whole)
+    """Return epoch seconds as ISO 8601, UTC, with milliseconds (GitLab's form); what is no time, as it is."""
+    try:
+        whole = int(seconds)
+        parts = time.gmtime(whole)
+    except (OverflowError, ValueError, OSError):
+        return str(seconds)
     return time.strftime("%Y-%m-%dT%H:%M:%S", parts) + f".{int((seconds - whole) * 1000):03d}Z"
 
 
