@@ -32,6 +32,6 @@ class Handlers:
         """Return what ``call`` returns; report what it raises and return ``None``."""
         try:
             return call()
-        except Exception as failure:  # noqa: BLE001 - somebody else's code must not decide a job's fate
+        except BaseException as failure:  # noqa: BLE001 - somebody else's code must not decide a job's fate
             self._report(what, failure)
             return None

@@ -3,6 +3,7 @@
 Works on the payload as it was stored, so that what a middleware changed for one run is not kept, and needs no class.
 """
 
+import math
 import random
 import time
 import traceback
@@ -42,6 +43,8 @@ class Drop:
     """Out of Redis: ``retry = False``, ``dead = False``, or the class's hook said so."""
 
     payload: Payload
+    exhausted: bool = False
+    """Whether retries were used up: only then ``retries_exhausted`` is asked (Sidekiq)."""
 
 
 Verdict: TypeAlias = Retry | Bury | Drop
@@ -65,7 +68,7 @@ class RetryPolicy:
         if limit is None:
             return Drop(payload)
         if isinstance(error, BusinessError) or self._exhausted(payload, count, limit):
-            return Drop(payload) if payload.get("dead") is False else Bury(payload)
+            return Drop(payload, exhausted=True) if payload.get("dead") is False else Bury(payload)
         chosen = worker.retry_in(count, error, Job(payload)) if worker is not None else None
         if chosen == "discard":
             return Drop(payload)
@@ -108,14 +111,14 @@ class RetryPolicy:
         retry_for = payload.get("retry_for")
         first = timestamp(payload.get("failed_at"))
         if isinstance(retry_for, int | float) and not isinstance(retry_for, bool) and first is not None:
-            return first + retry_for < self.clock()  # excludes the count since Sidekiq 8.1
+            return retry_for < self.clock() - first  # excludes the count since Sidekiq 8.1
         return count >= limit
 
     def _delay_s(self, chosen: object, count: int) -> float:
         """Return the class's own delay if it gave a positive one (jittered, so that a burst does not return as one), else ours."""
         if isinstance(chosen, timedelta):
             chosen = chosen.total_seconds()
-        if isinstance(chosen, int | float) and not isinstance(chosen, bool) and chosen > 0:
+        if isinstance(chosen, int | float) and not isinstance(chosen, bool) and 0 < chosen < math.inf:
             return float(chosen) + jitter_s(count, self.draw)
         return retry_delay_s(count, self.draw)
 

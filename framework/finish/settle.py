@@ -68,10 +68,11 @@ class Settler:
         if not isinstance(outcome, Failed):
             return None
         payload = decode(unit.data)
+        payload["queue"] = unit.queue  # other producers may leave it out, and the way back from the retry set needs it
         guarded = self._handlers.guard("retry_in", lambda: self._policy.verdict(dict(payload), worker, outcome.error))
         # A hook that raises costs its own advice only: decide again without the class.
         verdict: Verdict = guarded if guarded is not None else self._policy.verdict(payload, None, outcome.error)
-        if isinstance(verdict, Bury | Drop) and worker is not None:
+        if worker is not None and _exhausted(verdict):
             advice = self._handlers.guard(
                 "retries_exhausted", lambda: worker.retries_exhausted(Job(verdict.payload), outcome.error)
             )
@@ -137,6 +138,16 @@ class Settler:
         if trimmed > 0:
             self._on_trimmed(trimmed)
         return Settled("fenced" if trimmed < 0 else "dead", payload)
+
+
+def _exhausted(verdict: Verdict) -> bool:
+    match verdict:
+        case Bury():
+            return True
+        case Drop(exhausted=exhausted):
+            return exhausted
+        case Retry():
+            return False
 
 
 def _encoded(payload: Payload) -> bytes | None:

@@ -1,0 +1,214 @@
+import base64
+import json
+import zlib
+from datetime import timedelta
+
+import pytest
+
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
+from framework.errors import BusinessError
+from framework.finish.retry import Bury, Drop, Retry, RetryPolicy, error_class, error_message
+from framework.wire.json import dumps
+from tests.harness import STARTED, payload
+
+NOW = 1_800_000_000.25
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    with registry.isolated():
+        yield
+
+
+def policy(draw=0.0, now=NOW, **options):
+    return RetryPolicy(clock=lambda: now, draw=lambda: draw, **options)
+
+
+def worker(answer=None, **attributes):
+    """A class whose retry_in gives ``answer``, an exception to raise among them."""
+
+    def retry_in(cls, count, error, job):
+        assert job.worker == "Job"
+        if isinstance(answer, Exception):
+            raise answer
+        return answer(count, error) if callable(answer) else answer
+
+    body = {"feature_category": "not_owned", "wire_name": "Job", "retry_in": classmethod(retry_in), **attributes}
+    body["perform"] = lambda self: None
+    return type("Job", (ApplicationWorker,), body)
+
+
+def raised(error):
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def judge(job, error=None, cls=None, **options):
+    return policy(**options).verdict(job, cls, raised(error or ValueError("no")))
+
+
+def test_the_first_failure_writes_sidekiqs_fields():
+    verdict = judge(payload(bid="x"))
+    assert verdict == Retry(
+        payload(bid="x", retry_count=0, failed_at=NOW, error_class="ValueError", error_message="no"), 15.0
+    )
+
+
+def test_later_failures_write_retried_at_and_keep_failed_at():
+    verdict = judge(payload(retry_count=2, failed_at=5.5, error_backtrace="old"), draw=0.5)
+    assert verdict.payload["retry_count"] == 3
+    assert verdict.payload["failed_at"] == 5.5
+    assert verdict.payload["retried_at"] == NOW
+    assert "error_backtrace" not in verdict.payload
+    assert verdict.delay_s == 81 + 15 + 20
+
+
+@pytest.mark.parametrize(
+    ("retry", "count", "kind"),
+    [
+        (True, 23, Retry),
+        (True, 24, Bury),
+        (None, 24, Bury),
+        ("odd", 24, Bury),
+        (3, 1, Retry),
+        (3, 2, Bury),
+        (0, None, Bury),
+        (False, None, Drop),
+        (False, 3, Drop),
+    ],
+)
+def test_how_often_a_job_is_retried(retry, count, kind):
+    """``count`` is the count of the failure before."""
+    fields = {} if count is None else {"retry_count": count}
+    assert type(judge(payload(retry=retry, **fields))) is kind
+
+
+def test_a_payload_without_retry_asks_the_class_and_the_fleets_limit_is_what_true_means():
+    job = payload()
+    del job["retry"]
+    assert type(judge(dict(job), cls=worker(retry=0))) is Bury
+    assert type(judge(dict(job), cls=worker(retry=False))) is Drop
+    assert type(judge(payload(retry_count=1), max_retries=2)) is Bury
+    assert type(judge(payload(retry_count=1), max_retries=3)) is Retry
+
+
+@pytest.mark.parametrize(
+    ("failed_at", "kind"),
+    [
+        (NOW - 59, Retry),
+        (int((NOW - 59) * 1000), Retry),
+        (NOW - 61, Bury),
+        (int((NOW - 61) * 1000), Bury),
+        ("nan", Retry),
+    ],
+)
+def test_retry_for_counts_from_the_first_failure_and_replaces_the_count(failed_at, kind):
+    assert type(judge(payload(retry_for=60, retry_count=3, retry=25, failed_at=failed_at))) is kind
+
+
+def test_retry_for_goes_on_beyond_the_count():
+    assert type(judge(payload(retry_for=60, retry=0))) is Retry
+
+
+def test_retries_go_to_the_retry_queue():
+    assert judge(payload(retry_queue="slow")).payload["queue"] == "slow"
+    assert judge(payload(retry_queue=7)).payload["queue"] == "default"
+
+
+def test_dead_false_drops_what_others_bury():
+    assert type(judge(payload(retry=0, dead=False))) is Drop
+    assert type(judge(payload(retry=0, dead=True))) is Bury
+
+
+@pytest.mark.parametrize("job", [payload(), payload(retry=25, retry_for=10)])
+def test_a_business_error_is_not_retried(job):
+    assert type(judge(job, BusinessError("closed"))) is Bury
+    assert type(judge({**job, "dead": False}, BusinessError("closed"))) is Drop
+    assert type(judge({**job, "retry": False}, BusinessError("closed"))) is Drop
+
+
+@pytest.mark.parametrize(
+    ("answer", "delay"),
+    [
+        (7, 7.0),
+        (2.5, 2.5),
+        (timedelta(minutes=2), 120.0),
+        (lambda count, error: 100 + count if str(error) == "no" else 0, 102.0),
+        (0, 31.0),
+        (-3, 31.0),
+        (None, 31.0),
+        (True, 31.0),
+        ("default", 31.0),
+        (float("nan"), 31.0),
+        (float("inf"), 31.0),
+    ],
+)
+def test_the_class_may_choose_the_delay(answer, delay):
+    assert judge(payload(retry_count=1, failed_at=STARTED), cls=worker(answer)).delay_s == delay
+
+
+def test_a_chosen_delay_is_jittered_too():
+    assert judge(payload(retry_count=1), cls=worker(100), draw=0.5).delay_s == 115.0
+
+
+def test_the_class_may_discard_or_kill():
+    assert type(judge(payload(), cls=worker("discard"))) is Drop
+    assert type(judge(payload(), cls=worker("kill"))) is Bury
+
+
+def test_an_error_of_the_hook_is_the_callers_to_catch():
+    with pytest.raises(LookupError):
+        judge(payload(), cls=worker(LookupError("hook")))
+
+
+@pytest.mark.parametrize(("wanted", "lines"), [(True, 2), (1, 1), (0, 0), (False, 0), (None, 0), (-1, 0)])
+def test_backtraces_are_kept_when_asked_for_innermost_first(wanted, lines):
+    verdict = judge(payload(backtrace=wanted))
+    packed = verdict.payload.get("error_backtrace")
+    assert (packed is not None) == (lines > 0)
+    if packed:
+        found = json.loads(zlib.decompress(base64.b64decode(packed, validate=True)))
+        assert all("test_retry.py" in line for line in found)
+        assert found[0].endswith(":in `raised'")
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise KeyboardInterrupt
+
+
+class Numeric(Exception):
+    def __str__(self):
+        return 5  # noqa: PLE0307 - on purpose
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "message"),
+    [
+        (ValueError("x" * 1_000_000), "ValueError", "x" * 10_000),
+        (ValueError("a\ud800"), "ValueError", "a?"),
+        (Mute(), f"{__name__}.Mute", "<its message cannot be read: __str__ raised KeyboardInterrupt>"),
+        (Numeric(), f"{__name__}.Numeric", "<its message cannot be read: __str__ raised TypeError>"),
+        (SystemExit(3), "SystemExit", "3"),
+        (json.JSONDecodeError("bad", "", 0), "json.decoder.JSONDecodeError", "bad: line 1 column 1 (char 0)"),
+    ],
+    ids=["long", "surrogate", "mute", "numeric", "exit", "module"],
+)
+def test_errors_are_shown_whatever_they_are(error, name, message):
+    assert (error_class(error), error_message(error)) == (name, message)
+    dumps(judge(payload(), error).payload)
+
+
+@pytest.mark.parametrize(
+    "field", ["retry_count", "failed_at", "retry_for", "retry", "backtrace", "dead", "retry_queue"]
+)
+@pytest.mark.parametrize("value", [None, "x", [], {}, True, -1, 10**400, 1e308, "nan"], ids=repr)
+def test_no_payload_is_too_odd_to_be_judged(field, value):
+    """What a payload holds may be anybody's; a failure path that fails loses the job."""
+    for more in ({}, {"retry_for": 10**9, "failed_at": NOW, "retry_count": 3}):
+        verdict = judge(payload(**{**more, field: value}))
+        if isinstance(verdict, Retry):
+            assert 0 < verdict.delay_s < 1e12

@@ -1,0 +1,236 @@
+import json
+import time
+
+import pytest
+
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
+from framework.errors import BusinessError, PayloadError
+from framework.finish.handlers import Handlers
+from framework.finish.outcome import Discarded, Failed, Interrupted, Postponed, Succeeded, Unreadable
+from framework.finish.retry import RetryPolicy
+from framework.finish.settle import DeadSetLimits, Settler
+from framework.wire import keys
+from framework.wire.json import dumps
+from tests.harness import IDENTITY, encoded, full_memory, hold
+
+WORKING = keys.working(IDENTITY)
+ERROR = Failed(ValueError("no"))
+LIMITS = DeadSetLimits()
+
+
+class Bench:
+    """A settler on a real server; the fetcher's part is a list of what was finished."""
+
+    def __init__(self, redis, dead_set=LIMITS):
+        self.redis = redis
+        self.finished, self.died, self.reported, self.trimmed = [], [], [], []
+        handlers = Handlers(lambda what, error: self.reported.append((what, str(error))))
+        handlers.death.append(lambda job, error: self.died.append((job.jid, str(error))))
+        policy = RetryPolicy(draw=lambda: 0.0)
+        self.settler = Settler(redis, IDENTITY, self, handlers, policy, dead_set, self.trimmed.append)
+
+    def finish(self, unit, *, settled=False):
+        self.finished.append((unit, settled))
+
+    def go(self, outcome, worker=None, data=None, held=True, **fields):
+        unit = hold(self.redis, data or encoded(**fields))
+        if not held:
+            self.redis.delete(WORKING)
+        self.unit = unit
+        return self.settler.settle(unit, outcome, self.settler.judge(unit, worker, outcome))
+
+    def places(self):
+        """Where jobs are now: key -> payloads."""
+        found = {WORKING: self.redis.lrange(WORKING, 0, -1)}
+        found |= {key: self.redis.zrange(key, 0, -1) for key in (keys.RETRY, keys.SCHEDULE, keys.DEAD)}
+        return {key: jobs for key, jobs in found.items() if jobs}
+
+
+@pytest.fixture
+def bench(redis):
+    with registry.isolated():
+        yield Bench(redis)
+
+
+def worker(**body):
+    return type(
+        "Job",
+        (ApplicationWorker,),
+        {"feature_category": "not_owned", "wire_name": "Job", "perform": lambda self: None, **body},
+    )
+
+
+def hook(name, answer, calls):
+    def called(cls, *args):
+        calls.append((name, *args))
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    return {name: classmethod(called)}
+
+
+@pytest.mark.parametrize("outcome", [Succeeded(), Discarded("enough")])
+def test_what_is_done_is_left_to_the_acknowledgement(bench, outcome):
+    assert bench.go(outcome).fate == "acknowledged"
+    assert bench.finished == [(bench.unit, False)]
+    assert bench.places() == {WORKING: [bench.unit.data]}
+
+
+def test_a_failure_moves_to_the_retry_set_due_by_the_servers_clock(bench, redis):
+    settled = bench.go(ERROR, bid="x")
+    assert (settled.fate, settled.delay_s) == ("retry", 15.0)
+    assert bench.finished == [(bench.unit, True)]
+    ((member, due),) = redis.zrange(keys.RETRY, 0, -1, withscores=True)
+    seconds, microseconds = redis.time()
+    assert 10 < due - (seconds + microseconds / 1e6) <= 15
+    stored = json.loads(member)
+    added = {"retry_count": 0, "error_class": "ValueError", "error_message": "no", "failed_at": stored["failed_at"]}
+    assert stored == {**json.loads(encoded(bid="x")), **added}
+    assert bench.places() == {keys.RETRY: [member]}
+    assert bench.died == []
+
+
+def test_a_retry_goes_back_to_the_queue_it_was_fetched_from(bench, redis):
+    """Sidekiq writes it; a payload of another producer may lack it, or name another."""
+    data = dumps({"class": "Job", "args": [], "jid": "j"})
+    bench.go(ERROR, data=data)
+    assert json.loads(redis.zrange(keys.RETRY, 0, -1)[0])["queue"] == "default"
+
+
+def test_the_last_failure_buries_and_tells_hook_then_death_handlers(bench, redis):
+    calls = []
+    assert bench.go(ERROR, worker(**hook("retries_exhausted", None, calls)), retry=0).fate == "dead"
+    ((_, job, error),) = calls
+    assert (job.jid, error) == ("ab" * 12, ERROR.error)
+    assert bench.died == [("ab" * 12, "no")]
+    ((member, at),) = redis.zrange(keys.DEAD, 0, -1, withscores=True)
+    assert bench.places() == {keys.DEAD: [member]}
+    assert abs(at - redis.time()[0]) < 5
+    assert json.loads(member)["error_class"] == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [({"retry": 0}, True), ({"retry": 0, "dead": False}, True), ({"retry": False}, False), ({}, False)],
+    ids=["exhausted", "exhausted, not kept", "retry false", "retried"],
+)
+def test_the_hook_is_asked_only_when_retries_are_used_up(bench, fields, told):
+    calls = []
+    bench.go(ERROR, worker(**hook("retries_exhausted", None, calls)), **fields)
+    assert bool(calls) == told
+
+
+@pytest.mark.parametrize("fields", [{"retry": False}, {"retry": 0, "dead": False}])
+def test_what_is_dropped_is_acknowledged_and_its_death_told(bench, fields):
+    assert bench.go(ERROR, **fields).fate == "dropped"
+    assert bench.finished == [(bench.unit, False)]
+    assert bench.died == [("ab" * 12, "no")]
+    assert list(bench.places()) == [WORKING]
+
+
+def test_the_hook_may_keep_a_job_out_of_the_dead_set(bench):
+    assert bench.go(ERROR, worker(**hook("retries_exhausted", "discard", [])), retry=0).fate == "dropped"
+    assert list(bench.places()) == [WORKING]
+    assert len(bench.died) == 1
+
+
+@pytest.mark.parametrize("error", [LookupError("hook"), SystemExit("hook")])
+def test_a_hook_that_raises_is_reported_and_changes_nothing(bench, error):
+    assert bench.go(ERROR, worker(**hook("retries_exhausted", error, [])), retry=0).fate == "dead"
+    assert bench.reported == [("retries_exhausted", "hook")]
+
+
+@pytest.mark.parametrize("error", [LookupError("hook"), SystemExit("hook")])
+def test_a_retry_in_that_raises_costs_its_advice_only(bench, error):
+    settled = bench.go(ERROR, worker(**hook("retry_in", error, [])), retry_count=1)
+    assert (settled.fate, settled.delay_s) == ("retry", 31.0)
+    assert settled.payload["retry_count"] == 2
+    assert bench.reported == [("retry_in", "hook")]
+
+
+def test_retry_in_may_end_it(bench):
+    calls = []
+    discarding = worker(**hook("retry_in", "discard", calls), **hook("retries_exhausted", None, calls))
+    assert bench.go(ERROR, discarding).fate == "dropped"
+    assert [call[0] for call in calls] == ["retry_in"]  # Sidekiq: a discarded job is told to death handlers only
+    assert len(bench.died) == 1
+    assert bench.go(ERROR, worker(**hook("retry_in", "kill", calls))).fate == "dead"
+
+
+def test_a_business_error_is_buried_at_once(bench):
+    calls = []
+    assert bench.go(Failed(BusinessError("closed")), worker(**hook("retries_exhausted", None, calls))).fate == "dead"
+    assert len(calls) == 1
+    assert json.loads(bench.places()[keys.DEAD][0])["error_message"] == "closed"
+
+
+def test_run_later_keeps_the_payloads_bytes(bench, redis):
+    settled = bench.go(Postponed(60.0, "busy"), retry_count=3)
+    assert (settled.fate, settled.delay_s) == ("scheduled", 60.0)
+    ((member, due),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
+    assert member == bench.unit.data
+    assert 55 < due - redis.time()[0] <= 61
+    assert bench.places() == {keys.SCHEDULE: [member]}
+
+
+@pytest.mark.parametrize("data", [b"{not json \xff\x00", b"", b'{"class":"A"}'])
+def test_what_cannot_be_read_is_buried_byte_for_byte(bench, data):
+    unit = hold(bench.redis, data)
+    assert bench.settler.settle(unit, Unreadable(PayloadError("x")), None).fate == "dead"
+    assert bench.places() == {keys.DEAD: [data]}
+
+
+def test_a_number_json_cannot_write_keeps_its_bytes_in_the_dead_set(bench):
+    data = b'{"class":"Job","args":[1e999],"queue":"default","jid":"j"}'
+    assert bench.go(ERROR, data=data).fate == "dead"
+    assert bench.places() == {keys.DEAD: [data]}
+
+
+def test_an_interrupted_job_stays_in_custody(bench):
+    assert bench.go(Interrupted()).fate == "interrupted"
+    assert bench.finished == []
+    assert bench.places() == {WORKING: [bench.unit.data]}
+
+
+@pytest.mark.parametrize("outcome", [ERROR, Postponed(5, "")])
+@pytest.mark.parametrize("fields", [{}, {"retry": 0}])
+def test_what_somebody_else_has_taken_over_is_not_written(bench, outcome, fields):
+    assert bench.go(outcome, held=False, **fields).fate == "fenced"
+    assert bench.places() == {}
+    assert bench.died == []
+    assert bench.finished == [(bench.unit, True)]
+
+
+def test_the_dead_set_keeps_9999_and_drops_the_oldest(redis):
+    with registry.isolated():
+        bench = Bench(redis)
+        pipeline = redis.pipeline()
+        for number in range(9_999):
+            pipeline.zadd(keys.DEAD, {f"old-{number}": time.time() - 1000 + number / 1000})
+        pipeline.execute()
+        bench.go(ERROR, retry=0)
+        assert redis.zcard(keys.DEAD) == 9_999
+        assert redis.zscore(keys.DEAD, "old-0") is None
+        assert redis.zscore(keys.DEAD, "old-1")
+        assert bench.trimmed == [1]
+
+
+def test_the_dead_set_forgets_what_is_too_old(redis):
+    with registry.isolated():
+        bench = Bench(redis, DeadSetLimits(timeout_s=100))
+        redis.zadd(keys.DEAD, {"older": time.time() - 200, "younger": time.time() - 20})
+        bench.go(ERROR, retry=0)
+        assert redis.zscore(keys.DEAD, "older") is None
+        assert redis.zscore(keys.DEAD, "younger")
+        assert bench.trimmed == [1]
+
+
+@pytest.mark.parametrize(("fields", "fate"), [({}, "retry"), ({"retry": 0}, "dead")])
+def test_failures_are_kept_at_maxmemory(bench, redis, fields, fate):
+    unit = hold(redis, encoded(**fields))
+    with full_memory(redis):
+        verdict = bench.settler.judge(unit, None, ERROR)
+        assert bench.settler.settle(unit, ERROR, verdict).fate == fate
+    assert WORKING not in bench.places()

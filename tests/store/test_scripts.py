@@ -1,0 +1,199 @@
+"""Each Lua script on each server: what it moves, what it answers, what it refuses, and that it goes on at maxmemory."""
+
+import hashlib
+from contextlib import nullcontext
+
+import pytest
+
+from framework.store import script
+from framework.store.script import BEAT, BURY, DUE, FETCH, FORGET, POSTPONE, PROMOTE, RECLAIM, REQUEUE
+from tests.harness import full_memory
+
+LEASE, WORKING, QUEUE, OTHER, QUEUES, SET, DEAD, REGISTRY = (
+    "lease",
+    "working",
+    "queue:q",
+    "queue:r",
+    "queues",
+    "zset",
+    "dead",
+    "reg",
+)
+ODD = b"\x00\xff\r\n{not json} \xe4"
+"""Payloads are opaque bytes."""
+
+
+@pytest.fixture
+def redis(each_redis):
+    each_redis.set(LEASE, "1", px=60_000)
+    return each_redis
+
+
+@pytest.fixture(params=["room", "full"])
+def memory(redis, request):
+    """Scripts that give jobs back or take them must work on a full server too. Entered by the test once its data is in."""
+    return (lambda: full_memory(redis)) if request.param == "full" else nullcontext
+
+
+def listed(redis, key):
+    return redis.lrange(key, 0, -1)
+
+
+def now(redis):
+    seconds, microseconds = redis.time()
+    return seconds + microseconds / 1e6
+
+
+def test_every_file_has_a_script_and_a_header():
+    made = {one.name for one in vars(script).values() if isinstance(one, script.Script)}
+    folder = script.files("framework.store").joinpath("scripts")
+    assert {one.name for one in folder.iterdir()} == {f"{name}.lua" for name in made}
+    for name in made:
+        source = folder.joinpath(f"{name}.lua").read_text()
+        assert all(f"-- {word}" in source for word in ("KEYS", "ARGV", "RETURN", "COST", "CRASH")), name
+
+
+def test_a_server_that_forgot_the_script_is_sent_it_whole(redis):
+    redis.script_flush()
+    assert BEAT(redis, [LEASE, REGISTRY], ["me", 1000]) == 1
+    assert redis.script_exists(hashlib.sha1(BEAT.source, usedforsecurity=False).hexdigest()) == [True]
+
+
+def test_fetch_takes_the_oldest_in_queue_order(redis, memory):
+    redis.lpush(QUEUE, "q1", ODD, "q3")
+    redis.lpush(OTHER, "r1", "r2")
+    with memory():
+        assert FETCH(redis, [LEASE, WORKING, OTHER, "queue:none", QUEUE], [5000, 4, 0]) == [
+            1,
+            [],
+            1,
+            [b"r1", b"r2"],
+            3,
+            [b"q1", ODD],
+        ]
+    assert listed(redis, QUEUE) == [b"q3"]
+    assert listed(redis, WORKING) == [ODD, b"q1", b"r2", b"r1"]
+    assert 0 < redis.pttl(LEASE) <= 5000
+
+
+def test_fetch_acknowledges_and_names_what_was_not_ours(redis, memory):
+    redis.lpush(WORKING, "a", ODD, "b", "b")
+    redis.lpush(QUEUE, "new")
+    with memory():
+        assert FETCH(redis, [LEASE, WORKING, QUEUE], [5000, 0, 4, ODD, "gone", "b", ODD]) == [1, [2, 4]]
+    assert sorted(listed(redis, WORKING)) == [b"a", b"b"]  # one of two equal ones
+    assert listed(redis, QUEUE) == [b"new"]
+
+
+def test_without_a_lease_fetch_acknowledges_but_takes_nothing(redis, memory):
+    redis.delete(LEASE)
+    redis.lpush(WORKING, "a")
+    redis.lpush(QUEUE, "new")
+    with memory():
+        assert FETCH(redis, [LEASE, WORKING, QUEUE], [5000, 5, 1, "a"]) == [0, []]
+    assert (listed(redis, WORKING), listed(redis, QUEUE)) == ([], [b"new"])
+    assert not redis.exists(LEASE)
+
+
+def test_postpone_moves_by_the_servers_clock_and_only_what_is_ours(redis, memory):
+    redis.lpush(WORKING, ODD, "a")
+    with memory():
+        assert POSTPONE(redis, [WORKING, SET], [ODD, b"new" + ODD, "60.5"]) == 1
+        assert POSTPONE(redis, [WORKING, SET], [ODD, "again", "60.5"]) == 0
+    assert listed(redis, WORKING) == [b"a"]
+    ((member, due),) = redis.zrange(SET, 0, -1, withscores=True)
+    assert member == b"new" + ODD
+    assert 50 < due - now(redis) <= 60.5
+
+
+def test_bury_moves_once_and_trims_both_ways(redis, memory):
+    redis.lpush(WORKING, ODD, "a")
+    stamp = now(redis)
+    redis.zadd(DEAD, {"ancient": stamp - 500, "old": stamp - 50, "young": stamp - 5})
+    with memory():
+        assert BURY(redis, [WORKING, DEAD], [ODD, ODD, 3, 100]) == 2
+        assert BURY(redis, [WORKING, DEAD], [ODD, "again", 3, 100]) == -1
+        assert BURY(redis, [WORKING, DEAD], ["a", "a", 10, 100]) == 0
+    assert redis.zrange(DEAD, 0, -1) == [b"young", ODD, b"a"]
+    assert redis.llen(WORKING) == 0
+
+
+def test_due_reads_what_is_due_earliest_first_and_moves_nothing(redis, memory):
+    stamp = now(redis)
+    redis.zadd(SET, {"late": stamp - 1, ODD: stamp - 9, "mid": stamp - 5, "future": stamp + 100})
+    redis.zadd(DEAD, {"x": stamp - 1})
+    with memory():
+        assert DUE(redis, [SET, "none", DEAD], [2]) == [[ODD, b"mid"], [], [b"x"]]
+    assert redis.zcard(SET) == 4
+
+
+def test_promote_moves_whoever_comes_first(redis, memory):
+    redis.zadd(SET, {"a": 1, ODD: 2, "broken": 3})
+    move = [3, "a", ODD, "broken", "A", b"B" + ODD, "broken", "q", "r", ""]
+    with memory():
+        assert PROMOTE(redis, [SET, QUEUES, QUEUE, OTHER, DEAD], move) == 3
+        assert PROMOTE(redis, [SET, QUEUES, QUEUE, OTHER, DEAD], move) == 0
+    assert (listed(redis, QUEUE), listed(redis, OTHER)) == ([b"A"], [b"B" + ODD])
+    assert redis.zrange(DEAD, 0, -1) == [b"broken"]
+    assert redis.smembers(QUEUES) == {b"q", b"r"}
+    assert redis.zcard(SET) == 0
+
+
+def test_promoted_jobs_stand_behind_those_that_wait(redis):
+    redis.lpush(QUEUE, "waiting")
+    redis.zadd(SET, {"a": 1, "b": 2})
+    PROMOTE(redis, [SET, QUEUES, QUEUE, QUEUE], [2, "a", "b", "a", "b", "q", "q"])
+    assert listed(redis, QUEUE) == [b"b", b"a", b"waiting"]
+
+
+def test_requeue_gives_back_to_the_right_end_and_only_what_is_ours(redis, memory):
+    redis.lpush(WORKING, "oldest", ODD, "theirs")
+    redis.lpush(QUEUE, "waiting")
+    arguments = [3, ODD, "gone", "oldest", b"new" + ODD, "gone", "oldest", "q", "q", "q"]
+    with memory():
+        assert REQUEUE(redis, [WORKING, QUEUES, QUEUE, QUEUE, QUEUE], arguments) == 2
+        assert REQUEUE(redis, [WORKING, QUEUES, QUEUE, QUEUE, QUEUE], arguments) == 0
+    assert listed(redis, QUEUE) == [b"waiting", b"new" + ODD, b"oldest"]  # the oldest is next
+    assert listed(redis, WORKING) == [b"theirs"]
+    assert redis.smembers(QUEUES) == {b"q"}
+
+
+@pytest.mark.parametrize(("kind", "key"), [("queue", QUEUE), ("set", SET)])
+def test_reclaim_takes_from_the_dead_only_and_once(redis, memory, kind, key):
+    redis.lpush(WORKING, ODD, "a")
+    arguments = [ODD, b"new" + ODD, kind, "q"]
+    assert RECLAIM(redis, [LEASE, WORKING, key, QUEUES], arguments) == -1
+    assert redis.llen(WORKING) == 2
+    redis.delete(LEASE)
+    with memory():
+        assert RECLAIM(redis, [LEASE, WORKING, key, QUEUES], arguments) == 1
+        assert RECLAIM(redis, [LEASE, WORKING, key, QUEUES], arguments) == 0
+    assert listed(redis, WORKING) == [b"a"]
+    found = listed(redis, key) if kind == "queue" else redis.zrange(key, 0, -1)
+    assert found == [b"new" + ODD]
+    assert redis.smembers(QUEUES) == ({b"q"} if kind == "queue" else set())
+
+
+def test_beat_renews_tells_of_a_gap_and_registers(redis, memory):
+    redis.delete(LEASE)
+    with memory():
+        assert BEAT(redis, [LEASE, REGISTRY], ["me", 5000]) == 0
+        assert BEAT(redis, [LEASE, REGISTRY], ["me", 9000]) == 1
+    assert 5000 < redis.pttl(LEASE) <= 9000
+    assert abs(redis.zscore(REGISTRY, "me") - now(redis)) < 5
+
+
+def test_forget_strikes_only_the_long_dead_with_nothing_left(redis):
+    redis.zadd(REGISTRY, {"me": now(redis) - 100})
+    call = [LEASE, WORKING, REGISTRY], ["me", 50]
+    assert FORGET(redis, *call) == 0  # it lives
+    redis.delete(LEASE)
+    redis.lpush(WORKING, ODD)
+    assert FORGET(redis, *call) == 0  # it holds jobs
+    redis.delete(WORKING)
+    redis.zadd(REGISTRY, {"me": now(redis) - 10})
+    assert FORGET(redis, *call) == 0  # a parked call may be alive
+    redis.zadd(REGISTRY, {"me": now(redis) - 100})
+    assert FORGET(redis, *call) == 1
+    assert FORGET(redis, *call) == 0
+    assert redis.zcard(REGISTRY) == 0
