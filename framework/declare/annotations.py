@@ -15,11 +15,10 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
-    is_typeddict,
 )
 
 from pydantic import JsonValue
-from typing_extensions import ReadOnly, TypeAliasType
+from typing_extensions import ReadOnly, TypeAliasType, is_typeddict
 
 from framework.declare.values import Invalid
 from framework.settings.shapes import is_class

@@ -6,18 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
-from pydantic_core import SchemaError
+from pydantic import ValidationError
 
+from framework.declare.adapter import Validate, compile_list, compile_tuple
 from framework.declare.annotations import check_carriable, read_hints
 from framework.declare.exact_json import InexactError, check_exact
 from framework.declare.values import Invalid
 from framework.errors import ArgumentsError, DeclarationError
 from framework.settings.suggest import did_you_mean
-
-Validate = Callable[[Any], object]
-_CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +132,8 @@ def build_signature(worker: str, perform: Callable[..., Any]) -> JobSignature:
         positional_only=sum(parameter.kind is inspect.Parameter.POSITIONAL_ONLY for parameter in positions),
         rest=rest.name if rest else None,
         defaults=defaults,
-        validate=_compile(worker, [hints[name] for name in names]),
-        validate_rest=_compile_rest(worker, hints[rest.name]) if rest else None,
+        validate=compile_tuple(worker, [hints[name] for name in names]),
+        validate_rest=compile_list(worker, hints[rest.name]) if rest else None,
     )
 
 
@@ -178,7 +174,7 @@ def _check_defaults(worker: str, names: tuple[str, ...], defaults: tuple[Any, ..
     for name, default in zip(names, defaults, strict=True):
         try:
             check_exact(default)
-            validate = _compile(worker, [hints[name]])
+            validate = compile_tuple(worker, [hints[name]])
             if validate is not None:
                 validate((default,))
         except (InexactError, ValidationError) as error:
@@ -189,30 +185,3 @@ def _check_defaults(worker: str, names: tuple[str, ...], defaults: tuple[Any, ..
 
 def _show(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
-
-
-def _compile(worker: str, annotations: list[Any]) -> Validate | None:
-    if all(annotation is Any or annotation is object for annotation in annotations):
-        return None
-    return _adapter(worker, tuple.__class_getitem__(tuple(annotations)))
-
-
-def _compile_rest(worker: str, annotation: Any) -> Validate | None:
-    # Apart from the positions: pydantic builds a wrong schema for tuple[int, *tuple[str, ...]] (2.14).
-    return None if annotation is Any or annotation is object else _adapter(worker, list.__class_getitem__(annotation))
-
-
-def _adapter(worker: str, shape: Any) -> Validate:
-    try:
-        adapter: TypeAdapter[Any] = TypeAdapter(shape, config=_CONFIG)
-    except (PydanticSchemaGenerationError, PydanticUserError, SchemaError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise DeclarationError(
-            worker, f"perform's annotations cannot be checked: {reason}", attribute="perform"
-        ) from error
-    validator = adapter.validator
-
-    def validate(value: Any) -> object:
-        return validator.validate_python(value, strict=True)
-
-    return validate

@@ -1,0 +1,76 @@
+"""One strict pydantic validator for the positions of ``perform``; its output is never used, the originals travel."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import SchemaError, SchemaValidator
+
+from framework.errors import DeclarationError
+from framework.settings.shapes import is_list, is_mapping
+
+Validate: TypeAlias = Callable[[Any], object]
+"""Raises pydantic's ValidationError for a value that does not fit."""
+
+
+def compile_tuple(worker: str, annotations: Sequence[Any]) -> Validate | None:
+    """A validator for one value per annotation, None when everything fits. Raises DeclarationError."""
+    if all(annotation is Any or annotation is object for annotation in annotations):
+        return None
+    return _compile(worker, tuple.__class_getitem__(tuple(annotations)))
+
+
+def compile_list(worker: str, annotation: Any) -> Validate | None:
+    """A validator for the values of ``*args``, None when everything fits. Raises DeclarationError.
+
+    Apart from the positions: pydantic builds a wrong schema for ``tuple[int, *tuple[str, ...]]`` (2.14).
+    """
+    if annotation is Any or annotation is object:
+        return None
+    return _compile(worker, list.__class_getitem__(annotation))
+
+
+def _compile(worker: str, shape: Any) -> Validate:
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(shape)
+        schema: Any = adapter.core_schema
+        validator = SchemaValidator(_exact_literals(schema)) if _has_numbers(schema) else adapter.validator
+    except (PydanticSchemaGenerationError, PydanticUserError, SchemaError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        message = f"perform's annotations cannot be checked: {reason}"
+        raise DeclarationError(worker, message, attribute="perform") from error
+
+    def validate(value: Any) -> object:
+        return validator.validate_python(value, strict=True)
+
+    return validate
+
+
+def _has_numbers(schema: Any) -> bool:
+    """Does a Literal in the schema hold anything but text?"""
+    if is_list(schema):
+        return any(map(_has_numbers, schema))
+    if not is_mapping(schema):
+        return False
+    if schema.get("type") == "literal":
+        return not all(type(member) is str for member in schema["expected"])
+    return any(map(_has_numbers, schema.values()))
+
+
+def _exact_literals(schema: Any) -> Any:
+    """The schema with its Literals comparing types too: pydantic takes True and 1.0 for ``Literal[1]`` even when strict."""
+    if is_list(schema):
+        return [_exact_literals(part) for part in schema]
+    if not is_mapping(schema):
+        return schema
+    if schema.get("type") != "literal":
+        return {key: _exact_literals(part) for key, part in schema.items()}
+    expected: list[Any] = schema["expected"]
+
+    def compare(value: Any) -> Any:
+        if any(type(value) is type(member) and value == member for member in expected):
+            return value
+        raise ValueError(f"input should be {' or '.join(map(repr, expected))}")
+
+    return {"type": "function-plain", "function": {"type": "no-info", "function": compare}}

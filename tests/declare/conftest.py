@@ -1,0 +1,46 @@
+"""Workers made by a test are known to that test only, and push into a list."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from framework.declare import port, registry
+from framework.declare.declaration import Declaration
+from framework.declare.request import BulkRequest, PushRequest, Route
+
+
+class Recorder:
+    """Stands behind the port and keeps what came through it."""
+
+    def __init__(self) -> None:
+        self.pushed: list[PushRequest] = []
+        self.bulks: list[BulkRequest] = []
+        self.inline: list[tuple[type[Any], PushRequest]] = []
+
+    def push(self, request: PushRequest) -> str | None:
+        self.pushed.append(request)
+        return f"jid{len(self.pushed)}"
+
+    def push_bulk(self, request: BulkRequest) -> list[str | None]:
+        self.bulks.append(request)
+        return [f"jid{index}" for index in range(len(request.args))]
+
+    def perform_inline(self, worker: type[Any], request: PushRequest) -> None:
+        self.inline.append((worker, request))
+
+    def route(self, declaration: Declaration) -> Route:
+        return Route(declaration.generated_queue, "main", None)
+
+
+@pytest.fixture(autouse=True)
+def _own_registry() -> Iterator[None]:
+    with registry.isolated():
+        yield
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    recorder = Recorder()
+    with port.replaced(recorder):
+        yield recorder

@@ -1,0 +1,259 @@
+"""Binding and checking arguments against ``perform``."""
+
+import copy
+import datetime
+import decimal
+import enum
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, NewType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, JsonValue
+from pydantic_core import from_json, to_json
+from typing_extensions import TypedDict
+
+from framework.declare.signature import JobSignature, build_signature
+from framework.errors import ArgumentsError, DeclarationError
+
+ProjectId = NewType("ProjectId", int)
+
+
+class Options(TypedDict, total=False):
+    depth: int
+    tags: list[str]
+
+
+class Pair(NamedTuple):
+    left: int
+    right: int
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Model(BaseModel):
+    name: str
+
+
+class Recursive(TypedDict):
+    children: "list[Recursive]"
+
+
+def signature_of(perform: Any) -> JobSignature:
+    return build_signature("tests.W", perform)
+
+
+def three(self: Any, project_id: int, mode: str = "full", scores: list[float] | None = None) -> None: ...
+
+
+def rest(self: Any, first: int, *ids: int) -> None: ...
+
+
+def test_keywords_become_positions_and_holes_take_the_default():
+    signature = signature_of(three)
+    assert signature.bind((1, "fast"), {}) == [1, "fast"]
+    assert signature.bind((), {"mode": "fast", "project_id": 1}) == [1, "fast"]
+    assert signature.bind((1,), {"scores": [1.0]}) == [1, "full", [1.0]]
+    assert signature.bind((1,), {}) == [1]
+
+
+def test_a_default_that_fills_a_hole_is_a_copy():
+    def perform(self: Any, tags: list[str] = ["a"], mode: str = "x") -> None: ...  # noqa: B006 - the case
+
+    signature = signature_of(perform)
+    first = signature.bind((), {"mode": "y"})
+    first[0].append("b")
+    assert signature.bind((), {"mode": "y"}) == [["a"], "y"]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "argument", "words"),
+    [
+        ((), {}, "project_id", "is missing"),
+        ((), {"mode": "x"}, "project_id", "is missing"),
+        ((1, "a", None, 4), {}, None, "takes 3 arguments, 4 were given"),
+        ((1,), {"modee": "x"}, "modee", "did you mean 'mode'"),
+        ((1,), {"project_id": 2}, "project_id", "given twice"),
+    ],
+)
+def test_calls_that_do_not_bind(args: tuple[Any, ...], kwargs: dict[str, Any], argument: str | None, words: str):
+    with pytest.raises(ArgumentsError, match=words) as caught:
+        signature_of(three).bind(args, kwargs)
+    assert caught.value.worker == "tests.W"
+    assert caught.value.argument == argument
+
+
+def test_positional_only_parameters_are_not_named():
+    def perform(self: Any, a: int, /, b: int) -> None: ...
+
+    assert signature_of(perform).bind((1,), {"b": 2}) == [1, 2]
+    with pytest.raises(ArgumentsError, match="positional-only"):
+        signature_of(perform).bind((), {"a": 1, "b": 2})
+
+
+@pytest.mark.parametrize("args", [[1], [1, "x"], [1, "x", None], [1, "x", [1, 2.5]], [-(10**30)]])
+def test_fitting_arguments_pass(args: list[Any]):
+    kept = copy.deepcopy(args)
+    signature_of(three).check(args)
+    assert args == kept
+
+
+@pytest.mark.parametrize(
+    ("args", "argument", "words"),
+    [
+        (["1"], "project_id", "valid integer, got str"),
+        ([True], "project_id", "got bool"),
+        ([1.0], "project_id", "got float"),
+        ([None], "project_id", "got NoneType"),
+        ([1, 2], "mode", "valid string"),
+        ([1, "x", [True]], "scores", r"\(at \[0\]\)"),
+        ([1, "x", (1.0,)], "scores", "tuple"),
+        ([1, "x", [float("nan")]], "scores", r"\(at \[0\]\) is nan"),
+        ([1, b"x"], "mode", "bytes"),
+        ([1, "\ud800"], "mode", "surrogate"),
+        ([1, datetime.datetime(2026, 1, 1)], "mode", "datetime"),  # noqa: DTZ001 - a naive one is what users pass
+        ([10**4000], "project_id", "4,000 digits"),
+        ([], "project_id", "is missing"),
+        ([1, "x", None, 4], None, "4 were given"),
+    ],
+)
+def test_arguments_that_do_not_fit(args: list[Any], argument: str | None, words: str):
+    with pytest.raises(ArgumentsError, match=words) as caught:
+        signature_of(three).check(args)
+    assert caught.value.argument == argument
+
+
+def test_the_value_of_an_argument_is_not_in_the_message():
+    with pytest.raises(ArgumentsError) as caught:
+        signature_of(three).check(["hunter2"])
+    assert "hunter2" not in str(caught.value)
+
+
+def test_variable_positions_are_checked_one_by_one():
+    signature = signature_of(rest)
+    signature.check([1])
+    signature.check([1, 2, 3])
+    assert signature.bind((1, 2, 3), {}) == [1, 2, 3]
+    with pytest.raises(ArgumentsError) as caught:
+        signature.check([1, 2, "3"])
+    assert caught.value.argument == "*ids[1]"
+
+
+def test_a_perform_without_annotations_is_checked_for_arity_and_json():
+    def perform(self, a, b=None): ...
+
+    signature = signature_of(perform)
+    signature.check([{"a": [1]}, "x"])
+    with pytest.raises(ArgumentsError, match="were given"):
+        signature.check([1, 2, 3])
+    with pytest.raises(ArgumentsError, match="object"):
+        signature.check([object()])
+
+
+def _with(annotation: Any, default: Any = ...) -> Any:
+    def perform(self: Any, value: Any) -> None: ...
+
+    perform.__annotations__["value"] = annotation
+    if default is not ...:
+        perform.__defaults__ = (default,)
+    return perform
+
+
+@pytest.mark.parametrize(
+    ("annotation", "good", "bad"),
+    [
+        (bool, True, 1),
+        (float, 1, True),
+        (int | bool, True, "x"),
+        (Literal["a", 1], 1, True),
+        (Annotated[int, Field(gt=0)], 1, 0),
+        (ProjectId, 1, "1"),
+        (dict[str, int], {"a": 1}, {"a": 1.5}),
+        (list[dict[str, bool]], [{"a": True}], [{"a": 1}]),
+        (Options, {"depth": 1}, {"depth": "x"}),
+        (Recursive, {"children": [{"children": []}]}, {"children": [1]}),
+        (JsonValue, [{"a": None}], (1,)),
+        (object, {"a": 1}, object()),
+        (int | None, None, "x"),
+    ],
+)
+def test_annotations_that_json_can_carry(annotation: Any, good: Any, bad: Any):
+    signature = signature_of(_with(annotation))
+    signature.check([good])
+    with pytest.raises(ArgumentsError):
+        signature.check([bad])
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        (datetime.datetime, "epoch seconds"),
+        (datetime.date | None, "ISO 8601"),
+        (decimal.Decimal, "a str"),
+        (tuple[int, int], "a list"),
+        (set[int], "a list"),
+        (list[set[int]], "a list"),
+        (bytes, "base64"),
+        (Path, "a str"),
+        (Pair, "pass an id"),
+        (Model, "pass an id"),
+        (Colour, r"Literal\[...\]"),
+        (Literal[Colour.RED], "str or int"),
+        (dict[int, str], "keys of a JSON object"),
+        (dict[str, datetime.date], "ISO 8601"),
+        (complex, "pass an id"),
+    ],
+)
+def test_annotations_that_json_cannot_carry(annotation: Any, words: str):
+    with pytest.raises(DeclarationError, match=words) as caught:
+        signature_of(_with(annotation))
+    assert caught.value.attribute == "perform"
+    assert "'value'" in str(caught.value)
+
+
+def test_an_annotation_that_cannot_be_read_is_refused():
+    with pytest.raises(DeclarationError, match="NoSuchName"):
+        signature_of(_with("NoSuchName"))
+
+
+@pytest.mark.parametrize(("annotation", "default"), [(str, None), (int, "x"), (Any, object()), (list[int], (1,))])
+def test_a_default_that_does_not_fit_is_refused(annotation: Any, default: Any):
+    with pytest.raises(DeclarationError, match="the default of perform's parameter 'value'"):
+        signature_of(_with(annotation, default))
+
+
+def test_parameters_that_cannot_travel_are_refused():
+    def keyword_only(self: Any, *, a: int) -> None: ...
+    def keywords(self: Any, **rest: int) -> None: ...
+    def no_self() -> None: ...
+
+    for perform, words in ((keyword_only, "'a: int' cannot travel"), (keywords, "cannot travel"), (no_self, "self")):
+        with pytest.raises(DeclarationError, match=words):
+            signature_of(perform)
+
+
+_VALUES = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.just("\ud83d"), st.binary(max_size=2)
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3), st.tuples(inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(_VALUES, max_size=4))
+def test_arguments_that_pass_arrive_as_they_were(args: list[Any]):
+    def perform(self, a=None, b=None, *more): ...
+
+    try:
+        signature_of(perform).check(args)
+    except ArgumentsError:
+        return
+    assert from_json(to_json(args), allow_inf_nan=False) == args
+    assert json.loads(json.dumps(args, allow_nan=False)) == args
