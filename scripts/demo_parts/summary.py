@@ -17,7 +17,8 @@ def print_summary(figures: Figures, *, restarts: int, extra_runs: int, places: S
     kinds = Counter(row.kind.replace("_", " ") for row in figures.refused)
     refused = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     pace = f"{totals.jobs_per_second:,.0f} jobs per second"
-    _heading(f"Done: {totals.files:,} files in {totals.span_s:.1f} s, {pace}.")
+    files = "1 file" if totals.files == 1 else f"{totals.files:,} files"
+    _heading(f"Done: {files} in {totals.span_s:.1f} s, {pace}.")
     _table(
         [
             ("files", f"{totals.files:,}", f"{totals.size / 1e6:,.1f} MB"),

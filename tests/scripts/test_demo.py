@@ -1,0 +1,249 @@
+"""scripts/demo, run for real: two stores, two worker processes, and nothing left of them however it ends."""
+
+import ast
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DEMO = ROOT / "scripts" / "demo"
+SAMPLES = ROOT / "workers" / "code_index" / "samples"
+SOURCE = (ROOT / "framework" / "declare" / "worker.py").read_text() * 6
+PATIENCE_S = 90.0
+
+pytestmark = pytest.mark.slow
+
+
+class Demo:
+    """The command with its own var directory; its processes are known by the name of that directory."""
+
+    def __init__(self, var: Path) -> None:
+        self.var = var
+        self.process: subprocess.Popen[str] | None = None
+        self.output: list[str] = []
+
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"FRAMEWORK_VAR_DIR": str(self.var), "PYTHONUNBUFFERED": "1"}
+
+    def run(self, *arguments: str | Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+        command = [python, str(DEMO), *map(str, arguments)]
+        return subprocess.run(
+            command, env=self.environment(), capture_output=True, text=True, timeout=PATIENCE_S, cwd="/", check=False
+        )
+
+    def start(self, *arguments: str | Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(DEMO), *map(str, arguments)],
+            env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def read_until(self, pattern: str) -> "re.Match[str]":
+        assert self.process is not None
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output.append(line)
+            if found := re.search(pattern, line):
+                return found
+        pytest.fail(f"{pattern!r} was never said:\n{''.join(self.output)}")
+
+    def finish(self) -> int:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        with self.process.stdout:
+            self.output.extend(self.process.stdout)
+        return self.process.wait(PATIENCE_S)
+
+    @property
+    def folder(self) -> Path:
+        (folder,) = (path for path in (self.var / "demo").iterdir() if path.is_dir())
+        return folder
+
+    def indexed(self) -> tuple[int, int | None]:
+        """How many files are done, and of how many."""
+        with closing(sqlite3.connect(f"file:{self.folder / 'code_index.sqlite3'}?mode=ro", uri=True)) as database:
+            (total,) = database.execute("SELECT files_total FROM code_index_runs").fetchone() or (None,)
+            (done,) = database.execute("SELECT count(*) FROM code_index_results").fetchone()
+        return done, total
+
+    def left(self) -> dict[int, str]:
+        """Processes that work in our var directory, by their environment or command line."""
+        mark, found = str(self.var).encode(), {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                command = (folder / "cmdline").read_bytes()
+                if int(folder.name) != os.getpid() and mark in (folder / "environ").read_bytes() + command:
+                    found[int(folder.name)] = command.replace(b"\0", b" ").decode(errors="replace")
+        return found
+
+
+@pytest.fixture
+def demo(short_path: Path) -> Iterator[Demo]:
+    made = Demo(short_path / "var")
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.process.kill()
+        made.process.wait()
+    if made.process is not None and made.process.stdout is not None:
+        made.process.stdout.close()
+    for pid in made.left():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Ten files, nine of them broken."""
+    tree = tmp_path / "small"
+    shutil.copytree(SAMPLES, tree)
+    (tree / "fine.py").write_text("class C:\n    def f(self):\n        return 1\n")
+    return tree
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> tuple[Path, int]:
+    """So many files that there is a middle to do something in."""
+    tree = tmp_path / "large"
+    tree.mkdir()
+    for number in range(500):
+        (tree / f"module_{number}.py").write_text(SOURCE)
+    return tree, 500
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never came true: {what}"
+        time.sleep(0.01)
+
+
+def test_a_small_tree_end_to_end(demo: Demo, small: Path) -> None:
+    done = demo.run(small)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Done: 10 files" in done.stdout
+    assert re.search(r"do not parse +9 ", done.stdout)
+    assert re.search(r"extra runs +0 ", done.stdout)
+    assert re.search(r"restarts +0 ", done.stdout)
+    assert done.stderr == ""
+    (report,) = (demo.folder / "reports").glob("*.html")
+    assert "10 files, 3 lines; 9 do not parse" in report.read_text()
+    for shard in ("main", "queues_shard_a"):
+        assert '"job_status":"done"' in (demo.folder / "log" / f"{shard}.log").read_text().replace(" ", "")
+    assert demo.left() == {}
+
+
+def test_a_second_run_is_clean_and_starts_from_the_system_python(demo: Demo, small: Path) -> None:
+    assert demo.run(small).returncode == 0
+    first = demo.folder
+    done = demo.run(small / "fine.py", python=str(getattr(sys, "_base_executable", sys.executable)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Done: 1 file in" in done.stdout
+    assert demo.folder != first
+    assert demo.left() == {}
+
+
+def test_on_a_terminal_there_is_a_live_display(demo: Demo, small: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, str(DEMO), str(small)],
+        env=demo.environment() | {"TERM": "xterm-256color"}, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    said = b""
+    while select.select([ours], [], [], PATIENCE_S)[0]:
+        try:
+            said += os.read(ours, 65536)
+        except OSError:  # Linux's way to say that the other side is closed
+            break
+    os.close(ours)
+    assert process.wait(PATIENCE_S) == 0, said
+    assert b"Scanning" in said
+    assert b"\x1b[?25l" in said  # the cursor is hidden while the bar is drawn
+    assert b"Done: 10 files" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
+def test_interrupted_in_the_middle(demo: Demo, large: tuple[Path, int], number: signal.Signals) -> None:
+    tree, _ = large
+    demo.start(tree)
+    demo.read_until(r"\d+ of 500 files")
+    assert demo.process is not None
+    assert len(demo.left()) >= 5  # the demo, two stores, two workers
+    if number is signal.SIGINT:
+        os.killpg(demo.process.pid, number)  # as a terminal does
+    else:
+        os.kill(demo.process.pid, number)
+    assert demo.finish() == 130
+    assert "Interrupted" in "".join(demo.output)
+    assert "Traceback" not in "".join(demo.output)
+    assert demo.left() == {}
+
+
+@pytest.mark.parametrize("shard", ["main", "queues_shard_a"])
+def test_a_worker_is_killed_in_the_middle(demo: Demo, large: tuple[Path, int], shard: str) -> None:
+    tree, count = large
+    demo.start(tree)
+    victim = int(demo.read_until(rf"Workers .*\b{shard} \(pid (\d+)\)")[1])
+    demo.read_until(rf"\d+ of {count} files")
+    eventually(lambda: demo.indexed()[0] > 0, "a file is done")
+    os.kill(victim, signal.SIGKILL)
+    done, total = demo.indexed()
+    assert total == count
+    assert 0 < done < count
+    assert demo.finish() == 0, "".join(demo.output)
+    output = "".join(demo.output)
+    assert f"(pid {victim}) was killed by signal 9" in output
+    assert f"Done: {count} files" in output
+    functions = sum(isinstance(node, ast.FunctionDef) for node in ast.walk(ast.parse(SOURCE)))
+    assert re.search(rf"functions +{functions * count:,}$", output, re.MULTILINE)
+    assert re.search(r"restarts +1 ", output)
+    with closing(sqlite3.connect(demo.folder / "code_index.sqlite3")) as database:
+        rows = database.execute(
+            "SELECT count(*), count(DISTINCT number), count(DISTINCT functions) FROM code_index_results"
+        )
+        assert rows.fetchone() == (count, count, 1)
+    assert demo.left() == {}
+
+
+def test_without_progress_it_gives_up_and_names_the_logs(demo: Demo, small: Path) -> None:
+    done = demo.run(small, "--patience", "0.001")
+    assert done.returncode == 1
+    assert "nothing has happened for 0.001 s" in done.stderr
+    for shard in ("main", "queues_shard_a"):
+        assert f"{shard}.log" in done.stderr
+    assert demo.left() == {}
+
+
+def test_a_missing_path_is_a_usage_error(demo: Demo, tmp_path: Path) -> None:
+    done = demo.run(tmp_path / "nowhere")
+    assert done.returncode == 2
+    assert "nowhere does not exist" in done.stderr
+    assert not demo.var.exists()
+
+
+def test_an_empty_folder(demo: Demo, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = demo.run(tmp_path / "empty")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Done: 0 files" in done.stdout
+
+
+def test_settings_of_another_installation_do_not_reach_it(
+    demo: Demo, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("FRAMEWORK_LOGGING__JOBS", "false")
+    done = demo.run(small)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"extra runs +0 ", done.stdout)

@@ -1,0 +1,176 @@
+"""The three jobs, with pushes recorded instead of sent: what they leave behind when they die and run again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework.declare import port
+from framework.declare.declaration import Declaration
+from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.errors import BusinessError, Discard, ShardUnavailableError
+from workers.code_index import index_file_worker
+from workers.code_index.build_report_worker import BuildReportWorker
+from workers.code_index.database import process_engine
+from workers.code_index.figures import figures_of_run
+from workers.code_index.index import this_process_index
+from workers.code_index.index_file_worker import IndexFileWorker
+from workers.code_index.scan_tree_worker import ScanTreeWorker
+
+RUN = "run-1"
+
+
+class Recorder:
+    """Stands behind ``declare``'s port; ``down`` makes every push fail as an unreachable Redis does."""
+
+    def __init__(self) -> None:
+        self.pushed: list[tuple[str, list[Any]]] = []
+        self.down = False
+
+    def _take(self, declaration: Declaration, args: list[Any]) -> str:
+        if self.down:
+            raise ShardUnavailableError("main", "down")
+        self.pushed.append((declaration.class_name, args))
+        return f"{len(self.pushed):024x}"
+
+    def push(self, request: PushRequest) -> str:
+        return self._take(request.declaration, request.args)
+
+    def push_bulk(self, request: BulkRequest) -> list[str | None]:
+        return [self._take(request.declaration, args) for args in request.args]
+
+    def route(self, declaration: Declaration) -> Route:
+        raise NotImplementedError
+
+    def perform_inline(self, worker: type[Any], request: PushRequest) -> None:
+        raise NotImplementedError
+
+    def take(self) -> list[tuple[str, list[Any]]]:
+        taken, self.pushed = self.pushed, []
+        return taken
+
+
+@pytest.fixture
+def pushes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    monkeypatch.setenv("FRAMEWORK_VAR_DIR", str(tmp_path / "var"))
+    monkeypatch.delenv("CODE_INDEX_DATABASE_URL", raising=False)
+    recorder = Recorder()
+    with port.replaced(recorder):
+        yield recorder
+    process_engine().dispose()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    root.mkdir()
+    (root / "good.py").write_text("def f():\n    return 1\n")
+    (root / "bad.py").write_text("def f(:\n")
+    return root
+
+
+def test_scan_index_report(pushes: Recorder, tree: Path, tmp_path: Path) -> None:
+    ScanTreeWorker().perform(RUN, [str(tree)])
+    assert pushes.take() == [("IndexFileWorker", [RUN, 1]), ("IndexFileWorker", [RUN, 2])]
+    IndexFileWorker().perform(RUN, 2)
+    assert pushes.take() == []
+    IndexFileWorker().perform(RUN, 1)
+    assert pushes.take() == [("BuildReportWorker", [RUN])]
+    BuildReportWorker().perform(RUN)
+    state = this_process_index().state(RUN)
+    assert state is not None
+    assert state.finished
+    assert state.report == str(tmp_path / "var" / "reports" / f"code-index-{RUN}.html")
+    page = Path(state.report).read_text()
+    assert "tree/<wbr>" in page
+    assert "good.<wbr>py" in page
+    totals = figures_of_run(process_engine(), RUN).totals
+    assert (totals.files, totals.refused, totals.functions) == (2, 1, 1)
+
+
+def test_a_kill_in_the_middle_of_the_fan_out(pushes: Recorder, tree: Path) -> None:
+    pushes.down = True
+    with pytest.raises(ShardUnavailableError):
+        ScanTreeWorker().perform(RUN, [str(tree)])
+    pushes.down = False
+    IndexFileWorker().perform(RUN, 1)  # one job had got out
+    (tree / "new.py").write_text("")  # the tree changed meanwhile: the run keeps its list
+    ScanTreeWorker().perform(RUN, [str(tree)])
+    assert pushes.take() == [("IndexFileWorker", [RUN, 2])]
+
+
+def test_a_kill_between_commit_and_push(pushes: Recorder, tree: Path) -> None:
+    ScanTreeWorker().perform(RUN, [str(tree)])
+    IndexFileWorker().perform(RUN, 1)
+    pushes.take()
+    pushes.down = True
+    with pytest.raises(ShardUnavailableError):
+        IndexFileWorker().perform(RUN, 2)
+    pushes.down = False
+    IndexFileWorker().perform(RUN, 2)
+    assert pushes.take() == [("BuildReportWorker", [RUN])]
+
+
+def test_a_scan_that_runs_again_after_the_last_file_asks_for_the_report(pushes: Recorder, tree: Path) -> None:
+    ScanTreeWorker().perform(RUN, [str(tree)])
+    IndexFileWorker().perform(RUN, 1)
+    IndexFileWorker().perform(RUN, 2)
+    BuildReportWorker().perform(RUN)
+    pushes.take()
+    ScanTreeWorker().perform(RUN, [str(tree)])
+    assert pushes.take() == []
+
+
+def test_an_empty_tree_has_a_report(pushes: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    ScanTreeWorker().perform(RUN, [str(tmp_path / "empty")])
+    assert pushes.take() == [("BuildReportWorker", [RUN])]
+    BuildReportWorker().perform(RUN)
+    state = this_process_index().state(RUN)
+    assert state is not None
+    assert state.report is not None
+    assert "No Python file was found" in Path(state.report).read_text()
+
+
+def test_the_report_of_an_unfinished_run_is_not_built(pushes: Recorder, tree: Path) -> None:
+    ScanTreeWorker().perform(RUN, [str(tree)])
+    with pytest.raises(Discard, match="not done yet"):
+        BuildReportWorker().perform(RUN)
+    with pytest.raises(BusinessError, match="no run"):
+        BuildReportWorker().perform("other")
+
+
+def test_a_file_that_vanished_is_a_finding(pushes: Recorder, tree: Path) -> None:
+    ScanTreeWorker().perform(RUN, [str(tree)])
+    (tree / "good.py").unlink()
+    for number in (1, 2):
+        IndexFileWorker().perform(RUN, number)
+    rows = figures_of_run(process_engine(), RUN).refused
+    assert sorted(row.kind for row in rows) == ["syntax", "unreadable"]
+
+
+def test_a_job_that_fails_to_the_end_does_not_hold_up_the_report(
+    pushes: Recorder, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    ScanTreeWorker().perform(RUN, [str(tree)])
+    pushes.take()
+    monkeypatch.setattr(index_file_worker, "analyse", fail)
+    with pytest.raises(OSError, match="Input/output") as caught:
+        IndexFileWorker().perform(RUN, 1)
+    IndexFileWorker.retries_exhausted({"args": [RUN, 1]}, caught.value)
+    IndexFileWorker.interruptions_exhausted({"args": [RUN, 2]})
+    assert pushes.take() == [("BuildReportWorker", [RUN])]
+    rows = figures_of_run(process_engine(), RUN).refused
+    assert [(row.kind, row.reason) for row in rows] == [
+        ("gave_up", "OSError: [Errno 5] Input/output error"),
+        ("gave_up", "the process died on it again and again"),
+    ]
+
+
+def test_declarations() -> None:
+    names = [worker.declaration().wire_name for worker in (ScanTreeWorker, IndexFileWorker, BuildReportWorker)]
+    assert names == ["CodeIndex::ScanTreeWorker", "CodeIndex::IndexFileWorker", "CodeIndex::BuildReportWorker"]
