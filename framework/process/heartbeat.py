@@ -11,7 +11,7 @@ import redis
 from redis.exceptions import RedisError
 
 from framework.fetch.fetcher import LEASE_MS
-from framework.store.script import BEAT
+from framework.store.script import BEAT, FORGET
 from framework.wire import keys
 
 LEASE_PERIOD_S = 3.0
@@ -85,6 +85,13 @@ class Lease:
         return bool(BEAT(self._client, self._keys, [self._identity, LEASE_MS]))
 
     def drop(self) -> None:
-        """Give it up at the end of the process, after everything has been given back. Raises redis errors."""
+        """Give it up at the end of the process, after everything has been given back. Raises redis errors.
+
+        A process whose list still holds a job (the reply of its fetch was lost) stays registered: others find it there.
+        """
         self._client.delete(keys.lease(self._identity))
-        self._client.zrem(keys.REGISTRY, self._identity)
+        FORGET(
+            self._client,
+            [keys.lease(self._identity), keys.working(self._identity), keys.REGISTRY],
+            [self._identity, 0],
+        )
