@@ -1,7 +1,7 @@
 """Binding and checking arguments against ``perform``."""
 
 import copy
-import datetime
+import datetime as dt
 import decimal
 import enum
 import json
@@ -115,7 +115,7 @@ def test_fitting_arguments_pass(args: list[Any]):
         ([1, "x", [float("nan")]], "scores", r"\(at \[0\]\) is nan"),
         ([1, b"x"], "mode", "bytes"),
         ([1, "\ud800"], "mode", "surrogate"),
-        ([1, datetime.datetime(2026, 1, 1)], "mode", "datetime"),  # noqa: DTZ001 - a naive one is what users pass
+        ([1, dt.datetime(2026, 1, 1)], "mode", "datetime"),  # noqa: DTZ001 - a naive one is what users pass
         ([10**4000], "project_id", "4,000 digits"),
         ([], "project_id", "is missing"),
         ([1, "x", None, 4], None, "4 were given"),
@@ -191,8 +191,8 @@ def test_annotations_that_json_can_carry(annotation: Any, good: Any, bad: Any):
 @pytest.mark.parametrize(
     ("annotation", "words"),
     [
-        (datetime.datetime, "epoch seconds"),
-        (datetime.date | None, "ISO 8601"),
+        (dt.datetime, "epoch seconds"),
+        (dt.date | None, "ISO 8601"),
         (decimal.Decimal, "a str"),
         (tuple[int, int], "a list"),
         (set[int], "a list"),
@@ -204,7 +204,7 @@ def test_annotations_that_json_can_carry(annotation: Any, good: Any, bad: Any):
         (Colour, r"Literal\[...\]"),
         (Literal[Colour.RED], "str or int"),
         (dict[int, str], "keys of a JSON object"),
-        (dict[str, datetime.date], "ISO 8601"),
+        (dict[str, dt.date], "ISO 8601"),
         (complex, "pass an id"),
     ],
 )

@@ -1,0 +1,480 @@
+"""Declaring workers: what is resolved, what is refused, and what a call becomes."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from framework.declare import port
+from framework.declare.attributes import ATTRIBUTES, Deduplicate, DeferOnHealth
+from framework.declare.declaration import Declaration
+from framework.declare.options import bulk_times, due_at
+from framework.declare.worker import ApplicationWorker
+from framework.errors import ArgumentsError, DeclarationError, PushError
+
+
+def perform(self: Any, project_id: int, mode: str = "full") -> None: ...
+
+
+def make(name: str = "SampleWorker", *bases: type[Any], **body: Any) -> Any:
+    body = {"feature_category": "x", "perform": perform, "__module__": "workers.sample", **body}
+    return type(name, bases or (ApplicationWorker,), {key: value for key, value in body.items() if value is not ...})
+
+
+def declare(**body: Any) -> Declaration:
+    return make(**body).declaration()
+
+
+def test_the_defaults_of_design_section_4():
+    declaration = declare()
+    assert (declaration.urgency, declaration.resource_boundary, declaration.data_consistency) == ("low", "unknown", "always")
+    assert (declaration.version, declaration.retry, declaration.max_retries_after_interruption) == (0, True, 3)
+    assert (declaration.idempotent, declaration.deduplicate, declaration.ack, declaration.dead) == (False, None, "batch", True)
+    assert (declaration.queue, declaration.shard, declaration.weight, declaration.tags) == (None, None, 1, ())
+    assert (declaration.wire_name, declaration.generated_queue) == ("SampleWorker", "sample")
+    assert declaration.is_async is False
+
+
+def test_every_attribute_has_a_rule_a_default_and_a_field():
+    fields = set(Declaration.__dataclass_fields__)
+    assert set(ATTRIBUTES) <= fields
+    assert set(ATTRIBUTES) <= set(vars(ApplicationWorker))
+    derived = {"class_name", "module", "generated_queue", "signature", "is_async", "loggable_positions"}
+    assert fields - set(ATTRIBUTES) == derived
+
+
+_GOOD: list[tuple[str, Any, Any]] = [
+    ("urgency", "throttled", "throttled"),
+    ("resource_boundary", "memory", "memory"),
+    ("has_external_dependencies", True, True),
+    ("data_consistency", "sticky", "sticky"),
+    ("queue_namespace", "search", "search"),
+    ("queue", "urgent:now", "urgent:now"),
+    ("shard", "queues_shard_a", "queues_shard_a"),
+    ("weight", 5, 5),
+    ("tags", ("a", "b:c"), ("a", "b:c")),
+    ("version", 2, 2),
+    ("wire_name", "Old::Name", "Old::Name"),
+    ("aliases", ("Older",), ("Older",)),
+    ("retry", False, False),
+    ("retry", 0, 0),
+    ("retry_for", timedelta(hours=1), timedelta(hours=1)),
+    ("retry_for", 90, timedelta(seconds=90)),
+    ("retry_queue", "slow", "slow"),
+    ("dead", False, False),
+    ("backtrace", 5, 5),
+    ("max_retries_after_interruption", 0, 0),
+    ("ack", "sync", "sync"),
+    ("timeout", 1.5, timedelta(seconds=1.5)),
+    ("expires_in", timedelta(minutes=1), timedelta(minutes=1)),
+    ("status_expiration", 60, timedelta(minutes=1)),
+    ("track", True, True),
+    ("idempotent", True, True),
+    ("deduplicate", Deduplicate("until_executed"), Deduplicate("until_executed")),
+    ("concurrency_limit", 20, 20),
+    ("concurrency_limit", -1, -1),
+    ("max_concurrency_limit_percentage", 1, 1.0),
+    ("defer_on_health", DeferOnHealth(tables=("a",)), DeferOnHealth(tables=("a",))),
+    ("pause_control", "zoekt", "zoekt"),
+    ("big_payload", True, True),
+    ("loggable_arguments", ("mode",), ("mode",)),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "resolved"), _GOOD)
+def test_allowed_values(name: str, value: Any, resolved: Any):
+    found = getattr(declare(**{name: value}), name)
+    assert found == resolved
+    assert type(found) is type(resolved)
+
+
+def test_the_table_of_allowed_values_leaves_no_attribute_out():
+    assert {name for name, _, _ in _GOOD} | {"feature_category"} == set(ATTRIBUTES)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("feature_category", "global search", "letters, digits and underscores"),
+        ("urgency", "hihg", "one of 'high', 'low', 'throttled' (did you mean 'high'?)"),
+        ("urgency", None, "one of 'high'"),
+        ("resource_boundary", "ram", "'cpu', 'memory', 'unknown'"),
+        ("has_external_dependencies", 1, "True or False"),
+        ("data_consistency", "delay", "did you mean 'delayed'?"),
+        ("queue_namespace", "a:b", "letters"),
+        ("queue", "a b", "queue name"),
+        ("queue", "", "queue name"),
+        ("shard", "a b", "shard name"),
+        ("weight", 0, "whole number >= 1"),
+        ("weight", True, "whole number >= 1"),
+        ("tags", "gitaly", "with the comma"),
+        ("tags", ["gitaly"], "a tuple"),
+        ("tags", ("a-b",), "'a-b' is not"),
+        ("version", -1, "whole number >= 0"),
+        ("version", "2", "whole number >= 0"),
+        ("wire_name", "a.B", "joined by '::'"),
+        ("aliases", "Old", "with the comma"),
+        ("retry", -1, "True, False or a whole number"),
+        ("retry", 2.5, "True, False or a whole number"),
+        ("retry", None, "True, False or a whole number"),
+        ("retry_for", 0, "positive"),
+        ("retry_for", float("inf"), "timedelta"),
+        ("retry_for", 1e300, "thousand million days"),
+        ("retry_for", True, "timedelta"),
+        ("retry_queue", 3, "queue name"),
+        ("dead", None, "True or False"),
+        ("backtrace", 0, "whole number >= 1"),
+        ("max_retries_after_interruption", None, "whole number"),
+        ("ack", "async", "did you mean"),
+        ("timeout", -1, "positive"),
+        ("expires_in", "1h", "timedelta"),
+        ("status_expiration", timedelta(0), "positive"),
+        ("track", "yes", "True or False"),
+        ("idempotent", None, "True or False"),
+        ("deduplicate", "until_executed", "Deduplicate(...)"),
+        ("concurrency_limit", "20", "whole number"),
+        ("concurrency_limit", True, "whole number"),
+        ("concurrency_limit", lambda worker: 20, "wants arguments"),
+        ("concurrency_limit", int, "callable without parameters"),
+        ("max_concurrency_limit_percentage", 20, "from 0 to 1"),
+        ("max_concurrency_limit_percentage", float("nan"), "from 0 to 1"),
+        ("defer_on_health", "main", "DeferOnHealth(...)"),
+        ("pause_control", 1, "letters"),
+        ("big_payload", 1, "True or False"),
+        ("loggable_arguments", ("moed",), "did you mean 'mode'?"),
+        ("loggable_arguments", (1,), "each member"),
+    ],
+)
+def test_refused_values_name_class_attribute_value_and_what_is_allowed(name: str, value: Any, words: str):
+    with pytest.raises(DeclarationError) as caught:
+        declare(**{name: value})
+    error = caught.value
+    assert (error.worker, error.attribute) == ("workers.sample.SampleWorker", name)
+    assert words in str(error)
+    assert name in str(error)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: Deduplicate("until_execute"), "did you mean"),
+        (lambda: Deduplicate(ttl=timedelta(0)), "positive"),
+        (lambda: Deduplicate(if_deduplicated="reschedule_once"), "needs strategy 'until_executed'"),
+        (lambda: Deduplicate("until_executed", if_deduplicated="again"), "reschedule_once"),
+        (lambda: DeferOnHealth(tables="projects"), "with the comma"),
+        (lambda: DeferOnHealth(delay=timedelta(-1)), "positive"),
+        (lambda: DeferOnHealth(delay=timedelta(hours=1)), "shorter than delay"),
+        (lambda: DeferOnHealth(max_deferrals=0), "whole number >= 1"),
+    ],
+)
+def test_grouped_facts_check_themselves(build: Any, words: str):
+    with pytest.raises(DeclarationError, match=words):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("body", "attribute", "words"),
+    [
+        ({"urgancy": "low"}, "urgancy", "did you mean 'urgency'?"),
+        ({"limit": 3}, "limit", "Constants of your own: LIMIT or _limit"),
+        ({"feature_category": ...}, "feature_category", "config/feature_categories.yml, or 'not_owned'"),
+        ({"feature_category": None}, "feature_category", "is required"),
+        ({"perform": ...}, "perform", "perform is missing"),
+        ({"perform": staticmethod(lambda: None)}, "perform", "ordinary method"),
+        ({"perform": ..., "preform": perform}, "preform", "did you mean 'perform'?"),
+        ({"retry_im": classmethod(lambda cls, count, error, job: None)}, "retry_im", "did you mean 'retry_in'?"),
+        ({"concurency_limit": lambda: 20}, "concurency_limit", "did you mean 'concurrency_limit'?"),
+        ({"retry_in": lambda self, count, error, job: None}, "retry_in", "@classmethod"),
+        ({"retry_in": classmethod(lambda cls, count: None)}, "retry_in", "must take (count"),
+        ({"urgency": "high", "has_external_dependencies": True}, "urgency", "has_external_dependencies"),
+        ({"urgency": "high", "resource_boundary": "memory"}, "urgency", "memory"),
+        ({"data_consistency": "delayed", "retry": False}, "data_consistency", "retry"),
+        ({"data_consistency": "delayed", "retry": 0}, "data_consistency", "retry"),
+        ({"__init__": lambda self, client: None}, "__init__", "without any"),
+        ({"perform": lambda self, *, a: None}, "perform", "cannot travel"),
+        ({"perform": lambda self, **rest: None}, "perform", "cannot travel"),
+    ],
+)
+def test_refused_bodies(body: dict[str, Any], attribute: str, words: str):
+    with pytest.raises(DeclarationError) as caught:
+        make(**body)
+    assert caught.value.attribute == attribute
+    assert words in str(caught.value)
+
+
+def test_a_perform_that_yields_is_refused():
+    def generates(self: Any) -> Iterator[None]:
+        yield
+
+    with pytest.raises(DeclarationError, match="yield"):
+        make(perform=generates)
+
+
+def test_an_async_hook_is_refused():
+    async def hook(cls: Any, job: Any) -> None: ...
+
+    with pytest.raises(DeclarationError, match="without await"):
+        make(interruptions_exhausted=classmethod(hook))
+
+
+def test_what_is_no_attribute_may_stand_in_a_body():
+    worker = make(LIMIT=3, _cache={}, helper=lambda self: 1, url=property(lambda self: "x"), perform_one=lambda self: 2)
+    assert worker().perform_one() == 2
+
+
+def test_a_misspelt_class_keyword_is_refused():
+    with pytest.raises(TypeError, match="abstrct"):
+
+        class _Slip(ApplicationWorker, abstrct=True):
+            pass
+
+
+def test_a_class_whose_queue_would_not_be_ascii_is_asked_for_a_wire_name():
+    with pytest.raises(DeclarationError, match="wire_name"):
+        make("ÜberWorker")
+    assert make("ÜberWorker", wire_name="UeberWorker").declaration().generated_queue == "ueber"
+
+
+def test_inheritance_along_the_mro_and_falsy_overrides():
+    class Searching:
+        queue_namespace = "search"
+
+    base = type(
+        "Base",
+        (ApplicationWorker,),
+        {"feature_category": "x", "idempotent": True, "retry": 3, "has_external_dependencies": True, "tags": ("a",)},
+        abstract=True,
+    )
+    child = make("ChildWorker", Searching, base, feature_category=..., idempotent=False, retry=False, tags=())
+    declaration = child.declaration()
+    assert declaration.feature_category == "x"
+    assert declaration.queue_namespace == "search"
+    assert (declaration.idempotent, declaration.retry, declaration.tags) == (False, False, ())
+    assert declaration.has_external_dependencies is True
+    assert declaration.generated_queue == "search:child"
+
+
+def test_a_value_inherited_from_a_mixin_is_checked_and_so_is_its_spelling():
+    class Bad:
+        urgency = "hihg"
+
+    class Slip:
+        urgancy = "low"
+        client = object()  # a mixin's own business
+
+    with pytest.raises(DeclarationError, match="did you mean 'high'"):
+        make("AWorker", Bad, ApplicationWorker)
+    with pytest.raises(DeclarationError, match="did you mean 'urgency'"):
+        make("BWorker", Slip, ApplicationWorker)
+
+
+def test_identity_is_not_inherited():
+    parent = make("ParentWorker", wire_name="Old::Name", aliases=("Older",))
+    child = make("ChildWorker", parent)
+    assert (child.declaration().wire_name, child.declaration().aliases) == ("ChildWorker", ())
+    with pytest.raises(DeclarationError, match="abstract"):
+        type("Base", (ApplicationWorker,), {"wire_name": "X"}, abstract=True)
+
+
+def test_an_abstract_class_is_no_worker_but_is_checked():
+    base = type("Base", (ApplicationWorker,), {}, abstract=True)
+    with pytest.raises(DeclarationError, match="abstract"):
+        base.declaration()
+    with pytest.raises(DeclarationError, match="abstract"):
+        base.perform_async()
+    with pytest.raises(DeclarationError, match="one of 'high'"):
+        type("Base", (ApplicationWorker,), {"urgency": "x"}, abstract=True)
+
+
+def test_idempotent_alone_means_until_executing_for_ten_minutes():
+    assert declare(idempotent=True).deduplicate == Deduplicate("until_executing", ttl=timedelta(minutes=10))
+    assert declare(idempotent=True, deduplicate=None).deduplicate is None
+    parent = make("ParentWorker", idempotent=True, deduplicate=None)
+    assert make("ChildWorker", parent).declaration().deduplicate is None
+
+
+@pytest.mark.parametrize(("retry", "limit"), [(True, 25), (False, None), (0, 0), (3, 3)])
+def test_retry_limit(retry: Any, limit: int | None):
+    assert declare(retry=retry).retry_limit() == limit
+    assert declare(retry=retry).retry_limit(default=7) == (7 if retry is True else limit)
+
+
+def test_concurrency_limit_may_be_computed():
+    assert declare(concurrency_limit=lambda: 20).concurrency_limit() == 20
+    assert declare(concurrency_limit=staticmethod(lambda: None)).concurrency_limit() is None
+
+
+def test_loggable_arguments_become_positions():
+    assert declare(loggable_arguments=("mode", "project_id")).loggable_positions == {0, 1}
+
+
+def test_an_async_perform_is_known():
+    async def waits(self: Any) -> None: ...
+
+    assert declare(perform=waits).is_async is True
+
+
+# --- calls ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_is_bound_to_positions_and_pushed(recorder: Any):
+    worker = make()
+    assert worker.perform_async(42, mode="fast") == "jid1"
+    request = recorder.pushed[0]
+    assert (request.declaration, request.args, request.at, dict(request.options)) == (worker.declaration(), [42, "fast"], None, {})
+
+
+def test_a_call_that_does_not_bind_reaches_nobody(recorder: Any):
+    with pytest.raises(ArgumentsError, match="moed"):
+        make().perform_async(42, moed="fast")
+    assert recorder.pushed == []
+
+
+def test_options_are_checked_and_merged(recorder: Any):
+    make().set(queue="urgent", retry=0).set(retry_for=60, queue="later").perform_async(1)
+    assert recorder.pushed[0].options == {"queue": "later", "retry": 0, "retry_for": timedelta(seconds=60)}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"queu": "x"}, "did you mean 'queue'"),
+        ({"wait": 3}, "Use perform_in"),
+        ({"retry": -1}, "True, False or a whole number"),
+        ({"tags": "x"}, "comma"),
+        ({"queue": "a b"}, "queue name"),
+    ],
+)
+def test_refused_options(options: dict[str, Any], words: str):
+    with pytest.raises(ArgumentsError, match=words):
+        make().set(**options)
+
+
+NOW = 1_800_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("when", "due"),
+    [
+        (timedelta(minutes=5), NOW + 300),
+        (60, NOW + 60),
+        (0.5, NOW + 0.5),
+        (999_999_999, NOW + 999_999_999),
+        (1_000_000_000, None),
+        (NOW + 1, NOW + 1),
+        (NOW, None),
+        (0, None),
+        (-5, None),
+        (timedelta(0), None),
+        (datetime.fromtimestamp(NOW + 10, UTC), NOW + 10),
+        (datetime.fromtimestamp(NOW - 10, UTC), None),
+    ],
+)
+def test_when_a_job_is_due(when: Any, due: float | None):
+    assert due_at("W", when, lambda: NOW) == due
+
+
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        (datetime(2030, 1, 1), "without a time zone"),  # noqa: DTZ001 - the case
+        (float("nan"), "finite"),
+        (float("inf"), "finite"),
+        (10**400, "finite"),
+        ("soon", "is due at a str"),
+        (True, "is due at a bool"),
+        (None, "NoneType"),
+    ],
+)
+def test_times_that_are_refused(when: Any, words: str):
+    with pytest.raises(ArgumentsError, match=words):
+        due_at("W", when, lambda: NOW)
+
+
+def test_a_naive_datetime_is_refused_at_the_call(recorder: Any):
+    with pytest.raises(ArgumentsError, match="without a time zone"):
+        make().perform_at(datetime(2030, 1, 1), 1)  # noqa: DTZ001 - the case
+    assert recorder.pushed == []
+
+
+def test_bulk_binds_each_tuple(recorder: Any):
+    assert make().perform_bulk([(1,), [2, "fast"]]) == ["jid0", "jid1"]
+    assert recorder.bulks[0].args == [[1], [2, "fast"]]
+    assert make("OtherWorker").perform_bulk([]) == []
+    assert len(recorder.bulks) == 1
+
+
+@pytest.mark.parametrize(("jobs", "words"), [([(1,), 2], "job 1 of the bulk is a int"), (["ab"], "job 0"), ([(1,), ()], r"job 1 .*is missing")])
+def test_bulk_names_the_job_that_is_wrong(recorder: Any, jobs: Any, words: str):
+    with pytest.raises(ArgumentsError, match=words):
+        make().perform_bulk(jobs)
+    assert recorder.bulks == []
+
+
+def test_bulk_times():
+    clock = lambda: NOW  # noqa: E731 - a constant
+    assert bulk_times("W", 5, 60, 2, 10, clock) == [NOW + 60, NOW + 60, NOW + 70, NOW + 70, NOW + 80]
+    assert bulk_times("W", 3, 60, None, None, clock) == NOW + 60
+    assert bulk_times("W", 3, 0, 1, timedelta(seconds=1), clock) == [NOW, NOW + 1, NOW + 2]
+    for size, delay, words in ((2, None, "both or neither"), (None, 2, "both or neither"), (0, 2, "batch_size"), (2, 0, "batch_delay")):
+        with pytest.raises(ArgumentsError, match=words):
+            bulk_times("W", 3, 60, size, delay, clock)
+
+
+def test_bulk_for_makes_arguments_and_contexts(recorder: Any):
+    worker, other = make(), make("OtherWorker")
+    worker.perform_bulk_for([1, 2], arguments=lambda n: worker.arguments(n, mode="m"), context=lambda n: {"user": n})
+    assert recorder.bulks[0].args == [[1, "m"], [2, "m"]]
+    assert recorder.bulks[0].contexts == [{"user": 1}, {"user": 2}]
+    with pytest.raises(ArgumentsError, match="made a job of workers.sample.OtherWorker"):
+        worker.perform_bulk_for([1], arguments=lambda n: other.arguments(n))
+    with pytest.raises(ArgumentsError, match="gave a tuple"):
+        worker.perform_bulk_for([1], arguments=lambda n: (n,))
+
+
+def test_inline_and_route_go_through_the_port(recorder: Any):
+    worker = make()
+    worker.set(retry=0).perform_inline(1)
+    ran, request = recorder.inline[0]
+    assert ran is worker
+    assert (request.args, request.options) == ([1], {"retry": 0})
+    assert worker.route() == ("sample", "main", None)
+
+
+def test_an_unbound_port_says_so():
+    with port.replaced(None), pytest.raises(PushError, match="no client is bound"):
+        make().perform_async(1)
+
+
+def test_the_factory_is_called_once_and_again_only_after_a_failure(recorder: Any):
+    calls: list[int] = []
+
+    def factory() -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise PushError("not yet")
+        return recorder
+
+    with port.replaced(None):
+        port.bind_factory(factory)
+        with pytest.raises(PushError, match="not yet"):
+            port.current()
+        assert port.current() is recorder
+        assert port.current() is recorder
+        assert len(calls) == 2
+        port.unbind()
+        with pytest.raises(PushError):
+            port.current()
+
+
+def test_an_instance_before_any_process_runs_it(caplog: pytest.LogCaptureFixture):
+    worker = make()()
+    assert (worker.jid, worker.job_version, worker.cancelled, worker.interrupted) == ("", 0, False, False)
+    worker.log_extra(files=3)
+    worker.log_extra(lines=4)
+    assert worker._extra == {"files": 3, "lines": 4}
+    assert make("FreshWorker")()._extra is None
+    with caplog.at_level("INFO", logger="framework"):
+        worker.logger.info("indexed", files=3)
+    assert caplog.messages == ["indexed files=3"]

@@ -1,0 +1,164 @@
+"""Calls both type checkers must accept, in strict mode. Checked like the package itself; nothing here is run."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Literal
+
+from typing_extensions import assert_type
+
+from framework import ApplicationWorker, Deduplicate, DeferOnHealth
+from framework.declare.request import JobRequest, Route
+from framework.types import Jid, Json, Payload, Urgency
+
+
+class RebuildIndexWorker(ApplicationWorker):
+    """Every attribute once."""
+
+    feature_category = "global_search"
+    urgency = "throttled"
+    resource_boundary = "memory"
+    has_external_dependencies = False
+    data_consistency = "delayed"
+    queue_namespace = "search"
+    queue = "indexing"
+    shard = "queues_shard_a"
+    weight = 2
+    tags = ("needs_own_queue",)
+    version = 2
+    wire_name = "Search::RebuildIndexWorker"
+    aliases = ("Search::OldIndexWorker",)
+    retry = 3
+    retry_for = timedelta(hours=1)
+    retry_queue = "slow"
+    dead = False
+    backtrace = 10
+    max_retries_after_interruption = 5
+    ack = "sync"
+    timeout = 30
+    expires_in = timedelta(days=1)
+    status_expiration = timedelta(minutes=30)
+    track = True
+    idempotent = True
+    deduplicate = Deduplicate("until_executed", ttl=timedelta(hours=1), if_deduplicated="reschedule_once")
+    concurrency_limit = 20
+    max_concurrency_limit_percentage = 0.25
+    defer_on_health = DeferOnHealth(database="main", tables=("projects", "notes"), delay=timedelta(minutes=1))
+    pause_control = "reindexing"
+    big_payload = True
+    loggable_arguments = ("mode",)
+
+    @classmethod
+    def retry_in(cls, count: int, error: Exception, job: Payload) -> timedelta | None:
+        """A narrower result than the base's."""
+        return timedelta(minutes=count) if isinstance(error, TimeoutError) and job else None
+
+    @classmethod
+    def retries_exhausted(cls, job: Payload, error: Exception) -> None:
+        """As the base has it."""
+
+    @classmethod
+    def idempotency_arguments(cls, args: list[Json]) -> list[Json]:
+        """Only the first counts."""
+        return args[:1]
+
+    def perform(self, project_id: int, mode: str = "full") -> None:
+        """Push again from inside."""
+        self.log_extra(mode=mode, jid=self.jid)
+        self.logger.info("rebuilding", project_id=project_id)
+        if not (self.cancelled or self.interrupted):
+            self.perform_in(timedelta(minutes=5), project_id, mode="again")
+
+
+class PlainIndexWorker(RebuildIndexWorker):
+    """Inherits ``perform``; a falsy value of the same type overrides."""
+
+    wire_name = "Search::PlainIndexWorker"
+    retry = 0
+    idempotent = False
+    big_payload = False
+
+
+class QuietWorker(ApplicationWorker, abstract=True):
+    """A base whose children may say otherwise: mypy takes the type of a plain override from its value, so it is given."""
+
+    queue: ClassVar[str | None] = "quiet"
+    urgency: ClassVar[Urgency] = "throttled"
+
+
+class ComputedLimitWorker(QuietWorker):
+    """None over an inherited value, and a computed limit."""
+
+    feature_category = "not_owned"
+    queue = None
+    urgency = "low"
+    concurrency_limit = lambda: 20  # noqa: E731 - the documented form
+
+    def perform(self, project_id: int, mode: str = "full") -> None:
+        """Nothing."""
+
+
+class WaitingWorker(ApplicationWorker):
+    """An async one."""
+
+    feature_category = "not_owned"
+
+    async def perform(self, url: str, attempts: int | None = None) -> int:
+        """Wait."""
+        return len(url) + (attempts or 0)
+
+
+class ManyWorker(ApplicationWorker):
+    """Takes any number."""
+
+    feature_category = "not_owned"
+
+    def perform(self, *ids: int) -> None:
+        """Nothing."""
+
+
+class SharedWorker(ApplicationWorker, abstract=True):
+    """A base that is never run."""
+
+    urgency = "high"
+
+
+class OptionsWorker(SharedWorker):
+    """JSON of known and unknown shape."""
+
+    feature_category = "not_owned"
+
+    def perform(self, options: dict[str, Json], kind: Literal["a", "b"] = "a") -> None:
+        """Nothing."""
+
+
+def pushes() -> None:
+    """Every way to push."""
+    assert_type(RebuildIndexWorker.perform_async(42), Jid | None)
+    RebuildIndexWorker.perform_async(42, "fast")
+    RebuildIndexWorker.perform_async(project_id=42, mode="fast")
+    RebuildIndexWorker.perform_in(timedelta(minutes=5), 42, mode="fast")
+    RebuildIndexWorker.perform_in(300, 42)
+    RebuildIndexWorker.perform_at(datetime.now(UTC), 42)
+    RebuildIndexWorker.perform_at(1_800_000_000.5, 42)
+    RebuildIndexWorker.perform_inline(42, mode="fast")
+    assert_type(RebuildIndexWorker.perform_bulk([(1,), (2, "fast")]), list[Jid | None])
+    RebuildIndexWorker.perform_bulk_in(timedelta(hours=1), [(1,)], batch_size=100, batch_delay=timedelta(seconds=10))
+    assert_type(RebuildIndexWorker.route(), Route)
+    RebuildIndexWorker.set(queue="urgent", retry=0, tags=("a",)).perform_async(42, mode="fast")
+    RebuildIndexWorker.set(retry=False).set(dead=False).perform_in(5, 42)
+    ComputedLimitWorker.perform_async(42, mode="x")
+    WaitingWorker.perform_async("https://example.org", attempts=2)
+    ManyWorker.perform_async()
+    ManyWorker.perform_async(1, 2, 3)
+    OptionsWorker.perform_async({"depth": 3, "names": ["a", None]}, kind="b")
+
+
+def bulk_for(projects: Sequence[tuple[int, str]]) -> list[Jid | None]:
+    """The typed bulk."""
+    request: JobRequest[[str, int | None]] = WaitingWorker.arguments("x", 3)
+    assert_type(request.args, list[Any])
+    return RebuildIndexWorker.perform_bulk_for(
+        projects,
+        arguments=lambda project: RebuildIndexWorker.arguments(project[0], mode=project[1]),
+        context=lambda project: {"project": project[0]},
+    )
