@@ -1,0 +1,170 @@
+"""Every example of the documentation runs, in its order, one folder per page.
+
+A fenced block says after its language what it is:
+
+    python file=NAME      (any language) written to NAME in the page's folder, for the blocks that follow
+    python example        run as a script; bash example: run by bash -eu
+    bash background       started and left running until the page ends (then TERM, and status 0 is wanted); the page goes on
+                          when it has logged `ready`
+    text output           what the example before printed; `...` stands for anything, within a line or for whole lines
+    text log              lines that must turn up in what the background command logs
+    bash by-hand          not run here: it installs, or takes minutes
+
+The folder looks like a checkout: `scripts` and `.venv` are there. `REDIS_URL` points at an empty embedded server.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = sorted(path for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")) if path.exists())
+FENCE = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PATIENCE_S = 30.0
+
+
+class Differs(Exception):
+    """What happened is not what the page says."""
+
+
+class Block(NamedTuple):
+    line: int
+    language: str
+    mark: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(text.count("\n", 0, found.start()) + 1, found[1], found[2].strip(), found[3])
+        for found in FENCE.finditer(text)
+    ]
+
+
+def pattern(expected: str) -> re.Pattern[str]:
+    pieces = [
+        ".*" if line.strip() == "..." else re.escape(line).replace(r"\.\.\.", ".*?") for line in expected.splitlines()
+    ]
+    return re.compile(r"\s*\n".join(pieces), re.DOTALL)
+
+
+class Reader:
+    """Somebody who works through one page."""
+
+    def __init__(self, folder: Path, redis_url: str) -> None:
+        self.folder = folder
+        for name in ("scripts", ".venv"):
+            (folder / name).symlink_to(ROOT / name)
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.environment = {**os.environ, "PATH": path, "REDIS_URL": redis_url, "PYTHONUNBUFFERED": "1"}
+        self.said = ""
+        self.background: list[subprocess.Popen[bytes]] = []
+        self.log = folder / "background.log"
+
+    def follow(self, block: Block) -> None:
+        if block.mark.startswith("file="):
+            target = self.folder / block.mark.removeprefix("file=")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(block.text)
+            return
+        match (block.language, block.mark):
+            case ("python", "example"):
+                self.run([sys.executable, "-W", "error", "-c", block.text])
+            case ("bash", "example"):
+                self.run(["bash", "-eu", "-c", block.text])
+            case ("bash", "background"):
+                self.start(block.text)
+            case ("text", "output"):
+                if not pattern(block.text.rstrip()).fullmatch(self.said.rstrip()):
+                    raise Differs(f"the example printed\n{self.said}")
+            case ("text", "log"):
+                for line in block.text.splitlines():
+                    self.wait_for(line)
+            case ("bash", "by-hand") | ("mermaid" | "text" | "json" | "yaml", _):
+                pass
+            case _:
+                raise Differs(f"a {block.language} block needs a mark (see {Path(__file__).name}), not {block.mark!r}")
+
+    def run(self, command: list[str]) -> None:
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        self.said = done.stdout
+        if done.returncode:
+            raise Differs(f"status {done.returncode}\n{done.stdout}")
+
+    def start(self, script: str) -> None:
+        with self.log.open("ab") as sink:
+            process = subprocess.Popen(
+                ["bash", "-eu", "-c", f"exec {script}"], cwd=self.folder, env=self.environment, stdout=sink, stderr=sink
+            )
+        self.background.append(process)
+        self.wait_for('..."message":"ready"...')
+
+    def wait_for(self, line: str) -> None:
+        wanted = pattern(line.strip())
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(wanted.search(logged) for logged in self.log.read_text().splitlines()):
+            if time.monotonic() > deadline or any(process.poll() is not None for process in self.background):
+                raise Differs(f"not logged: {line}\n{self.log.read_text()}")
+            time.sleep(0.02)
+
+    def leave(self, *, politely: bool) -> None:
+        for process in self.background:
+            process.send_signal(signal.SIGTERM if politely else signal.SIGKILL)
+        statuses = [process.wait(PATIENCE_S) for process in self.background]
+        if politely and any(statuses):
+            raise Differs(f"the background command ended with {statuses}\n{self.log.read_text()}")
+
+
+@pytest.fixture
+def reader(tmp_path: Path, redis_url: str) -> Iterator[Reader]:
+    one = Reader(tmp_path, redis_url)
+    yield one
+    one.leave(politely=False)
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+def test_examples(page: Path, reader: Reader) -> None:
+    for block in blocks(page):
+        try:
+            reader.follow(block)
+        except (Differs, subprocess.SubprocessError) as error:
+            pytest.fail(f"{page.relative_to(ROOT)}:{block.line}: {error}", pytrace=False)
+    reader.leave(politely=True)
+    reader.background.clear()
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    broken = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert not broken
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    reached: set[Path] = set()
+    waiting = [ROOT / "docs" / "index.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        links = re.findall(r"\]\(([^)#]+\.md)(?:#[^)]*)?\)", page.read_text())
+        waiting += [(page.parent / link).resolve() for link in links if "://" not in link]
+    assert not {path for path in PAGES if path.parent != ROOT} - reached
