@@ -167,13 +167,13 @@ class _Parser:
         return True
 
     def stray(self) -> QueryError:
-        character = self.text[self.position]
-        if character in "()":
-            return self.error("a query has no parentheses; '&' binds tighter than '|'")
-        return self.error(f"{character!r} cannot stand here; expected ',', '&', '|' or the end")
+        return self.error(f"{self.text[self.position]!r} cannot stand here; expected ',', '&', '|' or the end")
 
     def error(self, reason: str, position: int | None = None) -> QueryError:
         where = self.position if position is None else position
-        if position is None and where < len(self.text) and self.text[where].isspace():
+        character = self.text[where : where + 1]
+        if character.isspace():
             reason = "a query has no spaces"
+        elif character and character in "()":
+            reason = "a query has no parentheses; '&' binds tighter than '|'"
         return QueryError(self.text, where, reason)

@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Literal
-
-from typing_extensions import assert_type
+from typing import Any, ClassVar, Literal, assert_type
 
 from framework import ApplicationWorker, Deduplicate, DeferOnHealth
 from framework.declare.request import JobRequest, Route

@@ -1,0 +1,89 @@
+"""The generated files' content."""
+
+from datetime import timedelta
+from typing import Any
+
+from framework.declare import catalog
+from framework.declare.attributes import Deduplicate, DeferOnHealth
+from framework.declare.declaration import Declaration
+from framework.declare.worker import ApplicationWorker
+
+
+def declare(name: str, **body: Any) -> Declaration:
+    body = {"feature_category": "x", "perform": lambda self: None, "__module__": "workers.sample", **body}
+    worker: Any = type(name, (ApplicationWorker,), body)
+    return worker.declaration()
+
+
+def test_an_entry_has_gitlabs_fields_then_ours():
+    entry = catalog.entry(
+        declare(
+            "AWorker",
+            queue_namespace="ns",
+            tags=("t",),
+            retry=3,
+            concurrency_limit=lambda: 3,
+            deduplicate=Deduplicate("until_executed", ttl=timedelta(1)),
+            defer_on_health=DeferOnHealth("sec"),
+        )
+    )
+    assert list(entry)[:10] == [
+        "name",
+        "worker_name",
+        "feature_category",
+        "has_external_dependencies",
+        "urgency",
+        "resource_boundary",
+        "weight",
+        "idempotent",
+        "tags",
+        "queue_namespace",
+    ]
+    assert (entry["name"], entry["worker_name"], entry["tags"], entry["retry"]) == ("ns:a", "AWorker", ["t"], 3)
+    assert (entry["concurrency_limit"], entry["deduplicate"], entry["defer_on_health"]) == (
+        "computed",
+        "until_executed",
+        "sec",
+    )
+
+
+def test_namespaced_workers_come_first():
+    declarations = [declare("CWorker"), declare("BWorker"), declare("ZWorker", queue_namespace="ns")]
+    assert [entry["name"] for entry in catalog.entries(declarations)] == ["ns:z", "b", "c"]
+
+
+def test_compare_lists_missing_surplus_and_changed():
+    a, b, c = (catalog.entry(declare(name)) for name in ("AWorker", "BWorker", "CWorker"))
+    assert catalog.compare([a, b], [a, b]).same
+    comparison = catalog.compare([a, b], [{**b, "weight": 2}, c])
+    assert comparison.missing == ("AWorker",)
+    assert comparison.surplus == ("CWorker",)
+    assert comparison.changed == ("BWorker: weight is 2 in the file, 1 in the class",)
+    assert not comparison.same
+    without = {key: value for key, value in a.items() if key != "queue"}
+    assert catalog.compare([a], [{**without, "extra": 1}]).changed == (
+        "AWorker: queue is None in the file, None in the class",
+        "AWorker: extra is 1 in the file, None in the class",
+    )
+
+
+def test_weights_name_a_namespace_once_when_its_workers_weigh_the_same():
+    declarations = [
+        declare("AWorker", queue_namespace="even", weight=2),
+        declare("BWorker", queue_namespace="even", weight=2),
+        declare("CWorker", queue_namespace="odd", weight=1),
+        declare("DWorker", queue_namespace="odd", weight=3),
+        declare("EWorker", weight=5),
+    ]
+    weights = catalog.queue_weights(declarations, {"default": 4, "even:a": 9, "e": 1})
+    assert weights == [("default", 4), ("e", 5), ("even", 2), ("odd:c", 1), ("odd:d", 3)]
+
+
+def test_expanding_namespaces_keeps_the_order():
+    known = ["b:y", "b:x", "bb:x", "a", "b"]
+    assert catalog.expand_namespaces(["b", "a", "b:x", "new"], known) == ["b", "b:x", "b:y", "a", "new"]
+    assert catalog.expand_namespaces([], known) == []
+
+
+def test_shared_queues_are_found():
+    assert catalog.shared_queues([declare("AWorker"), declare("A"), declare("BWorker")]) == {"a": ["A", "AWorker"]}

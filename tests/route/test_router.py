@@ -1,0 +1,80 @@
+"""Routing rules: the first match wins; wrong rules refuse to boot."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.declare.worker import ApplicationWorker
+from framework.errors import ConfigurationError
+from framework.route.router import Router
+from framework.settings.model import RoutingRule
+
+
+@pytest.fixture(autouse=True)
+def _own_registry() -> Iterator[None]:
+    with registry.isolated():
+        yield
+
+
+def declare(name: str = "SleepWorker", **body: Any) -> Declaration:
+    body = {"feature_category": "search", "perform": lambda self: None, "__module__": "workers.chaos.sleep", **body}
+    worker: Any = type(name, (ApplicationWorker,), body)
+    return worker.declaration()
+
+
+def router(*rules: tuple[Any, ...]) -> Router:
+    return Router([RoutingRule(*rule) for rule in rules], ["main", "queues_shard_a"], ["search"])
+
+
+def test_the_first_rule_that_matches_wins():
+    routes = router(
+        ("urgency=high", "urgent"), ("feature_category=search", "search", "queues_shard_a"), ("*", "default")
+    )
+    assert routes.route(declare()) == ("search", "queues_shard_a", "feature_category=search")
+    assert routes.route(declare("FastWorker", urgency="high")) == ("urgent", "main", "urgency=high")
+    assert routes.route(declare("OtherWorker", feature_category="not_owned")) == ("default", "main", "*")
+
+
+def test_a_null_queue_is_the_generated_name_and_so_is_no_match():
+    assert router(("*", None, "queues_shard_a")).route(declare()) == ("chaos_sleep", "queues_shard_a", "*")
+    assert router().route(declare("AWorker", queue_namespace="ns")) == ("ns:chaos_a", "main", None)
+
+
+def test_what_the_class_says_stands_over_the_rule():
+    routes = router(("*", "default"))
+    assert routes.route(declare(queue="mine", shard="queues_shard_a")) == ("mine", "queues_shard_a", "*")
+
+
+def test_a_class_redefined_under_its_name_is_routed_anew():
+    routes = router(("urgency=high", "urgent"), ("*", "default"))
+    assert routes.route(declare()).queue == "default"
+    assert routes.route(declare(urgency="high")).queue == "urgent"
+
+
+def test_every_wrong_rule_is_listed():
+    with pytest.raises(ConfigurationError) as caught:
+        router(("urgency=hihg", "a"), ("*", "a b"), ("*", "a", "queues_shard_b"), ("*", "fine"))
+    problems = caught.value.problems
+    assert [problem.key for problem in problems] == ["routing_rules[0]", "routing_rules[1]", "routing_rules[2]"]
+    assert {problem.file for problem in problems} == {"config/routing.yml"}
+    assert "did you mean 'high'" in problems[0].message
+    assert "        ^ character 9" in problems[0].message
+    assert "'a b' is not allowed" in problems[1].message
+    assert "did you mean 'queues_shard_a'" in problems[2].message
+
+
+def test_a_worker_pinned_to_an_unknown_shard_is_refused():
+    with pytest.raises(ConfigurationError, match="unknown shard 'queues_shard_z'"):
+        router().route(declare(shard="queues_shard_z"))
+
+
+def test_explain_says_why():
+    verdicts = router(("urgency=high&tags=a|tags=b", "x"), ("feature_category=search", "y"), ("*", "z")).explain(
+        declare()
+    )
+    assert [(verdict.matches, verdict.decides) for verdict in verdicts] == [(False, False), (True, True), (True, False)]
+    assert verdicts[0].reason == "not urgency=high: urgency is low; not tags=b: tags is not set"
+    assert verdicts[1].reason == "feature_category is search"

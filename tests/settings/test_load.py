@@ -1,0 +1,235 @@
+"""Files under the environment; everything wrong in one error that names file and key."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework.errors import ConfigurationError
+from framework.settings.load import load
+from framework.settings.model import DEFAULT_URL, QueueWeight, RoutingRule, Sentinel, Settings
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def project(tmp_path: Path, **files: str) -> Path:
+    (tmp_path / "config").mkdir()
+    for name, text in {"redis": "shards: {main: {url: 'redis://h:1/0'}}", **files}.items():
+        (tmp_path / "config" / f"{name}.yml").write_text(text)
+    return tmp_path
+
+
+def problems(cwd: Path, **env: str) -> dict[tuple[str, str], str]:
+    with pytest.raises(ConfigurationError) as caught:
+        load(env, cwd)
+    return {(problem.file, problem.key): problem.message for problem in caught.value.problems}
+
+
+def test_the_committed_configuration_holds():
+    settings = load({}, ROOT)
+    assert settings.config_dir == ROOT / "config"
+    assert (settings.root, settings.var_dir, settings.env_name) == (ROOT, ROOT / "var", "development")
+    assert settings.shards.keys() == {"main", "queues_shard_a"}
+    assert all(shard.embedded for shard in settings.shards.values())
+
+
+def test_defaults(tmp_path: Path):
+    settings = load({}, project(tmp_path))
+    assert (settings.concurrency, settings.timeout, settings.max_retries, settings.poll_interval) == (10, 25, 25, 1)
+    assert (settings.logging.level, settings.logging.jobs) == ("info", True)
+    assert (settings.dead.max_jobs, settings.dead.timeout_days) == (10_000, 180)
+    sizes = settings.size_limit
+    assert (sizes.mode, sizes.compression_threshold, sizes.limit, sizes.decompressed_limit) == (
+        "compress",
+        100_000,
+        5_000_000,
+        100_000_000,
+    )
+    assert (settings.workers_module, settings.routing_rules, settings.queues) == (("workers",), (), ())
+
+
+def test_files(tmp_path: Path):
+    cwd = project(
+        tmp_path,
+        redis="shards: {main: {sentinels: ['s1:26379', 's2:26380'], sentinel_name: m, tls: true}, b: {url: embedded, password: 'x'}}",
+        routing="routing_rules: [['urgency=high', urgent], ['*', null, b], ['*', '']]",
+        queues="queues: [a, [b, 2]]",
+        feature_categories="feature_categories: {search: {owner: team, description: d}}",
+        application="{workers_module: [a, b.c], concurrency: 3, logging: {jobs: false}}",
+    )
+    settings = load({}, cwd)
+    assert settings.shards["main"].sentinels == (Sentinel("s1", 26379), Sentinel("s2", 26380))
+    tls = settings.shards["main"].tls
+    assert tls is not None
+    assert tls.verify
+    assert settings.routing_rules == (
+        RoutingRule("urgency=high", "urgent"),
+        RoutingRule("*", None, "b"),
+        RoutingRule("*", None),
+    )
+    assert settings.queues == (QueueWeight("a"), QueueWeight("b", 2))
+    assert settings.feature_categories["search"].owner == "team"
+    assert (settings.workers_module, settings.concurrency, settings.logging.jobs) == (("a", "b.c"), 3, False)
+    assert settings.logging.level == "info"
+
+
+def test_secrets_are_not_shown(tmp_path: Path):
+    settings = load({}, project(tmp_path, redis="shards: {main: {url: 'redis://:hunter2@h/0', password: hunter3}}"))
+    assert "hunter" not in repr(settings)
+    password = settings.shards["main"].password
+    assert password is not None
+    assert password.get_secret_value() == "hunter3"
+
+
+def test_settings_do_not_change(tmp_path: Path):
+    settings: Any = load({}, project(tmp_path))
+    with pytest.raises(ValueError, match="frozen"):
+        settings.concurrency = 3
+
+
+def test_the_environment_stands_over_the_files(tmp_path: Path):
+    env = {
+        "FRAMEWORK_LOGGING__JOBS": "false",
+        "FRAMEWORK_CONCURRENCY": "7",
+        "FRAMEWORK_WORKERS_MODULE": "x, y.z",
+        "FRAMEWORK_ENV": "production",
+        "FRAMEWORK_VAR_DIR": "elsewhere",
+        "FRAMEWORK_SHARDS__B__PASSWORD": "123",
+        "FRAMEWORK_QUEUES": '["q", ["r", 2]]',
+        "REDIS_URL": "rediss://other:1/2",
+        "UNRELATED": "x",
+        "FRAMEWORK_SERVICE_HOST": "10.0.0.1",
+    }
+    redis = "shards: {main: {url: 'redis://h', password: secret}, b: {url: 'redis://b'}}"
+    settings = load(
+        env, project(tmp_path, application="{concurrency: 3, logging: {level: debug, jobs: true}}", redis=redis)
+    )
+    assert (settings.logging.level, settings.logging.jobs, settings.concurrency) == ("debug", False, 7)
+    assert settings.workers_module == ("x", "y.z")
+    assert (settings.env_name, settings.var_dir) == ("production", tmp_path / "elsewhere")
+    assert settings.queues == (QueueWeight("q"), QueueWeight("r", 2))
+    assert settings.shards["b"].url == "redis://b"
+    password = settings.shards["b"].password
+    assert password is not None
+    assert password.get_secret_value() == "123"
+    # The password in the file belongs to another server.
+    assert (settings.shards["main"].url, settings.shards["main"].password) == ("rediss://other:1/2", None)
+
+
+def test_where_the_files_are_looked_for(tmp_path: Path):
+    cwd = project(tmp_path)
+    assert load({}, cwd).root == cwd
+    assert load({"FRAMEWORK_CONFIG_DIR": str(ROOT / "config")}, cwd).root == ROOT
+    elsewhere = tmp_path / "inner"
+    (elsewhere / "config").mkdir(parents=True)  # holds none of our files
+    assert load({}, elsewhere).root == ROOT
+    assert problems(cwd, FRAMEWORK_CONFIG_DIR="nowhere") == {
+        ("environment", "FRAMEWORK_CONFIG_DIR"): f"there is no folder {cwd / 'nowhere'}"
+    }
+
+
+def test_without_redis_yml_main_is_the_local_redis(tmp_path: Path):
+    cwd = project(tmp_path, application="concurrency: 3")
+    (cwd / "config" / "redis.yml").unlink()
+    assert load({}, cwd).shards["main"].url == DEFAULT_URL
+
+
+@pytest.mark.parametrize(
+    ("files", "key", "words"),
+    [
+        ({"redis": "shards: {b: {url: embedded}}"}, ("config/redis.yml", "shards"), "main is missing"),
+        ({"redis": "shards: {main: {url: 'http://h'}}"}, ("config/redis.yml", "shards.main.url"), "redis://"),
+        ({"redis": "shards: {main: {url: 'redis://h:99999'}}"}, ("config/redis.yml", "shards.main.url"), "no URL"),
+        ({"redis": "shards: {main: {url: 'redis://'}}"}, ("config/redis.yml", "shards.main.url"), "names no server"),
+        ({"redis": "shards: {main: {}}"}, ("config/redis.yml", "shards.main"), "needs a url"),
+        ({"redis": "shards: {main: null}"}, ("config/redis.yml", "shards.main"), "dictionary"),
+        (
+            {"redis": "shards: {main: {urll: x, url: embedded}}"},
+            ("config/redis.yml", "shards.main.urll"),
+            "did you mean 'url'",
+        ),
+        (
+            {"redis": "shards: {main: {url: embedded, tls: {verfy: 1}}}"},
+            ("config/redis.yml", "shards.main.tls.verfy"),
+            "'verify'",
+        ),
+        (
+            {"redis": "shards: {main: {sentinels: [a], sentinel_name: b}}"},
+            ("config/redis.yml", "shards.main.sentinels[0]"),
+            "host:port",
+        ),
+        ({"redis": "shards: {main: {sentinels: ['a:1']}}"}, ("config/redis.yml", "shards.main"), "belong together"),
+        ({"redis": "shrds: {}"}, ("config/redis.yml", "shrds"), "did you mean 'shards'"),
+        ({"redis": "shards: [1]"}, ("config/redis.yml", "shards"), "dictionary"),
+        ({"redis": "- 1"}, ("config/redis.yml", ""), "keys and values"),
+        ({"redis": "shards: {main: {url: embedded"}, ("config/redis.yml", ""), "line 2, column 1"),
+        ({"routing": "routing_rules: [['*']]"}, ("config/routing.yml", "routing_rules[0]"), "[query, queue]"),
+        ({"routing": "routing_rules: ['*', default]"}, ("config/routing.yml", "routing_rules[0]"), "[query, queue]"),
+        ({"routing": "routing_rules: [['*', 3]]"}, ("config/routing.yml", "routing_rules[0]"), "queue must be a text"),
+        ({"queues": "queues: [[a, 0]]"}, ("config/queues.yml", "queues[0]"), "from 1 on"),
+        ({"queues": "queues: [3]"}, ("config/queues.yml", "queues[0]"), "a queue name"),
+        (
+            {"feature_categories": "feature_categories: {a: {}}"},
+            ("config/feature_categories.yml", "feature_categories.a.owner"),
+            "required",
+        ),
+        ({"application": "concurency: 3"}, ("config/application.yml", "concurency"), "did you mean 'concurrency'"),
+        (
+            {"application": "concurrency: 0"},
+            ("config/application.yml", "concurrency"),
+            "greater than or equal to 1, not 0",
+        ),
+        ({"application": "concurrency: true"}, ("config/application.yml", "concurrency"), "not true or false"),
+        ({"application": "timeout: .inf"}, ("config/application.yml", "timeout"), "finite"),
+        (
+            {"application": "logging: {levle: info}"},
+            ("config/application.yml", "logging.levle"),
+            "did you mean 'level'",
+        ),
+        ({"application": "logging: {level: loud}"}, ("config/application.yml", "logging.level"), "'debug', 'info'"),
+        ({"application": "workers_module: shop/jobs"}, ("config/application.yml", "workers_module"), "no module name"),
+        ({"application": "shards: {}"}, ("config/application.yml", "shards"), "unknown key"),
+    ],
+)
+def test_a_problem_names_file_and_key(tmp_path: Path, files: dict[str, str], key: tuple[str, str], words: str):
+    found = problems(project(tmp_path, **files))
+    assert words in found[key]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("FRAMEWORK_LOGGING__JOBS", "perhaps", "boolean"),
+        ("FRAMEWORK_LOGGING__JBOS", "true", "did you mean 'jobs'"),
+        ("FRAMEWORK_LOGING__JOBS", "true", "did you mean 'logging'"),
+        ("FRAMEWORK_TIMEOUT", "soon", "not 'soon'"),
+        ("FRAMEWORK_ENV", "prod", "'production'"),
+        ("FRAMEWORK_SHARDS__MAIN__URL", "http://h", "redis://"),
+        ("FRAMEWORK_QUEUES", "a,b", "JSON"),
+        ("REDIS_URL", "localhost:6379", "redis://"),
+    ],
+)
+def test_a_problem_of_the_environment_names_the_variable(tmp_path: Path, name: str, value: str, words: str):
+    found = problems(project(tmp_path), **{name: value})
+    assert words in found[("environment", name)]
+
+
+def test_all_problems_come_together_and_no_secret_with_them(tmp_path: Path):
+    cwd = project(
+        tmp_path,
+        redis="shards: {main: {url: 'http://:hunter2@h'}}",
+        routing="routing_rules: [[",
+        application="{concurency: 1, timeout: -1}",
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        load({"FRAMEWORK_LOGGING__LEVEL": "loud"}, cwd)
+    assert len(caught.value.problems) == 5
+    assert "5 problems in the configuration" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_no_setting_is_left_without_a_source():
+    from framework.settings import load as module
+
+    given = {"env_name", "config_dir", "root", "var_dir"}
+    assert set(Settings.model_fields) - given == set(module._FILE_OF)
