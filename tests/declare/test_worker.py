@@ -208,7 +208,7 @@ def test_grouped_facts_check_themselves(build: Any, words: str):
 def test_refused_bodies(body: dict[str, Any], attribute: str, words: str):
     with pytest.raises(DeclarationError) as caught:
         make(**body)
-    assert caught.value.attribute == attribute
+    assert (caught.value.worker, caught.value.attribute) == ("workers.sample.SampleWorker", attribute)
     assert words in str(caught.value)
 
 
