@@ -1,0 +1,124 @@
+import json
+import logging
+import os
+import threading
+
+import pytest
+
+from framework.telemetry import context, logs
+
+
+@pytest.fixture
+def lines():
+    """Open a server log on a pipe; call the fixture to close it and get its lines, parsed."""
+    reader, writer = os.pipe()
+    root = logging.getLogger()
+    before = root.handlers, root.level
+    logs.open_server_log("info", {"pid": 1}, writer)
+    written = []
+
+    def read():
+        with os.fdopen(reader, "rb") as pipe:
+            written.append(pipe.read())
+
+    thread = threading.Thread(target=read)
+    thread.start()
+
+    def collect():
+        logs.close_server_log()
+        os.close(writer)
+        thread.join()
+        return [json.loads(line) for line in written[0].splitlines()]
+
+    yield collect
+    logs.close_server_log()
+    logging.captureWarnings(False)
+    root.handlers, root.level = before
+
+
+def test_one_object_per_line_with_the_head_first(lines):
+    with context.bound("c1"):
+        logs.logger(shard="main").info("hello\nworld", answer=42)
+    (line,) = lines()
+    assert list(line)[:3] == ["severity", "time", "message"]
+    assert line["severity"] == "INFO"
+    assert line["message"] == "hello\nworld"
+    assert line | {"pid": 1, "shard": "main", "answer": 42, "correlation_id": "c1"} == line
+
+
+def test_the_standard_librarys_lines_have_the_same_form(lines):
+    try:
+        raise ValueError("lost")
+    except ValueError:
+        logging.getLogger("somebody.else").exception("it went %s", "wrong")
+    (line,) = lines()
+    assert line["message"] == "it went wrong"
+    assert line["logger"] == "somebody.else"
+    assert line["severity"] == "ERROR"
+    assert line["exception.class"] == "ValueError"
+    assert line["exception.message"] == "lost"
+
+
+def test_lines_below_the_level_are_left_out(lines):
+    logs.logger().debug("fine detail")
+    logs.logger().info("news")
+    assert [line["message"] for line in lines()] == ["news"]
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no")
+
+
+def circular():
+    value = {}
+    value["self"] = value
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["\ud800", float("nan"), object(), b"\xff", circular(), Unprintable()],
+    ids=["surrogate", "nan", "object", "bytes", "circle", "unprintable"],
+)
+def test_no_field_can_cost_the_line(lines, value):
+    logs.logger().info("kept", odd=value)
+    (line,) = lines()
+    assert line["message"] == "kept"
+    assert "odd" in line
+
+
+def test_an_error_that_cannot_be_shown_is_shown_as_far_as_it_can(lines):
+    logs.logger().error("failed", error=Unprintable())
+    (line,) = lines()
+    assert line["exception.class"].endswith("Unprintable")
+    assert "RuntimeError" in line["exception.message"]
+
+
+def test_threads_never_mix_their_lines(lines):
+    def write(name):
+        for number in range(500):
+            logs.logger().info(f"{name}-{number}", padding="x" * 200)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(line["message"] for line in lines()) == sorted(f"{n}-{i}" for n in "abcd" for i in range(500))
+
+
+def test_without_a_server_log_lines_go_to_the_standard_logger(caplog, capsys):
+    with caplog.at_level(logging.INFO, "framework"):
+        logs.logger(shard="main").warning("careful", jid="j1")
+    assert "careful" in caplog.text
+    assert "jid='j1'" in caplog.text
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "1970-01-01T00:00:00.000Z"), (1_750_000_000.5, "2025-06-15T15:06:40.500Z"), (float("inf"), "inf")],
+)
+def test_times_are_iso_with_milliseconds(seconds, text):
+    assert logs.iso_time(seconds) == text
