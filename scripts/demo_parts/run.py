@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from demo_parts.folder import RunFolder
 from demo_parts.house import SHARDS, House
 from demo_parts.logs import count_starts, last_words
@@ -32,7 +34,7 @@ def run(root: Path, paths: Sequence[Path], *, stop: StopSignal, plain: bool, pat
     house = House(root, folder.path)
     try:
         outcome = _index(house, folder.run_id, roots, stop=stop, plain=plain, patience_s=patience_s)
-    except FrameworkError as error:
+    except (FrameworkError, SQLAlchemyError) as error:
         print(f"scripts/demo: {error}", file=sys.stderr)
         outcome = FAILED
     os.chdir(here)
@@ -49,7 +51,7 @@ def _default_roots(root: Path) -> list[str]:
 
 
 def _index(house: House, run_id: str, roots: list[str], *, stop: StopSignal, plain: bool, patience_s: float) -> int:
-    print("Input      ", "\n            ".join(roots), sep="")
+    print("Input      ", "\n           ".join(roots), sep="", flush=True)
     with house:
         stores = ", ".join(f"{shard} (pid {store.pid})" for shard, store in house.stores.items())
         print(f"Stores     {stores}\nWorkers    {', '.join(house.workers)}", flush=True)

@@ -12,8 +12,10 @@ class StopSignal:
 
     def __init__(self) -> None:
         self._asked = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._ask)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored means: started with nohup
+            signal.signal(signal.SIGHUP, self._ask)
 
     @property
     def asked(self) -> bool:

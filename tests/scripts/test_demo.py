@@ -190,6 +190,16 @@ def test_interrupted_in_the_middle(demo: Demo, large: tuple[Path, int], number: 
     assert demo.left() == {}
 
 
+def test_interrupted_at_the_very_start(demo: Demo, small: Path) -> None:
+    demo.start(small)
+    demo.read_until("^Input")
+    assert demo.process is not None
+    os.killpg(demo.process.pid, signal.SIGINT)
+    assert demo.finish() == 130
+    assert "Traceback" not in "".join(demo.output)
+    assert demo.left() == {}
+
+
 @pytest.mark.parametrize("shard", ["main", "queues_shard_a"])
 def test_a_worker_is_killed_in_the_middle(demo: Demo, large: tuple[Path, int], shard: str) -> None:
     tree, count = large
