@@ -26,6 +26,7 @@ LEASE_MS = 15_000
 ACKNOWLEDGEMENTS = 32
 """Most acknowledgements a round trip; also the most runs that a kill can repeat beyond the jobs in hand."""
 
+_LEASE_PAUSE_S = 0.5  # between two questions whether our lease is back
 _SWEEP_S = 1.0  # how often queues without a parked call are looked at
 
 
@@ -131,7 +132,7 @@ class Fetcher:
         for position in fenced:
             self._events.fenced(acknowledged[position - 1])
         if not held:
-            self._events.lease_lost()
+            self._suspend()
         for position in range(0, len(found), 2):
             queue = order[int(found[position]) - 1]
             for data in cast("list[bytes]", found[position + 1]):
@@ -139,6 +140,12 @@ class Fetcher:
         if wanted and not found:
             self._found_nothing = True
             self._park(order if held else [])
+
+    def _suspend(self) -> None:
+        """Our list is anybody's now: end the parked calls, which would go on fetching, and give the lease's thread time."""
+        self._events.lease_lost()
+        self._give_back(self._parking.unpark(self._client))
+        self._stopping.wait(_LEASE_PAUSE_S)
 
     def _park(self, order: list[str]) -> None:
         for name in order[:PARKED_QUEUES]:

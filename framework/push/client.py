@@ -7,7 +7,7 @@ from typing import Any
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest, Route
-from framework.errors import ArgumentsError, BulkPushError, ExceedLimitError, FrameworkError
+from framework.errors import BulkPushError, ShardUnavailableError
 from framework.middleware.chain import Call, Passage
 from framework.push.encode import SizeLimits, encode
 from framework.push.normalize import Normalizer
@@ -81,7 +81,7 @@ class Client:
 
         Raises:
             ArgumentsError, ExceedLimitError: refused; nothing was written.
-            BulkPushError: a later slice was refused, or a shard failed; it says what is in.
+            BulkPushError: a later slice was refused (a middleware's own error included), or a shard failed; it says what is in.
         """
         check = request.declaration.signature.check
         for args in request.args:
@@ -90,11 +90,11 @@ class Client:
         for start in range(0, len(request.args), BULK_SLICE):
             try:
                 jids += self._push_slice(request, start)
-            except (ArgumentsError, ExceedLimitError) as error:
+            except ShardUnavailableError as error:
+                raise BulkPushError(jids, start, error) from error
+            except Exception as error:  # a middleware may raise anything; the caller must learn what is in
                 if start == 0:
                     raise
-                raise BulkPushError(jids, start, error) from error
-            except FrameworkError as error:
                 raise BulkPushError(jids, start, error) from error
         return jids
 

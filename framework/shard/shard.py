@@ -78,6 +78,9 @@ class Shard:
                     connection.read_response()
                 except ResponseError as error:
                     refusal = refusal or error
+            if refusal is not None:
+                # READONLY and its like mean that the server behind this address changed: look the address up anew.
+                connection.disconnect()  # while it is ours: once released, another thread may be using it
         except (RedisError, OSError) as error:
             connection.disconnect()
             raise self._unavailable(error, maybe_written=sent) from error
@@ -87,8 +90,6 @@ class Shard:
         finally:
             pool.release(connection)
         if refusal is not None:
-            # READONLY and its like mean that the server behind this address changed: look the address up anew.
-            connection.disconnect()
             raise self._unavailable(refusal) from refusal
 
     def _unavailable(self, error: BaseException, *, maybe_written: bool = False) -> ShardUnavailableError:

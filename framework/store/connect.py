@@ -57,4 +57,5 @@ def open_client(endpoint: Endpoint, *, name: str, read_timeout_s: float = COMMAN
         open_sentinel: Any = Sentinel
         sentinel = open_sentinel(list(endpoint.sentinels), sentinel_kwargs={"socket_timeout": 1.0})
         return cast("redis.Redis", sentinel.master_for(endpoint.sentinel_name, **settings))
-    return redis.Redis(connection_pool=ConnectionPool.from_url(endpoint.url, **settings))
+    # The client owns its pool: closing it closes the connections.
+    return redis.Redis.from_pool(ConnectionPool.from_url(endpoint.url, **settings))

@@ -1,0 +1,231 @@
+import pytest
+
+from framework.fetch.fetcher import requeue
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.wire import keys
+from tests.harness import IDENTITY, full_memory, until
+
+QUEUE = "queue:default"
+WORKING = keys.working(IDENTITY)
+
+
+def test_jobs_come_oldest_first_up_to_the_slots_and_each_end_makes_room(bench, redis):
+    redis.lpush(QUEUE, *(f"{number}" for number in range(5)))
+    one = bench(slots=2).start()
+    assert one.got(2) == [b"0", b"1"]
+    until(lambda: redis.lrange(QUEUE, 0, -1) == [b"4", b"3", b"2"])
+    assert one.working() == [b"1", b"0"]
+    one.fetcher.finish(one.units[0])
+    assert one.got(3)[2] == b"2"
+    assert sorted(one.working()) == [b"1", b"2"]  # acknowledged in the same round trip
+
+
+def test_finished_jobs_leave_the_working_list_and_memory(bench, redis):
+    redis.lpush(QUEUE, "a", "b", "c")
+    one = bench(slots=3).start()
+    one.got(3)
+    one.fetcher.finish(one.units[1])
+    until(lambda: sorted(one.working()) == [b"a", b"c"])
+    redis.lrem(WORKING, 0, "a")
+    one.fetcher.finish(one.units[0], settled=True)  # its retry has moved it
+    one.fetcher.finish(one.units[2])
+    until(lambda: one.fetcher.custody.known() == set())
+    assert one.working() == []
+    assert one.fenced_units == []
+
+
+def test_an_end_that_comes_too_late_is_told(bench, redis):
+    redis.lpush(QUEUE, "a", "b")
+    one = bench(slots=2).start()
+    one.got(2)
+    redis.lrem(WORKING, 0, "a")  # somebody has taken it over
+    for unit in list(one.units):
+        one.fetcher.finish(unit)
+    until(lambda: one.fenced_units)
+    assert [unit.data for unit in one.fenced_units] == [b"a"]
+
+
+def test_many_ends_need_several_round_trips_and_none_is_forgotten(bench, redis):
+    redis.lpush(QUEUE, *(f"{number}" for number in range(100)))
+    one = bench(slots=100).start()
+    one.got(100)
+    for unit in list(one.units):
+        one.fetcher.finish(unit)
+    until(lambda: one.working() == [])
+    assert one.fenced_units == []
+    assert one.fetcher.custody.known() == set()
+
+
+def test_strict_order_takes_from_the_first_queue_while_it_has_any(bench, redis):
+    redis.lpush("queue:a", "a1", "a2")
+    redis.lpush("queue:b", "b1", "b2")
+    one = bench(queues=(("b", 0), ("a", 0)), slots=3).start()
+    assert one.got(3) == [b"b1", b"b2", b"a1"]
+    assert [unit.queue for unit in one.units] == ["b", "b", "a"]
+
+
+# --- idle -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_fetcher_waits_at_every_queue_and_wakes_for_a_job(bench, redis):
+    one = bench(queues=(("a", 0), ("b", 0), ("c", 0)), slots=2).start()
+    until(lambda: one.parked() == 3, "three parked calls")
+    redis.lpush("queue:b", "job")
+    assert one.got(1) == [b"job"]
+    assert (one.units[0].queue, one.working()) == ("b", [b"job"])
+    redis.lpush("queue:c", "next")
+    assert one.got(2)[1] == b"next"
+
+
+def test_a_job_that_comes_without_a_free_slot_goes_back_where_it_was(bench, redis):
+    one = bench(queues=(("a", 0), ("b", 0)), slots=1).start()
+    until(lambda: one.parked() == 2)
+    redis.lpush("queue:a", "first")
+    one.got(1)
+    redis.lpush("queue:b", "x")  # a parked call of b takes it
+    until(lambda: one.parked() == 0)
+    redis.lpush("queue:b", "y")
+    until(lambda: redis.lrange("queue:b", 0, -1) == [b"y", b"x"], "back at the right end")
+    assert one.working() == [b"first"]
+    assert redis.smembers(keys.QUEUES) == {b"b"}
+    one.fetcher.finish(one.units[0])
+    assert one.got(2) == [b"first", b"x"]
+
+
+def test_more_queues_than_parked_calls_are_swept(bench, redis):
+    queues = [(f"q{number}", 0) for number in range(20)]
+    one = bench(queues=queues, slots=4).start()
+    until(lambda: one.parked() == 16, "sixteen parked calls")
+    redis.lpush("queue:q19", "far")
+    assert one.got(1) == [b"far"]
+
+
+def test_stopping_ends_every_parked_call_and_takes_nothing_more(bench, redis):
+    one = bench(queues=(("a", 0), ("b", 0)), slots=2).start()
+    until(lambda: one.parked() == 2)
+    one.fetcher.stop()
+    one.fetcher.stop()
+    one.thread.join(20)
+    assert one.parked() == 0
+    redis.lpush("queue:a", "late")
+    assert redis.lrange("queue:a", 0, -1) == [b"late"]
+    assert one.units == []
+
+
+def test_ends_after_the_stop_are_acknowledged_on_request(bench, redis):
+    redis.lpush(QUEUE, "a", "b")
+    one = bench(slots=2).start()
+    one.got(2)
+    one.fetcher.stop()
+    one.thread.join(20)
+    one.fetcher.finish(one.units[0])
+    one.fetcher.acknowledge_rest()
+    assert one.working() == [b"b"]
+
+
+# --- trouble --------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_lease_nothing_is_taken_until_it_is_back(bench, redis):
+    one = bench()
+    redis.delete(keys.lease(IDENTITY))
+    redis.lpush(QUEUE, "a")
+    one.start()
+    until(lambda: one.lost >= 2)
+    assert redis.lrange(QUEUE, 0, -1) == [b"a"]
+    one.beat()
+    assert one.got(1) == [b"a"]
+
+
+def test_a_lost_lease_does_not_spin(bench, redis):
+    one = bench()
+    redis.delete(keys.lease(IDENTITY))
+    one.start()
+    until(lambda: one.lost)
+    for _ in range(2_000):
+        redis.ping()
+    assert one.lost < 50  # a spinning fetcher tells it about once per ping
+
+
+def test_a_lease_lost_while_waiting_takes_nothing_from_the_parked_calls(bench, redis):
+    one = bench(queues=(("a", 0), ("b", 0)), slots=2).start()
+    until(lambda: one.parked() == 2)
+    redis.delete(keys.lease(IDENTITY))
+    one.fetcher.finish(UnitOfWork("a", b"nothing"))  # makes it speak to the server
+    until(lambda: one.lost)
+    until(lambda: one.parked() == 0, "the parked calls end: they would go on fetching")
+
+
+def test_a_broken_connection_is_replaced(bench, redis):
+    one = bench().start()
+    until(lambda: one.parked() == 1)
+    redis.client_kill_filter(_type="normal", skipme=True)
+    until(lambda: one.errors)
+    redis.lpush(QUEUE, "a")
+    assert one.got(1) == [b"a"]
+
+
+def test_a_restarted_server_is_served_again(bench, make_server):
+    own = make_server()
+    from redis import Redis
+
+    from framework.store.connect import Endpoint, open_client
+
+    client: Redis = open_client(Endpoint(own.url), name="tests")
+    from tests.fetch.conftest import Bench
+
+    one = Bench(client, own.url)
+    try:
+        client.lpush(QUEUE, "held")
+        one.start()
+        one.got(1)
+        own.kill()
+        until(lambda: one.errors)
+        one.fetcher.finish(one.units[0])  # while it is away
+        own.start()
+        one.beat()
+        client.lpush(QUEUE, "next")
+        assert one.got(2) == [b"held", b"next"]
+        until(lambda: one.working() == [b"next"], "the acknowledgement came through")
+    finally:
+        one.stop()
+        client.close()
+
+
+def test_a_full_server_is_still_served(bench, redis):
+    redis.lpush(QUEUE, "a")
+    one = bench(queues=(("default", 0), ("b", 0)), slots=1)
+    redis.lpush("queue:b", "b")
+    with full_memory(redis):
+        one.start()
+        one.got(1)
+        one.fetcher.finish(one.units[0])
+        assert one.got(2) == [b"a", b"b"]
+        one.fetcher.finish(one.units[1])
+        until(lambda: one.working() == [])
+        until(lambda: one.errors, "a parked call was refused")
+        redis.config_set("maxmemory", 0)
+        redis.lpush(QUEUE, "c")
+        redis.config_set("maxmemory", 1)
+        assert one.got(3)[2] == b"c"
+
+
+# --- requeue --------------------------------------------------------------------------------------------------------
+
+
+def test_giving_back_keeps_the_order(redis):
+    redis.lpush(QUEUE, "waiting")
+    redis.lpush(WORKING, "1", "2", "3")
+    units = [(UnitOfWork("default", data), data + b"!") for data in (b"1", b"2", b"4")]
+    assert requeue(redis, IDENTITY, units) == 2
+    assert redis.lrange(QUEUE, 0, -1) == [b"waiting", b"2!", b"1!"]
+    assert redis.lrange(WORKING, 0, -1) == [b"3"]
+    assert requeue(redis, IDENTITY, []) == 0
+
+
+@pytest.mark.parametrize("count", [1, 500])
+def test_any_number_can_be_given_back_at_once(redis, count):
+    redis.lpush(WORKING, *(f"{number}" for number in range(count)))
+    units = [(UnitOfWork("default", b"%d" % number), b"%d" % number) for number in range(count)]
+    assert requeue(redis, IDENTITY, units) == count
+    assert redis.lrange(QUEUE, 0, -1) == [b"%d" % number for number in reversed(range(count))]

@@ -1,0 +1,67 @@
+import json
+
+import pytest
+
+from framework.declare import port, registry
+from framework.declare.worker import ApplicationWorker
+from framework.middleware.chain import Chain
+from framework.push.client import Client
+from framework.route.router import Router
+from framework.settings.model import RoutingRule
+from framework.shard.shard import Shards
+from framework.wire import keys
+from framework.wiring.connect import bind_default
+from tests.harness import opened
+
+
+def worker(name="Job", perform=None, **attributes):
+    def anything(self, *args):
+        """Any arguments do."""
+
+    body = {"feature_category": "not_owned", "wire_name": name, "perform": perform or anything, **attributes}
+    return type(name, (ApplicationWorker,), body)
+
+
+class Door:
+    """Worker classes push through a client on real servers."""
+
+    def __init__(self, shards):
+        self.shards = Shards(shards)
+        self.open()
+
+    def open(self, *middleware, rules=(), **options):
+        chain = Chain()
+        for one in middleware:
+            chain.add(one)
+        router = Router([RoutingRule(*rule) for rule in rules], list(self.shards))
+        port.bind(Client(self.shards, router, middleware=chain.compiled(), **options))
+        return self
+
+
+@pytest.fixture
+def door(redis, redis_url):
+    shard = opened(redis_url)
+    with registry.isolated():
+        yield Door({"main": shard})
+    port.unbind()
+    bind_default()
+    shard.close()
+
+
+@pytest.fixture
+def jobs(redis):
+    """The payloads of a queue, oldest first."""
+    return lambda name="default": [json.loads(data) for data in reversed(redis.lrange(keys.queue(name), 0, -1))]
+
+
+@pytest.fixture
+def calls(redis):
+    """How often the server ran a command since the last look."""
+    seen = {}
+
+    def look(command):
+        total = redis.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0)
+        found, seen[command] = total - seen.get(command, 0), total
+        return found
+
+    return look

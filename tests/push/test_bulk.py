@@ -1,0 +1,174 @@
+import json
+
+import pytest
+
+from framework.errors import ArgumentsError, BulkPushError, ExceedLimitError, ShardUnavailableError
+from framework.push.encode import SizeLimits
+from framework.telemetry import context
+from framework.wire import keys
+from tests.push.conftest import worker
+
+
+@pytest.fixture(autouse=True)
+def room(redis):
+    yield
+    redis.config_set("maxmemory", 0)
+
+
+def numbered(count):
+    return [(number,) for number in range(count)]
+
+
+def test_ids_stand_where_the_arguments_stood(door, jobs):
+    jids = worker(queue="default").perform_bulk(numbered(2_500))
+    assert len(set(jids)) == 2_500
+    assert [(job["jid"], job["args"]) for job in jobs()] == [(jid, [number]) for number, jid in enumerate(jids)]
+    assert all("enqueued_at" in job for job in jobs())
+
+
+@pytest.mark.parametrize(("count", "trips"), [(1, 1), (999, 1), (1_000, 1), (1_001, 2), (2_500, 3)])
+def test_each_slice_of_1000_is_one_round_trip(door, calls, redis, count, trips):
+    calls("lpush"), calls("sadd")
+    worker(queue="default").perform_bulk(numbered(count))
+    assert (calls("lpush"), calls("sadd")) == (trips, trips)
+    assert redis.llen("queue:default") == count
+
+
+def test_nothing_to_push_touches_nothing(door, redis):
+    assert worker().perform_bulk([]) == []
+    assert redis.dbsize() == 0
+
+
+def test_scheduled_bulks_are_spread(door, redis):
+    jids = worker(queue="default").perform_bulk_in(100, numbered(5), batch_size=2, batch_delay=10)
+    found = [(json.loads(member), due) for member, due in redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)]
+    assert {job["jid"] for job, _ in found} == set(jids)
+    start = found[0][1]
+    assert sorted((job["args"][0], round(due - start)) for job, due in found) == [
+        (0, 0),
+        (1, 0),
+        (2, 10),
+        (3, 10),
+        (4, 20),
+    ]
+    assert not any("enqueued_at" in job or "at" in job for job, _ in found)
+    assert redis.exists(keys.QUEUES) == 0
+
+
+def test_large_scheduled_bulks_arrive_whole(door, redis):
+    jids = worker(queue="default").perform_bulk_in(100, numbered(1_300))
+    assert redis.zcard(keys.SCHEDULE) == 1_300
+    assert {json.loads(member)["jid"] for member in redis.zrange(keys.SCHEDULE, 0, -1)} == set(jids)
+
+
+def test_each_object_brings_arguments_and_context(door, jobs):
+    cls = worker(queue="default")
+    with context.bound("cafe", user="u"):
+        cls.perform_bulk_for("ab", arguments=lambda one: cls.arguments(one * 2), context=lambda one: {"letter": one})
+    assert [(job["args"], job["meta.letter"], job["meta.user"], job["correlation_id"]) for job in jobs()] == [
+        (["aa"], "a", "u", "cafe"),
+        (["bb"], "b", "u", "cafe"),
+    ]
+
+
+def test_dropped_jobs_leave_a_hole(door, jobs):
+    class Odd:
+        def call(self, cls, job, queue, pool):
+            if job["args"][0] % 2:
+                yield
+
+    door.open(Odd)
+    jids = worker(queue="default").perform_bulk(numbered(4))
+    assert [jid is None for jid in jids] == [True, False, True, False]
+    assert [job["jid"] for job in jobs()] == [jids[1], jids[3]]
+    assert worker(queue="default").perform_bulk([(0,), (2,)]) == [None, None]
+
+
+def test_a_middleware_may_send_jobs_to_several_queues(door, jobs, redis):
+    class Split:
+        def call(self, cls, job, queue, pool):
+            job["queue"] = f"q{job['args'][0] % 2}"
+            yield
+
+    door.open(Split)
+    worker(queue="default").perform_bulk(numbered(4))
+    assert [job["args"] for job in jobs("q0")] == [[0], [2]]
+    assert [job["args"] for job in jobs("q1")] == [[1], [3]]
+    assert redis.smembers(keys.QUEUES) == {b"q0", b"q1"}
+
+
+def test_arguments_are_all_checked_before_the_first_is_written(door, redis):
+    with pytest.raises(ArgumentsError):
+        worker(queue="default").perform_bulk([*numbered(1_500), (object(),)])
+    assert redis.dbsize() == 0
+
+
+def at_job(number, act):
+    """A client middleware that does something when it sees this job."""
+
+    class Act:
+        def call(self, cls, job, queue, pool):
+            if job["args"] == [number]:
+                act(pool)
+            yield
+
+    return Act
+
+
+def check_interrupted(caught, jobs, redis):
+    """Exactly the first slice is in, and the error says so."""
+    error = caught.value
+    assert error.failed_from == 1_000
+    assert error.jids == [job["jid"] for job in jobs()]
+    assert [job["args"] for job in jobs()] == [[number] for number in range(1_000)]
+    assert "index 1000" in str(error)
+    return error.__cause__
+
+
+def test_a_server_that_fills_up_midway(door, jobs, redis):
+    door.open(at_job(1_500, lambda pool: redis.config_set("maxmemory", 1)))
+    with pytest.raises(BulkPushError, match="maxmemory") as caught:
+        worker(queue="default").perform_bulk(numbered(2_500))
+    assert isinstance(check_interrupted(caught, jobs, redis), ShardUnavailableError)
+
+
+def test_a_server_that_becomes_a_replica_midway(door, jobs, redis):
+    door.open(at_job(1_500, lambda pool: redis.execute_command("REPLICAOF", "127.0.0.1", "1")))
+    try:
+        with pytest.raises(BulkPushError, match="read only replica") as caught:
+            worker(queue="default").perform_bulk(numbered(2_500))
+    finally:
+        redis.execute_command("REPLICAOF", "NO", "ONE")
+    assert isinstance(check_interrupted(caught, jobs, redis), ShardUnavailableError)
+
+
+def test_a_job_too_large_midway(door, jobs, redis):
+    door.open(limits=SizeLimits(compression_threshold=10**9, limit=500))
+    arguments = [*numbered(1_500), ("x" * 1_000,), *numbered(5)]
+    with pytest.raises(BulkPushError, match="1,004 bytes") as caught:
+        worker(queue="default").perform_bulk(arguments)
+    assert isinstance(check_interrupted(caught, jobs, redis), ExceedLimitError)
+
+
+def test_a_middleware_that_raises_midway(door, jobs, redis):
+    def fail(pool):
+        raise LookupError("mine")
+
+    door.open(at_job(1_500, fail))
+    with pytest.raises(BulkPushError, match="mine") as caught:
+        worker(queue="default").perform_bulk(numbered(2_500))
+    assert isinstance(check_interrupted(caught, jobs, redis), LookupError)
+
+
+def test_a_failing_first_slice(door, redis):
+    door.open(at_job(5, lambda pool: redis.config_set("maxmemory", 1)))
+    with pytest.raises(BulkPushError) as caught:
+        worker(queue="default").perform_bulk(numbered(10))
+    assert (caught.value.jids, caught.value.failed_from) == ([], 0)
+
+    def fail(pool):
+        raise LookupError("mine")
+
+    door.open(at_job(5, fail))
+    with pytest.raises(LookupError, match="mine"):  # nothing is in: the plain error says all
+        worker(queue="default").perform_bulk(numbered(10))

@@ -1,0 +1,402 @@
+import base64
+import json
+import logging
+import math
+import re
+import time
+import zlib
+from datetime import timedelta
+
+import pytest
+
+from framework.declare import port
+from framework.errors import ArgumentsError, ExceedLimitError, ShardUnavailableError
+from framework.push.encode import SizeLimits
+from framework.shard.shard import UnknownShardError
+from framework.telemetry import context
+from framework.wire import keys
+from framework.wire.compress import decompress_arguments
+from framework.wire.json import dumps
+from tests.harness import full_memory, opened
+from tests.push.conftest import Door, worker
+
+
+def everything(redis):
+    return sorted(redis.keys("*"))
+
+
+def test_a_push_writes_what_sidekiq_writes(door, jobs, redis):
+    before = time.time()
+    jid = worker(queue="default").perform_async(1, "ä", None, {"k": [2**70]})
+    (job,) = jobs()
+    assert re.fullmatch(r"[0-9a-f]{24}", jid)
+    assert before - 1 <= job["created_at"] <= job["enqueued_at"] <= time.time() + 1
+    assert job == {
+        "class": "Job",
+        "args": [1, "ä", None, {"k": [2**70]}],
+        "retry": True,
+        "queue": "default",
+        "jid": jid,
+        "created_at": job["created_at"],
+        "enqueued_at": job["enqueued_at"],
+        "correlation_id": job["correlation_id"],
+    }
+    text = redis.lindex("queue:default", 0).decode()
+    for name in ("created_at", "enqueued_at"):  # an integer would be milliseconds to Sidekiq 8
+        assert re.search(rf'"{name}":\d+\.\d*[1-9]\d*[,}}]', text), text
+    assert everything(redis) == [b"queue:default", b"queues"]
+    assert redis.smembers(keys.QUEUES) == {b"default"}
+
+
+@pytest.mark.parametrize("second", [0, 1, 2])
+def test_times_have_a_fraction_even_on_the_full_second(door, redis, second):
+    door.open(clock=lambda: 1_750_000_000.0 + second)
+    worker(queue="default").perform_async()
+    text = redis.lindex("queue:default", 0).decode()
+    assert re.search(r'"created_at":\d+\.\d*[1-9]', text)
+    assert re.search(r'"enqueued_at":\d+\.\d*[1-9]', text)
+
+
+def test_the_newest_is_at_the_left(door, jobs):
+    job = worker(queue="default")
+    jids = [job.perform_async(number) for number in range(3)]
+    assert [one["jid"] for one in jobs()] == jids
+
+
+def test_what_the_class_says_is_in_the_payload(door, jobs):
+    worker(
+        queue="default",
+        version=2,
+        retry=3,
+        retry_for=timedelta(hours=1),
+        retry_queue="slow",
+        dead=False,
+        backtrace=5,
+        tags=("a", "b"),
+        queue_namespace="ns",
+        expires_in=timedelta(minutes=1),
+        status_expiration=60,
+    ).perform_async()
+    (job,) = jobs()
+    said = {"version": 2, "retry": 3, "retry_for": 3600, "retry_queue": "slow", "dead": False, "backtrace": 5}
+    said |= {"tags": ["a", "b"], "queue_namespace": "ns", "expires_in": 60, "status_expiration": 60}
+    assert {name: job[name] for name in said} == said
+    assert isinstance(job["retry_for"], int)
+
+
+def test_set_stands_over_the_class_for_one_push(door, jobs, redis):
+    job = worker(queue="default", retry=3, tags=("a",))
+    job.set(queue="urgent", retry=0).set(tags=("b",), dead=False).perform_async()
+    job.set(retry=False, backtrace=True).perform_async()
+    job.perform_async()
+    (first,) = jobs("urgent")
+    assert (first["queue"], first["retry"], first["tags"], first["dead"]) == ("urgent", 0, ["b"], False)
+    second, third = jobs()
+    assert (second["retry"], second["backtrace"], second["tags"]) == (False, True, ["a"])
+    assert (third["retry"], "backtrace" in third, "dead" in third) == (3, False, False)
+    assert redis.smembers(keys.QUEUES) == {b"urgent", b"default"}
+
+
+def test_a_scheduled_job_has_neither_at_nor_enqueued_at(door, redis):
+    before = time.time()
+    jid = worker(queue="default").perform_in(3600, 1)
+    ((member, due),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
+    job = json.loads(member)
+    assert (job["jid"], job["queue"], job["args"]) == (jid, "default", [1])
+    assert not {"at", "enqueued_at"} & set(job)
+    assert before + 3590 < due < time.time() + 3610
+    assert everything(redis) == [b"schedule"]  # its queue has a name when it has a job
+
+
+def test_what_is_due_already_is_pushed_at_once(door, jobs, redis):
+    worker(queue="default").perform_at(1_000_000_001)
+    assert "enqueued_at" in jobs()[0]
+    assert not redis.exists(keys.SCHEDULE)
+
+
+def test_the_ambient_context_travels(door, jobs):
+    job = worker(queue="default")
+    with context.bound("cafe", user="u1"):
+        job.perform_async()
+    job.perform_async()
+    first, second = jobs()
+    assert (first["correlation_id"], first["meta.user"]) == ("cafe", "u1")
+    assert second["correlation_id"] == second["jid"]  # the first job of a chain names the chain
+    assert "meta.user" not in second
+
+
+# --- routes and shards ----------------------------------------------------------------------------------------------
+
+
+def test_a_rule_sends_a_job_to_another_shard(door, jobs, redis, second_redis, second_redis_url):
+    other = opened(second_redis_url, "second")
+    Door({"main": door.shards["main"], "second": other}).open(
+        rules=[("worker_name=Job", "there", "second"), ("*", "here")]
+    )
+    worker().perform_async(1)
+    worker("Other").perform_async(2)
+    worker("Other").perform_in(100, 3)
+    worker("Job").perform_in(100, 4)
+    assert [job["args"] for job in jobs("here")] == [[2]]
+    assert [json.loads(data)["args"] for data in second_redis.lrange("queue:there", 0, -1)] == [[1]]
+    assert (redis.zcard(keys.SCHEDULE), second_redis.zcard(keys.SCHEDULE)) == (1, 1)
+    assert second_redis.smembers(keys.QUEUES) == {b"there"}
+    other.close()
+
+
+def test_an_unknown_shard_names_the_known_ones(door):
+    with pytest.raises(UnknownShardError, match=r"'nowhere'.*has: main"):
+        door.shards["nowhere"]
+
+
+@pytest.mark.parametrize("push", ["perform_async", "perform_in"])
+def test_when_nobody_listens_the_error_names_the_way_out(door, short_path, push):
+    gone = opened(f"unix://:secret@{short_path}/gone.sock")
+    Door({"main": gone})
+    arguments = (10,) if push == "perform_in" else ()
+    with pytest.raises(ShardUnavailableError) as caught:
+        getattr(worker(), push)(*arguments)
+    assert (caught.value.shard, caught.value.maybe_written) == ("main", False)
+    for word in ("'main'", f"{short_path}/gone.sock", "scripts/store start", "REDIS_URL", "config/redis.yml"):
+        assert word in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "may have been applied" not in str(caught.value)
+
+
+def test_a_refusal_is_no_doubt_and_the_connection_serves_the_next_push(door, jobs, redis):
+    job = worker(queue="default")
+    with full_memory(redis), pytest.raises(ShardUnavailableError, match="maxmemory") as caught:
+        job.perform_async(1)
+    assert not caught.value.maybe_written
+    assert everything(redis) == []
+    job.perform_async(2)
+    assert [one["args"] for one in jobs()] == [[2]]
+
+
+def test_a_refused_connection_is_closed_while_it_is_still_ours(door, redis):
+    pool = door.shards["main"].client.connection_pool
+    open_at_release, release = [], pool.release
+    pool.release = lambda connection: (open_at_release.append(connection.is_connected), release(connection))
+    worker(queue="default").perform_async()
+    with full_memory(redis), pytest.raises(ShardUnavailableError):
+        worker(queue="default").perform_async()
+    assert open_at_release == [True, False]
+
+
+def test_a_lost_reply_is_a_doubt(door, redis):
+    """The server is stopped in its tracks: the command has left, no answer comes."""
+    client = door.shards["main"].client
+    client.ping()
+    (connection,) = client.connection_pool._available_connections
+    connection._sock.settimeout(0.05)
+    connection.socket_timeout = 0.05
+    redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+    try:
+        with pytest.raises(ShardUnavailableError, match="may have been applied") as caught:
+            worker(queue="default").perform_async()
+        assert caught.value.maybe_written
+        assert not connection.is_connected  # a late reply would answer somebody else
+    finally:
+        redis.execute_command("CLIENT", "UNPAUSE")
+
+
+def test_a_restarted_server_is_found_again(make_server, door, redis):
+    own = make_server()
+    shard = opened(own.url)
+    Door({"main": shard})
+    job = worker(queue="default")
+    job.perform_async(1)
+    own.kill()
+    with pytest.raises(ShardUnavailableError):
+        job.perform_async(2)
+    own.start()
+    job.perform_async(3)
+    assert [json.loads(data)["args"] for data in shard.client.lrange("queue:default", 0, -1)] == [[3], [1]]
+    shard.close()
+
+
+# --- client middleware ----------------------------------------------------------------------------------------------
+
+
+def test_a_client_middleware_sees_class_payload_queue_and_pool(door, jobs):
+    seen = []
+
+    class Look:
+        def call(self, cls, job, queue, pool):
+            seen.append((cls, dict(job), queue, pool.ping()))
+            yield
+            seen.append("after")
+
+    door.open(Look)
+    cls = worker(queue="default")
+    jid = cls.perform_async("x" * 200_000)
+    ((found, job, queue, pong), after) = seen
+    assert (found, job["jid"], job["args"], queue, pong, after) == (cls, jid, ["x" * 200_000], "default", True, "after")
+    assert "compressed" not in job
+
+
+def test_a_client_middleware_may_alter(door, jobs, redis):
+    class Alter:
+        def call(self, cls, job, queue, pool):
+            job["queue"] = "elsewhere"
+            job["args"] = [9]
+            job["bid"] = "b"
+            yield
+
+    door.open(Alter)
+    jid = worker(queue="default").perform_async(1)
+    (job,) = jobs("elsewhere")
+    assert (job["jid"], job["args"], job["bid"], job["queue"]) == (jid, [9], "b", "elsewhere")
+    assert redis.smembers(keys.QUEUES) == {b"elsewhere"}
+
+
+def test_a_client_middleware_may_drop(door, redis):
+    class Drop:
+        def call(self, cls, job, queue, pool):
+            if job["args"] == [13]:
+                return
+            yield
+
+    door.open(Drop)
+    job = worker(queue="default")
+    assert job.perform_async(13) is None
+    assert job.perform_in(60, 13) is None
+    assert everything(redis) == []
+    assert job.perform_async(14)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "\ud800", object(), (math.nan,)], ids=str)
+def test_what_a_middleware_puts_in_is_checked_too(door, redis, value):
+    class Spoil:
+        def call(self, cls, job, queue, pool):
+            job["extra"] = {"deep": [value]}
+            yield
+
+    door.open(Spoil)
+    with pytest.raises(ArgumentsError, match="Job"):
+        worker(queue="default").perform_async()
+    with pytest.raises(ArgumentsError):
+        worker(queue="default").perform_bulk([(1,)])
+    assert everything(redis) == []
+
+
+# --- arguments and their size ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [math.nan, (1,), b"x", {1: 2}, object(), "\ud800"], ids=str)
+def test_what_json_cannot_carry_is_refused_before_anything_is_written(door, redis, value):
+    with pytest.raises(ArgumentsError):
+        worker().perform_async(value)
+    with pytest.raises(ArgumentsError):
+        worker().perform_bulk([(1,), (value,)])
+    assert everything(redis) == []
+
+
+def sized(size):
+    """Arguments whose JSON takes ``size`` bytes, in characters of two bytes."""
+    text = "é" * ((size - 4) // 2) + "x" * (size % 2)
+    assert len(dumps([text])) == size
+    return text
+
+
+@pytest.mark.parametrize(("size", "compressed"), [(99_999, False), (100_000, True), (100_001, True)])
+def test_arguments_are_compressed_from_100000_bytes_on(door, jobs, size, compressed):
+    text = sized(size)
+    worker(queue="default").perform_async(text)
+    (job,) = jobs()
+    assert job.get("compressed", False) == compressed
+    assert job.get("original_job_size_bytes") == (size if compressed else None)
+    if compressed:
+        assert json.loads(zlib.decompress(base64.b64decode(job["args"][0], validate=True))) == [text]
+    decompress_arguments(job, 10**9)
+    assert job["args"] == [text]
+
+
+def incompressible(size):
+    return base64.b64encode(bytes((i * i * 31 + (i >> 3) * 17) % 251 for i in range(1000))).decode()[:size]
+
+
+LIMITS = SizeLimits(compression_threshold=200, limit=400)
+
+
+@pytest.mark.parametrize("push", ["async", "in", "bulk"])
+def test_what_is_too_large_even_so_writes_nothing(door, redis, push):
+    door.open(limits=LIMITS)
+    job = worker(queue="default")
+    text = incompressible(1000)
+    with pytest.raises(ExceedLimitError) as caught:
+        if push == "async":
+            job.perform_async(text)
+        elif push == "in":
+            job.perform_in(60, text)
+        else:
+            job.perform_bulk([("fits",), (text,)])
+    assert (caught.value.worker_class, caught.value.size_limit) == ("Job", 400)
+    assert caught.value.size > 400
+    assert "big_payload" in str(caught.value)
+    assert everything(redis) == []
+
+
+def test_the_default_limit_is_5_million_bytes_after_compression(door, redis):
+    import random
+
+    text = base64.b64encode(random.Random(1).randbytes(4_600_000)).decode()
+    with pytest.raises(ExceedLimitError, match="5,000,000"):
+        worker(queue="default").perform_async(text)
+    assert everything(redis) == []
+    assert worker(queue="default").perform_async("x" * 6_000_000)  # six megabytes that deflate well
+
+
+def test_the_limit_is_the_largest_size_allowed(door, redis):
+    job = worker(queue="default")
+    door.open(limits=SizeLimits(compression_threshold=10**9, limit=500))
+    job.perform_async(sized(500))
+    with pytest.raises(ExceedLimitError):
+        job.perform_async(sized(501))
+    assert redis.llen("queue:default") == 1
+
+
+def test_big_payloads_and_no_limit_pass(door, redis):
+    door.open(limits=LIMITS)
+    worker(queue="default", big_payload=True).perform_async(incompressible(1000))
+    door.open(limits=SizeLimits(compression_threshold=200, limit=0))
+    worker(queue="default").perform_async(incompressible(1000))
+    assert redis.llen("queue:default") == 2
+
+
+def test_track_mode_lets_pass_and_marks(door, jobs):
+    door.open(limits=SizeLimits("track", 200, 400))
+    worker(queue="default").perform_async(incompressible(1000))
+    worker(queue="default").perform_async("small")
+    large, small = jobs()
+    assert (large["size_limiter"], large["args"]) == ("tracked", [incompressible(1000)])
+    assert "size_limiter" not in small
+
+
+# --- manners --------------------------------------------------------------------------------------------------------
+
+
+def test_a_push_prints_and_logs_nothing(door, capfd, caplog):
+    with caplog.at_level(logging.DEBUG):
+        worker(queue="default").perform_async(1)
+        worker(queue="default").perform_bulk([(1,), (2,)])
+    assert tuple(capfd.readouterr()) == ("", "")
+    assert caplog.records == []
+
+
+def test_threads_share_one_client(door, jobs):
+    from concurrent.futures import ThreadPoolExecutor
+
+    job = worker(queue="default")
+    with ThreadPoolExecutor(8) as pool:
+        jids = list(pool.map(job.perform_async, range(400)))
+    assert sorted(one["jid"] for one in jobs()) == sorted(jids)
+    assert sorted(one["args"][0] for one in jobs()) == list(range(400))
+
+
+def test_the_route_is_told_without_pushing(door, redis):
+    door.open(rules=[("feature_category=not_owned", "q")])
+    route = worker().route()
+    assert (route.queue, route.shard, route.rule) == ("q", "main", "feature_category=not_owned")
+    assert everything(redis) == []
+    assert port.current().route(worker("X").declaration()).queue == "q"
