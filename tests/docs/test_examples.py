@@ -97,6 +97,7 @@ class Reader:
     def run(self, command: list[str]) -> None:
         done = subprocess.run(
             command,
+            check=False,
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
