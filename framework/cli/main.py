@@ -4,6 +4,7 @@ import click
 
 from framework.cli.cluster import cluster
 from framework.cli.generate_queues import generate_queues
+from framework.cli.route import route
 from framework.cli.store import store
 from framework.cli.worker import worker
 from framework.version import VERSION
@@ -15,5 +16,5 @@ def main() -> None:
     """Run and look after workers."""
 
 
-for command in (worker, cluster, generate_queues, store):
+for command in (worker, cluster, generate_queues, route, store):
     main.add_command(command)

@@ -15,6 +15,7 @@ from framework.declare import registry
 from framework.errors import ConfigurationError, Problem
 from framework.settings.load import load
 from framework.settings.model import Settings
+from framework.telemetry import logs
 from framework.wiring.connect import boot
 from framework.wiring.server import Service, serve
 
@@ -84,6 +85,7 @@ def worker(
         os.environ["FRAMEWORK_ENV"] = environment
     settings = load()
     chosen = read_file(config_file, settings.env_name) if config_file else FileOptions()
+    log_descriptor = logs.claim_stdout()  # before the first foreign line of code may print
     registry.load(modules or chosen.require or settings.workers_module)
     settings = boot()
     service = Service(
@@ -96,13 +98,13 @@ def worker(
             if value is not None
         ),
     )
-    sys.exit(serve(settings, service))
+    sys.exit(serve(settings, service, log_descriptor))
 
 
 def read_file(path: Path, environment: str) -> FileOptions:
     """Return the options in a ``-C`` file. Raises ConfigurationError for anything that is not of Sidekiq's form."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        raw: Any = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError([Problem(str(path), "", f"it is no YAML: {error}")]) from error
     if not isinstance(raw, Mapping):

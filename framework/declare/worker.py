@@ -105,8 +105,10 @@ class ApplicationWorker:
         return None
 
     @classmethod
-    def retries_exhausted(cls, job: Payload, error: Exception) -> None:
-        """Hook: the job failed for the last time; called before it goes to the dead set."""
+    def retries_exhausted(cls, job: Payload, error: Exception) -> Literal["discard"] | None:
+        """Hook: the job failed for the last time; called before it goes to the dead set, which ``"discard"`` prevents."""
+        del job, error
+        return None
 
     @classmethod
     def interruptions_exhausted(cls, job: Payload) -> None:

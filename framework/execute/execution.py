@@ -1,5 +1,6 @@
 """Run one job: decode, resolve, check, call through the server middleware, and say what came of it."""
 
+import inspect
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -117,7 +118,8 @@ def call(instance: Any, declaration: Declaration, payload: Payload, loop: EventL
     except ArgumentsError as error:
         raise ArgumentsMismatchError(declaration.wire_name, error.reason) from error
     result = instance.perform(*arguments)
-    if declaration.is_async:
+    # Asked of the result, not of the class: a plain decorator around an `async def` returns a coroutine too.
+    if inspect.iscoroutine(result):
         loop.run(result)
 
 

@@ -10,6 +10,7 @@ from framework.fetch.reaper import Recovered
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.telemetry import logs
+from framework.types import Payload
 
 _QUIET_S = 30.0
 """A state that goes on (Redis away) is logged at its begin and then once in this time, with a count."""
@@ -87,8 +88,20 @@ class ProcessEvents:
         count = self._due(f"poller of {source}")
         if count:
             self._log.error(
-                "a client middleware failed for a due job; it stays", source=source, count=count, error=error
+                "a client middleware failed for a due job; it is due again in a minute",
+                source=source,
+                count=count,
+                error=error,
             )
+
+    def due_job_dropped(self, source: str, payload: Payload) -> None:
+        self._log.info(
+            "a client middleware dropped a due job",
+            job_status="dropped",
+            source=source,
+            jid=payload.get("jid"),
+            **{"class": payload.get("class")},
+        )
 
     def recovered(self, recovered: Recovered) -> None:
         """A job of a dead process was taken back; a quarantined one's class is told."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import redis
+from redis.exceptions import RedisError
 
 from framework.declare import registry
 from framework.errors import PayloadError
@@ -27,6 +28,9 @@ PAGE = 100
 
 SETS = (keys.RETRY, keys.SCHEDULE)
 
+FAILED_PAUSE_S = 60.0
+"""How long a job whose client middleware raised steps aside: a page of such jobs must not hide all that is due behind it."""
+
 
 class PollEvents(Protocol):
     """What the poller tells."""
@@ -35,7 +39,10 @@ class PollEvents(Protocol):
         """A member could not be read and went to the dead set as it was."""
 
     def due_job_failed(self, source: str, error: BaseException) -> None:
-        """A client middleware raised for a due job; the job stays where it is and is tried again."""
+        """A client middleware raised for a due job; the job stays in its set and is due again in a minute."""
+
+    def due_job_dropped(self, source: str, payload: Payload) -> None:
+        """A client middleware did not yield for a due job: it is gone, as at a push."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ class Poller:
         return int(moved)
 
     def _prepare(self, source: str, member: bytes) -> _Move | None:
-        """Work out what to write before anything is removed; ``None`` leaves the member where it is."""
+        """Work out what to write before anything is removed; ``None``: the middleware dropped it, or it steps aside."""
         try:
             payload = decode(member)
             queue = payload.get("queue")
@@ -91,12 +98,18 @@ class Poller:
             payload.pop("at", None)
             payload["enqueued_at"] = stamp(self._clock())
             if self._middleware and not self._pass(payload):
+                self._client.zrem(source, member)
+                self._events.due_job_dropped(source, payload)
                 return None
             return _Move(member, dumps(payload), str(payload["queue"]))
         except PayloadError as error:
             self._events.due_job_unreadable(source, member, error)
             return _Move(member, member, "")
+        except (RedisError, OSError):
+            raise  # the server's trouble, not this job's: the loop tries again
         except Exception as error:  # noqa: BLE001 - one job's middleware must not stop the clock for all
+            # XX: a member that somebody else has moved meanwhile is not brought back.
+            self._client.zadd(source, {member: self._clock() + FAILED_PAUSE_S}, xx=True)
             self._events.due_job_failed(source, error)
             return None
 

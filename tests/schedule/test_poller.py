@@ -15,13 +15,16 @@ FAR = 99_999_999_999.0
 
 class Events:
     def __init__(self):
-        self.unreadable, self.failed = [], []
+        self.unreadable, self.failed, self.dropped = [], [], []
 
     def due_job_unreadable(self, source, data, error):
         self.unreadable.append((source, data))
 
     def due_job_failed(self, source, error):
         self.failed.append((source, error))
+
+    def due_job_dropped(self, source, payload):
+        self.dropped.append((source, payload["jid"]))
 
 
 @pytest.fixture
@@ -69,7 +72,7 @@ def test_what_cannot_be_read_goes_to_the_dead_set_as_it_is_and_stops_nobody(redi
     assert redis.zcard(keys.RETRY) == 0
 
 
-def test_client_middleware_runs_and_may_change_or_keep_back(redis, redis_url, events):
+def test_client_middleware_runs_and_may_change_or_drop(redis, redis_url, events):
     seen = []
 
     def reroute(worker, job, queue, pool):
@@ -77,15 +80,16 @@ def test_client_middleware_runs_and_may_change_or_keep_back(redis, redis_url, ev
         job["queue"] = "elsewhere"
         yield
 
-    def keep(worker, job, queue, pool):
-        if job["jid"] != "kept":
+    def drop(worker, job, queue, pool):
+        if job["jid"] != "dropped":
             yield
 
-    redis.zadd(keys.SCHEDULE, {encoded(jid="goes"): LONG_AGO, encoded(jid="kept"): LONG_AGO})
-    assert poller(redis_url, events, reroute, keep).poll() == 1
-    assert sorted(seen) == [("Job", "goes", "default"), ("Job", "kept", "default")]
+    redis.zadd(keys.SCHEDULE, {encoded(jid="goes"): LONG_AGO, encoded(jid="dropped"): LONG_AGO})
+    assert poller(redis_url, events, reroute, drop).poll() == 1
+    assert sorted(seen) == [("Job", "dropped", "default"), ("Job", "goes", "default")]
     assert [job["jid"] for job in queued(redis, "elsewhere")] == ["goes"]
-    assert redis.zcard(keys.SCHEDULE) == 1
+    assert redis.zcard(keys.SCHEDULE) == 0
+    assert events.dropped == [(keys.SCHEDULE, "dropped")]
 
 
 def test_a_middleware_that_fails_leaves_the_job_where_it_was(redis, redis_url, events):
@@ -97,7 +101,24 @@ def test_a_middleware_that_fails_leaves_the_job_where_it_was(redis, redis_url, e
     redis.zadd(keys.SCHEDULE, {encoded(jid="bad"): LONG_AGO, encoded(jid="good"): LONG_AGO + 1})
     assert poller(redis_url, events, fail).poll() == 1
     assert [source for source, _ in events.failed] == [keys.SCHEDULE]
-    assert json.loads(redis.zrange(keys.SCHEDULE, 0, -1)[0])["jid"] == "bad"
+    ((member, score),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
+    assert json.loads(member)["jid"] == "bad"
+    assert score > redis.time()[0]
+
+
+def test_a_page_of_failing_jobs_does_not_hide_those_behind_it(redis, redis_url, events):
+    def fail(worker, job, queue, pool):
+        if job["jid"].startswith("bad"):
+            raise RuntimeError("no")
+        yield
+
+    redis.zadd(keys.RETRY, {encoded(jid=f"bad{n}"): LONG_AGO + n for n in range(PAGE)})
+    redis.zadd(keys.RETRY, {encoded(jid="good"): LONG_AGO + PAGE})
+    one = poller(redis_url, events, fail)
+    assert one.poll() == 0
+    assert one.poll() == 1
+    assert [job["jid"] for job in queued(redis)] == ["good"]
+    assert redis.zcard(keys.RETRY) == PAGE
 
 
 def test_compressed_arguments_are_shown_plain_and_stored_as_they_were(redis, redis_url, events):

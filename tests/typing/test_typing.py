@@ -55,22 +55,22 @@ def refused() -> Path:
 
 
 @pytest.mark.slow
-def test_mypy_refuses_every_marked_line_and_no_other(refused: Path):
+def test_mypy_refuses_every_marked_line_and_no_other(refused: Path) -> None:
     found = mypy(refused)
     assert set(found) == marked(refused), found
 
 
 @pytest.mark.slow
-def test_pyright_refuses_every_marked_line_and_no_other(refused: Path):
+def test_pyright_refuses_every_marked_line_and_no_other(refused: Path) -> None:
     found = pyright(refused)
     assert set(found) == marked(refused), found
 
 
 @pytest.mark.slow
-def test_mypy_accepts_right_calls():
+def test_mypy_accepts_right_calls() -> None:
     assert mypy(HERE / "accepted.py") == {}
 
 
 @pytest.mark.slow
-def test_pyright_accepts_right_calls():
+def test_pyright_accepts_right_calls() -> None:
     assert pyright(HERE / "accepted.py") == {}

@@ -1,0 +1,121 @@
+import os
+import signal
+import socket
+import sys
+
+import pytest
+
+from framework.cluster.supervisor import ChildSpec, Supervisor
+from tests.harness import until
+
+WAITS = (
+    "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); "
+    "print('up', flush=True); signal.sigwait([signal.SIGTERM])"
+)
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+BROKEN = "raise SystemExit(3)"
+
+
+class House:
+    """A supervisor whose events and obituaries are kept."""
+
+    def __init__(self, folder, program, count=1):
+        self.events, self.deaths = [], []
+        specs = [
+            ChildSpec(
+                f"child-{n}", [sys.executable, "-c", program], f"shard-{n}", {"MARK": str(n)}, folder / f"{n}.log"
+            )
+            for n in range(count)
+        ]
+        self.supervisor = Supervisor(
+            specs, on_death=lambda shard, identity: self.deaths.append((shard, identity)), on_event=self.events.append
+        )
+        self.folder = folder
+
+    @property
+    def children(self):
+        return self.supervisor.children
+
+    def up(self, number=0, times=1):
+        log = self.folder / f"{number}.log"
+        until(lambda: log.exists() and log.read_text().count("up") >= times, f"child {number} to be up")
+        return self
+
+    def kinds(self):
+        return [event.kind for event in self.events]
+
+
+@pytest.fixture
+def house(tmp_path):
+    made = []
+
+    def make(program, count=1):
+        made.append(House(tmp_path, program, count))
+        made[-1].supervisor.start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.supervisor.stop(0)
+        for event in one.events:
+            with pytest.raises(ProcessLookupError):
+                os.kill(event.pid, 0)
+
+
+def test_a_killed_child_is_replaced_and_its_identity_told_first(house):
+    one = house(WAITS, 2)
+    one.up(0).up(1)
+    killed, sibling = one.children[0].pid, one.children[1].pid
+    identity = one.children[0].identity
+    assert identity.startswith(f"{socket.gethostname()}:{killed}:")
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: (one.supervisor.poll(), one.children[0].restarts)[1] == 1, "a restart")
+    one.up(0, times=2)
+    assert one.deaths == [("shard-0", identity)]
+    assert one.children[0].pid not in (0, killed)
+    assert one.children[0].identity != identity
+    assert one.children[1].pid == sibling
+    died = next(event for event in one.events if event.kind == "died")
+    assert (died.name, died.pid, died.status) == ("child-0", killed, -signal.SIGKILL)
+
+
+def test_a_child_that_keeps_failing_is_started_again_with_growing_pauses(house):
+    one = house(BROKEN)
+    child = one.children[0]
+    until(lambda: (one.supervisor.poll(), child.restarts)[1] == 1, "the first restart, at once")
+    until(lambda: (one.supervisor.poll(), one.kinds().count("died"))[1] == 2, "the second death")
+    assert child.start_after > child.started_at + 0.5  # not before half a second: no busy loop of restarts
+    assert one.kinds() == ["started", "died", "started", "died"]
+
+
+def test_stop_ends_all_and_starts_none_again(house):
+    one = house(WAITS, 2)
+    one.up(0).up(1)
+    one.supervisor.run_in_thread()
+    one.supervisor.stop(10)
+    assert sorted(one.kinds()) == ["started", "started", "stopped", "stopped"]
+    assert one.deaths == []
+    one.supervisor.stop(10)
+    one.supervisor.poll()
+    assert one.kinds().count("started") == 2
+    assert [child.pid for child in one.children] == [0, 0]
+
+
+def test_a_child_that_does_not_stop_is_killed_and_told_as_dead(house, monkeypatch):
+    monkeypatch.setattr("framework.cluster.supervisor.KILL_MARGIN_S", 0.2)
+    one = house(DEAF)
+    one.up()
+    identity = one.children[0].identity
+    one.supervisor.stop(0)
+    assert one.kinds() == ["started", "killed"]
+    assert one.deaths == [("shard-0", identity)]
+
+
+def test_the_nonce_and_the_environment_reach_the_child_by_exec(house):
+    one = house(
+        "import os; print('up', os.environ['FRAMEWORK_PROCESS_NONCE'], os.environ['MARK'], os.getpid(), flush=True)"
+    )
+    one.up()
+    _, nonce, mark, pid = (one.folder / "0.log").read_text().split("\n")[0].split()
+    assert one.children[0].identity == f"{socket.gethostname()}:{pid}:{nonce}"
+    assert mark == "0"
