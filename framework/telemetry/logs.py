@@ -4,9 +4,9 @@ A server process owns its stdout: ``open_server_log`` sends its own lines, struc
 A producer's stdout belongs to the application: until a server log is opened, lines go to the logger ``framework``.
 """
 
-import json
 import logging
 import os
+import sys
 import time
 import traceback
 from collections.abc import Mapping, MutableMapping
@@ -20,6 +20,7 @@ from framework.telemetry.writer import LogWriter
 
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "fatal": 50}
 _SEVERITIES = {10: "DEBUG", 20: "INFO", 30: "WARN", 40: "ERROR", 50: "FATAL"}
+_UNWRITABLE = (PydanticSerializationError, ValueError, RecursionError)
 _MAX_VALUE = 4_096  # characters of one field's text; a line must stay readable for collectors
 
 
@@ -41,9 +42,9 @@ class ServerLog:
         """Write a finished line."""
         try:
             text = to_json(line, fallback=_shown, inf_nan_mode="null")
-        except (PydanticSerializationError, ValueError, RecursionError):
-            # Somebody's field is not Unicode, or holds itself: every value as text, escaped, so that the line is not lost.
-            text = json.dumps({name: _shown(value) for name, value in line.items()}).encode()
+        except _UNWRITABLE:
+            # Somebody's field is not Unicode, or holds itself: that one as text, the others as they are.
+            text = b"{%b}" % b",".join(_field(name, value) for name, value in line.items())
         self.writer.write(text + b"\n")
 
 
@@ -118,6 +119,16 @@ def open_server_log(level: str, static: Mapping[str, Any], descriptor: int | Non
     return log
 
 
+def claim_stdout() -> int:
+    """Return a descriptor of what was stdout until now; whatever prints from here on (jobs, their child processes) goes to
+    stderr, so that stdout holds the log's lines only.
+    """
+    sys.stdout.flush()
+    descriptor = os.dup(1)
+    os.dup2(2, 1)
+    return descriptor
+
+
 def close_server_log() -> None:
     """Write what is queued; later lines go to the standard library again."""
     log, _target.server = _target.server, None
@@ -141,6 +152,14 @@ class _StandardHandler(logging.Handler):
             self._log.emit(record.levelno // 10 * 10, record.getMessage()[:_MAX_VALUE], fields)
         except Exception:  # noqa: BLE001 - a log line must not fail what it tells of
             self.handleError(record)
+
+
+def _field(name: str, value: object) -> bytes:
+    try:
+        written = to_json(value, fallback=_shown, inf_nan_mode="null")
+    except _UNWRITABLE:
+        written = to_json(_shown(value))
+    return to_json(_shown(name)) + b":" + written
 
 
 def _shown(value: object) -> str:

@@ -63,8 +63,11 @@ def expanded(queues: tuple[tuple[str, int], ...]) -> QueueOrder:
     )
 
 
-def serve(settings: Settings, service: Service) -> int:
-    """Run one worker process from this, the main thread, until it is told to stop; return its exit status."""
+def serve(settings: Settings, service: Service, log_descriptor: int | None = None) -> int:
+    """Run one worker process from this, the main thread, until it is told to stop; return its exit status.
+
+    The log goes to ``log_descriptor``, or to stdout.
+    """
     signals = SignalQueue()
     signals.install()
     supervised = NONCE_VARIABLE in os.environ
@@ -72,6 +75,7 @@ def serve(settings: Settings, service: Service) -> int:
     log = logs.open_server_log(
         settings.logging.level,
         {"pid": os.getpid(), "worker_id": os.environ.get("FRAMEWORK_WORKER_ID", identity)},
+        log_descriptor,
     )
     shard = Shard(service.shard, endpoint_of(settings, service.shard), role=f"worker:{os.getpid()}")
     try:
