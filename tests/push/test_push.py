@@ -265,7 +265,11 @@ def test_a_client_middleware_may_drop(door, redis):
     assert job.perform_async(14)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, "\ud800", object(), (math.nan,)], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, "\ud800", object(), (math.nan,)],
+    ids=("nan", "inf", "surrogate", "object", "nan-in-tuple"),
+)
 def test_what_a_middleware_puts_in_is_checked_too(door, redis, value):
     class Spoil:
         def call(self, cls, job, queue, pool):
@@ -283,7 +287,11 @@ def test_what_a_middleware_puts_in_is_checked_too(door, redis, value):
 # --- arguments and their size ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [math.nan, (1,), b"x", {1: 2}, object(), "\ud800"], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, (1,), b"x", {1: 2}, object(), "\ud800"],
+    ids=("nan", "tuple", "bytes", "integer-key", "object", "surrogate"),
+)
 def test_what_json_cannot_carry_is_refused_before_anything_is_written(door, redis, value):
     with pytest.raises(ArgumentsError):
         worker().perform_async(value)
