@@ -65,6 +65,7 @@ class Fetcher:
         self._parking = Parking(self._client, keys.working(identity))
         self._done: deque[UnitOfWork] = deque()
         self._sleeping = False
+        self._quiet = threading.Event()
         self._stopping = threading.Event()
         self._found_nothing = False
 
@@ -79,6 +80,11 @@ class Fetcher:
                 failures += 1
                 self._recover(error, failures)
         self._end()
+
+    def quiet(self) -> None:
+        """Take no more jobs, and go on acknowledging those in hand until ``stop``. Safe from any thread, and twice."""
+        self._quiet.set()
+        self._parking.wake()
 
     def stop(self) -> None:
         """Take no more jobs; ``run`` returns soon after. Safe from any thread, and twice."""
@@ -100,6 +106,19 @@ class Fetcher:
             self._exchange(0)
 
     def _step(self) -> None:
+        if self._quiet.is_set():
+            self._wind_down()
+        else:
+            self._work()
+
+    def _wind_down(self) -> None:
+        self._give_back(self._parking.unpark(self._client))
+        if self._done:
+            self._exchange(0)
+        else:
+            self._sleep(PARK_S)
+
+    def _work(self) -> None:
         free = self._slots - self.custody.held
         everything_parked = len(self._parking.queues) >= min(len(self._order.weights), PARKED_QUEUES)
         if self._done or (free > 0 and not (everything_parked and self._found_nothing)):
@@ -164,8 +183,8 @@ class Fetcher:
             self._arrive(unit)
 
     def _arrive(self, unit: UnitOfWork) -> None:
-        """A parked call brought a job; without a free slot, or when stopping, it goes back at once."""
-        if self._stopping.is_set() or self.custody.held >= self._slots:
+        """A parked call brought a job; without a free slot, or when winding down, it goes back at once."""
+        if self._stopping.is_set() or self._quiet.is_set() or self.custody.held >= self._slots:
             self._give_back([unit])
         else:
             self._start(unit)

@@ -113,7 +113,7 @@ class Launcher:
     def _quiet(self) -> None:
         if not self._parts.record.quiet:
             self._parts.record.quiet = True
-            self._parts.fetcher.stop()
+            self._parts.fetcher.quiet()
             self._log.info("quiet: no new jobs are taken", event_name="process.quiet")
 
     def _dump(self) -> None:

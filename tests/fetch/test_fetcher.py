@@ -112,6 +112,20 @@ def test_stopping_ends_every_parked_call_and_takes_nothing_more(bench, redis):
     assert one.units == []
 
 
+def test_a_quiet_fetcher_takes_nothing_and_still_acknowledges(bench, redis):
+    redis.lpush(QUEUE, "a")
+    one = bench(slots=3).start()
+    one.got(1)
+    one.fetcher.quiet()
+    one.fetcher.quiet()
+    until(lambda: one.parked() == 0)
+    redis.lpush(QUEUE, "b")
+    one.fetcher.finish(one.units[0])
+    until(lambda: one.working() == [])
+    assert redis.lrange(QUEUE, 0, -1) == [b"b"]
+    assert one.thread.is_alive()
+
+
 def test_ends_after_the_stop_are_acknowledged_on_request(bench, redis):
     redis.lpush(QUEUE, "a", "b")
     one = bench(slots=2).start()

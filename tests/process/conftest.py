@@ -1,0 +1,28 @@
+import pytest
+
+from tests.harness import Site, until
+
+
+@pytest.fixture
+def site(short_path, redis, redis_url):
+    made = Site(short_path, redis_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def proofs(redis):
+    """What the jobs have left under a name, once there are ``count``."""
+
+    def read(name, count=1):
+        found = until(
+            lambda: redis.llen(f"proof:{name}") >= count and redis.lrange(f"proof:{name}", 0, -1), f"proof {name}"
+        )
+        return [one.decode() for one in found]
+
+    return read
+
+
+@pytest.fixture
+def release(redis):
+    return lambda name: redis.set(f"release:{name}", 1)

@@ -1,0 +1,118 @@
+"""The workers that the processes of these tests run; copied beside their config as the module ``jobs``.
+
+They leave their proofs in the Redis that PROOF_URL names.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from datetime import timedelta
+
+from redis import Redis
+
+from framework import ApplicationWorker, BusinessError, Discard, Job, RetryLater
+
+proofs = Redis.from_url(os.environ["PROOF_URL"])
+
+
+def prove(name: str, value: object = 1) -> None:
+    proofs.rpush(f"proof:{name}", str(value))
+
+
+class Base(ApplicationWorker, abstract=True):
+    feature_category = "not_owned"
+    queue = "default"
+
+
+class NoopWorker(Base):
+    def perform(self, *args: object) -> None:
+        prove("noop", self.jid)
+
+
+class TalkWorker(Base):
+    urgency = "high"
+    version = 3
+    loggable_arguments = ("mode",)
+
+    def perform(self, number: int, secret: str, mode: str = "full") -> None:
+        print("a print in a job")
+        self.logger.info("half way", step=number)
+        self.log_extra(rows=7, odd="\ud800")
+
+
+class ParentWorker(Base):
+    def perform(self) -> None:
+        NoopWorker.perform_async("child")
+
+
+class AsyncWorker(Base):
+    async def perform(self, number: int) -> None:
+        await asyncio.sleep(0)
+        prove("async", f"{number} {threading.current_thread().name}")
+        NoopWorker.perform_async("child")
+
+
+class AsyncExitWorker(Base):
+    async def perform(self) -> None:
+        sys.exit(3)
+
+
+class BadError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+class FailWorker(Base):
+    def perform(self, kind: str) -> None:
+        prove("fail", kind)
+        if kind == "later":
+            raise RetryLater(timedelta(hours=1), "not yet")
+        if kind == "discard":
+            raise Discard("no need")
+        if kind == "business":
+            raise BusinessError("account closed")
+        if kind == "exit":
+            sys.exit(5)
+        if kind == "unspeakable":
+            raise BadError
+        raise ValueError(kind)
+
+
+class RecursiveWorker(Base):
+    def perform(self) -> None:
+        self.perform()
+
+
+class StrictWorker(Base):
+    def perform(self, number: int) -> None:
+        prove("strict", number)
+
+
+class LongWorker(Base):
+    """Runs until its release key is there."""
+
+    max_retries_after_interruption = 2
+
+    def perform(self, name: str) -> None:
+        prove(f"begun:{name}", os.getpid())
+        while not proofs.exists(f"release:{name}"):
+            time.sleep(0.02)
+        prove(f"ended:{name}", os.getpid())
+
+    @classmethod
+    def interruptions_exhausted(cls, job: Job) -> None:
+        prove("exhausted", job.jid)
+
+
+class StubbornWorker(Base):
+    """Swallows whatever it can."""
+
+    def perform(self) -> None:
+        prove("begun:stubborn", os.getpid())
+        while True:
+            try:
+                time.sleep(3600)
+            except BaseException:  # noqa: BLE001, S112 - that is the point
+                continue

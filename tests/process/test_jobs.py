@@ -1,0 +1,285 @@
+"""One worker process per test runs real jobs; its stdout is read line by line as JSON."""
+
+import json
+import re
+
+import pytest
+
+from framework.wire import keys
+from tests.harness import STARTED, encoded, enqueue, until
+
+START = {
+    "severity",
+    "time",
+    "message",
+    "pid",
+    "worker_id",
+    "class",
+    "jid",
+    "queue",
+    "shard",
+    "args",
+    "retry",
+    "job_status",
+    "job_size_bytes",
+    "tid",
+    "correlation_id",
+    "created_at",
+    "enqueued_at",
+    "queue_duration_s",
+    "scheduling_latency_s",
+}
+DONE = START | {"duration_s", "cpu_s", "completed_at"}
+
+
+def members(redis, key):
+    return [json.loads(data) for data in redis.zrange(key, 0, -1)]
+
+
+def drained(redis, process):
+    """Wait until nothing waits and nothing is held."""
+    until(lambda: not redis.llen("queue:default") and not redis.llen(keys.working(process.identity)), "all done")
+
+
+def test_a_job_runs_and_every_line_of_stdout_is_json(site, redis):
+    enqueue(redis, "TalkWorker", args=[5, "my secret", "quick"], jid="j1", correlation_id="cafe", version=1)
+    process = site.worker("-q", "default")
+    done = process.line(job_status="done")
+    start = process.line(job_status="start")
+    assert set(start) >= START
+    assert set(done) >= DONE
+    for line in (start, done):
+        assert (line["class"], line["jid"], line["queue"], line["shard"]) == ("TalkWorker", "j1", "default", "main")
+        assert (line["retry"], line["correlation_id"], line["pid"], line["version"]) == (25, "cafe", process.pid, 1)
+        assert (line["urgency"], line["feature_category"], line["severity"]) == ("high", "not_owned", "INFO")
+        assert line["args"] == ["5", "[FILTERED]", "quick"]  # numbers pass, others when the class lists them
+        assert line["created_at"] == "2025-06-15T15:06:40.500Z"
+        assert line["queue_duration_s"] > 1_000
+    assert re.fullmatch(r"TalkWorker JID-j1: done: [0-9.]+ sec", done["message"])
+    assert min(done["duration_s"], done["cpu_s"]) >= 0
+    assert (done["extra.talk_worker.rows"], done["extra.talk_worker.odd"]) == (7, "?")
+    (said,) = process.find(message="half way")
+    assert (said["class"], said["jid"], said["step"], said["correlation_id"]) == ("TalkWorker", "j1", 5, "cafe")
+    drained(redis, process)
+    assert process.end() == 0
+    assert process.lines[-1]["event_name"] == "process.stopped"
+    assert "a print in a job" in process.errors.read_text()  # stdout is the log's alone
+    assert redis.get("stat:processed") == b"1"
+    assert redis.exists("stat:failed") == 0
+
+
+def test_nothing_is_left_in_redis_after_an_orderly_end(site, redis, proofs):
+    enqueue(redis, "NoopWorker")
+    process = site.worker("-q", "default").ready()
+    proofs("noop")
+    assert process.end() == 0
+    left = {key for key in redis.keys("*") if not key.startswith((b"proof:", b"stat:"))}
+    assert left == {b"queues"}
+
+
+def test_a_job_pushed_by_a_job_shares_its_correlation_id(site, redis, proofs):
+    enqueue(redis, "ParentWorker", correlation_id="c0ffee", **{"meta.user": "u1"})
+    process = site.worker("-q", "default")
+    proofs("noop")
+    child = process.line(**{"class": "NoopWorker", "job_status": "done"})
+    assert (child["correlation_id"], child["meta.user"]) == ("c0ffee", "u1")
+    assert child["args"] == ["[FILTERED]"]
+
+
+def test_async_jobs_run_on_one_loop_and_keep_their_context(site, redis, proofs):
+    for number in range(20):
+        enqueue(redis, "AsyncWorker", args=[number], correlation_id=f"c{number}", jid=f"a{number}")
+    process = site.worker("-q", "default", "-c", "4")
+    found = proofs("async", 20)
+    assert sorted(int(one.split()[0]) for one in found) == list(range(20))
+    assert {one.split(maxsplit=1)[1] for one in found} == {"event-loop"}
+    proofs("noop", 20)
+    until(lambda: len(process.find(**{"class": "NoopWorker", "job_status": "done"})) == 20)
+    children = process.find(**{"class": "NoopWorker", "job_status": "done"})
+    assert {line["correlation_id"] for line in children} == {f"c{number}" for number in range(20)}
+
+
+def test_an_async_job_that_exits_takes_nobody_with_it(site, redis, proofs):
+    process = site.worker("-q", "default", "-c", "1")
+    enqueue(redis, "AsyncExitWorker", retry=0)
+    failed = process.line(job_status="fail")
+    assert (failed["error_class"], failed["dead"]) == ("SystemExit", True)
+    enqueue(redis, "AsyncWorker", args=[1])
+    proofs("async")
+    drained(redis, process)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "error", "place"),
+    [
+        ("plain", "fail", "ValueError", keys.RETRY),
+        ("exit", "fail", "SystemExit", keys.RETRY),
+        ("unspeakable", "fail", "jobs.BadError", keys.RETRY),
+        ("business", "fail", "framework.errors.BusinessError", keys.DEAD),
+        ("later", "rescheduled", None, keys.SCHEDULE),
+        ("discard", "dropped", None, None),
+    ],
+)
+def test_every_way_to_fail(site, redis, kind, status, error, place):
+    enqueue(redis, "FailWorker", args=[kind])
+    enqueue(redis, "NoopWorker", jid="next")
+    process = site.worker("-q", "default", "-c", "1")
+    end = process.line(job_status=status)
+    process.line(job_status="done", jid="next")  # the slot lives
+    drained(redis, process)
+    places = {key: members(redis, key) for key in (keys.RETRY, keys.SCHEDULE, keys.DEAD) if redis.exists(key)}
+    assert list(places) == ([place] if place else [])
+    assert end.get("error_class") == end.get("exception.class") == error
+    if status == "fail":
+        ((job,),) = places.values()
+        assert (job["error_class"], job["retry_count"], end["retry_count"]) == (error, 0, 0)
+        assert end["severity"] == "WARN"
+        assert any("jobs.py" in frame for frame in end["exception.backtrace"])
+        assert (15 <= end["retry_in_s"] < 25) if place == keys.RETRY else end["dead"]
+    if kind == "later":
+        assert end["retry_in_s"] == 3600
+    if kind == "discard":
+        assert end["dropped_reason"] == "no need"
+    assert process.end() == 0
+    assert redis.get("stat:failed") == (b"1" if status == "fail" else None)
+
+
+def test_a_retried_job_names_its_count(site, redis):
+    enqueue(redis, "FailWorker", args=["again"], retry_count=4, failed_at=STARTED)
+    process = site.worker("-q", "default")
+    end = process.line(job_status="fail")
+    assert (end["retry_count"], end["failed_at"]) == (5, "2025-06-15T15:06:40.500Z")
+    assert process.line(job_status="start")["retry_count"] == 4
+    (job,) = until(lambda: members(redis, keys.RETRY))
+    assert (job["retry_count"], job["failed_at"]) == (5, STARTED)
+    assert job["retried_at"] > STARTED
+
+
+def test_without_job_lines_failures_are_still_written(site, redis, proofs):
+    enqueue(redis, "NoopWorker")
+    enqueue(redis, "FailWorker", args=["x"])
+    process = site.worker("-q", "default", FRAMEWORK_LOGGING__JOBS="false")
+    failed = process.line(job_status="fail")
+    assert (failed["class"], failed["exception.message"]) == ("FailWorker", "x")
+    proofs("noop")
+    drained(redis, process)
+    assert process.end() == 0
+    assert [line["job_status"] for line in process.lines if "job_status" in line] == ["fail"]
+
+
+# --- what others put into the queue ---------------------------------------------------------------------------------
+
+
+def test_an_unknown_class_is_retried_and_named(site, redis):
+    enqueue(redis, "NopWorker", args=[1, "x"])
+    process = site.worker("-q", "default")
+    end = process.line(job_status="fail")
+    assert end["exception.class"] == "framework.errors.UnknownWorkerError"
+    assert "NoopWorker" in end["exception.message"]  # the nearest
+    assert end["args"] == ["1", "[FILTERED]"]
+    (job,) = until(lambda: members(redis, keys.RETRY))
+    assert (job["class"], job["args"]) == ("NopWorker", [1, "x"])
+
+
+@pytest.mark.parametrize("args", [[], [1, 2], ["1"], [True], [None]])
+def test_arguments_that_no_longer_fit_are_retried(site, redis, args):
+    enqueue(redis, "StrictWorker", args=args)
+    process = site.worker("-q", "default")
+    assert process.line(job_status="fail")["exception.class"] == "framework.errors.ArgumentsMismatchError"
+    (job,) = until(lambda: members(redis, keys.RETRY))
+    assert (job["args"], job["retry_count"]) == (args, 0)
+    assert not redis.exists("proof:strict")
+
+
+def test_what_is_no_payload_goes_to_the_dead_set_byte_for_byte_and_work_goes_on(site, redis, proofs):
+    broken = [
+        b"\x00\xff{",
+        b"",
+        b"{}",
+        b"[1]",
+        b'{"class":"NoopWorker","args":{}}',
+        encoded("NoopWorker", args=["!"], compressed=True),
+    ]
+    redis.lpush("queue:default", *broken, encoded("NoopWorker", jid="good"))
+    process = site.worker("-q", "default", "-c", "1")
+    assert proofs("noop") == ["good"]
+    assert set(redis.zrange(keys.DEAD, 0, -1)) == set(broken)
+    until(lambda: len(process.find(severity="ERROR", queue="default")) == len(broken))
+    assert all(line["job_status"] == "quarantined" for line in process.find(severity="ERROR"))
+    assert process.end() == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"enqueued_at": 1e300},
+        {"enqueued_at": 10**400},
+        {"created_at": "nan", "enqueued_at": "inf"},
+        {"enqueued_at": -1e18, "failed_at": [], "retry_count": 10**300, "retry_for": 10**300, "tags": 5},
+        {"jid": None, "retry": {"a": 1}, "correlation_id": 7, "meta.x": [1], "version": "two", "queue": 9},
+        {"interrupted_count": "x", "original_job_size_bytes": 1e308, "backtrace": "yes", "dead": "no"},
+    ],
+    ids=["huge", "digits", "words", "mixed", "types", "more"],
+)
+def test_odd_fields_cost_the_process_nothing(site, redis, proofs, fields):
+    enqueue_at = {**{"args": ["boom"]}, **fields}
+    redis.lpush("queue:default", encoded("FailWorker", **enqueue_at), encoded("NoopWorker", **{**fields, "args": []}))
+    redis.lpush("queue:default", encoded("NoopWorker", jid="good"))
+    process = site.worker("-q", "default", "-c", "1")
+    assert proofs("noop", 2)[1] == "good"
+    assert proofs("fail") == ["boom"]
+    drained(redis, process)
+    assert redis.zcard(keys.RETRY) + redis.zcard(keys.DEAD) == 1
+    assert process.end() == 0
+
+
+def test_deep_recursion_is_one_jobs_failure(site, redis, proofs):
+    enqueue(redis, "RecursiveWorker")
+    enqueue(redis, "NoopWorker")
+    process = site.worker("-q", "default", "-c", "1")
+    assert process.line(job_status="fail")["exception.class"] == "RecursionError"
+    proofs("noop")
+
+
+def test_compressed_arguments_are_read_and_not_logged(site, redis, proofs):
+    from framework.wire.compress import compress_arguments
+    from framework.wire.json import dumps
+    from tests.harness import payload
+
+    job = payload("NoopWorker", jid="packed")
+    compress_arguments(job, dumps(["my secret"] * 10_000))
+    redis.lpush("queue:default", dumps(job))
+    process = site.worker("-q", "default")
+    assert proofs("noop") == ["packed"]
+    assert process.line(job_status="done")["args"] == ["[COMPRESSED]"]
+    assert "my secret" not in process.log.read_text()
+
+
+# --- due jobs -------------------------------------------------------------------------------------------------------
+
+
+def test_due_jobs_come_back_and_others_wait(site, redis, proofs):
+    redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", jid="due"): redis.time()[0] - 5})
+    redis.zadd(keys.RETRY, {encoded("NoopWorker", jid="again", retry_count=2): redis.time()[0] - 5})
+    redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", jid="future"): redis.time()[0] + 500})
+    process = site.worker("-q", "default")
+    assert sorted(proofs("noop", 2)) == ["again", "due"]
+    assert process.line(job_status="done", jid="due")["queue_duration_s"] < 60  # it waits since it was due
+    assert [job["jid"] for job in members(redis, keys.SCHEDULE)] == ["future"]
+    assert redis.zcard(keys.RETRY) == 0
+
+
+# --- which queues ---------------------------------------------------------------------------------------------------
+
+
+def test_only_its_own_queues_and_its_own_shard_are_served(site, redis, second_redis, second_redis_url, proofs):
+    site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
+    enqueue(redis, "NoopWorker", jid="elsewhere", queue="a")
+    enqueue(second_redis, "NoopWorker", jid="here", queue="a")
+    enqueue(second_redis, "NoopWorker", jid="other", queue="b")
+    process = site.worker("-q", "a", "--shard", "second")
+    assert proofs("noop") == ["here"]
+    assert process.line(job_status="done")["shard"] == "second"
+    assert (redis.llen("queue:a"), second_redis.llen("queue:b")) == (1, 1)
+    enqueue(second_redis, "ParentWorker", queue="a")  # its pushes reach all shards
+    until(lambda: redis.llen("queue:default") == 1)
