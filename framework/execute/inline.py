@@ -9,6 +9,9 @@ from framework.telemetry import context
 from framework.wire.compress import decompress_arguments
 from framework.wire.job import decode
 
+_LOOP = EventLoop()
+"""One for all inline runs of this process; its thread starts with the first async one."""
+
 
 def run_inline(worker: Any, data: bytes, middleware: tuple[Call, ...], decompressed_limit: int) -> None:
     """Run the job that ``data`` holds; raises what it raises."""
@@ -20,6 +23,6 @@ def run_inline(worker: Any, data: bytes, middleware: tuple[Call, ...], decompres
     try:
         with Passage(middleware, instance, payload, payload["queue"]) as open_:
             if open_:
-                call(instance, declaration, payload, EventLoop())
+                call(instance, declaration, payload, _LOOP)
     finally:
         context.leave_job(token)

@@ -222,8 +222,11 @@ def test_what_is_no_payload_goes_to_the_dead_set_byte_for_byte_and_work_goes_on(
     ids=["huge", "digits", "words", "mixed", "types", "more"],
 )
 def test_odd_fields_cost_the_process_nothing(site, redis, proofs, fields):
-    enqueue_at = {**{"args": ["boom"]}, **fields}
-    redis.lpush("queue:default", encoded("FailWorker", **enqueue_at), encoded("NoopWorker", **{**fields, "args": []}))
+    redis.lpush(
+        "queue:default",
+        encoded("FailWorker", **{**fields, "args": ["boom"]}),
+        encoded("NoopWorker", **{**fields, "args": []}),
+    )
     redis.lpush("queue:default", encoded("NoopWorker", jid="good"))
     process = site.worker("-q", "default", "-c", "1")
     assert proofs("noop", 2)[1] == "good"

@@ -1,0 +1,204 @@
+"""The command line of a worker process: what it refuses, with which status and words, and what it makes of its options."""
+
+import signal
+
+import pytest
+
+from framework.cli.worker import FileOptions, read_file
+from framework.errors import ConfigurationError
+from tests.harness import ROOT, enqueue, until
+
+WORKER_CLASS = """
+from framework import ApplicationWorker
+class OddWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    {}
+    def perform(self): ...
+"""
+WORKER = str(ROOT / "scripts" / "worker")
+
+
+def run(site, *options, **env):
+    return site.run(WORKER, *options, **env)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("-q", "a,x"), "'x' in 'a,x' is no weight"),
+        (("-q", "a,0"), "from 1 on"),
+        (("-q", "a,-1"), "is no weight"),
+        (("-q", "a,1.5"), "is no weight"),
+        (("-q", ",2"), "names no queue"),
+        (("-c", "0"), "--concurrency"),
+        (("-c", "many"), "--concurrency"),
+        (("-t", "-1"), "--timeout"),
+        (("-e", "staging"), "development"),
+        (("-C", "none.yml"), "none.yml"),
+        (("--shard", "nowhere", "-r", "jobs"), "no shard is named 'nowhere'"),
+        (("--queues", "a"), "--queue"),
+        (("extra",), "extra"),
+    ],
+)
+def test_wrong_usage_ends_with_2(site, options, words):
+    ended = run(site, *options)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("redis.yml", "shards: [", "redis.yml"),
+        ("redis.yml", {"shards": {"second": {"url": "redis://x"}}}, "main"),
+        ("redis.yml", {"shards": {"main": {"uri": "redis://x"}}}, "url"),
+        ("routing.yml", {"routing_rules": [["urgency=hihg", "q"]]}, "high"),
+        ("routing.yml", {"routing_rules": [["*", "q", "nowhere"]]}, "nowhere"),
+        ("application.yml", {"concurency": 5}, "concurrency"),
+        ("application.yml", {"concurrency": 0, "timeout": "x"}, "timeout"),
+        ("feature_categories.yml", {"feature_categories": {"search": {}}}, "owner"),
+    ],
+)
+def test_broken_configuration_ends_with_78(site, file, content, words):
+    site.write(file, content)
+    ended = run(site, "-r", "jobs", "-q", "default")
+    assert (ended.returncode, ended.stdout) == (78, "")
+    assert file in ended.stderr
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import nothing_of_that_name", "nothing_of_that_name"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("def f(:", "line 1"),
+        ("raise SystemExit(0)", "SystemExit"),
+        (WORKER_CLASS.format("urgency = 'hihg'"), "high"),
+        (WORKER_CLASS.format("shard = 'nowhere'"), "nowhere"),
+    ],
+    ids=["missing", "raises", "syntax", "exits", "declaration", "shard"],
+)
+def test_workers_that_do_not_load_end_with_78(site, code, words):
+    (site.folder / "broken.py").write_text(code)
+    ended = run(site, "-r", "broken")
+    assert (ended.returncode, ended.stdout) == (78, "")
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_unknown_module_ends_with_78(site):
+    ended = run(site, "-r", "no_such_module", "-r", "jobs")
+    assert ended.returncode == 78
+    assert "no_such_module" in ended.stderr
+    assert str(site.folder) in ended.stderr
+
+
+def test_a_missing_config_folder_ends_with_78(site):
+    ended = run(site, "-r", "jobs", FRAMEWORK_CONFIG_DIR="/does/not/exist")
+    assert ended.returncode == 78
+    assert "FRAMEWORK_CONFIG_DIR" in ended.stderr
+
+
+@pytest.mark.parametrize("command", [("-m", "framework", "worker"), (WORKER,)], ids=["module", "script"])
+def test_help_is_given(site, command):
+    ended = site.run(*command, "--help")
+    assert ended.returncode == 0
+    for option in ("--queue", "--concurrency", "--shard", "--timeout", "--require", "--environment", "--config"):
+        assert option in ended.stdout
+
+
+def test_prints_of_a_module_do_not_reach_the_log(site):
+    (site.folder / "loud.py").write_text("print('hello from an import')")
+    process = site.worker("-r", "loud", "-q", "default").ready()
+    assert process.end() == 0
+    assert process.lines
+    assert "hello from an import" in process.errors.read_text()
+
+
+# --- where the options come from ------------------------------------------------------------------------------------
+
+
+def slots(site, *options, **env):
+    """What a process says of itself: slots, queues, mode."""
+    import json
+
+    from redis import Redis
+
+    process = site.worker(*options, **env).ready()
+    with Redis.from_url(site.url) as client:
+        info = json.loads(until(lambda: client.hget(process.identity, "info"), "the record"))
+    assert process.end(signal.SIGTERM) == 0
+    return info["concurrency"], info["queues"], info["capsules"]["default"]["mode"]
+
+
+def test_flags_beat_environment_beats_file_beats_settings(site):
+    site.write("application.yml", {"concurrency": 2})
+    file = site.folder / "worker.yml"
+    file.write_text(":concurrency: 3\n:queues:\n  - [a, 2]\n  - b\nproduction:\n  concurrency: 4\n")
+    assert slots(site) == (2, ["default"], "strict")
+    assert slots(site, "-C", str(file)) == (3, ["a", "b"], "weighted")
+    assert slots(site, "-C", str(file), "-e", "production")[0] == 4
+    assert slots(site, "-C", str(file), FRAMEWORK_CONCURRENCY="5")[0] == 5
+    assert slots(site, "-C", str(file), "-c", "6", "-q", "z", FRAMEWORK_CONCURRENCY="5") == (6, ["z"], "strict")
+
+
+def test_without_q_the_generated_queues_are_served(site):
+    site.write("queues.yml", {"queues": [["a", 1], ["b", 1]]})
+    assert slots(site)[1:] == (["a", "b"], "random")
+
+
+def test_a_namespace_stands_for_its_queues(site):
+    (site.folder / "named.py").write_text(
+        "from framework import ApplicationWorker\n"
+        "class OneWorker(ApplicationWorker):\n    feature_category = 'not_owned'\n    queue_namespace = 'ns'\n"
+        "    def perform(self): ...\n"
+        "class TwoWorker(OneWorker): ...\n"
+    )
+    assert slots(site, "-r", "named", "-q", "ns", "-q", "plain")[1] == ["ns", "ns:one", "ns:two", "plain"]
+
+
+def test_the_modules_setting_names_what_is_loaded(site, redis, proofs):
+    enqueue(redis, "NoopWorker")
+    process = site.start(WORKER, "-q", "default", FRAMEWORK_WORKERS_MODULE="jobs")
+    proofs("noop")
+    assert process.end() == 0
+
+
+# --- the file of -C -------------------------------------------------------------------------------------------------
+
+
+def test_a_file_in_sidekiqs_form(tmp_path):
+    file = tmp_path / "sidekiq.yml"
+    file.write_text(
+        "concurrency: 5\ntimeout: 8.5\nshard: s\nrequire: jobs\nqueues: [a, [b, 2]]\nproduction: {concurrency: 7}\n"
+    )
+    options = FileOptions(concurrency=5, timeout=8.5, shard="s", queues=(("a", 0), ("b", 2)), require=("jobs",))
+    assert read_file(file, "development") == options
+    assert read_file(file, "production").concurrency == 7
+    file.write_text("")
+    assert read_file(file, "test") == FileOptions()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[",
+        "- a",
+        "concurrency: x",
+        "concurrency: 0",
+        "concurrency: true",
+        "timeout: -1",
+        "queues: [[a, 0]]",
+        "queues: [7]",
+        "queues: {a: 1}",
+    ],
+)
+def test_what_is_not_of_that_form_is_refused_naming_the_file(tmp_path, content):
+    file = tmp_path / "sidekiq.yml"
+    file.write_text(content)
+    with pytest.raises(ConfigurationError) as caught:
+        read_file(file, "test")
+    assert str(file) in str(caught.value)

@@ -1,0 +1,101 @@
+"""``application-worker cluster`` as a real process with real workers under it."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from framework.wire import keys
+from tests.harness import enqueue, until
+
+
+def gone(pid):
+    """Whether a process has ended (ours are reaped by their parent or by init)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.fixture
+def cluster(site):
+    def start(*options):
+        return site.start("-m", "framework", "cluster", "-r", "jobs", "--timeout", "1", *options)
+
+    yield start
+    for process in site.processes:  # a supervisor that a failed test leaves has children of its own
+        for line in process.lines:
+            if "child_pid" in line and not gone(line["child_pid"]):
+                os.kill(line["child_pid"], signal.SIGKILL)
+
+
+def children(process, kind="started"):
+    return [line["child_pid"] for line in process.find(event_name=f"child.{kind}")]
+
+
+def test_a_killed_child_is_replaced_its_job_taken_back_and_nothing_is_left(cluster, redis, proofs, release):
+    enqueue(redis, "LongWorker", args=["one"], jid="j1")
+    process = cluster("default")
+    (first,) = proofs("begun:one")
+    process.line(event_name="child.started")
+    assert children(process) == [int(first)]
+    os.kill(int(first), signal.SIGKILL)
+    assert process.line(event_name="child.died")["status"] == -signal.SIGKILL
+    second = proofs("begun:one", 2)[1]
+    assert children(process) == [int(first), int(second)]
+    assert process.line(job_status="recovered")["jid"] == "j1"
+    release("one")
+    assert proofs("ended:one") == [second]
+    process.line(job_status="done", jid="j1")
+    assert process.end() == 0
+    assert all(gone(pid) for pid in children(process))
+    left = {key for key in redis.keys("*") if key.startswith((b"aw:working", b"aw:lease"))}
+    assert left == set()
+
+
+def test_groups_copies_and_the_end(cluster, redis, proofs):
+    process = cluster("default,side", "other", "--processes", "2", "--max-concurrency", "1")
+    until(lambda: len(process.find(event_name="process.ready")) == 4, "four workers")
+    ready = process.find(event_name="process.ready")
+    assert sorted(line["queues"] for line in ready) == [["default", "side"]] * 2 + [["other"]] * 2
+    assert {line["worker_id"] for line in ready} == {f"worker-{group}-{copy}" for group in (0, 1) for copy in (0, 1)}
+    assert {line["pid"] for line in ready} == set(children(process))
+    enqueue(redis, "LongWorker", args=["one"])
+    proofs("begun:one")
+    assert process.end(signal.SIGINT) == 0
+    assert len(children(process, "stopped")) == 4
+    assert all(gone(pid) for pid in children(process))
+    assert redis.llen("queue:default") == 1  # given back
+    assert redis.scard(keys.PROCESSES) == 0
+
+
+def test_quiet_reaches_the_children(cluster, redis):
+    process = cluster("default")
+    process.line(event_name="process.ready")
+    process.send(signal.SIGTSTP)
+    process.line(event_name="process.quiet")
+    assert process.end() == 0
+
+
+def test_a_plan_may_be_looked_at_first(site):
+    shown = site.run(
+        "-m", "framework", "cluster", "a,b", "c", "--processes", "2", "--max-concurrency", "3", "--dryrun", "-r", "jobs"
+    )
+    lines = shown.stdout.splitlines()
+    assert (shown.returncode, len(lines)) == (0, 4)
+    assert lines[0].endswith("-m framework worker --shard main -t 25 -c 3 -r jobs -q a -q b")
+    assert lines[2].endswith("-q c")
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        ((), 2, "QUEUES"),
+        (("a", "--shard", "nowhere"), 2, "nowhere"),
+        (("a", "--processes", "0"), 2, "--processes"),
+    ],
+)
+def test_wrong_usage(site, options, status, words):
+    shown = site.run("-m", "framework", "cluster", *options)
+    assert (shown.returncode, words in shown.stderr, shown.stdout) == (status, True, "")

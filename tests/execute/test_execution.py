@@ -1,0 +1,307 @@
+"""One run in this process: what a job sees, what its middleware may do, and what its end is called."""
+
+import asyncio
+import json
+import os
+import threading
+
+import pytest
+
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
+from framework.errors import (
+    ArgumentsMismatchError,
+    Discard,
+    PayloadError,
+    RetryLater,
+    Shutdown,
+    UnknownWorkerError,
+)
+from framework.execute.event_loop import EventLoop
+from framework.execute.execution import Executor
+from framework.execute.inline import run_inline
+from framework.execute.job_log import JobLog, shown_retry
+from framework.execute.runs import Runs
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import Discarded, Failed, Interrupted, Postponed, Succeeded, Unreadable
+from framework.middleware.chain import Chain
+from framework.telemetry import context
+from framework.telemetry.logs import ServerLog
+from framework.wire.compress import compress_arguments
+from framework.wire.json import dumps
+from tests.harness import encoded, payload
+
+seen: list = []
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    seen.clear()
+    with registry.isolated():
+        yield
+
+
+@pytest.fixture
+def log():
+    """A server log into a pipe; calling it reads the lines so far."""
+    reader, writer = os.pipe()
+    server_log = ServerLog(writer, "info", {"pid": 1})
+
+    def read():
+        server_log.writer.flush()
+        return [json.loads(line) for line in os.read(reader, 1 << 20).splitlines()]
+
+    read.server = server_log
+    yield read
+    server_log.writer.close()
+    os.close(writer)
+    os.close(reader)
+
+
+@pytest.fixture
+def run(log):
+    """Run a payload through an executor with these middlewares."""
+
+    def go(*middleware, data=None, jobs=True, **fields):
+        chain = Chain()
+        for one in middleware:
+            chain.add(one)
+        executor = Executor(chain.compiled(), JobLog(log.server, "main", jobs=jobs), LOOP, Runs(), 10_000)
+        return executor.execute(UnitOfWork("q", data if data is not None else encoded(**fields)))
+
+    return go
+
+
+LOOP = EventLoop()
+
+
+def worker(perform, **attributes):
+    body = {"feature_category": "not_owned", "wire_name": "Job", "perform": perform}
+    return type("Job", (ApplicationWorker,), {**body, **attributes})
+
+
+def raising(error):
+    def perform(self):
+        raise error
+
+    return perform
+
+
+def test_a_job_knows_itself(run):
+    def perform(self, number, *rest):
+        seen.append(
+            (self.jid, self.job_version, number, rest, dict(context.current()), self.cancelled, self.interrupted)
+        )
+
+    worker(perform, version=5)
+    execution = run(jid="j", args=[1, 2, 3], version=2, correlation_id="c", **{"meta.user": "u"})
+    assert execution.outcome == Succeeded()
+    facts = {"correlation_id": "c", "meta.user": "u"}
+    assert seen == [("j", 2, 1, (2, 3), facts, False, False)]
+    assert context.current() == {}
+    run(args=[1])
+    assert seen[1][1] == 0  # written when the class had no version
+
+
+def test_each_run_has_an_instance_of_its_own(run):
+    def perform(self):
+        assert not hasattr(self, "mark")
+        self.mark = 1
+
+    worker(perform)
+    assert [run().outcome for _ in range(2)] == [Succeeded(), Succeeded()]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (RetryLater(5, "busy"), Postponed(5.0, "busy")),
+        (RetryLater(-5), Postponed(0.0, "")),
+        (Discard("no"), Discarded("no")),
+        (Shutdown(), Interrupted()),
+    ],
+    ids=repr,
+)
+def test_flow_control_has_its_own_ends(run, error, outcome):
+    worker(raising(error))
+    assert run().outcome == outcome
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), SystemExit(1), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()], ids=repr
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_whatever_else_is_raised_is_this_jobs_failure(run, error, is_async):
+    async def perform(self):
+        raise error
+
+    worker(perform if is_async else raising(error))
+    outcome = run().outcome
+    assert isinstance(outcome, Failed)
+    assert type(outcome.error).__name__ == type(error).__name__
+    worker(lambda self: None)
+    assert run().outcome == Succeeded()  # and the next one runs
+
+
+def test_unknown_classes_and_arguments_that_do_not_fit(run):
+    worker(lambda self, number: None)
+    outcome = run(name="Jab").outcome
+    assert isinstance(outcome.error, UnknownWorkerError)
+    assert (outcome.error.wire_name, outcome.error.nearest) == ("Jab", "Job")
+    outcome = run(args=[1, 2]).outcome
+    assert isinstance(outcome.error, ArgumentsMismatchError)
+    assert "takes 1 argument" in str(outcome.error)
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", encoded(args=["?"], compressed=True)])
+def test_what_cannot_be_read_is_said_so(run, data):
+    worker(lambda self, *args: None)
+    outcome = run(data=data).outcome
+    assert isinstance(outcome, Unreadable)
+    assert isinstance(outcome.error, PayloadError)
+
+
+def test_compressed_arguments_reach_the_job_whole(run):
+    worker(lambda self, text: seen.append(text))
+    job = payload()
+    compress_arguments(job, dumps(["ä" * 2_000]))
+    assert run(data=dumps(job)).outcome == Succeeded()
+    assert seen == ["ä" * 2_000]
+    compress_arguments(job, dumps(["x" * 20_000]))  # the executor's limit is 10,000
+    assert "decompressed_limit" in str(run(data=dumps(job)).outcome.error)
+
+
+# --- server middleware ----------------------------------------------------------------------------------------------
+
+
+class Look:
+    def call(self, instance, job, queue):
+        seen.append((type(instance).__name__, instance.jid, job["args"], queue, threading.current_thread().name))
+        try:
+            yield
+        finally:
+            seen.append("after")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_middleware_stands_around_def_and_async_def(run, is_async):
+    async def asynchronous(self, number):
+        seen.append(number)
+
+    worker(asynchronous if is_async else lambda self, number: seen.append(number))
+    assert run(Look, args=[7], jid="j").outcome == Succeeded()
+    assert seen == [("Job", "j", [7], "q", threading.current_thread().name), 7, "after"]
+
+
+def test_a_middleware_that_does_not_yield_stops_the_job(run):
+    class Stop:
+        def call(self, instance, job, queue):
+            return
+            yield
+
+    worker(lambda self: seen.append("ran"))
+    assert isinstance(run(Stop).outcome, Discarded)
+    assert seen == []
+
+
+def test_a_middleware_may_swallow_replace_or_cause_a_failure(run):
+    class Swallow:
+        def call(self, instance, job, queue):
+            try:
+                yield
+            except ValueError:
+                seen.append("swallowed")
+
+    class Replace:
+        def call(self, instance, job, queue):
+            try:
+                yield
+            except ValueError as error:
+                raise RetryLater(9) from error
+
+    class Cause:
+        def call(self, instance, job, queue):
+            yield
+            raise LookupError("late")
+
+    worker(raising(ValueError("x")))
+    assert run(Swallow).outcome == Succeeded()
+    assert run(Replace).outcome == Postponed(9.0, "")
+    worker(lambda self: None)
+    assert isinstance(run(Cause).outcome.error, LookupError)
+
+
+def test_what_a_middleware_changes_is_what_the_job_gets(run):
+    class Change:
+        def call(self, instance, job, queue):
+            job["args"] = [job["args"][0] + 1]
+            yield
+
+    worker(lambda self, number: seen.append(number))
+    run(Change, args=[1])
+    assert seen == [2]
+
+
+# --- the two lines --------------------------------------------------------------------------------------------------
+
+
+def test_arguments_are_filtered_in_the_log(run, log):
+    worker(lambda self, *args: None, loggable_arguments=())
+    run(args=[1, 2.5, True, "secret", None, {"a": 1}, 10**3999])
+    (line,) = log()
+    assert line["args"][:6] == ["1", "2.5", "[FILTERED]", "[FILTERED]", "[FILTERED]", "[FILTERED]"]
+
+
+def test_long_argument_lists_are_cut(run, log):
+    worker(lambda self, text, *rest: None, loggable_arguments=("text",))
+    run(args=["x" * 20_000, 1])
+    assert log()[0]["args"] == ["..."]
+    run(args=[1] * 20_000)
+    assert log()[0]["args"] == ["1"] * 10_240 + ["..."]
+
+
+@pytest.mark.parametrize(("retry", "shown"), [(True, 25), (False, 0), (None, 0), (3, 3), (0, 0), ("x", -1), ([], -1)])
+def test_retry_is_always_a_number_in_the_log(retry, shown):
+    assert shown_retry(retry) == shown
+
+
+def test_waiting_is_never_negative(run, log):
+    worker(lambda self: None)
+    run(enqueued_at=4_000_000_000.5)
+    assert log()[0]["queue_duration_s"] == 0
+
+
+def test_without_job_lines_no_start_line_is_written(run, log):
+    worker(lambda self: None)
+    run(jobs=False)
+    log.server.emit(20, "mark", {})
+    assert [line["message"] for line in log()] == ["mark"]
+
+
+# --- inline ---------------------------------------------------------------------------------------------------------
+
+
+def test_inline_runs_here_through_the_middleware_and_raises_what_the_job_raises():
+    cls = worker(lambda self, number: seen.append((number, self.jid, threading.current_thread().name)))
+    chain = Chain()
+    chain.add(Look)
+    run_inline(cls, encoded(args=[3], jid="j"), chain.compiled(), 1_000)
+    name = threading.current_thread().name
+    assert seen == [("Job", "j", [3], "default", name), (3, "j", name), "after"]
+    with pytest.raises(Discard):
+        run_inline(worker(raising(Discard("x"))), encoded(), (), 1_000)
+    with pytest.raises(ArgumentsMismatchError):
+        run_inline(cls, encoded(args=[]), (), 1_000)
+    assert context.current() == {}
+
+
+def test_inline_async_jobs_share_one_loop():
+    async def perform(self):
+        seen.append(asyncio.get_running_loop())
+
+    cls = worker(perform)
+    before = threading.active_count()
+    for _ in range(5):
+        run_inline(cls, encoded(), (), 1_000)
+    assert len(set(seen)) == 1
+    assert threading.active_count() <= before + 1
