@@ -125,7 +125,7 @@ ATTRIBUTES: Mapping[str, Rule] = {
     "retry_queue": values.optional(values.queue),
     "dead": values.boolean,
     "backtrace": values.switch_or_count(1),
-    "max_retries_after_interruption": values.integer(0),
+    "max_retries_after_interruption": values.integer(-1),
     "ack": values.one_of(*get_args(Ack)),
     "timeout": values.optional(values.duration),
     "expires_in": values.optional(values.duration),

@@ -74,6 +74,7 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("dead", False, False),
     ("backtrace", 5, 5),
     ("max_retries_after_interruption", 0, 0),
+    ("max_retries_after_interruption", -1, -1),
     ("ack", "sync", "sync"),
     ("timeout", 1.5, timedelta(seconds=1.5)),
     ("expires_in", timedelta(minutes=1), timedelta(minutes=1)),
