@@ -156,7 +156,9 @@ def test_ruby_sees_our_process_its_job_and_its_figures_and_is_obeyed(
     with python_server() as process:
         eventually(lambda: redis.llen("interop:waiting"), "the waiting job's start")
         # The list is what the last beat saw; that may still be the quick job.
-        (work,) = eventually(lambda: [job for job in ruby("work") if waiting in str(job)], "the busy job in Ruby's list")
+        (work,) = eventually(
+            lambda: [job for job in ruby("work") if waiting in str(job)], "the busy job in Ruby's list"
+        )
         assert work["queue"] == "default"
         assert abs(work["run_at"] - time.time()) < 60
         payload = json.loads(work["payload"]) if isinstance(work["payload"], str) else work["payload"]
