@@ -107,10 +107,11 @@ def limited(limit):
         ("One", 0, "queue:default"),
         ("One", 1, "interrupted"),
         ("Zero", None, "interrupted"),
+        ("Never", 1_000, "queue:default"),
     ],
 )
 def test_jobs_interrupted_too_often_are_quarantined(reaper, redis, recovered, name, before, destination):
-    for wire_name, limit in (("One", 1), ("Zero", 0)):
+    for wire_name, limit in (("One", 1), ("Zero", 0), ("Never", -1)):
         type(wire_name, (limited(limit),), {"wire_name": wire_name})
     die(redis, OTHER)
     data = encoded(name) if before is None else encoded(name, interrupted_count=before)
