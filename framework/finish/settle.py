@@ -90,7 +90,7 @@ class Settler:
                 assert verdict is not None, "a failure is judged before it is settled"  # noqa: S101
                 return self._fail(unit, error, verdict)
             case Postponed(delay_s):
-                return self._postpone(unit, keys.SCHEDULE, unit.data, delay_s, "scheduled")
+                return self._postpone(unit, keys.SCHEDULE, _waiting(unit), delay_s, "scheduled")
             case Unreadable():
                 return self._bury(unit, unit.data)
             case Interrupted():
@@ -148,6 +148,14 @@ def _exhausted(verdict: Verdict) -> bool:
             return exhausted
         case Retry():
             return False
+
+
+def _waiting(unit: UnitOfWork) -> bytes:
+    """Return the payload as the schedule set has it: it knows its queue, and is in none (Sidekiq's form)."""
+    payload = decode(unit.data)
+    payload["queue"] = unit.queue
+    payload.pop("enqueued_at", None)
+    return _encoded(payload) or unit.data
 
 
 def _encoded(payload: Payload) -> bytes | None:

@@ -170,9 +170,18 @@ def test_run_later_keeps_the_payloads_bytes(bench, redis):
     settled = bench.go(Postponed(60.0, "busy"), retry_count=3)
     assert (settled.fate, settled.delay_s) == ("scheduled", 60.0)
     ((member, due),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
-    assert member == bench.unit.data
+    expected = json.loads(bench.unit.data)
+    del expected["enqueued_at"]  # it is in no queue now
+    assert json.loads(member) == expected
     assert 55 < due - redis.time()[0] <= 61
     assert bench.places() == {keys.SCHEDULE: [member]}
+
+
+def test_a_postponed_job_whose_producer_named_no_queue_knows_its_own(bench, redis):
+    unit = hold(redis, b'{"class":"A","args":[],"jid":"j"}', queue="mails")
+    bench.settler.settle(unit, Postponed(1.0, ""), None)
+    (member,) = redis.zrange(keys.SCHEDULE, 0, -1)
+    assert json.loads(member) == {"class": "A", "args": [], "jid": "j", "queue": "mails"}
 
 
 @pytest.mark.parametrize("data", [b"{not json \xff\x00", b"", b'{"class":"A"}'])
