@@ -57,7 +57,6 @@ class Processor:
         self._events = events
         self._inbox: SimpleQueue[UnitOfWork | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._unstarted = 0
         self._abandoned = threading.Event()
 
     def dispatch(self, unit: UnitOfWork, held: int) -> None:

@@ -96,7 +96,7 @@ class Fetcher:
         self.custody.finish(unit, settled=settled)
         if not settled:
             self._done.append(unit)
-        # The flag is set before the deque is looked at, here it is the other way round: no wake-up is missed.
+        # The flag is set before the deque and the slots are looked at, here it is the other way round: no wake-up is missed.
         if self._sleeping:
             self._parking.wake()
 
@@ -119,7 +119,8 @@ class Fetcher:
             self._sleep(PARK_S)
 
     def _work(self) -> None:
-        free = self._slots - self.custody.held
+        held = self.custody.held
+        free = self._slots - held
         everything_parked = len(self._parking.queues) >= min(len(self._order.weights), PARKED_QUEUES)
         if self._done or (free > 0 and not (everything_parked and self._found_nothing)):
             self._exchange(max(free, 0))
@@ -128,7 +129,7 @@ class Fetcher:
             self._sleep(PARK_S if everything_parked and len(self._order.weights) <= PARKED_QUEUES else _SWEEP_S)
             self._found_nothing = False
         else:
-            self._sleep(PARK_S)
+            self._sleep(PARK_S, held)
 
     def _exchange(self, wanted: int) -> None:
         """One round trip: acknowledge what is done, fetch ``wanted`` jobs, dispatch them."""
@@ -171,10 +172,12 @@ class Fetcher:
             if name not in self._parking.queues and len(self._parking.queues) < PARKED_QUEUES:
                 self._parking.park(name)
 
-    def _sleep(self, timeout_s: float) -> None:
+    def _sleep(self, timeout_s: float, held: int = 0) -> None:
+        """Wait for something to do; ``held``: how many slots were taken when the caller decided to wait for one."""
         self._sleeping = True
         try:
-            if self._done or self._stopping.is_set():
+            # A settled job leaves no acknowledgement: that its slot came free meanwhile is seen by the count alone.
+            if self._done or self._stopping.is_set() or self.custody.held < held:
                 return
             arrived = self._parking.wait(timeout_s)
         finally:

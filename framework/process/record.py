@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.exceptions import RedisError
 
 from framework.execute.runs import Runs, Tally
 from framework.fetch.queues import QueueOrder
@@ -49,8 +50,13 @@ class ProcessRecord:
         pipeline.hset(self.identity, mapping=self._fields())
         pipeline.expire(self.identity, TTL_S)
         pipeline.rpop(keys.signals(self.identity))
-        signal = pipeline.execute()[-1]
-        self._written = totals
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        refusal = next((reply for reply in replies if isinstance(reply, RedisError)), None)
+        signal = replies[-1]
+        if refusal is None:
+            self._written = totals
+        elif not isinstance(signal, bytes):  # a signal has left Redis: obeyed now, the refusal is told by the next beat
+            raise refusal
         return [signal.decode()] if isinstance(signal, bytes) else []
 
     def remove(self) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import redis
-from redis.exceptions import RedisError
 
 from framework.declare import registry
 from framework.errors import PayloadError
@@ -105,9 +104,8 @@ class Poller:
         except PayloadError as error:
             self._events.due_job_unreadable(source, member, error)
             return _Move(member, member, "")
-        except (RedisError, OSError):
-            raise  # the server's trouble, not this job's: the loop tries again
         except Exception as error:  # noqa: BLE001 - one job's middleware must not stop the clock for all
+            # Its own OSError too (a file, another server). If it is our server that is away, the next line says so.
             # XX: a member that somebody else has moved meanwhile is not brought back.
             self._client.zadd(source, {member: self._clock() + FAILED_PAUSE_S}, xx=True)
             self._events.due_job_failed(source, error)

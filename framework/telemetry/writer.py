@@ -5,7 +5,7 @@ import threading
 from collections import deque
 
 MAX_PENDING = 100_000
-"""Lines kept while the output is blocked; older ones are dropped then, and counted."""
+"""Lines kept while the output is blocked; older ones are dropped then."""
 
 _BATCH = 512
 

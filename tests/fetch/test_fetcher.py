@@ -243,3 +243,27 @@ def test_any_number_can_be_given_back_at_once(redis, count):
     units = [(UnitOfWork("default", b"%d" % number), b"%d" % number) for number in range(count)]
     assert requeue(redis, IDENTITY, units) == count
     assert redis.lrange(QUEUE, 0, -1) == [b"%d" % number for number in reversed(range(count))]
+
+
+def test_a_slot_that_comes_free_as_the_fetcher_goes_to_sleep_is_seen(bench, redis):
+    redis.lpush(QUEUE, "a", "b")
+    one = bench(slots=1)
+    fall_asleep = one.fetcher._sleep
+
+    def settled_in_between(*arguments):
+        if len(one.units) == 1 and one.fetcher.custody.held:
+            redis.lrem(WORKING, 0, "a")
+            one.fetcher.finish(one.units[0], settled=True)  # a retry: nothing to acknowledge
+        fall_asleep(*arguments)
+
+    one.fetcher._sleep = settled_in_between
+    one.start()
+    until(lambda: len(one.units) == 2, "the second job, long before the 5 s of a parked call", timeout_s=3.0)
+
+
+def test_more_slots_than_lua_unpacks_lose_nothing(bench, redis):
+    redis.lpush(QUEUE, *range(9_000))
+    one = bench(slots=10_000).start()
+    assert len(one.got(9_000)) == 9_000
+    assert redis.llen(WORKING) == 9_000
+    assert one.errors == []

@@ -2,6 +2,7 @@ import json
 import threading
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.schedule.poller import PAGE, Poller
 from framework.wire import keys
@@ -162,3 +163,20 @@ def test_due_jobs_move_at_maxmemory(redis, redis_url, events):
     with full_memory(redis):
         assert poller(redis_url, events).poll() == 1
     assert [job["jid"] for job in queued(redis)] == ["r"]
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("a file of the application"), RedisConnectionError("another server")]
+)
+def test_a_middleware_whose_own_io_fails_stops_its_job_only(redis, redis_url, events, error):
+    class Careless:
+        def call(self, worker, job, queue, pool):
+            if job["jid"] == "bad":
+                raise error
+            yield
+
+    redis.zadd(keys.RETRY, {encoded(jid="bad"): LONG_AGO, encoded(jid="good"): LONG_AGO + 1})
+    assert poller(redis_url, events, Careless().call).poll() == 1
+    assert [job["jid"] for job in queued(redis)] == ["good"]
+    assert redis.zcard(keys.RETRY) == 1
+    assert events.failed == [(keys.RETRY, error)]

@@ -1,6 +1,6 @@
 -- Acknowledge finished jobs and take new ones, in one step.
 -- KEYS    1 lease  2 working list  3.. queues in the order to look at them
--- ARGV    1 lease in ms  2 how many jobs are wanted  3 number of acknowledgements  4.. their payloads
+-- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements  4.. their payloads
 -- RETURN  { lease held (1/0), { positions (from 1) of acknowledgements that were not ours any more },
 --           queue's position (from 1), { payloads, oldest first }, ... }
 -- COST    O(A*W + Q + F): A acknowledgements, W working list (a few dozen), Q queues, F jobs fetched
@@ -11,7 +11,8 @@
 -- Payloads are opaque bytes; nothing here parses them.
 local held = redis.call('PEXPIRE', KEYS[1], ARGV[1])
 local working = KEYS[2]
-local wanted = tonumber(ARGV[2])
+-- Lua unpacks some 8,000 values at most, and a script that fails after its RPOP has lost the jobs: the rest comes next time.
+local wanted = math.min(tonumber(ARGV[2]), 1000)
 local acknowledged = tonumber(ARGV[3])
 local fenced = {}
 for i = 1, acknowledged do
