@@ -33,7 +33,7 @@ class Parking:
         self._working_list = working_list
         self._selector = selectors.DefaultSelector()
         self._parked: dict[str, Any] = {}
-        self._client_ids: dict[int, int] = {}
+        self._client_ids: dict[int, tuple[Any, int]] = {}
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -126,14 +126,15 @@ class Parking:
         self._pool.release(connection)
 
     def _learn_id(self, connection: Any) -> None:
-        """Ask once per connection, before anything is parked: the answer is what UNBLOCK needs."""
-        if id(connection) not in self._client_ids:
+        """Ask once per socket, before anything is parked: the answer is what UNBLOCK needs, and a reconnect changes it."""
+        socket_asked, _ = self._client_ids.get(id(connection), (None, 0))
+        if socket_asked is None or socket_asked is not connection._sock:
             connection.send_command("CLIENT", "ID")
-            self._client_ids[id(connection)] = int(connection.read_response())
+            self._client_ids[id(connection)] = (connection._sock, int(connection.read_response()))
 
     def _unblock(self, client: "redis.Redis", connection: Any) -> None:
         with contextlib.suppress(RedisError, OSError):
-            client.client_unblock(self._client_ids[id(connection)])  # pyright: ignore[reportUnknownMemberType]
+            client.client_unblock(self._client_ids[id(connection)][1])  # pyright: ignore[reportUnknownMemberType]
 
     def _drain_wakes(self) -> None:
         try:
