@@ -19,6 +19,7 @@ FrameworkError
 Shutdown (BaseException)      the process stops; user code that catches ``Exception`` never swallows it
 """
 
+import math
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import NamedTuple
@@ -162,6 +163,8 @@ class RetryLater(FrameworkError):
 
     def __init__(self, delay: timedelta | float, reason: str = "") -> None:
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        if not math.isfinite(seconds):
+            raise ValueError(f"RetryLater({delay!r}): give a finite delay in seconds, or a timedelta")
         self.delay_s = max(0.0, seconds)
         self.reason = reason
         super().__init__(f"run again in {self.delay_s:g} s{': ' + reason if reason else ''}")

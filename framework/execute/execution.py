@@ -90,8 +90,8 @@ class Executor:
             return Postponed(request.delay_s, request.reason)
         except Discard as request:
             return Discarded(request.reason)
-        except Shutdown:
-            return Interrupted()
+        except Shutdown as error:
+            return Interrupted() if self._runs.interrupted else Failed(error)
         except BaseException as error:  # noqa: BLE001 - the job's code may raise anything; the process must not
             return Failed(error)
 

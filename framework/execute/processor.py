@@ -103,13 +103,13 @@ class Processor:
             self._count(tally, outcome)
             # The line comes before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
             self._write_end(execution, verdict)
+            if isinstance(outcome, Failed):
+                self._events.job_failed(outcome.error, {"job": execution.payload, "queue": unit.queue})
+            elif isinstance(outcome, Unreadable):
+                self._events.unreadable(unit, outcome.error)
             self._settle(unit, outcome, verdict)
         finally:
             self._runs.end()
-        if isinstance(outcome, Failed):
-            self._events.job_failed(outcome.error, {"job": execution.payload, "queue": unit.queue})
-        elif isinstance(outcome, Unreadable):
-            self._events.unreadable(unit, outcome.error)
 
     def _count(self, tally: Tally, outcome: Outcome) -> None:
         if isinstance(outcome, Unreadable):

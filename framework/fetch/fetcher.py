@@ -39,6 +39,9 @@ class FetchEvents(Protocol):
     def lease_lost(self) -> None:
         """Our lease has lapsed; nothing is fetched until a beat renews it."""
 
+    def queue_refused(self, queue: str) -> None:
+        """A queue's key holds something else than a list; the other queues go on."""
+
     def fetch_failed(self, error: BaseException) -> None:
         """Redis did not answer; the fetcher tries again."""
 
@@ -121,12 +124,12 @@ class Fetcher:
     def _work(self) -> None:
         held = self.custody.held
         free = self._slots - held
-        everything_parked = len(self._parking.queues) >= min(len(self._order.weights), PARKED_QUEUES)
-        if self._done or (free > 0 and not (everything_parked and self._found_nothing)):
+        if self._done or (free > 0 and not self._found_nothing):
             self._exchange(max(free, 0))
             return
         if free > 0:
-            self._sleep(PARK_S if everything_parked and len(self._order.weights) <= PARKED_QUEUES else _SWEEP_S)
+            everything_parked = len(self._parking.queues) == len(self._order.weights)
+            self._sleep(PARK_S if everything_parked else _SWEEP_S)
             self._found_nothing = False
         else:
             self._sleep(PARK_S, held)
@@ -147,10 +150,12 @@ class Fetcher:
             self._done.extendleft(reversed(acknowledged))
             raise
         held, fenced = int(reply[0]), cast("list[int]", reply[1])
-        found = cast("list[Any]", reply[2:])
+        refused, found = cast("list[int]", reply[2]), cast("list[Any]", reply[3:])
         self.custody.release(acknowledged)
         for position in fenced:
             self._events.fenced(acknowledged[position - 1])
+        for position in refused:
+            self._events.queue_refused(order[position - 1])
         if not held:
             self._suspend()
         for position in range(0, len(found), 2):
@@ -159,7 +164,7 @@ class Fetcher:
                 self._start(UnitOfWork(queue, data))
         if wanted and not found:
             self._found_nothing = True
-            self._park(order if held else [])
+            self._park([order[i] for i in range(len(order)) if i + 1 not in refused] if held else [])
 
     def _suspend(self) -> None:
         """Our list is anybody's now: end the parked calls, which would go on fetching, and give the lease's thread time."""

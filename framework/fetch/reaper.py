@@ -56,7 +56,11 @@ class Reaper:
     def sweep(self, own: str = "") -> int:
         """Take back the jobs of every process without a lease, except ``own``; return their number. Raises redis errors."""
         members = cast("list[bytes]", self._client.zrange(keys.REGISTRY, 0, -1))  # pyright: ignore[reportUnknownMemberType]
-        return sum(self.reclaim(name) for name in (member.decode() for member in members) if name != own)
+        return sum(
+            self.reclaim(name)
+            for name in (member.decode(errors="backslashreplace") for member in members)
+            if name != own
+        )
 
     def reclaim(self, identity: str) -> int:
         """Take back everything in one working list unless its owner has a lease; forget the owner when that is safe."""

@@ -75,7 +75,7 @@ class RetryPolicy:
         if chosen == "kill":
             return Bury(payload)
         delay = self._delay_s(chosen, count)
-        if isinstance(payload.get("retry_queue"), str):
+        if isinstance(payload.get("retry_queue"), str) and payload["retry_queue"]:
             payload["queue"] = payload["retry_queue"]
         return Retry(payload, delay)
 

@@ -99,25 +99,20 @@ class Settler:
                 assert_never(outcome)
 
     def _fail(self, unit: UnitOfWork, error: BaseException, verdict: Verdict) -> Settled:
-        settled = self._apply(unit, verdict)
-        if settled.fate != "fenced" and not isinstance(verdict, Retry):
-            self._handlers.died(Job(verdict.payload), error)
-        return settled
-
-    def _apply(self, unit: UnitOfWork, verdict: Verdict) -> Settled:
         match verdict:
             case Drop(payload):
+                self._handlers.died(Job(payload), error)
                 self._fetcher.finish(unit)
                 return Settled("dropped", payload)
             case Retry(payload, delay_s):
                 data = _encoded(payload)
                 if (
                     data is None
-                ):  # it came with a number that JSON cannot write (1e999): keep its bytes where people look
-                    return self._bury(unit, unit.data)
+                ):  # a number that JSON cannot write (1e999), or too deep: keep its bytes where people look
+                    return self._bury(unit, unit.data, payload, error)
                 return self._postpone(unit, keys.RETRY, data, delay_s, "retry", payload)
             case Bury(payload):
-                return self._bury(unit, _encoded(payload) or unit.data, payload)
+                return self._bury(unit, _encoded(payload) or unit.data, payload, error)
             case _:
                 assert_never(verdict)
 
@@ -128,12 +123,17 @@ class Settler:
         self._fetcher.finish(unit, settled=True)
         return Settled(fate if moved else "fenced", payload, delay_s)
 
-    def _bury(self, unit: UnitOfWork, data: bytes, payload: Payload | None = None) -> Settled:
+    def _bury(
+        self, unit: UnitOfWork, data: bytes, payload: Payload | None = None, error: BaseException | None = None
+    ) -> Settled:
         trimmed: Any = BURY(
             self._client,
             [self._working, keys.DEAD],
             [unit.data, data, self._dead_set.max_jobs, self._dead_set.timeout_s],
         )
+        # Before the slot is free: a handler that takes its time takes this slot, not one that a job is dispatched to.
+        if trimmed >= 0 and payload is not None and error is not None:
+            self._handlers.died(Job(payload), error)
         self._fetcher.finish(unit, settled=True)
         if trimmed > 0:
             self._on_trimmed(trimmed)

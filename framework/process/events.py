@@ -34,6 +34,16 @@ class ProcessEvents:
     def lease_lost(self) -> None:
         self._log.warning("the lease has lapsed; nothing is fetched until it is renewed", event_name="lease.lost")
 
+    def queue_refused(self, queue: str) -> None:
+        count = self._due(f"queue {queue}")
+        if count:
+            self._log.error(
+                "a queue's key is no list; look what is there (TYPE) and remove it",
+                event_name="queue.refused",
+                queue=queue,
+                count=count,
+            )
+
     def fetch_failed(self, error: BaseException) -> None:
         self.redis_failed("fetcher", error)
 

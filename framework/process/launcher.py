@@ -144,7 +144,8 @@ class Launcher:
         try:
             parts.fetcher.acknowledge_rest()
             returned = self._give_back()
-            parts.record.remove()
+            with contextlib.suppress(RedisError, OSError):  # refused at maxmemory; the record runs out by itself
+                parts.record.remove()
             self._lease_loop.stop()
             parts.lease.drop()
             self._log.info("stopped", event_name="process.stopped", returned=returned, finished=finished)

@@ -62,11 +62,11 @@ def log():
 def run(log):
     """Run a payload through an executor with these middlewares."""
 
-    def go(*middleware, data=None, jobs=True, **fields):
+    def go(*middleware, data=None, jobs=True, runs=None, **fields):
         chain = Chain()
         for one in middleware:
             chain.add(one)
-        executor = Executor(chain.compiled(), JobLog(log.server, "main", jobs=jobs), LOOP, Runs(), 10_000)
+        executor = Executor(chain.compiled(), JobLog(log.server, "main", jobs=jobs), LOOP, runs or Runs(), 10_000)
         return executor.execute(UnitOfWork("q", data if data is not None else encoded(**fields)))
 
     return go
@@ -112,13 +112,25 @@ def test_each_run_has_an_instance_of_its_own(run):
     assert [run().outcome for _ in range(2)] == [Succeeded(), Succeeded()]
 
 
+def test_a_shutdown_of_the_jobs_own_making_is_its_failure_until_the_process_really_stops(run):
+    error = Shutdown()
+    worker(raising(error))
+    assert run().outcome == Failed(error)  # anything else would keep its slot for ever
+    assert run(runs=stopping()).outcome == Interrupted()
+
+
+def stopping():
+    runs = Runs()
+    runs.interrupted = True
+    return runs
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
         (RetryLater(5, "busy"), Postponed(5.0, "busy")),
         (RetryLater(-5), Postponed(0.0, "")),
         (Discard("no"), Discarded("no")),
-        (Shutdown(), Interrupted()),
     ],
     ids=repr,
 )

@@ -15,7 +15,7 @@ class Bench:
     def __init__(self, redis, url, queues=(("default", 0),), slots=2):
         self.redis = redis
         self.shard = opened(url)
-        self.units, self.fenced_units, self.lost, self.errors = [], [], 0, []
+        self.units, self.fenced_units, self.lost, self.errors, self.refused = [], [], 0, [], []
         self.fetcher = Fetcher(self.shard, IDENTITY, QueueOrder.of(queues), slots, self._dispatch, self)
         self.thread = threading.Thread(target=self.fetcher.run, daemon=True)
         self.beat()
@@ -26,6 +26,9 @@ class Bench:
 
     def fenced(self, unit):
         self.fenced_units.append(unit)
+
+    def queue_refused(self, queue):
+        self.refused.append(queue)
 
     def lease_lost(self):
         self.lost += 1

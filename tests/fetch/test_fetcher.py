@@ -281,3 +281,14 @@ def test_a_pooled_connection_that_was_replaced_is_still_unparked_at_once(bench, 
     started = time.monotonic()
     parking.unpark(redis)
     assert time.monotonic() - started < 3.0  # not the 5 s after which a parked call ends by itself
+
+
+def test_a_queue_whose_key_is_no_list_is_told_and_stops_no_other(bench, redis):
+    redis.set("queue:bad", "text")
+    redis.lpush(QUEUE, "a")
+    one = bench(queues=(("bad", 0), ("default", 0)), slots=2).start()
+    assert one.got(1) == [b"a"]
+    redis.lpush(QUEUE, "b")
+    assert one.got(2) == [b"a", b"b"]
+    assert set(one.refused) == {"bad"}
+    assert one.errors == []

@@ -116,6 +116,7 @@ def test_retry_for_goes_on_beyond_the_count():
 def test_retries_go_to_the_retry_queue():
     assert judge(payload(retry_queue="slow")).payload["queue"] == "slow"
     assert judge(payload(retry_queue=7)).payload["queue"] == "default"
+    assert judge(payload(retry_queue="")).payload["queue"] == "default"
 
 
 def test_dead_false_drops_what_others_bury():

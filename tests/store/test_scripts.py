@@ -4,6 +4,7 @@ import hashlib
 from contextlib import nullcontext
 
 import pytest
+from redis.exceptions import ResponseError
 
 from framework.store import script
 from framework.store.script import BEAT, BURY, DUE, FETCH, FORGET, POSTPONE, PROMOTE, RECLAIM, REQUEUE
@@ -66,6 +67,7 @@ def test_fetch_takes_the_oldest_in_queue_order(redis, memory):
         assert FETCH(redis, [LEASE, WORKING, OTHER, "queue:none", QUEUE], [5000, 4, 0]) == [
             1,
             [],
+            [],
             1,
             [b"r1", b"r2"],
             3,
@@ -80,7 +82,7 @@ def test_fetch_acknowledges_and_names_what_was_not_ours(redis, memory):
     redis.lpush(WORKING, "a", ODD, "b", "b")
     redis.lpush(QUEUE, "new")
     with memory():
-        assert FETCH(redis, [LEASE, WORKING, QUEUE], [5000, 0, 4, ODD, "gone", "b", ODD]) == [1, [2, 4]]
+        assert FETCH(redis, [LEASE, WORKING, QUEUE], [5000, 0, 4, ODD, "gone", "b", ODD]) == [1, [2, 4], []]
     assert sorted(listed(redis, WORKING)) == [b"a", b"b"]  # one of two equal ones
     assert listed(redis, QUEUE) == [b"new"]
 
@@ -90,7 +92,7 @@ def test_without_a_lease_fetch_acknowledges_but_takes_nothing(redis, memory):
     redis.lpush(WORKING, "a")
     redis.lpush(QUEUE, "new")
     with memory():
-        assert FETCH(redis, [LEASE, WORKING, QUEUE], [5000, 5, 1, "a"]) == [0, []]
+        assert FETCH(redis, [LEASE, WORKING, QUEUE], [5000, 5, 1, "a"]) == [0, [], []]
     assert (listed(redis, WORKING), listed(redis, QUEUE)) == ([], [b"new"])
     assert not redis.exists(LEASE)
 
@@ -197,3 +199,52 @@ def test_forget_strikes_only_the_long_dead_with_nothing_left(redis):
     assert FORGET(redis, *call) == 1
     assert FORGET(redis, *call) == 0
     assert redis.zcard(REGISTRY) == 0
+
+
+# --- keys of a wrong type: Lua does not roll back, so each script must put back what it took ------------------------
+
+
+@pytest.fixture
+def wrong(redis):
+    """A key that is neither a list nor a set."""
+    redis.set("wrong", "text")
+    return "wrong"
+
+
+def test_fetch_passes_over_a_queue_whose_key_is_no_list(redis, wrong):
+    redis.lpush(QUEUE, "q1")
+    redis.lpush(OTHER, "r1")
+    reply = FETCH(redis, [LEASE, WORKING, QUEUE, wrong, OTHER], [5000, 9, 0])
+    assert reply == [1, [], [2], 1, [b"q1"], 3, [b"r1"]]
+
+
+@pytest.mark.parametrize("move", [POSTPONE, BURY], ids=lambda one: one.name)
+def test_a_job_that_cannot_be_stored_is_back_in_the_working_list(redis, wrong, move):
+    redis.lpush(WORKING, ODD)
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        move(redis, [WORKING, wrong], [ODD, "new", 10, 60])
+    assert listed(redis, WORKING) == [ODD]
+
+
+def test_requeue_keeps_what_cannot_go_back_and_returns_the_rest(redis, wrong):
+    redis.lpush(WORKING, "a", ODD)
+    assert REQUEUE(redis, [WORKING, QUEUES, wrong, QUEUE], [2, ODD, "a", "odd2", "a2", "w", "q"]) == 1
+    assert listed(redis, WORKING) == [ODD]
+    assert listed(redis, QUEUE) == [b"a2"]
+
+
+@pytest.mark.parametrize("kind", ["queue", "set"])
+def test_reclaim_leaves_what_it_cannot_place(redis, wrong, kind):
+    redis.delete(LEASE)
+    redis.lpush(WORKING, ODD)
+    assert RECLAIM(redis, [LEASE, WORKING, wrong, QUEUES], [ODD, "new", kind, "q"]) == 0
+    assert listed(redis, WORKING) == [ODD]
+
+
+def test_promote_puts_off_what_it_cannot_place_and_goes_on(redis, wrong):
+    redis.zadd(SET, {"bad": 1, "good": 2})
+    assert PROMOTE(redis, [SET, QUEUES, wrong, QUEUE], [2, "bad", "good", "bad2", "good2", "w", "q"]) == 1
+    ((member, due),) = redis.zrange(SET, 0, -1, withscores=True)
+    assert member == b"bad"
+    assert due > now(redis)
+    assert listed(redis, QUEUE) == [b"good2"]

@@ -2,6 +2,7 @@
 -- KEYS    1 lease  2 working list  3.. queues in the order to look at them
 -- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements  4.. their payloads
 -- RETURN  { lease held (1/0), { positions (from 1) of acknowledgements that were not ours any more },
+--           { positions (from 1) of queues whose key is no list },
 --           queue's position (from 1), { payloads, oldest first }, ... }
 -- COST    O(A*W + Q + F): A acknowledgements, W working list (a few dozen), Q queues, F jobs fetched
 -- CRASH   before: nothing happened, the finished jobs stay in the working list and run again after recovery.
@@ -18,12 +19,16 @@ local fenced = {}
 for i = 1, acknowledged do
   if redis.call('LREM', working, -1, ARGV[3 + i]) == 0 then fenced[#fenced + 1] = i end
 end
-local reply = { held, fenced }
+local refused = {}
+local reply = { held, fenced, refused }
 if held == 0 then return reply end
 for i = 3, #KEYS do
   if wanted <= 0 then break end
-  local jobs = redis.call('RPOP', KEYS[i], wanted)
-  if jobs and #jobs > 0 then
+  -- A key of another type must not hide the queues behind it.
+  local jobs = redis.pcall('RPOP', KEYS[i], wanted)
+  if jobs and jobs.err then
+    refused[#refused + 1] = i - 2
+  elseif jobs and #jobs > 0 then
     redis.call('LPUSH', working, unpack(jobs))
     wanted = wanted - #jobs
     reply[#reply + 1] = i - 2

@@ -2,10 +2,15 @@
 -- KEYS    1 working list  2 sorted set (retry or schedule)
 -- ARGV    1 payload as fetched  2 payload to store  3 delay in seconds
 -- RETURN  1 moved, 0 fenced: the job is not ours any more and nothing was written
+-- ERROR   the set's key is of another type: the job is back in the working list (Lua does not roll back by itself)
 -- COST    O(W + log N)
 -- CRASH   before: still in the working list. after: in the set. Redis's clock decides when it is due.
 if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
 local now = redis.call('TIME')
 local due = tonumber(now[1]) + tonumber(now[2]) / 1000000 + tonumber(ARGV[3])
-redis.call('ZADD', KEYS[2], string.format('%.6f', due), ARGV[2])
+local added = redis.pcall('ZADD', KEYS[2], string.format('%.6f', due), ARGV[2])
+if type(added) == 'table' and added.err then
+  redis.call('RPUSH', KEYS[1], ARGV[1])
+  return added
+end
 return 1
