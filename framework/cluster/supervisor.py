@@ -38,7 +38,7 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChildEvent:
-    """What happened to a child: started, died (with status), gave up on stop (killed), stopped."""
+    """What happened to a child: started, failed (could not be started; status = errno), died, killed (at stop), stopped."""
 
     kind: str
     name: str
@@ -95,11 +95,14 @@ class Child:
             return None
         status = self.process.returncode
         self.process = None
-        lived_s = time.monotonic() - self.started_at
-        self._failures = 1 if lived_s >= _STEADY_S else self._failures + 1
+        self.plan_restart(failed=time.monotonic() - self.started_at < _STEADY_S)
+        return status
+
+    def plan_restart(self, *, failed: bool) -> None:
+        """Decide when the next start may be: at once after the first failure, then later and later."""
+        self._failures = self._failures + 1 if failed else 1
         pause_s = _FIRST_BACKOFF_S if self._failures == 1 else min(_LONGEST_BACKOFF_S, 0.25 * 2**self._failures)
         self.start_after = time.monotonic() + pause_s
-        return status
 
 
 class Supervisor:
@@ -174,8 +177,13 @@ class Supervisor:
         child.process = None
 
     def _start(self, child: Child) -> None:
-        child.start()
-        self._on_event(ChildEvent("started", child.name, child.pid))
+        try:
+            child.start()
+        except OSError as error:  # no memory, no process table entry, no log folder: the next try may do better
+            child.plan_restart(failed=True)
+            self._on_event(ChildEvent("failed", child.name, 0, error.errno))
+        else:
+            self._on_event(ChildEvent("started", child.name, child.pid))
 
     def _bereave(self, child: Child, status: int) -> None:
         pid = int(child.identity.rsplit(":", 2)[1])

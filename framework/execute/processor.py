@@ -99,7 +99,8 @@ class Processor:
             outcome = execution.outcome
             if isinstance(outcome, Interrupted):
                 return
-            verdict = self._settler.judge(unit, execution.worker, outcome)
+            args = execution.payload["args"] if execution.payload else None
+            verdict = self._settler.judge(unit, execution.worker, outcome, args)
             self._count(tally, outcome)
             # The line comes before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
             self._write_end(execution, verdict)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from framework.errors import BusinessError
 from framework.finish.backoff import jitter_s, retry_delay_s
 from framework.types import Payload
-from framework.wire.compress import pack_backtrace
+from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, pack_backtrace
 from framework.wire.job import Job, stamp, timestamp, whole_number
 
 DEFAULT_MAX_RETRIES = 25
@@ -58,7 +58,9 @@ class RetryPolicy:
     clock: Callable[[], float] = time.time
     draw: Callable[[], float] = random.random
 
-    def verdict(self, payload: Payload, worker: Any | None, error: BaseException) -> Verdict:
+    def verdict(
+        self, payload: Payload, worker: Any | None, error: BaseException, args: list[Any] | None = None
+    ) -> Verdict:
         """Return what becomes of a job that failed with ``error``; ``payload`` gets Sidekiq's error fields.
 
         ``worker`` is the class, or ``None`` when it is unknown here. Errors of its hooks are the caller's to catch.
@@ -69,7 +71,7 @@ class RetryPolicy:
             return Drop(payload)
         if isinstance(error, BusinessError) or self._exhausted(payload, count, limit):
             return Drop(payload, exhausted=True) if payload.get("dead") is False else Bury(payload)
-        chosen = worker.retry_in(count, error, Job(payload)) if worker is not None else None
+        chosen = worker.retry_in(count, error, shown(payload, args)) if worker is not None else None
         if chosen == "discard":
             return Drop(payload)
         if chosen == "kill":
@@ -121,6 +123,14 @@ class RetryPolicy:
         if isinstance(chosen, int | float) and not isinstance(chosen, bool) and 0 < chosen < math.inf:
             return float(chosen) + jitter_s(count, self.draw)
         return retry_delay_s(count, self.draw)
+
+
+def shown(payload: Payload, args: list[Any] | None) -> Job:
+    """Return a job as hooks see it: with ``args``, the arguments as they were pushed, where the payload has them compressed."""
+    if args is None or not payload.get(COMPRESSED):
+        return Job(payload)
+    marks = (COMPRESSED, ORIGINAL_SIZE)
+    return Job({**{name: value for name, value in payload.items() if name not in marks}, "args": args})
 
 
 def error_class(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from framework.errors import PayloadError
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import Discarded, Failed, Interrupted, Outcome, Postponed, Succeeded, Unreadable
-from framework.finish.retry import Bury, Drop, Retry, RetryPolicy, Verdict
+from framework.finish.retry import Bury, Drop, Retry, RetryPolicy, Verdict, shown
 from framework.store.script import BURY, POSTPONE
 from framework.types import Payload
 from framework.wire import keys
@@ -63,18 +63,25 @@ class Settler:
         self._dead_set = dead_set
         self._on_trimmed = on_trimmed
 
-    def judge(self, unit: UnitOfWork, worker: Any | None, outcome: Outcome) -> Verdict | None:
-        """Return what becomes of a failed job, ``None`` for every other outcome. Moves nothing."""
+    def judge(
+        self, unit: UnitOfWork, worker: Any | None, outcome: Outcome, args: list[Any] | None = None
+    ) -> Verdict | None:
+        """Return what becomes of a failed job, ``None`` for every other outcome. Moves nothing.
+
+        ``args`` are its arguments as the hooks shall see them: decompressed.
+        """
         if not isinstance(outcome, Failed):
             return None
         payload = decode(unit.data)
         payload["queue"] = unit.queue  # other producers may leave it out, and the way back from the retry set needs it
-        guarded = self._handlers.guard("retry_in", lambda: self._policy.verdict(dict(payload), worker, outcome.error))
+        guarded = self._handlers.guard(
+            "retry_in", lambda: self._policy.verdict(dict(payload), worker, outcome.error, args)
+        )
         # A hook that raises costs its own advice only: decide again without the class.
         verdict: Verdict = guarded if guarded is not None else self._policy.verdict(payload, None, outcome.error)
         if worker is not None and _exhausted(verdict):
             advice = self._handlers.guard(
-                "retries_exhausted", lambda: worker.retries_exhausted(Job(verdict.payload), outcome.error)
+                "retries_exhausted", lambda: worker.retries_exhausted(shown(verdict.payload, args), outcome.error)
             )
             if advice == "discard":
                 return Drop(verdict.payload)

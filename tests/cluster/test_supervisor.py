@@ -119,3 +119,19 @@ def test_the_nonce_and_the_environment_reach_the_child_by_exec(house):
     _, nonce, mark, pid = (one.folder / "0.log").read_text().split("\n")[0].split()
     assert one.children[0].identity == f"{socket.gethostname()}:{pid}:{nonce}"
     assert mark == "0"
+
+
+def test_a_child_that_cannot_be_started_is_tried_again_and_harms_nobody(tmp_path):
+    events = []
+    specs = [
+        ChildSpec("ghost", [str(tmp_path / "no-such-program")], "main"),
+        ChildSpec("fine", [sys.executable, "-c", WAITS], "main", stdout=tmp_path / "0.log"),
+    ]
+    supervisor = Supervisor(specs, on_death=lambda *_: None, on_event=events.append)
+    supervisor.start()
+    try:
+        until(lambda: (supervisor.poll(), [e.kind for e in events if e.name == "ghost"])[1] == ["failed", "failed"])
+        assert supervisor.children[1].pid
+        assert supervisor.children[1].restarts == 0
+    finally:
+        supervisor.stop(0)

@@ -213,3 +213,23 @@ def test_no_payload_is_too_odd_to_be_judged(field, value):
         verdict = judge(payload(**{**more, field: value}))
         if isinstance(verdict, Retry):
             assert 0 < verdict.delay_s < 1e12
+
+
+def test_hooks_see_the_arguments_as_they_were_pushed_and_the_stored_ones_stay_compressed():
+    seen = []
+
+    class Hooked:
+        @staticmethod
+        def declaration():
+            raise AssertionError
+
+        @staticmethod
+        def retry_in(count, error, job):
+            seen.append(dict(job))
+
+    job = payload(args=["eJw="], compressed=True, original_job_size_bytes=9)
+    verdict = RetryPolicy().verdict(job, Hooked, ValueError("x"), ["plain", 1])
+    assert seen[0]["args"] == ["plain", 1]
+    assert "compressed" not in seen[0]
+    assert verdict.payload["args"] == ["eJw="]
+    assert verdict.payload["compressed"] is True
