@@ -4,6 +4,7 @@ Acknowledgements leave as soon as the previous round trip returns (group commit,
 nothing and slots are free, calls are parked at the queues and the thread sleeps until a job, a finished job or a stop.
 """
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -136,7 +137,7 @@ class Fetcher:
 
     def _exchange(self, wanted: int) -> None:
         """One round trip: acknowledge what is done, fetch ``wanted`` jobs, dispatch them."""
-        acknowledged = [self._done.popleft() for _ in range(min(len(self._done), ACKNOWLEDGEMENTS))]
+        acknowledged = self._take_done()
         order = self._order.draw()
         queues = [keys.queue(name) for name in order]
         try:
@@ -165,6 +166,13 @@ class Fetcher:
         if wanted and not found:
             self._found_nothing = True
             self._park([order[i] for i in range(len(order)) if i + 1 not in refused] if held else [])
+
+    def _take_done(self) -> list[UnitOfWork]:
+        taken: list[UnitOfWork] = []
+        with contextlib.suppress(IndexError):  # empty; at the end of the process the main thread may take from it too
+            while len(taken) < ACKNOWLEDGEMENTS:
+                taken.append(self._done.popleft())
+        return taken
 
     def _suspend(self) -> None:
         """Our list is anybody's now: end the parked calls, which would go on fetching, and give the lease's thread time."""

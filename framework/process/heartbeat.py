@@ -49,9 +49,13 @@ class Loop:
             self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
             self._thread.start()
 
+    def ask_to_stop(self) -> None:
+        """Let the loop end after its current step; ``stop`` waits for that."""
+        self._stopping.set()
+
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the loop after its current step and wait for that."""
-        self._stopping.set()
+        self.ask_to_stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 

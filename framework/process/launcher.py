@@ -137,6 +137,8 @@ class Launcher:
         parts.record.runs.interrupted = True
         parts.fetcher.stop()
         for loop in self._loops:
+            loop.ask_to_stop()  # all at once: while Redis hangs, each step takes its time-out
+        for loop in self._loops:
             loop.stop()
         self._fetching.join(max(1.0, deadline - time.monotonic()))
         finished = self._drain(deadline)
