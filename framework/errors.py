@@ -196,3 +196,18 @@ class BusinessError(FrameworkError):
 
 class Shutdown(BaseException):
     """The process is stopping; raised into what still runs. Not an ``Exception``, so that user code does not swallow it."""
+
+
+def error_class(error: BaseException) -> str:
+    """Return any error's class with its module; builtins without."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def error_message(error: BaseException, limit: int) -> str:
+    """Return at most ``limit`` characters of any error's message, as Unicode, whatever its ``__str__`` does."""
+    try:
+        text = str(error)
+    except BaseException as failure:  # noqa: BLE001 - a job's exception may do anything, and telling of it must not fail
+        text = f"<its message cannot be read: __str__ raised {type(failure).__name__}>"
+    return text[:limit].encode("utf-8", "replace").decode("utf-8")

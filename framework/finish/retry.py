@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from framework.errors import BusinessError
+from framework.errors import BusinessError, error_class, error_message
 from framework.finish.backoff import jitter_s, retry_delay_s
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, pack_backtrace
@@ -102,7 +102,7 @@ class RetryPolicy:
         if previous is not None:
             payload["retried_at"] = now
         payload["error_class"] = error_class(error)
-        payload["error_message"] = error_message(error)
+        payload["error_message"] = error_message(error, MAX_MESSAGE)
         payload.pop("error_backtrace", None)
         lines = backtrace(error, payload.get("backtrace"))
         if lines:
@@ -131,21 +131,6 @@ def shown(payload: Payload, args: list[Any] | None) -> Job:
         return Job(payload)
     marks = (COMPRESSED, ORIGINAL_SIZE)
     return Job({**{name: value for name, value in payload.items() if name not in marks}, "args": args})
-
-
-def error_class(error: BaseException) -> str:
-    """Return the error's class with its module, builtins without."""
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def error_message(error: BaseException) -> str:
-    """Return at most 10,000 characters of the message, whatever the error's ``__str__`` does."""
-    try:
-        text = str(error)
-    except BaseException as failure:  # noqa: BLE001 - a job's exception may do anything, and a failing failure path loses the job
-        text = f"<its message cannot be read: __str__ raised {type(failure).__name__}>"
-    return text[:MAX_MESSAGE].encode("utf-8", "replace").decode("utf-8")
 
 
 def backtrace(error: BaseException, wanted: object) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import structlog
 from pydantic_core import PydanticSerializationError, to_json
 
+from framework.errors import error_class, error_message
 from framework.telemetry import context
 from framework.telemetry.writer import LogWriter
 
@@ -60,16 +61,9 @@ def iso_time(seconds: float) -> str:
 
 def error_fields(error: BaseException) -> dict[str, Any]:
     """Return GitLab's ``exception.*`` fields; an error that cannot be shown is shown as far as it can."""
-    kind = type(error)
-    try:
-        message = str(error)[:_MAX_VALUE]
-    except BaseException as failure:  # noqa: BLE001 - a job's exception may do anything
-        message = f"<its message cannot be read: __str__ raised {type(failure).__name__}>"
     fields: dict[str, Any] = {
-        "exception.class": kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}",
-        "exception.message": message.encode("utf-8", "replace").decode(),
+        "exception.class": error_class(error),
+        "exception.message": error_message(error, _MAX_VALUE),
         "exception.backtrace": [
             f"{f.filename}:{f.lineno}:{f.name}" for f in traceback.extract_tb(error.__traceback__)[-20:]
         ],

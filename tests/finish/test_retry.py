@@ -7,8 +7,8 @@ import pytest
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
-from framework.errors import BusinessError
-from framework.finish.retry import Bury, Drop, Retry, RetryPolicy, error_class, error_message
+from framework.errors import BusinessError, error_class, error_message
+from framework.finish.retry import MAX_MESSAGE, Bury, Drop, Retry, RetryPolicy
 from framework.wire.json import dumps
 from tests.harness import STARTED, payload
 
@@ -199,7 +199,7 @@ class Numeric(Exception):
     ids=["long", "surrogate", "mute", "numeric", "exit", "module"],
 )
 def test_errors_are_shown_whatever_they_are(error, name, message):
-    assert (error_class(error), error_message(error)) == (name, message)
+    assert (error_class(error), error_message(error, MAX_MESSAGE)) == (name, message)
     dumps(judge(payload(), error).payload)
 
 
