@@ -85,7 +85,8 @@ class RetryPolicy:
         """Most retries; ``None`` = none and no dead set either (``retry: false``)."""
         retry = payload.get("retry")
         if retry is None and worker is not None:
-            retry = worker.declaration().retry
+            limit: int | None = worker.declaration().retry_limit(self.max_retries)
+            return limit
         if retry is False:
             return None
         number = whole_number(retry)
