@@ -1,0 +1,61 @@
+"""Which keys may be left when all jobs are done and all processes gone (docs/redis.md, column "Census")."""
+
+import re
+import time
+from typing import Any, cast
+
+from redis import Redis
+
+REGISTRY = "aw:processes"
+_ALWAYS = re.compile(r"queues|stat:(processed|failed)(:\d{4}-\d{2}-\d{2})?")
+_DEAD_PROCESS = re.compile(r"aw:lease:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?")
+_SHORT_TTL_S = 60
+_FORGOTTEN_S = 45
+"""A dead process is struck off 29 s after its last beat, by the next sweep of anybody, unless nobody is left to sweep."""
+
+
+def leaks(client: Redis) -> list[str]:
+    """Return what should not be there, in words; empty when all is well."""
+    found: list[str] = []
+    for key in sorted(name.decode(errors="backslashreplace") for name in client.scan_iter(count=1000)):
+        if _ALWAYS.fullmatch(key):
+            continue
+        if key == REGISTRY:
+            found += [f"{REGISTRY} still knows {name}, silent for {age:.0f} s" for name, age in silent(client)]
+        elif key == "processes":
+            found += _nameless(client)
+        elif not _DEAD_PROCESS.fullmatch(key) or not 0 <= cast("int", client.ttl(key)) <= _SHORT_TTL_S:
+            found.append(f"{key} ({_size(client, key)})")
+    return found
+
+
+def silent(client: Redis) -> list[tuple[str, float]]:
+    """Members of the registry that should have been struck off, and the seconds since their last beat."""
+    return [(name, age) for name, age in registered(client) if age > _FORGOTTEN_S]
+
+
+def registered(client: Redis) -> list[tuple[str, float]]:
+    """Members of the registry and the seconds since their last beat."""
+    seconds, micros = cast("tuple[int, int]", client.time())
+    now = seconds + micros / 1e6
+    members = cast("list[tuple[bytes, float]]", client.zrange(REGISTRY, 0, -1, withscores=True))
+    return [(name.decode(errors="backslashreplace"), now - beat) for name, beat in members]
+
+
+def settle(client: Redis, patience_s: float, alive: int) -> None:
+    """Wait until the registry knows no more than the ``alive`` processes; they strike off the dead."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline and len(registered(client)) > alive:
+        time.sleep(0.2)
+
+
+def _nameless(client: Redis) -> list[str]:
+    """Names in `processes` whose record has expired: 60 s dead, and nobody struck them off."""
+    names = cast("set[bytes]", client.smembers("processes"))
+    return [f"processes still names {name.decode()}" for name in sorted(names) if not client.exists(name)]
+
+
+def _size(client: Redis, key: str) -> str:
+    kind = cast("bytes", client.type(key)).decode()
+    counts: dict[str, Any] = {"list": client.llen, "zset": client.zcard, "set": client.scard, "hash": client.hlen}
+    return f"{kind} of {counts[kind](key)}" if kind in counts else kind
