@@ -56,6 +56,7 @@ class Outcome:
             ("extra runs nobody caused", _some(found.unexplained), "0", not found.unexplained),
             ("set aside (retry, dead, interrupted)", str(self.set_aside or 0), "0", not self.set_aside),
             ("slowest recovery", f"{slowest:.2f} s", f"{limit:g} s", slowest <= limit),
+            ("longest standstill when Redis is back", f"{resumed:.2f} s", f"{RESUMED_S:g} s", resumed <= RESUMED_S),
             (
                 "errors without a type of ours at the producer",
                 _some(self.producer.untyped),
