@@ -1,0 +1,130 @@
+"""A producer: ``client.py MODULE ACTION JSON`` pushes with one framework's own client and prints what it measured.
+
+MODULE has ``prepare()``, ``pusher(kind, queue)`` and ``bulk_pusher(kind, queue)``, which return what pushes one job of
+these arguments, and what pushes a list of argument lists (or None: no such thing). Pushers may be coroutine functions.
+"""
+
+import asyncio
+import base64
+import importlib
+import inspect
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import meter
+
+SLICE = 1000
+WARM = 200  # pushes before the clock starts: connections, imports, caches
+PAYLOAD_BYTES = 98_000  # just under the size from which our client compresses, so that all move the same bytes
+
+Pusher = Callable[..., Any]
+
+
+def arguments(kind: str) -> list[Any]:
+    """What a job of this kind is pushed with when its arguments carry no measurement."""
+    if kind == "payload":
+        return [base64.b64encode(random.Random(7).randbytes(PAYLOAD_BYTES * 3 // 4)).decode()]
+    return [meter.clock()] if kind == "latency" else []
+
+
+async def settled(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+async def push_all(module: Any, kind: str, queue: str, count: int, args: list[Any]) -> None:
+    bulk = module.bulk_pusher(kind, queue)
+    if bulk is None:
+        await push_one_by_one(module.pusher(kind, queue), count, args)
+        return
+    for start in range(0, count, SLICE):
+        await settled(bulk([args] * min(SLICE, count - start)))
+
+
+async def push_one_by_one(push: Pusher, count: int, args: list[Any]) -> None:
+    if inspect.iscoroutinefunction(push):
+        for _ in range(count):
+            await push(*args)
+    else:
+        for _ in range(count):
+            push(*args)
+
+
+async def fill(module: Any, kind: str, queues: list[str], count: int) -> dict[str, float]:
+    """Spread ``count`` jobs evenly over the queues."""
+    args = arguments(kind)
+    share, rest = divmod(count, len(queues))
+    for number, queue in enumerate(queues):
+        await push_all(module, kind, queue, share + (number < rest), args)
+    return {"count": count}
+
+
+async def push(module: Any, kind: str, count: int) -> dict[str, float]:
+    """One at a time from one client."""
+    pusher = module.pusher(kind, "default")
+    await push_one_by_one(pusher, WARM, arguments(kind))
+    began, used = meter.clock(), time.process_time()
+    await push_one_by_one(pusher, count, arguments(kind))
+    return _rate(count, began, used)
+
+
+async def bulk(module: Any, kind: str, count: int) -> dict[str, float]:
+    """In calls of 1,000."""
+    pusher = module.bulk_pusher(kind, "default")
+    jobs = [arguments(kind) for _ in range(SLICE)]
+    await settled(pusher(jobs))
+    began, used = meter.clock(), time.process_time()
+    for _ in range(count // SLICE):
+        await settled(pusher(jobs))
+    return _rate(count // SLICE * SLICE, began, used)
+
+
+def _rate(count: int, began: float, used: float) -> dict[str, float]:
+    return {"rate": count / (meter.clock() - began), "cpu_us": (time.process_time() - used) / count * 1e6}
+
+
+def sleep_until(due: float) -> None:
+    # Blocks, also beside a loop: nothing else is to run, and a loop's timer would be less exact.
+    time.sleep(max(0.0, due - meter.clock()))
+
+
+async def latency(module: Any, queues: list[str], count: int, period_s: float) -> dict[str, float]:
+    """One job per period, each with the time just before its push."""
+    pushers = [module.pusher("latency", queue) for queue in queues]
+    due = meter.clock()
+    for number in range(count):
+        due += period_s
+        sleep_until(due)
+        await settled(pushers[number % len(pushers)](meter.clock()))
+    return {"count": count}
+
+
+async def mixed(
+    module: Any, count: int, burst: int, period_s: float, slow_every: int, slow_s: float, fast_s: float
+) -> dict[str, float]:
+    """Bursts of jobs, every so-many-th of them slow."""
+    pusher = module.bulk_pusher("mixed", "default")
+    due = meter.clock()
+    for start in range(0, count, burst):
+        due += period_s
+        sleep_until(due)
+        now = meter.clock()
+        numbers = range(start, min(start + burst, count))
+        await settled(pusher([[now, fast_s if (number + 1) % slow_every else slow_s] for number in numbers]))
+    return {"count": count}
+
+
+ACTIONS = {action.__name__: action for action in (fill, push, bulk, latency, mixed)}
+
+
+async def main() -> None:
+    name, action, given = sys.argv[1:]
+    module = importlib.import_module(name)
+    await settled(module.prepare())
+    print(json.dumps(await ACTIONS[action](module, **json.loads(given))))
+
+
+asyncio.run(main())

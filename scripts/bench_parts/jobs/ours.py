@@ -1,0 +1,83 @@
+"""Our side: the bench's workers and how to push them. Public API only, as any application would use it."""
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import body
+
+import framework
+from framework import ApplicationWorker
+
+
+class BenchWorker(ApplicationWorker, abstract=True):
+    """What all of them share."""
+
+    feature_category = "not_owned"
+    queue = "default"
+
+
+class NoopWorker(BenchWorker):
+    def perform(self) -> None:
+        body.noop()
+
+
+class CpuWorker(BenchWorker):
+    def perform(self) -> None:
+        body.cpu()
+
+
+class IoWorker(BenchWorker):
+    def perform(self) -> None:
+        body.io()
+
+
+class AsyncWorker(BenchWorker):
+    async def perform(self) -> None:
+        await body.wait_async()
+
+
+class PayloadWorker(BenchWorker):
+    def perform(self, text: str) -> None:
+        body.payload(text)
+
+
+class LatencyWorker(BenchWorker):
+    def perform(self, sent: float) -> None:
+        body.latency(sent)
+
+
+class MixedWorker(BenchWorker):
+    def perform(self, sent: float, pause_s: float) -> None:
+        body.mixed(sent, pause_s)
+
+
+WORKERS: dict[str, type[ApplicationWorker]] = {
+    "noop": NoopWorker,
+    "cpu": CpuWorker,
+    "io": IoWorker,
+    "async": AsyncWorker,
+    "payload": PayloadWorker,
+    "latency": LatencyWorker,
+    "mixed": MixedWorker,
+}
+
+
+if "BENCH_SHARDS" in os.environ:
+    # Only then, as the framework rightly refuses workers of a shard that the configuration does not have.
+    WORKERS |= importlib.import_module("ours_shards").WORKERS
+
+
+def prepare() -> None:
+    framework.boot()
+
+
+def pusher(kind: str, queue: str) -> Callable[..., object]:
+    worker = WORKERS[kind]
+    return worker.perform_async if queue == "default" else worker.set(queue=queue).perform_async
+
+
+def bulk_pusher(kind: str, queue: str) -> Callable[[Sequence[Sequence[Any]]], object]:
+    worker = WORKERS[kind]
+    return worker.perform_bulk if queue == "default" else worker.set(queue=queue).perform_bulk
