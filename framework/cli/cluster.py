@@ -56,9 +56,10 @@ def cluster(
     supervisor = supervised(settings, specs, _tell)
     supervisor.start()
     _watch(supervisor, signals)
+    failed = supervisor.failed
     supervisor.stop(timeout)
     logs.close_server_log()
-    sys.exit(0)
+    sys.exit(int(failed))
 
 
 def plan(
@@ -85,8 +86,8 @@ def plan(
 
 
 def _watch(supervisor: Supervisor, signals: SignalQueue) -> None:
-    """Look after the children until told to stop; the quiet and the stack-dump signal are handed on."""
-    while True:
+    """Look after the children until told to stop, or unable to; the quiet and the stack-dump signal are handed on."""
+    while not supervisor.failed:
         for number in signals.wait(_POLL_S):
             if number in STOP:
                 return
@@ -97,6 +98,13 @@ def _watch(supervisor: Supervisor, signals: SignalQueue) -> None:
 
 def _tell(event: ChildEvent) -> None:
     log = logs.logger(child=event.name, child_pid=event.pid)
+    if event.kind == "stuck":
+        log.error(
+            "a child lives but has not beaten for long; it is killed and its jobs go back",
+            event_name="child.stuck",
+            silent_s=event.status,
+        )
+        return
     level = log.warning if event.kind in ("died", "killed") else log.info
     level(f"child {event.kind}", event_name=f"child.{event.kind}", status=event.status)
 

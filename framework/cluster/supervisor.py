@@ -1,7 +1,7 @@
 """The supervisor: starts children by exec, waits for them, replaces those that die, forwards the end.
 
-It sees a child die at once (wait), removes the dead child's lease, and starts the next: the replacement, or any other
-process of the shard, takes the jobs back at its first sweep. It knows nothing of jobs itself.
+It sees a child die at once (wait), tells its guard, and starts the next: the replacement, or any other process of the
+shard, takes the jobs back. It knows nothing of jobs, and nothing it does waits for Redis.
 """
 
 import os
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Protocol, TypeAlias
 
 from framework.fetch.identity import NONCE_VARIABLE, draw_nonce, identity_of
 
@@ -20,6 +20,8 @@ _FIRST_BACKOFF_S = 0.0
 _LONGEST_BACKOFF_S = 30.0
 _STEADY_S = 30.0
 """A child that lived this long starts anew without back-off."""
+
+_STOP_POLL_S = 0.02
 
 KILL_MARGIN_S = 4.0
 """Seconds beyond a child's own deadline before it is killed."""
@@ -38,7 +40,9 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChildEvent:
-    """What happened to a child: started, failed (could not be started; status = errno), died, killed (at stop), stopped."""
+    """What happened to a child: started, failed (could not be started; status = errno), died, killed (at stop), stopped,
+    stuck (killed because it had not beaten for ``status`` seconds).
+    """
 
     kind: str
     name: str
@@ -47,7 +51,24 @@ class ChildEvent:
 
 
 OnEvent: TypeAlias = Callable[[ChildEvent], None]
-OnDeath: TypeAlias = Callable[[str, str], None]
+
+
+class Guard(Protocol):
+    """Who tells Redis of the children."""
+
+    def start(self, group: "Supervisor") -> None:
+        """The children have been started."""
+
+    def died(self, shard: str, identity: str) -> None:
+        """This child is dead, and what it held may be taken back. Returns at once."""
+
+    def stop(self) -> None:
+        """No child is left; may wait for Redis to be told, within the deadlines of its commands."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it can do its work no more: the supervisor must end."""
+        ...
 
 
 class Child:
@@ -106,21 +127,27 @@ class Child:
 
 
 class Supervisor:
-    """Keeps one process per spec running until ``stop``. ``on_death(shard, identity)`` is told before a successor starts."""
+    """Keeps one process per spec running until ``stop``. ``guard`` is told of a death before the successor starts."""
 
-    def __init__(self, specs: Sequence[ChildSpec], *, on_death: OnDeath, on_event: OnEvent | None = None) -> None:
+    def __init__(self, specs: Sequence[ChildSpec], *, guard: Guard, on_event: OnEvent | None = None) -> None:
         self.children = [Child(spec) for spec in specs]
-        self._on_death = on_death
+        self._guard = guard
         self._on_event: OnEvent = on_event or _ignore
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether nobody tells Redis of the children any more: the group must be stopped, with status 1."""
+        return self._guard.failed
 
     def start(self) -> None:
         """Start every child."""
         with self._lock:
             for child in self.children:
                 self._start(child)
+        self._guard.start(self)
 
     def poll(self) -> None:
         """Collect the dead and start their successors when their back-off is over. Call it several times a second."""
@@ -145,12 +172,25 @@ class Supervisor:
         self._thread = threading.Thread(target=loop, name="supervisor", daemon=True)
         self._thread.start()
 
-    def forward(self, number: int) -> None:
-        """Send a signal to every child."""
+    def forward(self, number: int, shard: str | None = None) -> None:
+        """Send a signal to every child, or to those of one shard."""
         with self._lock:
             for child in self.children:
-                if child.process is not None and child.process.poll() is None:
+                if child.process is not None and child.process.poll() is None and shard in (None, child.spec.shard):
                     child.process.send_signal(number)
+
+    def living(self, shard: str) -> dict[str, int]:
+        """Return identity -> process id of the children of a shard that have not ended."""
+        with self._lock:
+            return {child.identity: child.pid for child in self.children if child.pid and child.spec.shard == shard}
+
+    def kill_stuck(self, identity: str, silent_s: int) -> None:
+        """End a child that lives but has not beaten for ``silent_s``; its successor starts as after any death."""
+        with self._lock:
+            for child in self.children:
+                if child.identity == identity and child.process is not None and child.process.poll() is None:
+                    self._on_event(ChildEvent("stuck", child.name, child.pid, silent_s))
+                    child.process.kill()
 
     def stop(self, timeout_s: float = 25.0) -> None:
         """End every child: TERM, wait ``timeout_s`` and a margin, then KILL. Afterwards none is left. Twice is legal."""
@@ -159,22 +199,26 @@ class Supervisor:
             self._thread.join()
         self.forward(signal.SIGTERM)
         deadline = time.monotonic() + timeout_s + KILL_MARGIN_S
-        with self._lock:
-            for child in self.children:
-                if child.process is not None:
-                    self._end(child, child.process, deadline)
+        while self._any_left() and time.monotonic() < deadline:
+            time.sleep(_STOP_POLL_S)
+        for child in self.children:
+            if child.process is not None:
+                child.process.kill()
+                child.process.wait()
+                self._ended(child, child.process, "killed")
+        self._guard.stop()
 
-    def _end(self, child: Child, process: "subprocess.Popen[bytes]", deadline: float) -> None:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-            self._on_event(ChildEvent("stopped", child.name, process.pid, process.returncode))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            self._on_event(ChildEvent("killed", child.name, process.pid, process.returncode))
-        if process.returncode != 0:
-            self._on_death(child.spec.shard, child.identity)
+    def _any_left(self) -> bool:
+        for child in self.children:
+            if child.process is not None and child.process.poll() is not None:
+                self._ended(child, child.process, "stopped")
+        return any(child.process is not None for child in self.children)
+
+    def _ended(self, child: Child, process: "subprocess.Popen[bytes]", kind: str) -> None:
         child.process = None
+        self._on_event(ChildEvent(kind, child.name, process.pid, process.returncode))
+        if process.returncode != 0:
+            self._guard.died(child.spec.shard, child.identity)
 
     def _start(self, child: Child) -> None:
         try:
@@ -188,7 +232,7 @@ class Supervisor:
     def _bereave(self, child: Child, status: int) -> None:
         pid = int(child.identity.rsplit(":", 2)[1])
         self._on_event(ChildEvent("died", child.name, pid, status))
-        self._on_death(child.spec.shard, child.identity)
+        self._guard.died(child.spec.shard, child.identity)
 
 
 def _ignore(_event: ChildEvent) -> None:

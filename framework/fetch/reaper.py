@@ -1,23 +1,27 @@
 """Taking back what dead processes held, and what a live process lost sight of.
 
-A process is dead when its lease is gone: asked inside the script that moves each job. A supervisor that has seen its
-child die removes the lease at once; the processes that know the classes do the taking back.
+A process is dead when its lease is gone and Redis has been up for long enough: asked inside the scripts. A supervisor that
+has seen its child die removes the lease at once; the processes that know the classes do the taking back.
 """
 
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import redis
+from redis.exceptions import ResponseError
 
 from framework.declare import registry
 from framework.errors import PayloadError
+from framework.fetch.blame import FIELD, Evidence, Guilt
+from framework.fetch.call import LEASE_MS
 from framework.fetch.custody import Custody
-from framework.fetch.fetcher import LEASE_MS, requeue
+from framework.fetch.grace import Grace
 from framework.fetch.parking import PARK_S, REPLY_MARGIN_S
+from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.store.script import FORGET, RECLAIM
+from framework.store.script import BURY, EXAMINE, FORGET, RECLAIM, RETIRE
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import Job, decode, whole_number
@@ -27,18 +31,36 @@ FORGET_AFTER_S = LEASE_MS // 1000 + 2 * int(PARK_S + REPLY_MARGIN_S)
 """Seconds since the last beat after which no parked call of a dead process can be alive."""
 
 MAX_INTERRUPTIONS = 3
-"""Recoveries of one job before it is quarantined, unless its class says otherwise (GitLab's default)."""
+"""Deaths of one job's processes until it is quarantined, unless its class says otherwise (GitLab's default)."""
 
-_PAGE = 200
+_PAGE = 50
+_VERDICT_S = 10.0
+"""How long what an examination found may be acted upon; a command that a frozen Redis hears later does nothing."""
+
+_DAY_S = 86_400
+
+
+class Keep(NamedTuple):
+    """How much a sorted set of jobs keeps."""
+
+    max_jobs: int
+    max_age_s: float
+
+
+KEEP_INTERRUPTED = Keep(10_000, 90 * _DAY_S)
+"""GitLab's limits."""
+
+Cause: TypeAlias = Literal["death", "lost reply"]
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """One job taken back: where it went and how often it has been interrupted."""
+    """One job taken back: from whom and why, where it went, and how often it has been interrupted."""
 
     owner: str
     job: Job
     destination: str
+    cause: Cause = "death"
 
     @property
     def quarantined(self) -> bool:
@@ -46,53 +68,91 @@ class Recovered:
         return self.destination == keys.INTERRUPTED
 
 
-class Reaper:
-    """Looks after the working lists of one shard. Any number may run at once, in any process."""
+OnRecovered: TypeAlias = Callable[[Recovered], None]
 
-    def __init__(self, client: "redis.Redis", on_recovered: Callable[[Recovered], None]) -> None:
+
+class Reaper:
+    """Looks after the working lists of one shard. Any number may run at once, in any process.
+
+    ``grace`` is fed by the lease of the same process; ``dead`` are the limits of the dead set.
+    """
+
+    def __init__(self, client: "redis.Redis", on_recovered: OnRecovered, grace: Grace, dead: Keep) -> None:
         self._client = client
         self._on_recovered = on_recovered
+        self._grace = grace
+        self._dead = dead
 
     def sweep(self, own: str = "") -> int:
-        """Take back the jobs of every process without a lease, except ``own``; return their number. Raises redis errors."""
-        members = cast("list[bytes]", self._client.zrange(keys.REGISTRY, 0, -1))  # pyright: ignore[reportUnknownMemberType]
-        return sum(
-            self.reclaim(name)
-            for name in (member.decode(errors="backslashreplace") for member in members)
-            if name != own
-        )
+        """Take back the jobs of every dead process, except ``own``; return their number.
+
+        Costs one command while nobody is late. Raises redis errors: a refusal that concerns one process's keys after the
+        others have been looked at.
+        """
+        late: Any = self._client.zrangebyscore(keys.REGISTRY, "-inf", f"{self._grace.horizon():.6f}")  # pyright: ignore[reportUnknownMemberType]
+        refusal: ResponseError | None = None
+        moved = 0
+        for member in cast("list[bytes]", late):
+            identity = member.decode(errors="backslashreplace")
+            if identity == own:
+                continue
+            try:
+                moved += self.reclaim(identity)
+            except ResponseError as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
+        return moved
 
     def reclaim(self, identity: str) -> int:
-        """Take back everything in one working list unless its owner has a lease; forget the owner when that is safe."""
-        if self._client.exists(keys.lease(identity)):
-            return 0
+        """Take back everything in one working list unless its owner may live; forget the owner when that is safe."""
         moved = 0
-        while page := self._page(identity):
-            results = [self._reclaim_one(identity, data) for data in page]
+        while (found := self._examine(identity)) is not None and found.page:
+            results = [self._reclaim_one(identity, found, index) for index in range(len(found.page))]
             moved += results.count(1)
             if -1 in results or not any(results):
                 break  # it lives, or others are at the same work
-        FORGET(
-            self._client,
-            [keys.lease(identity), keys.working(identity), keys.REGISTRY],
-            [identity, FORGET_AFTER_S],
-        )
+        if found is not None:
+            runs = keys.runs(identity)
+            places = [keys.lease(identity), keys.working(identity), keys.REGISTRY, runs]
+            FORGET(self._client, places, [identity, FORGET_AFTER_S])
         return moved
 
-    def _page(self, identity: str) -> list[bytes]:
-        # The head is the youngest; each goes to the right end in turn, so the oldest ends up next to run.
-        return cast("list[bytes]", self._client.lrange(keys.working(identity), 0, _PAGE - 1))
+    def _examine(self, identity: str) -> "_Estate | None":
+        found: Any = EXAMINE(
+            self._client,
+            [keys.lease(identity), keys.working(identity), keys.REGISTRY, keys.runs(identity)],
+            [identity, _PAGE, *self._grace.arguments()],
+        )
+        if not found:
+            return None
+        now, length, said, *page = cast("list[Any]", found)
+        evidence = Evidence.of(dict(zip(said[::2], said[1::2], strict=True)))
+        return _Estate(f"{float(now) + _VERDICT_S:.6f}", int(length), evidence, page)
 
-    def _reclaim_one(self, identity: str, data: bytes) -> int:
-        fate = _fate(data)
+    def _reclaim_one(self, identity: str, found: "_Estate", index: int) -> int:
+        # The head is the youngest; each goes to the right end in turn, so the oldest ends up next to run.
+        data = found.page[index]
+        fate = _fate(data, found.evidence, found.length - 1 - index)
+        limits = KEEP_INTERRUPTED if fate.key == keys.INTERRUPTED else self._dead
         moved: Any = RECLAIM(
             self._client,
             [keys.lease(identity), keys.working(identity), fate.key, keys.QUEUES],
-            [data, fate.data, "queue" if fate.queue else "set", fate.queue],
+            [data, fate.data, found.until, fate.queue, *limits],
         )
         if moved == 1:
             self._on_recovered(Recovered(identity, Job(fate.payload), fate.key))
         return int(moved)
+
+
+@dataclass(frozen=True, slots=True)
+class _Estate:
+    """What a dead process left: the ``length`` of its list, its youngest jobs, and what it said about its runs."""
+
+    until: str
+    length: int
+    evidence: Evidence
+    page: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +163,31 @@ class _Fate:
     payload: Payload
 
 
-def _fate(data: bytes) -> _Fate:
+def _fate(data: bytes, evidence: Evidence, rank: int) -> _Fate:
     """Decide before anything is removed: back to its queue, quarantined after too many deaths, or dead if unreadable."""
     try:
-        payload = decode(data)
-        queue = payload.get("queue")
-        if not isinstance(queue, str) or not queue:
-            raise PayloadError("it names no queue")
-        payload["interrupted_count"] = count = (whole_number(payload.get("interrupted_count")) or 0) + 1
-        changed = dumps(payload)
+        payload, queue = _read(data)
+        guilt = evidence.guilt(data, payload, rank)
+        changed = data if guilt == "waited" else dumps(_counted(payload, guilt))
     except PayloadError:
         return _Fate(keys.DEAD, "", data, {})
-    limit = _max_interruptions(payload)
-    if 0 <= limit < count:
+    if guilt == "ran" and 0 <= _max_interruptions(payload) <= payload[FIELD]:
         return _Fate(keys.INTERRUPTED, "", changed, payload)
     return _Fate(keys.queue(queue), queue, changed, payload)
+
+
+def _read(data: bytes) -> tuple[Payload, str]:
+    """Return the payload and its queue, the only thing that tells where it came from."""
+    payload = decode(data)
+    queue = payload.get("queue")
+    if not isinstance(queue, str) or not queue:
+        raise PayloadError("it names no queue")
+    return payload, queue
+
+
+def _counted(payload: Payload, guilt: Guilt) -> Payload:
+    payload[FIELD] = (whole_number(payload.get(FIELD)) or 0) + (guilt == "ran")
+    return payload
 
 
 def _max_interruptions(payload: Payload) -> int:
@@ -128,37 +198,48 @@ def _max_interruptions(payload: Payload) -> int:
 class Reconciler:
     """Finds jobs that are in our own working list but not in our memory: a fetch whose reply was lost.
 
-    Only what two looks in a row did not know is given back: a reply may be on its way during the first.
+    Only what two looks in a row did not know is given back: a reply may be on its way during the first. What cannot be
+    read, or names no queue, goes to the dead set as it is, limited by ``dead``.
     """
 
-    def __init__(self, client: "redis.Redis", identity: str, custody: Custody) -> None:
+    def __init__(
+        self, client: "redis.Redis", identity: str, custody: Custody, on_recovered: OnRecovered, dead: Keep
+    ) -> None:
         self._client = client
         self._identity = identity
         self._custody = custody
+        self._on_recovered = on_recovered
+        self._dead = dead
         self._suspects: set[bytes] = set()
 
     def look(self) -> int:
         """Compare once; return how many jobs were given back. Raises redis errors."""
         known = self._custody.known()  # before the list is read: what is fetched in between is at worst a suspect
         listed = cast("list[bytes]", self._client.lrange(keys.working(self._identity), 0, -1))
-        unknown = {data for data in listed if data not in known}
-        lost = unknown & self._suspects
-        self._suspects = unknown - lost
-        readable = [(UnitOfWork(queue, data), data) for data in lost if (queue := _queue_of(data))]
-        return requeue(self._client, self._identity, readable)
+        unknown = [data for data in reversed(listed) if data not in known]
+        lost = [data for data in unknown if data in self._suspects]
+        self._suspects = set(unknown)
+        return sum(self._return(data) for data in reversed(lost))  # the youngest first, which keeps the order
 
-
-def _queue_of(data: bytes) -> str:
-    try:
-        queue = decode(data).get("queue")
-    except PayloadError:
-        return ""
-    return queue if isinstance(queue, str) else ""
+    def _return(self, data: bytes) -> int:
+        try:
+            payload, queue = _read(data)
+        except PayloadError:
+            payload, destination = Payload(), keys.DEAD
+            trimmed: Any = BURY(self._client, [keys.working(self._identity), keys.DEAD], [data, data, *self._dead])
+            moved = int(trimmed >= 0)
+        else:
+            destination = keys.queue(queue)
+            moved = requeue(self._client, self._identity, [(UnitOfWork(queue, data), data)])
+        if moved:
+            self._on_recovered(Recovered(self._identity, Job(payload), destination, "lost reply"))
+        return moved
 
 
 def retire(client: "redis.Redis", identity: str) -> None:
     """A process is known to be dead (its parent saw it die): remove its lease, so that the next sweep takes its jobs back."""
-    client.delete(keys.lease(identity), identity, *keys.work(identity))
+    RETIRE(client, [keys.lease(identity), keys.REGISTRY], [identity])
+    client.delete(identity, *keys.work(identity))
     client.srem(keys.PROCESSES, identity)
 
 

@@ -2,7 +2,10 @@
 
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import Any
+
+from redis.exceptions import ClusterDownError, ReadOnlyError, ResponseError
 
 from framework.declare import registry
 from framework.errors import RetryError
@@ -16,6 +19,16 @@ _QUIET_S = 30.0
 """A state that goes on (Redis away) is logged at its begin and then once in this time, with a count."""
 
 _SHOWN_BYTES = 64
+_SILENT = "silent"
+
+
+@dataclass(slots=True)
+class _Away:
+    """A trouble with Redis that goes on."""
+
+    since: float = field(default_factory=time.monotonic)
+    failures: int = 0
+    told: bool = False
 
 
 class ProcessEvents:
@@ -27,6 +40,7 @@ class ProcessEvents:
         self.died = threading.Event()
         self._lock = threading.Lock()
         self._repeated: dict[str, tuple[float, int]] = {}
+        self._away: dict[str, _Away] = {}
 
     def fenced(self, unit: UnitOfWork) -> None:
         self._log.warning("a job had been taken over before its end was written", job_status="fenced", queue=unit.queue)
@@ -51,14 +65,34 @@ class ProcessEvents:
         self.redis_failed(f"settler of {unit.queue}", error)
 
     def redis_failed(self, component: str, error: BaseException) -> None:
-        count = self._due(component)
+        """Redis did not answer, which concerns all parts and is told once for all, or it refused something of this part's."""
+        trouble = _trouble(component, error)
+        count = self._due(f"redis {trouble}")
+        with self._lock:
+            away = self._away.setdefault(trouble, _Away())
+            away.failures += 1
+            away.told = away.told or count > 0
         if count:
             self._log.error(
-                "Redis does not answer; trying again",
+                "Redis does not answer; trying again" if trouble == _SILENT else "Redis refuses; trying again",
                 event_name="redis.failed",
                 component=component,
                 count=count,
                 error=error,
+            )
+
+    def redis_answered(self, component: str) -> None:
+        """Redis answers this part again: told once for all, with how long it was away, if the failure was told."""
+        with self._lock:
+            ended = [self._away.pop(trouble, None) for trouble in (_SILENT, component)]
+        told = [away for away in ended if away is not None and away.told]
+        if told:
+            self._log.info(
+                "Redis answers again",
+                event_name="redis.back",
+                component=component,
+                away_s=round(time.monotonic() - min(away.since for away in told), 3),
+                failures=sum(away.failures for away in told),
             )
 
     def component_died(self, component: str, error: BaseException) -> None:
@@ -114,11 +148,14 @@ class ProcessEvents:
         )
 
     def recovered(self, recovered: Recovered) -> None:
-        """A job of a dead process was taken back; a quarantined one's class is told."""
+        """A job of a dead process, or one that we had lost sight of, was taken back; a quarantined one's class is told."""
         job = recovered.job
         self._log.warning(
-            "a job was taken back from a dead process",
+            "a job was taken back from a dead process"
+            if recovered.cause == "death"
+            else "a job was given back whose fetch had not been answered",
             job_status="quarantined" if recovered.quarantined or not job.worker else "recovered",
+            cause=recovered.cause,
             jid=job.jid,
             owner=recovered.owner,
             destination=recovered.destination,
@@ -143,6 +180,12 @@ class ProcessEvents:
             due = now - last >= _QUIET_S
             self._repeated[what] = (now, 0) if due else (last, count + 1)
             return count + 1 if due else 0
+
+
+def _trouble(component: str, error: BaseException) -> str:
+    """Return what is wrong: nobody is answered, or one part is refused (a full server, a key of a wrong type)."""
+    refused = isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError | ClusterDownError)
+    return component if refused else _SILENT
 
 
 def _shown(data: bytes) -> str:

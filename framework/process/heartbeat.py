@@ -3,44 +3,77 @@
 A lease must not queue behind a bulk push or a slow record, so it beats from a connection of its own.
 """
 
+import random
 import threading
-from collections.abc import Callable
-from typing import Protocol
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 import redis
 from redis.exceptions import RedisError
 
-from framework.fetch.fetcher import LEASE_MS
-from framework.store.script import BEAT, FORGET
+from framework.fetch.call import LEASE_MS
+from framework.fetch.grace import Grace
+from framework.store.script import BEAT, FORGET, RETIRE
 from framework.wire import keys
 
 LEASE_PERIOD_S = 3.0
 RECORD_PERIOD_S = 5.0
 SWEEP_PERIOD_S = 5.0
 
+STEP_LIMIT_S = 60.0
+"""Longest step of a loop that only talks to Redis: every read has a deadline of seconds."""
+
+HOOKS_LIMIT_S = 300.0
+"""Longest step of a loop that also calls the application's code: client middlewares (poller), hooks (reaper)."""
+
+_FIRST_BACKOFF_S = 0.05
+_LONGEST_BACKOFF_S = 2.0
+
 
 class LoopEvents(Protocol):
     """What a loop tells."""
 
     def redis_failed(self, component: str, error: BaseException) -> None:
-        """Redis did not answer; the loop goes on."""
+        """Redis did not answer, or refused; the loop goes on."""
+
+    def redis_answered(self, component: str) -> None:
+        """Redis answers again."""
 
     def component_died(self, component: str, error: BaseException) -> None:
         """The loop ended by an error of its own: the process must end."""
 
 
 class Loop:
-    """Calls ``step`` at once and then each ``period_s`` until stopped. ``start`` and ``stop`` may be called twice.
+    """Calls ``step`` at once and then each ``period_s``, or after the seconds it returns, until stopped.
 
-    Redis errors are told and survived; any other error is the framework's own and ends the process (design, promise 4).
+    After a redis error the connections of ``client`` are dropped, so that its address is looked up anew (a failover shows as
+    READONLY or LOADING on a connection that works), and the step is tried again, soon at first. Any other error is the
+    framework's own and ends the process (design, promise 4). ``start`` and ``stop`` may be called twice.
     """
 
-    def __init__(self, name: str, step: Callable[[], float | None], period_s: float, events: LoopEvents) -> None:
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float | None],
+        period_s: float,
+        events: LoopEvents,
+        *,
+        client: "redis.Redis | None" = None,
+        limit_s: float = STEP_LIMIT_S,
+    ) -> None:
         self.name = name
+        self.limit_s = limit_s
+        self.steps = 0
+        """Begins and ends of steps so far: odd while one is under way."""
         self._step = step
         self._period_s = period_s
         self._events = events
-        self._stopping = threading.Event()
+        self._client = client
+        self._stopping = False
+        self._hurry = threading.Event()
+        self._failures = 0
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -49,9 +82,14 @@ class Loop:
             self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
             self._thread.start()
 
+    def hurry(self) -> None:
+        """Take the next step now instead of at the end of the pause. Safe from any thread."""
+        self._hurry.set()
+
     def ask_to_stop(self) -> None:
         """Let the loop end after its current step; ``stop`` waits for that."""
-        self._stopping.set()
+        self._stopping = True
+        self._hurry.set()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the loop after its current step and wait for that."""
@@ -61,9 +99,13 @@ class Loop:
 
     def _run(self) -> None:
         try:
-            pause_s = 0.0
-            while not self._stopping.wait(pause_s):
+            while not self._stopping:
+                self._hurry.clear()
+                self.steps += 1
                 pause_s = self._once()
+                self.steps += 1
+                if not self._stopping:
+                    self._hurry.wait(pause_s)
         except BaseException as error:  # noqa: BLE001 - a dead loop must not go unseen
             self._events.component_died(self.name, error)
 
@@ -71,31 +113,91 @@ class Loop:
         try:
             chosen = self._step()
         except (RedisError, OSError) as error:
+            self._failures += 1
             self._events.redis_failed(self.name, error)
-            return min(1.0, self._period_s)
+            if self._client is not None:
+                # Those in use belong to other threads, which find out by themselves.
+                self._client.connection_pool.disconnect(inuse_connections=False)
+            return backoff_s(self._failures)
+        if self._failures:
+            self._failures = 0
+            self._events.redis_answered(self.name)
         return self._period_s if chosen is None else chosen
+
+
+def backoff_s(failures: int) -> float:
+    """Return the pause after so many failures in a row: from 50 ms to 2 s, less up to a half, so that a fleet is spread."""
+    longest = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(failures, 10))
+    return longest * random.uniform(0.5, 1.0)
+
+
+class StuckError(Exception):
+    """A step has been under way for longer than any legitimate one."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    steps: int = 0
+    stuck_s: float = 0.0
+
+
+class Watchdog:
+    """Finds the loop whose step hangs, asked about once in ``period_s`` by a thread that does nothing long.
+
+    Time passes only from look to look, at most two periods at a time: a process that was frozen, or whose interpreter a C
+    function held, is not taken for one that hangs.
+    """
+
+    def __init__(self, loops: Sequence[Loop], period_s: float = 1.0) -> None:
+        self._watched = [(loop, _Watched()) for loop in loops]
+        self._longest_s = 2 * period_s
+        self._looked_at = time.monotonic()
+
+    def look(self) -> Loop | None:
+        """Return a loop whose present step has lasted longer than its ``limit_s``, or ``None``."""
+        now = time.monotonic()
+        passed = min(self._longest_s, now - self._looked_at)
+        self._looked_at = now
+        for loop, watched in self._watched:
+            steps = loop.steps
+            watched.stuck_s = watched.stuck_s + passed if steps % 2 and steps == watched.steps else 0.0
+            watched.steps = steps
+            if watched.stuck_s > loop.limit_s:
+                return loop
+        return None
 
 
 class Lease:
     """The proof that this process lives: as long as it is renewed nobody touches the working list."""
 
-    def __init__(self, client: "redis.Redis", identity: str) -> None:
-        self._client = client
+    def __init__(
+        self, client: "redis.Redis", identity: str, slots: int, grace: Grace, lease_ms: int = LEASE_MS
+    ) -> None:
+        self.client = client
         self._identity = identity
-        self._keys = [keys.lease(identity), keys.REGISTRY]
+        self._slots = slots
+        self._grace = grace
+        self._lease_ms = lease_ms
+        self._runs = keys.runs(identity)
+        self._keys = [keys.lease(identity), keys.REGISTRY, self._runs]
 
     def beat(self) -> bool:
-        """Renew; tell whether it had been held without a gap. Raises redis errors."""
-        return bool(BEAT(self._client, self._keys, [self._identity, LEASE_MS]))
+        """Renew and tell ``grace``; return whether it had been held without a gap. Raises redis errors.
 
-    def drop(self) -> None:
+        A parent may have renewed it meanwhile; after a whole lease without a beat of ours it counts as lost all the same.
+        """
+        reply: Any = BEAT(self.client, self._keys, [self._identity, self._lease_ms, self._slots])
+        held, now = cast("tuple[int, bytes]", reply)
+        return self._grace.beat(float(now), held=bool(held)) <= self._grace.lease_s and bool(held)
+
+    def drop(self, *, forget: bool = True) -> None:
         """Give it up at the end of the process, after everything has been given back. Raises redis errors.
 
-        A process whose list still holds a job (the reply of its fetch was lost) stays registered: others find it there.
+        A process whose list still holds a job (the reply of its fetch was lost), or may yet receive one (``forget`` false: a
+        parked call was given up without an answer), stays registered: others find it there at once.
         """
-        self._client.delete(keys.lease(self._identity))
-        FORGET(
-            self._client,
-            [keys.lease(self._identity), keys.working(self._identity), keys.REGISTRY],
-            [self._identity, 0],
-        )
+        lease = keys.lease(self._identity)
+        RETIRE(self.client, [lease, keys.REGISTRY], [self._identity])
+        if forget:
+            working = keys.working(self._identity)
+            FORGET(self.client, [lease, working, keys.REGISTRY, self._runs], [self._identity, 0])

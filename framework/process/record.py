@@ -1,29 +1,69 @@
 """The process record that Sidekiq's Web UI and API read, all versions from 6.4 on."""
 
 import json
+import math
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import redis
 from redis.exceptions import RedisError
 
+from framework.errors import PayloadError
 from framework.execute.runs import Runs, Tally
 from framework.fetch.queues import QueueOrder
+from framework.fetch.unit_of_work import UnitOfWork
 from framework.wire import keys
+from framework.wire.job import decode
 
 TTL_S = 60
 _DAY_TTL_S = 5 * 365 * 86_400
+_MOST_SIGNALS = 10  # a beat
+_SHOWN_BYTES = 4_096
+_SHOWN_NAME = 256
+_NAMES = ("class", "jid", "queue")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class _Statistics:
+    """What is to be added to Sidekiq's counters. Each key is counted by itself: one may be refused and another not."""
+
+    def __init__(self) -> None:
+        self._totals = Tally()
+        self._pending: dict[str, int] = {}
+
+    def add(self, pipeline: Any, totals: Tally) -> list[str]:
+        """Put the additions into an empty pipeline; return the names of the counters, in the order of their replies."""
+        day = time.strftime("%Y-%m-%d", time.gmtime())
+        for key, count in (
+            (keys.STAT_PROCESSED, totals.processed - self._totals.processed),
+            (keys.STAT_FAILED, totals.failed - self._totals.failed),
+        ):
+            if count:
+                for name in (key, f"{key}:{day}"):
+                    self._pending[name] = self._pending.get(name, 0) + count
+        self._totals = totals
+        counted = list(self._pending)
+        for name in counted:
+            pipeline.incrby(name, self._pending[name])
+        for name in counted:
+            if name not in (keys.STAT_PROCESSED, keys.STAT_FAILED):
+                pipeline.expire(name, _DAY_TTL_S)
+        return counted
+
+    def written(self, names: Iterable[str]) -> None:
+        """These counters have been added to."""
+        for name in names:
+            del self._pending[name]
 
 
 @dataclass
 class ProcessRecord:
-    """Writes what this process is and does; one pipeline per beat."""
+    """Writes what this process is and does. An idle beat costs three commands."""
 
     client: "redis.Redis"
     identity: str
@@ -34,64 +74,78 @@ class ProcessRecord:
     started_at: float = field(default_factory=time.time)
     quiet: bool = False
     rtt_us: int = 0
-    _written: Tally = field(default_factory=Tally)
+    _statistics: _Statistics = field(default_factory=_Statistics)
+    _shown: dict[int, tuple[UnitOfWork, str]] = field(default_factory=dict[int, tuple[UnitOfWork, str]])
+    _listed_at: float = -math.inf
 
     def beat(self) -> list[str]:
         """Write the record and the statistics; return the signals that were asked for through Redis. Raises redis errors."""
-        asked = time.perf_counter()
-        self.client.ping()  # pyright: ignore[reportUnknownMemberType]
-        self.rtt_us = int((time.perf_counter() - asked) * 1_000_000)
-        totals = self.runs.totals()
-        # Not a transaction: at maxmemory a MULTI is refused whole, and nothing here may pull anything else down with it.
-        pipeline: Any = self.client.pipeline(transaction=False)
-        self._add_statistics(pipeline, totals)
-        self._add_work(pipeline)
-        pipeline.sadd(keys.PROCESSES, self.identity)
-        pipeline.hset(self.identity, mapping=self._fields())
-        pipeline.expire(self.identity, TTL_S)
-        pipeline.rpop(keys.signals(self.identity))
-        replies: list[Any] = pipeline.execute(raise_on_error=False)
-        refusal = next((reply for reply in replies if isinstance(reply, RedisError)), None)
-        signal = replies[-1]
-        if refusal is None:
-            self._written = totals
-        elif not isinstance(signal, bytes):  # a signal has left Redis: obeyed now, the refusal is told by the next beat
-            raise refusal
-        return [signal.decode()] if isinstance(signal, bytes) else []
+        wanted = self._take_signals()
+        try:
+            self._write()
+        except (RedisError, OSError):
+            if not wanted:  # a signal has left Redis: obeyed now, the refusal is told by the next beat
+                raise
+        return wanted
 
     def remove(self) -> None:
         """Write the last statistics and strike the process off the list. Raises redis errors."""
-        totals = self.runs.totals()
         pipeline: Any = self.client.pipeline(transaction=False)
-        self._add_statistics(pipeline, totals)
+        counted = self._statistics.add(pipeline, self.runs.totals())
         pipeline.srem(keys.PROCESSES, self.identity)
         pipeline.delete(*keys.work(self.identity), self.identity, keys.signals(self.identity))
-        pipeline.execute()
-        self._written = totals
+        self._execute(pipeline, counted)
 
-    def _add_statistics(self, pipeline: Any, totals: Tally) -> None:
-        day = time.strftime("%Y-%m-%d", time.gmtime())
-        for key, count in (
-            (keys.STAT_PROCESSED, totals.processed - self._written.processed),
-            (keys.STAT_FAILED, totals.failed - self._written.failed),
-        ):
-            if count:
-                pipeline.incrby(key, count)
-                pipeline.incrby(f"{key}:{day}", count)
-                pipeline.expire(f"{key}:{day}", _DAY_TTL_S)
+    def _take_signals(self) -> list[str]:
+        """The first command of a beat is also its measure: how long does Redis take to answer?"""
+        asked = time.perf_counter()
+        taken: Any = self.client.rpop(keys.signals(self.identity), _MOST_SIGNALS)  # pyright: ignore[reportUnknownMemberType]
+        self.rtt_us = int((time.perf_counter() - asked) * 1_000_000)
+        return [name.decode(errors="replace") for name in cast("list[bytes]", taken or [])]
+
+    def _write(self) -> None:
+        # Not a transaction: at maxmemory a MULTI is refused whole, and nothing here may pull anything else down with it.
+        pipeline: Any = self.client.pipeline(transaction=False)
+        counted = self._statistics.add(pipeline, self.runs.totals())
+        self._add_work(pipeline)
+        now = time.monotonic()
+        if now - self._listed_at >= TTL_S:
+            pipeline.sadd(keys.PROCESSES, self.identity)
+        pipeline.hset(self.identity, mapping=self._fields())
+        pipeline.expire(self.identity, TTL_S)
+        replies = self._execute(pipeline, counted)
+        if now - self._listed_at >= TTL_S:
+            self._listed_at = now
+        elif replies[-2] > 0:
+            # The record had run out, so a dashboard may have struck us off.
+            self.client.sadd(keys.PROCESSES, self.identity)
+
+    def _execute(self, pipeline: Any, counted: list[str]) -> list[Any]:
+        """Send it; each statistic that was taken is written, whatever became of the others. Raises the first refusal."""
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        self._statistics.written(name for name, reply in zip(counted, replies, strict=False) if isinstance(reply, int))
+        refusal = next((reply for reply in replies if isinstance(reply, RedisError)), None)
+        if refusal is not None:
+            raise refusal
+        return replies
 
     def _add_work(self, pipeline: Any) -> None:
-        running = {
-            _base36(thread): json.dumps(
-                {"queue": unit.queue, "payload": unit.data.decode("utf-8", "replace"), "run_at": started}
-            )
-            for thread, (unit, started) in self.runs.running().items()
+        running = self.runs.running()
+        shown = {thread: self._shown_of(thread, unit) for thread, (unit, _) in running.items()}
+        entries = {
+            _base36(thread): json.dumps({"queue": unit.queue, "payload": shown[thread][1], "run_at": started})
+            for thread, (unit, started) in running.items()
         }
-        for key in keys.work(self.identity):
-            pipeline.unlink(key)
-            if running:
-                pipeline.hset(key, mapping=running)
-                pipeline.expire(key, TTL_S)
+        if entries or self._shown:
+            pipeline.unlink(*keys.work(self.identity))
+        for key in keys.work(self.identity) if entries else ():
+            pipeline.hset(key, mapping=entries)
+            pipeline.expire(key, TTL_S)
+        self._shown = shown
+
+    def _shown_of(self, thread: int, unit: UnitOfWork) -> tuple[UnitOfWork, str]:
+        before = self._shown.get(thread)
+        return before if before is not None and before[0] is unit else (unit, shown_payload(unit.data))
 
     def _fields(self) -> Mapping[str, Any]:
         return {
@@ -121,6 +175,24 @@ class ProcessRecord:
             "embedded": False,
             "capsules": {"default": {"concurrency": self.slots, "mode": self.order.mode, "weights": weights}},
         }
+
+
+def shown_payload(data: bytes) -> str:
+    """Return the payload as dashboards are shown it: whole, or a large one with a note in place of its arguments.
+
+    Every running job is written anew each beat, and a page that lists them must stay readable.
+    """
+    if len(data) <= _SHOWN_BYTES:
+        return data.decode("utf-8", "replace")
+    note = f"{len(data)} bytes, not shown"
+    try:
+        payload = decode(data)
+    except PayloadError:
+        return json.dumps({"class": "", "jid": "", "args": [note]})
+    shown = json.dumps({**payload, "args": [note]})
+    if len(shown) <= _SHOWN_BYTES:
+        return shown
+    return json.dumps({**{name: str(payload.get(name, ""))[:_SHOWN_NAME] for name in _NAMES}, "args": [note]})
 
 
 def resident_kb() -> int:

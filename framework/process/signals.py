@@ -9,6 +9,8 @@ from collections.abc import Iterator
 STOP = (signal.SIGTERM, signal.SIGINT)
 QUIET = signal.SIGTSTP
 DUMP = signal.SIGTTIN
+SWEEP = signal.SIGURG
+"""From the supervisor: a process of your shard died, look after its jobs now. Ignored where no handler is installed yet."""
 
 
 class SignalQueue:
@@ -20,8 +22,8 @@ class SignalQueue:
         self._writer.setblocking(False)
 
     def install(self) -> None:
-        """Catch TERM, INT, TSTP and TTIN from now on. Main thread only."""
-        for number in (*STOP, QUIET, DUMP):
+        """Catch TERM, INT, TSTP, TTIN and URG from now on. Main thread only."""
+        for number in (*STOP, QUIET, DUMP, SWEEP):
             signal.signal(number, _ignore)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
 

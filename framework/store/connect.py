@@ -17,6 +17,9 @@ from redis.sentinel import Sentinel
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
 
+_SENTINEL_TIMEOUT_S = 1.0
+_CREDENTIALS = ("username", "password")
+
 __all__ = ["Connection", "ConnectionPool", "Endpoint", "SSLConnection", "UnixDomainSocketConnection", "open_client"]
 
 
@@ -54,8 +57,26 @@ def open_client(endpoint: Endpoint, *, name: str, read_timeout_s: float = COMMAN
     else:
         settings["socket_keepalive"] = True
     if endpoint.sentinels:
-        open_sentinel: Any = Sentinel
-        sentinel = open_sentinel(list(endpoint.sentinels), sentinel_kwargs={"socket_timeout": 1.0})
-        return cast("redis.Redis", sentinel.master_for(endpoint.sentinel_name, **settings))
+        return cast("redis.Redis", _find(endpoint).master_for(endpoint.sentinel_name, **settings))
     # The client owns its pool: closing it closes the connections.
     return redis.Redis.from_pool(ConnectionPool.from_url(endpoint.url, **settings))
+
+
+def _find(endpoint: Endpoint) -> Any:
+    """Return the sentinels, which are reached as the Redis itself is: with its TLS options, and with its credentials.
+
+    A sentinel without a password refuses one, and that is common; so each is asked with and then without.
+    """
+    common: dict[str, Any] = {
+        "socket_timeout": _SENTINEL_TIMEOUT_S,
+        "socket_connect_timeout": _SENTINEL_TIMEOUT_S,
+        "retry": Retry(NoBackoff(), 0),
+        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+    }
+    common |= {name: value for name, value in endpoint.options if name.startswith("ssl") or name == "protocol"}
+    secret = {name: value for name, value in endpoint.options if name in _CREDENTIALS}
+    open_sentinel: Any = Sentinel
+    found = open_sentinel(list(endpoint.sentinels), sentinel_kwargs={**common, **secret})
+    if secret:
+        found.sentinels += open_sentinel(list(endpoint.sentinels), sentinel_kwargs=common).sentinels
+    return found

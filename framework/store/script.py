@@ -26,12 +26,16 @@ class Script:
             return execute("EVAL", self.source, len(keys), *keys, *arguments)
 
 
+ANNOUNCE = Script("announce")
 BEAT = Script("beat")
 BURY = Script("bury")
 DUE = Script("due")
+EXAMINE = Script("examine")
+EXTEND = Script("extend")
 FETCH = Script("fetch")
 FORGET = Script("forget")
 POSTPONE = Script("postpone")
 PROMOTE = Script("promote")
 RECLAIM = Script("reclaim")
 REQUEUE = Script("requeue")
+RETIRE = Script("retire")

@@ -11,7 +11,7 @@ STAT_PROCESSED = "stat:processed"
 STAT_FAILED = "stat:failed"
 
 REGISTRY = "aw:processes"
-"""ZSET of the identities that may own a working list; score = last beat, seconds of Redis's clock."""
+"""ZSET of the identities that may own a working list; score = last beat, seconds of Redis's clock, or below 0: seen dead then."""
 
 
 def queue(name: str) -> str:
@@ -27,6 +27,11 @@ def working(identity: str) -> str:
 def lease(identity: str) -> str:
     """STRING with a TTL; while it exists nobody may touch the working list of that process."""
     return f"aw:lease:{identity}"
+
+
+def runs(identity: str) -> str:
+    """HASH of what a process has said about its runs: its ``slots``, and the digests of the suspect jobs it started."""
+    return f"aw:runs:{identity}"
 
 
 def work(identity: str) -> tuple[str, str]:

@@ -1,29 +1,46 @@
-"""A supervisor that can say to Redis which process died."""
+"""A supervisor that can say to Redis which process lives and which died."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from redis.exceptions import RedisError
-
+from framework.cluster.keeper import LeaseKeeper
 from framework.cluster.supervisor import ChildSpec, OnEvent, Supervisor
-from framework.fetch.reaper import retire
+from framework.process.events import ProcessEvents
 from framework.settings.model import Settings
-from framework.telemetry import logs
+from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.wiring.connect import open_shards
 
 
 def supervised(settings: Settings, specs: Sequence[ChildSpec], on_event: OnEvent | None = None) -> Supervisor:
-    """Return a supervisor of ``specs``, not started. The jobs of a child that dies are taken back by its successor's first sweep."""
-    return Supervisor(specs, on_death=_obituary(settings), on_event=on_event)
+    """Return a supervisor of ``specs``, not started. The jobs of a child that dies are taken back at once by its successor,
+    or by a sibling.
+    """
+    return Supervisor(specs, guard=_Keepers(settings, sorted({spec.shard for spec in specs})), on_event=on_event)
 
 
-def _obituary(settings: Settings) -> Callable[[str, str], None]:
-    shards = open_shards(settings, role="supervisor")
+class _Keepers:
+    """A keeper per shard, each with a thread and a connection of its own."""
 
-    def write(shard: str, identity: str) -> None:
-        try:
-            retire(shards[shard].client, identity)
-        except (RedisError, OSError) as error:
-            # Its lease runs out by itself; only the recovery takes longer.
-            logs.logger(shard=shard).warning("cannot retire a dead process", identity=identity, error=error)
+    def __init__(self, settings: Settings, names: Sequence[str]) -> None:
+        shards = open_shards(settings, role="supervisor")
+        self._events = {name: ProcessEvents(name) for name in names}
+        self._keepers = {
+            name: LeaseKeeper(
+                name, shards[name].open_client("leases", read_timeout_s=COMMAND_TIMEOUT_S), self._events[name]
+            )
+            for name in names
+        }
 
-    return write
+    @property
+    def failed(self) -> bool:
+        return any(events.died.is_set() for events in self._events.values())
+
+    def start(self, group: Supervisor) -> None:
+        for keeper in self._keepers.values():
+            keeper.start(group)
+
+    def died(self, shard: str, identity: str) -> None:
+        self._keepers[shard].bury(identity)
+
+    def stop(self) -> None:
+        for keeper in self._keepers.values():
+            keeper.stop()

@@ -16,20 +16,37 @@ DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'
 BROKEN = "raise SystemExit(3)"
 
 
+class Guard:
+    """Hears what a supervisor tells of its children."""
+
+    failed = False
+
+    def __init__(self):
+        self.deaths, self.told = [], []
+
+    def start(self, group):
+        self.told.append(("start", [bool(child.pid) for child in group.children]))
+
+    def died(self, shard, identity):
+        self.deaths.append((shard, identity))
+
+    def stop(self):
+        self.told.append("stop")
+
+
 class House:
     """A supervisor whose events and obituaries are kept."""
 
     def __init__(self, folder, program, count=1):
-        self.events, self.deaths = [], []
+        self.events, self.guard = [], Guard()
+        self.deaths = self.guard.deaths
         specs = [
             ChildSpec(
                 f"child-{n}", [sys.executable, "-c", program], f"shard-{n}", {"MARK": str(n)}, folder / f"{n}.log"
             )
             for n in range(count)
         ]
-        self.supervisor = Supervisor(
-            specs, on_death=lambda shard, identity: self.deaths.append((shard, identity)), on_event=self.events.append
-        )
+        self.supervisor = Supervisor(specs, guard=self.guard, on_event=self.events.append)
         self.folder = folder
 
     @property
@@ -99,6 +116,7 @@ def test_stop_ends_all_and_starts_none_again(house):
     one.supervisor.poll()
     assert one.kinds().count("started") == 2
     assert [child.pid for child in one.children] == [0, 0]
+    assert one.guard.told == [("start", [True, True]), "stop", "stop"]
 
 
 def test_a_child_that_does_not_stop_is_killed_and_told_as_dead(house, monkeypatch):
@@ -127,7 +145,7 @@ def test_a_child_that_cannot_be_started_is_tried_again_and_harms_nobody(tmp_path
         ChildSpec("ghost", [str(tmp_path / "no-such-program")], "main"),
         ChildSpec("fine", [sys.executable, "-c", WAITS], "main", stdout=tmp_path / "0.log"),
     ]
-    supervisor = Supervisor(specs, on_death=lambda *_: None, on_event=events.append)
+    supervisor = Supervisor(specs, guard=Guard(), on_event=events.append)
     supervisor.start()
     try:
         until(lambda: (supervisor.poll(), [e.kind for e in events if e.name == "ghost"])[1] == ["failed", "failed"])
@@ -135,3 +153,24 @@ def test_a_child_that_cannot_be_started_is_tried_again_and_harms_nobody(tmp_path
         assert supervisor.children[1].restarts == 0
     finally:
         supervisor.stop(0)
+
+
+def test_a_stuck_child_is_killed_with_its_silence_told_and_replaced(house):
+    one = house(WAITS, 2)
+    one.up(0).up(1)
+    stuck = one.children[0].pid
+    assert one.supervisor.living("shard-0") == {one.children[0].identity: stuck}
+    one.supervisor.kill_stuck(one.children[0].identity, 130)
+    one.supervisor.kill_stuck("host:1:nobody", 130)
+    until(lambda: (one.supervisor.poll(), one.children[0].restarts)[1] == 1, "a restart")
+    told = [(event.kind, event.pid, event.status) for event in one.events if event.pid == stuck]
+    assert told == [("started", stuck, None), ("stuck", stuck, 130), ("died", stuck, -signal.SIGKILL)]
+    assert one.children[1].restarts == 0
+
+
+def test_a_signal_may_be_meant_for_one_shard(house):
+    one = house(WAITS, 2)
+    one.up(0).up(1)
+    one.supervisor.forward(signal.SIGKILL, "shard-1")
+    until(lambda: (one.supervisor.poll(), one.children[1].restarts)[1] == 1, "a restart")
+    assert one.children[0].restarts == 0

@@ -1,26 +1,43 @@
 import json
+from collections import Counter
 
 import pytest
+from redis.exceptions import ResponseError
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
-from framework.fetch.custody import Custody
-from framework.fetch.reaper import FORGET_AFTER_S, Reaper, Reconciler, retire
+from framework.fetch.blame import Announcer
+from framework.fetch.custody import UNACKNOWLEDGED, Custody
+from framework.fetch.grace import Grace
+from framework.fetch.reaper import FORGET_AFTER_S, Keep, Reaper, Reconciler, retire
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import BEAT
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, full_memory, hold
 
 OTHER = "host:2:def"
+SLOTS = 2
+KEEP = Keep(10_000, 86_400.0)
 
 
-def beat(redis, identity):
-    BEAT(redis, [keys.lease(identity), keys.REGISTRY], [identity, 60_000])
+def beat(redis, identity, slots=SLOTS):
+    BEAT(redis, [keys.lease(identity), keys.REGISTRY, keys.runs(identity)], [identity, 60_000, slots])
 
 
-def die(redis, identity, since_s=0):
+def die(redis, identity, since_s=20, slots=SLOTS):
+    """It was killed: silent for longer than the lease."""
+    beat(redis, identity, slots)
     redis.delete(keys.lease(identity))
     redis.zadd(keys.REGISTRY, {identity: redis.time()[0] - since_s})
+
+
+def long_up(redis):
+    """Redis has been up for long, as our own beats have shown."""
+    grace = Grace(15.0, 3.0)
+    seconds, microseconds = redis.time()
+    for before in range(30, -1, -3):
+        grace.beat(seconds + microseconds / 1e6 - before, held=True)
+    return grace
 
 
 @pytest.fixture
@@ -31,7 +48,7 @@ def recovered():
 @pytest.fixture
 def reaper(redis, recovered):
     with registry.isolated():
-        yield Reaper(redis, recovered.append)
+        yield Reaper(redis, recovered.append, long_up(redis), KEEP)
 
 
 def queued(redis, name="default"):
@@ -71,7 +88,7 @@ def test_a_process_that_comes_back_to_life_keeps_the_rest(redis, recovered):
         beat(redis, OTHER)
 
     with registry.isolated():
-        assert Reaper(redis, revive).sweep() == 1
+        assert Reaper(redis, revive, long_up(redis), KEEP).sweep() == 1
     assert redis.llen(keys.working(OTHER)) == 2
 
 
@@ -81,6 +98,8 @@ def test_order_is_kept_over_many_pages(reaper, redis):
     for number in range(450):
         hold(redis, encoded(jid=f"{number}"), OTHER)
     assert reaper.sweep() == 450
+    counts = [job.get("interrupted_count") for job in queued(redis)]
+    assert counts == [1] * SLOTS + [0] * UNACKNOWLEDGED + [None] * (451 - SLOTS - UNACKNOWLEDGED)
     assert [job["jid"] for job in queued(redis)] == [*map(str, range(450)), "waiting"]
 
 
@@ -101,21 +120,23 @@ def limited(limit):
     ("name", "before", "destination"),
     [
         ("Unknown", None, "queue:default"),
-        ("Unknown", 2, "queue:default"),
-        ("Unknown", 3, "interrupted"),
+        ("Unknown", 1, "queue:default"),
+        ("Unknown", 2, "interrupted"),
         ("Unknown", "odd", "queue:default"),
-        ("One", 0, "queue:default"),
-        ("One", 1, "interrupted"),
+        ("Two", 0, "queue:default"),
+        ("Two", 1, "interrupted"),
         ("Zero", None, "interrupted"),
         ("Never", 1_000, "queue:default"),
     ],
 )
 def test_jobs_interrupted_too_often_are_quarantined(reaper, redis, recovered, name, before, destination):
-    for wire_name, limit in (("One", 1), ("Zero", 0), ("Never", -1)):
+    for wire_name, limit in (("Two", 2), ("Zero", 0), ("Never", -1)):
         type(wire_name, (limited(limit),), {"wire_name": wire_name})
     die(redis, OTHER)
     data = encoded(name) if before is None else encoded(name, interrupted_count=before)
     hold(redis, data, OTHER)
+    Announcer(redis, OTHER).begin(data)
+    redis.delete(keys.lease(OTHER))
     reaper.sweep()
     (one,) = recovered
     assert (one.destination, one.quarantined) == (destination, destination == "interrupted")
@@ -145,12 +166,12 @@ def test_recovery_works_on_a_full_server(reaper, redis):
 
 
 def test_the_dead_are_forgotten_once_no_parked_call_can_be_alive(reaper, redis):
-    die(redis, OTHER, since_s=FORGET_AFTER_S - 2)
+    die(redis, OTHER, since_s=FORGET_AFTER_S - 5)
     reaper.sweep()
     assert redis.zscore(keys.REGISTRY, OTHER) is not None
     hold(redis, encoded(), OTHER)  # a call left parked on the server moved it
     assert reaper.sweep() == 1
-    die(redis, OTHER, since_s=FORGET_AFTER_S + 2)
+    die(redis, OTHER, since_s=FORGET_AFTER_S + 5)
     reaper.sweep()
     assert redis.zscore(keys.REGISTRY, OTHER) is None
 
@@ -168,39 +189,144 @@ def test_retiring_makes_a_process_dead_at_once(reaper, redis):
     assert reaper.sweep() == 1
 
 
+def test_after_an_outage_nobody_but_the_retired_is_dead(redis, recovered):
+    die(redis, IDENTITY, since_s=100)
+    die(redis, OTHER, since_s=100)
+    for identity in (IDENTITY, OTHER):
+        hold(redis, encoded(jid=identity), identity)
+    just_back = Grace(15.0, 3.0)
+    just_back.beat(float(redis.time()[0]), held=False)
+    reaper = Reaper(redis, recovered.append, just_back, KEEP)
+    assert reaper.sweep() == 0
+    assert reaper.reclaim(OTHER) == 0
+    retire(redis, OTHER)
+    assert reaper.sweep() == 1
+    assert redis.llen(keys.working(IDENTITY)) == 1
+
+
+def test_a_sweep_over_the_living_costs_one_command(reaper, redis):
+    for number in range(100):
+        beat(redis, f"host:{number}:abc")
+    before = redis.info("stats")["total_commands_processed"]
+    assert reaper.sweep() == 0
+    assert redis.info("stats")["total_commands_processed"] - before <= 2  # the sweep and an INFO
+
+
+def test_a_process_whose_keys_are_odd_hides_no_other(reaper, redis):
+    die(redis, IDENTITY, since_s=100)
+    die(redis, OTHER)
+    redis.set(keys.working(IDENTITY), "no list")
+    hold(redis, encoded(), OTHER)
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        reaper.sweep()
+    assert len(queued(redis)) == 1
+
+
+@pytest.mark.parametrize(("key", "limit", "count"), [(keys.INTERRUPTED, 10_000, 2), (keys.DEAD, 5, None)])
+def test_sets_that_nobody_empties_are_trimmed(redis, key, limit, count):
+    old = redis.time()[0] - 91 * 86_400
+    redis.zadd(key, {"too old": old, **{str(number): redis.time()[0] for number in range(limit + 3)}})
+    die(redis, OTHER)
+    data = b"not json" if count is None else encoded(interrupted_count=count)
+    hold(redis, data, OTHER)
+    Announcer(redis, OTHER).begin(data)
+    redis.delete(keys.lease(OTHER))
+    with registry.isolated():
+        Reaper(redis, lambda _: None, long_up(redis), Keep(5, 86_400.0)).sweep()
+    assert redis.zcard(key) == limit - 1
+    assert redis.zscore(key, "too old") is None
+
+
+def run_until_killed(redis, identity, unacknowledged=17):
+    """A process with two slots: it fetches 100 jobs, runs the oldest, acknowledges late, and meets the killer."""
+    beat(redis, identity)
+    announcer = Announcer(redis, identity)
+    working = keys.working(identity)
+    while redis.llen(working) < 100 and redis.lmove("queue:default", working, "RIGHT", "LEFT"):
+        pass
+    for position, data in enumerate(reversed(redis.lrange(working, 0, -1))):
+        job = json.loads(data)
+        suspected = "interrupted_count" in job
+        if suspected:
+            announcer.begin(data)
+        if job["jid"] == "killer":
+            break
+        if suspected:
+            announcer.end(data)
+        if position >= unacknowledged:
+            redis.rpop(working)
+    retire(redis, identity)  # its parent has seen it die
+
+
+@pytest.mark.parametrize("before", [0, 1, 20, 60])
+def test_a_killer_is_quarantined_and_its_neighbours_are_not(reaper, redis, before):
+    jobs = [f"innocent-{number}" for number in range(200)]
+    jobs.insert(before, "killer")
+    for jid in jobs:
+        redis.lpush("queue:default", encoded(jid=jid))
+    lives = 0
+    while not redis.zcard(keys.INTERRUPTED):
+        assert lives < 4, "three deaths suffice when it was among the oldest, four otherwise"
+        run_until_killed(redis, f"host:{lives}:abc")
+        reaper.sweep()
+        lives += 1
+    (killer,) = redis.zrange(keys.INTERRUPTED, 0, -1)
+    assert (json.loads(killer)["jid"], json.loads(killer)["interrupted_count"]) == ("killer", 3)
+    counts = Counter(job.get("interrupted_count", 0) for job in queued(redis))
+    assert set(counts) <= {0, 1}
+    assert counts[1] <= 4
+
+
 # --- our own list ---------------------------------------------------------------------------------------------------
 
 
-def test_what_two_looks_do_not_know_is_given_back(redis):
-    custody = Custody()
+@pytest.fixture
+def custody():
+    return Custody(4)
+
+
+@pytest.fixture
+def reconciler(redis, custody, recovered):
+    return Reconciler(redis, IDENTITY, custody, recovered.append, KEEP)
+
+
+def test_what_two_looks_do_not_know_is_given_back(redis, custody, reconciler, recovered):
     known = hold(redis, encoded(jid="known"))
-    custody.take(known)
+    custody.add([known])
     lost = hold(redis, encoded(jid="lost"))
-    reconciler = Reconciler(redis, IDENTITY, custody)
     assert reconciler.look() == 0  # its reply may be on the way
     assert reconciler.look() == 1
     assert redis.lrange(keys.working(IDENTITY), 0, -1) == [known.data]
     assert redis.lrange("queue:default", 0, -1) == [lost.data]
     assert [reconciler.look() for _ in range(3)] == [0, 0, 0]
+    assert [(one.job.jid, one.destination, one.cause) for one in recovered] == [("lost", "queue:default", "lost reply")]
 
 
-def test_a_reply_that_arrives_between_two_looks_is_no_loss(redis):
-    custody = Custody()
+def test_a_reply_that_arrives_between_two_looks_is_no_loss(redis, custody, reconciler):
     late = hold(redis, encoded())
-    reconciler = Reconciler(redis, IDENTITY, custody)
     reconciler.look()
-    custody.take(late)
+    custody.add([late])
     assert reconciler.look() == 0
-    custody.finish(late, settled=False)  # its acknowledgement is under way
+    custody.end(custody.start(0.0), settled=False)  # its acknowledgement is under way
     assert [reconciler.look() for _ in range(2)] == [0, 0]
     assert redis.llen(keys.working(IDENTITY)) == 1
 
 
-def test_what_names_no_queue_stays_for_the_reaper(redis):
-    hold(redis, b"not json")
-    reconciler = Reconciler(redis, IDENTITY, Custody())
-    assert [reconciler.look() for _ in range(4)] == [0, 0, 0, 0]
-    assert redis.lrange(keys.working(IDENTITY), 0, -1) == [b"not json"]
+def test_a_lost_batch_keeps_its_order(redis, reconciler):
+    redis.lpush("queue:default", encoded(jid="waiting"))
+    for number in range(5):
+        hold(redis, encoded(jid=str(number)))
+    reconciler.look()
+    assert reconciler.look() == 5
+    assert [job["jid"] for job in queued(redis)] == ["0", "1", "2", "3", "4", "waiting"]
+
+
+@pytest.mark.parametrize("data", [b"\x00\xff not json", b'{"class":"A","args":[],"jid":"no queue"}'])
+def test_what_has_no_way_home_goes_to_the_dead_set_byte_for_byte(redis, reconciler, data):
+    hold(redis, data)
+    assert [reconciler.look() for _ in range(3)] == [0, 1, 0]
+    assert redis.llen(keys.working(IDENTITY)) == 0
+    assert redis.zrange(keys.DEAD, 0, -1) == [data]
 
 
 def test_units_are_told_apart_by_identity_not_by_bytes():

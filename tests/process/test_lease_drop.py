@@ -1,6 +1,9 @@
 """The end of a process strikes it from the registry only when nothing of it is left."""
 
-from framework.fetch.reaper import Reaper
+import pytest
+
+from framework.fetch.grace import Grace
+from framework.fetch.reaper import Keep, Reaper
 from framework.process.heartbeat import Lease
 from framework.wire import keys
 
@@ -8,21 +11,40 @@ ME = "host:1:abc"
 JOB = b'{"class":"EchoWorker","args":[],"jid":"j1","queue":"mails"}'
 
 
-def test_an_empty_handed_process_leaves_nothing(redis):
-    lease = Lease(redis, ME)
-    lease.beat()
+@pytest.fixture
+def lease(redis):
+    one = Lease(redis, ME, 2, Grace(15.0, 3.0))
+    one.beat()
+    return one
+
+
+@pytest.fixture
+def recovered():
+    return []
+
+
+@pytest.fixture
+def other(redis, recovered):
+    """A process that has just started and must take nobody for dead but those that are known to be."""
+    return Reaper(redis, recovered.append, Grace(15.0, 3.0), Keep(10, 60.0))
+
+
+def test_an_empty_handed_process_leaves_nothing(redis, lease):
     lease.drop()
     assert not redis.keys("aw:*")
 
 
-def test_a_job_whose_fetch_was_never_answered_is_found_by_others(redis):
-    lease = Lease(redis, ME)
-    lease.beat()
+def test_a_job_whose_fetch_was_never_answered_is_found_by_others_at_once(redis, lease, other, recovered):
     redis.lpush(keys.working(ME), JOB)
     lease.drop()
-    assert redis.zscore(keys.REGISTRY, ME)
-
-    recovered = []
-    assert Reaper(redis, recovered.append).sweep(own="other") == 1
+    assert other.sweep(own="other") == 1
     assert redis.llen("queue:mails") == 1
     assert recovered[0].job.jid == "j1"
+
+
+def test_a_job_that_a_lost_parked_call_brings_later_is_found_too(redis, lease, other):
+    lease.drop(forget=False)
+    assert other.sweep() == 0
+    redis.lpush(keys.working(ME), JOB)
+    assert other.sweep() == 1
+    assert redis.llen("queue:mails") == 1

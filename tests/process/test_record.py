@@ -1,15 +1,17 @@
+import json
+
 import pytest
 from redis.exceptions import RedisError
 
 from framework.execute.runs import Runs
 from framework.fetch.queues import QueueOrder
-from framework.process.record import ProcessRecord
+from framework.process.record import ProcessRecord, shown_payload
 from framework.wire import keys
-from tests.harness import IDENTITY, full_memory
+from tests.harness import IDENTITY, encoded, full_memory, payload
 
 
 def test_what_a_dashboard_asks_is_obeyed_at_maxmemory_and_no_count_is_lost(redis):
-    runs = Runs()
+    runs = Runs(list)
     record = ProcessRecord(redis, IDENTITY, QueueOrder.of([("default", 0)]), 1, "1", runs)
     runs.tally().processed = 3
     redis.rpush(keys.signals(IDENTITY), "TSTP")
@@ -19,3 +21,80 @@ def test_what_a_dashboard_asks_is_obeyed_at_maxmemory_and_no_count_is_lost(redis
             record.beat()
     assert record.beat() == []
     assert redis.get(keys.STAT_PROCESSED) == b"3"
+
+
+# --- statistics -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runs():
+    return Runs(list)
+
+
+@pytest.fixture
+def record(redis, runs):
+    return ProcessRecord(redis, IDENTITY, QueueOrder.of([("default", 0)]), 1, "1", runs)
+
+
+def test_a_counter_that_is_refused_takes_no_other_along(redis, runs, record):
+    tally = runs.tally()
+    tally.processed, tally.failed = 3, 1
+    redis.lpush(keys.STAT_FAILED, "no number")
+    for _ in range(3):
+        with pytest.raises(RedisError, match="WRONGTYPE"):
+            record.beat()
+    assert redis.get(keys.STAT_PROCESSED) == b"3"
+    redis.delete(keys.STAT_FAILED)
+    tally.processed += 2
+    record.beat()
+    record.beat()
+    record.remove()
+    assert (redis.get(keys.STAT_PROCESSED), redis.get(keys.STAT_FAILED)) == (b"5", b"1")
+    days = {key: redis.get(key) for key in redis.keys("stat:*:*")}
+    assert sorted(days.values()) == [b"1", b"5"]
+    assert all(redis.ttl(key) > 86_400 for key in days)
+
+
+# --- the record -----------------------------------------------------------------------------------------------------
+
+
+def test_every_wish_of_a_dashboard_is_heard_in_one_beat(redis, record):
+    redis.lpush(keys.signals(IDENTITY), "TSTP")
+    redis.lpush(keys.signals(IDENTITY), "TERM")
+    assert record.beat() == ["TSTP", "TERM"]
+    assert record.beat() == []
+
+
+def test_an_idle_beat_costs_three_commands(redis, record):
+    record.beat()
+    before = redis.info("stats")["total_commands_processed"]
+    for _ in range(10):
+        record.beat()
+    assert redis.info("stats")["total_commands_processed"] - before <= 31  # one is an INFO
+
+
+def test_a_process_that_was_struck_off_the_list_is_on_it_again(redis, record):
+    record.beat()
+    redis.delete(IDENTITY, keys.PROCESSES)  # Sidekiq prunes those whose record has run out
+    record.beat()
+    assert redis.smembers(keys.PROCESSES) == {IDENTITY.encode()}
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (encoded(args=["x" * 9_000], bid="kept"), payload(bid="kept")),
+        (
+            encoded("Job" * 200, args=[1], error_message="x" * 9_000),
+            {"class": "Job" * 85 + "J", "jid": "ab" * 12, "queue": "default"},
+        ),
+        (b"x" * 9_000, {"class": "", "jid": ""}),
+        (encoded(args=[1]), payload()),
+    ],
+    ids=["arguments", "other fields", "unreadable", "small"],
+)
+def test_large_payloads_are_shown_with_a_note_for_their_arguments(data, shown):
+    text = shown_payload(data)
+    assert len(text) <= 4_096
+    note = f"{len(data)} bytes, not shown" if len(data) > 4_096 else 1
+    assert json.loads(text) == {**shown, "args": [note]}

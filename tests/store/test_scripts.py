@@ -7,10 +7,25 @@ import pytest
 from redis.exceptions import ResponseError
 
 from framework.store import script
-from framework.store.script import BEAT, BURY, DUE, FETCH, FORGET, POSTPONE, PROMOTE, RECLAIM, REQUEUE
+from framework.store.script import (
+    ANNOUNCE,
+    BEAT,
+    BURY,
+    DUE,
+    EXAMINE,
+    EXTEND,
+    FETCH,
+    FORGET,
+    POSTPONE,
+    PROMOTE,
+    RECLAIM,
+    REQUEUE,
+    RETIRE,
+)
 from tests.harness import full_memory
 
-LEASE, WORKING, QUEUE, OTHER, QUEUES, SET, DEAD, REGISTRY = (
+RUNS, LEASE, WORKING, QUEUE, OTHER, QUEUES, SET, DEAD, REGISTRY = (
+    "runs",
     "lease",
     "working",
     "queue:q",
@@ -56,15 +71,15 @@ def test_every_file_has_a_script_and_a_header():
 
 def test_a_server_that_forgot_the_script_is_sent_it_whole(redis):
     redis.script_flush()
-    assert BEAT(redis, [LEASE, REGISTRY], ["me", 1000]) == 1
-    assert redis.script_exists(hashlib.sha1(BEAT.source, usedforsecurity=False).hexdigest()) == [True]
+    assert ANNOUNCE(redis, [LEASE, RUNS], [1000, "digest"]) == 1
+    assert redis.script_exists(hashlib.sha1(ANNOUNCE.source, usedforsecurity=False).hexdigest()) == [True]
 
 
 def test_fetch_takes_the_oldest_in_queue_order(redis, memory):
     redis.lpush(QUEUE, "q1", ODD, "q3")
     redis.lpush(OTHER, "r1", "r2")
     with memory():
-        assert FETCH(redis, [LEASE, WORKING, OTHER, "queue:none", QUEUE], [5000, 4, 0]) == [
+        assert FETCH(redis, [LEASE, WORKING, OTHER, "queue:none", QUEUE], [5000, 4, 0, 9, 9, 9]) == [
             1,
             [],
             [],
@@ -82,7 +97,7 @@ def test_fetch_acknowledges_and_names_what_was_not_ours(redis, memory):
     redis.lpush(WORKING, "a", ODD, "b", "b")
     redis.lpush(QUEUE, "new")
     with memory():
-        assert FETCH(redis, [LEASE, WORKING, QUEUE], [5000, 0, 4, ODD, "gone", "b", ODD]) == [1, [2, 4], []]
+        assert FETCH(redis, [LEASE, WORKING, QUEUE], [5000, 0, 4, ODD, "gone", "b", ODD, 9]) == [1, [2, 4], []]
     assert sorted(listed(redis, WORKING)) == [b"a", b"b"]  # one of two equal ones
     assert listed(redis, QUEUE) == [b"new"]
 
@@ -92,7 +107,7 @@ def test_without_a_lease_fetch_acknowledges_but_takes_nothing(redis, memory):
     redis.lpush(WORKING, "a")
     redis.lpush(QUEUE, "new")
     with memory():
-        assert FETCH(redis, [LEASE, WORKING, QUEUE], [5000, 5, 1, "a"]) == [0, [], []]
+        assert FETCH(redis, [LEASE, WORKING, QUEUE], [5000, 5, 1, "a", 9]) == [0, [], []]
     assert (listed(redis, WORKING), listed(redis, QUEUE)) == ([], [b"new"])
     assert not redis.exists(LEASE)
 
@@ -160,10 +175,10 @@ def test_requeue_gives_back_to_the_right_end_and_only_what_is_ours(redis, memory
     assert redis.smembers(QUEUES) == {b"q"}
 
 
-@pytest.mark.parametrize(("kind", "key"), [("queue", QUEUE), ("set", SET)])
-def test_reclaim_takes_from_the_dead_only_and_once(redis, memory, kind, key):
+@pytest.mark.parametrize(("name", "key"), [("q", QUEUE), ("", SET)])
+def test_reclaim_takes_from_the_dead_only_and_once(redis, memory, name, key):
     redis.lpush(WORKING, ODD, "a")
-    arguments = [ODD, b"new" + ODD, kind, "q"]
+    arguments = [ODD, b"new" + ODD, now(redis) + 60, name, 100, 100]
     assert RECLAIM(redis, [LEASE, WORKING, key, QUEUES], arguments) == -1
     assert redis.llen(WORKING) == 2
     redis.delete(LEASE)
@@ -171,34 +186,144 @@ def test_reclaim_takes_from_the_dead_only_and_once(redis, memory, kind, key):
         assert RECLAIM(redis, [LEASE, WORKING, key, QUEUES], arguments) == 1
         assert RECLAIM(redis, [LEASE, WORKING, key, QUEUES], arguments) == 0
     assert listed(redis, WORKING) == [b"a"]
-    found = listed(redis, key) if kind == "queue" else redis.zrange(key, 0, -1)
+    found = listed(redis, key) if name else redis.zrange(key, 0, -1)
     assert found == [b"new" + ODD]
-    assert redis.smembers(QUEUES) == ({b"q"} if kind == "queue" else set())
+    assert redis.smembers(QUEUES) == ({b"q"} if name else set())
+
+
+def test_reclaim_trims_the_set_both_ways(redis):
+    redis.delete(LEASE)
+    stamp = now(redis)
+    redis.zadd(SET, {"ancient": stamp - 500, "old": stamp - 50, "young": stamp - 5})
+    redis.lpush(WORKING, ODD)
+    assert RECLAIM(redis, [LEASE, WORKING, SET, QUEUES], [ODD, ODD, stamp + 60, "", 3, 100]) == 1
+    assert redis.zrange(SET, 0, -1) == [b"young", ODD]
+
+
+def test_reclaim_does_not_act_on_what_was_found_too_long_ago(redis):
+    redis.delete(LEASE)
+    redis.lpush(WORKING, ODD)
+    assert RECLAIM(redis, [LEASE, WORKING, QUEUE, QUEUES], [ODD, ODD, now(redis) - 1, "q", 3, 100]) == -1
+    assert listed(redis, WORKING) == [ODD]
 
 
 def test_beat_renews_tells_of_a_gap_and_registers(redis, memory):
     redis.delete(LEASE)
     with memory():
-        assert BEAT(redis, [LEASE, REGISTRY], ["me", 5000]) == 0
-        assert BEAT(redis, [LEASE, REGISTRY], ["me", 9000]) == 1
+        held, first = BEAT(redis, [LEASE, REGISTRY, RUNS], ["me", 5000, 7])
+        assert (held, redis.hgetall(RUNS)) == (0, {b"slots": b"7"})
+        held, second = BEAT(redis, [LEASE, REGISTRY, RUNS], ["me", 9000, 7])
+        assert held == 1
     assert 5000 < redis.pttl(LEASE) <= 9000
-    assert abs(redis.zscore(REGISTRY, "me") - now(redis)) < 5
+    assert float(first) < float(second) <= now(redis)
+    assert redis.zscore(REGISTRY, "me") == float(second)
+
+
+def test_announce_notes_the_job_and_says_whether_the_lease_is_held(redis, memory):
+    with memory():
+        assert ANNOUNCE(redis, [LEASE, RUNS], [9000, "one"]) == 1
+        redis.delete(LEASE)
+        assert ANNOUNCE(redis, [LEASE, RUNS], [9000, "two"]) == 0
+        assert ANNOUNCE(redis, [LEASE, RUNS], [9000, "three", "two", "three"]) == 0
+    assert set(redis.hgetall(RUNS)) == {b"one", b"three"}
+    assert not redis.exists(LEASE)
+
+
+def test_retire_removes_the_lease_and_says_since_when(redis, memory):
+    redis.zadd(REGISTRY, {"me": now(redis) - 3, "other": 5})
+    with memory():
+        assert RETIRE(redis, [LEASE, REGISTRY], ["me"]) == 1
+        assert RETIRE(redis, ["none", REGISTRY], ["stranger"]) == 0
+    assert not redis.exists(LEASE)
+    assert abs(redis.zscore(REGISTRY, "me") + now(redis)) < 2
+    assert redis.zrange(REGISTRY, 0, -1) == [b"me", b"other"]
+
+
+class Asked:
+    """What ``examine`` is asked with, as a process that has been beating since long."""
+
+    def __init__(self, redis, last=1.0, since=1000.0):
+        stamp = now(redis)
+        self.arguments = ["me", 2, f"{stamp - last:.6f}", f"{stamp - since:.6f}", 6, 18]
+        self.redis = redis
+
+    def __call__(self):
+        return EXAMINE(self.redis, [LEASE, WORKING, REGISTRY, RUNS], self.arguments)
+
+
+def test_examine_shows_what_the_dead_left(redis, memory):
+    redis.zadd(REGISTRY, {"me": now(redis) - 100})
+    redis.lpush(WORKING, "oldest", ODD, "youngest")
+    redis.hset(RUNS, "slots", 7)
+    ask = Asked(redis)
+    assert ask() == []  # it has a lease
+    redis.delete(LEASE)
+    with memory():
+        stamp, length, said, *page = ask()
+    assert abs(float(stamp) - now(redis)) < 2
+    assert (length, said, page) == (3, [b"slots", b"7"], [b"youngest", ODD])
+    redis.zrem(REGISTRY, "me")
+    assert ask() == []  # nobody knows it
+
+
+@pytest.mark.parametrize(
+    ("last", "since", "found"),
+    [
+        (1, 19, True),
+        (1, 17, False),  # Redis may have been away until a moment ago
+        (7, 1000, False),  # it may just have come back, or its clock has jumped
+        (-1, 1000, False),  # its clock went back
+    ],
+)
+def test_examine_takes_nobody_for_dead_unless_redis_has_been_up_for_long(redis, last, since, found):
+    redis.delete(LEASE)
+    redis.zadd(REGISTRY, {"me": now(redis) - 100})
+    redis.lpush(WORKING, ODD)
+    assert bool(Asked(redis, last, since)()) is found
+    RETIRE(redis, [LEASE, REGISTRY], ["me"])
+    assert Asked(redis, last, since)()  # whom its parent saw die is dead
+
+
+def test_extend_renews_the_late_tells_the_silence_and_leaves_the_rest(redis, memory):
+    stamp = now(redis)
+    beats = {"fresh": stamp - 1, "late": stamp - 10, "stuck": stamp - 200, "lapsed": stamp - 30, "dead": -stamp}
+    redis.zadd(REGISTRY, beats)
+    children = [*beats, "unknown"]
+    for name in ("fresh", "late", "stuck"):
+        redis.set(name, 1, px=5000)
+
+    def extend(since, revive):
+        return EXTEND(redis, [REGISTRY, *children], [15_000, 6, 120, since, revive, *children])
+
+    with memory():
+        reply = extend(0, 0)
+        assert reply[1:] in ([1, 10, 200, 30, -1, -1], [2, 11, 201, 31, -1, -1])
+        assert [redis.pttl(name) > 5000 for name in children] == [False, True, False, False, False, False]
+        assert extend(stamp - 50, 0)[3] in (50, 51)  # silence counts since the parent sees Redis up
+        assert [redis.pttl(name) > 5000 for name in children] == [False, True, True, False, False, False]
+        assert extend(0, 1)[1:] == [0, 0, 0, 0, -1, -1]  # Redis was away
+    assert [redis.pttl(name) > 5000 for name in children] == [False, True, True, True, False, False]
+    assert abs(float(reply[0]) - stamp) < 5
 
 
 def test_forget_strikes_only_the_long_dead_with_nothing_left(redis):
     redis.zadd(REGISTRY, {"me": now(redis) - 100})
-    call = [LEASE, WORKING, REGISTRY], ["me", 50]
+    redis.hset(RUNS, "slots", 7)
+    call = [LEASE, WORKING, REGISTRY, RUNS], ["me", 50]
     assert FORGET(redis, *call) == 0  # it lives
     redis.delete(LEASE)
     redis.lpush(WORKING, ODD)
     assert FORGET(redis, *call) == 0  # it holds jobs
     redis.delete(WORKING)
-    redis.zadd(REGISTRY, {"me": now(redis) - 10})
-    assert FORGET(redis, *call) == 0  # a parked call may be alive
+    for recently in (now(redis) - 10, 10 - now(redis)):
+        redis.zadd(REGISTRY, {"me": recently})
+        assert FORGET(redis, *call) == 0  # a parked call may be alive
     redis.zadd(REGISTRY, {"me": now(redis) - 100})
     assert FORGET(redis, *call) == 1
     assert FORGET(redis, *call) == 0
-    assert redis.zcard(REGISTRY) == 0
+    assert not redis.exists(REGISTRY, RUNS)
+    redis.zadd(REGISTRY, {"me": 100 - now(redis)})
+    assert FORGET(redis, *call) == 1  # seen dead long ago
 
 
 # --- keys of a wrong type: Lua does not roll back, so each script must put back what it took ------------------------
@@ -214,7 +339,7 @@ def wrong(redis):
 def test_fetch_passes_over_a_queue_whose_key_is_no_list(redis, wrong):
     redis.lpush(QUEUE, "q1")
     redis.lpush(OTHER, "r1")
-    reply = FETCH(redis, [LEASE, WORKING, QUEUE, wrong, OTHER], [5000, 9, 0])
+    reply = FETCH(redis, [LEASE, WORKING, QUEUE, wrong, OTHER], [5000, 9, 0, 9, 9, 9])
     assert reply == [1, [], [2], 1, [b"q1"], 3, [b"r1"]]
 
 
@@ -233,11 +358,12 @@ def test_requeue_keeps_what_cannot_go_back_and_returns_the_rest(redis, wrong):
     assert listed(redis, QUEUE) == [b"a2"]
 
 
-@pytest.mark.parametrize("kind", ["queue", "set"])
-def test_reclaim_leaves_what_it_cannot_place(redis, wrong, kind):
+@pytest.mark.parametrize("name", ["q", ""])
+def test_reclaim_leaves_what_it_cannot_place(redis, wrong, name):
     redis.delete(LEASE)
     redis.lpush(WORKING, ODD)
-    assert RECLAIM(redis, [LEASE, WORKING, wrong, QUEUES], [ODD, "new", kind, "q"]) == 0
+    arguments = [ODD, "new", now(redis) + 60, name, 100, 100]
+    assert RECLAIM(redis, [LEASE, WORKING, wrong, QUEUES], arguments) == 0
     assert listed(redis, WORKING) == [ODD]
 
 

@@ -1,10 +1,14 @@
 -- Strike a dead process from the registry once nothing can come into its working list any more.
--- KEYS    1 its lease  2 its working list  3 registry (ZSET)
--- ARGV    1 identity  2 seconds since its last beat before it may be forgotten
+-- KEYS    1 its lease  2 its working list  3 registry (ZSET)  4 what it has said about its runs (HASH)
+-- ARGV    1 identity  2 seconds since its last beat, or since its parent saw it die, before it may be forgotten
 -- RETURN  1 forgotten, 0 kept
--- COST    O(log P)
+-- COST    O(log P + what it said)
 -- CRASH   nothing moves. The wait outlasts every BLMOVE the dead process may have left parked on the server.
 if redis.call('EXISTS', KEYS[1]) == 1 or redis.call('LLEN', KEYS[2]) > 0 then return 0 end
 local beat = redis.call('ZSCORE', KEYS[3], ARGV[1])
-if not beat or tonumber(redis.call('TIME')[1]) - tonumber(beat) < tonumber(ARGV[2]) then return 0 end
+if not beat then return 0 end
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+if now - math.abs(tonumber(beat)) < tonumber(ARGV[2]) then return 0 end
+redis.call('DEL', KEYS[4])
 return redis.call('ZREM', KEYS[3], ARGV[1])

@@ -1,0 +1,286 @@
+"""Leases, loops, the watchdog; and two processes whose Redis was away for longer than their leases."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError, ResponseError
+
+from framework.declare import registry
+from framework.fetch.grace import Grace
+from framework.fetch.reaper import Keep, Reaper
+from framework.process.heartbeat import Lease, Loop, Watchdog, backoff_s
+from framework.store.connect import Endpoint, open_client
+from framework.store.script import EXTEND
+from framework.wire import keys
+from tests.harness import IDENTITY, encoded, hold, opened, until
+
+
+class Told:
+    """What loops tell, and what died."""
+
+    def __init__(self):
+        self.failed, self.back, self.dead = [], [], []
+
+    def redis_failed(self, component, error):
+        self.failed.append(error)
+
+    def redis_answered(self, component):
+        self.back.append(component)
+
+    def component_died(self, component, error):
+        self.dead.append(error)
+
+
+@pytest.fixture
+def told():
+    return Told()
+
+
+@pytest.fixture
+def loop(told):
+    made = []
+
+    def make(step, period_s=60.0, **options):
+        made.append(Loop("test", step, period_s, told, **options))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.ask_to_stop()
+
+
+# --- loops ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_loop_hurries_when_told_and_ends_when_asked(loop):
+    steps = []
+    one = loop(lambda: steps.append(1))
+    until(lambda: len(steps) == 1)
+    one.hurry()
+    until(lambda: len(steps) == 2)
+    one.stop()
+    assert not one._thread.is_alive()
+    assert len(steps) == 2
+
+
+def test_the_step_may_choose_the_pause(loop):
+    steps = []
+    loop(lambda: steps.append(1) or 0.001)
+    until(lambda: len(steps) > 5)
+
+
+@pytest.mark.parametrize("error", [RedisConnectionError("gone"), ReadOnlyError("replica"), OSError(104, "reset")])
+def test_redis_errors_are_told_survived_and_tried_again_soon(loop, told, error):
+    left = [error, error, error]
+
+    def step():
+        if left:
+            raise left.pop()
+
+    loop(step)  # its period is a minute
+    until(lambda: told.back == ["test"])
+    assert told.failed == [error] * 3
+    assert not told.dead
+
+
+def test_any_other_error_is_the_end(loop, told):
+    def step():
+        raise ValueError("a bug")
+
+    loop(step)
+    until(lambda: told.dead)
+    assert str(told.dead[0]) == "a bug"
+
+
+def test_after_a_refusal_the_address_is_looked_up_anew(loop, told, redis, redis_url):
+    shard = opened(redis_url)
+    name = []
+
+    def step():
+        name.append(shard.client.client_id())
+        if len(name) < 3:
+            raise ReadOnlyError("You can't write against a read only replica.")
+
+    loop(step, client=shard.client)
+    until(lambda: len(name) == 3)
+    assert len(set(name)) == 3  # another connection each time
+    shard.close()
+
+
+def test_pauses_grow_and_are_spread():
+    assert 0.05 <= backoff_s(1) <= 0.1
+    assert all(1.0 <= backoff_s(failures) <= 2.0 for failures in (6, 50, 10_000))
+    assert len({backoff_s(3) for _ in range(20)}) > 1
+
+
+# --- the watchdog ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hang():
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_step_that_hangs_is_found(loop, hang):
+    fine = loop(lambda: None, period_s=0.001)
+    stuck = loop(hang.wait, limit_s=0.05)
+    until(lambda: stuck.steps % 2)
+    dog = Watchdog([fine, stuck], period_s=0.02)
+    assert until(dog.look) is stuck
+
+
+def test_a_loop_that_rests_or_steps_does_not_hang(loop):
+    resting = loop(lambda: None, limit_s=0.01)
+    stepping = loop(lambda: 0.0, limit_s=0.01)
+    dog = Watchdog([resting, stepping], period_s=0.005)
+    until(lambda: stepping.steps > 10)
+    for _ in range(200):
+        assert dog.look() is None
+        seen = stepping.steps
+        until(lambda seen=seen: stepping.steps > seen + 2)
+
+
+def test_a_frozen_process_is_not_taken_for_one_that_hangs(loop, hang, monkeypatch):
+    stuck = loop(hang.wait, limit_s=60)
+    until(lambda: stuck.steps % 2)
+    dog = Watchdog([stuck])
+    now = time.monotonic()
+    dog.look()
+    monkeypatch.setattr("framework.process.heartbeat.time.monotonic", lambda: now + 3600)
+    assert dog.look() is None  # an hour went by, of which one look was seen
+
+
+# --- the lease ------------------------------------------------------------------------------------------------------
+
+
+def test_a_beat_says_whether_the_lease_had_lapsed(redis):
+    lease = Lease(redis, IDENTITY, 2, Grace(15.0, 3.0))
+    assert not lease.beat()  # it is new
+    assert lease.beat()
+    redis.delete(keys.lease(IDENTITY))
+    assert not lease.beat()
+    assert redis.hget(keys.runs(IDENTITY), "slots") == b"2"
+
+
+def test_a_process_that_was_frozen_has_lost_its_lease_though_its_parent_renewed_it(redis):
+    lease = Lease(redis, IDENTITY, 2, Grace(0.05, 0.01), lease_ms=60_000)
+    lease.beat()
+    seconds = redis.zscore(keys.REGISTRY, IDENTITY)
+    until(lambda: float(redis.time()[0]) + redis.time()[1] / 1e6 > seconds + 0.1)
+    EXTEND(redis, [keys.REGISTRY, keys.lease(IDENTITY)], [60_000, 0, 120, 0, 0, IDENTITY])
+    assert not lease.beat()
+    assert lease.beat()
+
+
+def test_a_process_that_was_forgotten_registers_again(redis):
+    lease = Lease(redis, IDENTITY, 2, Grace(15.0, 3.0))
+    lease.beat()
+    redis.flushall()
+    assert not lease.beat()
+    assert redis.zscore(keys.REGISTRY, IDENTITY)
+    assert redis.hgetall(keys.runs(IDENTITY)) == {b"slots": b"2"}
+
+
+# --- outages --------------------------------------------------------------------------------------------------------
+
+LEASE_S, BEAT_S = 1.0, 0.2
+
+
+class Member:
+    """A process as its Redis sees it: a lease that beats and a reaper that sweeps, both at a fifteenth of the usual time."""
+
+    def __init__(self, url, number):
+        self.identity = f"host:{number}:abc"
+        self.shard = opened(url)
+        self.grace = Grace(LEASE_S, BEAT_S)
+        self.recovered = []
+        self.told = Told()
+        self.clients = clients = [
+            self.shard.open_client(role, read_timeout_s=LEASE_S / 3) for role in ("lease", "upkeep")
+        ]
+        self.lease = Lease(clients[0], self.identity, 2, self.grace, lease_ms=int(LEASE_S * 1000))
+        self.reaper = Reaper(clients[1], self.recovered.append, self.grace, Keep(10, 60.0))
+        self.lease.beat()
+        self.loops = [
+            Loop("lease", lambda: self.lease.beat() and None, BEAT_S, self.told, client=clients[0]),
+            Loop("reaper", lambda: self.reaper.sweep(own=self.identity) and None, 0.01, self.told, client=clients[1]),
+        ]
+        for loop in self.loops:
+            loop.start()
+
+    def die(self):
+        for loop in self.loops:
+            loop.stop()
+
+    def close(self):
+        self.die()
+        for client in self.clients:
+            client.close()
+
+
+@pytest.fixture
+def pair(make_server):
+    server = make_server()
+    with registry.isolated():
+        members = [Member(server.url, number) for number in (1, 2)]
+        until(lambda: all(member.grace.horizon() > 0 for member in members), "both have seen Redis up for long")
+        yield server, members
+        for member in members:
+            member.close()
+
+
+def clock(client):
+    seconds, microseconds = client.time()
+    return seconds + microseconds / 1e6
+
+
+def freeze(server):
+    """Redis stands still for longer than a lease; its clock does not."""
+    os.kill(server.pid, signal.SIGSTOP)
+    ended = time.monotonic() + 1.4 * LEASE_S
+    until(lambda: time.monotonic() > ended)
+    os.kill(server.pid, signal.SIGCONT)
+
+
+def restart(server):
+    server.stop()
+    ended = time.monotonic() + 1.4 * LEASE_S
+    until(lambda: time.monotonic() > ended)
+    server.start()
+
+
+@pytest.mark.parametrize("outage", [freeze, restart])
+def test_after_an_outage_longer_than_the_lease_nobody_takes_from_the_living(pair, outage):
+    server, members = pair
+    client = open_client(Endpoint(server.url), name="tests")
+    for member in members:
+        hold(client, encoded(jid=member.identity), member.identity)
+    outage(server)
+    back = until(lambda: _try(lambda: clock(client)), "Redis is back")
+    for member in members:
+        until(lambda member=member: member.grace.since > back - 0.5, "it has noticed")
+        assert member.told.failed
+    until(lambda: all(member.grace.horizon() > 0 for member in members), "the grace is over")
+    for member in members:
+        assert client.llen(keys.working(member.identity)) == 1
+        assert not member.recovered
+        assert not member.told.dead
+    first, second = members  # and recovery works again
+    first.die()
+    until(lambda: second.recovered, "the jobs of one that died")
+    assert [one.owner for one in second.recovered] == [first.identity]
+    client.close()
+
+
+def _try(ask):
+    try:
+        return ask()
+    except (RedisConnectionError, OSError, ResponseError):
+        return None
