@@ -54,7 +54,13 @@ class Contestant:
     def environment(self, port: int, folder: Path, ports: Mapping[str, int] | None = None) -> dict[str, str]:
         """What its processes read: the Redis at ``port``, for ours one Redis per shard of ``ports``."""
         url = f"redis://127.0.0.1:{port}/0"
-        common = {"BENCH_REDIS_PORT": str(port), "PYTHONPATH": str(JOBS), "PYTHONUNBUFFERED": "1", **self.env}
+        common = {
+            "BENCH_REDIS_PORT": str(port),
+            "PYTHONPATH": str(JOBS),
+            "PYTHONUNBUFFERED": "1",
+            "RQ_REDIS_URL": url,
+            **self.env,
+        }
         if not self.ours:
             return common | {"REDIS_URL": url}
         shards = {name: {"url": f"redis://127.0.0.1:{at}/0"} for name, at in (ports or {}).items()}
@@ -82,6 +88,38 @@ def _bare(python: str, launch: Launch) -> list[str]:
     return [python, str(JOBS / "bare.py"), launch.kind, str(launch.concurrency)]
 
 
+def _celery(python: str, launch: Launch) -> list[str]:
+    options = ["--pool", "threads", "-c", str(launch.concurrency), "-l", "WARNING"]
+    return [python, "-m", "celery", "-A", "celery_jobs", "worker", *options]
+
+
+def _dramatiq(python: str, launch: Launch) -> list[str]:
+    return [python, "-m", "dramatiq", "dramatiq_jobs", "--processes", "1", "--threads", str(launch.concurrency)]
+
+
+def _rq(python: str, launch: Launch) -> list[str]:
+    # One job at a time: it has no threads.
+    return [python, "-m", "rq.cli", "worker", "-q", "-w", "rq.worker.SimpleWorker", *launch.queues]
+
+
+def _huey(python: str, launch: Launch) -> list[str]:
+    options = ["-w", str(launch.concurrency), "-k", "thread", "-q"]
+    return [python, "-m", "huey.bin.huey_consumer", "huey_jobs.huey", *options]
+
+
+def _taskiq(python: str, launch: Launch) -> list[str]:
+    options = ["--workers", "1", "--max-async-tasks", str(launch.concurrency), "--log-level", "WARNING"]
+    return [python, "-m", "taskiq", "worker", "taskiq_jobs:broker", *options]
+
+
+def _saq(python: str, _launch: Launch) -> list[str]:
+    return [python, "-m", "saq", "saq_jobs.settings"]
+
+
+def _arq(python: str, _launch: Launch) -> list[str]:
+    return [python, "-m", "arq", "arq_jobs.WorkerSettings", "--custom-log-dict", "arq_jobs.LOGGING"]
+
+
 def _client(module: str) -> tuple[str, ...]:
     return (str(JOBS / "client.py"), module)
 
@@ -103,6 +141,42 @@ CONTESTANTS: tuple[Contestant, ...] = (
     Contestant(
         "sidekiq", "Debian's Ruby Sidekiq (BRPOP: loses what a killed process had fetched)",
         (str(JOBS / "sidekiq_client.rb"),), _sidekiq, pace=15_000, kinds=_PLAIN, ruby=True, bulk=True, many_queues=True,
+    ),
+    Contestant(
+        "huey", "Huey, 10 threads (BRPOP: loses what a killed process had)", _client("huey_jobs"), _huey,
+        pace=9_000, kinds=_PLAIN, lock="huey",
+    ),
+    Contestant(
+        "taskiq-stream", "Taskiq on a Redis stream, 10 tasks", _client("taskiq_jobs"), _taskiq,
+        pace=4_500, kinds=_PLAIN, lock="taskiq", safe=True, env={"BENCH_BROKER": "stream"},
+    ),
+    Contestant(
+        "taskiq-list", "Taskiq on a Redis list, 10 tasks (loses what a killed process had)", _client("taskiq_jobs"),
+        _taskiq, pace=4_000, kinds=_PLAIN, lock="taskiq", env={"BENCH_BROKER": "list"},
+    ),
+    Contestant(
+        "dramatiq", "Dramatiq, 1 process, 10 threads", _client("dramatiq_jobs"), _dramatiq,
+        pace=2_500, kinds=_PLAIN, lock="dramatiq", safe=True,
+    ),
+    Contestant(
+        "saq", "SAQ, 10 tasks (does not repeat a killed process's job at its defaults)", _client("saq_jobs"), _saq,
+        pace=2_800, kinds=_PLAIN, lock="saq",
+    ),
+    Contestant(
+        "arq-tuned", "ARQ, 100 tasks, polling every 10 ms", _client("arq_jobs"), _arq,
+        pace=2_800, kinds=_PLAIN - {"io"}, lock="arq", safe=True, env={"BENCH_ARQ": "tuned"},
+    ),
+    Contestant(
+        "arq", "ARQ at its defaults, 10 tasks, polling every 0.5 s", _client("arq_jobs"), _arq,
+        pace=200, kinds=_PLAIN, lock="arq", safe=True, same_client=True,
+    ),
+    Contestant(
+        "celery", "Celery, 10 threads, early acknowledgement (loses what runs in a killed process)",
+        _client("celery_jobs"), _celery, pace=1_500, kinds=_PLAIN, lock="celery",
+    ),
+    Contestant(
+        "rq", "RQ's SimpleWorker: one job at a time, no fork (a killed process's job is marked as failed)",
+        _client("rq_jobs"), _rq, pace=300, kinds=_PLAIN - {"io"}, lock="rq", bulk=True,
     ),
     Contestant(
         "bare", "redis-py and the job's body alone: the floor or ceiling of each workload", _client("bare"), _bare,

@@ -13,7 +13,7 @@ from typing import Self
 from bench_parts.errors import RunFailed, Stopped
 from bench_parts.machine import on_cores, session_members
 
-STOP_S = 15.0
+STOP_S = 5.0
 LAST_BYTES = 2000
 
 
