@@ -6,14 +6,16 @@ lists them), because arguments carry people's data.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from framework.declare.declaration import Declaration
+from framework.errors import PayloadError
+from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX
 from framework.telemetry.logs import ServerLog, error_fields, iso_time
 from framework.types import Payload
-from framework.wire.job import timestamp, whole_number
+from framework.wire.job import decode, timestamp, whole_number
 
 FILTERED = "[FILTERED]"
 _MAX_ARGUMENTS = 10_240  # characters of all arguments together (GitLab: 10 KiB)
@@ -22,7 +24,8 @@ _COPIED = ("version", "tags", "bid", "interrupted_count", "retry_count", "origin
 _TARGETS = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}
 """Urgency to target seconds of waiting and running (GitLab's SLO table)."""
 
-JobFields: TypeAlias = Callable[[], dict[str, Any]]
+Started: TypeAlias = dict[str, Any]
+"""What the end line repeats of the start line."""
 
 
 class JobLog:
@@ -34,60 +37,68 @@ class JobLog:
         self._jobs = jobs
         self._classes: dict[str, dict[str, Any]] = {}
 
-    def start(self, payload: Payload, queue: str, size: int, declaration: Declaration | None) -> JobFields:
-        """Write the start line; return the fields that the end line repeats."""
-        now = time.time()
+    def start(self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None) -> Started | None:
+        """Write the start line; return what the end line repeats, ``None`` when job lines are off."""
         if not self._jobs:
-            # Only a failure will need them: keep what they are made of. `args` by value, since a middleware may replace it.
-            frozen = dict(payload)
-            return lambda: self._fields(frozen, queue, size, declaration, now)
-        fields = self._fields(payload, queue, size, declaration, now)
+            return None
+        now = time.time()
+        fields = self._fields(payload, unit, declaration, now)
         label = f"{payload.get('class')} JID-{payload.get('jid')}: start"
         self._log.write({**self._head("INFO", now, label), **fields, "job_status": "start"})
-        return lambda: fields
+        return fields
 
     def end(
         self,
-        make_fields: JobFields,
+        started: Started | None,
+        unit: UnitOfWork,
+        declaration: Declaration | None,
         status: str,
         duration_s: float,
         cpu_s: float,
-        more: dict[str, Any],
+        more: Mapping[str, Any] | None,
         error: BaseException | None,
     ) -> None:
         """Write the end line; a failure is written whatever the setting."""
-        if not self._jobs and error is None:
+        if started is None and error is not None:
+            started = self._late(unit, declaration, time.time() - duration_s)
+        if started is None:
             return
-        fields = make_fields()
         now = time.time()
-        label = f"{fields.get('class')} JID-{fields.get('jid')}: {status}: {duration_s:.6f} sec"
+        label = f"{started.get('class')} JID-{started.get('jid')}: {status}: {duration_s:.6f} sec"
         line = {
             **self._head("INFO" if error is None else "WARN", now, label),
-            **fields,
+            **started,
             "job_status": status,
             "duration_s": round(duration_s, 6),
             "cpu_s": round(cpu_s, 6),
             "completed_at": iso_time(now),
-            **more,
+            **(more or {}),
         }
         if error is not None:
             line.update(error_fields(error))
         self._log.write(line)
 
+    def _late(self, unit: UnitOfWork, declaration: Declaration | None, now: float) -> Started | None:
+        try:
+            payload = decode(unit.data)
+        except PayloadError:
+            return None
+        return self._fields(payload, unit, declaration, now)
+
     def _head(self, severity: str, now: float, message: str) -> dict[str, Any]:
         return {"severity": severity, "time": iso_time(now), "message": message, **self._log.static}
 
     def _fields(
-        self, payload: Payload, queue: str, size: int, declaration: Declaration | None, now: float
+        self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None, now: float
     ) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "class": payload.get("class"),
             "jid": payload.get("jid"),
-            "queue": queue,
+            "queue": unit.queue,
             "shard": self._shard,
             "args": shown_arguments(payload, declaration),
             "retry": shown_retry(payload.get("retry")),
-            "job_size_bytes": size,
+            "job_size_bytes": len(unit.data),
             "tid": threading.get_native_id(),
         }
         if payload.get(CORRELATION_ID) is not None:

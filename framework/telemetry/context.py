@@ -5,19 +5,21 @@ GitLab's rule: a job pushed by a job carries the same correlation id, so that on
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 
 from framework.types import Json, Payload
 
 CORRELATION_ID = "correlation_id"
 META_PREFIX = "meta."
 
-_fields: ContextVar[Mapping[str, Json] | None] = ContextVar("framework_context", default=None)
+_source: ContextVar[Mapping[str, Json] | None] = ContextVar("framework_context", default=None)
+"""The payload of the job that runs here, or the fields of ``bound``: most jobs never ask, so nothing is picked out yet."""
 
 
-def current() -> Mapping[str, Json]:
+def current() -> dict[str, Json]:
     """Return the flat fields (``correlation_id``, ``meta.*``) of this thread's or task's context; empty outside of one."""
-    return _fields.get() or {}
+    source = _source.get()
+    return fields_of(source) if source else {}
 
 
 @contextmanager
@@ -26,11 +28,11 @@ def bound(correlation_id: str | None = None, **facts: Json) -> Generator[None]:
     fields = {**current(), **meta(facts)}
     if correlation_id is not None:
         fields[CORRELATION_ID] = correlation_id
-    token = _fields.set(fields)
+    token = _source.set(fields)
     try:
         yield
     finally:
-        _fields.reset(token)
+        _source.reset(token)
 
 
 def meta(facts: Mapping[str, Json]) -> dict[str, Json]:
@@ -38,16 +40,11 @@ def meta(facts: Mapping[str, Json]) -> dict[str, Json]:
     return {name if name.startswith(META_PREFIX) else META_PREFIX + name: value for name, value in facts.items()}
 
 
-def enter_job(payload: Payload) -> Token[Mapping[str, Json] | None]:
-    """Make the job's own context the current one; give the token to ``leave_job`` afterwards."""
-    return _fields.set(fields_of(payload))
+def enter_job(payload: Payload) -> None:
+    """Make the job's own context the current one until this ``contextvars`` context ends: run each job in a copy."""
+    _source.set(payload)
 
 
-def leave_job(token: Token[Mapping[str, Json] | None]) -> None:
-    """Restore the context that was current before ``enter_job``."""
-    _fields.reset(token)
-
-
-def fields_of(payload: Payload) -> dict[str, Json]:
+def fields_of(payload: Mapping[str, Json]) -> dict[str, Json]:
     """Return the context fields that a payload carries."""
     return {key: value for key, value in payload.items() if key == CORRELATION_ID or key.startswith(META_PREFIX)}

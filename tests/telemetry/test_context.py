@@ -1,4 +1,5 @@
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 from framework.telemetry import context
 
@@ -11,11 +12,15 @@ def test_facts_are_flat_and_nest():
     assert context.current() == {}
 
 
-def test_a_jobs_context_replaces_the_callers_and_is_undone():
+def test_a_jobs_context_replaces_the_callers_within_its_own_copy():
+    def run():
+        context.enter_job({"class": "X", "args": [1], "correlation_id": "inner", "meta.user": "bob"})
+        with context.bound(project=7):
+            assert context.current() == {"correlation_id": "inner", "meta.user": "bob", "meta.project": 7}
+        return context.current()
+
     with context.bound("outer", user="ann"):
-        token = context.enter_job({"class": "X", "args": [1], "correlation_id": "inner", "meta.user": "bob"})
-        assert context.current() == {"correlation_id": "inner", "meta.user": "bob"}
-        context.leave_job(token)
+        assert copy_context().run(run) == {"correlation_id": "inner", "meta.user": "bob"}
         assert context.current() == {"correlation_id": "outer", "meta.user": "ann"}
 
 
