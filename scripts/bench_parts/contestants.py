@@ -125,7 +125,7 @@ def _client(module: str) -> tuple[str, ...]:
 
 
 _PLAIN = frozenset({"noop", "cpu", "io", "payload", "latency"})
-_OURS = _PLAIN | {"async", "mixed", "shards"}
+_OURS = _PLAIN | {"async", "async25", "mixed"}
 
 CONTESTANTS: tuple[Contestant, ...] = (
     Contestant(
@@ -180,7 +180,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
     ),
     Contestant(
         "bare", "redis-py and the job's body alone: the floor or ceiling of each workload", _client("bare"), _bare,
-        pace=12_000, kinds=_PLAIN | {"async"}, bulk=True, queueless=frozenset({"cpu", "io", "async"}),
+        pace=12_000, kinds=_PLAIN | {"async", "async25"}, bulk=True, queueless=frozenset({"cpu", "io", "async", "async25"}),
     ),
 )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,23 @@ def prepared(contestant: Contestant, parent: Path) -> Path | None:
     if contestant.ruby:
         _sidekiq()
     return _environment(contestant.lock, parent) if contestant.lock else None
+
+
+def pinned_versions(lock: str) -> list[str]:
+    """The packages named in the wish of a lock, with the versions it pins."""
+    named = [re.split("[=<>]", line)[0] for line in (LOCKS / f"{lock}.in").read_text().split()]
+    pins = [line.split(" ")[0] for line in (LOCKS / f"{lock}.lock").read_text().splitlines() if "==" in line]
+    return [pin for pin in pins if pin.split("==")[0] in {name.replace("_", "-") for name in named}]
+
+
+def sidekiq_version() -> str:
+    """Sidekiq and Ruby as they say themselves; empty without them."""
+    said = []
+    for command in (["sidekiq", "--version"], ["ruby", "--version"]):
+        if shutil.which(command[0]):
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_S)
+            said.append(" ".join(done.stdout.split()[:2]))
+    return ", ".join(said)
 
 
 def _sidekiq() -> None:

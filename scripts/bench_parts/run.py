@@ -1,15 +1,20 @@
 """One call of the bench, from the wish to the files."""
 
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from demo_parts.folder import RunFolder
 from demo_parts.stop import StopSignal
 
-from bench_parts import contestants, workloads
-from bench_parts.campaign import Campaign, Plan
+from bench_parts import contestants, environments, machine, workloads
+from bench_parts.campaign import Campaign, Plan, Results
+from bench_parts.report import targets_text, write
 from bench_parts.table import printed
 
 DONE, NOTHING, INTERRUPTED = 0, 1, 130
@@ -36,12 +41,48 @@ def run(wish: Wish, root: Path) -> int:
     stop = StopSignal()
     var = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var") / "bench"
     folder = RunFolder(var / "runs")
-    campaign = Campaign(_plan(wish, var, folder), lambda: stop.asked)
-    results = campaign.run()
+    results = Campaign(_plan(wish, var, folder), lambda: stop.asked).run()
+    if not results.results:
+        print("scripts/bench: nothing was measured; the lines above say why.", file=sys.stderr)
+        return INTERRUPTED if results.stopped else NOTHING
     print(printed(results))
-    if results.stopped:
-        return INTERRUPTED
-    return DONE if results.results else NOTHING
+    if targets := targets_text(results):
+        print(f"\n{targets}")
+    for path in write(wish.out or var / "results" / folder.run_id, results, _facts(wish, results, folder.run_id, root)):
+        print(path)
+    return INTERRUPTED if results.stopped else DONE
+
+
+def _facts(wish: Wish, results: Results, run_id: str, root: Path) -> dict[str, str]:
+    """What a reader of the figures must know."""
+    pins = {
+        name: ", ".join(environments.pinned_versions(lock))
+        for name in wish.contestants
+        if (lock := contestants.BY_NAME[name].lock)
+    }
+    sidekiq = {"sidekiq": environments.sidekiq_version()} if "sidekiq" in wish.contestants else {}
+    return {
+        "run": run_id + (" (stopped before its end)" if results.stopped else ""),
+        **machine.described(),
+        "redis": results.redis + (", append-only file synced every second" if wish.aof else ", no persistence"),
+        "round trip added": f"{wish.delay_ms:g} ms",
+        "repetitions": "1, of a fraction of a second: --quick, figures mean little"
+        if wish.quick
+        else str(wish.repetitions),
+        "framework": _commit(root),
+        **sidekiq,
+        **pins,
+    }
+
+
+def _commit(root: Path) -> str:
+    """Version and commit of what was measured; "dirty" when files differ from that commit."""
+    known = version("application-worker")
+    if not (root / ".git").exists() or not shutil.which("git"):
+        return known
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude", "*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"{known}, commit {done.stdout.strip()}"
 
 
 def _plan(wish: Wish, var: Path, folder: RunFolder) -> Plan:

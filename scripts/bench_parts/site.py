@@ -97,12 +97,13 @@ class Site:
         self.given = given
         self._python = interpreter(contestant, environment)
         self._runs = 0
+        self._extra: list[Store] = []
         self._stack = ExitStack()
         folder.mkdir(parents=True)
 
     def __enter__(self) -> Self:
         try:
-            self.store = self.another_store()
+            self.store = self._another_store("redis")
             self.worker_port = self._behind_proxy(self.store.port) if self.given.delay_ms else self.store.port
         except BaseException:
             self._stack.close()
@@ -116,10 +117,15 @@ class Site:
         if error is None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def another_store(self) -> Store:
-        """One more Redis, which ends with the site."""
-        folder = self.folder / f"redis-{len(list(self.folder.glob('redis-*')))}"
-        return self._stack.enter_context(Store(folder, cores=self.given.cores.store, aof=self.given.aof))
+    def extra_stores(self, count: int) -> list[Store]:
+        """So many Redis servers beside the first, the same ones at each call; they end with the site."""
+        while len(self._extra) < count:
+            self._extra.append(self._another_store(f"redis-{len(self._extra) + 1}"))
+        return self._extra[:count]
+
+    def _another_store(self, name: str) -> Store:
+        store = Store(self.folder / name, cores=self.given.cores.store, aof=self.given.aof)
+        return self._stack.enter_context(store)
 
     def produce(
         self, action: str, *, cores: frozenset[int] | None = None, ports: Mapping[str, int] | None = None, **given: Any

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bench_parts import drains, pushes, waits
+from bench_parts import drains, ours_only, pushes, waits
 from bench_parts.contestants import Contestant
 from bench_parts.site import Site
 
@@ -25,6 +25,10 @@ class Workload:
     pinnable: bool = True
     once: bool = False
     """One repetition is enough: the run compares parts of itself."""
+
+
+def _ours(contestant: Contestant) -> bool:
+    return "mixed" in contestant.kinds
 
 
 def _able(kind: str) -> Callable[[Contestant], bool]:
@@ -67,8 +71,33 @@ WORKLOADS: tuple[Workload, ...] = (
         run=drains.ASYNC.run, prepare=drains.ASYNC.prepare, admits=_able("async"),
     ),
     Workload(
+        "async25", "Coroutines that wait 25 ms, 1,000 at a time", "rate", "jobs/s",
+        run=drains.SHORT_ASYNC.run, prepare=drains.SHORT_ASYNC.prepare, admits=_able("async25"),
+    ),
+    Workload(
         "payload100k", "Jobs with 98 kB of arguments", "rate", "jobs/s",
         run=drains.PAYLOAD.run, prepare=drains.PAYLOAD.prepare, admits=_able("payload"),
+    ),
+    Workload("shards1", "No-op jobs, one shard, one process", "rate", "jobs/s", run=ours_only.one_shard, admits=_ours),
+    Workload(
+        "shards4", "No-op jobs, four shards, a process each", "rate", "jobs/s",
+        run=ours_only.four_shards, admits=_ours,
+    ),
+    Workload(
+        "backlog", "Cost of a job: 1,000,000 waiting against 10,000", "growth_percent", "% more",
+        run=ours_only.backlog, admits=_ours, more_is_better=False,
+    ),
+    Workload(
+        "queues1000", "Cost of a job: 1,000 weighted queues against one", "times", "times",
+        run=ours_only.many_queues, admits=_ours, more_is_better=False,
+    ),
+    Workload(
+        "memory", "Growth of resident memory over 1,000,000 jobs", "growth_mb", "MB",
+        run=ours_only.memory, admits=_ours, more_is_better=False, pinnable=False, once=True,
+    ),
+    Workload(
+        "fairness", "Longest wait while a slot is free, slow and fast jobs, two processes", "max", "ms",
+        run=ours_only.fairness, admits=_ours, more_is_better=False, pinnable=False, once=True,
     ),
 )  # fmt: skip
 

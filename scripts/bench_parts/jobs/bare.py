@@ -81,12 +81,12 @@ def in_threads(work: Callable[[], None], concurrency: int) -> None:
     threading.Event().wait()
 
 
-async def on_a_loop(concurrency: int) -> None:
+async def on_a_loop(pause_s: float, concurrency: int) -> None:
     """The coroutine alone, over and over in so many tasks."""
 
     async def run() -> None:
         while True:
-            await body.wait_async()
+            await body.wait_async(pause_s)
 
     await asyncio.gather(*(run() for _ in range(concurrency)))
 
@@ -95,8 +95,8 @@ def main() -> None:
     kind, concurrency = sys.argv[1], int(sys.argv[2])
     if kind in ("cpu", "io"):
         in_threads({"cpu": body.cpu, "io": body.io}[kind], concurrency)
-    elif kind == "async":
-        asyncio.run(on_a_loop(concurrency))
+    elif kind in ("async", "async25"):
+        asyncio.run(on_a_loop({"async": 0.050, "async25": 0.025}[kind], concurrency))
     elif kind == "latency":
         serve_moving()
     else:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from redis import Redis
 
 IO_S = 0.010
-ASYNC_S = 0.050
 DOCUMENT = (Path(__file__).parent / "document.json").read_text()
 
 
@@ -63,9 +62,10 @@ async def io_async() -> None:
     meter.hit()
 
 
-async def wait_async() -> None:
+async def wait_async(pause_s: float) -> None:
+    """A coroutine that waits as long as told."""
     meter.begin()
-    await asyncio.sleep(ASYNC_S)
+    await asyncio.sleep(pause_s)
     meter.hit()
 
 

@@ -35,7 +35,12 @@ class IoWorker(BenchWorker):
 
 class AsyncWorker(BenchWorker):
     async def perform(self) -> None:
-        await body.wait_async()
+        await body.wait_async(0.050)
+
+
+class ShortAsyncWorker(BenchWorker):
+    async def perform(self) -> None:
+        await body.wait_async(0.025)
 
 
 class PayloadWorker(BenchWorker):
@@ -58,6 +63,7 @@ WORKERS: dict[str, type[ApplicationWorker]] = {
     "cpu": CpuWorker,
     "io": IoWorker,
     "async": AsyncWorker,
+    "async25": ShortAsyncWorker,
     "payload": PayloadWorker,
     "latency": LatencyWorker,
     "mixed": MixedWorker,

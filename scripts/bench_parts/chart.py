@@ -1,0 +1,112 @@
+"""The results as a picture: one SVG, readable on light and dark ground, made of text and rectangles only."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from bench_parts.campaign import PINNED, UNPINNED, Result, Results
+from bench_parts.figures import shown
+from bench_parts.table import REFERENCE, by_rank, spread, times_reference
+from bench_parts.workloads import BY_NAME, Workload
+
+WIDTH, MARGIN = 960, 24
+LABEL_WIDTH, BAR_WIDTH = 150, 440
+BAR_HEIGHT, ROW_GAP, TITLE_HEIGHT, PANEL_GAP = 16, 8, 40, 28
+BAR_LEFT = MARGIN + LABEL_WIDTH
+TEXT_DROP = 12  # from the top of a bar to its text's baseline
+
+STYLE = """
+svg { font: 13px system-ui, sans-serif; }
+.ground { fill: #ffffff; } .text { fill: #1f2328; } .faint { fill: #59636e; } .axis { stroke: #d1d9e0; }
+.ours { fill: #0969da; } .reference { fill: #bc4c00; } .peer { fill: #818b98; }
+.floor { fill: #d1d9e0; stroke: #818b98; stroke-dasharray: 3 2; }
+.unpinned { opacity: .55; } .title { font-weight: 600; font-size: 15px; } .small { font-size: 12px; }
+.range { stroke: #1f2328; stroke-width: 1.5; }
+@media (prefers-color-scheme: dark) {
+  .ground { fill: #0d1117; } .text { fill: #f0f6fc; } .faint { fill: #9198a1; } .axis { stroke: #3d444d; }
+  .ours { fill: #4493f8; } .reference { fill: #db6d28; } .peer { fill: #656c76; }
+  .floor { fill: #21262d; stroke: #656c76; } .range { stroke: #f0f6fc; }
+}
+"""
+
+
+def drawn(results: Results) -> str:
+    """The SVG: a panel per workload, a row per contestant, a bar per mode with its range and its multiple of Sidekiq."""
+    parts: list[str] = []
+    top = MARGIN
+    for name in dict.fromkeys(result.workload for result in results.results):
+        panel = list(_panel(results, BY_NAME[name], top))
+        parts.extend(part for part, _ in panel)
+        top = panel[-1][1] + PANEL_GAP
+    legend = _text(
+        MARGIN, top, "solid: pinned, Redis and worker on a core each; pale: on all cores; line: least to greatest",
+        "faint small",
+    )  # fmt: skip
+    height = top + MARGIN
+    return "\n".join(
+        [
+            _opening(height),
+            f"<style>{STYLE}</style>",
+            f'<rect class="ground" width="{WIDTH}" height="{height}"/>',
+            *parts,
+            legend,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _opening(height: int) -> str:
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="Benchmark results">'
+
+
+def _panel(results: Results, workload: Workload, top: int) -> Iterator[tuple[str, int]]:
+    """Pieces of a panel, each with where it ends."""
+    better = "" if workload.more_is_better else ", less is better"
+    yield _text(MARGIN, top + 15, f"{workload.title} ({workload.unit}{better})", "text title"), top + TITLE_HEIGHT
+    rows = _rows(results, workload)
+    greatest = max(each.figures[workload.figure].high for row in rows for each in row) or 1.0
+    at = top + TITLE_HEIGHT - 12
+    for row in rows:
+        yield _text(BAR_LEFT - 10, at + TEXT_DROP, row[0].contestant, "text", anchor="end"), at
+        for result in row:
+            yield _bar(results, workload, result, at, greatest), at + BAR_HEIGHT
+            at += BAR_HEIGHT + 2
+        at += ROW_GAP
+    yield f'<path class="axis" d="M{BAR_LEFT} {top + TITLE_HEIGHT - 16}V{at - ROW_GAP + 2}"/>', at
+
+
+def _rows(results: Results, workload: Workload) -> list[Sequence[Result]]:
+    """The contestants in the order of their rank pinned (or unpinned, where only that was measured)."""
+    modes = {mode: by_rank(results, workload, mode) for mode in (PINNED, UNPINNED)}
+    order = dict.fromkeys(each.contestant for mode in modes.values() for each in mode)
+    return [[each for mode in modes.values() for each in mode if each.contestant == name] for name in order]
+
+
+def _bar(results: Results, workload: Workload, result: Result, top: int, greatest: float) -> str:
+    series = result.figures[workload.figure]
+    scale = BAR_WIDTH / greatest
+    width = max(1.0, series.median * scale)
+    middle = top + BAR_HEIGHT / 2
+    end = BAR_LEFT + max(width, series.high * scale)
+    kind = f"{_kind(result.contestant)} {result.mode}"
+    parts = [f'<rect class="{kind}" x="{BAR_LEFT}" y="{top}" width="{width:.1f}" height="{BAR_HEIGHT}" rx="2"/>']
+    if len(series.values) > 1:
+        line = f"M{BAR_LEFT + series.low * scale:.1f} {middle}H{BAR_LEFT + series.high * scale:.1f}"
+        parts.append(f'<path class="range" d="{line}"/>')
+    ratio = times_reference(results, result, workload.figure)
+    times = f"  {shown(ratio)}x sidekiq" if ratio is not None and result.contestant != REFERENCE else ""
+    label = f"{shown(series.median)}{times}"
+    title = f"<title>{escape(f'{result.contestant}, {result.mode}: {spread(series)} {workload.unit}')}</title>"
+    parts.append(_text(round(end) + 8, top + TEXT_DROP, label, "text small"))
+    return f"<g>{title}{''.join(parts)}</g>"
+
+
+def _kind(contestant: str) -> str:
+    if contestant.startswith("framework"):
+        return "ours"
+    return {REFERENCE: "reference", "bare": "floor"}.get(contestant, "peer")
+
+
+def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> str:
+    return f'<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>'
