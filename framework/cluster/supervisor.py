@@ -19,7 +19,10 @@ from framework.fetch.identity import NONCE_VARIABLE, draw_nonce, identity_of
 _FIRST_BACKOFF_S = 0.0
 _LONGEST_BACKOFF_S = 30.0
 _STEADY_S = 30.0
-"""A child that lived this long starts anew without back-off."""
+"""A child that lived this long before it ended by itself starts anew without back-off."""
+
+_WORKED_S = 1.0
+"""So does one that lived this long before it was killed: a job that kills is quarantined soon, and the others must go on."""
 
 _STOP_POLL_S = 0.02
 
@@ -116,7 +119,7 @@ class Child:
             return None
         status = self.process.returncode
         self.process = None
-        self.plan_restart(failed=time.monotonic() - self.started_at < _STEADY_S)
+        self.plan_restart(failed=time.monotonic() - self.started_at < (_WORKED_S if status < 0 else _STEADY_S))
         return status
 
     def plan_restart(self, *, failed: bool) -> None:

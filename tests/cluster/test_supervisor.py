@@ -105,6 +105,22 @@ def test_a_child_that_keeps_failing_is_started_again_with_growing_pauses(house):
     assert one.kinds() == ["started", "died", "started", "died"]
 
 
+def test_a_child_that_is_killed_again_and_again_is_replaced_at_once_if_it_has_worked(house, monkeypatch):
+    monkeypatch.setattr("framework.cluster.supervisor._WORKED_S", 0.0)
+    one = house(WAITS)
+    for deaths in range(1, 5):
+        one.up(times=deaths)
+        os.kill(one.children[0].pid, signal.SIGKILL)
+        until(lambda: (one.supervisor.poll(), one.kinds().count("died"))[1] == deaths, "a death")  # noqa: B023
+        assert one.children[0].restarts == deaths  # in the same look
+
+
+def test_a_child_that_is_killed_before_it_works_is_not(house):
+    one = house("import os; os.abort()")
+    until(lambda: (one.supervisor.poll(), one.kinds().count("died"))[1] == 2, "the second death")
+    assert one.children[0].start_after > one.children[0].started_at + 0.5
+
+
 def test_stop_ends_all_and_starts_none_again(house):
     one = house(WAITS, 2)
     one.up(0).up(1)
