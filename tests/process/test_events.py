@@ -1,0 +1,78 @@
+"""What parts tell becomes one line, not one per try."""
+
+import json
+import os
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError
+
+from framework.process.events import ProcessEvents
+from framework.telemetry import logs
+
+
+@pytest.fixture
+def lines():
+    """Every line so far, parsed; the log is closed by the first look."""
+    reader, writer = os.pipe()
+    logs.open_server_log("info", {}, writer)
+
+    def read():
+        logs.close_server_log()
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            return [json.loads(line) for line in pipe]
+
+    yield read
+    logs.close_server_log()
+
+
+@pytest.fixture
+def events():
+    return ProcessEvents("main")
+
+
+def test_an_outage_is_one_line_for_all_parts_and_one_when_it_ends(lines, events):
+    for part in ("lease", "record", "reaper", "lease", "fetcher"):
+        events.redis_failed(part, RedisConnectionError("gone"))
+    for part in ("lease", "record", "reaper", "fetcher"):
+        events.redis_answered(part)
+    failed, back = lines()
+    assert (failed["event_name"], failed["component"], failed["count"]) == ("redis.failed", "lease", 1)
+    assert (failed["severity"], failed["exception.message"]) == ("ERROR", "gone")
+    assert (back["event_name"], back["failures"], back["severity"]) == ("redis.back", 5, "INFO")
+    assert back["away_s"] >= 0
+
+
+def test_what_is_refused_to_one_part_is_told_apart(lines, events):
+    events.redis_failed("record", OutOfMemoryError("OOM"))
+    events.redis_failed("poller", OutOfMemoryError("OOM"))
+    events.redis_failed("lease", ReadOnlyError("READONLY"))
+    events.redis_answered("lease")
+    events.redis_answered("record")
+    told = [(line["event_name"], line["component"]) for line in lines()]
+    assert told == [
+        ("redis.failed", "record"),
+        ("redis.failed", "poller"),
+        ("redis.failed", "lease"),
+        ("redis.back", "lease"),
+        ("redis.back", "record"),
+    ]
+
+
+def test_what_goes_on_is_told_again_with_its_count(lines, events, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("framework.process.events.time.monotonic", lambda: now[0])
+    for _ in range(100):
+        events.redis_failed("lease", RedisConnectionError("gone"))
+        now[0] += 0.5
+    events.redis_answered("lease")
+    counts = [line["count"] for line in lines() if line["event_name"] == "redis.failed"]
+    assert counts == [1, 60]
+
+
+def test_flapping_does_not_flood_the_log(lines, events):
+    for _ in range(50):
+        events.redis_failed("lease", RedisConnectionError("gone"))
+        events.redis_answered("lease")
+    assert [line["event_name"] for line in lines()] == ["redis.failed", "redis.back"]
