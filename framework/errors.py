@@ -92,17 +92,21 @@ class ShardUnavailableError(PushError):
     """A shard's Redis does not answer or refuses the command.
 
     ``maybe_written`` is true when the command had been sent: the job may be in, and pushing it again may run it twice.
+    ``advice`` is what to do about a refusal; without it, how to get a Redis that runs.
     """
 
-    def __init__(self, shard: str, reason: str, *, maybe_written: bool = False) -> None:
+    def __init__(self, shard: str, reason: str, *, maybe_written: bool = False, advice: str | None = None) -> None:
         self.shard = shard
         self.reason = reason
         self.maybe_written = maybe_written
         doubt = " The command had been sent, so it may have been applied." if maybe_written else ""
-        super().__init__(
-            f"shard '{shard}' is unavailable: {reason}.{doubt} Start the development store with `scripts/store start`, or set "
-            f"REDIS_URL (shard main) or config/redis.yml to a Redis that runs."
+        way_out = (
+            f"What that means: {advice}."
+            if advice
+            else "Start the development store with `scripts/store start`, or set REDIS_URL (shard main) or config/redis.yml to a "
+            "Redis that runs."
         )
+        super().__init__(f"shard '{shard}' is unavailable: {reason}.{doubt} {way_out}")
 
 
 class BulkPushError(PushError):

@@ -60,7 +60,7 @@ class Client:
             return None
         queue, data = entry
         if request.at is None:
-            shard.enqueue({queue: (data,)})
+            shard.enqueue_one(queue, data)
         else:
             shard.schedule(((request.at, data),))
         return str(payload["jid"])

@@ -1,30 +1,45 @@
 """One shard: a named Redis and the two ways of writing jobs to it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, cast
 
+import hiredis
 import redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, ReadOnlyError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.errors import FrameworkError, ShardUnavailableError
-from framework.store.connect import Endpoint, open_client
+from framework.shard.channels import Channels
+from framework.shard.refusals import advice_for
+from framework.store.channel import Channel
+from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
 from framework.wire import keys
 
 _SCHEDULE_SLICE = 500  # members a ZADD; two arguments each
+_PASSING = (RedisConnectionError, BusyLoadingError, ReadOnlyError)
+"""What a new connection, its address looked up anew, may not meet again."""
+
+_pack = cast("Callable[[tuple[Any, ...]], bytes]", hiredis.pack_command)
 
 
 class Shard:
     """A named Redis. Opening it opens no socket; the first command does."""
 
-    def __init__(self, name: str, endpoint: Endpoint, *, role: str) -> None:
+    def __init__(self, name: str, endpoint: Endpoint, *, role: str, read_timeout_s: float = COMMAND_TIMEOUT_S) -> None:
         self.name = name
         self.endpoint = endpoint
         self.role = role
         self.client: redis.Redis = open_client(endpoint, name=f"framework:{role}")
+        self._channels = Channels(self.client, read_timeout_s=read_timeout_s)
 
     def open_client(self, role: str, *, read_timeout_s: float) -> "redis.Redis":
         """Return another client of this shard, with connections of its own (a lease must not queue behind a bulk push)."""
         return open_client(self.endpoint, name=f"framework:{self.role}:{role}", read_timeout_s=read_timeout_s)
+
+    def enqueue_one(self, queue: str, payload: bytes) -> None:
+        """Append one payload to its queue; otherwise as ``enqueue``."""
+        self._write(b"%b$%d\r\n%b\r\n" % (_head(queue), len(payload), payload), 2, names=1)
 
     def enqueue(self, payloads: Mapping[str, Sequence[bytes]]) -> None:
         """Append payloads, oldest first, to their queues, in one round trip.
@@ -36,7 +51,7 @@ class Shard:
         """
         commands: list[tuple[Any, ...]] = [("SADD", keys.QUEUES, *payloads)]
         commands += [("LPUSH", keys.queue(name), *jobs) for name, jobs in payloads.items()]
-        self._send(commands)
+        self._write(b"".join(map(_pack, commands)), len(commands), names=1)
 
     def schedule(self, entries: Sequence[tuple[float, bytes]]) -> None:
         """Put payloads into the ``schedule`` set, each due at its epoch second.
@@ -50,51 +65,58 @@ class Shard:
                 part for at, payload in entries[start : start + _SCHEDULE_SLICE] for part in (f"{at:.6f}", payload)
             ]
             commands.append(("ZADD", keys.SCHEDULE, *pairs))
-        self._send(commands)
+        self._write(b"".join(map(_pack, commands)), len(commands), names=0)
 
     def close(self) -> None:
-        """Close the pooled connections; the shard may be used again."""
+        """Close the connections that nobody uses; the shard may be used again."""
+        self._channels.close()
         self.client.close()
 
-    def _send(self, commands: list[tuple[Any, ...]]) -> None:
-        """Write ``commands`` in one packet on one connection and read every reply; never retry.
+    def _write(self, packet: bytes, commands: int, *, names: int) -> None:
+        """Send packed commands and read their replies; again, once, where surely no job was written the first time.
 
-        Packed by hand because redis-py's pipeline object costs a fifth of a push (measured: 0.9x of a bare LPUSH against
-        1.17x). A connection that failed midway is closed, never pooled: a late reply would answer somebody else.
+        The first ``names`` commands write no job.
         """
-        pool = self.client.connection_pool
-        try:
-            connection: Any = pool.get_connection()
-        except (RedisError, OSError) as error:
-            raise self._unavailable(error) from error
-        sent = False
-        refusal: ResponseError | None = None
-        try:
-            packet = connection.pack_commands(commands)
-            sent = True
-            connection.send_packed_command(packet, check_health=False)
-            for _ in commands:
-                try:
-                    connection.read_response()
-                except ResponseError as error:
-                    refusal = refusal or error
-            if refusal is not None:
-                # READONLY and its like mean that the server behind this address changed: look the address up anew.
-                connection.disconnect()  # while it is ours: once released, another thread may be using it
-        except (RedisError, OSError) as error:
-            connection.disconnect()
-            raise self._unavailable(error, maybe_written=sent) from error
-        except BaseException:
-            connection.disconnect()
-            raise
-        finally:
-            pool.release(connection)
-        if refusal is not None:
-            raise self._unavailable(refusal) from refusal
+        failure = self._attempt(self._channels.take(), packet, commands, names)
+        if failure is not None and not failure.maybe_written and _may_pass(failure.__cause__):
+            self._channels.close()  # its siblings lead to the same server
+            failure = self._attempt(self._channels.fresh(), packet, commands, names)
+        if failure is not None:
+            raise failure
 
-    def _unavailable(self, error: BaseException, *, maybe_written: bool = False) -> ShardUnavailableError:
-        reason = f"{self.endpoint.shown}: {str(error) or type(error).__name__}".rstrip(".")
-        return ShardUnavailableError(self.name, reason, maybe_written=maybe_written)
+    def _attempt(self, channel: Channel, packet: bytes, commands: int, names: int) -> ShardUnavailableError | None:
+        try:
+            channel.send_packet(packet)
+            replies = channel.replies(commands)
+        except RedisError as error:
+            return self._failure(error, maybe_written=channel.sent)
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                channel.close()  # the next push looks the address up anew: there may be another server behind it
+                accepted = any(not isinstance(answer, RedisError) for answer in replies[names:])
+                return self._failure(reply, maybe_written=accepted)
+        self._channels.give(channel)
+        return None
+
+    def _failure(self, error: RedisError, *, maybe_written: bool) -> ShardUnavailableError:
+        # redis-py takes the server's word for it (OOM, READONLY) out of the text.
+        words = f"{error.status_code or ''} {str(error) or type(error).__name__}".strip()
+        reason = f"{self.endpoint.shown}: {words}".rstrip(".")
+        failure = ShardUnavailableError(self.name, reason, maybe_written=maybe_written, advice=advice_for(error))
+        failure.__cause__ = error
+        return failure
+
+
+@lru_cache(maxsize=1_000)
+def _head(queue: str) -> bytes:
+    """The packed commands that append one job to a queue, as far as they are always the same."""
+    name, key = queue.encode(), keys.queue(queue).encode()
+    listed = _pack(("SADD", keys.QUEUES, name))
+    return b"%b*3\r\n$5\r\nLPUSH\r\n$%d\r\n%b\r\n" % (listed, len(key), key)
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    return isinstance(error, _PASSING) and not isinstance(error, AuthenticationError)
 
 
 class Shards(Mapping[str, Shard]):

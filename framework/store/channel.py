@@ -29,6 +29,7 @@ from framework.store.script import Script
 
 _pack = cast("Callable[[tuple[Any, ...]], bytes]", hiredis.pack_command)
 _READ_BYTES = 1 << 16
+_NOT_YET: Any = object()  # hiredis's own sign, False, is a value in RESP3
 _STALE = (ReadOnlyError, BusyLoadingError, MasterDownError, ClusterDownError)
 _STALE_WORDS = ("UNBLOCKED", "NOREPLICAS")
 """Refusals that tell of another server behind the address than before: it is looked up anew."""
@@ -42,7 +43,10 @@ class Channel:
         self._read_timeout_s = read_timeout_s
         self._connection: Any = None
         self._socket: socket.socket | None = None
+        self._secure = False
         self._reader: Any = None
+        self.sent = False
+        """Whether anything of what was last to be sent may have left; false means that it may be sent again."""
 
     @property
     def open(self) -> bool:
@@ -55,9 +59,18 @@ class Channel:
 
     def send(self, *commands: tuple[Any, ...]) -> None:
         """Send commands in one packet. Each needs its ``read`` before the channel is anybody else's."""
-        connected = self._connected()
+        self.send_packet(b"".join(map(_pack, commands)))
+
+    def send_packet(self, packet: bytes) -> None:
+        """Send commands that are packed already."""
+        self.sent = False
+        connected = self._socket or self._connected()
         try:
-            connected.sendall(b"".join(map(_pack, commands)))
+            self.sent = self._secure  # what a TLS layer that failed has let through, nobody knows
+            count = connected.send(packet)
+            self.sent = True
+            if count < len(packet):
+                connected.sendall(memoryview(packet)[count:])
         except OSError as error:
             raise self._failed(error) from error
         except BaseException:
@@ -66,12 +79,33 @@ class Channel:
 
     def read(self) -> Any:
         """Return the next reply; an error reply is raised, as the redis error that it is."""
-        reply = self._next()
+        (reply,) = self.replies(1)
         if isinstance(reply, RedisError):
-            if isinstance(reply, _STALE) or str(reply).startswith(_STALE_WORDS):
-                self.close()
             raise reply
         return reply
+
+    def replies(self, count: int) -> list[Any]:
+        """Return the next ``count`` replies, error replies among them as the redis errors that they are."""
+        connected, reader = self._socket, self._reader
+        if connected is None:
+            raise RedisConnectionError("the connection was closed; what was asked on it stays without an answer")
+        found: list[Any] = []
+        try:
+            while len(found) < count:
+                reply = reader.gets()
+                if reply is _NOT_YET:
+                    reader.feed(_received(connected))
+                else:
+                    found.append(reply)
+        except OSError as error:
+            raise self._failed(error) from error
+        except BaseException:
+            self.close()
+            raise
+        for reply in found:
+            if isinstance(reply, RedisError) and _is_stale(reply):
+                self.close()
+        return found
 
     def call(self, *command: Any) -> Any:
         """One round trip."""
@@ -113,32 +147,29 @@ class Channel:
             opened = cast("socket.socket", connection._sock)
             _set_deadlines(opened, self._read_timeout_s)
             self._connection, self._socket = connection, opened
+            self._secure = isinstance(opened, ssl.SSLSocket)
             # redis-py knows which text is which error.
-            self._reader = hiredis.Reader(protocolError=RedisConnectionError, replyError=connection._parser.parse_error)
+            self._reader = hiredis.Reader(
+                protocolError=RedisConnectionError, replyError=connection._parser.parse_error, notEnoughData=_NOT_YET
+            )
         return self._socket
-
-    def _next(self) -> Any:
-        connected, reader = self._connected(), self._reader
-        try:
-            reply = reader.gets()
-            while reply is False:
-                data = connected.recv(_READ_BYTES)
-                if not data:
-                    raise RedisConnectionError("the server closed the connection")
-                reader.feed(data)
-                reply = reader.gets()
-        except OSError as error:
-            raise self._failed(error) from error
-        except BaseException:
-            self.close()
-            raise
-        return reply
 
     def _failed(self, error: OSError) -> RedisError:
         self.close()
         if isinstance(error, BlockingIOError | TimeoutError):
             return RedisTimeoutError(f"no answer within {self._read_timeout_s:g} s")
         return RedisConnectionError(str(error) or type(error).__name__)
+
+
+def _received(connected: socket.socket) -> bytes:
+    data = connected.recv(_READ_BYTES)
+    if not data:
+        raise RedisConnectionError("the server closed the connection")
+    return data
+
+
+def _is_stale(error: RedisError) -> bool:
+    return isinstance(error, _STALE) or str(error).startswith(_STALE_WORDS)
 
 
 def _set_deadlines(opened: socket.socket, seconds: float) -> None:

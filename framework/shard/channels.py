@@ -1,0 +1,71 @@
+"""The open channels of one shard that nobody uses at the moment: taken and given back by any thread, without a lock."""
+
+import os
+from collections import deque
+from time import monotonic
+from weakref import WeakSet
+
+import redis
+
+from framework.store.channel import Channel
+
+KEPT = 16
+"""Channels kept open; threads beyond that connect for their push alone."""
+
+IDLE_S = 0.1
+"""A channel that idle for longer is looked at before it is used: its server may have gone or been restarted meanwhile."""
+
+
+class Channels:
+    """A free list. A channel is one thread's between ``take`` and ``give``; one that failed is not given back."""
+
+    def __init__(self, client: "redis.Redis", *, read_timeout_s: float) -> None:
+        self._client = client
+        self._read_timeout_s = read_timeout_s
+        self._free: deque[tuple[Channel, float]] = deque()
+        _all.add(self)
+
+    def take(self) -> Channel:
+        """Return the channel used last, or a new one."""
+        try:
+            channel, since = self._free.pop()
+        except IndexError:
+            return self.fresh()
+        if monotonic() - since > IDLE_S and not channel.healthy():
+            channel.close()
+        return channel
+
+    def fresh(self) -> Channel:
+        """Return a new channel, which connects when it first sends."""
+        return Channel(self._client, read_timeout_s=self._read_timeout_s)
+
+    def give(self, channel: Channel) -> None:
+        """Keep a channel all of whose replies were read."""
+        if len(self._free) < KEPT:
+            self._free.append((channel, monotonic()))
+        else:
+            channel.close()
+
+    def close(self) -> None:
+        """Close what is kept; channels in use are their users' to give back."""
+        while self._free:
+            try:
+                channel, _ = self._free.pop()
+            except IndexError:  # another thread took the last one
+                return
+            channel.close()
+
+    def forget(self) -> None:
+        """Drop what is kept without a word to the server: after a fork it belongs to the parent."""
+        self._free = deque()
+
+
+_all: WeakSet[Channels] = WeakSet()
+
+
+def _forget_all() -> None:
+    for channels in list(_all):
+        channels.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,251 @@
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from framework.errors import ShardUnavailableError
+from framework.shard import channels
+from framework.shard.shard import Shard
+from framework.store.connect import Endpoint
+from framework.wire import keys
+from tests.harness import full_memory, opened, until
+from tests.store.scripted import CLOSE, scripted
+
+TAKEN = b":1\r\n"
+READONLY = b"-READONLY You can't write against a read only replica.\r\n"
+
+
+@pytest.fixture
+def shard(redis, redis_url):
+    found = opened(redis_url)
+    yield found
+    found.close()
+
+
+def connections(redis):
+    return sum(client["name"] == "framework:tests" for client in redis.client_list())
+
+
+def answering(*answers):
+    """A server with one answer per packet."""
+    left = iter(answers)
+    return scripted(lambda packet: next(left))
+
+
+def refused(write):
+    with pytest.raises(ShardUnavailableError) as caught:
+        write()
+    return caught.value
+
+
+def test_names_and_jobs_are_written(shard, redis):
+    shard.enqueue_one("a", b"1")
+    shard.enqueue({"a": [b"2", b"3"], "ü b": [b"4"]})
+    shard.enqueue_one("ü b", b"")
+    shard.schedule([(5.5, b"5"), (2_000_000_000.123456, b"6")])
+    assert redis.lrange("queue:a", 0, -1) == [b"3", b"2", b"1"]
+    assert redis.lrange("queue:ü b", 0, -1) == [b"", b"4"]
+    assert redis.smembers(keys.QUEUES) == {b"a", "ü b".encode()}
+    assert redis.zrange(keys.SCHEDULE, 0, -1, withscores=True) == [(b"5", 5.5), (b"6", 2_000_000_000.123456)]
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"-OOM command not allowed when used memory > 'maxmemory'.\r\n", ("OOM", "maxmemory", "full")),
+        (READONLY, ("READONLY", "replica", "Sentinels")),
+        (b"-LOADING Redis is loading the dataset in memory\r\n", ("LOADING", "in a moment")),
+        (b"-MISCONF Redis is configured to save RDB snapshots, but it is\r\n", ("MISCONF", "disk")),
+        (b"-NOREPLICAS Not enough good replicas to write.\r\n", ("NOREPLICAS", "min-replicas-to-write")),
+        (b"-NOAUTH Authentication required.\r\n", ("NOAUTH", "username and password")),
+        (b"-NOPERM User default has no permissions\r\n", ("NOPERM", "ACL")),
+        (b"-WRONGTYPE Operation against a key\r\n", ("WRONGTYPE", "no list")),
+        (b"-ERR something nobody has heard of\r\n", ("nobody has heard of", "scripts/store start")),
+    ],
+)
+def test_a_refusal_says_what_to_do_and_wrote_nothing(line, words):
+    with scripted(TAKEN + line) as server:
+        shard = opened(server.url)
+        error = refused(lambda: shard.enqueue_one("default", b"job"))
+        assert not error.maybe_written
+        for word in (*words, "'main'", "127.0.0.1"):
+            assert word in str(error)
+        shard.close()
+
+
+@pytest.mark.parametrize("line", [READONLY, b"-LOADING Redis is loading the dataset in memory\r\n"])
+def test_what_another_server_may_take_is_sent_there_once_more(line):
+    with answering(TAKEN + line, TAKEN + TAKEN) as server:
+        shard = opened(server.url)
+        shard.enqueue_one("default", b"job")
+        assert (server.connections, len(server.packets)) == (2, 2)
+        shard.close()
+    with answering(TAKEN + line, TAKEN + line) as server:
+        shard = opened(server.url)
+        assert not refused(lambda: shard.enqueue_one("default", b"job")).maybe_written
+        assert len(server.packets) == 2
+        shard.close()
+
+
+def test_a_full_server_is_not_asked_twice():
+    with answering(b"-OOM command not allowed\r\n" * 2) as server:
+        shard = opened(server.url)
+        refused(lambda: shard.enqueue_one("default", b"job"))
+        assert len(server.packets) == 1
+        shard.close()
+
+
+@pytest.mark.parametrize(
+    ("replies", "maybe"),
+    [
+        (TAKEN + READONLY + READONLY, False),
+        (TAKEN + TAKEN + READONLY, True),
+        (TAKEN + READONLY + TAKEN, True),
+        (b"-WRONGTYPE queues is a list\r\n" + TAKEN + TAKEN, True),
+    ],
+)
+def test_what_was_partly_taken_is_a_doubt_and_not_sent_again(replies, maybe):
+    with answering(*[replies] * (1 if maybe else 2)) as server:
+        shard = opened(server.url)
+        assert refused(lambda: shard.enqueue({"a": [b"1"], "b": [b"2"]})).maybe_written == maybe
+        shard.close()
+
+
+def test_a_schedule_that_was_partly_taken_is_a_doubt():
+    with scripted(TAKEN + READONLY) as server:
+        shard = opened(server.url)
+        assert refused(lambda: shard.schedule([(5.0, b"%d" % number) for number in range(600)])).maybe_written
+        shard.close()
+
+
+def test_a_key_of_another_type(shard, redis):
+    redis.set("queue:default", "text")
+    error = refused(lambda: shard.enqueue_one("default", b"job"))
+    assert not error.maybe_written
+    assert "WRONGTYPE" in str(error)
+    redis.flushall()
+    redis.set(keys.QUEUES, "text")
+    assert refused(lambda: shard.enqueue_one("default", b"job")).maybe_written
+    assert redis.lrange("queue:default", 0, -1) == [b"job"]  # it is in: saying otherwise would run it twice
+
+
+def test_a_server_that_wants_a_password(make_server):
+    own = make_server()
+    shard = opened(own.url)
+    shard.client.config_set("requirepass", "secret")
+    error = refused(lambda: shard.enqueue_one("default", b"job"))
+    assert not error.maybe_written
+    assert "secret" not in str(error)
+    shard.close()
+
+
+# --- lost connections -----------------------------------------------------------------------------------------------
+
+
+def test_a_lost_reply_is_a_doubt_and_never_sent_again():
+    with answering(CLOSE, TAKEN + TAKEN) as server:
+        shard = opened(server.url)
+        error = refused(lambda: shard.enqueue_one("default", b"job"))
+        assert error.maybe_written
+        assert "may have been applied" in str(error)
+        assert len(server.packets) == 1
+        shard.enqueue_one("default", b"other")
+        shard.close()
+
+
+def test_a_reply_that_does_not_come_is_a_doubt(redis, redis_url):
+    shard = Shard("main", Endpoint(redis_url), role="tests", read_timeout_s=0.05)
+    shard.enqueue_one("default", b"1")
+    redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+    try:
+        error = refused(lambda: shard.enqueue_one("default", b"2"))
+    finally:
+        redis.execute_command("CLIENT", "UNPAUSE")
+    assert error.maybe_written
+    assert "no answer within" in str(error)
+    shard.enqueue_one("default", b"3")  # on another connection: a late reply would answer somebody else
+    shard.close()
+
+
+def test_a_server_that_restarted_meanwhile_costs_the_next_push_nothing(make_server):
+    own = make_server()
+    shard = opened(own.url)
+    for number in range(4):
+        shard.enqueue_one("default", b"%d" % number)
+        own.kill()
+        own.start()
+    shard.enqueue_one("default", b"after")
+    assert shard.client.llen("queue:default") == 5
+    shard.close()
+
+
+def test_an_idle_connection_that_the_server_closed_is_not_used(monkeypatch):
+    monkeypatch.setattr(channels, "IDLE_S", 0)
+    with scripted(TAKEN + TAKEN) as server:
+        shard = opened(server.url)
+        shard.enqueue_one("default", b"1")
+        (kept, _) = shard._channels._free[0]
+        server.hang_up()
+        until(lambda: not kept.healthy(), "the end of the connection has come in")
+        shard.enqueue_one("default", b"2")
+        assert server.connections == 2
+        shard.close()
+
+
+def test_nobody_there_is_no_doubt(short_path):
+    shard = opened(f"unix://{short_path}/gone.sock")
+    assert not refused(lambda: shard.enqueue_one("default", b"job")).maybe_written
+    assert not refused(lambda: shard.schedule([(5.0, b"job")])).maybe_written
+    shard.close()
+
+
+# --- connections ----------------------------------------------------------------------------------------------------
+
+
+def test_threads_have_connections_of_their_own_and_few_are_kept(shard, redis):
+    together = threading.Barrier(30)
+
+    def push(number):
+        together.wait()
+        for _ in range(20):
+            shard.enqueue_one("default", b"%d" % number)
+
+    with ThreadPoolExecutor(30) as pool:
+        list(pool.map(push, range(30)))
+    found = redis.lrange("queue:default", 0, -1)
+    assert sorted(found) == sorted(b"%d" % number for number in range(30) for _ in range(20))
+    until(lambda: connections(redis) <= channels.KEPT, "what is too many is closed")
+    shard.close()
+    until(lambda: connections(redis) == 0, "all are closed")
+    shard.enqueue_one("default", b"again")
+
+
+def test_one_thread_needs_one_connection(shard, redis):
+    for number in range(10):
+        shard.enqueue_one("default", b"%d" % number)
+    with full_memory(redis):
+        refused(lambda: shard.enqueue_one("default", b"refused"))
+    shard.enqueue_one("default", b"taken")
+    until(lambda: connections(redis) == 1, "the refused one is closed")
+
+
+def test_a_fork_shares_no_connection(shard, redis):
+    shard.enqueue_one("default", b"parent 1")
+    child = os.fork()
+    if not child:
+        try:
+            for number in range(50):
+                shard.enqueue_one("default", b"child %d" % number)
+            shard.close()
+        finally:
+            os._exit(0)
+    for number in range(50):
+        shard.enqueue_one("default", b"parent %d" % number)
+    assert os.waitpid(child, 0)[1] == 0
+    shard.enqueue_one("default", b"after")
+    assert redis.llen("queue:default") == 102
+    assert connections(redis) == 1  # the parent's own, which the child's end has not closed

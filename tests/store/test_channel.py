@@ -1,0 +1,251 @@
+import os
+import threading
+
+import pytest
+from redis.exceptions import (
+    BusyLoadingError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from framework.store.channel import Channel
+from framework.store.connect import Endpoint, open_client
+from framework.store.embedded import EmbeddedServer
+from framework.store.script import PROMOTE
+from tests.harness import full_memory
+from tests.store.scripted import CLOSE, scripted
+
+
+def channel_to(url, read_timeout_s=5.0):
+    return Channel(open_client(Endpoint(url), name="tests"), read_timeout_s=read_timeout_s)
+
+
+@pytest.fixture
+def channel(redis, redis_url):
+    opened = channel_to(redis_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def tcp_server(short_path):
+    """Too long a path for a Unix socket, so it listens on loopback."""
+    with EmbeddedServer(short_path / ("x" * 100)) as server:
+        assert server.url.startswith("redis://")
+        yield server
+
+
+def test_nothing_is_opened_before_the_first_use(channel, redis):
+    assert not channel.open
+    assert not channel.healthy()
+    assert channel.call("PING") == b"PONG"
+    assert channel.open
+    assert channel.fileno() >= 0
+
+
+def test_replies_come_in_the_order_of_the_commands(channel, redis):
+    channel.send(("RPUSH", "list", b"a", "b", 3), ("LLEN", "list"), ("LRANGE", "list", 0, -1))
+    assert [channel.read(), channel.read(), channel.read()] == [3, 3, [b"a", b"b", b"3"]]
+    channel.send(("GET", "none"), ("PING",))
+    assert channel.replies(2) == [None, b"PONG"]
+
+
+def test_over_tcp(tcp_server):
+    channel = channel_to(tcp_server.url)
+    assert channel.call("SET", "key", b"\x00\r\n\xff") == b"OK"
+    assert channel.call("GET", "key") == b"\x00\r\n\xff"
+    assert channel.healthy()
+    channel.close()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_either_protocol(redis, redis_url, protocol):
+    client = open_client(Endpoint(redis_url, options=(("protocol", protocol),)), name="tests")
+    channel = Channel(client, read_timeout_s=5)
+    assert channel.call("HSET", "hash", "a", 1) == 1
+    found = channel.call("HGETALL", "hash")
+    assert found == ({b"a": b"1"} if protocol == 3 else [b"a", b"1"])
+    # False is a value of RESP3, and no sign that a reply is still on its way.
+    truth = channel.call("EVAL", f"redis.setresp({protocol}); return {{['map'] = {{a = false}}}}", 0)
+    assert channel.call("PING") == b"PONG", truth
+    channel.close()
+
+
+def test_a_false_of_resp3_is_a_reply():
+    with scripted(b"#f\r\n") as server:
+        channel = channel_to(server.url, read_timeout_s=2)
+        assert channel.call("PING") is False
+        channel.close()
+
+
+def test_large_packets_and_large_replies(channel, redis):
+    large = os.urandom(1 << 20) * 20
+    assert channel.call("SET", "large", large) == b"OK"
+    assert channel.call("GET", "large") == large
+    channel.send(*(("ECHO", str(number)) for number in range(5_000)))
+    assert channel.replies(5_000) == [str(number).encode() for number in range(5_000)]
+
+
+def test_a_packet_larger_than_the_socket_takes_at_once_arrives_whole(tcp_server):
+    channel = channel_to(tcp_server.url)
+    channel.fileno()
+    large = b"x" * 50_000_000
+    assert channel.call("STRLEN", "large") == 0
+    assert channel.call("APPEND", "large", large) == len(large)
+    channel.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "closed"),
+    [
+        (b"-OOM command not allowed when used memory > 'maxmemory'.\r\n", OutOfMemoryError, False),
+        (b"-READONLY You can't write against a read only replica.\r\n", ReadOnlyError, True),
+        (b"-LOADING Redis is loading the dataset in memory\r\n", BusyLoadingError, True),
+        (b"-NOREPLICAS Not enough good replicas to write.\r\n", ResponseError, True),
+        (b"-UNBLOCKED force unblock from blocking operation, instance state changed\r\n", ResponseError, True),
+        (b"-NOSCRIPT No matching script.\r\n", NoScriptError, False),
+        (b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n", ResponseError, False),
+    ],
+)
+def test_an_error_reply_is_raised_as_what_it_is(line, kind, closed):
+    with scripted(line + b"+PONG\r\n") as server:
+        channel = channel_to(server.url, read_timeout_s=2)
+        channel.send(("LPUSH", "a", "b"), ("PING",))
+        with pytest.raises(kind) as caught:
+            channel.read()
+        assert type(caught.value) is kind
+        if closed:  # another server may be behind the address: it is looked up anew
+            assert not channel.open
+            with pytest.raises(RedisConnectionError, match="without an answer"):
+                channel.read()  # at once, and not on a new connection where nobody was asked
+        else:
+            assert channel.read() == b"PONG"
+        channel.close()
+
+
+def test_error_replies_among_others(channel, redis):
+    redis.set("text", "x")
+    with full_memory(redis):
+        channel.send(("PING",), ("LPUSH", "text", "y"), ("SET", "more", "x"), ("PING",))
+        first, second, third, fourth = channel.replies(4)
+    assert (first, fourth) == (b"PONG", b"PONG")
+    assert isinstance(second, ResponseError)
+    assert isinstance(third, OutOfMemoryError)
+    assert channel.open
+
+
+def test_every_read_has_a_deadline():
+    answers = iter([b"+PONG\r\n", b"", b"+PONG\r\n"])
+    with scripted(lambda packet: next(answers)) as server:
+        channel = channel_to(server.url, read_timeout_s=0.05)
+        assert channel.call("PING") == b"PONG"
+        with pytest.raises(RedisTimeoutError, match=r"no answer within 0\.05 s"):
+            channel.call("PING")
+        assert channel.sent
+        assert not channel.open  # a late reply would answer somebody else
+        assert channel.call("PING") == b"PONG"
+        assert server.connections == 2
+        channel.close()
+
+
+def test_a_server_that_reads_nothing_is_no_endless_wait():
+    reading = threading.Event()
+
+    def never(packet):
+        reading.wait(20)
+
+    with scripted(never) as server:
+        channel = channel_to(server.url, read_timeout_s=0.2)
+        with pytest.raises(RedisTimeoutError):
+            channel.call("SET", "key", b"x" * 50_000_000)
+        assert not channel.open
+        reading.set()
+
+
+def test_a_server_that_closes_is_an_error_and_then_found_again():
+    answers = iter([CLOSE, b"+PONG\r\n"])
+    with scripted(lambda packet: next(answers)) as server:
+        channel = channel_to(server.url)
+        with pytest.raises(RedisConnectionError, match="closed"):
+            channel.call("PING")
+        assert channel.sent
+        assert not channel.open
+        assert channel.call("PING") == b"PONG"
+        assert server.connections == 2
+        channel.close()
+
+
+def test_half_a_reply_is_no_reply():
+    with scripted(lambda packet: b"$10\r\nhalf") as server:
+        channel = channel_to(server.url, read_timeout_s=0.1)
+        with pytest.raises(RedisTimeoutError):
+            channel.call("GET", "key")
+        channel.close()
+
+
+def test_what_is_no_reply_at_all():
+    with scripted(b"HTTP/1.1 400 Bad Request\r\n") as server:
+        channel = channel_to(server.url)
+        with pytest.raises(RedisConnectionError, match="Protocol error"):
+            channel.call("PING")
+        assert not channel.open
+
+
+def test_nobody_there(short_path):
+    channel = channel_to(f"unix://{short_path}/gone.sock")
+    with pytest.raises(RedisConnectionError):
+        channel.call("PING")
+    assert not channel.sent
+
+
+def test_an_idle_channel_notices_the_end_of_its_server(make_server):
+    own = make_server()
+    channel = channel_to(own.url)
+    assert channel.call("PING") == b"PONG"
+    assert channel.healthy()
+    assert channel.call("PING") == b"PONG"  # looking has changed nothing
+    own.kill()
+    assert not channel.healthy()
+
+
+def test_a_packet_that_could_not_leave_was_not_sent(make_server):
+    own = make_server()
+    channel = channel_to(own.url)
+    channel.call("PING")
+    assert channel.sent
+    own.kill()
+    with pytest.raises(RedisConnectionError):
+        channel.call("SET", "key", "value")
+    assert not channel.sent  # a Unix socket whose other end is gone takes nothing
+    own.start()
+    assert channel.call("GET", "key") is None
+
+
+def test_a_byte_nobody_asked_for_is_no_health(redis, redis_url):
+    channel = channel_to(redis_url)
+    channel.send(("PING",))
+    # The reply is on its way: as long as it is not there, all looks well.
+    while channel.healthy():
+        pass
+    channel.close()
+
+
+def test_a_script_is_sent_whole_where_it_is_unknown(channel, redis):
+    redis.script_flush()
+    redis.zadd("schedule", {"one": 1})
+    keys = ["schedule", "queues", "queue:default"]
+    assert channel.run(PROMOTE, keys, [1, "one", "payload", "default"]) == 1
+    assert redis.lrange("queue:default", 0, -1) == [b"payload"]
+    assert channel.run(PROMOTE, keys, [1, "one", "payload", "default"]) == 0
+
+
+def test_a_closed_channel_may_be_used_again(channel, redis):
+    channel.close()
+    channel.call("PING")
+    channel.close()
+    channel.close()
+    assert channel.call("PING") == b"PONG"
