@@ -94,12 +94,20 @@ def _bar(results: Results, workload: Workload, result: Result, top: int, greates
     if len(series.values) > 1:
         line = f"M{BAR_LEFT + series.low * scale:.1f} {middle}H{BAR_LEFT + series.high * scale:.1f}"
         parts.append(f'<path class="range" d="{line}"/>')
-    ratio = times_reference(results, result, workload.figure)
-    times = f"  {shown(ratio)}x sidekiq" if ratio is not None and result.contestant != REFERENCE else ""
-    label = f"{shown(series.median)}{times}"
+    label = " · ".join([shown(series.median), *_more(results, workload, result)])
     title = f"<title>{escape(f'{result.contestant}, {result.mode}: {spread(series)} {workload.unit}')}</title>"
     parts.append(_text(round(end) + 8, top + TEXT_DROP, label, "text small"))
     return f"<g>{title}{''.join(parts)}</g>"
+
+
+def _more(results: Results, workload: Workload, result: Result) -> Iterator[str]:
+    """What stands behind the figure of a bar."""
+    ratio = times_reference(results, result, workload.figure)
+    if ratio is not None and result.contestant != REFERENCE:
+        yield f"{shown(ratio)}x {REFERENCE}"
+    for name in workload.beside:
+        if name in result.figures:
+            yield f"{name} {shown(result.figures[name].median)}"
 
 
 def _kind(contestant: str) -> str:

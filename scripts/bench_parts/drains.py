@@ -52,6 +52,8 @@ def drained(site: Site, running: Running, reading: Reading, jobs: int, *, lastin
     if reading.count < 2 or reading.last <= reading.first:
         raise RunFailed(f"{reading.count} of {jobs} jobs were done, so there is no rate")
     figures = {"rate": rate(reading, lasting=lasting), "jobs": float(reading.count), **per_job(running)}
+    if reading.count < jobs:
+        figures["left_at_time_limit"] = float(jobs - reading.count)
     extra = running.meters.read().count - jobs
     if extra > 0 and not site.contestant.queueless:
         raise RunFailed(f"{extra} of {jobs} jobs ran twice")

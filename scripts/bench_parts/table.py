@@ -35,7 +35,7 @@ def spread(series: Series) -> str:
 def others(result: Result, figure: str) -> str:
     """The figures beside the main one."""
     kept = ((name, series) for name, series in result.figures.items() if name not in {figure, *LEFT_OUT})
-    return "  ".join(f"{name} {shown(series.median)}" for name, series in kept)
+    return "; ".join(f"{name} {shown(series.median)}" for name, series in kept)
 
 
 def _workload(results: Results, workload: Workload) -> Iterator[str]:
