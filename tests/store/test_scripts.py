@@ -196,8 +196,11 @@ def test_reclaim_trims_the_set_both_ways(redis):
     stamp = now(redis)
     redis.zadd(SET, {"ancient": stamp - 500, "old": stamp - 50, "young": stamp - 5})
     redis.lpush(WORKING, ODD)
-    assert RECLAIM(redis, [LEASE, WORKING, SET, QUEUES], [ODD, ODD, stamp + 60, "", 3, 100]) == 1
-    assert redis.zrange(SET, 0, -1) == [b"young", ODD]
+    redis.lpush(WORKING, "next")
+    assert RECLAIM(redis, [LEASE, WORKING, SET, QUEUES], [ODD, ODD, stamp + 60, "", 10, 100]) == 1
+    assert redis.zrange(SET, 0, -1) == [b"old", b"young", ODD]
+    assert RECLAIM(redis, [LEASE, WORKING, SET, QUEUES], ["next", "next", stamp + 60, "", 3, 100]) == 1
+    assert redis.zrange(SET, 0, -1) == [ODD, b"next"]
 
 
 def test_reclaim_does_not_act_on_what_was_found_too_long_ago(redis):
