@@ -1,31 +1,61 @@
 """The two lines of every run: start, and done, fail or what else came of it, with GitLab's fields.
 
-What a class contributes is worked out once per class; arguments are filtered (numbers pass, others only when the class
+Every job pays for them, so a line is put together from pieces of JSON: what a class contributes is written once per class,
+what a payload contributes once per run, for both lines. Arguments are filtered (numbers pass, others only when the class
 lists them), because arguments carry people's data.
 """
 
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from pydantic_core import from_json
 
 from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX
-from framework.telemetry.logs import ServerLog, error_fields, iso_time
+from framework.telemetry.logs import ServerLog, error_fields, iso_time, json_text, object_text
 from framework.types import Payload
 from framework.wire.job import decode, timestamp, whole_number
 
 FILTERED = "[FILTERED]"
 _MAX_ARGUMENTS = 10_240  # characters of all arguments together (GitLab: 10 KiB)
-_TIMES = ("created_at", "scheduled_at", "enqueued_at", "failed_at", "retried_at")
+# So few and short arguments cannot reach that limit: nobody needs to count.
+_FEW_ARGUMENTS = 64
+_SHORT_TEXT = 128
+_SHORT_INTEGER = 10**18
+_MANY_SHAPES = 512
 _COPIED = ("version", "tags", "bid", "interrupted_count", "retry_count", "original_job_size_bytes", "job_deferred_by")
+_RARE_TIMES = ("scheduled_at", "failed_at", "retried_at")
 _TARGETS = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}
 """Urgency to target seconds of waiting and running (GitLab's SLO table)."""
 
-Started: TypeAlias = dict[str, Any]
-"""What the end line repeats of the start line."""
+Started: TypeAlias = tuple[str, str]
+"""What the end line repeats, as pieces of JSON: the inside of the string ``<class> JID-<jid>``, and the fields."""
+
+
+class _Known(NamedTuple):
+    """What all jobs of one class on one queue have in their lines, as pieces of JSON."""
+
+    declaration: Declaration | None
+    label: str
+    fields: str
+    loggable: frozenset[int]
+
+
+class _Extra(NamedTuple):
+    """A field that only some payloads have: its name, its name as JSON with comma and colon, how its value is shown."""
+
+    name: str
+    key: str
+    show: Callable[[object], str | None]
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.tid = threading.get_native_id()
 
 
 class JobLog:
@@ -33,19 +63,24 @@ class JobLog:
 
     def __init__(self, log: ServerLog, shard: str, *, jobs: bool) -> None:
         self._log = log
-        self._shard = shard
+        self._write = log.writer.write
+        self._static = {**log.static, "shard": shard}
         self._jobs = jobs
-        self._classes: dict[str, dict[str, Any]] = {}
+        self._known: dict[tuple[str, str], _Known] = {}
+        self._shapes: dict[tuple[str, ...], list[_Extra]] = {}
+        self._thread = _Thread()
 
     def start(self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None) -> Started | None:
         """Write the start line; return what the end line repeats, ``None`` when job lines are off."""
         if not self._jobs:
             return None
         now = time.time()
-        fields = self._fields(payload, unit, declaration, now)
-        label = f"{payload.get('class')} JID-{payload.get('jid')}: start"
-        self._log.write({**self._head("INFO", now, label), **fields, "job_status": "start"})
-        return fields
+        started = self._started(payload, unit, declaration, now)
+        label, fields = started
+        self._write(
+            f'{{"severity":"INFO","time":"{iso_time(now)}","message":"{label}: start",{fields},"job_status":"start"}}\n'
+        )
+        return started
 
     def end(
         self,
@@ -58,24 +93,28 @@ class JobLog:
         more: Mapping[str, Any] | None,
         error: BaseException | None,
     ) -> None:
-        """Write the end line; a failure is written whatever the setting."""
-        if started is None and error is not None:
-            started = self._late(unit, declaration, time.time() - duration_s)
+        """Write the end line; a failure is written whatever the setting, if its payload can be read.
+
+        ``status`` is a plain word, ``more`` the fields that this end has besides the usual ones, of any kind and name.
+        """
         if started is None:
+            if error is None:
+                return
+            started = self._late(unit, declaration, time.time() - duration_s)
+            if started is None:
+                return
+        label, fields = started
+        now, took = iso_time(time.time()), f"{duration_s:.6f}"
+        message = f"{label}: {status}: {took} sec"
+        last = f'"job_status":"{status}","duration_s":{took},"cpu_s":{cpu_s:.6f},"completed_at":"{now}"'
+        if not more and error is None:
+            self._write(f'{{"severity":"INFO","time":"{now}","message":"{message}",{fields},{last}}}\n')
             return
-        now = time.time()
-        label = f"{started.get('class')} JID-{started.get('jid')}: {status}: {duration_s:.6f} sec"
-        line = {
-            **self._head("INFO" if error is None else "WARN", now, label),
-            **started,
-            "job_status": status,
-            "duration_s": round(duration_s, 6),
-            "cpu_s": round(cpu_s, 6),
-            "completed_at": iso_time(now),
-            **(more or {}),
-        }
+        # Rare enough to read back what was written: a later field may have the name of an earlier one.
+        line = from_json(f'{{"severity":"INFO","time":"{now}","message":"{message}",{fields},{last}}}')
+        line.update(more or {})
         if error is not None:
-            line.update(error_fields(error))
+            line.update({"severity": "WARN", **error_fields(error)})
         self._log.write(line)
 
     def _late(self, unit: UnitOfWork, declaration: Declaration | None, now: float) -> Started | None:
@@ -83,56 +122,122 @@ class JobLog:
             payload = decode(unit.data)
         except PayloadError:
             return None
-        return self._fields(payload, unit, declaration, now)
+        return self._started(payload, unit, declaration, now)
 
-    def _head(self, severity: str, now: float, message: str) -> dict[str, Any]:
-        return {"severity": severity, "time": iso_time(now), "message": message, **self._log.static}
+    def _started(self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None, now: float) -> Started:
+        name, queue, jid = payload["class"], unit.queue, payload.get("jid")
+        known = self._known.get((name, queue))
+        if known is None or known.declaration is not declaration:
+            known = self._describe(name, queue, declaration)
+        _, label, fields, loggable = known
+        shown_jid = json_text(jid)
+        is_text = shown_jid[0] == '"'
+        label += shown_jid[1:-1] if is_text else json_text(_text(jid))[1:-1]
+        args = None if payload.get("compressed") else _few_arguments(payload["args"], loggable)
+        if args is None:
+            args = json_text(shown_arguments(payload, declaration))
+        retry = payload.get("retry")
+        correlation = payload.get(CORRELATION_ID)
+        more = ""
+        if correlation is not None:
+            # The first job of a chain names the chain, and most chains have one job.
+            more = f',"correlation_id":{shown_jid if is_text and correlation == jid else json_text(correlation)}'
+        shape = tuple(payload)
+        extras = self._shapes.get(shape)
+        if extras is None:
+            extras = self._extras_of(shape)
+        if extras:
+            more += _shown_extras(payload, extras)
+        return label, (
+            f'{fields},"jid":{shown_jid},"args":{args},"retry":{25 if retry is True else shown_retry(retry)},'
+            f'"job_size_bytes":{len(unit.data)},"tid":{self._thread.tid}{more}{_shown_times(payload, now)}'
+        )
 
-    def _fields(
-        self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None, now: float
-    ) -> dict[str, Any]:
-        fields: dict[str, Any] = {
-            "class": payload.get("class"),
-            "jid": payload.get("jid"),
-            "queue": unit.queue,
-            "shard": self._shard,
-            "args": shown_arguments(payload, declaration),
-            "retry": shown_retry(payload.get("retry")),
-            "job_size_bytes": len(unit.data),
-            "tid": threading.get_native_id(),
-        }
-        if payload.get(CORRELATION_ID) is not None:
-            fields[CORRELATION_ID] = payload[CORRELATION_ID]
+    def _describe(self, name: str, queue: str, declaration: Declaration | None) -> _Known:
+        fields: dict[str, Any] = {**self._static, "class": name, "queue": queue}
+        loggable = frozenset[int]()
         if declaration is not None:
-            fields.update(self._class_fields(declaration))
-        fields.update({name: payload[name] for name in _COPIED if payload.get(name) is not None})
-        fields.update({name: value for name, value in payload.items() if name.startswith(META_PREFIX)})
-        for name in _TIMES:
-            seconds = timestamp(payload.get(name))
-            if seconds is not None:
-                fields[name] = iso_time(seconds)
-        waiting_since = timestamp(payload.get("enqueued_at"))
-        if waiting_since is None:
-            waiting_since = timestamp(payload.get("created_at"))
-        if waiting_since is not None:
-            # Clamped: the clocks of two hosts differ.
-            fields["queue_duration_s"] = fields["scheduling_latency_s"] = round(max(0.0, now - waiting_since), 6)
-        return fields
-
-    def _class_fields(self, declaration: Declaration) -> dict[str, Any]:
-        fields = self._classes.get(declaration.wire_name)
-        if fields is None:
             wait, run = _TARGETS[declaration.urgency]
-            fields = {
+            optional = {
                 "feature_category": declaration.feature_category,
                 "urgency": declaration.urgency,
                 "queue_namespace": declaration.queue_namespace,
                 "target_scheduling_latency_s": wait,
                 "target_duration_s": run,
             }
-            fields = {name: value for name, value in fields.items() if value is not None}
-            self._classes[declaration.wire_name] = fields
-        return fields
+            fields.update({field: value for field, value in optional.items() if value is not None})
+            loggable = declaration.loggable_positions
+        known = _Known(declaration, f"{json_text(name)[1:-1]} JID-", object_text(fields)[1:-1], loggable)
+        if declaration is not None:  # unknown names come from the wire: there is no end of them
+            self._known[name, queue] = known
+        return known
+
+    def _extras_of(self, shape: tuple[str, ...]) -> list[_Extra]:
+        extras: list[_Extra] = []
+        for name in shape:
+            key = f",{json_text(name)}:"
+            if name in _COPIED:
+                extras.append(_Extra(name, key, _shown_if_any))
+            elif name in _RARE_TIMES:
+                extras.append(_Extra(name, key, _shown_time))
+            elif name.startswith(META_PREFIX):
+                extras.append(_Extra(name, key, json_text))
+        if len(self._shapes) >= _MANY_SHAPES:
+            self._shapes.clear()
+        self._shapes[shape] = extras
+        return extras
+
+
+def _shown_extras(payload: Payload, extras: list[_Extra]) -> str:
+    shown = [(key, show(payload[name])) for name, key, show in extras]
+    return "".join([f"{key}{text}" for key, text in shown if text is not None])
+
+
+def _shown_if_any(value: object) -> str | None:
+    return None if value is None else json_text(value)
+
+
+def _shown_time(value: object) -> str | None:
+    seconds = timestamp(value)
+    return None if seconds is None else f'"{iso_time(seconds)}"'
+
+
+def _shown_times(payload: Payload, now: float) -> str:
+    """Return when the job was made and enqueued, and how long it waited, each with a comma before it."""
+    text = ""
+    since = created = timestamp(payload.get("created_at"))
+    if created is not None:
+        text = f',"created_at":"{iso_time(created)}"'
+    enqueued = timestamp(payload.get("enqueued_at"))
+    if enqueued is not None:
+        text += f',"enqueued_at":"{iso_time(enqueued)}"'
+        since = enqueued
+    if since is None:
+        return text
+    # Clamped: the clocks of two hosts differ.
+    waited = f"{now - since:.6f}" if now > since else "0.0"
+    return f'{text},"queue_duration_s":{waited},"scheduling_latency_s":{waited}'
+
+
+def _few_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
+    """Return what ``shown_arguments`` does, as JSON; ``None`` for what might exceed a limit or is rarely logged."""
+    if not args:
+        return "[]"
+    if len(args) > _FEW_ARGUMENTS:
+        return None
+    shown: list[str] = []
+    for position, value in enumerate(args):
+        if type(value) is float or (type(value) is int and -_SHORT_INTEGER < value < _SHORT_INTEGER):
+            shown.append(f'"{value}"')
+        elif type(value) is int:
+            return None
+        elif position not in loggable:
+            shown.append(f'"{FILTERED}"')
+        elif type(value) is str and len(value) <= _SHORT_TEXT:
+            shown.append(json_text(value))
+        else:
+            return None
+    return f"[{','.join(shown)}]"
 
 
 def shown_arguments(payload: Payload, declaration: Declaration | None) -> list[str]:

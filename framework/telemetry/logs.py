@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, MutableMapping
+from math import floor
 from typing import Any, cast
 
 import structlog
@@ -22,6 +23,8 @@ from framework.telemetry.writer import LogWriter
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "fatal": 50}
 _SEVERITIES = {10: "DEBUG", 20: "INFO", 30: "WARN", 40: "ERROR", 50: "FATAL"}
 _UNWRITABLE = (PydanticSerializationError, ValueError, RecursionError)
+_MILLISECONDS = tuple(f".{number:03d}Z" for number in range(1_000))
+_MAX_SECONDS = 4_096
 _MAX_VALUE = 4_096  # characters of one field's text; a line must stay readable for collectors
 
 
@@ -29,7 +32,7 @@ class ServerLog:
     """Where a server process writes. ``static`` fields (pid, shard, worker_id) stand in every line."""
 
     def __init__(self, descriptor: int, level: str, static: Mapping[str, Any]) -> None:
-        self.writer = LogWriter(descriptor)
+        self.writer = LogWriter(descriptor, self._gap)
         self.level = LEVELS[level]
         self.static = dict(static)
 
@@ -41,22 +44,51 @@ class ServerLog:
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Write a finished line."""
-        try:
-            text = to_json(line, fallback=_shown, inf_nan_mode="null")
-        except _UNWRITABLE:
-            # Somebody's field is not Unicode, or holds itself: that one as text, the others as they are.
-            text = b"{%b}" % b",".join(_field(name, value) for name, value in line.items())
-        self.writer.write(text + b"\n")
+        self.writer.write(object_text(line) + "\n")
+
+    def _gap(self, count: int) -> str:
+        message = "the output did not take lines in time, and these are lost"
+        head = {"severity": "WARN", "time": iso_time(time.time()), "message": message}
+        return object_text({**head, **self.static, "event_name": "log.dropped", "count": count}) + "\n"
+
+
+def object_text(fields: Mapping[str, Any]) -> str:
+    """Return a JSON object. Somebody's field that is not Unicode, or holds itself, is shown as text; the others as they are."""
+    try:
+        return to_json(fields, fallback=_shown, inf_nan_mode="null").decode()
+    except _UNWRITABLE:
+        members = ",".join([f"{json_text(_shown(name))}:{json_text(value)}" for name, value in fields.items()])
+        return f"{{{members}}}"
+
+
+def json_text(value: object) -> str:
+    """Return any value as JSON; what JSON cannot hold, as text."""
+    try:
+        if type(value) is str:
+            return to_json(value).decode()
+        return to_json(value, fallback=_shown, inf_nan_mode="null").decode()
+    except _UNWRITABLE:
+        return to_json(_shown(value)).decode()
+
+
+_seconds: dict[int, str] = {}
+"""Whole seconds as text: those of now, and those at which the jobs at hand were pushed."""
 
 
 def iso_time(seconds: float) -> str:
     """Return epoch seconds as ISO 8601, UTC, with milliseconds (GitLab's form); what is no time, as it is."""
     try:
-        whole = int(seconds)
-        parts = time.gmtime(whole)
+        whole = floor(seconds)
+        return (_seconds.get(whole) or _iso_second(whole)) + _MILLISECONDS[floor((seconds - whole) * 1000)]
     except (OverflowError, ValueError, OSError):
         return str(seconds)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", parts) + f".{int((seconds - whole) * 1000):03d}Z"
+
+
+def _iso_second(whole: int) -> str:
+    if len(_seconds) >= _MAX_SECONDS:
+        _seconds.clear()
+    text = _seconds[whole] = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+    return text
 
 
 def error_fields(error: BaseException) -> dict[str, Any]:
@@ -146,14 +178,6 @@ class _StandardHandler(logging.Handler):
             self._log.emit(record.levelno // 10 * 10, record.getMessage()[:_MAX_VALUE], fields)
         except Exception:  # noqa: BLE001 - a log line must not fail what it tells of
             self.handleError(record)
-
-
-def _field(name: str, value: object) -> bytes:
-    try:
-        written = to_json(value, fallback=_shown, inf_nan_mode="null")
-    except _UNWRITABLE:
-        written = to_json(_shown(value))
-    return to_json(_shown(name)) + b":" + written
 
 
 def _shown(value: object) -> str:

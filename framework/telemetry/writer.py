@@ -1,74 +1,148 @@
 """One thread writes log lines, so that no job waits for a file or holds the interpreter's lock around a system call."""
 
+import errno
+import fcntl
 import os
+import stat
 import threading
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 MAX_PENDING = 100_000
-"""Lines kept while the output is blocked; older ones are dropped then."""
+"""Lines kept while the output is blocked; older ones give way then, counted."""
 
-_BATCH = 512
+_BATCH = 8_192
+_GATHER_S = 0.005
+"""Least time between two writes: one write for many lines, while the first line after a silence is written at once."""
+_PATIENCE_S = 0.02
+"""Between two tries of an output that is full."""
+_GONE = {errno.EPIPE, errno.EBADF, errno.ECONNRESET}
 
 
 class LogWriter:
-    """Takes lines from any thread and writes them in order, one write per batch, whole lines only."""
+    """Takes lines from any thread and writes them in order, whole lines only.
 
-    def __init__(self, descriptor: int) -> None:
+    ``gap`` makes the line that says how many others are missing in its place.
+    """
+
+    def __init__(self, descriptor: int, gap: Callable[[int], str]) -> None:
         self._descriptor = descriptor
-        self._lines: deque[bytes] = deque(maxlen=MAX_PENDING)
-        self._wake = threading.Semaphore(0)
+        self._gap = gap
+        self._shared = _may_be_shared(descriptor)
+        self._lines: deque[str] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
         self._asleep = False
         self._idle = threading.Condition()
         self._writing = False
         self._closed = False
+        self._given_up = False
+        self._lost = 0
+        self._losing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
 
-    def write(self, line: bytes) -> None:
+    def write(self, line: str) -> None:
         """Queue one line that ends in a newline; never blocks, never raises."""
-        self._lines.append(line)
+        lines = self._lines
+        lines.append(line)
+        # The writer says that it sleeps before it looks for lines, we look after adding one: one of the two sees the other.
         if self._asleep:
             self._asleep = False
-            self._wake.release()
+            self._bell.put(None)
+        elif len(lines) > MAX_PENDING:
+            self._give_way()
 
     def flush(self, timeout_s: float = 2.0) -> bool:
         """Wait until everything queued so far has been written; false when the output did not take it in time."""
-        self._wake.release()
+        self._bell.put(None)
         with self._idle:
             return self._idle.wait_for(lambda: not self._lines and not self._writing, timeout_s)
 
-    def close(self) -> None:
-        """Write what is queued and end the thread."""
-        self.flush()
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Write what is queued and end the thread; what the output does not take within ``timeout_s`` is lost."""
         self._closed = True
-        self._wake.release()
-        self._thread.join(2.0)
+        self._bell.put(None)
+        self._thread.join(timeout_s)
+        self._given_up = True  # the descriptor's number may stand for another file soon
+
+    def _give_way(self) -> None:
+        with self._losing:
+            while len(self._lines) > MAX_PENDING:
+                self._lines.popleft()
+                self._lost += 1
 
     def _run(self) -> None:
-        while not self._closed:
+        while True:
             self._asleep = True
-            if not self._lines:
-                # The time-out covers the one race left: a line queued between the look and the sleep.
-                self._wake.acquire(timeout=0.2)
+            if not self._lines and not self._closed:
+                self._bell.get()
             self._asleep = False
             self._write_pending()
+            if self._closed:
+                return
+            try:
+                self._bell.get(timeout=_GATHER_S)
+            except Empty:
+                continue
 
     def _write_pending(self) -> None:
-        while self._lines:
+        lines = self._lines
+        while lines:
             self._writing = True
-            batch = [self._lines.popleft() for _ in range(min(len(self._lines), _BATCH))]
-            _write_all(self._descriptor, b"".join(batch))
+            self._tell_of_the_lost()
+            batch = "".join([lines.popleft() for _ in range(min(len(lines), _BATCH))])
+            rest = self._write_whole(batch.encode())
+            if rest:
+                with self._losing:
+                    self._lost += rest.count(b"\n")
             self._writing = False
         with self._idle:
             self._idle.notify_all()
 
+    def _tell_of_the_lost(self) -> None:
+        count = self._lost
+        if count and not self._write_whole(self._gap(count).encode()):
+            with self._losing:
+                self._lost -= count
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
+    def _write_whole(self, data: bytes) -> bytes:
+        """Write ``data`` unmixed with what other processes write; return what nobody is left to read."""
+        if not self._shared:
+            return self._write(data)
+        # All processes of a supervisor may share one pipe, and a pipe that is full mixes writes of more than 4 KiB.
+        with suppress(OSError):
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         try:
-            view = view[os.write(descriptor, view) :]
-        except BlockingIOError:
-            threading.Event().wait(0.01)  # a non-blocking pipe that is full
-        except OSError:
-            return  # the reader is gone; jobs go on
+            return self._write(data)
+        finally:
+            with suppress(OSError):
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+    def _write(self, data: bytes) -> bytes:
+        view = memoryview(data)
+        while view and not self._given_up:
+            try:
+                view = view[os.write(self._descriptor, view) :]
+            except OSError as error:
+                if error.errno in _GONE:
+                    break  # jobs go on
+                # A pipe that is full and does not block, a full disk: the rest of the line comes when there is room.
+                threading.Event().wait(_PATIENCE_S)
+        return bytes(view)
+
+
+def _may_be_shared(descriptor: int) -> bool:
+    """Tell whether this is a pipe (or socket) on which processes can exclude each other; files need no help."""
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+            return False
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(descriptor, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True

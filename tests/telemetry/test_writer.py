@@ -1,39 +1,173 @@
+import errno
+import fcntl
 import os
+import subprocess
+import sys
 import threading
+import time
+
+import pytest
 
 from framework.telemetry.writer import MAX_PENDING, LogWriter
 from tests.harness import until
 
 
-def test_a_blocked_output_never_blocks_the_writer_and_old_lines_give_way():
-    reader, descriptor = os.pipe()
-    writer = LogWriter(descriptor)
-    line = b"x" * 99 + b"\n"
+def gap(count):
+    return f"lost {count}\n"
+
+
+class Reader:
+    """The other end of a pipe: reads nothing until ``start``, then all."""
+
+    def __init__(self, blocking=True):
+        self.descriptor, self.writing_end = os.pipe()
+        os.set_blocking(self.writing_end, blocking)
+        self.data = b""
+        self.thread = threading.Thread(target=self._read)
+
+    def _read(self):
+        with os.fdopen(self.descriptor, "rb") as pipe:
+            self.data = pipe.read()
+
+    def start(self):
+        self.thread.start()
+
+    def lines(self):
+        """Everything that was written; the writer must be closed."""
+        os.close(self.writing_end)
+        self.thread.join()
+        assert self.data.endswith(b"\n")
+        return self.data.decode().splitlines()
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_blocked_output_blocks_nobody_and_what_is_lost_is_counted_in_its_place(blocking):
+    reader = Reader(blocking)
+    writer = LogWriter(reader.writing_end, gap)
     total = MAX_PENDING + 50_000
-    for _ in range(total):
-        writer.write(line)  # nobody reads: this must not hang
+    for number in range(total):
+        writer.write(f"{number:099}\n")  # nobody reads: this must not hang
     assert not writer.flush(timeout_s=0.05)
-    received = []
-
-    def drain():
-        with os.fdopen(reader, "rb") as pipe:
-            received.extend(pipe)
-
-    thread = threading.Thread(target=drain)
-    thread.start()
+    reader.start()
     until(lambda: writer.flush(timeout_s=1.0), "the queued lines to be written")
+    writer.write("after\n")
     writer.close()
+    lines = reader.lines()
+    gaps = [(place, int(line.split()[1])) for place, line in enumerate(lines) if line.startswith("lost")]
+    kept = [int(line) for line in lines if line.isdigit()]
+    assert len(gaps) == 1
+    ((place, lost),) = gaps
+    assert len(kept) + lost == total
+    assert kept == sorted(kept)
+    assert place == next(number for number in range(total) if kept[number] != number)  # where they would have stood
+    assert kept[-1] == total - 1
+    assert lines[-1] == "after"
+
+
+def test_nothing_is_lost_or_mixed_whoever_writes():
+    reader = Reader()
+    reader.start()
+    writer = LogWriter(reader.writing_end, gap)
+
+    def write(name):
+        for number in range(5_000):
+            writer.write(f"{name}-{number}-{'x' * 600}\n")
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abcdefghij"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    writer.close()
+    lines = reader.lines()
+    for name in "abcdefghij":  # each thread's lines whole, all, and in its order
+        assert [line for line in lines if line[0] == name] == [f"{name}-{i}-{'x' * 600}" for i in range(5_000)]
+    assert len(lines) == 50_000
+
+
+PROCESS = """
+import sys
+from framework.telemetry.writer import LogWriter
+writer = LogWriter(1, str)
+for number in range(3_000):
+    writer.write(sys.argv[1] * 999 + "\\n")
+writer.close(60.0)
+"""
+
+
+def test_processes_that_share_a_pipe_do_not_mix_their_lines():
+    reader, descriptor = os.pipe()
+    children = [
+        subprocess.Popen([sys.executable, "-c", PROCESS, letter], stdout=descriptor, stdin=subprocess.DEVNULL)
+        for letter in "abc"
+    ]
     os.close(descriptor)
-    thread.join()
-    assert set(received) == {line}  # whole lines only
-    assert MAX_PENDING <= len(received) < total
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        data = b""
+        while piece := pipe.read(8_192):  # in small bites: the pipe stays full
+            data += piece
+    assert [child.wait() for child in children] == [0, 0, 0]
+    lines = data.decode().splitlines()
+    assert sorted(lines) == sorted(letter * 999 for letter in "abc" for _ in range(3_000))
 
 
 def test_a_reader_that_is_gone_costs_nothing():
     reader, descriptor = os.pipe()
     os.close(reader)
-    writer = LogWriter(descriptor)
-    writer.write(b"nobody reads this\n")
+    writer = LogWriter(descriptor, gap)
+    writer.write("nobody reads this\n")
     assert writer.flush()
     writer.close()
     os.close(descriptor)
+
+
+def test_a_new_reader_is_told_what_the_old_one_did_not_get(tmp_path):
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    old = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    descriptor = os.open(path, os.O_WRONLY)
+    writer = LogWriter(descriptor, gap)
+    os.close(old)
+    for _ in range(3):
+        writer.write("nobody reads this\n")
+    assert writer.flush()
+    new = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    writer.write("hello\n")
+    assert writer.flush()
+    assert os.read(new, 100) == b"lost 3\nhello\n"
+    writer.close()
+    os.close(descriptor)
+    os.close(new)
+
+
+def test_a_disk_that_was_full_gets_every_line(monkeypatch, tmp_path):
+    refusals = iter(range(3))
+    taken = []
+
+    def write(descriptor, data):
+        if next(refusals, None) is not None:
+            raise OSError(errno.ENOSPC, "no space")
+        taken.append(bytes(data[:7]))
+        return len(taken[-1])
+
+    monkeypatch.setattr(os, "write", write)
+    with (tmp_path / "log").open("wb") as file:
+        writer = LogWriter(file.fileno(), gap)
+        writer.write("first line\n")
+        writer.write("second line\n")
+        assert writer.flush(timeout_s=10.0)
+        writer.close()
+    assert b"".join(taken) == b"first line\nsecond line\n"
+
+
+def test_a_reader_that_hangs_does_not_keep_the_process():
+    reader = Reader()
+    fcntl.fcntl(reader.writing_end, fcntl.F_SETPIPE_SZ, 4_096)
+    writer = LogWriter(reader.writing_end, gap)
+    writer.write("x" * 10_000 + "\n")
+    begun = time.monotonic()
+    writer.close(timeout_s=0.05)
+    assert time.monotonic() - begun < 5  # a join without limit would not come back at all
+    reader.start()
+    until(lambda: not writer._thread.is_alive(), "the writer's thread to end")
+    assert reader.lines() == ["x" * 10_000]

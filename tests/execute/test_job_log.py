@@ -1,0 +1,343 @@
+"""The two lines of a run: valid, whole, and with the same fields whatever a payload holds."""
+
+import json
+import math
+import os
+import tempfile
+import threading
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
+from framework.errors import PayloadError
+from framework.execute import job_log
+from framework.execute.job_log import JobLog, shown_arguments, shown_retry
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.telemetry.logs import ServerLog, iso_time
+from framework.wire.job import decode, timestamp
+from framework.wire.json import dumps
+from tests.harness import STARTED, payload
+
+NOW = STARTED + 1.25
+STATIC = {"pid": 711, "worker_id": "sidekiq_1"}
+HEAD = ["severity", "time", "message", *STATIC]
+
+
+class Lines:
+    """A job log, the clock it reads, and the lines that it wrote."""
+
+    def __init__(self, shard="main", *, jobs=True):
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+        self.read = 0
+        self.server = ServerLog(self.file.fileno(), "info", STATIC)
+        self.log = JobLog(self.server, shard, jobs=jobs)
+
+    def take(self):
+        """The lines since the last time."""
+        assert self.server.writer.flush(timeout_s=20)
+        data = os.pread(self.file.fileno(), 1 << 24, self.read)
+        self.read += len(data)
+        return [strict(line) for line in data.splitlines()]
+
+    def close(self):
+        self.server.writer.close()
+        self.file.close()
+
+
+def strict(line):
+    """Parse as the strictest reader would: no NaN, no name twice."""
+
+    def once(pairs):
+        names = [name for name, _ in pairs]
+        assert len(names) == len(set(names)), names
+        return dict(pairs)
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    return json.loads(line.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse)
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    monkeypatch.setattr(job_log.time, "time", lambda: NOW)
+    opened = []
+
+    def open_(**options):
+        opened.append(Lines(**options))
+        return opened[-1]
+
+    yield open_
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def both(lines):
+    return lines()
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    with registry.isolated():
+        yield
+
+
+def declared(loggable=(), **attributes):
+    def perform(self, *args):
+        pass
+
+    body = {"feature_category": "not_owned", "wire_name": "Job", "perform": perform}
+    declaration = type("Job", (ApplicationWorker,), {**body, **attributes}).declaration()
+    return replace(declaration, loggable_positions=frozenset(loggable))
+
+
+def unit_of(job, queue="q"):
+    return UnitOfWork(queue, dumps(job))
+
+
+def plainly(job, unit, declaration):
+    """The fields that both lines share, said once more, simply: what the pieces must add up to."""
+    fields = {
+        **STATIC,
+        "class": job["class"],
+        "jid": job.get("jid"),
+        "queue": unit.queue,
+        "shard": "main",
+        "args": shown_arguments(job, declaration),
+        "retry": shown_retry(job.get("retry")),
+        "job_size_bytes": len(unit.data),
+        "tid": threading.get_native_id(),
+    }
+    if job.get("correlation_id") is not None:
+        fields["correlation_id"] = job["correlation_id"]
+    if declaration is not None:
+        wait, run = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}[declaration.urgency]
+        of_class = {
+            "feature_category": declaration.feature_category,
+            "urgency": declaration.urgency,
+            "queue_namespace": declaration.queue_namespace,
+            "target_scheduling_latency_s": wait,
+            "target_duration_s": run,
+        }
+        fields.update({name: value for name, value in of_class.items() if value is not None})
+    copied = (
+        "version",
+        "tags",
+        "bid",
+        "interrupted_count",
+        "retry_count",
+        "original_job_size_bytes",
+        "job_deferred_by",
+    )
+    fields.update({name: job[name] for name in copied if job.get(name) is not None})
+    fields.update({name: value for name, value in job.items() if name.startswith("meta.")})
+    for name in ("created_at", "scheduled_at", "enqueued_at", "failed_at", "retried_at"):
+        seconds = timestamp(job.get(name))
+        if seconds is not None:
+            fields[name] = iso_time(seconds)
+    since = timestamp(job.get("enqueued_at"))
+    since = timestamp(job.get("created_at")) if since is None else since
+    if since is not None:
+        fields["queue_duration_s"] = fields["scheduling_latency_s"] = round(max(0.0, NOW - since), 6)
+    return readable(fields)
+
+
+def readable(value):
+    """As JSON has it: a number that is not finite is null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: readable(one) for key, one in value.items()}
+    return [readable(one) for one in value] if isinstance(value, list) else value
+
+
+# --- any payload ------------------------------------------------------------------------------------------------------
+
+TEXT = st.text(max_size=12) | st.sampled_from(["\0", '"', "\\", "\u2028", "\x7f", "é", "🙂", "</script>", "a\nb"])
+BIG = st.integers(-(10**40), 10**40) | st.sampled_from([10**18, -(10**18), 10**18 - 1, 10**3999])
+NUMBERS = BIG | st.floats() | st.sampled_from([1.5, 1e300, -0.0])
+SCALARS = st.none() | st.booleans() | NUMBERS | TEXT
+ANY = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=6
+)
+TIMES = (
+    st.floats(0, 2e9)
+    | st.integers(0, 2_000_000_000_000)
+    | st.sampled_from([NOW, NOW + 1, STARTED, 253_402_300_799.9996, 253_402_300_800, -1, -0.5, "1750000000.5"])
+    | ANY
+)
+NAMED = {
+    "jid": TEXT | ANY,
+    "retry": ANY,
+    "queue": TEXT,
+    "correlation_id": ANY,
+    "version": ANY,
+    "tags": ANY,
+    "bid": ANY,
+    "interrupted_count": ANY,
+    "retry_count": ANY,
+    "compressed": ANY,
+    "error_message": ANY,
+    "meta.user": ANY,
+    "created_at": TIMES,
+    "enqueued_at": TIMES,
+    "scheduled_at": TIMES,
+    "failed_at": TIMES,
+    "retried_at": TIMES,
+}
+PAYLOADS = st.builds(
+    lambda named, metas, name, args: {**named, **metas, "class": name, "args": args},
+    st.fixed_dictionaries({}, optional=NAMED),
+    st.dictionaries(TEXT.map("meta.{}".format), ANY, max_size=2),
+    st.just("Job") | TEXT.filter(bool),
+    st.lists(ANY, max_size=5) | st.lists(st.integers(0, 9) | st.text(min_size=100, max_size=200), max_size=120),
+)
+MORE = st.none() | st.dictionaries(
+    TEXT | st.sampled_from(["extra.job_worker.rows", "retry_count", "jid"]), ANY, max_size=3
+)
+
+
+def on_the_wire(job):
+    """The payload as a process reads it, and its bytes; JSON of other writers may hold 1e999."""
+    data = json.dumps(job).replace("NaN", "1e999").replace("Infinity", "1e999").encode()
+    try:
+        return decode(data), data
+    except PayloadError:
+        return None, data  # a lone surrogate, for one
+
+
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)  # one log, as in a process
+@given(job=PAYLOADS, loggable=st.booleans(), known=st.booleans(), queue=TEXT, more=MORE, duration=st.floats(0, 1e6))
+def test_the_pieces_add_up_to_the_same_fields_for_any_payload(both, job, loggable, known, queue, more, duration):
+    with registry.isolated():
+        declaration = declared(loggable=(0, 2) if loggable else ()) if known else None
+        read, raw = on_the_wire(job)
+        if read is None:
+            return
+        unit = UnitOfWork(queue, raw)
+        started = both.log.start(read, unit, declaration)
+        read["args"] = ["changed by a middleware"]
+        both.log.end(started, unit, declaration, "done", duration, duration, more, None)
+        start, end = both.take()
+    read, _ = on_the_wire(job)
+    expected = plainly(read, unit, declaration)
+    label = f"{read['class']} JID-{read.get('jid')}"
+    time = iso_time(NOW)
+    assert start == {
+        **expected,
+        "severity": "INFO",
+        "time": time,
+        "message": f"{label}: start",
+        "job_status": "start",
+    }
+    assert end == {
+        **expected,
+        "severity": "INFO",
+        "time": time,
+        "message": f"{label}: done: {duration:.6f} sec",
+        "job_status": "done",
+        "duration_s": round(duration, 6),
+        "cpu_s": round(duration, 6),
+        "completed_at": time,
+        **readable(more or {}),
+    }
+    assert list(start)[: len(HEAD)] == list(end)[: len(HEAD)] == HEAD
+
+
+# --- what a run is worth ------------------------------------------------------------------------------------------------
+
+
+def written(both, job, declaration=None, error=None, status="done", more=None):
+    unit = unit_of(job)
+    started = both.log.start(job, unit, declaration)
+    both.log.end(started, unit, declaration, status, 0.25, 0.125, more, error)
+    return both.take()
+
+
+def test_the_end_line_repeats_what_the_start_line_said(lines):
+    job = payload(version=2, correlation_id="c", **{"meta.caller_id": "POST /orders"})
+    start, end = written(lines(), job, declared(urgency="high"))
+    repeated = start.keys() - {"message", "job_status"}
+    assert {name: end[name] for name in repeated} == {name: start[name] for name in repeated}
+    assert end["message"] == f"Job JID-{job['jid']}: done: 0.250000 sec"
+    assert (end["duration_s"], end["cpu_s"], end["completed_at"]) == (0.25, 0.125, iso_time(NOW))
+    assert (end["meta.caller_id"], end["version"], end["target_duration_s"]) == ("POST /orders", 2, 10)
+
+
+def test_a_failure_is_told_with_what_it_changes(lines):
+    more = {"retry_count": 3, "retry_in_s": 60.0}
+    start, end = written(lines(), payload(retry_count=2), declared(), ValueError("x"), "fail", more)
+    assert (start["retry_count"], end["retry_count"], end["retry_in_s"]) == (2, 3, 60.0)
+    assert (end["severity"], end["job_status"], end["exception.class"]) == ("WARN", "fail", "ValueError")
+
+
+def test_with_lines_off_only_failures_are_written_and_just_as_full(lines):
+    job, declaration, error = payload(correlation_id="c", args=[1, "?"]), declared(), ValueError("x")
+    _, full = written(lines(), job, declaration, error, "fail")
+    off = lines(jobs=False)
+    assert off.log.start(job, unit_of(job), declaration) is None
+    assert written(off, job, declaration) == []
+    (line,) = written(off, job, declaration, error, "fail")
+    assert line == full | {"queue_duration_s": 1.0, "scheduling_latency_s": 1.0}  # as it began, 0.25 s before its end
+
+
+def test_what_cannot_be_read_has_no_line(lines):
+    off = lines(jobs=False)
+    off.log.end(None, UnitOfWork("q", b"{"), None, "fail", 0.0, 0.0, None, ValueError("x"))
+    assert off.take() == []
+
+
+def test_a_class_that_is_declared_anew_is_told_anew(lines):
+    both = lines()
+    old, _ = written(both, payload(), declared(urgency="high"))
+    with registry.isolated():
+        new, _ = written(both, payload(), declared(urgency="throttled"))
+    assert (old["urgency"], new["urgency"]) == ("high", "throttled")
+    assert "target_scheduling_latency_s" not in new
+
+
+def test_each_queue_of_a_class_has_its_name(lines):
+    both, declaration, job = lines(), declared(), payload()
+    for queue in ("a", "b", "a"):
+        both.log.start(job, unit_of(job, queue), declaration)
+    assert [line["queue"] for line in both.take()] == ["a", "b", "a"]
+
+
+def test_names_from_the_wire_are_not_kept(lines):
+    both = lines()
+    for number in range(5_000):
+        job = payload(f"Unknown{number}", **{f"meta.{number}": 1})
+        both.log.start(job, unit_of(job), None)
+    assert len(both.take()) == 5_000
+    assert len(both.log._known) == 0
+    assert len(both.log._shapes) < 1_000
+
+
+def test_each_thread_says_its_own_number(lines):
+    both, job = lines(), payload()
+    numbers = []
+
+    def run():
+        numbers.append(threading.get_native_id())
+        both.log.start(job, unit_of(job), None)
+
+    for _ in range(2):
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    assert [line["tid"] for line in both.take()] == numbers
+
+
+def test_arguments_are_cut_at_ten_kilobytes(lines):
+    declaration = declared(loggable=range(64))
+    start, _ = written(lines(), payload(args=["x" * 10_000, "y" * 240, "z"]), declaration)
+    assert start["args"] == ["x" * 10_000, "y" * 240, "..."]
+    start, _ = written(lines(), payload(args=["\0" * 128] * 64 + [1]), declaration)
+    assert start["args"] == ["\0" * 128] * 64 + ["1"]
