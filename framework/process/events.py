@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import ClusterDownError, ReadOnlyError, ResponseError
@@ -26,7 +26,8 @@ _SILENT = "silent"
 class _Away:
     """A trouble with Redis that goes on."""
 
-    since: float = field(default_factory=time.monotonic)
+    since: float
+    last: float
     failures: int = 0
     told: bool = False
 
@@ -66,10 +67,13 @@ class ProcessEvents:
 
     def redis_failed(self, component: str, error: BaseException) -> None:
         """Redis did not answer, which concerns all parts and is told once for all, or it refused something of this part's."""
-        trouble = _trouble(component, error)
+        trouble, now = _trouble(component, error), time.monotonic()
         count = self._due(f"redis {trouble}")
         with self._lock:
-            away = self._away.setdefault(trouble, _Away())
+            away = self._away.get(trouble)
+            if away is None or now - away.last > _QUIET_S:  # the end of an old one was seen by nobody who would say so
+                away = self._away[trouble] = _Away(now, now)
+            away.last = now
             away.failures += 1
             away.told = away.told or count > 0
         if count:

@@ -71,6 +71,17 @@ def test_what_goes_on_is_told_again_with_its_count(lines, events, monkeypatch):
     assert counts == [1, 60]
 
 
+def test_an_outage_whose_end_nobody_told_does_not_prolong_the_next(lines, events, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("framework.process.events.time.monotonic", lambda: now[0])
+    events.redis_failed("settler", RedisConnectionError("gone"))
+    now[0] += 3600
+    events.redis_failed("lease", RedisConnectionError("gone"))
+    now[0] += 2
+    events.redis_answered("lease")
+    assert [line["away_s"] for line in lines() if line["event_name"] == "redis.back"] == [2.0]
+
+
 def test_flapping_does_not_flood_the_log(lines, events):
     for _ in range(50):
         events.redis_failed("lease", RedisConnectionError("gone"))
