@@ -44,7 +44,7 @@ CPU = Drain("cpu", at_most_per_s=6_000)
 IO = Drain("io", concurrency=50, at_most_per_s=5_000, lasting=True)
 ASYNC = Drain("async", concurrency=1_000, at_most_per_s=20_000, lasting=True)
 SHORT_ASYNC = Drain("async25", concurrency=1_000, at_most_per_s=40_000, lasting=True)
-PAYLOAD = Drain("payload", at_most_per_s=1_000)
+PAYLOAD = Drain("payload", at_most_per_s=500)
 
 
 def drained(site: Site, running: Running, reading: Reading, jobs: int, *, lasting: bool) -> dict[str, float]:

@@ -21,8 +21,16 @@ class Child:
     """A process that leads a session of its own; after the ``with`` block nobody of that session is left."""
 
     def __init__(
-        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, cores: frozenset[int]
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        cores: frozenset[int],
+        grace_s: float = STOP_S,
     ) -> None:
+        self._grace_s = grace_s
         self.log = log
         self.errors = log.with_suffix(".err")
         with on_cores(cores), log.open("wb") as out, self.errors.open("wb") as err:
@@ -62,13 +70,14 @@ class Child:
             raise RunFailed(f"a client ended with status {status}; {self.story()}")
 
     def end(self) -> None:
-        """TERM, then KILL for whoever is left of the session."""
-        if self._popen.poll() is None:
+        """TERM, where there is a grace, then KILL for whoever is left of the session."""
+        if self._grace_s and self._popen.poll() is None:
             self._popen.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                self._popen.wait(STOP_S)
-        with suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
+                self._popen.wait(self._grace_s)
+        for pid in self.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._popen.wait()
 
     def story(self) -> str:

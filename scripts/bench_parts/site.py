@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,7 +16,7 @@ from bench_parts.contestants import JOBS, Contestant, Launch, interpreter
 from bench_parts.errors import RunFailed, Stopped
 from bench_parts.machine import Cores, cpu_seconds
 from bench_parts.meters import Meters, Reading
-from bench_parts.process import Child, clean_environment
+from bench_parts.process import STOP_S, Child, clean_environment
 from bench_parts.store import Store, free_port
 
 LOOK_EVERY_S = 0.05
@@ -166,6 +168,8 @@ class Site:
                         self.contestant.worker(self._python, launch),
                         env=clean_environment() | own | {"BENCH_CONCURRENCY": str(launch.concurrency)},
                         cwd=folder, log=folder / f"worker-{number}.log", cores=self.given.cores.worker,
+                        # Of others nothing is wanted at the end, and some take long for it.
+                        grace_s=STOP_S if self.contestant.ours else 0.0,
                     )
                 )
                 for number, launch in enumerate(launches)
@@ -178,11 +182,22 @@ class Site:
 
     def _behind_proxy(self, port: int) -> int:
         listening = free_port()
-        argv = [self._python, str(JOBS / "proxy.py"), str(listening), str(port), str(self.given.delay_ms)]
-        self._stack.enter_context(
+        argv = [sys.executable, str(JOBS / "proxy.py"), str(listening), str(port), str(self.given.delay_ms)]
+        proxy = self._stack.enter_context(
             Child(
                 argv, env=clean_environment(), cwd=self.folder, log=self.folder / "proxy.log",
                 cores=self.given.cores.store,
             )
         )  # fmt: skip
+        while not _listened(listening):
+            proxy.check()
+            time.sleep(0.02)
         return listening
+
+
+def _listened(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port)):
+            return True
+    except ConnectionRefusedError:
+        return False

@@ -421,6 +421,31 @@ def test_a_small_campaign(bench: Callable[..., "subprocess.Popen[str]"], tmp_pat
 
 
 @needs_redis
+def test_a_slow_wire_is_between_worker_and_redis(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
+    out = tmp_path / "out"
+    arguments = (
+        "--quick",
+        "--no-pin",
+        "--workload",
+        "noop",
+        "--contestant",
+        "bare",
+        "--jobs",
+        "1000",
+        "--out",
+        str(out),
+    )
+    running = bench(*arguments, "--delay", "20")
+    _, progress = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 0, progress
+    data = json.loads((out / "results.json").read_text())
+    assert (
+        data["results"][0]["figures"]["rate"]["median"] <= 50
+    )  # a job per round trip: never faster, however slow we are
+    assert data["facts"]["round trip added"] == "20 ms"
+
+
+@needs_redis
 def test_an_interrupted_campaign_reports_what_it_has(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
     out = tmp_path / "out"
     running = bench(
