@@ -12,7 +12,10 @@ WIDTH, MARGIN = 960, 24
 LABEL_WIDTH, BAR_WIDTH = 150, 440
 BAR_HEIGHT, ROW_GAP, TITLE_HEIGHT, PANEL_GAP = 16, 8, 40, 28
 BAR_LEFT = MARGIN + LABEL_WIDTH
+FAR_OFF = 4  # times the middle contestant's figure
 TEXT_DROP = 12  # from the top of a bar to its text's baseline
+
+LEGEND = "solid: pinned, Redis and worker on a core each; pale: on all cores; line: least to greatest; cut: longer than shown"
 
 STYLE = """
 svg { font: 13px system-ui, sans-serif; }
@@ -20,11 +23,11 @@ svg { font: 13px system-ui, sans-serif; }
 .ours { fill: #0969da; } .reference { fill: #bc4c00; } .peer { fill: #818b98; }
 .floor { fill: #d1d9e0; stroke: #818b98; stroke-dasharray: 3 2; }
 .unpinned { opacity: .55; } .title { font-weight: 600; font-size: 15px; } .small { font-size: 12px; }
-.range { stroke: #1f2328; stroke-width: 1.5; }
+.range { stroke: #1f2328; stroke-width: 1.5; } .cut { stroke: #ffffff; stroke-width: 4; }
 @media (prefers-color-scheme: dark) {
   .ground { fill: #0d1117; } .text { fill: #f0f6fc; } .faint { fill: #9198a1; } .axis { stroke: #3d444d; }
   .ours { fill: #4493f8; } .reference { fill: #db6d28; } .peer { fill: #656c76; }
-  .floor { fill: #21262d; stroke: #656c76; } .range { stroke: #f0f6fc; }
+  .floor { fill: #21262d; stroke: #656c76; } .range { stroke: #f0f6fc; } .cut { stroke: #0d1117; }
 }
 """
 
@@ -37,10 +40,7 @@ def drawn(results: Results) -> str:
         panel = list(_panel(results, BY_NAME[name], top))
         parts.extend(part for part, _ in panel)
         top = panel[-1][1] + PANEL_GAP
-    legend = _text(
-        MARGIN, top, "solid: pinned, Redis and worker on a core each; pale: on all cores; line: least to greatest",
-        "faint small",
-    )  # fmt: skip
+    legend = _text(MARGIN, top, LEGEND, "faint small")
     height = top + MARGIN
     return "\n".join(
         [
@@ -65,7 +65,7 @@ def _panel(results: Results, workload: Workload, top: int) -> Iterator[tuple[str
     better = "" if workload.more_is_better else ", less is better"
     yield _text(MARGIN, top + 15, f"{workload.title} ({workload.unit}{better})", "text title"), top + TITLE_HEIGHT
     rows = _rows(results, workload)
-    greatest = max(each.figures[workload.figure].high for row in rows for each in row) or 1.0
+    greatest = _greatest(workload, rows)
     at = top + TITLE_HEIGHT - 12
     for row in rows:
         yield _text(BAR_LEFT - 10, at + TEXT_DROP, row[0].contestant, "text", anchor="end"), at
@@ -74,6 +74,16 @@ def _panel(results: Results, workload: Workload, top: int) -> Iterator[tuple[str
             at += BAR_HEIGHT + 2
         at += ROW_GAP
     yield f'<path class="axis" d="M{BAR_LEFT} {top + TITLE_HEIGHT - 16}V{at - ROW_GAP + 2}"/>', at
+
+
+def _greatest(workload: Workload, rows: Sequence[Sequence[Result]]) -> float:
+    """What a full bar stands for. Where less is better, one that is far off shall not make all others invisible."""
+    series = [each.figures[workload.figure] for row in rows for each in row]
+    greatest = max(each.high for each in series)
+    if not workload.more_is_better:
+        middle = sorted(each.median for each in series)[len(series) // 2]
+        greatest = min(greatest, FAR_OFF * middle)
+    return greatest if greatest > 0 else 1.0
 
 
 def _rows(results: Results, workload: Workload) -> list[Sequence[Result]]:
@@ -85,15 +95,19 @@ def _rows(results: Results, workload: Workload) -> list[Sequence[Result]]:
 
 def _bar(results: Results, workload: Workload, result: Result, top: int, greatest: float) -> str:
     series = result.figures[workload.figure]
-    scale = BAR_WIDTH / greatest
-    width = max(1.0, series.median * scale)
+    low, median, high = (
+        BAR_WIDTH * min(1.0, max(0.0, value / greatest)) for value in (series.low, series.median, series.high)
+    )
     middle = top + BAR_HEIGHT / 2
-    end = BAR_LEFT + max(width, series.high * scale)
+    end = BAR_LEFT + max(median, high)
     kind = f"{_kind(result.contestant)} {result.mode}"
+    width = max(1.0, median)
     parts = [f'<rect class="{kind}" x="{BAR_LEFT}" y="{top}" width="{width:.1f}" height="{BAR_HEIGHT}" rx="2"/>']
-    if len(series.values) > 1:
-        line = f"M{BAR_LEFT + series.low * scale:.1f} {middle}H{BAR_LEFT + series.high * scale:.1f}"
-        parts.append(f'<path class="range" d="{line}"/>')
+    if series.median > greatest:
+        at = BAR_LEFT + BAR_WIDTH - 24
+        parts.append(f'<path class="cut" d="M{at} {top + BAR_HEIGHT + 1}l8 -{BAR_HEIGHT + 2}"/>')
+    elif len(series.values) > 1:
+        parts.append(f'<path class="range" d="M{BAR_LEFT + low:.1f} {middle}H{BAR_LEFT + high:.1f}"/>')
     label = " · ".join([shown(series.median), *_more(results, workload, result)])
     title = f"<title>{escape(f'{result.contestant}, {result.mode}: {spread(series)} {workload.unit}')}</title>"
     parts.append(_text(round(end) + 8, top + TEXT_DROP, label, "text small"))

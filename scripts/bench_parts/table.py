@@ -51,7 +51,7 @@ def _workload(results: Results, workload: Workload) -> Iterator[str]:
                     result.contestant,
                     shown(series.median),
                     spread(series),
-                    f"{ratio:.2f}" if ratio is not None else "",
+                    shown(ratio) if ratio is not None else "",
                     others(result, workload.figure),
                 )
             )

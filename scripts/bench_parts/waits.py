@@ -11,6 +11,7 @@ from bench_parts.site import Running, Site
 PERIOD_S = 0.020
 SETTLE_S = 2.0
 WARM_JOBS = 20
+PROBES = 5  # no-op jobs that the client of a latency run pushes first
 ONE_QUEUE = ("default",)
 TEN_QUEUES = ("default", *(f"queue_{number}" for number in range(1, 10)))
 
@@ -50,7 +51,7 @@ def _latency(site: Site, queues: tuple[str, ...]) -> dict[str, float]:
     with site.working(Launch("latency", queues=queues)) as running:
         _warm_up(site, running)
         site.produce("latency", queues=list(queues), count=count, period_s=PERIOD_S)
-        running.wait_for(count + WARM_JOBS)
+        running.wait_for(WARM_JOBS + PROBES + count)
         waited = [1000 * value for notes in running.meters.notes() for value in notes[WARM_JOBS:]]
     return {
         "p50": percentile(waited, 0.5),

@@ -341,6 +341,20 @@ def test_the_chart_is_to_scale():
     assert right <= float(str(picture.get("width")))
 
 
+def test_one_that_is_far_off_does_not_hide_the_others():
+    from bench_parts.campaign import PINNED, Result, Results
+    from bench_parts.chart import drawn
+    from bench_parts.figures import Series
+
+    waits = {"framework": 0.5, "sidekiq": 1.0, "huey": 2.0, "arq": 250.0, "bare": -0.1}
+    results = Results([Result("latency", name, PINNED, {"p50": Series((wait,))}) for name, wait in waits.items()])
+    picture = ET.fromstring(drawn(results))
+    widths = sorted(float(str(bar.get("width"))) for bar in picture.iter(f"{SVG}rect") if bar.get("class") != "ground")
+    assert widths[1:] == pytest.approx([55, 110, 220, 440])
+    assert widths[0] > 0
+    assert len([line for line in picture.iter(f"{SVG}path") if line.get("class") == "cut"]) == 1
+
+
 def test_the_table_has_median_range_and_multiple():
     from bench_parts.table import printed
 

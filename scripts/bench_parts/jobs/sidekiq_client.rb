@@ -6,6 +6,7 @@ require_relative "sidekiq_jobs"
 
 SLICE = 1000
 WARM = 200
+PROBES = 5
 PAYLOAD_BYTES = 98_000
 
 def worker_of(kind)
@@ -57,11 +58,13 @@ def bulk(kind:, count:)
 end
 
 def latency(queues:, count:, period_s:)
+  PROBES.times { NoopWorker.perform_async }
+  pushers = queues.map { |queue| queue == "default" ? LatencyWorker : LatencyWorker.set("queue" => queue) }
   due = Meter.clock
   count.times do |number|
     due += period_s
     sleep([0.0, due - Meter.clock].max)
-    LatencyWorker.set("queue" => queues[number % queues.size]).perform_async(Meter.clock)
+    pushers[number % pushers.size].perform_async(Meter.clock)
   end
   { "count" => count }
 end
