@@ -99,7 +99,7 @@ class Store:
         for start in range(0, len(names), KEYS_AT_A_TIME):
             with source.pipeline(transaction=False) as pipe:
                 for name in names[start : start + KEYS_AT_A_TIME]:
-                    pipe.copy(name, name, destination_db=target)
+                    pipe.copy(name, name, destination_db=str(target))
                 pipe.execute()
 
     def _client(self, database: int) -> "Redis":
