@@ -22,7 +22,10 @@ _STEADY_S = 30.0
 """A child that lived this long before it ended by itself starts anew without back-off."""
 
 _WORKED_S = 1.0
-"""So does one that lived this long before it was killed: a job that kills is quarantined soon, and the others must go on."""
+"""So does one that lived this long before it was killed."""
+
+_PATIENCE = 5
+"""And of those killed earlier, about so many: a job that kills is quarantined by then, and the other jobs must go on."""
 
 _STOP_POLL_S = 0.02
 
@@ -119,13 +122,16 @@ class Child:
             return None
         status = self.process.returncode
         self.process = None
-        self.plan_restart(failed=time.monotonic() - self.started_at < (_WORKED_S if status < 0 else _STEADY_S))
+        killed = status < 0
+        failed = time.monotonic() - self.started_at < (_WORKED_S if killed else _STEADY_S)
+        self.plan_restart(failed=failed, patience=_PATIENCE if killed else 0)
         return status
 
-    def plan_restart(self, *, failed: bool) -> None:
-        """Decide when the next start may be: at once after the first failure, then later and later."""
+    def plan_restart(self, *, failed: bool, patience: int = 0) -> None:
+        """Decide when the next start may be: at once after the first failure, then later and later, ``patience`` failures late."""
         self._failures = self._failures + 1 if failed else 1
-        pause_s = _FIRST_BACKOFF_S if self._failures == 1 else min(_LONGEST_BACKOFF_S, 0.25 * 2**self._failures)
+        growth = 0.25 * 2.0 ** (self._failures - patience)
+        pause_s = _FIRST_BACKOFF_S if self._failures == 1 else min(_LONGEST_BACKOFF_S, growth)
         self.start_after = time.monotonic() + pause_s
 
 

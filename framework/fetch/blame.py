@@ -2,13 +2,15 @@
 
 Nothing is written to Redis when an ordinary job starts, so the working list alone must tell. Jobs start in its order, so
 only its oldest entries can have run: as many as the process had slots, beside those that had ended and whose
-acknowledgement was under way. Who is among them for the first time is marked by ``interrupted_count`` in the payload, and
-from then on each of its starts is announced: at the next death it is known whether it was running. So an innocent neighbour is
-counted once at most, and a job that kills is counted each time.
+acknowledgement was under way. Who is among them is a suspect from then on, by a field of its payload: each of its starts is
+announced, and suspects take turns, so that at the next death it is known which one was running. So an innocent neighbour is
+counted once, and a job that kills is counted each time.
 """
 
 import contextlib
 import hashlib
+import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,9 +24,15 @@ from framework.fetch.custody import UNACKNOWLEDGED
 from framework.store.script import ANNOUNCE
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.job import whole_number
 
-FIELD = "interrupted_count"
+COUNT = "interrupted_count"
+SUSPECT = "suspect"
+"""Field of a payload: it was in the hands of a process that died, where it may have run."""
+
+TURN_S = 0.5
+TRIAL_S = 5.0
+"""How long a suspect keeps the others of its process from starting, at most; the second for one that was interrupted twice."""
+
 SLOTS = "slots"
 """Field of what a process says about its runs, beside a field per announced job."""
 
@@ -32,35 +40,51 @@ Guilt: TypeAlias = Literal["ran", "perhaps", "waited"]
 
 
 def suspect(payload: Payload) -> bool:
-    """Whether the start of this job must be announced: it was in the hands of a process that died, or stopped, before."""
-    return whole_number(payload.get(FIELD)) is not None
+    """Whether the start of this job must be announced."""
+    return payload.get(SUSPECT) is True
 
 
 class Announcer:
-    """Says of one process which suspect jobs run in it. Safe from any thread."""
+    """Says of one process which suspect jobs run in it, and lets them take turns. Safe from any thread."""
 
     def __init__(self, client: "redis.Redis", identity: str) -> None:
         self._client = client
         self._keys = [keys.lease(identity), keys.runs(identity)]
         self._ended: deque[str] = deque()
+        self._turn = threading.Condition()
+        self._turn_of = ""
+        self._turn_until = 0.0
 
-    def begin(self, data: bytes) -> None:
-        """The suspect job with these bytes is about to run: one round trip, which also takes back what has ended since.
+    def begin(self, data: bytes, interruptions: int) -> None:
+        """The suspect job with these bytes, interrupted so often, is about to run: waits for its turn, and one round trip.
 
         If Redis cannot be told, the job runs unannounced, and a death is not counted for it.
         """
+        digest = _digest(data)
+        self._take_turn(digest, TURN_S if interruptions < 2 else TRIAL_S)
         ended: list[str] = []
         with contextlib.suppress(IndexError):
             while True:
                 ended.append(self._ended.popleft())
         try:
-            ANNOUNCE(self._client, self._keys, [LEASE_MS, _digest(data), *ended])
+            ANNOUNCE(self._client, self._keys, [LEASE_MS, digest, *ended])
         except (RedisError, OSError):
             self._ended.extend(ended)
 
     def end(self, data: bytes) -> None:
-        """The suspect job with these bytes has ended. Told with the next ``begin``."""
-        self._ended.append(_digest(data))
+        """The suspect job with these bytes has ended. Redis is told with the next ``begin``."""
+        digest = _digest(data)
+        self._ended.append(digest)
+        with self._turn:
+            if self._turn_of == digest:
+                self._turn_until = 0.0
+                self._turn.notify()
+
+    def _take_turn(self, digest: str, longest_s: float) -> None:
+        with self._turn:
+            while (left_s := self._turn_until - time.monotonic()) > 0:
+                self._turn.wait(left_s)
+            self._turn_of, self._turn_until = digest, time.monotonic() + longest_s
 
 
 @dataclass(frozen=True, slots=True)

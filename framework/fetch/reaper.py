@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 from framework.declare import registry
 from framework.errors import PayloadError
-from framework.fetch.blame import FIELD, Evidence, Guilt
+from framework.fetch.blame import COUNT, SUSPECT, Evidence, Guilt
 from framework.fetch.call import LEASE_MS
 from framework.fetch.custody import Custody
 from framework.fetch.grace import Grace
@@ -168,10 +168,10 @@ def _fate(data: bytes, evidence: Evidence, rank: int) -> _Fate:
     try:
         payload, queue = _read(data)
         guilt = evidence.guilt(data, payload, rank)
-        changed = data if guilt == "waited" else dumps(_counted(payload, guilt))
+        changed = data if guilt == "waited" else dumps(_suspected(payload, guilt))
     except PayloadError:
         return _Fate(keys.DEAD, "", data, {})
-    if guilt == "ran" and 0 <= _max_interruptions(payload) <= payload[FIELD]:
+    if guilt == "ran" and 0 <= _max_interruptions(payload) <= payload[COUNT]:
         return _Fate(keys.INTERRUPTED, "", changed, payload)
     return _Fate(keys.queue(queue), queue, changed, payload)
 
@@ -185,8 +185,10 @@ def _read(data: bytes) -> tuple[Payload, str]:
     return payload, queue
 
 
-def _counted(payload: Payload, guilt: Guilt) -> Payload:
-    payload[FIELD] = (whole_number(payload.get(FIELD)) or 0) + (guilt == "ran")
+def _suspected(payload: Payload, guilt: Guilt) -> Payload:
+    payload[SUSPECT] = True
+    if guilt == "ran":
+        payload[COUNT] = (whole_number(payload.get(COUNT)) or 0) + 1
     return payload
 
 

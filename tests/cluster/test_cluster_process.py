@@ -1,5 +1,6 @@
 """``application-worker cluster`` as a real process with real workers under it."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -52,6 +53,40 @@ def test_a_killed_child_is_replaced_its_job_taken_back_and_nothing_is_left(clust
     assert all(gone(pid) for pid in children(process))
     left = {key for key in redis.keys("*") if key.startswith((b"aw:working", b"aw:lease"))}
     assert left == set()
+
+
+KILLERS = """
+import os
+import signal
+
+from jobs import Base
+
+
+class KillerWorker(Base):
+    def perform(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_job_that_kills_its_process_is_quarantined_and_its_neighbours_run(cluster, site, redis, proofs):
+    (site.folder / "killers.py").write_text(KILLERS)
+    for number in range(30):
+        enqueue(redis, "NoopWorker", jid=f"before-{number}")
+    enqueue(redis, "KillerWorker", jid="killer")
+    for number in range(30):
+        enqueue(redis, "NoopWorker", jid=f"behind-{number}")
+    process = cluster("-r", "killers", "default", "--max-concurrency", "2")
+    until(lambda: redis.zcard(keys.INTERRUPTED), "the killer is quarantined")
+    (quarantined,) = [json.loads(data) for data in redis.zrange(keys.INTERRUPTED, 0, -1)]
+    assert (quarantined["jid"], quarantined["interrupted_count"]) == ("killer", 3)
+    assert process.line(job_status="quarantined")["jid"] == "killer"
+    assert len(process.find(event_name="child.died")) <= 4
+    wanted = {f"{where}-{number}" for where in ("before", "behind") for number in range(30)}
+    until(lambda: wanted <= set(proofs("noop", 60)), "every neighbour runs")
+    counts = {line["jid"]: line.get("interrupted_count") or 0 for line in process.find(job_status="done")}
+    assert max(counts.values()) <= 1
+    assert process.end() == 0
+    assert redis.zcard(keys.INTERRUPTED) == 1
 
 
 def test_groups_copies_and_the_end(cluster, redis, proofs):

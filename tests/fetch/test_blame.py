@@ -1,11 +1,12 @@
 import hashlib
+import threading
 
 import pytest
 
 from framework.fetch.blame import Announcer, Evidence, suspect
 from framework.fetch.custody import UNACKNOWLEDGED
 from framework.wire import keys
-from tests.harness import IDENTITY, encoded, full_memory, opened, payload
+from tests.harness import IDENTITY, encoded, full_memory, opened, payload, until
 
 
 def evidence(redis):
@@ -25,63 +26,91 @@ def test_of_whom_nothing_is_known_nobody_is_accused():
     assert Evidence.of({b"slots": b"many"}).slots is None
 
 
-@pytest.mark.parametrize("count", [0, 1, 7])
-def test_a_suspect_ran_if_it_was_announced(redis, count):
-    fields = payload(interrupted_count=count)
-    data = encoded(interrupted_count=count)
+def test_a_suspect_ran_if_it_was_announced(redis):
+    fields = payload(suspect=True)
+    data = encoded(suspect=True)
     redis.hset(keys.runs(IDENTITY), "slots", 5)
     assert suspect(fields)
     assert evidence(redis).guilt(data, fields, 0) == "waited"
-    Announcer(redis, IDENTITY).begin(data)
+    Announcer(redis, IDENTITY).begin(data, 0)
     assert evidence(redis).slots == 5
     assert evidence(redis).guilt(data, fields, 4_000) == "ran"
     assert redis.hkeys(keys.runs(IDENTITY)) == [b"slots", hashlib.sha1(data).hexdigest().encode()]
 
 
-@pytest.mark.parametrize("value", [None, "1", 1.5, True])
-def test_odd_counts_make_no_suspect(value):
-    assert not suspect(payload(interrupted_count=value))
-    assert not suspect(payload())
+@pytest.mark.parametrize("value", [None, "true", 1, False])
+def test_odd_values_make_no_suspect(value):
+    assert not suspect(payload(suspect=value))
+    assert not suspect(payload(interrupted_count=2))  # given back by a process that stopped
 
 
 def test_a_suspect_runs_though_redis_cannot_be_told(make_server):
     server = make_server()
     shard = opened(server.url)
     server.stop()
-    Announcer(shard.client, IDENTITY).begin(encoded())
+    Announcer(shard.client, IDENTITY).begin(encoded(), 0)
     shard.close()
 
 
 def test_announcements_are_heard_on_a_full_server(redis):
     redis.set(keys.lease(IDENTITY), 1, px=60_000)
     with full_memory(redis):
-        Announcer(redis, IDENTITY).begin(b"x")
+        Announcer(redis, IDENTITY).begin(b"x", 0)
     assert redis.hlen(keys.runs(IDENTITY)) == 1
 
 
 def test_what_has_ended_is_taken_back_with_the_next_start(redis):
     announcer = Announcer(redis, IDENTITY)
-    one, two, three = (encoded(jid=jid, interrupted_count=1) for jid in ("1", "2", "3"))
-    announcer.begin(one)
-    announcer.begin(two)
+    one, two, three = (encoded(jid=jid, suspect=True) for jid in ("1", "2", "3"))
+    announcer.begin(one, 0)
     announcer.end(one)
-    announcer.begin(three)
+    announcer.begin(two, 0)
+    announcer.begin(three, 0)  # after the turn of the second
     announcer.end(three)
-    announcer.begin(three)  # again, after a push-back
-    fields = payload(interrupted_count=1)
+    announcer.begin(three, 0)  # again, after a push-back
+    fields = payload(suspect=True)
     assert [evidence(redis).guilt(data, fields, 0) for data in (one, two, three)] == ["waited", "ran", "ran"]
 
 
 def test_ends_that_redis_did_not_hear_are_told_again(redis, make_server):
     announcer = Announcer(redis, IDENTITY)
-    announcer.begin(b"one")
+    announcer.begin(b"one", 0)
     announcer.end(b"one")
     server = make_server()
     away = opened(server.url)
     server.stop()
     announcer._client, here = away.client, announcer._client
-    announcer.begin(b"two")
+    announcer.begin(b"two", 0)
     announcer._client = here
-    announcer.begin(b"three")
+    announcer.begin(b"three", 0)
     assert redis.hkeys(keys.runs(IDENTITY)) == [hashlib.sha1(b"three").hexdigest().encode()]
     away.close()
+
+
+@pytest.fixture
+def slow_turns(monkeypatch):
+    monkeypatch.setattr("framework.fetch.blame.TURN_S", 60.0)
+    monkeypatch.setattr("framework.fetch.blame.TRIAL_S", 60.0)
+
+
+def test_suspects_take_turns(redis, slow_turns):
+    announcer = Announcer(redis, IDENTITY)
+    announcer.begin(b"one", 0)
+    second = threading.Thread(target=announcer.begin, args=(b"two", 2))
+    second.start()
+    until(lambda: announcer._turn._waiters, "the second waits")
+    assert redis.hlen(keys.runs(IDENTITY)) == 1
+    announcer.end(b"stranger")
+    assert second.is_alive()
+    announcer.end(b"one")
+    second.join(10)
+    assert redis.hkeys(keys.runs(IDENTITY)) == [hashlib.sha1(b"two").hexdigest().encode()]
+
+
+@pytest.mark.parametrize(("interruptions", "turn"), [(0, "TURN_S"), (1, "TURN_S"), (2, "TRIAL_S"), (7, "TRIAL_S")])
+def test_a_turn_is_over_though_the_job_goes_on(redis, slow_turns, monkeypatch, interruptions, turn):
+    monkeypatch.setattr(f"framework.fetch.blame.{turn}", 0.01)
+    announcer = Announcer(redis, IDENTITY)
+    announcer.begin(b"long", interruptions)
+    announcer.begin(b"next", 0)
+    assert redis.hlen(keys.runs(IDENTITY)) == 2

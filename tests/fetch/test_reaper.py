@@ -63,7 +63,7 @@ def test_jobs_are_taken_back_from_the_dead_only(reaper, redis, recovered):
     hold(redis, encoded(jid="orphan", bid="x"), OTHER)
     assert reaper.sweep() == 1
     (job,) = queued(redis)
-    assert job == {**json.loads(encoded(jid="orphan", bid="x")), "interrupted_count": 1}
+    assert job == {**json.loads(encoded(jid="orphan", bid="x")), "interrupted_count": 1, "suspect": True}
     assert redis.lrange(keys.working(IDENTITY), 0, -1) == [encoded(jid="alive")]
     assert redis.smembers(keys.QUEUES) == {b"default"}
     ((owner, back, destination, quarantined),) = [(r.owner, r.job.jid, r.destination, r.quarantined) for r in recovered]
@@ -99,7 +99,9 @@ def test_order_is_kept_over_many_pages(reaper, redis):
         hold(redis, encoded(jid=f"{number}"), OTHER)
     assert reaper.sweep() == 450
     counts = [job.get("interrupted_count") for job in queued(redis)]
-    assert counts == [1] * SLOTS + [0] * UNACKNOWLEDGED + [None] * (451 - SLOTS - UNACKNOWLEDGED)
+    assert counts == [1] * SLOTS + [None] * (451 - SLOTS)
+    suspects = [job.get("suspect") for job in queued(redis)]
+    assert suspects == [True] * (SLOTS + UNACKNOWLEDGED) + [None] * (451 - SLOTS - UNACKNOWLEDGED)
     assert [job["jid"] for job in queued(redis)] == [*map(str, range(450)), "waiting"]
 
 
@@ -135,14 +137,14 @@ def test_jobs_interrupted_too_often_are_quarantined(reaper, redis, recovered, na
     die(redis, OTHER)
     data = encoded(name) if before is None else encoded(name, interrupted_count=before)
     hold(redis, data, OTHER)
-    Announcer(redis, OTHER).begin(data)
-    redis.delete(keys.lease(OTHER))
     reaper.sweep()
     (one,) = recovered
     assert (one.destination, one.quarantined) == (destination, destination == "interrupted")
     stored = redis.zrange(keys.INTERRUPTED, 0, -1) if one.quarantined else redis.lrange("queue:default", 0, -1)
     count = before + 1 if isinstance(before, int) else 1
-    assert [json.loads(member) for member in stored] == [{**json.loads(data), "interrupted_count": count}]
+    assert [json.loads(member) for member in stored] == [
+        {**json.loads(data), "interrupted_count": count, "suspect": True}
+    ]
     assert redis.llen(keys.working(OTHER)) == 0
 
 
@@ -229,8 +231,6 @@ def test_sets_that_nobody_empties_are_trimmed(redis, key, limit, count):
     die(redis, OTHER)
     data = b"not json" if count is None else encoded(interrupted_count=count)
     hold(redis, data, OTHER)
-    Announcer(redis, OTHER).begin(data)
-    redis.delete(keys.lease(OTHER))
     with registry.isolated():
         Reaper(redis, lambda _: None, long_up(redis), Keep(5, 86_400.0)).sweep()
     assert redis.zcard(key) == limit - 1
@@ -246,9 +246,9 @@ def run_until_killed(redis, identity, unacknowledged=17):
         pass
     for position, data in enumerate(reversed(redis.lrange(working, 0, -1))):
         job = json.loads(data)
-        suspected = "interrupted_count" in job
+        suspected = "suspect" in job
         if suspected:
-            announcer.begin(data)
+            announcer.begin(data, job.get("interrupted_count", 0))
         if job["jid"] == "killer":
             break
         if suspected:
