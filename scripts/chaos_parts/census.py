@@ -10,15 +10,16 @@ REGISTRY = "aw:processes"
 _ALWAYS = re.compile(r"queues|stat:(processed|failed)(:\d{4}-\d{2}-\d{2})?")
 _DEAD_PROCESS = re.compile(r"aw:lease:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?")
 _SHORT_TTL_S = 60
-_FORGOTTEN_S = 45
-"""A dead process is struck off 29 s after its last beat, by the next sweep of anybody, unless nobody is left to sweep."""
+_FORGOTTEN_S = 50
+"""A dead process is struck off 39 s after its last beat, by the next sweep of anybody, unless nobody is left to sweep."""
 
 
 def leaks(client: Redis) -> list[str]:
     """Return what should not be there, in words; empty when all is well."""
     found: list[str] = []
+    known = {f"aw:runs:{name}" for name, _ in registered(client)}
     for key in sorted(name.decode(errors="backslashreplace") for name in client.scan_iter(count=1000)):
-        if _ALWAYS.fullmatch(key):
+        if _ALWAYS.fullmatch(key) or key in known:
             continue
         if key == REGISTRY:
             found += [f"{REGISTRY} still knows {name}, silent for {age:.0f} s" for name, age in silent(client)]
@@ -35,11 +36,12 @@ def silent(client: Redis) -> list[tuple[str, float]]:
 
 
 def registered(client: Redis) -> list[tuple[str, float]]:
-    """Members of the registry and the seconds since their last beat."""
+    """Members of the registry and the seconds since their last beat, or their known death."""
     seconds, micros = cast("tuple[int, int]", client.time())
     now = seconds + micros / 1e6
     members = cast("list[tuple[bytes, float]]", client.zrange(REGISTRY, 0, -1, withscores=True))
-    return [(name.decode(errors="backslashreplace"), now - beat) for name, beat in members]
+    # Below 0: seen dead by its parent then.
+    return [(name.decode(errors="backslashreplace"), now - abs(beat)) for name, beat in members]
 
 
 def settle(client: Redis, patience_s: float, alive: int) -> None:
