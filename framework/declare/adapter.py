@@ -1,6 +1,7 @@
 """One strict pydantic validator for the positions of ``perform``; its output is never used, the originals travel."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter
@@ -16,9 +17,23 @@ Validate: TypeAlias = Callable[[Any], object]
 
 def compile_tuple(worker: str, annotations: Sequence[Any]) -> Validate | None:
     """A validator for one value per annotation, None when everything fits. Raises DeclarationError."""
-    if all(annotation is Any or annotation is object for annotation in annotations):
+    if _everything_fits(annotations):
         return None
     return _compile(worker, tuple.__class_getitem__(tuple(annotations)))
+
+
+def compile_slice(worker: str, annotations: Sequence[Any]) -> Validate | None:
+    """A validator for a list of such tuples, made at its first use; None when everything fits."""
+    if _everything_fits(annotations):
+        return None
+    made: list[Validate] = []
+
+    def validate(value: Any) -> object:
+        if not made:
+            made.append(_compile(worker, list.__class_getitem__(tuple.__class_getitem__(tuple(annotations)))))
+        return made[0](value)
+
+    return validate
 
 
 def compile_list(worker: str, annotation: Any) -> Validate | None:
@@ -31,6 +46,10 @@ def compile_list(worker: str, annotation: Any) -> Validate | None:
     return _compile(worker, list.__class_getitem__(annotation))
 
 
+def _everything_fits(annotations: Sequence[Any]) -> bool:
+    return all(annotation is Any or annotation is object for annotation in annotations)
+
+
 def _compile(worker: str, shape: Any) -> Validate:
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(shape)
@@ -40,11 +59,7 @@ def _compile(worker: str, shape: Any) -> Validate:
         reason = str(error).splitlines()[0]
         message = f"perform's annotations cannot be checked: {reason}"
         raise DeclarationError(worker, message, attribute="perform") from error
-
-    def validate(value: Any) -> object:
-        return validator.validate_python(value, strict=True)
-
-    return validate
+    return partial(validator.validate_python, strict=True)
 
 
 def _has_numbers(schema: Any) -> bool:

@@ -1,13 +1,16 @@
 """What a call on a worker class becomes: a request, made of the frozen declaration and the arguments, never of the class."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol
 
 from framework.declare.declaration import Declaration
 from framework.types import Json
 
 P = ParamSpec("P")
+
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Performs(Protocol[P]):
@@ -33,22 +36,23 @@ class JobRequest(Generic[P]):
     args: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class PushRequest:
+class PushRequest(NamedTuple):
     """One push: arguments bound but not yet checked, ``at`` in epoch seconds when it is to wait."""
 
     declaration: Declaration
     args: list[Any]
     at: float | None = None
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    options: Mapping[str, Any] = NO_OPTIONS
 
 
-@dataclass(frozen=True, slots=True)
-class BulkRequest:
-    """Many pushes of one worker; ``at`` is one time for all, or one per job, and ``contexts`` one per job."""
+class BulkRequest(NamedTuple):
+    """Many pushes of one worker; ``at`` is one time for all, or one per job, and ``contexts`` one per job.
+
+    The arguments come as the caller gave them, unbound and unchecked: ``slices`` has what does both.
+    """
 
     declaration: Declaration
-    args: list[list[Any]]
-    at: list[float] | float | None = None
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    contexts: list[Mapping[str, Json]] | None = None
+    args: Iterable[Any]
+    at: Sequence[float] | float | None = None
+    options: Mapping[str, Any] = NO_OPTIONS
+    contexts: Sequence[Mapping[str, Json]] | None = None

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeGuard, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack
 
 from framework.declare import port
 from framework.declare.declaration import Declaration
@@ -44,7 +44,7 @@ class Setter(Generic[P]):
 
     def perform_bulk(self, jobs: Iterable[Sequence[Any]], /) -> list[Jid | None]:
         """One job per tuple of arguments; the ids stand where the tuples stood. Raises BulkPushError when a slice fails."""
-        return self._push_bulk(self._bind_all(jobs), None)
+        return self._push_bulk(jobs, None)
 
     def perform_bulk_in(
         self,
@@ -56,9 +56,9 @@ class Setter(Generic[P]):
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
         """Like ``perform_bulk``, due after ``delay``; with both others, ``batch_size`` jobs every ``batch_delay``."""
-        args = self._bind_all(jobs)
-        place = self._declaration.place
-        return self._push_bulk(args, bulk_times(place, len(args), delay, batch_size, batch_delay, time.time))
+        given = list(jobs)
+        times = bulk_times(self._declaration.place, len(given), delay, batch_size, batch_delay, time.time)
+        return self._push_bulk(given, times)
 
     def perform_bulk_for(
         self,
@@ -88,29 +88,12 @@ class Setter(Generic[P]):
         return port.current().push(PushRequest(self._declaration, bound, at, self._options))
 
     def _push_bulk(
-        self, args: list[list[Any]], at: list[float] | float | None, contexts: list[Mapping[str, Json]] | None = None
+        self, args: Iterable[Any], at: list[float] | float | None, contexts: list[Mapping[str, Json]] | None = None
     ) -> list[Jid | None]:
-        if not args:
-            return []
         return port.current().push_bulk(BulkRequest(self._declaration, args, at, self._options, contexts))
 
     def _due(self, when: object) -> float | None:
         return due_at(self._declaration.place, when, time.time)
-
-    def _bind_all(self, jobs: Iterable[Any]) -> list[list[Any]]:
-        signature = self._declaration.signature
-        bound: list[list[Any]] = []
-        for index, args in enumerate(jobs):
-            if not _is_sequence(args):
-                reason = f"job {index} of the bulk is a {type(args).__name__}; give each job's arguments as a tuple, such as (1,)"
-                raise ArgumentsError(self._declaration.place, reason)
-            try:
-                bound.append(signature.bind(args, {}))
-            except ArgumentsError as error:
-                raise ArgumentsError(
-                    error.worker, f"(job {index} of the bulk) {error.reason}", argument=error.argument
-                ) from None
-        return bound
 
     def _check_owner(self, index: int, request: object) -> None:
         # Two workers with equal signatures look alike to a type checker.
@@ -121,7 +104,3 @@ class Setter(Generic[P]):
             owner, other = self._declaration, request.declaration.place
             reason = f"arguments(...) of job {index} made a job of {other}; call {owner.class_name}.arguments"
             raise ArgumentsError(self._declaration.place, reason)
-
-
-def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(value, (tuple, list))

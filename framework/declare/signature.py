@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from framework.declare.adapter import Validate, compile_list, compile_tuple
+from framework.declare.adapter import Validate, compile_list, compile_slice, compile_tuple
 from framework.declare.annotations import check_carriable, read_hints
 from framework.declare.exact_json import InexactError, check_exact
 from framework.declare.values import Invalid
@@ -27,6 +27,8 @@ class JobSignature:
     rest: str | None
     defaults: tuple[Any, ...]
     validate: Validate | None
+    validate_slice: Validate | None
+    """``validate`` for the positions of many jobs at once."""
     validate_rest: Validate | None
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -58,15 +60,34 @@ class JobSignature:
         if self.validate is not None or self.validate_rest is not None:
             self._check_types(args)
 
+    def fits(self, jobs: Sequence[Sequence[Any]]) -> bool:
+        """Whether all jobs have the right number of arguments, of the right types; ``check`` says which has not, and why."""
+        counts = set(map(len, jobs))
+        full = len(self.names)
+        if min(counts) < self.required or (max(counts) > full and self.rest is None):
+            return False
+        try:
+            if self.validate_slice is not None:
+                ready = counts == {full} and set(map(type, jobs)) == {tuple}
+                self.validate_slice(jobs if ready else [self._complete(args) for args in jobs])
+            if self.validate_rest is not None:
+                for args in jobs:
+                    self.validate_rest(list(args[full:]))
+        except ValidationError:
+            return False
+        return True
+
+    def _complete(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The positions, with defaults for what was not given, so that one adapter of full length serves every call."""
+        count = len(self.names)
+        return (*args[:count], *self.defaults[len(args) - self.required :]) if len(args) != count else tuple(args)
+
     def _check_types(self, args: list[Any]) -> None:
         count = len(self.names)
         offset = 0
         try:
             if self.validate is not None:
-                # Defaults stand in for what was not given, so that one adapter of full length serves every call.
-                self.validate(
-                    (*args[:count], *self.defaults[len(args) - self.required :]) if len(args) != count else tuple(args)
-                )
+                self.validate(self._complete(args))
             offset = count
             if self.validate_rest is not None:
                 self.validate_rest(args[count:])
@@ -133,6 +154,7 @@ def build_signature(worker: str, perform: Callable[..., Any]) -> JobSignature:
         rest=rest.name if rest else None,
         defaults=defaults,
         validate=compile_tuple(worker, [hints[name] for name in names]),
+        validate_slice=compile_slice(worker, [hints[name] for name in names]),
         validate_rest=compile_list(worker, hints[rest.name]) if rest else None,
     )
 

@@ -8,7 +8,7 @@ from framework.declare import check, port, registry
 from framework.declare.attributes import Deduplicate, DeferOnHealth
 from framework.declare.declaration import Declaration
 from framework.declare.options import PushOptions, check_options
-from framework.declare.request import JobRequest, P, Performs, Route
+from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
 from framework.declare.running import JobLogger, PlainLogger, RunState
 from framework.declare.setter import Setter
 from framework.errors import DeclarationError
@@ -64,6 +64,7 @@ class ApplicationWorker:
     jid: str = ""
     job_version: int = 0
     _declaration: ClassVar[Declaration | None] = None
+    _setter: ClassVar[Setter[Any] | None] = None
     _job: Payload | None = None
     _run: RunState | None = None
     _logger: JobLogger | None = None
@@ -72,11 +73,12 @@ class ApplicationWorker:
     def __init_subclass__(cls, *, abstract: bool = False) -> None:
         super().__init_subclass__()
         attributes = check.read_attributes(cls, ApplicationWorker)
-        cls._declaration = None
+        cls._declaration = cls._setter = None
         if abstract:
             _refuse_identity(cls)
             return
         cls._declaration = check.declare(cls, ApplicationWorker, attributes)
+        cls._setter = Setter(cls, cls._declaration, NO_OPTIONS)
         registry.register(cls)
 
     @classmethod
@@ -224,11 +226,10 @@ class ApplicationWorker:
         return Setter(cls, declaration, check_options(declaration.place, options))
 
 
-_NO_OPTIONS: Mapping[str, Any] = {}
-
-
 def _pushes(cls: type[Performs[P]]) -> Setter[P]:
-    return Setter(cls, cast("type[ApplicationWorker]", cls).declaration(), _NO_OPTIONS)
+    worker = cast("type[ApplicationWorker]", cls)
+    setter = worker._setter or Setter(worker, worker.declaration(), NO_OPTIONS)  # pyright: ignore[reportPrivateUsage]
+    return cast("Setter[P]", setter)
 
 
 def _refuse_identity(cls: type[ApplicationWorker]) -> None:

@@ -1,24 +1,33 @@
-"""The client: takes requests whose arguments are checked, runs the client middleware, writes to the class's shard."""
+"""The client: takes requests, runs the client middleware where there is any, writes to the class's shard."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest, Route
-from framework.errors import BulkPushError, ShardUnavailableError
-from framework.middleware.chain import Call, Passage
-from framework.push.encode import SizeLimits, encode
-from framework.push.normalize import Normalizer
+from framework.declare.slices import SLICE, bind_all, json_slices
+from framework.errors import ArgumentsError, BulkPushError, PayloadError, ShardUnavailableError
+from framework.middleware.chain import Call
+from framework.push.around import Around
+from framework.push.encode import SizeLimits
+from framework.push.template import JobTemplate
 from framework.route.router import Router
 from framework.shard.shard import Shard, Shards
 from framework.telemetry import context
-from framework.types import Jid, Json, Payload
+from framework.types import Jid
 from framework.wire.ids import draw_jid, draw_jids
+from framework.wire.job import stamp_json
+from framework.wire.json import dumps_exact
 
-BULK_SLICE = 1_000
-"""Jobs per round trip (GitLab's and Sidekiq's figure)."""
+
+class Way(NamedTuple):
+    """Where one class's jobs go, worked out once."""
+
+    declaration: Declaration
+    shard: Shard
+    template: JobTemplate
 
 
 class Client:
@@ -35,9 +44,11 @@ class Client:
     ) -> None:
         self._shards = shards
         self._router = router
-        self._middleware = middleware
         self._limits = limits or SizeLimits()
-        self._normalizer = Normalizer(clock)
+        self._clock = clock
+        self._ways: dict[str, Way] = {}
+        self._around = Around(shards, router, middleware, self._limits, clock)
+        self._has_middleware = bool(middleware)
 
     def route(self, declaration: Declaration) -> Route:
         """Return queue, shard and the rule that decided."""
@@ -50,29 +61,27 @@ class Client:
             ArgumentsError, ExceedLimitError: refused; nothing was written.
             ShardUnavailableError: the shard did not take it; see ``maybe_written``.
         """
-        declaration = request.declaration
-        declaration.signature.check(request.args)
-        route = self._router.route(declaration)
-        shard = self._shards[route.shard]
-        payload = self._payload(request, draw_jid(), request.args, route)
-        entry = self._admit(payload, declaration, request.at, shard)
-        if entry is None:
-            return None
-        queue, data = entry
-        if request.at is None:
-            shard.enqueue_one(queue, data)
+        declaration, args, at, options = request
+        declaration.signature.check(args)
+        if self._has_middleware:
+            return self._around.push(request)
+        way = self._way(declaration, options)
+        try:
+            arguments = dumps_exact(args, inside=1)
+        except PayloadError as error:
+            raise ArgumentsError(declaration.wire_name, f"refused: {error.reason}") from error
+        jid, now = draw_jid(), stamp_json(self._clock())
+        payload = way.template.one(arguments, jid.encode(), now, context.current(), waits=at is not None)
+        if at is None:
+            way.shard.enqueue_one(way.template.queue, payload)
         else:
-            shard.schedule(((request.at, data),))
-        return str(payload["jid"])
+            way.shard.schedule(((at, payload),))
+        return jid
 
     def payload_bytes(self, request: PushRequest) -> bytes | None:
         """Return what ``push`` would write now, without writing; ``None`` when a client middleware dropped it."""
-        declaration = request.declaration
-        declaration.signature.check(request.args)
-        route = self._router.route(declaration)
-        payload = self._payload(request, draw_jid(), request.args, route)
-        entry = self._admit(payload, declaration, None, self._shards[route.shard])
-        return None if entry is None else entry[1]
+        request.declaration.signature.check(request.args)
+        return self._around.payload_bytes(request)
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
         """Write jobs in slices of 1,000, one round trip each; return ids aligned with the input, ``None`` where dropped.
@@ -83,73 +92,64 @@ class Client:
             ArgumentsError, ExceedLimitError: refused; nothing was written.
             BulkPushError: a later slice was refused (a middleware's own error included), or a shard failed; it says what is in.
         """
-        check = request.declaration.signature.check
-        for args in request.args:
-            check(args)
+        signature = request.declaration.signature
+        written: Iterator[Sequence[Jid | None]]
+        if self._has_middleware:
+            written = self._around.slices(request, bind_all(signature, request.args))
+        else:
+            written = self._slices(request, deque(json_slices(signature, request.args)))
         jids: list[Jid | None] = []
-        for start in range(0, len(request.args), BULK_SLICE):
-            try:
-                jids += self._push_slice(request, start)
-            except ShardUnavailableError as error:
-                raise BulkPushError(jids, start, error) from error
-            except Exception as error:  # a middleware may raise anything; the caller must learn what is in
-                if start == 0:
-                    raise
-                raise BulkPushError(jids, start, error) from error
+        try:
+            for admitted in written:
+                jids += admitted
+        except ShardUnavailableError as error:
+            raise BulkPushError(jids, len(jids), error) from error
+        except Exception as error:  # a middleware may raise anything; the caller must learn what is in
+            if not jids:
+                raise
+            raise BulkPushError(jids, len(jids), error) from error
         return jids
 
-    def _push_slice(self, request: BulkRequest, start: int) -> list[Jid | None]:
-        declaration = request.declaration
+    def _slices(self, request: BulkRequest, waiting: deque[bytes]) -> Iterator[list[Jid]]:
+        """Write slice after slice; what is written is let go of."""
+        start = 0
+        while waiting:
+            arguments = waiting.popleft().split(b"\n")
+            yield self._write(request, arguments, start)
+            start += SLICE
+
+    def _write(self, request: BulkRequest, arguments: list[bytes], start: int) -> list[Jid]:
+        way = self._way(request.declaration, request.options)
+        jids = draw_jids(len(arguments))
+        raw = [jid.encode() for jid in jids]
+        now, waits, ambient = stamp_json(self._clock()), request.at is not None, context.current()
+        if request.contexts is None:
+            payloads = way.template.many(arguments, raw, now, ambient, waits=waits)
+        else:
+            own = request.contexts[start : start + SLICE]
+            payloads = [
+                way.template.one(args, jid, now, {**ambient, **context.meta(extra)}, waits=waits)
+                for args, jid, extra in zip(arguments, raw, own, strict=True)
+            ]
+        if request.at is None:
+            way.shard.enqueue({way.template.queue: payloads})
+            return jids
+        at = request.at
+        due = [at] * len(jids) if isinstance(at, float | int) else at[start : start + SLICE]
+        way.shard.schedule(list(zip(due, payloads, strict=True)))
+        return jids
+
+    def _way(self, declaration: Declaration, options: Mapping[str, Any]) -> Way:
+        if options:
+            return self._find_way(declaration, options)
+        way = self._ways.get(declaration.wire_name)
+        # A reloaded class has a new declaration under its old name.
+        if way is None or way.declaration is not declaration:
+            way = self._ways[declaration.wire_name] = self._find_way(declaration, options)
+        return way
+
+    def _find_way(self, declaration: Declaration, options: Mapping[str, Any]) -> Way:
         route = self._router.route(declaration)
-        shard = self._shards[route.shard]
-        slice_args = request.args[start : start + BULK_SLICE]
-        drawn = draw_jids(len(slice_args))
-        admitted: list[Jid | None] = []
-        waiting: dict[str, list[bytes]] = {}
-        scheduled: list[tuple[float, bytes]] = []
-        for offset, (args, jid) in enumerate(zip(slice_args, drawn, strict=True)):
-            at = request.at[start + offset] if isinstance(request.at, list) else request.at
-            extra = context.meta(request.contexts[start + offset]) if request.contexts else None
-            payload = self._payload(request, jid, args, route, extra)
-            entry = self._admit(payload, declaration, at, shard)
-            admitted.append(None if entry is None else str(payload["jid"]))
-            if entry is None:
-                continue
-            if at is None:
-                waiting.setdefault(entry[0], []).append(entry[1])
-            else:
-                scheduled.append((at, entry[1]))
-        self._write(shard, waiting, scheduled)
-        return admitted
-
-    def _write(
-        self, shard: Shard, waiting: Mapping[str, Sequence[bytes]], scheduled: Sequence[tuple[float, bytes]]
-    ) -> None:
-        if waiting:
-            shard.enqueue(waiting)
-        if scheduled:
-            shard.schedule(scheduled)
-
-    def _payload(
-        self,
-        request: PushRequest | BulkRequest,
-        jid: Jid,
-        args: list[Any],
-        route: Route,
-        extra: Mapping[str, Json] | None = None,
-    ) -> Payload:
-        queue = request.options.get("queue") or route.queue
-        return self._normalizer.payload(request.declaration, args, jid, queue, options=request.options, extra=extra)
-
-    def _admit(
-        self, payload: Payload, declaration: Declaration, at: float | None, shard: Shard
-    ) -> tuple[str, bytes] | None:
-        """Take a payload through the client middleware; return queue and bytes, or ``None`` when it was dropped."""
-        if at is None:
-            payload["enqueued_at"] = self._normalizer.now()
-        if self._middleware:
-            worker = registry.find(declaration.wire_name)
-            with Passage(self._middleware, worker, payload, payload["queue"], shard.client) as open_:
-                if not open_:
-                    return None
-        return payload["queue"], encode(payload, self._limits, big_payload=declaration.big_payload)
+        queue = options.get("queue") or route.queue
+        template = JobTemplate(declaration, queue, options, self._limits)
+        return Way(declaration, self._shards[route.shard], template)

@@ -8,7 +8,7 @@ from framework.types import Payload
 from framework.wire.compress import COMPRESSED, compress_arguments
 from framework.wire.json import dumps
 
-SIZE_LIMITER = "size_limiter"
+SIZE_LIMITER, TRACKED = "size_limiter", "tracked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,4 +54,4 @@ def _limited(payload: Payload, data: bytes, limits: SizeLimits, *, big_payload: 
         return data
     if limits.mode == "compress":
         raise ExceedLimitError(str(payload.get("class")), size, limits.limit)
-    return dumps({**stored, SIZE_LIMITER: "tracked"})
+    return dumps({**stored, SIZE_LIMITER: TRACKED})

@@ -1,7 +1,6 @@
 """Lua scripts as files: called by digest, sent whole when the server does not know them."""
 
 import hashlib
-from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, cast
 
@@ -19,7 +18,7 @@ class Script:
 
     def __call__(self, client: "redis.Redis", keys: list[str], arguments: list[Any]) -> Any:
         """Run the script and return its reply. NOSCRIPT (restart, failover, SCRIPT FLUSH) costs one more round trip."""
-        execute = cast("Callable[..., Any]", client.execute_command)
+        execute = cast("Any", client.execute_command)
         try:
             return execute("EVALSHA", self.digest, len(keys), *keys, *arguments)
         except NoScriptError:

@@ -15,11 +15,16 @@ _LEVEL = 5
 
 def compress_arguments(payload: Payload, arguments_json: bytes) -> int:
     """Replace the payload's arguments by their compressed form; return the size in bytes of the new arguments' JSON."""
-    text = base64.b64encode(zlib.compress(arguments_json, _LEVEL)).decode("ascii")
-    payload["args"] = [text]
+    text = deflated(arguments_json)
+    payload["args"] = [text.decode("ascii")]
     payload[COMPRESSED] = True
     payload[ORIGINAL_SIZE] = len(arguments_json)
-    return len(text) + 4  # base64 needs no escapes: the text, its two quotes, two brackets
+    return len(text) + 4  # the text, its two quotes, two brackets
+
+
+def deflated(arguments_json: bytes) -> bytes:
+    """Return the one string that stands for compressed arguments; it needs no escapes in JSON."""
+    return base64.b64encode(zlib.compress(arguments_json, _LEVEL))
 
 
 def decompress_arguments(payload: Payload, limit: int) -> None:

@@ -90,6 +90,12 @@ def stamp(seconds: float) -> float:
     return rounded + 0.000001 if rounded.is_integer() else rounded
 
 
+def stamp_json(seconds: float) -> bytes:
+    """Return ``stamp(seconds)`` as JSON."""
+    text = b"%.6f" % seconds
+    return text[:-1] + b"1" if text.endswith(b".000000") else text
+
+
 def whole_number(value: object) -> int | None:
     """Return ``value`` if it is an integer, else ``None``: other writers' fields hold anything."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -10,6 +10,7 @@ from framework.errors import PayloadError
 MAX_NESTING = 64
 """Levels of arrays and objects allowed in a payload. pydantic_core reads 200, Ruby's JSON 100; both are out of reach here."""
 
+_TOO_DEEP = f"it is nested deeper than {MAX_NESTING} levels"
 _UNQUESTIONED_BYTES = (
     4_000  # an integer of over 4,300 digits cannot be read back; below this size there is room for none
 )
@@ -34,6 +35,20 @@ def dumps(value: object) -> bytes:
     return data
 
 
+def dumps_exact(value: object, *, inside: int) -> bytes:
+    """Return like ``dumps`` what is known to be exact JSON but for its nesting, ``inside`` levels of a payload.
+
+    Raises:
+        PayloadError: the nesting is deeper than readers allow.
+    """
+    data = to_json(value)
+    room = MAX_NESTING - inside
+    # A level takes two bytes at least.
+    if len(data) > 2 * room and data.count(b"[") + data.count(b"{") > room and _deeper_than(value, room):
+        raise PayloadError(_TOO_DEEP)
+    return data
+
+
 def loads(data: bytes | str) -> Any:
     """Return the value that ``data`` holds; integers of any size stay exact.
 
@@ -48,7 +63,7 @@ def loads(data: bytes | str) -> Any:
 
 def _refuse_unreadable(data: bytes) -> None:
     if _deeper_than(loads(data), MAX_NESTING):
-        raise PayloadError(f"it is nested deeper than {MAX_NESTING} levels")
+        raise PayloadError(_TOO_DEEP)
 
 
 def _deeper_than(value: object, levels: int) -> bool:

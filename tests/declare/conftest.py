@@ -8,6 +8,7 @@ import pytest
 from framework.declare import port, registry
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.declare.slices import bind_all
 
 
 class Recorder:
@@ -23,8 +24,9 @@ class Recorder:
         return f"jid{len(self.pushed)}"
 
     def push_bulk(self, request: BulkRequest) -> list[str | None]:
-        self.bulks.append(request)
-        return [f"jid{index}" for index in range(len(request.args))]
+        args = bind_all(request.declaration.signature, request.args)
+        self.bulks.append(request._replace(args=args))
+        return [f"jid{index}" for index in range(len(args))]
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> None:
         self.inline.append((worker, request))

@@ -6,6 +6,7 @@ from framework.errors import ArgumentsError, BulkPushError, ExceedLimitError, Sh
 from framework.push.encode import SizeLimits
 from framework.telemetry import context
 from framework.wire import keys
+from framework.wire.compress import decompress_arguments
 from tests.push.conftest import worker
 
 
@@ -97,10 +98,92 @@ def test_a_middleware_may_send_jobs_to_several_queues(door, jobs, redis):
     assert redis.smembers(keys.QUEUES) == {b"q0", b"q1"}
 
 
-def test_arguments_are_all_checked_before_the_first_is_written(door, redis):
-    with pytest.raises(ArgumentsError):
-        worker(queue="default").perform_bulk([*numbered(1_500), (object(),)])
+def letting_pass():
+    class LetPass:
+        def call(self, cls, job, queue, pool):
+            yield
+
+    return LetPass
+
+
+@pytest.mark.parametrize("middleware", [(), (letting_pass(),)], ids=("quick", "middleware"))
+@pytest.mark.parametrize("kind", [list, iter], ids=("list", "generator"))
+def test_arguments_are_all_checked_before_the_first_is_written(door, redis, middleware, kind):
+    door.open(*middleware)
+    for wrong in ((object(),), (1, "\ud800"), 7):
+        with pytest.raises(ArgumentsError, match="job 1500 of the bulk"):
+            worker(queue="default").perform_bulk(kind([*numbered(1_500), wrong, *numbered(9)]))
     assert redis.dbsize() == 0
+
+
+def test_a_generator_that_fails_has_written_nothing(door, redis):
+    def jobs():
+        yield from numbered(1_500)
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError):
+        worker(queue="default").perform_bulk(jobs())
+    assert redis.dbsize() == 0
+
+
+class Row(list):
+    """Arguments that can tell how many of them there are."""
+
+    alive = most = 0
+
+    def __init__(self, values):
+        super().__init__(values)
+        Row.alive += 1
+        Row.most = max(Row.most, Row.alive)
+
+    def __del__(self):
+        Row.alive -= 1
+
+
+def test_a_generator_is_not_kept_as_objects(door, jobs):
+    Row.alive = Row.most = 0
+    jids = worker(queue="default").perform_bulk(Row([number, {"k": "v"}]) for number in range(5_500))
+    assert [job["args"] for job in jobs()] == [[number, {"k": "v"}] for number in range(5_500)]
+    assert [job["jid"] for job in jobs()] == jids
+    assert Row.most <= 2_001
+
+
+@pytest.mark.parametrize("middleware", [(), (letting_pass(),)], ids=("quick", "middleware"))
+def test_both_ways_write_the_same_fields(door, jobs, redis, middleware):
+    door.open(*middleware)
+    cls = worker(queue="default", version=3, tags=("a",))
+    with context.bound("cafe", user="u"):
+        jids = cls.set(retry=2).perform_bulk([(1, "é"), [2, {"k": [None, 0.5]}], ()])
+    alike = {"class": "Job", "retry": 2, "queue": "default", "version": 3, "tags": ["a"]}
+    alike |= {"correlation_id": "cafe", "meta.user": "u"}
+    found = jobs()
+    assert [{**job, "created_at": 0, "enqueued_at": 0} for job in found] == [
+        {**alike, "args": args, "jid": jid, "created_at": 0, "enqueued_at": 0}
+        for args, jid in zip([[1, "é"], [2, {"k": [None, 0.5]}], []], jids, strict=True)
+    ]
+    assert len(set(jids)) == 3
+    redis.flushall()
+    cls.perform_bulk([(1,), (2,)])
+    assert [job["correlation_id"] for job in jobs()] == [job["jid"] for job in jobs()]
+
+
+def test_contexts_over_several_slices(door, jobs):
+    cls = worker(queue="default")
+    cls.perform_bulk_for(range(1_200), arguments=cls.arguments, context=lambda number: {"number": number})
+    assert all(job["meta.number"] == job["args"][0] == place for place, job in enumerate(jobs()))
+    assert len(jobs()) == 1_200
+    assert all(job["correlation_id"] == job["jid"] for job in jobs())
+
+
+def test_large_and_small_in_one_slice(door, jobs):
+    cls = worker(queue="default")
+    cls.perform_bulk([("small",), ("x" * 200_000,), ("%b",)])
+    small, large, percent = jobs()
+    assert (small["args"], percent["args"]) == (["small"], ["%b"])
+    assert "compressed" not in small
+    assert (large["compressed"], large["original_job_size_bytes"]) == (True, 200_004)
+    decompress_arguments(large, 10**9)
+    assert large["args"] == ["x" * 200_000]
 
 
 def at_job(number, act):

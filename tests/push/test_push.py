@@ -126,6 +126,41 @@ def test_the_ambient_context_travels(door, jobs):
     assert "meta.user" not in second
 
 
+def test_a_class_that_was_reloaded_pushes_as_it_says_now(door, jobs):
+    worker(queue="default", version=1).perform_async()
+    worker(queue="default", version=2, retry=1).perform_async()
+    worker(queue="default", version=2, retry=1).perform_bulk([()])
+    assert [(job["version"], job["retry"]) for job in jobs()] == [(1, True), (2, 1), (2, 1)]
+
+
+def test_a_client_that_was_bound_anew_decides_anew(door, jobs):
+    job = worker()
+    door.open(rules=[("*", "one")])
+    job.perform_async(1)
+    door.open(rules=[("*", "two")])
+    job.perform_async(2)
+    job.perform_bulk([(3,)])
+    assert [[one["args"] for one in jobs(queue)] for queue in ("one", "two")] == [[[1]], [[2], [3]]]
+
+
+def nested(levels):
+    value = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_what_is_nested_too_deep_for_readers_is_refused(door, redis):
+    job = worker(queue="default")
+    for push in (lambda: job.perform_async(nested(63)), lambda: job.perform_bulk([(1,), (nested(63),)])):
+        with pytest.raises(ArgumentsError, match="nested deeper than 64 levels"):
+            push()
+    assert everything(redis) == []
+    job.perform_async(nested(62))
+    job.perform_bulk([(nested(62),)])
+    assert redis.llen("queue:default") == 2
+
+
 # --- routes and shards ----------------------------------------------------------------------------------------------
 
 

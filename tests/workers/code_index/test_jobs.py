@@ -38,7 +38,7 @@ class Recorder:
         return self._take(request.declaration, request.args)
 
     def push_bulk(self, request: BulkRequest) -> list[str | None]:
-        return [self._take(request.declaration, args) for args in request.args]
+        return [self._take(request.declaration, list(args)) for args in request.args]
 
     def route(self, declaration: Declaration) -> Route:
         raise NotImplementedError

@@ -1,0 +1,112 @@
+"""Pushes that a client middleware stands around: each job is a dict that it may change, send elsewhere or drop."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.declare.slices import SLICE
+from framework.middleware.chain import Call, Passage
+from framework.push.encode import SizeLimits, encode
+from framework.push.normalize import Normalizer
+from framework.route.router import Router
+from framework.shard.shard import Shard, Shards
+from framework.telemetry import context
+from framework.types import Jid, Json, Payload
+from framework.wire.ids import draw_jid, draw_jids
+
+
+class Around:
+    """Takes jobs whose arguments are bound and checked through a compiled chain. Shared between threads."""
+
+    def __init__(
+        self,
+        shards: Shards,
+        router: Router,
+        middleware: tuple[Call, ...],
+        limits: SizeLimits,
+        clock: Callable[[], float],
+    ) -> None:
+        self._shards = shards
+        self._router = router
+        self._middleware = middleware
+        self._limits = limits
+        self._normalizer = Normalizer(clock)
+
+    def push(self, request: PushRequest) -> Jid | None:
+        """Write one job and return its id, or ``None`` when it was dropped; errors as ``Client.push``."""
+        route = self._router.route(request.declaration)
+        shard = self._shards[route.shard]
+        payload = self._payload(request, draw_jid(), request.args, route)
+        entry = self._admit(payload, request.declaration, request.at, shard)
+        if entry is None:
+            return None
+        queue, data = entry
+        if request.at is None:
+            shard.enqueue_one(queue, data)
+        else:
+            shard.schedule(((request.at, data),))
+        return str(payload["jid"])
+
+    def payload_bytes(self, request: PushRequest) -> bytes | None:
+        """Return what ``push`` would write to a queue, without writing; ``None`` when it was dropped."""
+        route = self._router.route(request.declaration)
+        payload = self._payload(request, draw_jid(), request.args, route)
+        entry = self._admit(payload, request.declaration, None, self._shards[route.shard])
+        return None if entry is None else entry[1]
+
+    def slices(self, request: BulkRequest, args: list[list[Any]]) -> Iterator[list[Jid | None]]:
+        """Write slice after slice and tell the ids of each."""
+        for start in range(0, len(args), SLICE):
+            yield self._push_slice(request, args[start : start + SLICE], start)
+
+    def _push_slice(self, request: BulkRequest, slice_args: list[list[Any]], start: int) -> list[Jid | None]:
+        declaration = request.declaration
+        route = self._router.route(declaration)
+        shard = self._shards[route.shard]
+        admitted: list[Jid | None] = []
+        waiting: dict[str, list[bytes]] = {}
+        scheduled: list[tuple[float, bytes]] = []
+        drawn = draw_jids(len(slice_args))
+        for index, (args, jid) in enumerate(zip(slice_args, drawn, strict=True), start):
+            at = request.at if request.at is None or isinstance(request.at, float | int) else request.at[index]
+            extra = context.meta(request.contexts[index]) if request.contexts else None
+            payload = self._payload(request, jid, args, route, extra)
+            entry = self._admit(payload, declaration, at, shard)
+            admitted.append(None if entry is None else str(payload["jid"]))
+            if entry is None:
+                continue
+            if at is None:
+                waiting.setdefault(entry[0], []).append(entry[1])
+            else:
+                scheduled.append((at, entry[1]))
+        if waiting:
+            shard.enqueue(waiting)
+        if scheduled:
+            shard.schedule(scheduled)
+        return admitted
+
+    def _payload(
+        self,
+        request: PushRequest | BulkRequest,
+        jid: Jid,
+        args: list[Any],
+        route: Route,
+        extra: Mapping[str, Json] | None = None,
+    ) -> Payload:
+        queue = request.options.get("queue") or route.queue
+        return self._normalizer.payload(request.declaration, args, jid, queue, options=request.options, extra=extra)
+
+    def _admit(
+        self, payload: Payload, declaration: Declaration, at: float | None, shard: Shard
+    ) -> tuple[str, bytes] | None:
+        """Take a payload through the client middleware; return queue and bytes, or ``None`` when it was dropped."""
+        if at is None:
+            payload["enqueued_at"] = self._normalizer.now()
+        if self._middleware:
+            worker = registry.find(declaration.wire_name)
+            with Passage(self._middleware, worker, payload, payload["queue"], shard.client) as open_:
+                if not open_:
+                    return None
+        return payload["queue"], encode(payload, self._limits, big_payload=declaration.big_payload)

@@ -1,0 +1,88 @@
+"""A job's payload as bytes, put together from what its class and options say once and what each job adds.
+
+It reads as ``Normalizer`` and ``encode`` would have written it, which the tests prove; they are the way of pushes that a
+client middleware wants to see.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from framework.declare.declaration import Declaration
+from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
+from framework.push.encode import SIZE_LIMITER, TRACKED, SizeLimits
+from framework.push.normalize import class_fields, wire_value
+from framework.telemetry.context import CORRELATION_ID
+from framework.types import Json
+from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, deflated
+from framework.wire.json import dumps
+
+
+class JobTemplate:
+    """For the jobs of one class, going to one queue with the same options."""
+
+    __slots__ = ("_big_payload", "_head", "_limits", "_wire_name", "queue")
+
+    def __init__(self, declaration: Declaration, queue: str, options: Mapping[str, Any], limits: SizeLimits) -> None:
+        self.queue = queue
+        self._limits = limits
+        self._big_payload = declaration.big_payload
+        self._wire_name = declaration.wire_name
+        fields = class_fields(declaration) | {"queue": queue}
+        fields |= {name: wire_value(value) for name, value in options.items() if name != "queue" and value is not None}
+        del fields["args"]
+        self._head = self._json(fields)[:-1] + b',"args":'
+
+    def one(self, args: bytes, jid: bytes, now: bytes, context: Mapping[str, Json], *, waits: bool) -> bytes:
+        """Return a payload. ``args`` is JSON, ``now`` a time as JSON; ``waits``: it does not enter its queue now.
+
+        Raises:
+            ArgumentsError: the context is no JSON.
+            ExceedLimitError: the arguments are too large, even compressed.
+        """
+        if len(args) >= self._limits.unquestioned:
+            args = self._limited(args)
+        tail = self._tail(now, context, waits=waits)
+        if CORRELATION_ID in context:
+            return b'%b%b,"jid":"%b"%b}' % (self._head, args, jid, tail)
+        return b'%b%b,"jid":"%b","correlation_id":"%b"%b}' % (self._head, args, jid, jid, tail)
+
+    def many(
+        self, args: Sequence[bytes], jids: Sequence[bytes], now: bytes, context: Mapping[str, Json], *, waits: bool
+    ) -> list[bytes]:
+        """Return the payloads of jobs that share their context; otherwise as ``one``."""
+        if max(map(len, args)) >= self._limits.unquestioned:
+            args = [self._limited(one) if len(one) >= self._limits.unquestioned else one for one in args]
+        head, tail = _literal(self._head), _literal(self._tail(now, context, waits=waits))
+        if CORRELATION_ID in context:
+            form = b'%b%%b,"jid":"%%b"%b}' % (head, tail)
+            return [form % (one, jid) for one, jid in zip(args, jids, strict=True)]
+        form = b'%b%%b,"jid":"%%b","correlation_id":"%%b"%b}' % (head, tail)
+        return [form % (one, jid, jid) for one, jid in zip(args, jids, strict=True)]
+
+    def _tail(self, now: bytes, context: Mapping[str, Json], *, waits: bool) -> bytes:
+        """What does not depend on the job's id: times and context."""
+        times = b',"created_at":%b' % now if waits else b',"created_at":%b,"enqueued_at":%b' % (now, now)
+        return times + b"," + self._json(context)[1:-1] if context else times
+
+    def _limited(self, args: bytes) -> bytes:
+        """Return large arguments as they are stored, with the marks of their size."""
+        limits, size, stored = self._limits, len(args), args
+        if limits.mode == "compress" and size >= limits.compression_threshold:
+            text = deflated(args)
+            stored = b'["%b"],"%b":true,"%b":%d' % (text, COMPRESSED.encode(), ORIGINAL_SIZE.encode(), size)
+            size = len(text) + 4
+        if not limits.limit or size <= limits.limit or self._big_payload:
+            return stored
+        if limits.mode == "compress":
+            raise ExceedLimitError(self._wire_name, size, limits.limit)
+        return b'%b,"%b":"%b"' % (stored, SIZE_LIMITER.encode(), TRACKED.encode())
+
+    def _json(self, fields: Mapping[str, Any]) -> bytes:
+        try:
+            return dumps(fields)
+        except PayloadError as error:
+            raise ArgumentsError(self._wire_name, f"refused: {error.reason}") from error
+
+
+def _literal(text: bytes) -> bytes:
+    return text.replace(b"%", b"%%")

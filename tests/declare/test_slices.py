@@ -1,0 +1,154 @@
+import enum
+import json
+import math
+from typing import Annotated, Any, Literal
+
+import pytest
+from annotated_types import Gt
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.declare import slices
+from framework.declare.exact_json import MAX_DEPTH, MAX_DIGITS
+from framework.declare.signature import build_signature
+from framework.declare.slices import SLICE, bind_all, json_slices
+from framework.errors import ArgumentsError
+
+
+def take(self, number: int, text: str = "-", share: float | None = None) -> None: ...
+def take_rest(self, number: int, *texts: str) -> None: ...
+def take_chosen(self, mode: Literal["a", 1], more: Annotated[int, Gt(0)] = 1) -> None: ...
+def take_lists(self, numbers: list[int], anything: Any = None) -> None: ...
+def take_nothing(self) -> None: ...
+def take_anything(self, one: Any = None, two: Any = None) -> None: ...
+
+
+SIGNATURES = [
+    build_signature("W", perform) for perform in (take, take_rest, take_chosen, take_lists, take_nothing, take_anything)
+]
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Row(tuple):
+    __slots__ = ()
+
+
+def lines(signature, jobs):
+    return b"\n".join(json_slices(signature, jobs)).split(b"\n")
+
+
+def verdict(signature, args):
+    try:
+        bound = signature.bind(args, {})
+        signature.check(bound)
+    except ArgumentsError as error:
+        return error
+    return None
+
+
+odd = st.sampled_from(
+    [True, math.nan, math.inf, "\ud800", Number.ONE, Text("x"), b"x", (1,), {1: 2}, {"a": (1,)}, [math.nan], 10**4_001]
+)
+fitting = st.integers() | st.text() | st.floats(0, 1) | st.none() | st.sampled_from(["a", 1, [1, 2], {"k": "v"}, []])
+jobs_of = st.lists(st.lists(fitting | fitting | fitting | odd, max_size=3).map(tuple), max_size=6)
+
+
+@given(st.sampled_from(SIGNATURES), jobs_of)
+def test_a_slice_is_judged_as_its_jobs_are(signature, jobs):
+    verdicts = [verdict(signature, args) for args in jobs]
+    wrong = next((index for index, error in enumerate(verdicts) if error), None)
+    if wrong is None:
+        assert [json.loads(line) for line in lines(signature, jobs)] == [list(args) for args in jobs] if jobs else True
+        assert bind_all(signature, jobs) == [list(args) for args in jobs]
+        return
+    for way in (lines, bind_all):
+        with pytest.raises(ArgumentsError) as caught:
+            way(signature, jobs)
+        error = caught.value
+        assert error.reason == f"(job {wrong} of the bulk) {verdicts[wrong].reason}"
+        assert (error.worker, error.argument) == ("W", verdicts[wrong].argument)
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [(1,), [2, "x"], (3, "y", 0.5)],
+        [(1, '],"",['), (2, 'quote " and \\'), (3, "new\nline")],
+        [(1, "NaN"), (2, "Infinity")],
+        [Row((1,)), (2,)],
+        [(1, "x" * 5_000)],
+        [(10**3_999,)],
+        [(1, "", None)],
+    ],
+)
+def test_what_is_well_arrives(jobs):
+    assert [json.loads(line) for line in lines(SIGNATURES[0], jobs)] == [list(args) for args in jobs]
+
+
+def test_plain_jobs_are_never_looked_at_one_by_one(monkeypatch):
+    """The whole point of a slice; a slower way would be right as well, and nobody would notice."""
+    monkeypatch.setattr(slices, "_lines", None)
+    assert lines(SIGNATURES[0], [(1,), [2, "é"], (3, "y", 0.5), (4, "", 1), (5, "", None)])
+    assert lines(SIGNATURES[1], [(1,), (2, "a", "b")])
+    assert lines(SIGNATURES[4], [(), []]) == [b"[]", b"[]"]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (True, "does not fit"),
+        (10**MAX_DIGITS, "digits"),
+        (Number.ONE, "IntEnum|Number"),
+        ("x", "does not fit"),
+    ],
+)
+def test_the_job_that_is_wrong_is_named_wherever_it_stands(value, words):
+    jobs = [(number,) for number in range(SLICE + 5)]
+    for place in (0, 7, SLICE + 3):
+        wrong = [*jobs]
+        wrong[place] = (value,)
+        with pytest.raises(ArgumentsError, match=rf"\(job {place} of the bulk\) .*({words})"):
+            lines(SIGNATURES[0], wrong)
+
+
+@pytest.mark.parametrize(("jobs", "place"), [([(1,), 2], 1), (["ab"], 0), ([(1,), {3}], 1), ([None], 0)])
+def test_a_job_that_is_no_tuple(jobs, place):
+    with pytest.raises(ArgumentsError, match=f"job {place} of the bulk is a .*tuple, such as"):
+        lines(SIGNATURES[0], jobs)
+
+
+def nested(levels):
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_nesting_is_that_of_the_whole_payload():
+    deepest = MAX_DEPTH - 2  # the payload's object and its list of arguments are levels, too
+    assert lines(SIGNATURES[5], [(nested(deepest),)])
+    with pytest.raises(ArgumentsError, match=r"\(job 1 of the bulk\) refused: it is nested deeper than 64 levels"):
+        lines(SIGNATURES[5], [(1,), (nested(deepest + 1),)])
+
+
+def test_slices_are_taken_from_a_generator_as_they_are_needed():
+    asked = 0
+
+    def jobs():
+        nonlocal asked
+        for number in range(3 * SLICE):
+            asked += 1
+            yield (number,)
+
+    found = json_slices(SIGNATURES[0], jobs())
+    assert asked == 0
+    first = next(found)
+    assert (asked, first.count(b"\n")) == (SLICE, SLICE - 1)
+    assert sum(part.count(b"\n") + 1 for part in found) == 2 * SLICE

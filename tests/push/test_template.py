@@ -1,0 +1,144 @@
+"""The quick way of writing a payload is proven against the general one, which client middlewares use."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.declare import registry
+from framework.declare.slices import bind_all, json_slices
+from framework.errors import ArgumentsError, ExceedLimitError
+from framework.push.encode import SizeLimits, encode
+from framework.push.normalize import Normalizer
+from framework.push.template import JobTemplate
+from framework.telemetry import context
+from framework.wire.compress import decompress_arguments
+from framework.wire.job import stamp, stamp_json
+from framework.wire.json import dumps_exact
+from tests.push.conftest import worker
+
+JID = "0123456789abcdef01234567"
+SMALL = SizeLimits(compression_threshold=60, limit=90)
+
+texts = st.text(alphabet=st.one_of(st.characters(exclude_categories=("Cs",)), st.sampled_from('"\\,[]{}%\n\r\0é'))) | (
+    st.sampled_from(['],"",[', "]\n[", "NaN", "Infinity", "%b", "%", '","jid":"', "\x7f\u2028"])
+)
+numbers = st.integers() | st.integers(-(2**200), 2**200) | st.floats(allow_nan=False, allow_infinity=False)
+plain = st.none() | st.booleans() | numbers | texts
+values = st.recursive(plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3))
+arguments = st.lists(plain, max_size=4) | st.lists(values, max_size=4)
+facts = st.dictionaries(texts, plain, max_size=3).map(context.meta)
+contexts = st.builds(
+    lambda fields, chain: fields if chain is ... else {**fields, context.CORRELATION_ID: chain},
+    facts,
+    st.just(...) | texts | st.none(),
+)
+attributes = st.fixed_dictionaries(
+    {},
+    optional={
+        "version": st.integers(1, 9),
+        "retry": st.booleans() | st.integers(0, 25),
+        "retry_for": st.just(timedelta(hours=1)),
+        "retry_queue": st.just("slow"),
+        "dead": st.booleans(),
+        "backtrace": st.booleans() | st.integers(1, 20),
+        "tags": st.just(("a", "b:c")),
+        "queue_namespace": st.just("ns"),
+        "expires_in": st.just(timedelta(minutes=1)),
+        "big_payload": st.booleans(),
+    },
+)
+options = st.fixed_dictionaries(
+    {},
+    optional={
+        "queue": st.sampled_from(["urgent", "a:b"]),
+        "retry": st.booleans() | st.integers(0, 25),
+        "retry_for": st.just(timedelta(seconds=90)),
+        "dead": st.booleans(),
+        "tags": st.just(("c",)),
+    },
+)
+limits = st.sampled_from([SizeLimits(), SMALL, SizeLimits("track", 60, 90), SizeLimits("compress", 60, 0)])
+times = st.floats(0, 4_000_000_000) | st.integers(0, 4_000_000_000).map(float)
+
+
+def made(declaration, args, chosen, fields, now, size_limits, *, waits):
+    """What the general way writes, or the size it refuses."""
+    normalizer = Normalizer(lambda: now)
+    payload = normalizer.payload(declaration, args, JID, chosen.get("queue") or "q", options=chosen, extra=fields)
+    if not waits:
+        payload["enqueued_at"] = normalizer.now()
+    try:
+        return json.loads(encode(payload, size_limits, big_payload=declaration.big_payload))
+    except ExceedLimitError as error:
+        return error.size
+
+
+def tried(write):
+    try:
+        return [json.loads(data, object_pairs_hook=unrepeated) for data in write()]
+    except ExceedLimitError as error:
+        return error.size
+
+
+def unrepeated(pairs):
+    assert len(dict(pairs)) == len(pairs), "a name stands twice"
+    return dict(pairs)
+
+
+def expected(every):
+    return next((size for size in every if isinstance(size, int)), every)
+
+
+@settings(max_examples=300)
+@given(attributes, options, st.lists(arguments, min_size=1, max_size=5), contexts, times, limits, st.booleans())
+def test_it_reads_as_the_general_way_would_have_written_it(said, chosen, jobs, fields, now, size_limits, waits):
+    with registry.isolated():
+        declaration = worker(**said).declaration()
+    template = JobTemplate(declaration, chosen.get("queue") or "q", chosen, size_limits)
+    general = [made(declaration, args, chosen, fields, now, size_limits, waits=waits) for args in jobs]
+    jid, time = JID.encode(), stamp_json(now)
+    for args, wanted in zip(jobs, general, strict=True):
+        found = tried(lambda args=args: [template.one(dumps_exact(args, inside=1), jid, time, fields, waits=waits)])
+        assert found == ([wanted] if isinstance(wanted, dict) else wanted)
+    lines = b"\n".join(json_slices(declaration.signature, map(tuple, jobs))).split(b"\n")
+    found = tried(lambda: template.many(lines, [jid] * len(jobs), time, fields, waits=waits))
+    assert found == expected(general)
+
+
+@given(st.lists(st.lists(plain, max_size=4), min_size=1, max_size=8))
+def test_a_line_per_job_holds_its_arguments_exactly(jobs):
+    with registry.isolated():
+        signature = worker().declaration().signature
+    (lines,) = json_slices(signature, jobs)
+    assert [json.loads(line) for line in lines.split(b"\n")] == jobs
+    assert bind_all(signature, jobs) == jobs
+
+
+@given(times)
+def test_a_time_as_json_is_the_same_time(seconds):
+    assert float(stamp_json(seconds)) == stamp(seconds)
+    assert stamp_json(seconds).partition(b".")[2].strip(b"0")
+
+
+def test_large_arguments_are_compressed_as_ever():
+    with registry.isolated():
+        declaration = worker().declaration()
+    template = JobTemplate(declaration, "q", {}, SizeLimits())
+    args = ["é" * 60_000]
+    (payload,) = template.many([dumps_exact(args, inside=1)], [JID.encode()], b"1.5", {}, waits=False)
+    job = json.loads(payload)
+    assert (job["compressed"], job["original_job_size_bytes"]) == (True, 120_004)
+    decompress_arguments(job, 10**9)
+    assert job["args"] == args
+
+
+@pytest.mark.parametrize("fields", [{"meta.a": float("nan")}, {"meta.a": "\ud800"}, {"meta.a": object()}])
+def test_a_context_that_is_no_json_is_refused(fields):
+    with registry.isolated():
+        declaration = worker().declaration()
+    template = JobTemplate(declaration, "q", {}, SizeLimits())
+    with pytest.raises(ArgumentsError, match="Job: refused"):
+        template.one(b"[]", JID.encode(), b"1.5", fields, waits=False)
