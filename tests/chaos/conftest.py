@@ -1,0 +1,110 @@
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from framework.store.connect import Endpoint, open_client
+from tests.chaos.proxy import Proxy
+from tests.harness import Process, Site, payload, until
+
+HERE = Path(__file__).resolve().parent
+
+
+class Producer:
+    """Another process that pushes."""
+
+    def __init__(self, site: Site, **env: str) -> None:
+        argv = [sys.executable, str(HERE / "producer.py")]
+        folder = str(site.folder)
+        self._popen = subprocess.Popen(
+            argv,
+            cwd=folder,
+            env={**site.env, "PYTHONPATH": f"{folder}:{site.env.get('PYTHONPATH', '')}", **env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def push(self, name: str, *args: object) -> dict:
+        """Push one job; return what the producer got: a jid, or an error by name and fields."""
+        self._popen.stdin.write(json.dumps([name, args]) + "\n")
+        self._popen.stdin.flush()
+        return json.loads(self._popen.stdout.readline())
+
+    def close(self) -> None:
+        self._popen.stdin.close()
+        self._popen.stdout.close()
+        self._popen.wait(20)
+
+
+class Scene:
+    """A Redis of the test's own that gets into trouble, beside the one (``proofs``) that only takes proofs."""
+
+    def __init__(self, site: Site, server, client, proofs) -> None:
+        self.site, self.server, self.client, self.proofs = site, server, client, proofs
+        self.url = server.url
+        self._made: list = []
+
+    def proxy(self) -> Proxy:
+        """A proxy in front of the Redis in trouble."""
+        proxy = Proxy(self.server.url)
+        self._made.append(proxy)
+        return proxy
+
+    def worker(self, *options: str, url: str | None = None) -> Process:
+        flags = options if "-q" in options else ("-q", "default", *options)
+        return self.site.worker(*flags, REDIS_URL=url or self.url)
+
+    def producer(self, url: str | None = None, **env: str) -> Producer:
+        producer = Producer(self.site, REDIS_URL=url or self.url, **env)
+        self._made.append(producer)
+        return producer
+
+    def enqueue(self, name: str, *args: object, queue: str = "default", **fields: object) -> bytes:
+        """Write a job as a producer of any language would, with one command."""
+        data = json.dumps(payload(name, args=list(args), queue=queue, **fields), separators=(",", ":")).encode()
+        self.client.lpush(f"queue:{queue}", data)
+        return data
+
+    def proven(self, name: str) -> list[str]:
+        return [value.decode() for value in self.proofs.lrange(f"proof:{name}", 0, -1)]
+
+    def wait_for(self, name: str, *values: str, timeout_s: float = 30.0) -> None:
+        """Wait until each value was proven; more than once is a failure of its own, see ``once``."""
+        until(lambda: set(values) <= set(self.proven(name)), f"{name}: {values[:5]}", timeout_s)
+
+    def once(self, name: str = "note") -> None:
+        """Nothing ran twice."""
+        again = {value: count for value, count in Counter(self.proven(name)).items() if count > 1}
+        assert not again
+
+    def open_gate(self, name: str) -> None:
+        self.proofs.set(f"gate:{name}", 1)
+
+    def settled(self, process: Process) -> None:
+        """Nothing is held any more: everything was acknowledged."""
+        until(lambda: not self.client.llen(f"aw:working:{process.identity}"), "acknowledged")
+
+    def close(self) -> None:
+        for one in self._made:
+            if isinstance(one, Producer):
+                one.close()
+        self.site.close()
+        for one in self._made:
+            if isinstance(one, Proxy):
+                one.__exit__()
+
+
+@pytest.fixture
+def scene(short_path, make_server, redis, redis_url):
+    server = make_server()
+    site = Site(short_path, redis_url)
+    shutil.copy(HERE / "sample_jobs.py", short_path / "jobs.py")
+    with open_client(Endpoint(server.url), name="tests") as client:
+        made = Scene(site, server, client, redis)
+        yield made
+        made.close()

@@ -1,0 +1,25 @@
+"""A producer of its own process: reads ``[class, args]`` per line, pushes, tells what came of it as one JSON line."""
+
+import json
+import sys
+
+import jobs
+
+from framework import FrameworkError
+
+for line in sys.stdin:
+    name, args = json.loads(line)
+    try:
+        worker = getattr(jobs, name)
+        told = {"jid": worker.perform_async(*args)}
+    except FrameworkError as error:
+        told = {
+            "error": type(error).__name__,
+            "text": str(error),
+            "maybe_written": getattr(error, "maybe_written", None),
+            "shard": getattr(error, "shard", None),
+        }
+    except Exception as error:
+        told = {"error": f"untyped {error!r}"}
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,86 @@
+"""The workers of the fault tests; copied beside their config as the module ``jobs``.
+
+Their proofs go to the Redis that PROOF_URL names, which is never the one that is in trouble.
+"""
+
+import ctypes
+import os
+import re
+import threading
+import time
+
+from redis import Redis
+
+from framework import ApplicationWorker
+
+proofs = Redis.from_url(os.environ["PROOF_URL"])
+
+
+def prove(name: str, value: object = 1) -> None:
+    proofs.rpush(f"proof:{name}", str(value))
+
+
+class Base(ApplicationWorker, abstract=True):
+    feature_category = "not_owned"
+    queue = "default"
+
+
+class NoteWorker(Base):
+    def perform(self, value: str) -> None:
+        prove("note", value)
+
+
+class ElsewhereWorker(Base):
+    """Routed to another shard where a test says so."""
+
+    def perform(self, value: str) -> None:
+        prove("note", value)
+
+
+class GateWorker(Base):
+    """Runs until its gate is open."""
+
+    def perform(self, name: str) -> None:
+        prove("begun", name)
+        while not proofs.exists(f"gate:{name}"):
+            time.sleep(0.02)
+        prove("ended", name)
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+class FailWorker(Base):
+    def perform(self, kind: str) -> None:
+        prove("failing", kind)
+        if kind == "unspeakable":
+            raise UnspeakableError
+        if kind == "huge":
+            raise ValueError("x" * 1_000_000)
+        if kind == "bytes":
+            raise ValueError(b"\xff\xfe".decode("utf-8", "surrogateescape"))
+        if kind == "recursion":
+            self.perform_again(kind)
+        raise ValueError(kind)
+
+    def perform_again(self, kind: str) -> None:
+        self.perform_again(kind)
+
+
+class HangWorker(Base):
+    """Hangs where no exception can reach it."""
+
+    def perform(self, kind: str) -> None:
+        prove("begun", kind)
+        if kind == "lock":
+            lock = threading.Lock()
+            lock.acquire()
+            lock.acquire()
+        if kind == "c":
+            ctypes.CDLL(None).sleep(3600)
+        if kind == "gil":
+            re.match(r"(a+)+$", "a" * 60 + "b")

@@ -1,0 +1,84 @@
+"""Redis did it, the answer got lost: fetched jobs are found again, pushed ones are never pushed twice."""
+
+import pytest
+
+from tests.harness import until
+
+FETCH = rb"EVAL(SHA)?\r\n.*queue:"
+PUSH = rb"LPUSH\r\n"
+FOUND_S = 25.0
+"""Promised are 15 s without a restart; the rest is for a loaded machine."""
+
+
+def test_whatever_fetch_loses_its_reply_each_job_runs_once(scene):
+    """Three processes at once: one loses every odd reply for a while, one every even one, one that of a parked call."""
+    lost = {"odd": range(1, 20, 2), "even": range(2, 20, 2)}
+    proxies, processes, values = {}, {}, {}
+    for name in (*lost, "parked"):
+        proxies[name] = scene.proxy()
+        processes[name] = scene.worker("-q", name, "-c", "2", url=proxies[name].url)
+    for name, process in processes.items():
+        process.ready()
+        values[name] = [f"{name} {number}" for number in range(30)]
+    for name, numbers in lost.items():
+        proxies[name].lose_replies(FETCH, numbers)
+    # Its call is under way already: what comes back next on that connection is lost.
+    until(lambda: any(b"BLMOVE" in link.last for link in proxies["parked"].open), "parked")
+    proxies["parked"].lose_under_way(b"BLMOVE")
+    for name, some in values.items():
+        for value in some:
+            scene.enqueue("NoteWorker", value, queue=name, jid=value.replace(" ", ""))
+    for name in lost:
+        until(lambda name=name: len(proxies[name].lost) >= 3, "replies are being lost")
+    for some in values.values():
+        scene.wait_for("note", *some, timeout_s=FOUND_S)
+    for process in processes.values():
+        scene.settled(process)
+    scene.once()
+    for name, process in processes.items():
+        assert [reply for reply in proxies[name].lost if b"NoteWorker" in reply], name
+        assert process.end() == 0
+    assert not scene.client.exists("retry", "dead", "interrupted")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, "hang"])
+def test_a_push_whose_reply_is_lost_is_in_doubt_and_in_once(scene, count):
+    proxy = scene.proxy()
+    producer = scene.producer(url=proxy.url)
+    assert producer.push("NoteWorker", "before")["jid"]
+    if count == "hang":
+        proxy.lose_replies(PUSH, {1}, hang=True)
+    else:
+        proxy.cut_after(count)
+    told = producer.push("NoteWorker", "doubtful")
+    assert (told["error"], told["maybe_written"], told["shard"]) == ("ShardUnavailableError", True, "main")
+    assert "may have been applied" in told["text"]
+    assert len(proxy.lost) == 1
+    assert scene.client.llen("queue:default") == 2
+    assert producer.push("NoteWorker", "after")["jid"]
+    assert scene.client.llen("queue:default") == 3
+
+
+def test_a_push_that_never_left_is_no_doubt(scene):
+    proxy = scene.proxy()
+    producer = scene.producer(url=proxy.url)
+    scene.server.stop()
+    told = producer.push("NoteWorker", "nowhere")
+    assert (told["error"], told["maybe_written"]) == ("ShardUnavailableError", False)
+    scene.server.start()
+    assert producer.push("NoteWorker", "after")["jid"]
+    assert scene.client.llen("queue:default") == 1
+
+
+def test_slow_replies_cost_time_and_nothing_else(scene):
+    proxy = scene.proxy()
+    process = scene.worker("-c", "2", url=proxy.url).ready()
+    proxy.delay_s = 0.05
+    values = [str(number) for number in range(20)]
+    for value in values:
+        scene.enqueue("NoteWorker", value)
+    scene.wait_for("note", *values)
+    scene.settled(process)
+    scene.once()
+    assert not process.find(event_name="redis.failed")
+    assert process.end() == 0

@@ -1,0 +1,217 @@
+"""Redis goes away, refuses, forgets, is full: processes are at work again soon after it is, producers get clear errors.
+
+Every wait that stands for a promise has the promised time as its limit.
+"""
+
+import signal
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from tests.harness import until
+
+AT_WORK_AGAIN_S = 10.0
+"""Promised are 5 s after Redis is well again; the rest is for a loaded machine."""
+
+
+def seen_trouble(process, count=1):
+    until(lambda: len(process.find(event_name="redis.failed")) >= count, "the process has noticed")
+
+
+def at_work(scene, process, value):
+    """A job pushed now runs soon, and nothing stays held."""
+    scene.enqueue("NoteWorker", value)
+    scene.wait_for("note", value, timeout_s=AT_WORK_AGAIN_S)
+    scene.settled(process)
+    assert process.popen.poll() is None
+
+
+@pytest.mark.parametrize("how", ["reset", "client kill", "clean restart", "kill and restart"])
+def test_lost_connections(scene, how):
+    proxy = scene.proxy()
+    process = scene.worker("-c", "2", url=proxy.url).ready()
+    scene.enqueue("GateWorker", "one")
+    scene.wait_for("begun", "one")
+    if how == "reset":
+        proxy.reset()
+    elif how == "client kill":
+        scene.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    else:
+        (scene.server.stop if how == "clean restart" else scene.server.kill)()
+        seen_trouble(process)
+        scene.open_gate("one")  # ends while Redis is away
+        scene.wait_for("ended", "one")
+        scene.server.start()
+    scene.open_gate("one")
+    at_work(scene, process, "next")
+    scene.once("begun")
+    assert process.end() == 0
+
+
+def test_a_black_hole_and_a_producer_in_it(scene):
+    proxy = scene.proxy()
+    process = scene.worker("-c", "2", url=proxy.url).ready()
+    producer = scene.producer(url=proxy.url)
+    assert producer.push("NoteWorker", "before")["jid"]
+    scene.enqueue("GateWorker", "one")
+    scene.wait_for("begun", "one")
+    proxy.swallow()
+    scene.open_gate("one")  # its acknowledgement goes into the hole
+    told = producer.push("NoteWorker", "into the hole")
+    assert (told["error"], told["maybe_written"]) == ("ShardUnavailableError", True)
+    seen_trouble(process)
+    proxy.heal()
+    at_work(scene, process, "after")
+    assert producer.push("NoteWorker", "again")["jid"]
+    scene.wait_for("note", "again")
+    scene.once("begun")
+    scene.once()
+    assert "into the hole" not in scene.proven("note")
+    assert process.end() == 0
+
+
+def test_read_only_and_back(scene):
+    process = scene.worker("-c", "2").ready()
+    producer = scene.producer()
+    scene.enqueue("GateWorker", "one")
+    scene.wait_for("begun", "one")
+    scene.client.replicaof("127.0.0.1", 1)
+    scene.open_gate("one")
+    told = producer.push("NoteWorker", "refused")
+    assert (told["error"], told["maybe_written"]) == ("ShardUnavailableError", False)
+    assert "READONLY" in told["text"].upper() or "read only" in told["text"]
+    seen_trouble(process)
+    scene.client.replicaof("NO", "ONE")
+    at_work(scene, process, "after")
+    assert producer.push("NoteWorker", "taken")["jid"]
+    scene.wait_for("note", "taken")
+    scene.once("begun")
+    assert process.end() == 0
+
+
+REFUSALS = (
+    b"-LOADING Redis is loading the dataset in memory\r\n",
+    b"-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
+    b"-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n",
+    b"-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n",
+    b"-NOREPLICAS Not enough good replicas to write.\r\n",
+    b"-ERR max number of clients reached\r\n",
+    b"-ERR something nobody has heard of\r\n",
+)
+
+
+def test_no_refusal_ends_a_process(scene):
+    proxy = scene.proxy()
+    process = scene.worker("-c", "2", url=proxy.url).ready()
+    producer = scene.producer(url=proxy.url)
+    assert producer.push("NoteWorker", "before")["jid"]
+    answers = {}
+    for number, line in enumerate(REFUSALS):
+        before = proxy.refused
+        proxy.refusal = line
+        answers[line] = producer.push("NoteWorker", f"refused {number}")
+        until(lambda before=before: proxy.refused >= before + 5, "the process has been refused, too")
+        proxy.heal()
+        at_work(scene, process, f"after {number}")
+    assert not [value for value in scene.proven("note") if value.startswith("refused")]
+    assert {line: told["error"] for line, told in answers.items()} == dict.fromkeys(REFUSALS, "ShardUnavailableError")
+    assert not [line for line, told in answers.items() if told["maybe_written"]]  # an answer came: it is surely not in
+    assert process.end() == 0
+
+
+def test_a_full_redis_is_emptied(scene):
+    process = scene.worker("-c", "4").ready()
+    producer = scene.producer()
+    process.send(signal.SIGSTOP)
+    values = [f"backlog {number}" for number in range(200)]
+    for value in values:
+        scene.enqueue("NoteWorker", value)
+    scene.enqueue("FailWorker", "fails while full")
+    scene.client.config_set("maxmemory", 1)
+    process.send(signal.SIGCONT)
+    scene.wait_for("note", *values)
+    until(lambda: scene.client.zcard("retry") == 1, "its retry is kept")
+    told = producer.push("NoteWorker", "refused")
+    assert (told["error"], told["maybe_written"]) == ("ShardUnavailableError", False)
+    assert "maxmemory" in told["text"]
+    scene.settled(process)
+    scene.client.config_set("maxmemory", 0)
+    at_work(scene, process, "after")
+    scene.once()
+    assert process.end() == 0
+
+
+@contextmanager
+def failing_disk(scene):
+    """Snapshots fail, as their place is taken by a folder; Redis then refuses to write (MISCONF)."""
+    obstacle = scene.server.data_dir / "dump.rdb"
+    obstacle.mkdir()
+    scene.client.config_set("save", "3600 1")
+    scene.client.config_set("stop-writes-on-bgsave-error", "yes")
+    scene.client.bgsave()
+    until(lambda: scene.client.info("persistence")["rdb_last_bgsave_status"] == "err", "the snapshot failed")
+    try:
+        yield
+    finally:
+        obstacle.rmdir()
+        scene.client.config_set("stop-writes-on-bgsave-error", "no")
+
+
+def test_a_redis_that_cannot_save(scene):
+    process = scene.worker("-c", "2").ready()
+    producer = scene.producer()
+    scene.enqueue("GateWorker", "one")
+    scene.enqueue("NoteWorker", "waiting", queue="later")
+    scene.wait_for("begun", "one")
+    with failing_disk(scene):
+        scene.open_gate("one")
+        told = producer.push("NoteWorker", "refused")
+        assert (told["error"], told["maybe_written"]) == ("ShardUnavailableError", False)
+        seen_trouble(process)
+    at_work(scene, process, "after")
+    scene.once("begun")
+    assert process.end() == 0
+
+
+def test_a_redis_that_keeps_forgetting_scripts(scene):
+    process = scene.worker("-c", "4").ready()
+    over = threading.Event()
+
+    def flush():
+        while not over.wait(0.1):
+            scene.client.script_flush()
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    try:
+        values = [str(number) for number in range(300)]
+        for value in values:
+            scene.enqueue("NoteWorker", value)
+        scene.wait_for("note", *values)
+        scene.settled(process)
+    finally:
+        over.set()
+        thread.join()
+    scene.once()
+    assert not process.find(event_name="redis.failed")
+    assert process.end() == 0
+
+
+def test_a_shard_that_is_down_is_no_matter_of_the_others(scene, make_server):
+    second = make_server()
+    shards = {"main": {"url": scene.url}, "second": {"url": second.url}}
+    scene.site.write("redis.yml", {"shards": shards})
+    scene.site.write("routing.yml", {"routing_rules": [["worker_name=ElsewhereWorker", None, "second"], ["*", None]]})
+    process = scene.worker().ready()
+    producer = scene.producer()
+    assert producer.push("ElsewhereWorker", "before")["jid"]
+    second.stop()
+    for number in range(20):
+        told = producer.push("ElsewhereWorker", "lost shard")
+        assert (told["error"], told["shard"], told["maybe_written"]) == ("ShardUnavailableError", "second", False)
+        assert producer.push("NoteWorker", f"main {number}")["jid"]
+    scene.wait_for("note", *(f"main {number}" for number in range(20)))
+    second.start()
+    assert producer.push("ElsewhereWorker", "back")["jid"]
+    assert process.end() == 0
