@@ -37,7 +37,7 @@ class Bench:
         self.errors.append(error)
 
     def beat(self):
-        BEAT(self.redis, [keys.lease(IDENTITY), keys.REGISTRY], [IDENTITY, 60_000])
+        BEAT(self.redis, [keys.lease(IDENTITY), keys.REGISTRY, keys.runs(IDENTITY)], [IDENTITY, 60_000, 2])
 
     def start(self):
         self.thread.start()
