@@ -198,20 +198,27 @@ class BusinessError(FrameworkError):
         super().__init__(reason)
 
 
+EXPECTED = (RetryError, RetryLater, Discard, BusinessError)
+"""What a job raises to say something: neither error handlers nor the error tracker are told."""
+
+
 class Shutdown(BaseException):
     """The process is stopping; raised into what still runs. Not an ``Exception``, so that user code does not swallow it."""
 
 
 def error_class(error: BaseException) -> str:
     """Return any error's class with its module; builtins without."""
+    # Read past the metaclass, which may do anything when asked; __module__ itself may be anything too.
     kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name, module = (vars(type)[part].__get__(kind) for part in ("__qualname__", "__module__"))
+    return str(name) if module == "builtins" or not isinstance(module, str) else f"{module}.{name}"
 
 
 def error_message(error: BaseException, limit: int) -> str:
     """Return at most ``limit`` characters of any error's message, as Unicode, whatever its ``__str__`` does."""
     try:
-        text = str(error)
+        # Sliced as a plain str: what __str__ returns may be of a subclass that does anything when sliced.
+        text = str.__getitem__(str(error), slice(limit))
     except BaseException as failure:  # noqa: BLE001 - a job's exception may do anything, and telling of it must not fail
         text = f"<its message cannot be read: __str__ raised {type(failure).__name__}>"
-    return text[:limit].encode("utf-8", "replace").decode("utf-8")
+    return text.encode("utf-8", "replace").decode("utf-8")

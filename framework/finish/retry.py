@@ -21,6 +21,10 @@ from framework.wire.job import Job, stamp, timestamp, whole_number
 DEFAULT_MAX_RETRIES = 25
 MAX_MESSAGE = 10_000
 """Characters of an error message that are kept (Sidekiq's figure)."""
+MAX_BACKTRACE = 8_192
+"""Bytes of a packed backtrace: failures that pile up must not fill Redis."""
+LONGEST_DELAY_S = 3_155_760_000.0
+"""A hundred years: what a class may choose must stay a time that Redis and every reader can store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Bury:
     """The retries are used up: into the dead set."""
 
     payload: Payload
+    args: list[Any] | None = None
+    """The arguments as death handlers shall see them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ class Drop:
     """Out of Redis: ``retry = False``, ``dead = False``, or the class's hook said so."""
 
     payload: Payload
+    args: list[Any] | None = None
     exhausted: bool = False
     """Whether retries were used up: only then ``retries_exhausted`` is asked (Sidekiq)."""
 
@@ -59,27 +66,45 @@ class RetryPolicy:
     draw: Callable[[], float] = random.random
 
     def verdict(
-        self, payload: Payload, worker: Any | None, error: BaseException, args: list[Any] | None = None
+        self,
+        payload: Payload,
+        worker: Any | None,
+        error: BaseException,
+        args: list[Any] | None = None,
+        *,
+        ask: bool = True,
     ) -> Verdict:
         """Return what becomes of a job that failed with ``error``; ``payload`` gets Sidekiq's error fields.
 
-        ``worker`` is the class, or ``None`` when it is unknown here. Errors of its hooks are the caller's to catch.
+        ``worker`` is the class, or ``None`` when it is unknown here. What ``retry_in`` raises is the caller's to catch, who
+        may then decide without it: ``ask`` false.
         """
         limit = self._limit(payload, worker)
-        count = self._count_failure(payload, error)
+        count = self._count_failure(payload, worker, error)
         if limit is None:
-            return Drop(payload)
-        if isinstance(error, BusinessError) or self._exhausted(payload, count, limit):
-            return Drop(payload, exhausted=True) if payload.get("dead") is False else Bury(payload)
-        chosen = worker.retry_in(count, error, shown(payload, args)) if worker is not None else None
+            return Drop(payload, args)
+        if isinstance(error, BusinessError) or self._exhausted(payload, worker, count, limit):
+            return self._end(payload, worker, args)
+        chosen = worker.retry_in(count, error, shown(payload, args)) if worker is not None and ask else None
         if chosen == "discard":
-            return Drop(payload)
+            return Drop(self.discarded(payload), args)
         if chosen == "kill":
-            return Bury(payload)
+            return self._end(payload, worker, args)
         delay = self._delay_s(chosen, count)
-        if isinstance(payload.get("retry_queue"), str) and payload["retry_queue"]:
-            payload["queue"] = payload["retry_queue"]
+        queue = _field(payload, worker, "retry_queue")
+        if isinstance(queue, str) and queue:
+            payload["queue"] = queue
         return Retry(payload, delay)
+
+    def _end(self, payload: Payload, worker: Any | None, args: list[Any] | None) -> Bury | Drop:
+        if _field(payload, worker, "dead") is False:
+            return Drop(self.discarded(payload), args, exhausted=True)
+        return Bury(payload, args)
+
+    def discarded(self, payload: Payload) -> Payload:
+        """Return the payload marked as death handlers are to see it: it is kept nowhere (Sidekiq 8)."""
+        payload["discarded_at"] = stamp(self.clock())
+        return payload
 
     def _limit(self, payload: Payload, worker: Any | None) -> int | None:
         """Most retries; ``None`` = none and no dead set either (``retry: false``)."""
@@ -92,7 +117,7 @@ class RetryPolicy:
         number = whole_number(retry)
         return self.max_retries if number is None else number
 
-    def _count_failure(self, payload: Payload, error: BaseException) -> int:
+    def _count_failure(self, payload: Payload, worker: Any | None, error: BaseException) -> int:
         now = stamp(self.clock())
         previous = whole_number(payload.get("retry_count"))
         count = 0 if previous is None else previous + 1
@@ -105,13 +130,15 @@ class RetryPolicy:
         payload["error_class"] = error_class(error)
         payload["error_message"] = error_message(error, MAX_MESSAGE)
         payload.pop("error_backtrace", None)
-        lines = backtrace(error, payload.get("backtrace"))
-        if lines:
-            payload["error_backtrace"] = pack_backtrace(lines)
+        packed = packed_backtrace(error, _field(payload, worker, "backtrace"))
+        if packed:
+            payload["error_backtrace"] = packed
         return count
 
-    def _exhausted(self, payload: Payload, count: int, limit: int) -> bool:
-        retry_for = payload.get("retry_for")
+    def _exhausted(self, payload: Payload, worker: Any | None, count: int, limit: int) -> bool:
+        retry_for = _field(payload, worker, "retry_for")
+        if isinstance(retry_for, timedelta):
+            retry_for = retry_for.total_seconds()
         first = timestamp(payload.get("failed_at"))
         if isinstance(retry_for, int | float) and not isinstance(retry_for, bool) and first is not None:
             return retry_for < self.clock() - first  # excludes the count since Sidekiq 8.1
@@ -122,16 +149,26 @@ class RetryPolicy:
         if isinstance(chosen, timedelta):
             chosen = chosen.total_seconds()
         if isinstance(chosen, int | float) and not isinstance(chosen, bool) and 0 < chosen < math.inf:
-            return float(chosen) + jitter_s(count, self.draw)
+            return float(min(chosen, LONGEST_DELAY_S)) + jitter_s(count, self.draw)
         return retry_delay_s(count, self.draw)
 
 
 def shown(payload: Payload, args: list[Any] | None) -> Job:
-    """Return a job as hooks see it: with ``args``, the arguments as they were pushed, where the payload has them compressed."""
-    if args is None or not payload.get(COMPRESSED):
+    """Return a job as hooks see it, a copy: with ``args``, the arguments of the run, decompressed."""
+    if args is None:
         return Job(payload)
     marks = (COMPRESSED, ORIGINAL_SIZE)
     return Job({**{name: value for name, value in payload.items() if name not in marks}, "args": args})
+
+
+def packed_backtrace(error: BaseException, wanted: object) -> str:
+    """Return the innermost lines of the traceback in Sidekiq's form: all for ``True``, N for a number, as many as fit."""
+    lines = backtrace(error, wanted)
+    packed = pack_backtrace(lines) if lines else ""
+    while len(packed) > MAX_BACKTRACE:
+        lines = lines[: len(lines) // 2]
+        packed = pack_backtrace(lines) if lines else ""
+    return packed
 
 
 def backtrace(error: BaseException, wanted: object) -> list[str]:
@@ -139,11 +176,21 @@ def backtrace(error: BaseException, wanted: object) -> list[str]:
     if not wanted:
         return []
     try:
+        # Not extract_tb: it reads source files, a thousand times for a RecursionError.
         lines = [
-            f"{frame.filename}:{frame.lineno}:in `{frame.name}'" for frame in traceback.extract_tb(error.__traceback__)
+            f"{frame.f_code.co_filename}:{line}:in `{frame.f_code.co_name}'"
+            for frame, line in traceback.walk_tb(error.__traceback__)
         ]
-    except BaseException:  # noqa: BLE001 - as above
+    except BaseException:  # noqa: BLE001 - a job's exception may do anything, and telling of it must not fail
         return []
     lines.reverse()
     number = whole_number(wanted)
     return lines if number is None else lines[: max(0, number)]
+
+
+def _field(payload: Payload, worker: Any | None, name: str) -> Any:
+    """Return what the payload says; what it leaves open its class says (Ruby does not know a Python class's attributes)."""
+    value = payload.get(name)
+    if value is None and worker is not None:
+        return getattr(worker.declaration(), name)
+    return value

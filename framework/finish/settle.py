@@ -2,20 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, assert_never
 
 import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from framework.errors import PayloadError
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import Discarded, Failed, Interrupted, Outcome, Postponed, Succeeded, Unreadable
 from framework.finish.retry import Bury, Drop, Retry, RetryPolicy, Verdict, shown
-from framework.store.script import BURY, POSTPONE
+from framework.store.script import BURY, POSTPONE, Script
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.job import Job, decode
-from framework.wire.json import dumps
+from framework.wire.job import TRANSIT, decode
+from framework.wire.splice import rewrite
+
+SOON_S = 10.0
+"""A retry that is due within this may be due before anybody looks: ``on_soon`` is called."""
 
 
 class Acknowledges(Protocol):
@@ -54,6 +59,7 @@ class Settler:
         policy: RetryPolicy,
         dead_set: DeadSetLimits,
         on_trimmed: Callable[[int], None],
+        on_soon: Callable[[], None],
     ) -> None:
         self._client = client
         self._working = keys.working(identity)
@@ -62,6 +68,8 @@ class Settler:
         self._policy = policy
         self._dead_set = dead_set
         self._on_trimmed = on_trimmed
+        self._on_soon = on_soon
+        self._in_doubt: set[bytes] = set()
 
     def judge(
         self, unit: UnitOfWork, worker: Any | None, outcome: Outcome, args: list[Any] | None = None
@@ -74,17 +82,17 @@ class Settler:
             return None
         payload = decode(unit.data)
         payload["queue"] = unit.queue  # other producers may leave it out, and the way back from the retry set needs it
-        guarded = self._handlers.guard(
-            "retry_in", lambda: self._policy.verdict(dict(payload), worker, outcome.error, args)
-        )
-        # A hook that raises costs its own advice only: decide again without the class.
-        verdict: Verdict = guarded if guarded is not None else self._policy.verdict(payload, None, outcome.error)
+        payload.pop(TRANSIT, None)  # a Ruby process may have promoted it midway
+        decide = partial(self._policy.verdict, worker=worker, error=outcome.error, args=args)
+        guarded = self._handlers.guard("retry_in", lambda: decide(dict(payload)))
+        # A hook that raises costs its own advice only: decide again without asking it.
+        verdict: Verdict = guarded if guarded is not None else decide(payload, ask=False)
         if worker is not None and _exhausted(verdict):
             advice = self._handlers.guard(
                 "retries_exhausted", lambda: worker.retries_exhausted(shown(verdict.payload, args), outcome.error)
             )
             if advice == "discard":
-                return Drop(verdict.payload)
+                return Drop(self._policy.discarded(verdict.payload), args)
         return verdict
 
     def settle(self, unit: UnitOfWork, outcome: Outcome, verdict: Verdict | None) -> Settled:
@@ -98,8 +106,8 @@ class Settler:
                 return self._fail(unit, error, verdict)
             case Postponed(delay_s):
                 return self._postpone(unit, keys.SCHEDULE, _waiting(unit), delay_s, "scheduled")
-            case Unreadable():
-                return self._bury(unit, unit.data)
+            case Unreadable(error):
+                return self._bury(unit, unit.data, None, error)
             case Interrupted():
                 return Settled("interrupted")  # still in custody; shutdown gives it back
             case _:
@@ -107,44 +115,60 @@ class Settler:
 
     def _fail(self, unit: UnitOfWork, error: BaseException, verdict: Verdict) -> Settled:
         match verdict:
-            case Drop(payload):
-                self._handlers.died(Job(payload), error)
+            case Drop(payload, args):
+                self._handlers.died(shown(payload, args), error)
                 self._fetcher.finish(unit)
                 return Settled("dropped", payload)
             case Retry(payload, delay_s):
-                data = _encoded(payload)
-                if (
-                    data is None
-                ):  # a number that JSON cannot write (1e999), or too deep: keep its bytes where people look
-                    return self._bury(unit, unit.data, payload, error)
-                return self._postpone(unit, keys.RETRY, data, delay_s, "retry", payload)
+                settled = self._postpone(unit, keys.RETRY, rewrite(unit.data, payload), delay_s, "retry", payload)
+                if delay_s < SOON_S:
+                    self._on_soon()
+                return settled
             case Bury(payload):
-                return self._bury(unit, _encoded(payload) or unit.data, payload, error)
+                return self._bury(unit, rewrite(unit.data, payload), verdict, error)
             case _:
                 assert_never(verdict)
 
     def _postpone(
         self, unit: UnitOfWork, target: str, data: bytes, delay_s: float, fate: str, payload: Payload | None = None
     ) -> Settled:
-        moved = POSTPONE(self._client, [self._working, target], [unit.data, data, f"{delay_s:.6f}"])
-        self._fetcher.finish(unit, settled=True)
+        moved: Any = self._run(POSTPONE, unit, target, data, [f"{delay_s:.6f}"])
+        if not moved and self._moved_before(unit, target, data):
+            moved = 1
+        self._finish(unit)
         return Settled(fate if moved else "fenced", payload, delay_s)
 
-    def _bury(
-        self, unit: UnitOfWork, data: bytes, payload: Payload | None = None, error: BaseException | None = None
-    ) -> Settled:
-        trimmed: Any = BURY(
-            self._client,
-            [self._working, keys.DEAD],
-            [unit.data, data, self._dead_set.max_jobs, self._dead_set.timeout_s],
-        )
+    def _bury(self, unit: UnitOfWork, data: bytes, verdict: Bury | None, error: BaseException) -> Settled:
+        limits = self._dead_set
+        trimmed: Any = self._run(BURY, unit, keys.DEAD, data, [limits.max_jobs, limits.timeout_s])
+        if trimmed < 0 and self._moved_before(unit, keys.DEAD, data):
+            trimmed = 0
         # Before the slot is free: a handler that takes its time takes this slot, not one that a job is dispatched to.
-        if trimmed >= 0 and payload is not None and error is not None:
-            self._handlers.died(Job(payload), error)
-        self._fetcher.finish(unit, settled=True)
+        if trimmed >= 0 and verdict is not None:
+            self._handlers.died(shown(verdict.payload, verdict.args), error)
+        self._finish(unit)
         if trimmed > 0:
             self._on_trimmed(trimmed)
-        return Settled("fenced" if trimmed < 0 else "dead", payload)
+        return Settled("fenced" if trimmed < 0 else "dead", verdict.payload if verdict is not None else None)
+
+    def _run(self, script: Script, unit: UnitOfWork, target: str, data: bytes, more: list[Any]) -> Any:
+        """Run one moving script; remember when it is not known whether it ran."""
+        try:
+            return script(self._client, [self._working, target], [unit.data, data, *more])
+        except (RedisConnectionError, RedisTimeoutError, OSError):
+            self._in_doubt.add(unit.data)
+            raise
+
+    def _moved_before(self, unit: UnitOfWork, target: str, data: bytes) -> bool:
+        """Tell whether a fenced move is our own, made by an earlier try whose reply was lost: our very bytes are there."""
+        if unit.data not in self._in_doubt:
+            return False
+        score: Any = self._client.zscore(target, data)
+        return score is not None
+
+    def _finish(self, unit: UnitOfWork) -> None:
+        self._in_doubt.discard(unit.data)
+        self._fetcher.finish(unit, settled=True)
 
 
 def _exhausted(verdict: Verdict) -> bool:
@@ -162,11 +186,5 @@ def _waiting(unit: UnitOfWork) -> bytes:
     payload = decode(unit.data)
     payload["queue"] = unit.queue
     payload.pop("enqueued_at", None)
-    return _encoded(payload) or unit.data
-
-
-def _encoded(payload: Payload) -> bytes | None:
-    try:
-        return dumps(payload)
-    except PayloadError:
-        return None
+    payload.pop(TRANSIT, None)
+    return rewrite(unit.data, payload)

@@ -8,15 +8,20 @@ from typing import Any
 from redis.exceptions import ClusterDownError, ReadOnlyError, ResponseError
 
 from framework.declare import registry
-from framework.errors import RetryError
+from framework.errors import EXPECTED
 from framework.fetch.reaper import Recovered
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
+from framework.finish.report import JobReporter
 from framework.telemetry import logs
+from framework.telemetry.sentry import NoTracker, Tracker
 from framework.types import Payload
 
 _QUIET_S = 30.0
 """A state that goes on (Redis away) is logged at its begin and then once in this time, with a count."""
+
+_LOST_S = 60.0
+"""Redis away for so long is reported to the error tracker, once."""
 
 _SHOWN_BYTES = 64
 _SILENT = "silent"
@@ -30,14 +35,18 @@ class _Away:
     last: float
     failures: int = 0
     told: bool = False
+    reported: bool = False
 
 
 class ProcessEvents:
     """One object for all parts: each method is one event with one log line. Safe to call from any thread."""
 
-    def __init__(self, shard: str) -> None:
+    def __init__(self, shard: str, tracker: Tracker | None = None) -> None:
         self._log = logs.logger(shard=shard)
         self.handlers = Handlers(self._hook_failed)
+        self.tracker = tracker or NoTracker()
+        self._shard = shard
+        self.handlers.error.append(JobReporter(self.tracker, shard))
         self.died = threading.Event()
         self._lock = threading.Lock()
         self._repeated: dict[str, tuple[float, int]] = {}
@@ -76,6 +85,8 @@ class ProcessEvents:
             away.last = now
             away.failures += 1
             away.told = away.told or count > 0
+            report = not away.reported and time.monotonic() - away.since >= _LOST_S
+            away.reported = away.reported or report
         if count:
             self._log.error(
                 "Redis does not answer; trying again" if trouble == _SILENT else "Redis refuses; trying again",
@@ -84,6 +95,8 @@ class ProcessEvents:
                 count=count,
                 error=error,
             )
+        if report:
+            self._report_own(component, error)
 
     def redis_answered(self, component: str) -> None:
         """Redis answers this part again: told once for all, with how long it was away, if the failure was told."""
@@ -106,10 +119,16 @@ class ProcessEvents:
             component=component,
             error=error,
         )
+        self._report_own(component, error)
         self.died.set()
 
+    def _report_own(self, component: str, error: BaseException) -> None:
+        """Tell the error tracker of an error of the framework's own."""
+        tags = {"component": component, "shard": self._shard}
+        self.handlers.guard("error tracker", lambda: self.tracker.capture(error, tags, component))
+
     def job_failed(self, error: BaseException, facts: dict[str, Any]) -> None:
-        if not isinstance(error, RetryError):
+        if not isinstance(error, EXPECTED):
             self.handlers.failed(error, facts)
 
     def unreadable(self, unit: UnitOfWork, error: BaseException) -> None:
@@ -121,6 +140,7 @@ class ProcessEvents:
             payload=_shown(unit.data),
             error=error,
         )
+        self.handlers.failed(error, {"job": {}, "queue": unit.queue})
 
     def due_job_unreadable(self, source: str, data: bytes, error: BaseException) -> None:
         self._log.error(
@@ -138,6 +158,28 @@ class ProcessEvents:
             self._log.error(
                 "a client middleware failed for a due job; it is due again in a minute",
                 source=source,
+                count=count,
+                error=error,
+            )
+
+    def due_set_refused(self, source: str, error: BaseException) -> None:
+        count = self._due(f"set {source}")
+        if count:
+            self._log.error(
+                "a set of due jobs cannot be read; look what is at its key (TYPE) and remove it",
+                event_name="set.refused",
+                source=source,
+                count=count,
+                error=error,
+            )
+
+    def shard_failed(self, shard: str, error: BaseException) -> None:
+        count = self._due(f"shard {shard}")
+        if count:
+            self._log.error(
+                "another shard does not take the jobs that are due there; they are due again in a minute",
+                event_name="shard.failed",
+                destination=shard,
                 count=count,
                 error=error,
             )

@@ -30,12 +30,13 @@ _FILES: Mapping[str, tuple[str, ...]] = {
         "dead",
         "size_limit",
         "poll_interval",
+        "sentry",
     ),
 }
 _FILE_OF = {key: file for file, keys in _FILES.items() for key in keys}
 _ENVIRONMENT = "environment"
 _QUOTED = re.compile(r'"(\w+)"')
-_SECRET = ("url", "username", "password")
+_SECRET = ("url", "username", "password", "dsn")
 
 
 def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
@@ -50,7 +51,7 @@ def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Setti
     folder = _config_dir(environment, here, problems)
     from_files = _read_files(folder, problems) if folder else {}
     from_environment = _read_environment(environment, problems)
-    values = _merge(_with_main(from_files, environment), from_environment)
+    values = _merge(_with_known_variables(from_files, environment), from_environment)
     values["config_dir"] = folder or here / "config"
     values["root"] = folder.parent if folder else here
     values["env_name"] = environment.get("FRAMEWORK_ENV") or "development"
@@ -133,13 +134,14 @@ def _misspelt(environment: Mapping[str, str]) -> Iterator[Problem]:
             yield Problem(_ENVIRONMENT, name, f"unknown setting {key!r}{hint}")
 
 
-def _with_main(values: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    url = environment.get("REDIS_URL")
+def _with_known_variables(values: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """The values under those that other programs read from the environment too: REDIS_URL and SENTRY_DSN."""
+    url, dsn = environment.get("REDIS_URL"), environment.get("SENTRY_DSN")
     shards = values.get("shards", {"main": {"url": DEFAULT_URL}})
     if url and is_mapping(shards):
         # Whole, as a password or sentinels of the file belong to another server.
         shards = {**shards, "main": {"url": url}}
-    return {**values, "shards": shards}
+    return {**values, "shards": shards, **({"sentry": {"dsn": dsn}} if dsn else {})}
 
 
 def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -188,6 +190,8 @@ def _variable(
         inner = inner[step]
         names.append(str(step).upper())
     if not names:
+        if location[:1] == ["sentry"] and environment.get("SENTRY_DSN"):
+            return "SENTRY_DSN"
         return "REDIS_URL" if location[:2] == ["shards", "main"] and environment.get("REDIS_URL") else None
     whole = [ENV_PREFIX + "__".join(names[: count + 1]) for count in range(len(names))]
     upper = {name.upper() for name in environment}

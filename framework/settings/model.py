@@ -153,6 +153,23 @@ class SizeLimitSettings(_Section):
     decompressed_limit: Whole = Field(default=100_000_000, ge=1)
 
 
+class SentrySettings(_Section):
+    """The error tracker: failures of jobs are sent to ``dsn``; without one nothing of it is even loaded."""
+
+    dsn: SecretStr | None = None
+
+    @field_validator("dsn")
+    @classmethod
+    def _check_dsn(cls, dsn: SecretStr | None) -> SecretStr | None:
+        text = dsn.get_secret_value().strip() if dsn is not None else ""
+        if not text:
+            return None
+        parts = urlsplit(text)
+        if parts.scheme not in ("http", "https") or not parts.username or not parts.path.rpartition("/")[2].isdigit():
+            raise ValueError("is no DSN: copy it from the project's settings in Sentry (https://KEY@HOST/PROJECT)")
+        return SecretStr(text)
+
+
 class FeatureCategory(_Section):
     """Who owns a part of the product."""
 
@@ -221,7 +238,8 @@ class Settings(BaseSettings):
     dead: DeadSettings = DeadSettings()
     size_limit: SizeLimitSettings = SizeLimitSettings()
     poll_interval: Seconds = Field(default=1.0, gt=0)
-    """Seconds between two looks for due jobs."""
+    """Seconds within which some process of a shard looks for jobs that have become due unforeseen."""
+    sentry: SentrySettings = SentrySettings()
 
     @field_validator("shards")
     @classmethod

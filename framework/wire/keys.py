@@ -34,6 +34,11 @@ def runs(identity: str) -> str:
     return f"aw:runs:{identity}"
 
 
+def landed(token: str) -> str:
+    """STRING with a TTL: the job that carried this token has come over from another shard, and is not written again."""
+    return f"aw:landed:{token}"
+
+
 def work(identity: str) -> tuple[str, str]:
     """HASHes of running jobs: Sidekiq from 6.4.2 on reads the first, Debian's 6.4.1 the second."""
     return f"{identity}:work", f"{identity}:workers"

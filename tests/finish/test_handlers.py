@@ -1,3 +1,6 @@
+import pytest
+
+from framework import handlers as public
 from framework.finish.handlers import Handlers
 from framework.wire.job import Job
 
@@ -14,7 +17,7 @@ def test_every_handler_is_told_and_none_can_stop_the_next():
     error = ValueError("x")
     handlers.failed(error, {"queue": "q"})
     handlers.died(Job({"jid": "j"}), error)
-    assert told == [(error, {"queue": "q"}), ("j", error)]
+    assert told == [(error, {"queue": "q", "job": {}}), ("j", error)]
     assert reported == [("error handler", "mine"), ("death handler", "mine")]
 
 
@@ -22,3 +25,60 @@ def test_guard_returns_what_the_call_returns():
     handlers = Handlers(lambda *_: None)
     assert handlers.guard("x", lambda: 5) == 5
     assert handlers.guard("x", lambda: 1 / 0) is None
+
+
+@pytest.fixture
+def registered():
+    saved = list(public.error_handlers), list(public.death_handlers)
+    yield
+    public.error_handlers[:], public.death_handlers[:] = saved
+
+
+def test_applications_register_theirs_and_may_use_them_as_decorators(registered):
+    told = []
+    handlers = Handlers(lambda *_: None)
+
+    @public.on_error
+    def first(error, facts):
+        told.append(("error", facts["queue"]))
+
+    @public.on_death
+    def second(job, error):
+        told.append(("death", job.jid))
+
+    public.on_error(first)  # a module that is loaded twice
+    handlers.failed(ValueError("x"), {"queue": "q"})
+    handlers.died(Job({"jid": "j"}), ValueError("x"))
+    assert told == [("error", "q"), ("death", "j")]
+
+
+def test_a_handler_cannot_change_what_the_next_one_sees(registered):
+    told = []
+    handlers = Handlers(lambda *_: None)
+
+    @public.on_error
+    def spoil(error, facts):
+        facts["job"].clear()
+
+    @public.on_death
+    def spoil_too(job, error):
+        job.clear()
+
+    public.on_error(lambda error, facts: told.append(facts["job"]))
+    public.on_death(lambda job, error: told.append(job))
+    job = {"jid": "j"}
+    handlers.failed(ValueError("x"), {"job": job, "queue": "q"})
+    handlers.died(Job(job), ValueError("x"))
+    assert told == [{"jid": "j"}, {"jid": "j"}]
+
+
+def test_a_recursion_in_a_handler_is_reported_and_nothing_more():
+    reported = []
+    handlers = Handlers(lambda what, error: reported.append(type(error)))
+
+    def down(job, error):
+        down(job, error)
+
+    handlers.death.append(down)
+    handlers.died(Job({}), ValueError("x"))
+    assert reported == [RecursionError]

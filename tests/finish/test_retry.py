@@ -218,18 +218,105 @@ def test_no_payload_is_too_odd_to_be_judged(field, value):
 def test_hooks_see_the_arguments_as_they_were_pushed_and_the_stored_ones_stay_compressed():
     seen = []
 
-    class Hooked:
-        @staticmethod
-        def declaration():
-            raise AssertionError
-
-        @staticmethod
-        def retry_in(count, error, job):
-            seen.append(dict(job))
-
     job = payload(args=["eJw="], compressed=True, original_job_size_bytes=9)
-    verdict = RetryPolicy().verdict(job, Hooked, ValueError("x"), ["plain", 1])
+    hooked = worker(retry_in=classmethod(lambda cls, count, error, job: seen.append(dict(job))))
+    verdict = RetryPolicy().verdict(job, hooked, ValueError("x"), ["plain", 1])
     assert seen[0]["args"] == ["plain", 1]
     assert "compressed" not in seen[0]
     assert verdict.payload["args"] == ["eJw="]
     assert verdict.payload["compressed"] is True
+
+
+def test_what_the_payload_leaves_open_its_class_says():
+    """Ruby pushes for a Python class without knowing its attributes."""
+    declared = {"retry_for": timedelta(minutes=1), "retry_queue": "slow", "dead": False, "backtrace": 1}
+    verdict = judge(payload(), cls=worker(**declared))
+    assert isinstance(verdict, Retry)
+    assert verdict.payload["queue"] == "slow"
+    assert verdict.payload["error_backtrace"]
+    late = judge(payload(failed_at=NOW - 61, retry_count=0), cls=worker(**declared))
+    assert late == Drop(late.payload, exhausted=True)
+    assert late.payload["discarded_at"] == NOW
+
+
+def test_what_the_payload_says_stands_over_its_class():
+    declared = {"retry_for": timedelta(minutes=1), "retry_queue": "slow", "dead": False, "backtrace": True, "retry": 3}
+    said = {"retry_for": 3600, "retry_queue": "other", "dead": True, "backtrace": False, "retry": 9}
+    verdict = judge(payload(failed_at=NOW - 61, retry_count=5, **said), cls=worker(**declared))
+    assert isinstance(verdict, Retry)
+    assert verdict.payload["queue"] == "other"
+    assert "error_backtrace" not in verdict.payload
+    assert type(judge(payload(retry=0, dead=True), cls=worker(dead=False))) is Bury
+
+
+def test_what_is_discarded_says_when():
+    assert judge(payload(), cls=worker("discard")).payload["discarded_at"] == NOW
+    assert judge(payload(retry=0, dead=False)).payload["discarded_at"] == NOW
+    assert "discarded_at" not in judge(payload(retry=0)).payload
+
+
+def test_a_killed_job_that_is_not_kept_is_dropped():
+    assert judge(payload(dead=False), cls=worker("kill")) == Drop(
+        judge(payload(dead=False), cls=worker("kill")).payload, exhausted=True
+    )
+
+
+@pytest.mark.parametrize("answer", [10**400, 1e300])
+def test_a_delay_beyond_all_times_is_a_hundred_years(answer):
+    assert judge(payload(), cls=worker(answer)).delay_s == 3_155_760_000.0
+
+
+def test_the_backtrace_of_a_recursion_is_kept_small():
+    def down(n):
+        return down(n + 1)
+
+    try:
+        down(0)
+    except RecursionError as error:
+        verdict = policy().verdict(payload(backtrace=True), None, error)
+    packed = verdict.payload["error_backtrace"]
+    assert 0 < len(packed) <= 8192
+    assert len(dumps(verdict.payload)) < 16_384
+
+
+def test_a_backtrace_that_does_not_fit_keeps_its_innermost_lines(monkeypatch):
+    monkeypatch.setattr("framework.finish.retry.MAX_BACKTRACE", 200)
+    packed = judge(payload(backtrace=True)).payload["error_backtrace"]
+    lines = json.loads(zlib.decompress(base64.b64decode(packed)))
+    assert len(lines) == 1
+    assert lines[0].endswith(":in `raised'")
+
+
+class Sly(str):
+    __slots__ = ()
+
+    def __getitem__(self, key):
+        raise LookupError
+
+    def encode(self, *args):
+        raise LookupError
+
+
+class Odd(Exception):
+    __module__ = 7
+
+    def __str__(self):
+        return Sly("sly")
+
+
+class Meta(type):
+    def __getattribute__(cls, name):
+        if name in ("__qualname__", "__module__", "__name__"):
+            raise LookupError
+        return super().__getattribute__(name)
+
+
+class Masked(Exception, metaclass=Meta):
+    pass
+
+
+@pytest.mark.parametrize(("error", "name", "message"), [(Odd(), "Odd", "sly"), (Masked("m"), "Masked", "m")])
+def test_classes_and_texts_that_misbehave_are_shown_too(error, name, message):
+    assert error_class(error).rpartition(".")[2] == name
+    assert error_message(error, 100) == message
+    dumps(judge(payload(backtrace=True), error).payload)

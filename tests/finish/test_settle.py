@@ -28,7 +28,10 @@ class Bench:
         handlers = Handlers(lambda what, error: self.reported.append((what, str(error))))
         handlers.death.append(lambda job, error: self.died.append((job.jid, str(error))))
         policy = RetryPolicy(draw=lambda: 0.0)
-        self.settler = Settler(redis, IDENTITY, self, handlers, policy, dead_set, self.trimmed.append)
+        self.soon = []
+        self.settler = Settler(
+            redis, IDENTITY, self, handlers, policy, dead_set, self.trimmed.append, lambda: self.soon.append(1)
+        )
 
     def finish(self, unit, *, settled=False):
         self.finished.append((unit, settled))
@@ -191,10 +194,19 @@ def test_what_cannot_be_read_is_buried_byte_for_byte(bench, data):
     assert bench.places() == {keys.DEAD: [data]}
 
 
-def test_a_number_json_cannot_write_keeps_its_bytes_in_the_dead_set(bench):
-    data = b'{"class":"Job","args":[1e999],"queue":"default","jid":"j"}'
-    assert bench.go(ERROR, data=data).fate == "dead"
-    assert bench.places() == {keys.DEAD: [data]}
+@pytest.mark.parametrize("argument", [b"1e999", b"[" * 90 + b"1.50" + b"]" * 90], ids=["infinite", "deep"])
+@pytest.mark.parametrize(
+    ("outcome", "retry", "place"),
+    [(ERROR, b"true", keys.RETRY), (ERROR, b"0", keys.DEAD), (Postponed(5.0, ""), b"true", keys.SCHEDULE)],
+    ids=["retry", "dead", "scheduled"],
+)
+def test_what_we_would_not_write_moves_on_with_its_bytes(bench, argument, outcome, retry, place):
+    data = b'{"class":"Job","args":[' + argument + b'],"queue":"default","jid":"j","retry":' + retry + b"}"
+    bench.go(outcome, data=data)
+    ((where, (stored,)),) = bench.places().items()
+    assert where == place
+    assert b'"args":[' + argument + b"]," in stored
+    assert (b'"error_class":"ValueError"' in stored) == (outcome is ERROR)
 
 
 def test_an_interrupted_job_stays_in_custody(bench):
@@ -243,3 +255,104 @@ def test_failures_are_kept_at_maxmemory(bench, redis, fields, fate):
         verdict = bench.settler.judge(unit, None, ERROR)
         assert bench.settler.settle(unit, ERROR, verdict).fate == fate
     assert WORKING not in bench.places()
+
+
+class Cut(ConnectionError):
+    """The connection broke after the server had run the script."""
+
+
+class LosesReply:
+    """A client whose first reply to a script is lost on the way back."""
+
+    def __init__(self, redis, count=1):
+        self.redis, self.left = redis, count
+
+    def execute_command(self, *command):
+        reply = self.redis.execute_command(*command)
+        if self.left and command[0].startswith("EVAL"):
+            self.left -= 1
+            raise Cut
+        return reply
+
+    def zscore(self, *arguments):
+        return self.redis.zscore(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fields", "fate", "place", "deaths"),
+    [
+        (ERROR, {}, "retry", keys.RETRY, 0),
+        (ERROR, {"retry": 0}, "dead", keys.DEAD, 1),
+        (Postponed(5.0, ""), {}, "scheduled", keys.SCHEDULE, 0),
+    ],
+    ids=["retry", "dead", "scheduled"],
+)
+def test_a_lost_reply_is_no_loss_of_the_job_or_of_its_handlers(bench, redis, outcome, fields, fate, place, deaths):
+    bench.settler._client = LosesReply(redis)
+    unit = hold(redis, encoded(**fields))
+    verdict = bench.settler.judge(unit, None, outcome)
+    with pytest.raises(Cut):
+        bench.settler.settle(unit, outcome, verdict)
+    assert (bench.died, bench.finished) == ([], [])
+    assert bench.settler.settle(unit, outcome, verdict).fate == fate
+    assert len(bench.died) == deaths
+    assert bench.finished == [(unit, True)]
+    assert [(key, len(jobs)) for key, jobs in bench.places().items()] == [(place, 1)]
+
+
+@pytest.mark.parametrize("fields", [{}, {"retry": 0}], ids=["retry", "dead"])
+def test_a_try_that_never_arrived_and_a_job_taken_over_since_is_fenced(bench, redis, fields):
+    class Silent(LosesReply):
+        def execute_command(self, *command):
+            if self.left:
+                self.left -= 1
+                raise Cut
+            return self.redis.execute_command(*command)
+
+    bench.settler._client = Silent(redis)
+    unit = hold(redis, encoded(**fields))
+    verdict = bench.settler.judge(unit, None, ERROR)
+    with pytest.raises(Cut):
+        bench.settler.settle(unit, ERROR, verdict)
+    redis.delete(WORKING)
+    assert bench.settler.settle(unit, ERROR, verdict).fate == "fenced"
+    assert bench.died == []
+    assert bench.settler._in_doubt == set()
+
+
+def test_a_retry_that_is_due_soon_is_announced(bench):
+    bench.go(ERROR)
+    assert bench.soon == []
+    bench.go(ERROR, worker(**hook("retry_in", 0.5, [])))
+    assert bench.soon == [1]
+
+
+def test_death_handlers_see_the_arguments_as_they_were_pushed(bench, redis):
+    seen = []
+    bench.settler._handlers.death.append(lambda job, error: seen.append(job.args))
+    for fields in ({"retry": 0}, {"retry": False}):
+        unit = hold(redis, encoded(args=["eJw="], compressed=True, **fields))
+        bench.settler.settle(unit, ERROR, bench.settler.judge(unit, None, ERROR, ["plain"]))
+    assert seen == [["plain"], ["plain"]]
+
+
+def test_a_hook_that_changes_what_it_is_shown_changes_nothing_that_is_stored(bench):
+    def scribble(cls, count, error, job):
+        job["args"].append("scribble")
+        job["queue"] = "elsewhere"
+
+    data = encoded(args=[1])
+    unit = hold(bench.redis, data)
+    verdict = bench.settler.judge(
+        unit, worker(retry_in=classmethod(scribble), perform=lambda self, n: None), ERROR, [1]
+    )
+    bench.settler.settle(unit, ERROR, verdict)
+    (stored,) = bench.places()[keys.RETRY]
+    assert (json.loads(stored)["args"], json.loads(stored)["queue"]) == ([1], "default")
+
+
+def test_a_kill_of_a_class_that_keeps_no_dead_is_dropped_and_its_hook_asked(bench):
+    calls = []
+    killing = worker(**hook("retry_in", "kill", calls), **hook("retries_exhausted", None, calls))
+    assert bench.go(ERROR, killing, dead=False).fate == "dropped"
+    assert [call[0] for call in calls] == ["retry_in", "retries_exhausted"]

@@ -1,14 +1,21 @@
 import json
 import threading
+import time
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from framework.finish.settle import DeadSetLimits
+from framework.route.router import Router
+from framework.schedule.crossings import Crossings
+from framework.schedule.destination import Destinations
 from framework.schedule.poller import PAGE, Poller
+from framework.schedule.preparation import Preparation
+from framework.schedule.rhythm import Rhythm
 from framework.wire import keys
 from framework.wire.compress import compress_arguments
 from framework.wire.json import dumps
-from tests.harness import encoded, full_memory, opened, payload
+from tests.harness import encoded, full_memory, opened, payload, until
 
 LONG_AGO = 1_000_000_000.0
 FAR = 99_999_999_999.0
@@ -17,6 +24,7 @@ FAR = 99_999_999_999.0
 class Events:
     def __init__(self):
         self.unreadable, self.failed, self.dropped = [], [], []
+        self.refused_sets, self.shards, self.queues, self.trims = [], [], [], []
 
     def due_job_unreadable(self, source, data, error):
         self.unreadable.append((source, data))
@@ -27,14 +35,33 @@ class Events:
     def due_job_dropped(self, source, payload):
         self.dropped.append((source, payload["jid"]))
 
+    def due_set_refused(self, source, error):
+        self.refused_sets.append(source)
+
+    def shard_failed(self, shard, error):
+        self.shards.append(shard)
+
+    def queue_refused(self, queue):
+        self.queues.append(queue)
+
+    def trimmed(self, count):
+        self.trims.append(count)
+
 
 @pytest.fixture
 def events():
     return Events()
 
 
-def poller(url, events, *middleware, limit=1_000_000):
-    return Poller(opened(url).client, events, middleware=middleware, decompressed_limit=limit)
+def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None):
+    """The poller of a process that knows one shard and no rules."""
+    client = opened(url).client
+    crossings = Crossings(client, "main", {}, events)
+    destinations = Destinations(Router([], ["main"]), "main")
+    preparation = Preparation(
+        events, destinations, crossings, middleware=middleware, decompressed_limit=1_000_000, clock=clock
+    )
+    return Poller(client, events, preparation, crossings, rhythm or Rhythm(client, 1.0), dead_set or DeadSetLimits())
 
 
 def queued(redis, name="default"):
@@ -58,7 +85,7 @@ def test_due_jobs_of_both_sets_move_in_order_and_others_stay(redis, redis_url, e
 def test_the_servers_clock_decides(redis, redis_url, events):
     seconds, _ = redis.time()
     redis.zadd(keys.SCHEDULE, {encoded(jid="now"): seconds - 1, encoded(jid="not yet"): seconds + 3600})
-    late = Poller(opened(redis_url).client, events, decompressed_limit=1, clock=lambda: LONG_AGO)
+    late = poller(redis_url, events, clock=lambda: LONG_AGO)
     assert late.poll() == 1
     assert [job["jid"] for job in queued(redis)] == ["now"]
 
@@ -86,7 +113,7 @@ def test_client_middleware_runs_and_may_change_or_drop(redis, redis_url, events)
             yield
 
     redis.zadd(keys.SCHEDULE, {encoded(jid="goes"): LONG_AGO, encoded(jid="dropped"): LONG_AGO})
-    assert poller(redis_url, events, reroute, drop).poll() == 1
+    assert poller(redis_url, events, reroute, drop).poll() == 2
     assert sorted(seen) == [("Job", "dropped", "default"), ("Job", "goes", "default")]
     assert [job["jid"] for job in queued(redis, "elsewhere")] == ["goes"]
     assert redis.zcard(keys.SCHEDULE) == 0
@@ -100,7 +127,7 @@ def test_a_middleware_that_fails_leaves_the_job_where_it_was(redis, redis_url, e
         yield
 
     redis.zadd(keys.SCHEDULE, {encoded(jid="bad"): LONG_AGO, encoded(jid="good"): LONG_AGO + 1})
-    assert poller(redis_url, events, fail).poll() == 1
+    assert poller(redis_url, events, fail).poll() == 2
     assert [source for source, _ in events.failed] == [keys.SCHEDULE]
     ((member, score),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
     assert json.loads(member)["jid"] == "bad"
@@ -116,8 +143,7 @@ def test_a_page_of_failing_jobs_does_not_hide_those_behind_it(redis, redis_url, 
     redis.zadd(keys.RETRY, {encoded(jid=f"bad{n}"): LONG_AGO + n for n in range(PAGE)})
     redis.zadd(keys.RETRY, {encoded(jid="good"): LONG_AGO + PAGE})
     one = poller(redis_url, events, fail)
-    assert one.poll() == 0
-    assert one.poll() == 1
+    assert [one.poll(), one.poll(), one.poll()] == [PAGE, 1, 0]
     assert [job["jid"] for job in queued(redis)] == ["good"]
     assert redis.zcard(keys.RETRY) == PAGE
 
@@ -176,7 +202,105 @@ def test_a_middleware_whose_own_io_fails_stops_its_job_only(redis, redis_url, ev
             yield
 
     redis.zadd(keys.RETRY, {encoded(jid="bad"): LONG_AGO, encoded(jid="good"): LONG_AGO + 1})
-    assert poller(redis_url, events, Careless().call).poll() == 1
+    assert poller(redis_url, events, Careless().call).poll() == 2
     assert [job["jid"] for job in queued(redis)] == ["good"]
     assert redis.zcard(keys.RETRY) == 1
     assert events.failed == [(keys.RETRY, error)]
+
+
+def test_a_middleware_that_writes_what_is_no_json_fails_and_the_member_is_kept(redis, redis_url, events):
+    def spoil(worker, job, queue, pool):
+        job["odd"] = float("nan")
+        yield
+
+    redis.zadd(keys.RETRY, {encoded(jid="kept"): LONG_AGO})
+    poller(redis_url, events, spoil).poll()
+    assert redis.zrange(keys.RETRY, 0, -1) == [encoded(jid="kept")]
+    assert [source for source, _ in events.failed] == [keys.RETRY]
+    assert redis.zcard(keys.DEAD) == 0
+
+
+@pytest.mark.parametrize("argument", [b"1e999", b"[" * 90 + b"1.50" + b"]" * 90], ids=["infinite", "deep"])
+def test_what_we_would_not_write_moves_with_its_bytes(redis, redis_url, events, argument):
+    member = b'{"class":"Ruby", "args":[' + argument + b'],"queue":"q","jid":"j"}'
+    redis.zadd(keys.SCHEDULE, {member: LONG_AGO})
+    poller(redis_url, events).poll()
+    (moved,) = redis.lrange(keys.queue("q"), 0, -1)
+    assert b'"args":[' + argument + b"]," in moved
+    assert b'"enqueued_at":' in moved
+
+
+def test_the_dead_set_is_trimmed_when_poison_goes_there_and_it_is_told(redis, redis_url, events):
+    now = redis.time()[0]
+    redis.zadd(keys.DEAD, {f"old-{n}": now - 1000 + n for n in range(5)})
+    redis.zadd(keys.RETRY, {b"poison-1": LONG_AGO, b"poison-2": LONG_AGO})
+    poller(redis_url, events, dead_set=DeadSetLimits(max_jobs=4)).poll()
+    assert set(redis.zrange(keys.DEAD, 0, -1)) == {b"old-4", b"poison-1", b"poison-2"}
+    assert events.trims == [4]
+
+
+@pytest.mark.parametrize(("broken", "other"), [(keys.RETRY, keys.SCHEDULE), (keys.SCHEDULE, keys.RETRY)])
+@pytest.mark.parametrize("way", ["step", "poll"])
+def test_a_set_whose_key_is_of_another_type_hides_no_other(redis, redis_url, events, broken, other, way):
+    redis.set(broken, "text")
+    redis.zadd(other, {encoded(jid="goes"): LONG_AGO})
+    getattr(poller(redis_url, events), way)()
+    assert [job["jid"] for job in queued(redis)] == ["goes"]
+    assert events.refused_sets == [broken]
+
+
+def test_a_queue_whose_key_is_no_list_puts_its_jobs_off_and_is_told(redis, redis_url, events):
+    redis.set(keys.queue("broken"), "text")
+    redis.zadd(keys.RETRY, {encoded(jid="bad", queue="broken"): LONG_AGO, encoded(jid="good"): LONG_AGO + 1})
+    poller(redis_url, events).poll()
+    assert [job["jid"] for job in queued(redis)] == ["good"]
+    assert redis.zrange(keys.RETRY, 0, -1) == [encoded(jid="bad", queue="broken")]
+    assert events.queues == ["broken"]
+
+
+def test_a_step_moves_what_is_due_and_says_when_to_come_back(redis, redis_url, events):
+    seconds, microseconds = redis.time()
+    redis.zadd(keys.RETRY, {encoded(jid=f"{n:05d}"): LONG_AGO + n for n in range(PAGE + 1)})
+    redis.zadd(keys.SCHEDULE, {encoded(jid="soon"): seconds + microseconds / 1e6 + 0.6})
+    one = poller(redis_url, events)
+    pauses = [one.step(), one.step(), one.step()]
+    assert pauses[0] == 0.0  # a full page: the rest is due too
+    assert 0 < pauses[1] < 0.1
+    assert pauses[2] < 0.7  # it knows the moment
+    until(lambda: one.step() >= 0 and len(queued(redis)) == PAGE + 2, "the scheduled job")
+    assert one.step() > 0
+
+
+def test_an_idle_poller_costs_little_more_than_a_command_a_look(redis, redis_url, events):
+    redis.zadd(keys.SCHEDULE, {encoded(jid="far"): FAR})
+    seconds = Clock()
+    client = opened(redis_url).client
+    one = poller(redis_url, events, rhythm=Rhythm(client, 1.0, monotonic=seconds))
+    before = commands(redis)
+    while seconds.now < 60:
+        seconds.now += one.step()
+    assert commands(redis) - before <= 60 * 1.35
+
+
+def test_many_processes_look_less_often_each_and_as_often_together(redis, redis_url, events):
+    redis.zadd(keys.REGISTRY, {f"host:{n}:x": LONG_AGO for n in range(5)})
+    seconds = Clock()
+    one = poller(redis_url, events, rhythm=Rhythm(opened(redis_url).client, 1.0, monotonic=seconds))
+    looks = 0
+    while seconds.now < 400:
+        seconds.now += one.step()
+        looks += 1
+    assert 60 < looks < 160  # a look every 4 s, the retry set every fifth time
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def commands(redis):
+    """Commands that the server has run, those inside of scripts too, without those of this question."""
+    return redis.info("stats")["total_commands_processed"]

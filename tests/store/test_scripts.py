@@ -4,7 +4,7 @@ import hashlib
 from contextlib import nullcontext
 
 import pytest
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from framework.store import script
 from framework.store.script import (
@@ -16,6 +16,7 @@ from framework.store.script import (
     EXTEND,
     FETCH,
     FORGET,
+    LAND,
     POSTPONE,
     PROMOTE,
     RECLAIM,
@@ -138,28 +139,85 @@ def test_bury_moves_once_and_trims_both_ways(redis, memory):
 def test_due_reads_what_is_due_earliest_first_and_moves_nothing(redis, memory):
     stamp = now(redis)
     redis.zadd(SET, {"late": stamp - 1, ODD: stamp - 9, "mid": stamp - 5, "future": stamp + 100})
-    redis.zadd(DEAD, {"x": stamp - 1})
     with memory():
-        assert DUE(redis, [SET, "none", DEAD], [2]) == [[ODD, b"mid"], [], [b"x"]]
+        clock, *members = DUE(redis, [SET], [2])
+        assert members == [ODD, b"mid"]
+        assert len(DUE(redis, ["none"], [2])) == 1
+    assert abs(float(clock) - now(redis)) < 5
     assert redis.zcard(SET) == 4
 
 
+def promote(redis, jobs, *, most=10_000, longest=1e9):
+    """Promote (member, word, payload, queue) tuples."""
+    members, words, payloads, names = zip(*jobs, strict=True)
+    places = [f"queue:{name}" if name else DEAD for name in names]
+    return PROMOTE(
+        redis,
+        [SET, QUEUES, DEAD, *places],
+        [len(jobs), most, longest, 60, *members, *words, *payloads, *names],
+    )
+
+
 def test_promote_moves_whoever_comes_first(redis, memory):
-    redis.zadd(SET, {"a": 1, ODD: 2, "broken": 3})
-    move = [3, "a", ODD, "broken", "A", b"B" + ODD, "broken", "q", "r", ""]
+    redis.zadd(SET, {"a": 1, ODD: 2, "broken": 3, "moving": 4.125, "bad": 5, "dropped": 6})
+    jobs = [
+        ("a", "queue", "A", "q"),
+        (ODD, "queue", b"B" + ODD, "r"),
+        ("broken", "dead", "broken", ""),
+        ("moving", "mark", b"moving" + ODD, ""),
+        ("bad", "aside", "", ""),
+        ("dropped", "gone", "", ""),
+        ("missing", "queue", "M", "q"),
+    ]
     with memory():
-        assert PROMOTE(redis, [SET, QUEUES, QUEUE, OTHER, DEAD], move) == 3
-        assert PROMOTE(redis, [SET, QUEUES, QUEUE, OTHER, DEAD], move) == 0
+        assert promote(redis, jobs) == [[1, 1, 1, 1, 1, 1, 0], 0]
+        assert promote(redis, [*jobs[:4], jobs[5]]) == [[0, 0, 0, 0, 0], 0]
     assert (listed(redis, QUEUE), listed(redis, OTHER)) == ([b"A"], [b"B" + ODD])
     assert redis.zrange(DEAD, 0, -1) == [b"broken"]
     assert redis.smembers(QUEUES) == {b"q", b"r"}
-    assert redis.zcard(SET) == 0
+    (first, second) = redis.zrange(SET, 0, -1, withscores=True)
+    assert first == (b"moving" + ODD, 4.125)
+    assert second[0] == b"bad"
+    assert 50 < second[1] - now(redis) <= 60
+
+
+def test_promote_trims_the_dead_set_by_number_and_by_age(redis, memory):
+    stamp = now(redis)
+    redis.zadd(DEAD, {"ancient": stamp - 500, "old": stamp - 50, "young": stamp - 5})
+    redis.zadd(SET, {ODD: 1, "later": 2})
+    with memory():
+        assert promote(redis, [(ODD, "dead", ODD, "")], most=3, longest=100) == [[1], 2]
+        assert promote(redis, [("later", "queue", "L", "q")], most=1) == [[1], 0]
+    assert redis.zrange(DEAD, 0, -1) == [b"young", ODD]
+
+
+def land(redis, *jobs):
+    """Land (token, payload, queue) tuples."""
+    tokens, payloads, names = zip(*jobs, strict=True)
+    places = [
+        place for token, name in zip(tokens, names, strict=True) for place in (f"landed:{token}", f"queue:{name}")
+    ]
+    return LAND(redis, [QUEUES, *places], [len(jobs), 60_000, *payloads, *names])
+
+
+def test_land_writes_each_token_once(redis):
+    assert land(redis, ("t1", ODD, "q"), ("t2", "two", "r")) == [1, 1]
+    assert land(redis, ("t2", "two", "r"), ("t1", ODD, "q"), ("t3", "three", "q")) == [0, 0, 1]
+    assert (listed(redis, QUEUE), listed(redis, OTHER)) == ([b"three", ODD], [b"two"])
+    assert redis.smembers(QUEUES) == {b"q", b"r"}
+    assert 0 < redis.pttl("landed:t1") <= 60_000
+
+
+def test_land_is_refused_by_a_full_server_and_leaves_nothing_behind(redis):
+    with full_memory(redis), pytest.raises(OutOfMemoryError):
+        land(redis, ("t1", "one", "q"))
+    assert redis.keys("*") == [LEASE.encode()]
 
 
 def test_promoted_jobs_stand_behind_those_that_wait(redis):
     redis.lpush(QUEUE, "waiting")
     redis.zadd(SET, {"a": 1, "b": 2})
-    PROMOTE(redis, [SET, QUEUES, QUEUE, QUEUE], [2, "a", "b", "a", "b", "q", "q"])
+    promote(redis, [("a", "queue", "a", "q"), ("b", "queue", "b", "q")])
     assert listed(redis, QUEUE) == [b"b", b"a", b"waiting"]
 
 
@@ -370,10 +428,20 @@ def test_reclaim_leaves_what_it_cannot_place(redis, wrong, name):
     assert listed(redis, WORKING) == [ODD]
 
 
-def test_promote_puts_off_what_it_cannot_place_and_goes_on(redis, wrong):
-    redis.zadd(SET, {"bad": 1, "good": 2})
-    assert PROMOTE(redis, [SET, QUEUES, wrong, QUEUE], [2, "bad", "good", "bad2", "good2", "w", "q"]) == 1
-    ((member, due),) = redis.zrange(SET, 0, -1, withscores=True)
-    assert member == b"bad"
-    assert due > now(redis)
+def test_promote_puts_off_what_it_cannot_place_and_goes_on(redis):
+    redis.set(OTHER, "no list")
+    redis.set(DEAD, "no set")
+    redis.zadd(SET, {"bad": 1, "poison": 2, "good": 3})
+    jobs = [("bad", "queue", "bad2", "r"), ("poison", "dead", "poison", ""), ("good", "queue", "good2", "q")]
+    assert promote(redis, jobs) == [[-1, -1, 1], 0]
+    left = dict(redis.zrange(SET, 0, -1, withscores=True))
+    assert set(left) == {b"bad", b"poison"}
+    assert min(left.values()) > now(redis)
     assert listed(redis, QUEUE) == [b"good2"]
+
+
+def test_land_writes_no_guard_for_what_it_cannot_place_and_goes_on(redis):
+    redis.set(OTHER, "no list")
+    assert land(redis, ("t1", "one", "r"), ("t2", "two", "q")) == [-1, 1]
+    assert listed(redis, QUEUE) == [b"two"]
+    assert not redis.exists("landed:t1")

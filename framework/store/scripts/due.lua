@@ -1,13 +1,9 @@
 -- Look for jobs whose time has come. Reads only.
--- KEYS    sorted sets
--- ARGV    1 most members per set
--- RETURN  per set a list of members, earliest first
--- COST    O(S * (log N + limit))
+-- KEYS    1 sorted set
+-- ARGV    1 most members
+-- RETURN  the server's time in seconds as text, then the members, earliest first
+-- COST    O(log N + limit)
 -- CRASH   nothing moves. Redis's clock decides.
 local now = redis.call('TIME')
 local seconds = string.format('%.6f', tonumber(now[1]) + tonumber(now[2]) / 1000000)
-local reply = {}
-for i = 1, #KEYS do
-  reply[i] = redis.call('ZRANGEBYSCORE', KEYS[i], '-inf', seconds, 'LIMIT', 0, ARGV[1])
-end
-return reply
+return {seconds, unpack(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', seconds, 'LIMIT', 0, ARGV[1]))}

@@ -1,27 +1,47 @@
--- Move due jobs from a sorted set to their queues; or one that cannot be read to the dead set.
--- KEYS    1 sorted set  2 set of queue names  3.. one destination per job
--- ARGV    1 number of jobs n  then n members  then n payloads to store  then n queue names ('' = destination is the dead set)
--- RETURN  number moved; a job whose destination's key is of another type is due again in a minute, and the others go on
--- COST    O(n log N)
--- CRASH   before: in the set. after: in the queue. Whoever's ZREM finds the member moves it: pollers may race.
-local n = tonumber(ARGV[1])
-local moved = 0
-local now = tonumber(redis.call('TIME')[1])
+-- Take due jobs out of a sorted set, each to where it goes next.
+-- KEYS    1 sorted set  2 set of queue names  3 dead set  4.. per job its queue (any declared key where it goes to none)
+-- ARGV    1 number of jobs n  2 most dead entries  3 longest stay in the dead set in seconds  4 seconds of stepping aside
+--         then n members, n words, n payloads to store, n queue names. The words:
+--           queue   to the left end of its queue
+--           dead    into the dead set, which is trimmed
+--           mark    stays, due as before, as the other payload (the first step of a way to another shard)
+--           aside   stays, due again later
+--           gone    nowhere: a client middleware dropped it, or it is on its new shard
+-- RETURN  a list per job: 1 done, 0 somebody else was first, -1 the destination's key is of another type, so it steps aside;
+--         then the number trimmed
+-- COST    O(n log N + trimmed)
+-- CRASH   before: in the set. after: at its place. Whoever's ZREM finds the member moves it: pollers may race.
+local n, now = tonumber(ARGV[1]), redis.call('TIME')
+local seconds = tonumber(now[1]) + tonumber(now[2]) / 1000000
+local later = string.format('%.6f', seconds + tonumber(ARGV[4]))
+local done, buried, trimmed = {}, false, 0
 for i = 1, n do
-  if redis.call('ZREM', KEYS[1], ARGV[1 + i]) == 1 then
-    local name = ARGV[1 + 2 * n + i]
+  local member, word, data = ARGV[4 + i], ARGV[4 + n + i], ARGV[4 + 2 * n + i]
+  local score = word == 'mark' and redis.call('ZSCORE', KEYS[1], member)
+  -- The first write is a removal: that one is allowed at maxmemory, and then so are the others.
+  done[i] = redis.call('ZREM', KEYS[1], member)
+  if done[i] == 1 then
     local put
-    if name == '' then
-      put = redis.pcall('ZADD', KEYS[2 + i], now, ARGV[1 + n + i])
-    else
-      put = redis.pcall('LPUSH', KEYS[2 + i], ARGV[1 + n + i])
+    if word == 'queue' then
+      put = redis.pcall('LPUSH', KEYS[3 + i], data)
+      redis.pcall('SADD', KEYS[2], ARGV[4 + 3 * n + i])
+    elseif word == 'dead' then
+      put = redis.pcall('ZADD', KEYS[3], string.format('%.6f', seconds), data)
+      buried = true
+    elseif word == 'mark' then
+      redis.call('ZADD', KEYS[1], score, data)
+    elseif word == 'aside' then
+      redis.call('ZADD', KEYS[1], later, member)
     end
-    if type(put) == 'table' then
-      redis.call('ZADD', KEYS[1], now + 60, ARGV[1 + i])
-    else
-      if name ~= '' then redis.pcall('SADD', KEYS[2], name) end
-      moved = moved + 1
+    if type(put) == 'table' and put.err then
+      redis.call('ZADD', KEYS[1], later, member)
+      done[i] = -1
     end
   end
 end
-return moved
+if buried then
+  local old = redis.pcall('ZREMRANGEBYSCORE', KEYS[3], '-inf', string.format('%.6f', seconds - tonumber(ARGV[3])))
+  local many = redis.pcall('ZREMRANGEBYRANK', KEYS[3], 0, -tonumber(ARGV[2]))
+  if type(old) == 'number' and type(many) == 'number' then trimmed = old + many end
+end
+return {done, trimmed}

@@ -1,0 +1,41 @@
+"""Failed jobs, as the error tracker is told of them: what they are, never their arguments."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from framework.declare import registry
+from framework.errors import EXPECTED
+from framework.telemetry.context import CORRELATION_ID
+from framework.telemetry.sentry import Tracker
+
+_MAX_TAG = 200  # characters Sentry keeps of a tag's value
+
+
+class JobReporter:
+    """An error handler that reports to ``tracker``."""
+
+    def __init__(self, tracker: Tracker, shard: str) -> None:
+        self._tracker = tracker
+        self._shard = shard
+
+    def __call__(self, error: BaseException, facts: Mapping[str, Any]) -> None:
+        """Report a failed job, unless its error is one by which jobs say what they want."""
+        if isinstance(error, EXPECTED):
+            return
+        job: Mapping[str, Any] = facts.get("job") or {}
+        tags = self._tags(job, facts.get("queue"))
+        self._tracker.capture(error, tags, tags.get("class", "job"))
+
+    def _tags(self, job: Mapping[str, Any], queue: object) -> dict[str, str]:
+        name = job.get("class")
+        worker: Any = registry.find(name) if isinstance(name, str) else None
+        found: dict[str, object] = {
+            "class": name,
+            "queue": queue,
+            "jid": job.get("jid"),
+            CORRELATION_ID: job.get(CORRELATION_ID),
+            "feature_category": worker.declaration().feature_category if worker is not None else None,
+            "shard": self._shard,
+            "retry_count": job.get("retry_count"),
+        }
+        return {tag: str(value)[:_MAX_TAG] for tag, value in found.items() if isinstance(value, str | int)}

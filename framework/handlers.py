@@ -1,0 +1,44 @@
+"""Who is told of failures: the application's own handlers, registered at import time of its modules.
+
+    from framework.handlers import on_death, on_error
+
+    @on_error
+    def count(error, facts): ...        # each failure; facts: "job" (a dict, empty if unreadable), "queue"
+
+    @on_death
+    def tell(job, error): ...           # a job that will not be retried
+
+A handler runs in the thread of the job, after its line was written. What it raises is logged and changes nothing. It
+must not hang: the job's slot waits for it.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+from framework.wire.job import Job
+
+ErrorHandler: TypeAlias = Callable[[BaseException, dict[str, Any]], object]
+DeathHandler: TypeAlias = Callable[[Job, BaseException], object]
+
+_E = TypeVar("_E", bound=ErrorHandler)
+_D = TypeVar("_D", bound=DeathHandler)
+
+error_handlers: list[ErrorHandler] = []
+"""In the order in which they were registered."""
+
+death_handlers: list[DeathHandler] = []
+"""In the order in which they were registered."""
+
+
+def on_error(handler: _E) -> _E:
+    """From now on ``handler(error, facts)`` is told of every failed run but those of RetryError and BusinessError."""
+    if handler not in error_handlers:
+        error_handlers.append(handler)
+    return handler
+
+
+def on_death(handler: _D) -> _D:
+    """From now on ``handler(job, error)`` is told of every job that failed and will not be retried, dead set or not."""
+    if handler not in death_handlers:
+        death_handlers.append(handler)
+    return handler

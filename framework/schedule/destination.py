@@ -1,0 +1,54 @@
+"""Where a due job goes: as its class is routed now, unless its queue was somebody's own choice."""
+
+from typing import Any, NamedTuple
+
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.errors import PayloadError
+from framework.route.router import Router
+from framework.types import Payload
+
+
+class Destination(NamedTuple):
+    """A queue on a shard."""
+
+    queue: str
+    shard: str
+
+
+class Destinations:
+    """Answers for one process and the ``shard`` whose sets it polls; ``router`` has the rules of this process.
+
+    A queue that routing could have given to the class (its generated name, its own ``queue``, that of any rule which
+    matches it) is taken for routed and follows today's rules. Any other (``set(queue=...)``, ``retry_queue``, Ruby's choice)
+    stays, and so do jobs of classes that are not registered here.
+    """
+
+    def __init__(self, router: Router, shard: str) -> None:
+        self._router = router
+        self._shard = shard
+        self._routed: dict[str, tuple[Declaration, frozenset[str]]] = {}
+
+    def of(self, payload: Payload) -> Destination:
+        """Return where ``payload`` goes. Raises PayloadError when nothing says so."""
+        queue = payload.get("queue")
+        named = queue if isinstance(queue, str) and queue else None
+        worker: Any = registry.find(payload["class"])
+        if worker is None:
+            if named is None:
+                raise PayloadError("it names no queue, and its class is not known here")
+            return Destination(named, self._shard)
+        declaration: Declaration = worker.declaration()
+        if named is not None and (named == payload.get("retry_queue") or named not in self._could_give(declaration)):
+            return Destination(named, self._shard)
+        route = self._router.route(declaration)
+        return Destination(route.queue, route.shard)
+
+    def _could_give(self, declaration: Declaration) -> frozenset[str]:
+        known = self._routed.get(declaration.wire_name)
+        if known is None or known[0] is not declaration:
+            rules = [verdict.rule for verdict in self._router.explain(declaration) if verdict.matches]
+            queues = {declaration.generated_queue, declaration.queue, *(rule.queue for rule in rules)}
+            known = (declaration, frozenset(queue for queue in queues if queue))
+            self._routed[declaration.wire_name] = known
+        return known[1]

@@ -1,0 +1,57 @@
+"""What is to become of one due job, and what the poller tells."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from framework.types import Payload
+
+Word: TypeAlias = Literal["queue", "dead", "mark", "aside", "gone"]
+"""The words of ``promote.lua``."""
+
+
+class PollEvents(Protocol):
+    """What the poller tells."""
+
+    def due_job_unreadable(self, source: str, data: bytes, error: BaseException) -> None:
+        """A member could not be read and went to the dead set as it was."""
+
+    def due_job_failed(self, source: str, error: BaseException) -> None:
+        """A client middleware raised for a due job; the job stays in its set and is due again in a minute."""
+
+    def due_job_dropped(self, source: str, payload: Payload) -> None:
+        """A client middleware did not yield for a due job: it is gone, as at a push."""
+
+    def due_set_refused(self, source: str, error: BaseException) -> None:
+        """The key of ``retry`` or ``schedule`` is of another type."""
+
+    def shard_failed(self, shard: str, error: BaseException) -> None:
+        """Another shard did not take the jobs that are due there; they are due again in a minute."""
+
+    def queue_refused(self, queue: str) -> None:
+        """A queue's key is no list; the job is due again in a minute."""
+
+    def trimmed(self, count: int) -> None:
+        """Old entries left the dead set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One due job's next step; ``data`` is what is written, ``tell`` is called when it was done."""
+
+    member: bytes
+    word: Word
+    data: bytes = b""
+    queue: str = ""
+    tell: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """One due job that goes to another shard: written there under ``token``, then removed here."""
+
+    member: bytes
+    data: bytes
+    queue: str
+    shard: str
+    token: str

@@ -1,0 +1,88 @@
+"""Works out, before anything is moved, what one due job's next step is. Moves nothing."""
+
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+
+from framework.declare import registry
+from framework.errors import PayloadError
+from framework.middleware.chain import Call, Passage
+from framework.schedule.crossings import Crossings
+from framework.schedule.destination import Destination, Destinations
+from framework.schedule.move import Crossing, Move, PollEvents
+from framework.types import Payload
+from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, decompress_arguments
+from framework.wire.job import TRANSIT, decode, stamp
+from framework.wire.splice import rewrite
+
+
+class Preparation:
+    """Decides for one process; the client middleware runs here, with the queue that the job goes to."""
+
+    def __init__(
+        self,
+        events: PollEvents,
+        destinations: Destinations,
+        crossings: Crossings,
+        *,
+        middleware: tuple[Call, ...] = (),
+        decompressed_limit: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._events = events
+        self._destinations = destinations
+        self._crossings = crossings
+        self._middleware = middleware
+        self._decompressed_limit = decompressed_limit
+        self._clock = clock
+
+    def prepare(self, source: str, member: bytes) -> Move | Crossing:
+        """Return the next step of ``member``, which is due in ``source``; raises nothing."""
+        try:
+            return self._step(source, member)
+        except PayloadError as error:
+            return Move(member, "dead", member, tell=partial(self._events.due_job_unreadable, source, member, error))
+        except Exception as error:  # noqa: BLE001 - one job's middleware must not stop the clock for all
+            return Move(member, "aside", tell=partial(self._events.due_job_failed, source, error))
+
+    def _step(self, source: str, member: bytes) -> Move | Crossing:
+        payload = decode(member)
+        place = self._destinations.of(payload)
+        away = self._crossings.leads(place.shard)
+        if away and not isinstance(payload.get(TRANSIT), str):
+            payload[TRANSIT] = uuid.uuid4().hex
+            return Move(member, "mark", rewrite(member, payload))
+        if away and self._crossings.closed(place.shard):
+            return Move(member, "aside")
+        token = payload.pop(TRANSIT, "")
+        payload.pop("at", None)
+        payload["queue"] = place.queue
+        payload["enqueued_at"] = stamp(self._clock())
+        if self._middleware and not self._pass(payload, place):
+            return Move(member, "gone", tell=partial(self._events.due_job_dropped, source, payload))
+        queue = str(payload["queue"])
+        data = _written(member, payload)
+        return Crossing(member, data, queue, place.shard, token) if away else Move(member, "queue", data, queue)
+
+    def _pass(self, payload: Payload, place: Destination) -> bool:
+        """Run the client middleware over the payload, with its arguments as the application knows them."""
+        stored = payload.get("args")
+        compressed = {name: payload[name] for name in (COMPRESSED, ORIGINAL_SIZE) if name in payload}
+        decompress_arguments(payload, self._decompressed_limit)
+        shown = payload["args"]
+        worker = registry.find(payload["class"])
+        pool = self._crossings.client(place.shard)
+        with Passage(self._middleware, worker or payload["class"], payload, place.queue, pool) as open_:
+            pass
+        if compressed and payload["args"] is shown:
+            payload.update(compressed, args=stored)  # not compressed a second time: the bytes stay as they were
+        return open_
+
+
+def _written(member: bytes, payload: Payload) -> bytes:
+    """Return the payload's bytes. What cannot be written is a middleware's doing, and no fault of the member."""
+    try:
+        return rewrite(member, payload)
+    except PayloadError as error:
+        raise ValueError(f"a client middleware changed a due job: {error.reason}") from error

@@ -1,0 +1,37 @@
+"""From settings to the poller of one process."""
+
+import os
+
+import redis
+
+from framework.finish.settle import DeadSetLimits
+from framework.process.events import ProcessEvents
+from framework.schedule.crossings import Crossings
+from framework.schedule.destination import Destinations
+from framework.schedule.poller import Poller
+from framework.schedule.preparation import Preparation
+from framework.schedule.rhythm import Rhythm
+from framework.settings.model import Settings
+from framework.wiring import chains
+from framework.wiring.connect import open_router, open_shards
+
+
+def open_poller(
+    settings: Settings,
+    shard: str,
+    client: "redis.Redis",
+    rhythm: Rhythm,
+    events: ProcessEvents,
+    dead_set: DeadSetLimits,
+) -> Poller:
+    """Return the poller of ``shard``, which ``client`` reaches; it writes due jobs to any shard their route names."""
+    shards = open_shards(settings, role=f"poller:{os.getpid()}")
+    crossings = Crossings(client, shard, shards, events)
+    preparation = Preparation(
+        events,
+        Destinations(open_router(settings), shard),
+        crossings,
+        middleware=chains.client.compiled(),
+        decompressed_limit=settings.size_limit.decompressed_limit,
+    )
+    return Poller(client, events, preparation, crossings, rhythm, dead_set)

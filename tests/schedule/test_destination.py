@@ -1,0 +1,82 @@
+import pytest
+
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
+from framework.errors import ConfigurationError, PayloadError
+from framework.route.router import Router
+from framework.schedule.destination import Destinations
+from framework.settings.model import RoutingRule
+from tests.harness import payload
+
+RULES = [
+    RoutingRule("urgency=high", "urgent", "fast"),
+    RoutingRule("feature_category=not_owned", "common", "fast"),
+    RoutingRule("*", None, "main"),
+]
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    with registry.isolated():
+        yield
+
+
+def worker(**body):
+    head = {"feature_category": "not_owned", "wire_name": "Job", "perform": lambda self: None}
+    return type("JobWorker", (ApplicationWorker,), {**head, **body})
+
+
+def where(job, rules=RULES):
+    return Destinations(Router(rules, ["main", "fast"]), "here").of(job)
+
+
+@pytest.mark.parametrize("queue", ["job", "urgent", "common"])
+def test_a_queue_that_routing_could_have_given_follows_the_rules_of_today(queue):
+    worker(urgency="high")
+    assert where(payload(queue=queue)) == ("urgent", "fast")
+
+
+def test_the_queue_of_a_rule_that_does_not_match_was_chosen():
+    worker(urgency="low")
+    assert where(payload(queue="urgent")) == ("urgent", "here")
+    assert where(payload(queue="common")) == ("common", "fast")
+
+
+def test_a_declared_queue_and_shard_stand_over_the_rules():
+    worker(queue="own", shard="main")
+    assert where(payload(queue="own")) == ("own", "main")
+    assert where(payload(queue="job")) == ("own", "main")
+
+
+@pytest.mark.parametrize("fields", [{"queue": "chosen"}, {"queue": "common", "retry_queue": "common"}])
+def test_a_queue_of_somebodys_choice_stays_where_it_is(fields):
+    worker()
+    assert where(payload(**fields)) == (fields["queue"], "here")
+
+
+def test_a_class_that_is_not_known_keeps_queue_and_shard():
+    assert where(payload(queue="common")) == ("common", "here")
+
+
+@pytest.mark.parametrize("queue", [None, "", 5])
+def test_a_payload_without_a_queue_goes_where_its_class_does(queue):
+    job = payload(queue=queue)
+    with pytest.raises(PayloadError, match="queue"):
+        where(job)
+    worker()
+    assert where(job) == ("common", "fast")
+
+
+def test_a_class_that_was_reloaded_is_asked_anew():
+    worker(queue="one")
+    destinations = Destinations(Router([], ["main"]), "here")
+    assert destinations.of(payload(queue="one")) == ("one", "main")
+    worker(queue="two")
+    assert destinations.of(payload(queue="one")) == ("one", "here")
+    assert destinations.of(payload(queue="two")) == ("two", "main")
+
+
+def test_a_shard_that_does_not_exist_is_an_error_of_the_class():
+    worker(shard="nowhere")
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        where(payload(queue="common"))

@@ -1,0 +1,290 @@
+"""The error tracker, against a receiver on the loopback: what is sent, and what never is."""
+
+import gzip
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from framework.errors import BusinessError, PayloadError, RetryError
+from framework.finish.report import JobReporter
+from framework.process.events import ProcessEvents
+from framework.telemetry.sentry import NoTracker, open_tracker
+from tests.harness import ROOT, Site, payload, until
+
+JOBS = """
+import sentry_sdk
+
+from framework import ApplicationWorker, BusinessError, Discard, RetryError, RetryLater
+from framework.handlers import on_death, on_error
+
+
+class Later(RetryError):
+    pass
+
+
+class Base(ApplicationWorker, abstract=True):
+    feature_category = "search"
+    queue = "default"
+    retry = 0
+
+
+class FailWorker(Base):
+    def perform(self, secret):
+        hidden = secret * 2
+        raise ValueError("it broke")
+
+
+class RetryErrorWorker(Base):
+    def perform(self):
+        raise Later("again")
+
+
+class BusinessWorker(Base):
+    def perform(self):
+        raise BusinessError("closed")
+
+
+class LaterWorker(Base):
+    def perform(self):
+        raise RetryLater(60)
+
+
+class DiscardWorker(Base):
+    def perform(self):
+        raise Discard("no")
+
+
+class CrumbWorker(Base):
+    def perform(self, secret):
+        sentry_sdk.add_breadcrumb(message=secret)
+        raise LookupError("with a crumb")
+
+
+@on_error
+def failed(error, facts):
+    print("on_error", type(error).__name__, facts["job"]["class"], flush=True)
+
+
+@on_death
+def died(job, error):
+    print("on_death", type(error).__name__, job.worker, flush=True)
+"""
+
+
+class Receiver(ThreadingHTTPServer):
+    """Takes Sentry's envelopes; ``events`` are those that tell of errors."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.bodies: list[bytes] = []
+
+    @property
+    def dsn(self) -> str:
+        return f"http://key@127.0.0.1:{self.server_address[1]}/42"
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [event for body in self.bodies for event in _events(body)]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.bodies.append(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+def _events(body: bytes) -> Iterator[dict[str, Any]]:
+    lines = body.split(b"\n")
+    for head, item in zip(lines[1::2], lines[2::2], strict=False):
+        if head and json.loads(head)["type"] == "event":
+            yield json.loads(item)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    server = Receiver()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def site(redis, redis_url, short_path):
+    made = Site(short_path, redis_url)
+    made.write("feature_categories.yml", {"feature_categories": {"search": {"owner": "a team"}}})
+    (short_path / "jobs.py").write_text(JOBS)
+    yield made
+    made.close()
+
+
+def pushed(redis, *names, **fields):
+    for name in names:
+        job = payload(name, retry=0, **{"jid": name.lower(), **fields})
+        redis.lpush("queue:default", json.dumps(job))
+
+
+def test_a_worker_reports_failures_of_jobs_with_their_tags_and_without_their_arguments(site, redis, receiver):
+    process = site.worker("-q", "default", SENTRY_DSN=receiver.dsn, SENTRY_RELEASE="r1").ready()
+    quiet = ("RetryErrorWorker", "BusinessWorker", "LaterWorker", "DiscardWorker")
+    pushed(redis, *quiet)
+    pushed(redis, "FailWorker", "CrumbWorker", args=["s3cret"], correlation_id="corr")
+    for name in (*quiet, "FailWorker", "CrumbWorker"):
+        until(lambda name=name: [line for line in process.find(jid=name.lower()) if line["job_status"] != "start"])
+    assert process.end() == 0
+    by_type = {event["exception"]["values"][-1]["type"]: event for event in receiver.events}
+    assert by_type.keys() == {"ValueError", "LookupError"}
+    assert len(receiver.events) == 2
+    event = by_type["ValueError"]
+    assert event["tags"] == {
+        "class": "FailWorker",
+        "queue": "default",
+        "jid": "failworker",
+        "correlation_id": "corr",
+        "feature_category": "search",
+        "shard": "main",
+    }
+    assert event["transaction"] == "FailWorker"
+    assert event["release"] == "r1"
+    assert event["environment"] == "development"
+    assert event["exception"]["values"][-1]["value"] == "it broke"
+    assert not [body for body in receiver.bodies if b"s3cret" in body]
+
+
+def test_handlers_that_a_module_registers_are_told(site, redis):
+    process = site.worker("-q", "default").ready()
+    pushed(redis, "RetryErrorWorker", "BusinessWorker", "LaterWorker")
+    pushed(redis, "FailWorker", args=["x"])
+    until(lambda: redis.zcard("dead") == 3 and redis.zcard("schedule") == 1)
+    assert process.end() == 0
+    said = sorted(line for line in process.errors.read_text().splitlines() if line.startswith("on_"))
+    assert said == [
+        "on_death BusinessError BusinessWorker",
+        "on_death Later RetryErrorWorker",
+        "on_death ValueError FailWorker",
+        "on_error ValueError FailWorker",
+    ]
+
+
+def test_without_a_dsn_nothing_of_it_is_loaded(site):
+    script = (
+        "import sys, framework; from framework.wiring import server; from framework.telemetry.sentry import open_tracker;"
+        "from framework.settings.load import load; assert load().sentry.dsn is None; open_tracker(None, 'test');"
+        "sys.exit(any(name.partition('.')[0] in ('sentry_sdk', 'urllib3') for name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=site.env, check=False)
+    assert done.returncode == 0
+
+
+def test_an_applications_own_client_is_used_and_its_variables_are_kept_back(receiver, tmp_path):
+    """In a process of its own: a client is the whole process's."""
+    script = f"""
+import sentry_sdk
+from framework.telemetry.sentry import open_tracker
+sentry_sdk.init({receiver.dsn!r}, release="theirs", include_local_variables=True)
+tracker = open_tracker("http://key@127.0.0.1:1/1", "test")
+def job(argument):
+    sentry_sdk.add_breadcrumb(message=argument)
+    sentry_sdk.get_current_scope().set_extra("argument", argument)
+    raise ValueError("broke")
+try:
+    job("s3" + "cret")
+except ValueError as error:
+    tracker.capture(error, {{"jid": "j"}}, "Job")
+tracker.close()
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+    (event,) = receiver.events
+    assert event["release"] == "theirs"
+    assert event["tags"]["jid"] == "j"
+    assert not [body for body in receiver.bodies if b"s3cret" in body]
+
+
+class Told:
+    def __init__(self):
+        self.told = []
+
+    def capture(self, error, tags, transaction):
+        self.told.append((error, tags, transaction))
+
+    def close(self):
+        pass
+
+
+class Quiet(RetryError):
+    pass
+
+
+def test_what_a_job_says_on_purpose_is_not_reported_and_odd_payloads_are():
+    tracker = Told()
+    reporter = JobReporter(tracker, "main")
+    for error in (RetryError("x"), Quiet("x"), BusinessError("x")):
+        reporter(error, {"job": payload(), "queue": "q"})
+    assert tracker.told == []
+    error = ValueError("x")
+    reporter(error, {"job": {"class": ["odd"], "jid": [1], "retry_count": 3, "args": ["s"]}, "queue": "q"})
+    reporter(error, {"job": {}, "queue": "q"})
+    assert tracker.told == [
+        (error, {"queue": "q", "shard": "main", "retry_count": "3"}, "job"),
+        (error, {"queue": "q", "shard": "main"}, "job"),
+    ]
+
+
+def test_an_unreadable_payload_is_reported_without_its_bytes():
+    tracker = Told()
+    events = ProcessEvents("main", tracker)
+    error = PayloadError("it names no class")
+    unit = type("Unit", (), {"queue": "q", "data": b"s3cret"})()
+    events.unreadable(unit, error)
+    assert tracker.told == [(error, {"queue": "q", "shard": "main"}, "job")]
+
+
+def test_errors_of_the_frameworks_own_are_reported_once(monkeypatch):
+    tracker = Told()
+    events = ProcessEvents("main", tracker)
+    error = LookupError("a bug")
+    events.component_died("poller", error)
+    assert tracker.told == [(error, {"component": "poller", "shard": "main"}, "poller")]
+    tracker.told.clear()
+    away = ConnectionError("away")
+    events.redis_failed("fetcher", away)
+    assert tracker.told == []
+    monkeypatch.setattr("framework.process.events._LOST_S", 0.0)
+    for component in ("fetcher", "poller", "lease"):
+        events.redis_failed(component, away)
+    assert tracker.told == [(away, {"component": "fetcher", "shard": "main"}, "fetcher")]
+    events.redis_answered("fetcher")
+    events.redis_failed("poller", away)
+    assert len(tracker.told) == 2
+
+
+def test_a_tracker_that_fails_costs_nothing_else():
+    class Broken(Told):
+        def capture(self, error, tags, transaction):
+            raise OSError("no network")
+
+    events = ProcessEvents("main", Broken())
+    events.component_died("poller", LookupError("a bug"))
+    events.job_failed(ValueError("x"), {"job": payload(), "queue": "q"})
+    assert events.died.is_set()
+
+
+def test_no_dsn_no_tracker():
+    assert isinstance(open_tracker(None, "test"), NoTracker)
+    assert isinstance(open_tracker("", "test"), NoTracker)
