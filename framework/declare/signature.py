@@ -79,15 +79,14 @@ class JobSignature:
 
     def _complete(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The positions, with defaults for what was not given, so that one adapter of full length serves every call."""
-        count = len(self.names)
-        return (*args[:count], *self.defaults[len(args) - self.required :]) if len(args) != count else tuple(args)
+        return (*args[: len(self.names)], *self.defaults[len(args) - self.required :])
 
     def _check_types(self, args: list[Any]) -> None:
         count = len(self.names)
         offset = 0
         try:
             if self.validate is not None:
-                self.validate(self._complete(args))
+                self.validate(tuple(args) if len(args) == count else self._complete(args))
             offset = count
             if self.validate_rest is not None:
                 self.validate_rest(args[count:])

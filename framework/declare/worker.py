@@ -227,9 +227,9 @@ class ApplicationWorker:
 
 
 def _pushes(cls: type[Performs[P]]) -> Setter[P]:
-    worker = cast("type[ApplicationWorker]", cls)
-    setter = worker._setter or Setter(worker, worker.declaration(), NO_OPTIONS)  # pyright: ignore[reportPrivateUsage]
-    return cast("Setter[P]", setter)
+    worker: Any = cls  # not cast(), which is a call, and this is the way of every push
+    made: Setter[P] | None = worker._setter
+    return Setter(cls, worker.declaration(), NO_OPTIONS) if made is None else made
 
 
 def _refuse_identity(cls: type[ApplicationWorker]) -> None:

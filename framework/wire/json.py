@@ -1,6 +1,7 @@
 """JSON as the wire needs it: exact integers, no NaN, nothing that a reader in Ruby or Python would refuse."""
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -10,6 +11,7 @@ from framework.errors import PayloadError
 MAX_NESTING = 64
 """Levels of arrays and objects allowed in a payload. pydantic_core reads 200, Ruby's JSON 100; both are out of reach here."""
 
+_class_of: Callable[[Any], type[Any]] = type
 _TOO_DEEP = f"it is nested deeper than {MAX_NESTING} levels"
 _UNQUESTIONED_BYTES = (
     4_000  # an integer of over 4,300 digits cannot be read back; below this size there is room for none
@@ -22,10 +24,7 @@ def dumps(value: object) -> bytes:
     Raises:
         PayloadError: a number is not finite, a string is not Unicode, or the nesting is deeper than readers allow.
     """
-    try:
-        data = to_json(value)
-    except (PydanticSerializationError, RecursionError, ValueError) as error:
-        raise PayloadError(f"it cannot be written as JSON: {error}") from error
+    data = _written(value)
     if b"NaN" in data or b"Infinity" in data:
         _refuse_non_finite(value)
         loads(data)  # whatever that walk does not know, such as a tuple of a middleware's
@@ -39,9 +38,9 @@ def dumps_exact(value: object, *, inside: int) -> bytes:
     """Return like ``dumps`` what is known to be exact JSON but for its nesting, ``inside`` levels of a payload.
 
     Raises:
-        PayloadError: the nesting is deeper than readers allow.
+        PayloadError: the nesting is deeper than readers allow, or another thread has put something else in meanwhile.
     """
-    data = to_json(value)
+    data = _written(value)
     room = MAX_NESTING - inside
     # A level takes two bytes at least.
     if len(data) > 2 * room and data.count(b"[") + data.count(b"{") > room and _deeper_than(value, room):
@@ -61,6 +60,13 @@ def loads(data: bytes | str) -> Any:
         raise PayloadError(str(error)) from error
 
 
+def _written(value: object) -> bytes:
+    try:
+        return to_json(value)
+    except (PydanticSerializationError, RecursionError, ValueError) as error:
+        raise PayloadError(f"it cannot be written as JSON: {error}") from error
+
+
 def _refuse_unreadable(data: bytes) -> None:
     if _deeper_than(loads(data), MAX_NESTING):
         raise PayloadError(_TOO_DEEP)
@@ -68,10 +74,18 @@ def _refuse_unreadable(data: bytes) -> None:
 
 def _deeper_than(value: object, levels: int) -> bool:
     """Level by level, so that a deep value costs no stack."""
-    layer = [value]
+    layer: list[Any] = [value] if isinstance(value, list | dict) else []
     for _ in range(levels):
-        layer = [child for parent in layer for child in _children(parent)]
-    return any(isinstance(item, list | dict) for item in layer)
+        # By exact type, without a call: this looks at every value of a large payload.
+        layer = [
+            child
+            for parent in layer
+            for child in (parent.values() if _class_of(parent) is dict else parent)
+            if _class_of(child) is list or _class_of(child) is dict
+        ]
+        if not layer:
+            return False
+    return True
 
 
 def _children(value: object) -> list[object]:

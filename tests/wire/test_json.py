@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import PayloadError
-from framework.wire.json import MAX_NESTING, dumps, loads
+from framework.wire.json import MAX_NESTING, dumps, dumps_exact, loads
 
 ANY_TEXT = st.text(st.characters(codec=None))  # lone surrogates too
 VALUES = st.recursive(
@@ -87,3 +87,15 @@ def test_whole_numbers_are_exact_and_what_nobody_could_read_is_refused():
 def test_what_is_not_strict_json_is_refused(data):
     with pytest.raises(PayloadError):
         loads(data)
+
+
+@pytest.mark.parametrize("inside", [0, 1, 5])
+def test_exact_values_are_looked_at_for_their_nesting_only(inside):
+    deepest = MAX_NESTING - inside
+    for value in (nested(deepest), {"a": nested(deepest - 1), "b": "[" * 500}, [[[]] for _ in range(500)]):
+        assert dumps_exact(value, inside=inside) == dumps(value)
+    for value in (nested(deepest + 1), {"a": 1, "b": nested(deepest)}, [1, {"k": nested(deepest - 1)}]):
+        with pytest.raises(PayloadError, match="deeper than 64"):
+            dumps_exact(value, inside=inside)
+    with pytest.raises(PayloadError, match="cannot be written"):
+        dumps_exact(["\ud800"], inside=inside)
