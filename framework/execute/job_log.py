@@ -21,11 +21,8 @@ from framework.types import Payload
 from framework.wire.job import decode, timestamp, whole_number
 
 FILTERED = "[FILTERED]"
+_FILTERED_TEXT = f'"{FILTERED}"'
 _MAX_ARGUMENTS = 10_240  # characters of all arguments together (GitLab: 10 KiB)
-# So few and short arguments cannot reach that limit: nobody needs to count.
-_FEW_ARGUMENTS = 64
-_SHORT_TEXT = 128
-_SHORT_INTEGER = 10**18
 _MANY_SHAPES = 512
 _COPIED = ("version", "tags", "bid", "interrupted_count", "retry_count", "original_job_size_bytes", "job_deferred_by")
 _RARE_TIMES = ("scheduled_at", "failed_at", "retried_at")
@@ -55,7 +52,7 @@ class _Extra(NamedTuple):
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.tid = threading.get_native_id()
+        self.tid = str(threading.get_native_id())
 
 
 class JobLog:
@@ -105,13 +102,15 @@ class JobLog:
                 return
         label, fields = started
         now, took = iso_time(time.time()), f"{duration_s:.6f}"
-        message = f"{label}: {status}: {took} sec"
-        last = f'"job_status":"{status}","duration_s":{took},"cpu_s":{cpu_s:.6f},"completed_at":"{now}"'
+        text = (
+            f'{{"severity":"INFO","time":"{now}","message":"{label}: {status}: {took} sec",{fields},'
+            f'"job_status":"{status}","duration_s":{took},"cpu_s":{cpu_s:.6f},"completed_at":"{now}"}}\n'
+        )
         if not more and error is None:
-            self._write(f'{{"severity":"INFO","time":"{now}","message":"{message}",{fields},{last}}}\n')
+            self._write(text)
             return
         # Rare enough to read back what was written: a later field may have the name of an earlier one.
-        line = from_json(f'{{"severity":"INFO","time":"{now}","message":"{message}",{fields},{last}}}')
+        line = from_json(text)
         line.update(more or {})
         if error is not None:
             line.update({"severity": "WARN", **error_fields(error)})
@@ -133,7 +132,7 @@ class JobLog:
         shown_jid = json_text(jid)
         is_text = shown_jid[0] == '"'
         label += shown_jid[1:-1] if is_text else json_text(_text(jid))[1:-1]
-        args = None if payload.get("compressed") else _few_arguments(payload["args"], loggable)
+        args = None if payload.get("compressed") else _uncut_arguments(payload["args"], loggable)
         if args is None:
             args = json_text(shown_arguments(payload, declaration))
         retry = payload.get("retry")
@@ -149,7 +148,7 @@ class JobLog:
         if extras:
             more += _shown_extras(payload, extras)
         return label, (
-            f'{fields},"jid":{shown_jid},"args":{args},"retry":{25 if retry is True else shown_retry(retry)},'
+            f'{fields},"jid":{shown_jid},"args":{args},"retry":{"25" if retry is True else shown_retry(retry)},'
             f'"job_size_bytes":{len(unit.data)},"tid":{self._thread.tid}{more}{_shown_times(payload, now)}'
         )
 
@@ -204,40 +203,44 @@ def _shown_time(value: object) -> str | None:
 
 def _shown_times(payload: Payload, now: float) -> str:
     """Return when the job was made and enqueued, and how long it waited, each with a comma before it."""
-    text = ""
-    since = created = timestamp(payload.get("created_at"))
-    if created is not None:
-        text = f',"created_at":"{iso_time(created)}"'
-    enqueued = timestamp(payload.get("enqueued_at"))
-    if enqueued is not None:
-        text += f',"enqueued_at":"{iso_time(enqueued)}"'
-        since = enqueued
+    created, enqueued = payload.get("created_at"), payload.get("enqueued_at")
+    if type(created) is float and type(enqueued) is float and 0.0 <= created <= now and 0.0 <= enqueued <= now:
+        waited = f"{now - enqueued:.6f}"
+        return (
+            f',"created_at":"{iso_time(created)}","enqueued_at":"{iso_time(enqueued)}"'
+            f',"queue_duration_s":{waited},"scheduling_latency_s":{waited}'
+        )
+    return _shown_odd_times(timestamp(created), timestamp(enqueued), now)
+
+
+def _shown_odd_times(created: float | None, enqueued: float | None, now: float) -> str:
+    since = created if enqueued is None else enqueued
+    times = {"created_at": created, "enqueued_at": enqueued}
+    text = "".join([f',"{name}":"{iso_time(time)}"' for name, time in times.items() if time is not None])
     if since is None:
         return text
     # Clamped: the clocks of two hosts differ.
-    waited = f"{now - since:.6f}" if now > since else "0.0"
+    waited = f"{max(0.0, now - since):.6f}"
     return f'{text},"queue_duration_s":{waited},"scheduling_latency_s":{waited}'
 
 
-def _few_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
-    """Return what ``shown_arguments`` does, as JSON; ``None`` for what might exceed a limit or is rarely logged."""
+def _uncut_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
+    """Return what ``shown_arguments`` does, as JSON; ``None`` when something might have to be cut."""
     if not args:
         return "[]"
-    if len(args) > _FEW_ARGUMENTS:
-        return None
     shown: list[str] = []
-    for position, value in enumerate(args):
-        if type(value) is float or (type(value) is int and -_SHORT_INTEGER < value < _SHORT_INTEGER):
-            shown.append(f'"{value}"')
-        elif type(value) is int:
-            return None
-        elif position not in loggable:
-            shown.append(f'"{FILTERED}"')
-        elif type(value) is str and len(value) <= _SHORT_TEXT:
-            shown.append(json_text(value))
-        else:
-            return None
-    return f"[{','.join(shown)}]"
+    try:
+        for value in args:
+            if type(value) is int or type(value) is float:
+                shown.append(f'"{value}"')
+            elif loggable and len(shown) in loggable:
+                shown.append(json_text(str(value)))
+            else:
+                shown.append(_FILTERED_TEXT)
+    except ValueError:  # an integer of more digits than Python prints
+        return None
+    text = f"[{','.join(shown)}]"
+    return text if len(text) <= _MAX_ARGUMENTS else None
 
 
 def shown_arguments(payload: Payload, declaration: Declaration | None) -> list[str]:
