@@ -15,6 +15,9 @@ ACKNOWLEDGED_LATE = 64
 WAKING_S = 3.0
 """A process that was frozen may still start, within this time, what it had in hand."""
 
+_DYING_S = 0.5
+"""A process that was struck may still begin a job before the signal reaches its last thread."""
+
 _REDIS_AFTERMATH_S = 25.0
 """How long after a blow to Redis a second run is laid to it: a lease and two sweeps."""
 
@@ -92,9 +95,9 @@ class _Causes:
             self.by_pid[blow.pid].append(blow)
 
     def after(self, pid: int, at: float) -> Blow | None:
-        """The first blow at a process from ``at`` on."""
+        """The first blow at a process from ``at`` on, or from just before."""
         own = self.by_pid.get(pid, [])
-        index = bisect.bisect_left([blow.at for blow in own], at)
+        index = bisect.bisect_left([blow.at for blow in own], at - _DYING_S)
         return own[index] if index < len(own) else None
 
     def explain(self, before: Run, run: Run) -> Blow | None:

@@ -22,6 +22,8 @@ class Producer:
         self.doubtful: set[int] = set()
         self.refusals: dict[str, int] = {}
         """How often a push failed, by the kind of error."""
+        self.reasons: dict[str, int] = {}
+        """The same by the text of the error."""
         self.untyped: list[str] = []
         """Errors that are none of the framework's: producers were promised clear ones."""
         self.accepted = 0
@@ -88,3 +90,4 @@ class Producer:
         doubt = ", maybe written" if getattr(error, "maybe_written", False) else ""
         name = f"{type(error).__name__}{doubt}"
         self.refusals[name] = self.refusals.get(name, 0) + 1
+        self.reasons[str(error)] = self.reasons.get(str(error), 0) + 1

@@ -132,6 +132,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "keys left": outcome.keys_left,
         "surprises": outcome.surprises,
         "untyped errors": outcome.producer.untyped,
+        "refusals by text": outcome.producer.reasons,
         "log lines": dict(outcome.told.most_common()),
         "all recoveries (s)": sorted(round(seconds, 3) for seconds in outcome.account.recoveries),
         "all blows": [vars(blow) for blow in outcome.blows],
