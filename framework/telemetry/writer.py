@@ -14,6 +14,8 @@ MAX_PENDING = 100_000
 """Lines kept while the output is blocked; older ones give way then, counted."""
 
 _BATCH = 8_192
+"""Less than ``MAX_PENDING``: what gives way is never what the writer has counted already."""
+
 _GATHER_S = 0.005
 """Least time between two writes: one write for many lines, while the first line after a silence is written at once."""
 _PATIENCE_S = 0.02

@@ -5,16 +5,17 @@ import threading
 
 import pytest
 
-from framework.telemetry import context, logs
+from framework.telemetry import context, logs, writer
+from tests.harness import until
 
 
 @pytest.fixture
 def lines():
     """Open a server log on a pipe; call the fixture to close it and get its lines, parsed."""
-    reader, writer = os.pipe()
+    reader, descriptor = os.pipe()
     root = logging.getLogger()
     before = root.handlers, root.level
-    logs.open_server_log("info", {"pid": 1}, writer)
+    logs.open_server_log("info", {"pid": 1}, descriptor)
     written = []
 
     def read():
@@ -26,7 +27,7 @@ def lines():
 
     def collect():
         logs.close_server_log()
-        os.close(writer)
+        os.close(descriptor)
         thread.join()
         return [json.loads(line) for line in written[0].splitlines()]
 
@@ -106,6 +107,27 @@ def test_threads_never_mix_their_lines(lines):
     for thread in threads:
         thread.join()
     assert sorted(line["message"] for line in lines()) == sorted(f"{n}-{i}" for n in "abcd" for i in range(500))
+
+
+def test_a_gap_in_the_log_is_a_line_of_the_log(monkeypatch):
+    monkeypatch.setattr(writer, "MAX_PENDING", 5)
+    monkeypatch.setattr(writer, "_BATCH", 2)
+    reader, descriptor = os.pipe()
+    log = logs.ServerLog(descriptor, "info", {"pid": 1})
+    for _ in range(1_000):
+        log.emit(20, "x" * 999, {})  # more than the pipe holds
+    until(lambda: len(log.writer._lines) == 5, "the pipe to be full")
+    thread = threading.Thread(target=log.writer.close, args=(60.0,))
+    thread.start()
+    with os.fdopen(reader, "rb") as pipe:
+        thread_closes = threading.Thread(target=lambda: (thread.join(), os.close(descriptor)))
+        thread_closes.start()
+        lines = [json.loads(line) for line in pipe]
+        thread_closes.join()
+    (dropped,) = [line for line in lines if line.get("event_name") == "log.dropped"]
+    assert (dropped["severity"], dropped["pid"]) == ("WARN", 1)
+    assert dropped["count"] + len(lines) - 1 == 1_000
+    assert lines[-1]["message"] == "x" * 999
 
 
 def test_without_a_server_log_lines_go_to_the_standard_logger(caplog, capsys):
