@@ -28,7 +28,7 @@ class JobTemplate:
         self._big_payload = declaration.big_payload
         self._wire_name = declaration.wire_name
         fields = class_fields(declaration) | {"queue": queue}
-        fields |= {name: wire_value(value) for name, value in options.items() if name != "queue" and value is not None}
+        fields |= {name: wire_value(value) for name, value in options.items()}
         del fields["args"]
         self._head = self._json(fields)[:-1] + b',"args":'
 

@@ -40,7 +40,7 @@ class Channels:
         return Channel(self._client, read_timeout_s=self._read_timeout_s)
 
     def give(self, channel: Channel) -> None:
-        """Keep a channel all of whose replies were read."""
+        """Keep a channel all of whose replies were read; one that a refusal has closed connects anew when it next sends."""
         if len(self._free) < KEPT:
             self._free.append((channel, monotonic()))
         else:

@@ -90,12 +90,11 @@ class Shard:
             replies = channel.replies(commands)
         except RedisError as error:
             return self._failure(error, maybe_written=channel.sent)
+        self._channels.give(channel)
         for reply in replies:
             if isinstance(reply, RedisError):
-                channel.close()  # the next push looks the address up anew: there may be another server behind it
                 accepted = any(not isinstance(answer, RedisError) for answer in replies[names:])
                 return self._failure(reply, maybe_written=accepted)
-        self._channels.give(channel)
         return None
 
     def _failure(self, error: RedisError, *, maybe_written: bool) -> ShardUnavailableError:

@@ -92,6 +92,30 @@ def test_what_is_well_arrives(jobs):
     assert [json.loads(line) for line in lines(SIGNATURES[0], jobs)] == [list(args) for args in jobs]
 
 
+def take_two(self, one: Any, two: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("perform", "wrong", "words"),
+    [
+        (take_two, (1,), "is missing"),
+        (take_anything, (1, 2, 3), "takes 2 arguments, 3 were given"),
+        (take_nothing, (1,), "takes 0 arguments, 1 were given"),
+        (take_rest, (1, "a", 2), "does not fit"),
+        (take, (1, 2), "does not fit"),
+        (take, (), "is missing"),
+        (take, (1, "a", 1.0, 1), "takes 3 arguments"),
+        (take_chosen, (True,), "does not fit"),
+        (take_chosen, ("a", 0), "does not fit"),
+    ],
+)
+def test_plain_values_that_do_not_fit(perform, wrong, words):
+    signature = build_signature("W", perform)
+    for jobs in ([wrong], [wrong, wrong], [list(wrong)]):
+        with pytest.raises(ArgumentsError, match=rf"\(job 0 of the bulk\) .*{words}"):
+            lines(signature, jobs)
+
+
 def test_plain_jobs_are_never_looked_at_one_by_one(monkeypatch):
     """The whole point of a slice; a slower way would be right as well, and nobody would notice."""
     monkeypatch.setattr(slices, "_lines", None)

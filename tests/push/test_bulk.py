@@ -62,6 +62,12 @@ def test_large_scheduled_bulks_arrive_whole(door, redis):
     assert {json.loads(member)["jid"] for member in redis.zrange(keys.SCHEDULE, 0, -1)} == set(jids)
 
 
+def test_a_spread_over_several_slices(door, redis):
+    worker(queue="default").perform_bulk_in(100, numbered(2_100), batch_size=700, batch_delay=10)
+    found = {json.loads(member)["args"][0]: due for member, due in redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)}
+    assert [round(found[number] - found[0]) for number in range(2_100)] == [0] * 700 + [10] * 700 + [20] * 700
+
+
 def test_each_object_brings_arguments_and_context(door, jobs):
     cls = worker(queue="default")
     with context.bound("cafe", user="u"):

@@ -20,6 +20,7 @@ from framework.wire.json import dumps_exact
 from tests.push.conftest import worker
 
 JID = "0123456789abcdef01234567"
+QUEUE = "50%b"  # no queue may be called so; what is put together with % must not care
 SMALL = SizeLimits(compression_threshold=60, limit=90)
 
 texts = st.text(alphabet=st.one_of(st.characters(exclude_categories=("Cs",)), st.sampled_from('"\\,[]{}%\n\r\0é'))) | (
@@ -67,7 +68,7 @@ times = st.floats(0, 4_000_000_000) | st.integers(0, 4_000_000_000).map(float)
 def made(declaration, args, chosen, fields, now, size_limits, *, waits):
     """What the general way writes, or the size it refuses."""
     normalizer = Normalizer(lambda: now)
-    payload = normalizer.payload(declaration, args, JID, chosen.get("queue") or "q", options=chosen, extra=fields)
+    payload = normalizer.payload(declaration, args, JID, chosen.get("queue") or QUEUE, options=chosen, extra=fields)
     if not waits:
         payload["enqueued_at"] = normalizer.now()
     try:
@@ -97,7 +98,7 @@ def expected(every):
 def test_it_reads_as_the_general_way_would_have_written_it(said, chosen, jobs, fields, now, size_limits, waits):
     with registry.isolated():
         declaration = worker(**said).declaration()
-    template = JobTemplate(declaration, chosen.get("queue") or "q", chosen, size_limits)
+    template = JobTemplate(declaration, chosen.get("queue") or QUEUE, chosen, size_limits)
     general = [made(declaration, args, chosen, fields, now, size_limits, waits=waits) for args in jobs]
     jid, time = JID.encode(), stamp_json(now)
     for args, wanted in zip(jobs, general, strict=True):

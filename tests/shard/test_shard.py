@@ -115,6 +115,44 @@ def test_what_was_partly_taken_is_a_doubt_and_not_sent_again(replies, maybe):
         shard.close()
 
 
+def test_a_replica_is_met_once_and_not_on_every_connection():
+    met = threading.Barrier(2)
+
+    def two_at_once(packet):
+        met.wait(20)
+        return TAKEN + TAKEN
+
+    with scripted(two_at_once) as server:
+        shard = opened(server.url)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda number: shard.enqueue_one("default", b"%d" % number), range(2)))
+        assert server.open == 2
+        answers = iter([TAKEN + READONLY, TAKEN + TAKEN])
+        server.answer = lambda packet: next(answers)
+        shard.enqueue_one("default", b"3")
+        until(lambda: server.open == 1, "only the new connection is left")
+        shard.close()
+
+
+def test_a_password_that_is_wrong_is_tried_once():
+    with scripted(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n") as server:
+        shard = opened(server.url.replace("//", "//:secret@"))
+        error = refused(lambda: shard.enqueue_one("default", b"job"))
+        assert not error.maybe_written
+        assert "username and password" in str(error)
+        assert "secret" not in str(error)
+        assert server.connections == 1
+        shard.close()
+
+
+def test_a_full_server_keeps_its_connection(shard, redis):
+    with full_memory(redis):
+        for _ in range(3):
+            refused(lambda: shard.enqueue_one("default", b"job"))
+    shard.enqueue_one("default", b"job")
+    assert connections(redis) == 1
+
+
 def test_a_schedule_that_was_partly_taken_is_a_doubt():
     with scripted(TAKEN + READONLY) as server:
         shard = opened(server.url)
@@ -230,19 +268,21 @@ def test_one_thread_needs_one_connection(shard, redis):
     with full_memory(redis):
         refused(lambda: shard.enqueue_one("default", b"refused"))
     shard.enqueue_one("default", b"taken")
-    until(lambda: connections(redis) == 1, "the refused one is closed")
+    assert connections(redis) == 1
 
 
 def test_a_fork_shares_no_connection(shard, redis):
     shard.enqueue_one("default", b"parent 1")
     child = os.fork()
     if not child:
+        status = 1
         try:
             for number in range(50):
                 shard.enqueue_one("default", b"child %d" % number)
+            status = 0 if connections(redis) == 2 else 2
             shard.close()
         finally:
-            os._exit(0)
+            os._exit(status)
     for number in range(50):
         shard.enqueue_one("default", b"parent %d" % number)
     assert os.waitpid(child, 0)[1] == 0

@@ -27,6 +27,11 @@ class ScriptedServer:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self._listener.getsockname()[1]}?protocol=2"
 
+    @property
+    def open(self) -> int:
+        """Connections that are open now."""
+        return len(self._open)
+
     def hang_up(self) -> None:
         """Close every connection; new ones are taken."""
         while self._open:

@@ -16,7 +16,7 @@ from framework.store.channel import Channel
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer
 from framework.store.script import PROMOTE
-from tests.harness import full_memory
+from tests.harness import full_memory, until
 from tests.store.scripted import CLOSE, scripted
 
 
@@ -164,6 +164,24 @@ def test_a_server_that_reads_nothing_is_no_endless_wait():
             channel.call("SET", "key", b"x" * 50_000_000)
         assert not channel.open
         reading.set()
+
+
+def test_what_was_left_over_at_the_deadline_is_sent_after_all():
+    """A send that has handed over a part returns; the rest goes the same way, with a deadline of its own."""
+    came = 0
+
+    def slow(packet):
+        nonlocal came
+        if not came:
+            until(lambda: channel.sent, "the first part is sent")
+        came += len(packet)
+        return b"+OK\r\n" if came > len(large) else b""
+
+    large = b"x" * 50_000_000
+    with scripted(slow) as server:
+        channel = channel_to(server.url, read_timeout_s=0.5)
+        assert channel.call("SET", "key", large) == b"OK"
+        channel.close()
 
 
 def test_a_server_that_closes_is_an_error_and_then_found_again():
