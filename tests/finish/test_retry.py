@@ -280,11 +280,21 @@ def test_the_backtrace_of_a_recursion_is_kept_small():
 
 
 def test_a_backtrace_that_does_not_fit_keeps_its_innermost_lines(monkeypatch):
-    monkeypatch.setattr("framework.finish.retry.MAX_BACKTRACE", 200)
-    packed = judge(payload(backtrace=True)).payload["error_backtrace"]
-    lines = json.loads(zlib.decompress(base64.b64decode(packed)))
-    assert len(lines) == 1
-    assert lines[0].endswith(":in `raised'")
+    def outer():
+        raise raised(ValueError("no"))
+
+    error = None
+    try:
+        outer()
+    except ValueError as caught:
+        error = caught
+    whole = policy().verdict(payload(backtrace=True), None, error).payload["error_backtrace"]
+    monkeypatch.setattr("framework.finish.retry.MAX_BACKTRACE", len(whole) - 1)
+    packed = policy().verdict(payload(backtrace=True), None, error).payload["error_backtrace"]
+    lines = [json.loads(zlib.decompress(base64.b64decode(one))) for one in (whole, packed)]
+    assert len(lines[1]) < len(lines[0])
+    assert lines[1] == lines[0][: len(lines[1])]
+    assert lines[1][0].endswith(":in `raised'")
 
 
 class Sly(str):

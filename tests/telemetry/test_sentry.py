@@ -18,6 +18,8 @@ from framework.telemetry.sentry import NoTracker, open_tracker
 from tests.harness import ROOT, Site, payload, until
 
 JOBS = """
+import os
+
 import sentry_sdk
 
 from framework import ApplicationWorker, BusinessError, Discard, RetryError, RetryLater
@@ -66,14 +68,20 @@ class CrumbWorker(Base):
         raise LookupError("with a crumb")
 
 
+def say(*words):
+    # One write, so that two threads do not share a line.
+    words = [type(word).__name__ if isinstance(word, Exception) else word for word in words]
+    os.write(2, (" ".join(words) + "\\n").encode())
+
+
 @on_error
 def failed(error, facts):
-    print("on_error", type(error).__name__, facts["job"]["class"], flush=True)
+    say("on_error", error, facts["job"]["class"])
 
 
 @on_death
 def died(job, error):
-    print("on_death", type(error).__name__, job.worker, flush=True)
+    say("on_death", error, job.worker)
 """
 
 
