@@ -320,6 +320,12 @@ def test_each_queue_of_a_class_has_its_name(lines):
     assert [line["queue"] for line in both.take()] == ["a", "b", "a"]
 
 
+def test_a_time_that_is_none_is_left_out(lines):
+    start, _ = written(lines(), payload(created_at=2.6e11))
+    assert "created_at" not in start
+    assert start["queue_duration_s"] == 1.25  # since it was enqueued
+
+
 def test_names_from_the_wire_are_not_kept(lines):
     both = lines()
     for number in range(5_000):
