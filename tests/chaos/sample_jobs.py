@@ -5,7 +5,6 @@ Their proofs go to the Redis that PROOF_URL names, which is never the one that i
 
 import ctypes
 import os
-import re
 import threading
 import time
 
@@ -82,5 +81,3 @@ class HangWorker(Base):
             lock.acquire()
         if kind == "c":
             ctypes.CDLL(None).sleep(3600)
-        if kind == "gil":
-            re.match(r"(a+)+$", "a" * 60 + "b")
