@@ -36,6 +36,10 @@ class RunState(Protocol):
         """The process is stopping."""
         ...
 
+    def logger(self, job: dict[str, Any]) -> JobLogger:
+        """What ``self.logger`` of this job is; asked for when it is first used, since most jobs never log."""
+        ...
+
 
 class PlainLogger:
     """``self.logger`` of a worker that no process runs (a unit test, a console): lines go to the logger ``framework``."""

@@ -125,7 +125,7 @@ class ApplicationWorker:
     def logger(self) -> JobLogger:
         """A logger that knows this job's class and id: ``self.logger.info("indexed", files=3)``."""
         if self._logger is None:
-            self._logger = PlainLogger()
+            self._logger = PlainLogger() if self._run is None else self._run.logger(self._job or {})
         return self._logger
 
     def log_extra(self, **fields: Any) -> None:

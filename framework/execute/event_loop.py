@@ -2,16 +2,32 @@
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any
 
 
 class EventLoop:
-    """Runs coroutines for the slots that wait for them."""
+    """Runs the coroutines of async jobs. ``submit`` and ``run`` may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._submitted: deque[tuple[Coroutine[Any, Any, None], Context, str]] = deque()
+        self._poked = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = threading.Condition()
+        self._waited_for = False
+
+    def submit(self, coroutine: Coroutine[Any, Any, None], context: Context, name: str) -> None:
+        """Run ``coroutine`` in ``context`` as a task of this name, sooner or later; it must raise nothing. Returns at once."""
+        loop = self._started()
+        self._submitted.append((coroutine, context, name))
+        # One poke for all that come before it is heard: each costs a system call.
+        if not self._poked:
+            self._poked = True
+            loop.call_soon_threadsafe(self._begin)
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run ``coroutine`` on the loop in a copy of this thread's context; return or raise what it does."""
@@ -20,12 +36,60 @@ class EventLoop:
             raise error
         return result
 
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Return what was submitted and has not ended."""
+        return list(self._tasks)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything submitted has ended."""
+        return not self._tasks and not self._submitted
+
+    def cancel_all(self) -> None:
+        """Cancel everything submitted; it ends when it has noticed."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait at most ``timeout_s`` for everything submitted to end; tell whether it has."""
+        with self._changed:
+            self._waited_for = True
+            return self._changed.wait_for(lambda: self.idle, timeout_s)
+
+    def _begin(self) -> None:
+        self._poked = False
+        while self._submitted:
+            coroutine, context, name = self._submitted.popleft()
+            task = self._started().create_task(coroutine, context=context, name=name)
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._waited_for:
+            with self._changed:
+                self._changed.notify_all()
+
+    def _cancel(self) -> None:
+        self._begin()
+        for task in self.tasks():
+            task.cancel()
+
     def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is not None:
+            return self._loop
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="event-loop", daemon=True).start()
+                loop = asyncio.new_event_loop()
+                threading.Thread(target=_run_for_ever, args=(loop,), name="event-loop", daemon=True).start()
+                self._loop = loop
             return self._loop
+
+
+def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    while True:
+        loop.run_forever()  # returns when some job stops the loop, which it shares with all others
 
 
 async def _contained(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:

@@ -2,7 +2,9 @@
 
 import inspect
 import time
-from dataclasses import dataclass
+from asyncio import CancelledError
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from typing import Any
 
 from framework.declare import registry
@@ -16,102 +18,171 @@ from framework.errors import (
     Shutdown,
     UnknownWorkerError,
 )
-from framework.execute.event_loop import EventLoop
-from framework.execute.job_log import JobFields, JobLog
+from framework.execute.job_log import JobLog, Started
 from framework.execute.runs import Runs
+from framework.fetch.blame import COUNT, Announcer, suspect
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Discarded, Failed, Interrupted, Outcome, Postponed, Succeeded, Unreadable
+from framework.finish.outcome import (
+    SUCCEEDED,
+    Discarded,
+    Failed,
+    Interrupted,
+    Outcome,
+    Postponed,
+    Unreadable,
+)
 from framework.middleware.chain import Call, Passage
-from framework.telemetry import context, logs
+from framework.telemetry import context
 from framework.types import Payload
-from framework.wire.compress import decompress_arguments
+from framework.wire.compress import COMPRESSED, decompress_arguments
 from framework.wire.job import decode, whole_number
 
 _STOPPED = "a server middleware did not yield"
 
 
-@dataclass(slots=True)
 class Execution:
     """One run: what it was, what came of it, and what its end line needs."""
 
-    outcome: Outcome
-    worker: Any | None = None
-    payload: Payload | None = None
-    fields: JobFields | None = None
-    extra: dict[str, Any] | None = None
-    duration_s: float = 0.0
-    cpu_s: float = 0.0
+    __slots__ = (
+        "announced",
+        "coroutine",
+        "cpu_s",
+        "declaration",
+        "duration_s",
+        "instance",
+        "outcome",
+        "passage",
+        "payload",
+        "started",
+        "started_cpu",
+        "started_log",
+        "unit",
+        "worker",
+    )
+
+    def __init__(self, unit: UnitOfWork) -> None:
+        self.unit = unit
+        self.outcome: Outcome = SUCCEEDED
+        self.worker: Any = None
+        self.declaration: Declaration | None = None
+        self.payload: Payload | None = None
+        self.instance: Any = None
+        self.started_log: Started | None = None
+        self.started = self.started_cpu = self.duration_s = self.cpu_s = 0.0
+        self.passage: ExitStack | None = None
+        self.coroutine: Coroutine[Any, Any, Any] | None = None
+        """What an ``async def perform`` gave: the run goes on with it, on the event loop."""
+        self.announced = False
+        """Whether Redis was told that it begins: a process died with this job in hand before."""
 
 
 class Executor:
-    """Runs units; shared by all threads of a process."""
+    """Runs units; shared by all threads of a process. ``relay`` is called before a job's own code may take its time."""
 
     def __init__(
-        self, middleware: tuple[Call, ...], log: JobLog, loop: EventLoop, runs: Runs, decompressed_limit: int
+        self,
+        middleware: tuple[Call, ...],
+        log: JobLog,
+        runs: Runs,
+        decompressed_limit: int,
+        relay: Callable[[], None],
+        announcer: Announcer,
     ) -> None:
-        self._runs = runs
         self._middleware = middleware
         self._log = log
-        self._loop = loop
+        self._runs = runs
         self._decompressed_limit = decompressed_limit
+        self._relay = relay
+        self._announcer = announcer
 
-    def execute(self, unit: UnitOfWork) -> Execution:
-        """Run one fetched job and say what came of it; raises nothing."""
+    def begin(self, unit: UnitOfWork) -> Execution:
+        """Run one fetched job, in the caller's context, to its end or to its ``coroutine``; raises nothing."""
+        run = Execution(unit)
         try:
-            payload = decode(unit.data)
+            run.payload = payload = decode(unit.data)
         except PayloadError as error:
-            return Execution(Unreadable(error))
-        worker = registry.find(payload["class"])
-        declaration = None if worker is None else worker.declaration()
-        token = context.enter_job(payload)
-        started, cpu = time.perf_counter(), time.thread_time()
-        execution = Execution(Interrupted(), worker, payload)
+            run.outcome = Unreadable(error)
+            return run
+        run.worker = registry.find(payload["class"])
+        run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         try:
-            execution.fields = self._log.start(payload, unit.queue, len(unit.data), declaration)
-            execution.outcome = self._outcome(execution, payload, unit.queue)
-        except BaseException as error:  # noqa: BLE001 - whatever a strange payload trips over is that job's failure only
-            execution.outcome = Failed(error)
-        finally:
-            execution.duration_s = time.perf_counter() - started
-            execution.cpu_s = time.thread_time() - cpu
-            context.leave_job(token)
-        return execution
-
-    def _outcome(self, execution: Execution, payload: Payload, queue: str) -> Outcome:
-        """Turn whatever the job does into one word; even SystemExit and KeyboardInterrupt are only this job's failure."""
-        try:
-            decompress_arguments(payload, self._decompressed_limit)
-            if execution.worker is None:
-                raise UnknownWorkerError(payload["class"], registry.nearest(payload["class"]))
-            return self._perform(execution, payload, queue)
-        except PayloadError as error:
-            return Unreadable(error)
-        except RetryLater as request:
-            return Postponed(request.delay_s, request.reason)
-        except Discard as request:
-            return Discarded(request.reason)
-        except Shutdown as error:
-            return Interrupted() if self._runs.interrupted else Failed(error)
+            if run.worker is not None:
+                run.declaration = run.worker.declaration()
+            context.enter_job(payload)
+            run.started_log = self._log.start(payload, unit, run.declaration)
+            self._perform(run, payload)
         except BaseException as error:  # noqa: BLE001 - the job's code may raise anything; the process must not
-            return Failed(error)
+            run.outcome = self._outcome(error)
+        if run.coroutine is None:
+            self._stop_clocks(run)
+        return run
 
-    def _perform(self, execution: Execution, payload: Payload, queue: str) -> Outcome:
-        worker: Any = execution.worker
-        declaration: Declaration = worker.declaration()
-        instance = new_instance(worker, declaration, payload)
+    async def complete(self, run: Execution) -> None:
+        """Go on with a run whose job is async, on the event loop; raises nothing."""
+        try:
+            await self._awaited(run)
+        except BaseException as error:  # noqa: BLE001 - as above; what gets out of a task ends the loop
+            run.outcome = self._outcome(error)
+        self._stop_clocks(run)
+
+    async def _awaited(self, run: Execution) -> None:
+        assert run.coroutine is not None, "only async jobs are completed"  # noqa: S101
+        if run.passage is None:
+            await run.coroutine
+            return
+        with run.passage:
+            await run.coroutine
+
+    def _perform(self, run: Execution, payload: Payload) -> None:
+        if payload.get(COMPRESSED):
+            decompress_arguments(payload, self._decompressed_limit)
+        declaration = run.declaration
+        if declaration is None:
+            raise UnknownWorkerError(payload["class"], registry.nearest(payload["class"]))
+        run.instance = instance = new_instance(run.worker, payload)
         instance._run = self._runs
-        execution.extra = instance._extra  # pyright: ignore[reportPrivateUsage]
+        suspected = suspect(payload)
+        if suspected or not declaration.is_async:
+            self._relay()
+        if suspected:
+            run.announced = True
+            self._announcer.begin(run.unit.data, whole_number(payload.get(COUNT)) or 0)
         if not self._middleware:
-            call(instance, declaration, payload, self._loop)
-            return Succeeded()
-        with Passage(self._middleware, instance, payload, queue) as open_:
-            if open_:
-                call(instance, declaration, payload, self._loop)
-        return Succeeded() if open_ else Discarded(_STOPPED)
+            run.coroutine = call(instance, declaration, payload)
+            return
+        with ExitStack() as stack:
+            if not stack.enter_context(Passage(self._middleware, instance, payload, run.unit.queue)):
+                run.outcome = Discarded(_STOPPED)
+                return
+            run.coroutine = call(instance, declaration, payload)
+            if run.coroutine is not None:
+                run.passage = stack.pop_all()  # the way out is gone when the coroutine has ended
+
+    def _outcome(self, error: BaseException) -> Outcome:
+        """Turn what was raised into one word; even SystemExit and KeyboardInterrupt are only this job's failure."""
+        if isinstance(error, PayloadError):
+            return Unreadable(error)
+        if isinstance(error, RetryLater):
+            return Postponed(error.delay_s, error.reason)
+        if isinstance(error, Discard):
+            return Discarded(error.reason)
+        if self._runs.interrupted and _is_shutdown(error):
+            return Interrupted()
+        return Failed(error)
+
+    def _stop_clocks(self, run: Execution) -> None:
+        if run.announced:
+            self._announcer.end(run.unit.data)
+        run.duration_s = time.perf_counter() - run.started
+        if run.coroutine is None:  # of an async job no clock says how much was its own
+            run.cpu_s = time.thread_time() - run.started_cpu
 
 
-def call(instance: Any, declaration: Declaration, payload: Payload, loop: EventLoop) -> None:
-    """Check the arguments against ``perform`` as it is today, then run it; raises what it raises."""
+def call(instance: Any, declaration: Declaration, payload: Payload) -> Coroutine[Any, Any, Any] | None:
+    """Check the arguments against ``perform`` as it is today, then run it; raises what it raises.
+
+    Returns the coroutine of an async one, which has not begun.
+    """
     arguments = payload["args"]
     try:
         declaration.signature.check(arguments)
@@ -119,36 +190,19 @@ def call(instance: Any, declaration: Declaration, payload: Payload, loop: EventL
         raise ArgumentsMismatchError(declaration.wire_name, error.reason) from error
     result = instance.perform(*arguments)
     # Asked of the result, not of the class: a plain decorator around an `async def` returns a coroutine too.
-    if inspect.iscoroutine(result):
-        loop.run(result)
+    return result if result is not None and inspect.iscoroutine(result) else None
 
 
-def new_instance(worker: Any, declaration: Declaration, payload: Payload) -> Any:
+def new_instance(worker: Any, payload: Payload) -> Any:
     """Return a fresh instance that knows its job; threads share no instance."""
     instance: Any = worker()
     instance.jid = payload.get("jid", "")
-    version = whole_number(payload.get("version"))
-    # A payload without a version was written when the class had none: version 0, whatever the class says today.
-    instance.job_version = 0 if version is None else version
+    if "version" in payload:
+        # Left out, it was written when the class had none: version 0, whatever the class says today.
+        instance.job_version = whole_number(payload["version"]) or 0
     instance._job = payload
-    instance._extra = {}
-    instance._logger = _WorkerLog(declaration, payload)
     return instance
 
 
-class _WorkerLog:
-    """``self.logger``: made when it is first used, since most jobs never log."""
-
-    __slots__ = ("_bound", "_declaration", "_payload")
-
-    def __init__(self, declaration: Declaration, payload: Payload) -> None:
-        self._declaration = declaration
-        self._payload = payload
-        self._bound: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        if self._bound is None:
-            self._bound = logs.logger(
-                **{"class": self._declaration.wire_name, "jid": self._payload.get("jid"), "job_status": "running"}
-            )
-        return getattr(self._bound, name)
+def _is_shutdown(error: BaseException) -> bool:
+    return isinstance(error, Shutdown | CancelledError)

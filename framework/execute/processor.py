@@ -1,17 +1,35 @@
-"""The slots: threads made on demand, each of which runs a unit, logs it, settles it, and takes the next."""
+"""The slots: threads made on demand, each of which takes a unit, runs it, logs it, settles it, and takes the next.
 
+A thread only starts an async job; the job goes on upon the event loop and keeps its slot, and the thread takes the next.
+"""
+
+import asyncio
 import threading
-from queue import SimpleQueue
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Protocol
 
 from redis.exceptions import RedisError
 
 from framework.declare.names import queue_name
+from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
 from framework.execute.runs import Runs, Tally
+from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Discarded, Failed, Interrupted, Outcome, Postponed, Succeeded, Unreadable
+from framework.finish.outcome import (
+    SUCCEEDED,
+    Discarded,
+    Failed,
+    Interrupted,
+    Outcome,
+    Postponed,
+    Succeeded,
+    Unreadable,
+)
 from framework.finish.retry import Bury, Drop, Retry, Verdict
 from framework.finish.settle import Settled, Settler
 
@@ -44,73 +62,121 @@ class ProcessorEvents(Protocol):
 
 
 class Processor:
-    """Runs dispatched units on at most ``slots`` threads."""
+    """Runs what ``fetcher`` gives, on threads that the fetcher's crew hires through ``hire``."""
 
     def __init__(
-        self, slots: int, executor: Executor, settler: Settler, log: JobLog, runs: Runs, events: ProcessorEvents
+        self,
+        fetcher: Fetcher,
+        executor: Executor,
+        settler: Settler,
+        log: JobLog,
+        runs: Runs,
+        loop: EventLoop,
+        events: ProcessorEvents,
     ) -> None:
-        self._slots = slots
+        self._fetcher = fetcher
         self._executor = executor
         self._settler = settler
         self._log = log
         self._runs = runs
+        self._loop = loop
         self._events = events
-        self._inbox: SimpleQueue[UnitOfWork | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._abandoned = threading.Event()
+        # Settling a failure waits for Redis, which the event loop must not.
+        self._settling = ThreadPoolExecutor(1, "async-settler")
+        self._async_tally = runs.tally()
+        self._async_failures = runs.tally()
 
-    def dispatch(self, unit: UnitOfWork, held: int) -> None:
-        """Hand over one unit; called by the fetcher only. ``held`` is the number of units in hand, this one included."""
-        self._inbox.put(unit)
-        if len(self._threads) < min(held, self._slots):
-            thread = threading.Thread(target=self._loop, name=f"processor-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def stop(self) -> None:
-        """Let every thread end after its current job; nothing may be dispatched any more."""
-        for _ in self._threads:
-            self._inbox.put(None)
+    def hire(self) -> None:
+        """Start one more thread."""
+        thread = threading.Thread(target=self._work, name=f"processor-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait at most ``timeout_s`` for the threads to end; tell whether all have."""
+        """Wait at most ``timeout_s`` for a thread to end; tell whether every job has."""
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(timeout_s)
                 break
-        return not any(thread.is_alive() for thread in self._threads)
+        return self._loop.idle and not any(thread.is_alive() for thread in self._threads)
 
     def abandon(self) -> None:
         """From now on nothing is settled: the jobs in hand are given back by somebody else."""
         self._abandoned.set()
 
-    def _loop(self) -> None:
+    def stacks(self) -> list[tuple[str, list[str]]]:
+        """Return (jid, lines) of every async job, for a dump; a thread's own stack is the interpreter's to tell."""
+        return [
+            (task.get_name(), [f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in task.get_stack()])
+            for task in self._loop.tasks()
+        ]
+
+    def cancel_async(self, timeout_s: float) -> None:
+        """Cancel the async jobs and give them ``timeout_s`` to clean up."""
+        self._loop.cancel_all()
+        self._loop.wait_idle(timeout_s)
+
+    def _work(self) -> None:
         tally = self._runs.tally()
+        fetcher = self._fetcher
+        fetcher.crew.look_around()
         try:
-            while (unit := self._inbox.get()) is not None:
-                self._process(unit, tally)
+            while (unit := fetcher.next()) is not None:
+                context = copy_context()
+                run = context.run(self._executor.begin, unit)
+                if run.outcome is SUCCEEDED:
+                    if run.coroutine is None:
+                        self._conclude(run, tally)
+                    else:
+                        unit.thread = 0
+                        self._loop.submit(self._go_on(run), context, str(run.instance.jid))
+                else:
+                    context.run(self._conclude, run, tally)
         except BaseException as error:  # noqa: BLE001 - nothing may kill a slot unseen
             self._events.component_died(threading.current_thread().name, error)
 
-    def _process(self, unit: UnitOfWork, tally: Tally) -> None:
-        self._runs.begin(unit)
+    async def _go_on(self, run: Execution) -> None:
+        """The rest of an async job's run, upon the event loop."""
         try:
-            execution = self._executor.execute(unit)
-            outcome = execution.outcome
-            if isinstance(outcome, Interrupted):
-                return
-            args = execution.payload["args"] if execution.payload else None
-            verdict = self._settler.judge(unit, execution.worker, outcome, args)
-            self._count(tally, outcome)
+            await self._executor.complete(run)
+            if run.outcome is SUCCEEDED and not _awaits_acknowledgement(run):
+                self._conclude(run, self._async_tally)
+            else:
+                context = copy_context()
+                await asyncio.get_running_loop().run_in_executor(
+                    self._settling, lambda: context.run(self._conclude, run, self._async_failures)
+                )
+        except asyncio.CancelledError:
+            return  # the process stops while this is settled; it goes on in its thread
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._events.component_died("event-loop", error)
+        self._fetcher.attend_to()
+
+    def _conclude(self, run: Execution, tally: Tally) -> None:
+        """Log and settle a run that has ended."""
+        unit, outcome = run.unit, run.outcome
+        if outcome is SUCCEEDED:
+            tally.processed += 1
             # The line comes before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
-            self._write_end(execution, verdict)
-            if isinstance(outcome, Failed):
-                self._events.job_failed(outcome.error, {"job": execution.payload, "queue": unit.queue})
-            elif isinstance(outcome, Unreadable):
-                self._events.unreadable(unit, outcome.error)
-            self._settle(unit, outcome, verdict)
-        finally:
-            self._runs.end()
+            if run.started_log is not None:
+                self._write_end(run, None)
+            self._fetcher.finish(unit)
+            if _awaits_acknowledgement(run):
+                self._until_done(unit, self._fetcher.acknowledge)
+            return
+        if isinstance(outcome, Interrupted):
+            return
+        args = run.payload["args"] if run.payload else None
+        verdict = self._settler.judge(unit, run.worker, outcome, args)
+        self._count(tally, outcome)
+        self._write_end(run, verdict)
+        if isinstance(outcome, Failed):
+            self._events.job_failed(outcome.error, {"job": run.payload, "queue": unit.queue})
+        elif isinstance(outcome, Unreadable):
+            self._events.unreadable(unit, outcome.error)
+        self._until_done(unit, partial(self._settle, unit, outcome, verdict))
 
     def _count(self, tally: Tally, outcome: Outcome) -> None:
         if isinstance(outcome, Unreadable):
@@ -119,35 +185,59 @@ class Processor:
         if isinstance(outcome, Failed):
             tally.failed += 1
 
-    def _write_end(self, execution: Execution, verdict: Verdict | None) -> None:
-        if execution.fields is None:
+    def _write_end(self, run: Execution, verdict: Verdict | None) -> None:
+        outcome = run.outcome
+        if run.payload is None:
             return
-        outcome = execution.outcome
         error = outcome.error if isinstance(outcome, Failed | Unreadable) else None
-        more = _verdict_fields(verdict)
-        if isinstance(outcome, Postponed):
-            more["retry_in_s"] = outcome.delay_s
-        if isinstance(outcome, Discarded):
-            more["dropped_reason"] = outcome.reason
-        if execution.extra and execution.payload:
-            prefix = queue_name(str(execution.payload["class"]), None)
-            more.update({f"extra.{prefix}_worker.{name}": value for name, value in execution.extra.items()})
-        self._log.end(execution.fields, _STATUS[type(outcome)], execution.duration_s, execution.cpu_s, more, error)
+        self._log.end(
+            run.started_log,
+            run.unit,
+            run.declaration,
+            _STATUS[type(outcome)],
+            run.duration_s,
+            run.cpu_s,
+            _more(run, verdict),
+            error,
+        )
 
     def _settle(self, unit: UnitOfWork, outcome: Outcome, verdict: Verdict | None) -> None:
-        """Settle, however long Redis is away: meanwhile the job is in our working list and our lease keeps it ours."""
+        settled: Settled = self._settler.settle(unit, outcome, verdict)
+        if settled.fate == "fenced":
+            self._events.fenced(unit)
+
+    def _until_done(self, unit: UnitOfWork, step: Callable[[], None]) -> None:
+        """Do ``step``, however long Redis is away: meanwhile the job is in our working list and our lease keeps it ours."""
         pause_s = 0.05
         while not self._abandoned.is_set():
             try:
-                settled: Settled = self._settler.settle(unit, outcome, verdict)
+                step()
             except (RedisError, OSError) as error:
                 self._events.settle_failed(unit, error)
                 self._abandoned.wait(pause_s)
                 pause_s = min(2.0, pause_s * 2)
-                continue
-            if settled.fate == "fenced":
-                self._events.fenced(unit)
-            return
+            else:
+                return
+
+
+def _awaits_acknowledgement(run: Execution) -> bool:
+    return run.declaration is not None and run.declaration.ack == "sync"
+
+
+def _more(run: Execution, verdict: Verdict | None) -> dict[str, Any] | None:
+    """Return what the end line says besides the usual; ``None`` for nothing."""
+    extra = run.instance._extra if run.instance is not None else None  # pyright: ignore[reportPrivateUsage]
+    if extra is None and run.outcome is SUCCEEDED:
+        return None
+    more = _verdict_fields(verdict)
+    if isinstance(run.outcome, Postponed):
+        more["retry_in_s"] = run.outcome.delay_s
+    if isinstance(run.outcome, Discarded):
+        more["dropped_reason"] = run.outcome.reason
+    if extra and run.payload:
+        prefix = queue_name(str(run.payload["class"]), None)
+        more.update({f"extra.{prefix}_worker.{name}": value for name, value in extra.items()})
+    return more
 
 
 def _verdict_fields(verdict: Verdict | None) -> dict[str, Any]:

@@ -1,10 +1,15 @@
 """The jobs running right now, and how many have run: what the process record and the stack dump show."""
 
 import threading
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
+from framework.declare.running import JobLogger
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.telemetry import logs
+
+_ASYNC = 1 << 40  # an async job has no thread of its own; its slot tells it from others
 
 
 @dataclass(slots=True)
@@ -16,7 +21,7 @@ class Tally:
 
 
 class Runs:
-    """Written by the slots' threads, read by the heartbeat."""
+    """What running jobs ask and what is shown of them; ``running`` lists the units that occupy a slot."""
 
     cancelled = False
     """What ``self.cancelled`` of a running job says; jobs are cancelled singly by a later release."""
@@ -24,8 +29,8 @@ class Runs:
     interrupted = False
     """What ``self.interrupted`` of a running job says: the process is stopping."""
 
-    def __init__(self) -> None:
-        self._running: dict[int, tuple[UnitOfWork, int]] = {}
+    def __init__(self, running: Callable[[], list[UnitOfWork]]) -> None:
+        self._units = running
         self._tallies: list[Tally] = []
         self._lock = threading.Lock()
 
@@ -36,19 +41,16 @@ class Runs:
             self._tallies.append(tally)
         return tally
 
-    def begin(self, unit: UnitOfWork) -> None:
-        """The calling thread starts this unit."""
-        self._running[threading.get_ident()] = (unit, int(time.time()))
-
-    def end(self) -> None:
-        """The calling thread's unit has ended."""
-        self._running.pop(threading.get_ident(), None)
-
     def running(self) -> dict[int, tuple[UnitOfWork, int]]:
-        """Return thread -> (unit, start in epoch seconds)."""
-        return dict(self._running)
+        """Return thread -> (unit, start in epoch seconds); for an async job a number that no thread has."""
+        return {unit.thread or _ASYNC + unit.slot: (unit, int(unit.started_at)) for unit in self._units()}
 
     def totals(self) -> Tally:
         """Return the sums since the process started; failures count as processed too (Sidekiq's rule)."""
         with self._lock:
             return Tally(sum(t.processed for t in self._tallies), sum(t.failed for t in self._tallies))
+
+    def logger(self, job: dict[str, Any]) -> JobLogger:
+        """Return what ``self.logger`` of a running job is."""
+        bound: Any = logs.logger(**{"class": job.get("class"), "jid": job.get("jid"), "job_status": "running"})
+        return cast("JobLogger", bound)

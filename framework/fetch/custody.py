@@ -1,47 +1,129 @@
-"""The jobs that this process has taken and not finished: what memory says, to be held against the working list."""
+"""The jobs that this process has taken and not finished: what memory says, to be held against the working list.
 
-import threading
+A unit is buffered, then running, then done, then sent; it is held all the time, until its removal from the working list
+has been confirmed. Every step is one operation on a deque or dict, atomic under the interpreter's lock: no lock of ours.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from threading import get_ident
 
 from framework.fetch.unit_of_work import UnitOfWork
 
+UNACKNOWLEDGED = 32
+"""Most jobs that have ended and whose acknowledgement is not confirmed; beyond the running ones, a kill repeats no more."""
+
 
 class Custody:
-    """The units in hand. ``held`` counts those that occupy a slot; finished ones wait only for their acknowledgement."""
+    """The units in hand, by state. ``start`` may be called from any thread, and so may ``end``."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.buffer: deque[UnitOfWork] = deque()
+        self.done: deque[UnitOfWork] = deque()
+        self.sent: list[UnitOfWork] = []
+        self.last_start = 0.0
+        self._free = deque(range(slots))
         self._running: dict[int, UnitOfWork] = {}
-        self._finished: dict[int, UnitOfWork] = {}
+        self._held: dict[int, UnitOfWork] = {}
 
     @property
-    def held(self) -> int:
-        """How many slots are taken."""
-        return len(self._running)
+    def free(self) -> int:
+        """How many slots are free."""
+        return len(self._free)
 
-    def take(self, unit: UnitOfWork) -> None:
-        """The unit has been fetched and occupies a slot."""
-        with self._lock:
-            self._running[id(unit)] = unit
+    @property
+    def full(self) -> bool:
+        """Whether so many acknowledgements are unconfirmed that no job may start."""
+        return len(self.done) + len(self.sent) >= UNACKNOWLEDGED
 
-    def finish(self, unit: UnitOfWork, *, settled: bool) -> None:
-        """The unit frees its slot. ``settled`` units have left the working list, others still await acknowledgement."""
-        with self._lock:
-            self._running.pop(id(unit), None)
-            if not settled:
-                self._finished[id(unit)] = unit
+    @property
+    def startable(self) -> bool:
+        """Whether a buffered job could start now."""
+        return bool(self.buffer and self._free) and not self.full
 
-    def release(self, units: list[UnitOfWork]) -> None:
+    def add(self, units: Sequence[UnitOfWork]) -> None:
+        """The units have been fetched and wait for a slot."""
+        # Held first: what is in the buffer may end at once, in another thread.
+        self._held.update(zip(map(id, units), units, strict=True))
+        self.buffer.extend(units)
+
+    def start(self, now: float) -> UnitOfWork | None:
+        """Return the oldest buffered unit with a slot of its own, ``None`` when there is no unit or no slot."""
+        if self.full:
+            return None
+        try:
+            slot = self._free.pop()
+        except IndexError:
+            return None
+        try:
+            unit = self.buffer.popleft()
+        except IndexError:
+            self._free.append(slot)
+            return None
+        unit.slot = slot
+        unit.thread = get_ident()
+        unit.started_at = time.time()
+        self.last_start = now
+        self._running[id(unit)] = unit
+        return unit
+
+    def unstart(self, unit: UnitOfWork) -> None:
+        """The unit that ``start`` has just returned is not to run: it is the oldest in the buffer again."""
+        del self._running[id(unit)]
+        self.buffer.appendleft(unit)
+        self._free.append(unit.slot)
+
+    def end(self, unit: UnitOfWork, *, settled: bool) -> None:
+        """The unit's job has ended and frees its slot. ``settled``: it has left the working list; else it is to be acknowledged."""
+        del self._running[id(unit)]
+        if settled:
+            del self._held[id(unit)]
+        else:
+            self.done.append(unit)
+        self._free.append(unit.slot)
+
+    def take_done(self, most: int) -> list[UnitOfWork]:
+        """Return at most ``most`` ended units, whose acknowledgement is to be sent; ``confirm`` or ``unsend`` follows."""
+        self.sent = [self.done.popleft() for _ in range(min(most, len(self.done)))]
+        return self.sent
+
+    def confirm(self) -> list[UnitOfWork]:
+        """The acknowledgements that were sent have arrived; return their units."""
+        sent, self.sent = self.sent, []
+        for unit in sent:
+            del self._held[id(unit)]
+        return sent
+
+    def unsend(self) -> None:
+        """Whether the acknowledgements that were sent have arrived is not known: they will be sent again (harmless)."""
+        self.done.extendleft(reversed(self.sent))
+        self.sent = []
+
+    def take_buffer(self) -> list[UnitOfWork]:
+        """Return every buffered unit, oldest first, to be given back; they stay held until ``drop``."""
+        taken: list[UnitOfWork] = []
+        while self.buffer:
+            try:
+                taken.append(self.buffer.popleft())
+            except IndexError:  # a slot was faster
+                break
+        return taken
+
+    def drop(self, units: Sequence[UnitOfWork]) -> None:
         """The units have left the working list."""
-        with self._lock:
-            for unit in units:
-                self._finished.pop(id(unit), None)
+        for unit in units:
+            self._held.pop(id(unit), None)
 
     def running(self) -> list[UnitOfWork]:
-        """The units whose jobs have not come to an end, oldest first."""
-        with self._lock:
-            return list(self._running.values())
+        """The units whose jobs run, oldest first."""
+        return list(self._running.values())
+
+    def unfinished(self) -> list[UnitOfWork]:
+        """The units whose jobs run or have not begun, oldest first."""
+        return [*self._running.values(), *self.buffer]
 
     def known(self) -> set[bytes]:
         """The bytes of everything in hand, acknowledgements under way included."""
-        with self._lock:
-            return {unit.data for unit in (*self._running.values(), *self._finished.values())}
+        return {unit.data for unit in list(self._held.values())}

@@ -1,247 +1,135 @@
-"""The fetcher: one thread that acknowledges finished jobs and takes new ones, both in one round trip.
+"""The fetcher: where the threads of the slots come for work, and where they leave what they have done.
 
-Acknowledgements leave as soon as the previous round trip returns (group commit, without a timer). When a fetch finds
-nothing and slots are free, calls are parked at the queues and the thread sleeps until a job, a finished job or a stop.
+It has no thread of its own. Who has nothing to run makes the round trip to Redis, or stands at the post, where arrivals are
+waited for. There is one thread more than slots, so that the post is manned even when every slot runs a job: who leaves it
+to run one calls up the next.
 """
 
-import contextlib
-import threading
-from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Collection
 
-import redis
-from redis.exceptions import RedisError
-
+from framework.fetch.crew import Crew
 from framework.fetch.custody import Custody
-from framework.fetch.parking import PARK_S, PARKED_QUEUES, REPLY_MARGIN_S, Parking
+from framework.fetch.exchange import Exchange, FetchEvents, clock
+from framework.fetch.parking import Parking
+from framework.fetch.post import Post
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.shard.shard import Shard
-from framework.store.script import FETCH, REQUEUE
+from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.wire import keys
 
-LEASE_MS = 15_000
-"""How long a process that stopped beating keeps its working list (design: recovery within 25 s)."""
-
-ACKNOWLEDGEMENTS = 32
-"""Most acknowledgements a round trip; also the most runs that a kill can repeat beyond the jobs in hand."""
-
-_LEASE_PAUSE_S = 0.5  # between two questions whether our lease is back
-_SWEEP_S = 1.0  # how often queues without a parked call are looked at
-
-
-class FetchEvents(Protocol):
-    """What the fetcher tells: facts for logs and the launcher."""
-
-    def fenced(self, unit: UnitOfWork) -> None:
-        """An acknowledgement came too late: the job had been taken over and will run, or ran, again."""
-
-    def lease_lost(self) -> None:
-        """Our lease has lapsed; nothing is fetched until a beat renews it."""
-
-    def queue_refused(self, queue: str) -> None:
-        """A queue's key holds something else than a list; the other queues go on."""
-
-    def fetch_failed(self, error: BaseException) -> None:
-        """Redis did not answer; the fetcher tries again."""
+STALE_S = 1.0
+"""A buffered job this old is not started: we have slept (SIGSTOP, a suspended machine), and it may be somebody else's."""
 
 
 class Fetcher:
-    """Feeds ``dispatch`` with units while slots are free. ``finish`` may be called from any thread, the rest is its own."""
+    """Gives units to the threads that call ``next``. Everything is safe from any thread."""
 
-    def __init__(
-        self,
-        shard: Shard,
-        identity: str,
-        order: QueueOrder,
-        slots: int,
-        dispatch: Callable[[UnitOfWork, int], None],
-        events: FetchEvents,
-    ) -> None:
-        self.custody = Custody()
-        self._identity = identity
-        self._order = order
-        self._slots = slots
-        self._dispatch = dispatch
-        self._events = events
-        self._client: redis.Redis = shard.open_client("fetch", read_timeout_s=PARK_S + REPLY_MARGIN_S)
-        self._parking = Parking(self._client, keys.working(identity))
-        self._done: deque[UnitOfWork] = deque()
-        self._sleeping = False
-        self._quiet = threading.Event()
-        self._stopping = threading.Event()
-        self._found_nothing = False
+    def __init__(self, shard: Shard, identity: str, order: QueueOrder, slots: int, events: FetchEvents) -> None:
+        client = shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
+        self.custody = Custody(slots)
+        self.crew = Crew(slots + 1)
+        parking = Parking(client, keys.working(identity))
+        self._exchange = Exchange(client, identity, order, self.custody, events, parking.wake)
+        self._post = Post(client, identity, self.custody, self._exchange, parking)
+        self._stopped = False
 
-    def run(self) -> None:
-        """Fetch until ``stop``; afterwards no fetch is under way and every acknowledgement has been sent."""
-        failures = 0
-        while not self._stopping.is_set():
-            try:
-                self._step()
-                failures = 0
-            except (RedisError, OSError) as error:
-                failures += 1
-                self._recover(error, failures)
-        self._end()
+    def start(self, hire: Callable[[], None]) -> None:
+        """Begin: ``hire`` starts a thread that calls ``next``; the first one calls for more as they are needed."""
+        self.crew.hire = hire
+        self.crew.wake()
 
-    def quiet(self) -> None:
-        """Take no more jobs, and go on acknowledging those in hand until ``stop``. Safe from any thread, and twice."""
-        self._quiet.set()
-        self._parking.wake()
+    def next(self) -> UnitOfWork | None:
+        """Return the next job to run, for the calling thread; ``None`` when the process stops. Blocks as long as it takes."""
+        while not self._stopped:
+            now = clock()
+            self._exchange.settle_up(now)
+            unit = self._start(now)
+            if unit is not None:
+                return unit
+            if self._exchange.replenish():
+                continue
+            if self._post.manned.acquire(blocking=False):
+                try:
+                    self._post.attend()
+                finally:
+                    self._post.manned.release()
+            else:
+                self.crew.rest(self._needed)
+        return None
 
-    def stop(self) -> None:
-        """Take no more jobs; ``run`` returns soon after. Safe from any thread, and twice."""
-        self._stopping.set()
-        self._parking.wake()
+    def relay(self) -> None:
+        """The calling thread is about to run a job: see that the post is manned and that others take what is buffered."""
+        if not self._post.manned.locked() or self._post.ready:
+            self._call()
+        elif self._post.drowsy and (self.custody.buffer or self._exchange.unfinished):
+            self._post.wake()
 
     def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
         """The unit's job has come to an end. ``settled``: it has left the working list already (retry, dead set)."""
-        self.custody.finish(unit, settled=settled)
-        if not settled:
-            self._done.append(unit)
-        # The flag is set before the deque and the slots are looked at, here it is the other way round: no wake-up is missed.
-        if self._sleeping:
-            self._parking.wake()
+        self.custody.end(unit, settled=settled)
 
-    def acknowledge_rest(self) -> None:
-        """Send the acknowledgements that came in after ``run`` had ended. Raises redis errors."""
-        while self._done:
-            self._exchange(0)
+    def attend_to(self) -> None:
+        """Somebody who never calls ``next`` has finished units: let a thread acknowledge them."""
+        if self._post.asleep:
+            self._post.wake()
+        elif not self._post.manned.locked():
+            self._call()
 
-    def _step(self) -> None:
-        if self._quiet.is_set():
-            self._wind_down()
-        else:
-            self._work()
+    def acknowledge(self) -> None:
+        """Wait until the acknowledgement of every finished unit has arrived. Raises redis errors."""
+        self._exchange.flush()
 
-    def _wind_down(self) -> None:
-        self._give_back(self._parking.unpark(self._client))
-        if self._done:
-            self._exchange(0)
-        else:
-            self._sleep(PARK_S)
+    def quiet(self) -> None:
+        """Take no more jobs, and go on acknowledging those in hand until ``stop``. May be called twice."""
+        self._exchange.closed = True
+        self._post.wake()
 
-    def _work(self) -> None:
-        held = self.custody.held
-        free = self._slots - held
-        if self._done or (free > 0 and not self._found_nothing):
-            self._exchange(max(free, 0))
-            return
-        if free > 0:
-            everything_parked = len(self._parking.queues) == len(self._order.weights)
-            self._sleep(PARK_S if everything_parked else _SWEEP_S)
-            self._found_nothing = False
-        else:
-            self._sleep(PARK_S, held)
+    def pause(self, queues: Collection[str]) -> None:
+        """Skip these queues from now on, and no others."""
+        self._post.pause(queues)
 
-    def _exchange(self, wanted: int) -> None:
-        """One round trip: acknowledge what is done, fetch ``wanted`` jobs, dispatch them."""
-        acknowledged = self._take_done()
-        order = self._order.draw()
-        queues = [keys.queue(name) for name in order]
+    def stop(self) -> None:
+        """Take no more jobs; every ``next`` returns ``None``. May be called twice."""
+        self._exchange.closed = True
+        self._stopped = True
+        self._post.stop()
+        self.crew.wake_all()
+
+    def wind_down(self, timeout_s: float) -> None:
+        """After ``stop``: end what is under way and give back what was not started. Raises redis errors."""
+        if not self._post.manned.acquire(timeout=timeout_s):
+            return  # who stands there hangs in a call to Redis: what is in hand is given back by the launcher
         try:
-            reply: Any = FETCH(
-                self._client,
-                [keys.lease(self._identity), keys.working(self._identity), *queues],
-                [LEASE_MS, wanted, len(acknowledged), *(unit.data for unit in acknowledged)],
-            )
-        except BaseException:
-            # Sent or not, a second LREM of the same bytes is harmless: what was acknowledged is simply not found.
-            self._done.extendleft(reversed(acknowledged))
-            raise
-        held, fenced = int(reply[0]), cast("list[int]", reply[1])
-        refused, found = cast("list[int]", reply[2]), cast("list[Any]", reply[3:])
-        self.custody.release(acknowledged)
-        for position in fenced:
-            self._events.fenced(acknowledged[position - 1])
-        for position in refused:
-            self._events.queue_refused(order[position - 1])
-        if not held:
-            self._suspend()
-        for position in range(0, len(found), 2):
-            queue = order[int(found[position]) - 1]
-            for data in cast("list[bytes]", found[position + 1]):
-                self._start(UnitOfWork(queue, data))
-        if wanted and not found:
-            self._found_nothing = True
-            self._park([order[i] for i in range(len(order)) if i + 1 not in refused] if held else [])
-
-    def _take_done(self) -> list[UnitOfWork]:
-        taken: list[UnitOfWork] = []
-        with contextlib.suppress(IndexError):  # empty; at the end of the process the main thread may take from it too
-            while len(taken) < ACKNOWLEDGEMENTS:
-                taken.append(self._done.popleft())
-        return taken
-
-    def _suspend(self) -> None:
-        """Our list is anybody's now: end the parked calls, which would go on fetching, and give the lease's thread time."""
-        self._events.lease_lost()
-        self._give_back(self._parking.unpark(self._client))
-        self._stopping.wait(_LEASE_PAUSE_S)
-
-    def _park(self, order: list[str]) -> None:
-        for name in order[:PARKED_QUEUES]:
-            if name not in self._parking.queues and len(self._parking.queues) < PARKED_QUEUES:
-                self._parking.park(name)
-
-    def _sleep(self, timeout_s: float, held: int = 0) -> None:
-        """Wait for something to do; ``held``: how many slots were taken when the caller decided to wait for one."""
-        self._sleeping = True
-        try:
-            # A settled job leaves no acknowledgement: that its slot came free meanwhile is seen by the count alone.
-            if self._done or self._stopping.is_set() or self.custody.held < held:
-                return
-            arrived = self._parking.wait(timeout_s)
+            self._exchange.flush()
+            self._post.clear()
         finally:
-            self._sleeping = False
-        for unit in arrived:
-            self._arrive(unit)
+            self._post.manned.release()
 
-    def _arrive(self, unit: UnitOfWork) -> None:
-        """A parked call brought a job; without a free slot, or when winding down, it goes back at once."""
-        if self._stopping.is_set() or self._quiet.is_set() or self.custody.held >= self._slots:
-            self._give_back([unit])
-        else:
-            self._start(unit)
+    @property
+    def looked_at(self) -> float:
+        """When somebody last looked after the post, in seconds of ``exchange.clock``: a watchdog's business."""
+        return self._post.looked_at
 
-    def _start(self, unit: UnitOfWork) -> None:
-        self._found_nothing = False
-        self.custody.take(unit)
-        self._dispatch(unit, self.custody.held)
+    @property
+    def parked_lost_at(self) -> float | None:
+        """When a parked call was last given up unanswered (monotonic seconds); ``None``: never."""
+        return self._post.lost_at
 
-    def _give_back(self, units: list[UnitOfWork]) -> None:
-        requeue(self._client, self._identity, [(unit, unit.data) for unit in units])
+    def _start(self, now: float) -> UnitOfWork | None:
+        if self._exchange.suspended:
+            return None
+        unit = self.custody.start(now)
+        if unit is None or now - unit.fetched_at < STALE_S:
+            return unit
+        self.custody.unstart(unit)
+        self._exchange.suspend()
+        return None
 
-    def _recover(self, error: BaseException, failures: int) -> None:
-        self._events.fetch_failed(error)
-        self._parking.abandon()
-        self._client.connection_pool.disconnect()
-        self._stopping.wait(min(2.0, 0.05 * 2 ** min(failures, 6)))
+    def _call(self) -> None:
+        """Call somebody up: one that rests, a new one, or who stands at the post."""
+        if not self.crew.waking and not self.crew.wake():
+            self._post.wake()
 
-    def _end(self) -> None:
-        try:
-            self._give_back(self._parking.unpark(self._client))
-            self.acknowledge_rest()
-        except (RedisError, OSError) as error:
-            self._events.fetch_failed(error)
-        finally:
-            self._parking.abandon()
-
-
-def requeue(client: "redis.Redis", identity: str, jobs: list[tuple[UnitOfWork, bytes]]) -> int:
-    """Give jobs (oldest first, each with the bytes to store) back to the right end of their queues; return how many were ours."""
-    if not jobs:
-        return 0
-    youngest_first = list(reversed(jobs))
-    returned: Any = REQUEUE(
-        client,
-        [keys.working(identity), keys.QUEUES, *(keys.queue(unit.queue) for unit, _ in youngest_first)],
-        [
-            len(jobs),
-            *(unit.data for unit, _ in youngest_first),
-            *(data for _, data in youngest_first),
-            *(unit.queue for unit, _ in youngest_first),
-        ],
-    )
-    return int(returned)
+    def _needed(self) -> bool:
+        return self._stopped or not self._post.manned.locked() or self._post.ready

@@ -7,15 +7,18 @@ list when it notices too late; that is why a dead process's list is swept until 
 import contextlib
 import selectors
 import socket
-from typing import Any
+import time
+from dataclasses import dataclass
 
 import redis
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.store.channel import Channel
 from framework.wire import keys
 
-PARK_S = 5
+PARK_S = 10
 """Longest wait of one parked call, seconds; bounds how long a dead process's list must be watched."""
 
 REPLY_MARGIN_S = 2.0
@@ -25,19 +28,30 @@ PARKED_QUEUES = 16
 """Parked connections per process; queues beyond these are found by the periodic sweep."""
 
 
+@dataclass(slots=True)
+class _Call:
+    channel: Channel
+    client_id: int
+    descriptor: int = -1
+    parked_at: float = 0.0
+
+
 class Parking:
-    """Parked calls and a waker, waited for together by the fetcher's thread; only ``wake`` may be called from others."""
+    """Parked calls and a waker, waited for together by one thread; only ``wake`` may be called from others."""
 
     def __init__(self, client: "redis.Redis", working_list: str) -> None:
-        self._pool = client.connection_pool
+        self._client = client
         self._working_list = working_list
         self._selector = selectors.DefaultSelector()
-        self._parked: dict[str, Any] = {}
-        self._client_ids: dict[int, tuple[Any, int]] = {}
+        self._parked: dict[str, _Call] = {}
+        self._spare: list[_Call] = []
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+        self.lost_at: float | None = None
+        """When a call was last given up without an answer (monotonic seconds): until it times out on the server, a job may
+        still come into our working list."""
 
     @property
     def queues(self) -> set[str]:
@@ -51,53 +65,60 @@ class Parking:
 
     def park(self, queue: str) -> None:
         """Leave a call at ``queue``; raises a redis error when the connection cannot be made."""
-        connection: Any = self._pool.get_connection()
+        call = self._spare.pop() if self._spare else self._open()
         try:
-            self._learn_id(connection)
-            connection.send_command("BLMOVE", keys.queue(queue), self._working_list, "RIGHT", "LEFT", PARK_S)
-            self._selector.register(_descriptor(connection), selectors.EVENT_READ, queue)
-        except BaseException:
-            connection.disconnect()
-            self._pool.release(connection)
+            call.channel.send(("BLMOVE", keys.queue(queue), self._working_list, "RIGHT", "LEFT", PARK_S))
+        except RedisError:
+            call.channel.close()
             raise
-        self._parked[queue] = connection
+        call.parked_at = time.monotonic()
+        self._parked[queue] = call
+        call.descriptor = call.channel.fileno()
+        self._selector.register(call.descriptor, selectors.EVENT_READ, queue)
 
-    def wait(self, timeout_s: float) -> list[UnitOfWork]:
-        """Wait for a job, a wake-up or the time-out; return the jobs that came, which are in the working list.
+    def wait(self, timeout_s: float) -> list[tuple[str, bytes, float]]:
+        """Wait for a job, a wake-up or the time-out; return (queue, payload, seconds waited) of the jobs that came.
 
-        Raises the redis error of a broken call, after giving up that connection.
+        They are in the working list. Raises the redis error of a broken call, after giving up that connection.
         """
-        arrived: list[UnitOfWork] = []
+        arrived: list[tuple[str, bytes, float]] = []
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 self._drain_wakes()
-            else:
-                data = self._collect(key.data)
-                if data is not None:
-                    arrived.append(UnitOfWork(key.data, data))
+                continue
+            waited = time.monotonic() - self._parked[key.data].parked_at
+            data = self._collect(key.data)
+            if data is not None:
+                arrived.append((key.data, data, waited))
+        self._check_overdue()
         return arrived
 
-    def unpark(self, client: "redis.Redis") -> list[UnitOfWork]:
+    def unpark(self) -> list[UnitOfWork]:
         """End every parked call and return the jobs that came meanwhile.
 
         UNBLOCK makes the server answer each call, so nothing is in flight afterwards. Where it is not allowed, the calls
         end by themselves within ``PARK_S``.
         """
         arrived: list[UnitOfWork] = []
-        for queue, connection in list(self._parked.items()):
-            self._unblock(client, connection)
+        for call in self._parked.values():
+            with contextlib.suppress(RedisError, OSError):
+                self._client.client_unblock(call.client_id)  # pyright: ignore[reportUnknownMemberType]
+        for queue in list(self._parked):
             try:
                 data = self._collect(queue)
-            except (RedisError, OSError):
+            except RedisError:
                 continue  # the connection is gone: what it may have moved is in the working list, the reaper's to find
             if data is not None:
                 arrived.append(UnitOfWork(queue, data))
         return arrived
 
     def abandon(self) -> None:
-        """Close every parked connection, after a failure."""
+        """Close every connection, after a failure."""
         for queue in list(self._parked):
-            self._release(queue, broken=True)
+            self._give_up(queue)
+        for call in self._spare:
+            call.channel.close()
+        self._spare.clear()
 
     def close(self) -> None:
         """Close everything."""
@@ -106,35 +127,39 @@ class Parking:
         self._wake_reader.close()
         self._wake_writer.close()
 
+    def _open(self) -> _Call:
+        channel = Channel(self._client, read_timeout_s=PARK_S + REPLY_MARGIN_S)
+        # Asked before anything is parked: the answer is what UNBLOCK needs.
+        return _Call(channel, int(channel.call("CLIENT", "ID")))
+
     def _collect(self, queue: str) -> bytes | None:
+        call = self._parked[queue]
+        self._selector.unregister(call.descriptor)
         try:
-            reply = self._parked[queue].read_response(timeout=PARK_S + REPLY_MARGIN_S)
+            reply = call.channel.read()
         except BaseException:
-            self._release(queue, broken=True)
+            del self._parked[queue]
+            if not call.channel.open:
+                self.lost_at = time.monotonic()
+            call.channel.close()
             raise
-        self._release(queue, broken=False)
+        del self._parked[queue]
+        self._spare.append(call)
         return reply if isinstance(reply, bytes) else None
 
-    def _release(self, queue: str, *, broken: bool) -> None:
-        connection = self._parked.pop(queue)
-        for key in list(self._selector.get_map().values()):
-            if key.data == queue:
-                self._selector.unregister(key.fileobj)
-        if broken:
-            self._client_ids.pop(id(connection), None)
-            connection.disconnect()
-        self._pool.release(connection)
+    def _give_up(self, queue: str) -> None:
+        call = self._parked.pop(queue)
+        self._selector.unregister(call.descriptor)
+        call.channel.close()
+        self.lost_at = time.monotonic()
 
-    def _learn_id(self, connection: Any) -> None:
-        """Ask once per socket, before anything is parked: the answer is what UNBLOCK needs, and a reconnect changes it."""
-        socket_asked, _ = self._client_ids.get(id(connection), (None, 0))
-        if socket_asked is None or socket_asked is not connection._sock:
-            connection.send_command("CLIENT", "ID")
-            self._client_ids[id(connection)] = (connection._sock, int(connection.read_response()))
-
-    def _unblock(self, client: "redis.Redis", connection: Any) -> None:
-        with contextlib.suppress(RedisError, OSError):
-            client.client_unblock(self._client_ids[id(connection)][1])  # pyright: ignore[reportUnknownMemberType]
+    def _check_overdue(self) -> None:
+        latest = time.monotonic() - PARK_S - REPLY_MARGIN_S
+        overdue = [queue for queue, call in self._parked.items() if call.parked_at < latest]
+        for queue in overdue:
+            self._give_up(queue)
+        if overdue:
+            raise RedisTimeoutError(f"no answer to a parked call within {PARK_S + REPLY_MARGIN_S:g} s")
 
     def _drain_wakes(self) -> None:
         try:
@@ -142,8 +167,3 @@ class Parking:
                 pass
         except BlockingIOError:
             pass
-
-
-def _descriptor(connection: Any) -> int:
-    # redis-py offers no public way to wait for several connections at once.
-    return int(connection._sock.fileno())

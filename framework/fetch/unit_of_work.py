@@ -1,4 +1,4 @@
-"""A job in custody: its bytes as fetched and the queue they came from."""
+"""A job in custody: its bytes as fetched and the queue they came from, and, once it runs, since when and where."""
 
 from dataclasses import dataclass
 
@@ -9,3 +9,11 @@ class UnitOfWork:
 
     queue: str
     data: bytes
+    fetched_at: float = 0.0
+    """Seconds of the fetcher's clock."""
+    slot: int = -1
+    """The slot that it occupies while it runs."""
+    started_at: float = 0.0
+    """Epoch seconds; 0 until it runs."""
+    thread: int = 0
+    """Identifier of the thread that runs it."""

@@ -11,6 +11,10 @@ class Succeeded:
     """``perform`` returned."""
 
 
+SUCCEEDED = Succeeded()
+"""The one there is; most runs end so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """``perform`` or a middleware raised, the class is unknown, or the arguments do not fit."""

@@ -21,13 +21,24 @@ from redis.exceptions import RedisError
 
 from framework.errors import PayloadError
 from framework.execute.processor import Processor
-from framework.fetch.fetcher import Fetcher, requeue
+from framework.fetch.fetcher import Fetcher
+from framework.fetch.parking import PARK_S, REPLY_MARGIN_S
 from framework.fetch.reaper import Reaper, Reconciler, draw_pause
+from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process.events import ProcessEvents
-from framework.process.heartbeat import LEASE_PERIOD_S, RECORD_PERIOD_S, SWEEP_PERIOD_S, Lease, Loop
+from framework.process.heartbeat import (
+    HOOKS_LIMIT_S,
+    LEASE_PERIOD_S,
+    RECORD_PERIOD_S,
+    SWEEP_PERIOD_S,
+    Lease,
+    Loop,
+    StuckError,
+    Watchdog,
+)
 from framework.process.record import ProcessRecord
-from framework.process.signals import DUMP, QUIET, STOP, SignalQueue
+from framework.process.signals import DUMP, QUIET, STOP, SWEEP, SignalQueue
 from framework.schedule.poller import PAGE, Poller
 from framework.telemetry import logs
 from framework.wire.job import decode, whole_number
@@ -36,6 +47,7 @@ from framework.wire.json import dumps
 EXIT_CLEAN = 0
 EXIT_DIED = 1
 
+_CANCEL_S = 0.5  # for cancelled async jobs to clean up
 _DRAIN_S = 0.1  # how often acknowledgements leave while the last jobs run
 _WATCH_S = 1.0  # how often the main thread looks for a dead component or a dead parent
 
@@ -68,13 +80,15 @@ class Launcher:
         self._log = logs.logger()
         self._parent = os.getppid()
         events = parts.events
-        self._fetching = threading.Thread(target=self._fetch, name="fetcher", daemon=True)
-        self._lease_loop = Loop("lease", self._beat, LEASE_PERIOD_S, events)
+        upkeep = parts.record.client
+        self._lease_loop = Loop("lease", self._beat, LEASE_PERIOD_S, events, client=parts.lease.client)
+        self._sweep_loop = Loop("reaper", self._sweep, SWEEP_PERIOD_S, events, client=upkeep, limit_s=HOOKS_LIMIT_S)
         self._loops = [
-            Loop("record", self._write_record, RECORD_PERIOD_S, events),
-            Loop("reaper", self._sweep, SWEEP_PERIOD_S, events),
-            Loop("poller", self._poll, parts.poll_interval_s, events),
+            Loop("record", self._write_record, RECORD_PERIOD_S, events, client=upkeep),
+            self._sweep_loop,
+            Loop("poller", self._poll, parts.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S),
         ]
+        self._watchdog = Watchdog([self._lease_loop, *self._loops], _WATCH_S)
 
     def run(self) -> int:
         """Work until told to stop; return the exit status: 0, or 1 when a thread of the framework died."""
@@ -83,11 +97,12 @@ class Launcher:
         self._lease_loop.start()
         for loop in self._loops:
             loop.start()
-        self._fetching.start()
+        parts.fetcher.start(parts.processor.hire)
         self._log.info("ready", event_name="process.ready", identity=parts.identity, queues=parts.record.order.names)
         while not parts.events.died.is_set():
             if self._obey(_WATCH_S) or self._orphaned():
                 break
+            self._watch()
         self._stop()
         return EXIT_DIED if parts.events.died.is_set() else EXIT_CLEAN
 
@@ -101,7 +116,15 @@ class Launcher:
                 self._quiet()
             elif number == DUMP:
                 self._dump()
+            elif number == SWEEP:
+                self._sweep_loop.hurry()
         return False
+
+    def _watch(self) -> None:
+        stuck = self._watchdog.look()
+        if stuck is not None:
+            error = StuckError(f"a step of {stuck.name} has been under way for more than {stuck.limit_s:g} s")
+            self._parts.events.component_died(stuck.name, error)
 
     def _orphaned(self) -> bool:
         """A child whose supervisor died stops too: nobody would restart it, or end it."""
@@ -129,6 +152,8 @@ class Launcher:
                 jid=_jid(unit[0]) if unit else None,
                 stack=[line.rstrip() for line in traceback.format_stack(frame)],
             )
+        for jid, lines in self._parts.processor.stacks():
+            self._log.warning("stack", event_name="process.stack", thread="event-loop", jid=jid, stack=lines)
 
     def _stop(self) -> None:
         parts = self._parts
@@ -140,16 +165,20 @@ class Launcher:
             loop.ask_to_stop()  # all at once: while Redis hangs, each step takes its time-out
         for loop in self._loops:
             loop.stop()
-        self._fetching.join(max(1.0, deadline - time.monotonic()))
+        with contextlib.suppress(RedisError, OSError):  # what is left in hand is given back at the end, or recovered
+            parts.fetcher.wind_down(max(1.0, deadline - time.monotonic()))
         finished = self._drain(deadline)
+        if not finished:
+            parts.processor.cancel_async(_CANCEL_S)
         parts.processor.abandon()
         try:
-            parts.fetcher.acknowledge_rest()
+            parts.fetcher.acknowledge()
             returned = self._give_back()
             with contextlib.suppress(RedisError, OSError):  # refused at maxmemory; the record runs out by itself
                 parts.record.remove()
             self._lease_loop.stop()
-            parts.lease.drop()
+            lost_at = parts.fetcher.parked_lost_at
+            parts.lease.drop(forget=lost_at is None or time.monotonic() - lost_at > PARK_S + REPLY_MARGIN_S)
             self._log.info("stopped", event_name="process.stopped", returned=returned, finished=finished)
         except (RedisError, OSError) as error:
             # Everything unfinished is in the working list; whoever lives takes it back when our lease has run out.
@@ -157,26 +186,23 @@ class Launcher:
 
     def _drain(self, deadline: float) -> bool:
         """Wait for the jobs in hand until the deadline or a second TERM; acknowledge as they end. Tell whether all did."""
-        self._parts.processor.stop()
         while not self._parts.processor.join(_DRAIN_S):
             with contextlib.suppress(
                 RedisError, OSError
             ):  # tried again: a death before the end would repeat these jobs
-                self._parts.fetcher.acknowledge_rest()
+                self._parts.fetcher.acknowledge()
             again = any(number in STOP for number in self._signals.wait(0))
             if again or time.monotonic() >= deadline:
                 return False
         return True
 
     def _give_back(self) -> int:
-        units = self._parts.fetcher.custody.running()
-        return requeue(self._parts.client, self._parts.identity, [(unit, _interrupted(unit)) for unit in units])
-
-    def _fetch(self) -> None:
-        try:
-            self._parts.fetcher.run()
-        except BaseException as error:  # noqa: BLE001 - a dead fetcher must end the process, not idle in it
-            self._parts.events.component_died("fetcher", error)
+        """Give back what runs, its interruptions counted, and what has not begun, as it was."""
+        custody = self._parts.fetcher.custody
+        jobs = [(unit, _interrupted(unit)) for unit in custody.running()] + [
+            (unit, unit.data) for unit in custody.buffer
+        ]
+        return requeue(self._parts.client, self._parts.identity, jobs)
 
     def _beat(self) -> None:
         self._parts.lease.beat()
@@ -188,8 +214,10 @@ class Launcher:
                 self._signals.put(number)
 
     def _sweep(self) -> float:
-        self._parts.reaper.sweep(own=self._parts.identity)
-        self._parts.reconciler.look()
+        try:
+            self._parts.reaper.sweep(own=self._parts.identity)
+        finally:  # a dead process's odd keys must not hide what we have lost sight of ourselves
+            self._parts.reconciler.look()
         return draw_pause(SWEEP_PERIOD_S)
 
     def _poll(self) -> float:

@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -14,25 +13,30 @@ from framework.execute.execution import Executor
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.runs import Runs
+from framework.fetch.blame import Announcer
+from framework.fetch.call import LEASE_MS
 from framework.fetch.fetcher import Fetcher
+from framework.fetch.grace import Grace
 from framework.fetch.identity import NONCE_VARIABLE, own_identity
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reaper import Reaper, Reconciler
+from framework.fetch.reaper import Keep, Reaper, Reconciler
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.process.events import ProcessEvents
-from framework.process.heartbeat import Lease
+from framework.process.heartbeat import LEASE_PERIOD_S, Lease
 from framework.process.launcher import Launcher, Parts
 from framework.process.record import ProcessRecord
 from framework.process.signals import STOP, SignalQueue
-from framework.schedule.poller import Poller
+from framework.schedule.rhythm import Rhythm
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry import logs
+from framework.telemetry.sentry import open_tracker
 from framework.version import VERSION
 from framework.wiring import chains
 from framework.wiring.connect import endpoint_of
+from framework.wiring.schedule import open_poller
 
 EXIT_UNREACHABLE = 75
 BOOT_PATIENCE_S = 60.0
@@ -85,6 +89,7 @@ def serve(settings: Settings, service: Service, log_descriptor: int | None = Non
         job_log = JobLog(log, shard.name, jobs=settings.logging.jobs)
         parts = assemble(settings, service, shard, identity, job_log, supervised=supervised)
         status = Launcher(parts, signals).run()
+        parts.events.tracker.close()
     finally:
         logs.close_server_log()
     sys.stdout.flush()
@@ -96,42 +101,39 @@ def assemble(
     settings: Settings, service: Service, shard: Shard, identity: str, log: JobLog, *, supervised: bool
 ) -> Parts:
     """Join the parts of one process; nothing runs yet."""
-    events = ProcessEvents(shard.name)
-    runs = Runs()
+    dsn = settings.sentry.dsn
+    tracker = open_tracker(dsn.get_secret_value() if dsn is not None else None, settings.env_name)
+    events = ProcessEvents(shard.name, tracker)
     order = expanded(service.queues)
     limit = settings.size_limit.decompressed_limit
-    executor = Executor(chains.server.compiled(), log, EventLoop(), runs, limit)
     dead_set = DeadSetLimits(settings.dead.max_jobs, settings.dead.timeout_days * 86_400.0)
-    link = _Link()
-    fetcher = Fetcher(shard, identity, order, service.slots, link, events)
+    fetcher = Fetcher(shard, identity, order, service.slots, events)
+    runs = Runs(fetcher.custody.running)
+    executor = Executor(chains.server.compiled(), log, runs, limit, fetcher.relay, Announcer(shard.client, identity))
     policy = RetryPolicy(settings.max_retries)
-    settler = Settler(shard.client, identity, fetcher, events.handlers, policy, dead_set, events.trimmed)
-    processor = link.processor = Processor(service.slots, executor, settler, log, runs, events)
     upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)
+    rhythm = Rhythm(upkeep, settings.poll_interval)
+    settler = Settler(
+        shard.client, identity, fetcher, events.handlers, policy, dead_set, events.trimmed, rhythm.expect_retry
+    )
+    processor = Processor(fetcher, executor, settler, log, runs, EventLoop(), events)
+    grace = Grace(LEASE_MS / 1000, LEASE_PERIOD_S)
+    keep = Keep(dead_set.max_jobs, dead_set.timeout_s)
     return Parts(
         identity=identity,
         client=shard.client,
         fetcher=fetcher,
         processor=processor,
-        lease=Lease(shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S), identity),
+        lease=Lease(shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S), identity, service.slots, grace),
         record=ProcessRecord(upkeep, identity, order, service.slots, VERSION, runs),
-        poller=Poller(upkeep, events, middleware=chains.client.compiled(), decompressed_limit=limit),
-        reaper=Reaper(upkeep, events.recovered),
-        reconciler=Reconciler(upkeep, identity, fetcher.custody),
+        poller=open_poller(settings, shard.name, upkeep, rhythm, events, dead_set),
+        reaper=Reaper(upkeep, events.recovered, grace, keep),
+        reconciler=Reconciler(upkeep, identity, fetcher.custody, events.recovered, keep),
         events=events,
         poll_interval_s=settings.poll_interval,
         timeout_s=service.timeout_s,
         supervised=supervised,
     )
-
-
-class _Link:
-    """Fetcher and processor need each other: the fetcher dispatches, the processor acknowledges."""
-
-    processor: Processor
-
-    def __call__(self, unit: Any, held: int) -> None:
-        self.processor.dispatch(unit, held)
 
 
 def _wait_for_redis(shard: Shard, signals: SignalQueue) -> int | None:

@@ -1,6 +1,7 @@
 -- Acknowledge finished jobs and take new ones, in one step.
 -- KEYS    1 lease  2 working list  3.. queues in the order to look at them
--- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements  4.. their payloads
+-- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements  then their payloads
+--         then per queue its quota: how many it may give before the others have been asked
 -- RETURN  { lease held (1/0), { positions (from 1) of acknowledgements that were not ours any more },
 --           { positions (from 1) of queues whose key is no list },
 --           queue's position (from 1), { payloads, oldest first }, ... }
@@ -21,18 +22,34 @@ for i = 1, acknowledged do
 end
 local refused = {}
 local reply = { held, fenced, refused }
-if held == 0 then return reply end
-for i = 3, #KEYS do
-  if wanted <= 0 then break end
+if held == 0 or wanted <= 0 then return reply end
+
+local function take(i, most)
   -- A key of another type must not hide the queues behind it.
-  local jobs = redis.pcall('RPOP', KEYS[i], wanted)
-  if jobs and jobs.err then
+  local jobs = redis.pcall('RPOP', KEYS[i], most)
+  if not jobs then return 0 end
+  if jobs.err then
     refused[#refused + 1] = i - 2
-  elseif jobs and #jobs > 0 then
+    return 0
+  end
+  if #jobs > 0 then
     redis.call('LPUSH', working, unpack(jobs))
     wanted = wanted - #jobs
     reply[#reply + 1] = i - 2
     reply[#reply + 1] = jobs
   end
+  return #jobs
+end
+
+local richer = {}
+for i = 3, #KEYS do
+  if wanted <= 0 then return reply end
+  local quota = tonumber(ARGV[1 + acknowledged + i])
+  local most = math.min(quota, wanted)
+  if take(i, most) == quota then richer[#richer + 1] = i end
+end
+for _, i in ipairs(richer) do
+  if wanted <= 0 then break end
+  take(i, wanted)
 end
 return reply

@@ -1,0 +1,99 @@
+"""The one script call of the hot path, sent now and read later: acknowledge what has ended, and fetch."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+from redis.exceptions import NoScriptError
+
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.store.channel import Channel
+from framework.store.script import FETCH
+from framework.wire import keys
+
+LEASE_MS = 15_000
+"""How long a process that stopped beating keeps its working list (design: recovery within 25 s)."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """What one call brought."""
+
+    held: bool
+    """Whether our lease is held; if not, the working list is anybody's."""
+    fenced: list[int]
+    """Positions, from 1, of acknowledgements that were not ours any more."""
+    refused: list[str]
+    """Queues whose key is no list."""
+    units: list[UnitOfWork]
+    given: list[str]
+    """The queues that gave them."""
+    wanted: int
+
+
+@dataclass(slots=True)
+class _Asked:
+    queues: list[str]
+    wanted: int
+    arguments: tuple[Any, ...]
+
+
+class FetchCall:
+    """One connection with at most one call under way. For one thread at a time; raises redis errors."""
+
+    def __init__(self, client: "redis.Redis", identity: str, *, read_timeout_s: float) -> None:
+        self._channel = Channel(client, read_timeout_s=read_timeout_s)
+        self._lease = keys.lease(identity)
+        self._working = keys.working(identity)
+        self._asked: _Asked | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a call has been sent and its reply not been read."""
+        return self._asked is not None
+
+    def send(self, ended: list[UnitOfWork], queues: list[tuple[str, int]], wanted: int) -> None:
+        """Acknowledge ``ended`` and ask ``queues`` (name, quota) for ``wanted`` jobs."""
+        names = [name for name, _ in queues]
+        arguments = (
+            2 + len(names),
+            self._lease,
+            self._working,
+            *map(keys.queue, names),
+            LEASE_MS,
+            wanted,
+            len(ended),
+            *[unit.data for unit in ended],
+            *[quota for _, quota in queues],
+        )
+        self._channel.send(("EVALSHA", FETCH.digest, *arguments))
+        self._asked = _Asked(names, wanted, arguments)
+
+    def read(self, clock: Any) -> Reply:
+        """Wait for the reply and return it; after an error it is not known whether the call was heard.
+
+        ``clock`` says when the jobs came, in seconds.
+        """
+        asked, self._asked = self._asked, None
+        assert asked is not None, "nothing was sent"  # noqa: S101
+        try:
+            reply = self._channel.read()
+        except NoScriptError:
+            reply = self._channel.call("EVAL", FETCH.source, *asked.arguments)
+        return _parsed(asked, cast("list[Any]", reply), clock())
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        self._asked = None
+        self._channel.close()
+
+
+def _parsed(asked: _Asked, reply: list[Any], now: float) -> Reply:
+    units: list[UnitOfWork] = []
+    given: list[str] = []
+    for position in range(3, len(reply), 2):
+        queue = asked.queues[int(reply[position]) - 1]
+        given.append(queue)
+        units += [UnitOfWork(queue, data, now) for data in reply[position + 1]]
+    refused = [asked.queues[int(position) - 1] for position in reply[2]]
+    return Reply(bool(reply[0]), reply[1], refused, units, given, asked.wanted)

@@ -1,0 +1,210 @@
+"""The post: where one thread waits for arrivals, and looks after what nobody else is free to look after.
+
+Each queue has a call parked on the server, so that waiting costs nothing. Whoever stands here also gives back jobs that no
+slot came free for, sends acknowledgements that were left behind, and finds the way back to Redis after trouble.
+"""
+
+import random
+import threading
+from collections.abc import Collection
+
+import redis
+from redis.exceptions import RedisError, ResponseError
+
+from framework.fetch.custody import Custody
+from framework.fetch.exchange import Exchange, clock
+from framework.fetch.parking import PARK_S, PARKED_QUEUES, Parking
+from framework.fetch.requeue import requeue
+from framework.fetch.unit_of_work import UnitOfWork
+
+STALLED_S = 0.010
+"""A buffered job goes back when no job has started for so long; an acknowledgement is not left behind longer."""
+
+SWEEP_S = 1.0
+"""How often queues are looked at that have no parked call: those beyond the first 16, or all where parking is refused."""
+
+BURST_S = 0.001
+"""A parked call that brings a job sooner than this tells that more are waiting: the next look takes many."""
+
+_LEASE_PAUSE_S = 0.5  # between two questions whether our lease is back
+_LONGEST_PAUSE_S = 2.0  # between two tries to reach Redis
+
+
+class Post:
+    """``attend`` is for one thread at a time, the holder of ``manned``; everything else is safe from any."""
+
+    def __init__(
+        self, client: "redis.Redis", identity: str, custody: Custody, exchange: Exchange, parking: Parking
+    ) -> None:
+        self.manned = threading.Lock()
+        self.asleep = False
+        """Whether the thread here sleeps."""
+        self.drowsy = False
+        """Whether it sleeps and will not look around by itself for seconds."""
+        self.looked_at = clock()
+        """When the thread here last looked around, for a watchdog."""
+        self._client = client
+        self._identity = identity
+        self._custody = custody
+        self._exchange = exchange
+        self._parking = parking
+        self._stopping = threading.Event()
+        self._paused: Collection[str] = ()
+        self._paused_told: Collection[str] = ()
+        self._park_from = 0.0
+
+    def wake(self) -> None:
+        """Let the thread here look around now."""
+        self._parking.wake()
+
+    def pause(self, queues: Collection[str]) -> None:
+        """These queues are skipped from now on, and no others."""
+        if set(queues) != set(self._paused_told):
+            self._paused_told = frozenset(queues)
+            self.wake()
+
+    def stop(self) -> None:
+        """Let the thread here leave."""
+        self._stopping.set()
+        self.wake()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a job could start now."""
+        return self._custody.startable and not self._exchange.suspended
+
+    def attend(self) -> None:
+        """Stand here until a job can start or the process stops."""
+        while not self._stopping.is_set() and not self.ready:
+            self.looked_at = clock()
+            try:
+                self._tend()
+            except (RedisError, OSError) as error:
+                self._exchange.fail(error)
+                self._step_back()
+
+    def clear(self) -> None:
+        """End every parked call and give back what has not been started; for the holder of ``manned``. Raises redis errors."""
+        try:
+            self._give_back(self._parking.unpark())
+            self._empty_buffer()
+        finally:
+            self._parking.abandon()
+
+    @property
+    def lost_at(self) -> float | None:
+        """When a parked call was last given up unanswered (monotonic seconds); ``None``: never."""
+        return self._parking.lost_at
+
+    def _tend(self) -> None:
+        exchange = self._exchange
+        if exchange.failures or exchange.suspended:
+            self._return_to_work()
+            return
+        if self._paused is not self._paused_told:
+            self._apply_pause()
+        if exchange.closed:
+            self._retreat()
+        if self._stalled():
+            self._empty_buffer()
+        # With something buffered those who run jobs make the next round trip, unless none may start before it.
+        if exchange.replenish() and (self._custody.full or not self._custody.buffer):
+            return
+        self._park()
+        self._watch()
+
+    def _return_to_work(self) -> None:
+        """Trouble: what is not started goes back while it is ours; then ask until Redis answers and our lease is held."""
+        if self._exchange.suspended:
+            self._retreat()
+        self._exchange.probe()
+        if self._exchange.suspended:
+            self._stopping.wait(_LEASE_PAUSE_S)
+
+    def _step_back(self) -> None:
+        """Forget every connection, since the address may lead elsewhere now, and wait: 50 ms at first, 2 s at most."""
+        self._parking.abandon()
+        self._client.connection_pool.disconnect()
+        longest = min(_LONGEST_PAUSE_S, 0.05 * 2.0 ** min(self._exchange.failures, 6))
+        self._stopping.wait(longest * random.uniform(0.5, 1.0))
+
+    def _retreat(self) -> None:
+        self._give_back(self._parking.unpark())
+        self._empty_buffer()
+
+    def _apply_pause(self) -> None:
+        self._paused = told = self._paused_told
+        self._give_back(self._parking.unpark())
+        self._exchange.pause(told)
+
+    def _park(self) -> None:
+        """Leave a call at every queue that has none, while there is a slot for what it brings."""
+        exchange, parking = self._exchange, self._parking
+        if not exchange.dry or exchange.closed or not self._custody.free or self.looked_at < self._park_from:
+            return
+        for name in exchange.queues[:PARKED_QUEUES]:
+            if name not in parking.queues and name not in exchange.refused:
+                parking.park(name)
+
+    def _watch(self) -> None:
+        patience_s = self._patience_s()
+        self.asleep, self.drowsy = True, patience_s > STALLED_S
+        try:
+            # Looked at once more after `drowsy` can be seen: who acts later than this wakes us.
+            if self.ready or (self._exchange.idle_and_due and not self._custody.buffer):
+                return
+            arrived = self._parking.wait(patience_s)
+        except ResponseError as error:
+            self._refuse_to_park(error)
+            return
+        finally:
+            self.asleep = self.drowsy = False
+        if not arrived and patience_s >= SWEEP_S and not self._all_parked():
+            self._exchange.dry = False  # time to look at the queues without a parked call
+        for queue, data, waited_s in arrived:
+            self._arrive(UnitOfWork(queue, data, clock()), waited_s)
+
+    def _patience_s(self) -> float:
+        if self._custody.buffer or self._exchange.unfinished:
+            return STALLED_S
+        if self._exchange.closed or not self._custody.free:
+            return PARK_S
+        return PARK_S if self._all_parked() else SWEEP_S
+
+    def _all_parked(self) -> bool:
+        return len(self._parking.queues) >= len(self._exchange.queues)
+
+    def _arrive(self, unit: UnitOfWork, waited_s: float) -> None:
+        """A parked call brought a job; without a free slot, or when no more are taken, it goes back at once."""
+        if self._exchange.closed or not self._custody.free or self._stopping.is_set():
+            self._give_back([unit])
+            return
+        self._custody.add([unit])
+        if waited_s < BURST_S:
+            self._exchange.dry = False
+
+    def _refuse_to_park(self, error: ResponseError) -> None:
+        """BLMOVE is refused at maxmemory, our script is not: look from time to time instead."""
+        if not str(error).startswith("OOM"):
+            raise error
+        self._park_from = self.looked_at + SWEEP_S
+        self._exchange.dry = False
+
+    def _stalled(self) -> bool:
+        """Whether what is buffered has waited long enough for a slot."""
+        custody = self._custody
+        if not custody.buffer or custody.free:
+            return False
+        return self.looked_at - max(custody.last_start, custody.buffer[0].fetched_at) >= STALLED_S
+
+    def _empty_buffer(self) -> None:
+        units = self._custody.take_buffer()
+        try:
+            self._give_back(units)
+        except BaseException:
+            self._custody.buffer.extendleft(reversed(units))
+            raise
+        self._custody.drop(units)
+
+    def _give_back(self, units: list[UnitOfWork]) -> None:
+        requeue(self._client, self._identity, [(unit, unit.data) for unit in units])
