@@ -51,6 +51,9 @@ class FetchEvents(Protocol):
     def fetch_failed(self, error: BaseException) -> None:
         """Redis did not answer; the fetcher tries again."""
 
+    def redis_answered(self, component: str) -> None:
+        """Redis answers again after ``fetch_failed``."""
+
 
 class Exchange:
     """Acknowledges and fetches for all threads. ``trouble`` is called when calls have to stop until ``probe`` succeeds."""
@@ -145,6 +148,8 @@ class Exchange:
         """After trouble: ask whether Redis answers and our lease is held; go on if so. Raises redis errors."""
         with self._lock:
             self.suspended = not self._tell()
+            if self.failures:
+                self._events.redis_answered("fetcher")
             self.failures = 0
             self.dry = False
 

@@ -107,9 +107,9 @@ class Fetcher:
             self._post.manned.release()
 
     @property
-    def looked_at(self) -> float:
-        """When somebody last looked after the post, in seconds of ``exchange.clock``: a watchdog's business."""
-        return self._post.looked_at
+    def active_at(self) -> float:
+        """When somebody last looked after the queues or started a job: a watchdog's business."""
+        return max(self._post.looked_at, self.custody.last_start)
 
     @property
     def parked_lost_at(self) -> float | None:

@@ -39,7 +39,7 @@ from framework.process.heartbeat import (
 )
 from framework.process.record import ProcessRecord
 from framework.process.signals import DUMP, QUIET, STOP, SWEEP, SignalQueue
-from framework.schedule.poller import PAGE, Poller
+from framework.schedule.poller import Poller
 from framework.telemetry import logs
 from framework.wire.job import decode, whole_number
 from framework.wire.json import dumps
@@ -49,6 +49,7 @@ EXIT_DIED = 1
 
 _CANCEL_S = 0.5  # for cancelled async jobs to clean up
 _DRAIN_S = 0.1  # how often acknowledgements leave while the last jobs run
+_FETCHER_LIMIT_S = 60.0  # the post is looked after each 10 s at the latest, its reads have deadlines of 5 s
 _WATCH_S = 1.0  # how often the main thread looks for a dead component or a dead parent
 
 
@@ -88,6 +89,8 @@ class Launcher:
             self._sweep_loop,
             Loop("poller", self._poll, parts.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S),
         ]
+        self._active_at = 0.0
+        self._looks_in_vain = 0
         self._watchdog = Watchdog([self._lease_loop, *self._loops], _WATCH_S)
 
     def run(self) -> int:
@@ -125,6 +128,13 @@ class Launcher:
         if stuck is not None:
             error = StuckError(f"a step of {stuck.name} has been under way for more than {stuck.limit_s:g} s")
             self._parts.events.component_died(stuck.name, error)
+        # Looks are counted, not seconds: time that the machine slept away is nobody's fault.
+        active_at = self._parts.fetcher.active_at
+        self._looks_in_vain = self._looks_in_vain + 1 if active_at == self._active_at else 0
+        self._active_at = active_at
+        if self._looks_in_vain * _WATCH_S > _FETCHER_LIMIT_S:
+            error = StuckError(f"nobody has looked after the queues for more than {_FETCHER_LIMIT_S:g} s")
+            self._parts.events.component_died("fetcher", error)
 
     def _orphaned(self) -> bool:
         """A child whose supervisor died stops too: nobody would restart it, or end it."""
@@ -221,8 +231,7 @@ class Launcher:
         return draw_pause(SWEEP_PERIOD_S)
 
     def _poll(self) -> float:
-        moved = self._parts.poller.poll()
-        return 0.0 if moved >= PAGE else draw_pause(self._parts.poll_interval_s)
+        return self._parts.poller.step()
 
 
 def _interrupted(unit: UnitOfWork) -> bytes:

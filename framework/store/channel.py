@@ -142,7 +142,8 @@ class Channel:
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
-            connection = self._pool.make_connection()
+            # Not by make_connection(): the pool counts what it makes, to a hundred, and is never told of an end.
+            connection = self._pool.connection_class(**self._pool.connection_kwargs)
             connection.connect()
             opened = cast("socket.socket", connection._sock)
             _set_deadlines(opened, self._read_timeout_s)
