@@ -1,9 +1,10 @@
-"""How long one process has known Redis to be up: what lets it tell the dead from the cut off.
+"""When the silent are dead: what tells a process that died from one that was cut off from Redis, like everybody.
 
 After an outage longer than the lease every lease has run out while everybody lives. Whoever sweeps first would take back
-every job that runs. So a process takes nobody for dead before it has itself been beating, without a gap, for one lease
-and one beat: until then whoever lives has found its way back, at whatever time it was. Redis's clock is what counts, so a
-clock that jumps, or a replica's that differs, is a gap too. A process whose parent saw it die needs no grace.
+every job that runs. So nobody is taken for dead before beats, of whomever, have come through without a gap for one lease
+and one beat: until then whoever lives has found its way back. Redis itself keeps since when that is so
+(``keys.BEATS``, renewed by each beat, gone after a gap), so a process that has just started knows as much as an old one.
+A process whose parent saw it die needs no grace.
 """
 
 import time
@@ -13,7 +14,7 @@ _MISSED_BEATS = 2
 
 
 class Grace:
-    """Fed by one thread's beats, asked by any."""
+    """The limits, and Redis's clock as one observer's beats have seen it. Fed by one thread, asked by any."""
 
     def __init__(self, lease_s: float, beat_s: float) -> None:
         self.lease_s = lease_s
@@ -23,7 +24,7 @@ class Grace:
 
     @property
     def since(self) -> float:
-        """Since when there was no gap, in seconds of Redis's clock; 0 before the first beat."""
+        """Since when this observer has seen no gap, in seconds of Redis's clock; 0 before the first beat."""
         return self._seen[1]
 
     def beat(self, at: float, *, held: bool) -> float:
@@ -34,12 +35,6 @@ class Grace:
         return step
 
     def horizon(self) -> float:
-        """Whoever beat last before this, in seconds of Redis's clock, may be dead; below 0 while only the retired are."""
-        last, since, seen = self._seen
-        now = last + time.monotonic() - seen
-        return now - self.lease_s if last and now - since >= self.grace_s else -1.0
-
-    def arguments(self) -> list[str]:
-        """What the script ``examine`` asks: last beat, since when without a gap, longest gap, grace."""
-        last, since, _ = self._seen
-        return [f"{last:.6f}", f"{since:.6f}", f"{self.gap_s:g}", f"{self.grace_s:g}"]
+        """Whoever beat last before this, in seconds of Redis's clock, is to be examined; below 0 while only the retired are."""
+        last, _, seen = self._seen
+        return last + time.monotonic() - seen - self.lease_s if last else -1.0

@@ -1,6 +1,6 @@
 """Taking back what dead processes held, and what a live process lost sight of.
 
-A process is dead when its lease is gone and Redis has been up for long enough: asked inside the scripts. A supervisor that
+A process is dead when its lease is gone and beats have come through for long enough: asked inside the scripts. A supervisor that
 has seen its child die removes the lease at once; the processes that know the classes do the taking back.
 """
 
@@ -121,8 +121,8 @@ class Reaper:
     def _examine(self, identity: str) -> "_Estate | None":
         found: Any = EXAMINE(
             self._client,
-            [keys.lease(identity), keys.working(identity), keys.REGISTRY, keys.runs(identity)],
-            [identity, _PAGE, *self._grace.arguments()],
+            [keys.lease(identity), keys.working(identity), keys.REGISTRY, keys.runs(identity), keys.BEATS],
+            [identity, _PAGE, f"{self._grace.lease_s:g}", f"{self._grace.grace_s:g}"],
         )
         if not found:
             return None

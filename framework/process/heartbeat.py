@@ -175,18 +175,17 @@ class Lease:
     ) -> None:
         self.client = client
         self._identity = identity
-        self._slots = slots
         self._grace = grace
-        self._lease_ms = lease_ms
         self._runs = keys.runs(identity)
-        self._keys = [keys.lease(identity), keys.REGISTRY, self._runs]
+        self._keys = [keys.lease(identity), keys.REGISTRY, self._runs, keys.BEATS]
+        self._arguments = [identity, lease_ms, slots, int(grace.gap_s * 1000)]
 
     def beat(self) -> bool:
         """Renew and tell ``grace``; return whether it had been held without a gap. Raises redis errors.
 
         A parent may have renewed it meanwhile; after a whole lease without a beat of ours it counts as lost all the same.
         """
-        reply: Any = BEAT(self.client, self._keys, [self._identity, self._lease_ms, self._slots])
+        reply: Any = BEAT(self.client, self._keys, self._arguments)
         held, now = cast("tuple[int, bytes]", reply)
         return self._grace.beat(float(now), held=bool(held)) <= self._grace.lease_s and bool(held)
 

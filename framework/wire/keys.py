@@ -14,6 +14,10 @@ REGISTRY = "aw:processes"
 """ZSET of the identities that may own a working list; score = last beat, seconds of Redis's clock, or below 0: seen dead then."""
 
 
+BEATS = "aw:beats"
+"""STRING that expires when nobody has beaten for two periods: since when there was no such gap, seconds of Redis's clock."""
+
+
 def queue(name: str) -> str:
     """LIST of waiting jobs; producers push left, consumers take right."""
     return f"queue:{name}"

@@ -8,7 +8,7 @@ from redis import Redis
 
 REGISTRY = "aw:processes"
 _ALWAYS = re.compile(r"queues|stat:(processed|failed)(:\d{4}-\d{2}-\d{2})?")
-_DEAD_PROCESS = re.compile(r"aw:lease:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?")
+_RUNS_OUT = re.compile(r"aw:beats|aw:lease:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?")
 _SHORT_TTL_S = 60
 _FORGOTTEN_S = 50
 """A dead process is struck off 39 s after its last beat, by the next sweep of anybody, unless nobody is left to sweep."""
@@ -25,7 +25,7 @@ def leaks(client: Redis) -> list[str]:
             found += [f"{REGISTRY} still knows {name}, silent for {age:.0f} s" for name, age in silent(client)]
         elif key == "processes":
             found += _nameless(client)
-        elif not _DEAD_PROCESS.fullmatch(key) or not 0 <= cast("int", client.ttl(key)) <= _SHORT_TTL_S:
+        elif not _RUNS_OUT.fullmatch(key) or not 0 <= cast("int", client.ttl(key)) <= _SHORT_TTL_S:
             found.append(f"{key} ({_size(client, key)})")
     return found
 

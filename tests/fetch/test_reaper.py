@@ -21,7 +21,8 @@ KEEP = Keep(10_000, 86_400.0)
 
 
 def beat(redis, identity, slots=SLOTS):
-    BEAT(redis, [keys.lease(identity), keys.REGISTRY, keys.runs(identity)], [identity, 60_000, slots])
+    places = [keys.lease(identity), keys.REGISTRY, keys.runs(identity), keys.BEATS]
+    BEAT(redis, places, [identity, 60_000, slots, 60_000])
 
 
 def die(redis, identity, since_s=20, slots=SLOTS):
@@ -31,13 +32,18 @@ def die(redis, identity, since_s=20, slots=SLOTS):
     redis.zadd(keys.REGISTRY, {identity: redis.time()[0] - since_s})
 
 
-def long_up(redis):
-    """Redis has been up for long, as our own beats have shown."""
+def fresh(redis):
+    """A process that has just beaten for the first time."""
     grace = Grace(15.0, 3.0)
     seconds, microseconds = redis.time()
-    for before in range(30, -1, -3):
-        grace.beat(seconds + microseconds / 1e6 - before, held=True)
+    grace.beat(seconds + microseconds / 1e6, held=False)
     return grace
+
+
+def long_up(redis):
+    """Beats have come through for long, those of others."""
+    redis.set(keys.BEATS, redis.time()[0] - 30, px=60_000)
+    return fresh(redis)
 
 
 @pytest.fixture
@@ -196,9 +202,10 @@ def test_after_an_outage_nobody_but_the_retired_is_dead(redis, recovered):
     die(redis, OTHER, since_s=100)
     for identity in (IDENTITY, OTHER):
         hold(redis, encoded(jid=identity), identity)
-    just_back = Grace(15.0, 3.0)
-    just_back.beat(float(redis.time()[0]), held=False)
-    reaper = Reaper(redis, recovered.append, just_back, KEEP)
+    redis.delete(keys.BEATS)
+    reaper = Reaper(redis, recovered.append, fresh(redis), KEEP)
+    assert reaper.sweep() == 0
+    beat(redis, "host:3:abc")  # the first to come back
     assert reaper.sweep() == 0
     assert reaper.reclaim(OTHER) == 0
     retire(redis, OTHER)

@@ -230,7 +230,8 @@ def pair(make_server):
     server = make_server()
     with registry.isolated():
         members = [Member(server.url, number) for number in (1, 2)]
-        until(lambda: all(member.grace.horizon() > 0 for member in members), "both have seen Redis up for long")
+        with open_client(Endpoint(server.url), name="tests") as client:
+            until(lambda: steady_s(client) > LEASE_S + BEAT_S, "beats have come through for long")
         yield server, members
         for member in members:
             member.close()
@@ -239,6 +240,12 @@ def pair(make_server):
 def clock(client):
     seconds, microseconds = client.time()
     return seconds + microseconds / 1e6
+
+
+def steady_s(client):
+    """For how long beats have come through, by Redis's clock."""
+    since = client.get(keys.BEATS)
+    return clock(client) - float(since) if since else 0.0
 
 
 def freeze(server):
@@ -267,7 +274,8 @@ def test_after_an_outage_longer_than_the_lease_nobody_takes_from_the_living(pair
     for member in members:
         until(lambda member=member: member.grace.since > back - 0.5, "it has noticed")
         assert member.told.failed
-    until(lambda: all(member.grace.horizon() > 0 for member in members), "the grace is over")
+    assert float(client.get(keys.BEATS)) > back - 0.5  # it began anew
+    until(lambda: steady_s(client) > LEASE_S + BEAT_S + 0.1, "the grace is over and both have swept")
     for member in members:
         assert client.llen(keys.working(member.identity)) == 1
         assert not member.recovered

@@ -25,7 +25,7 @@ from framework.store.script import (
 )
 from tests.harness import full_memory
 
-RUNS, LEASE, WORKING, QUEUE, OTHER, QUEUES, SET, DEAD, REGISTRY = (
+RUNS, LEASE, WORKING, QUEUE, OTHER, QUEUES, SET, DEAD, REGISTRY, BEATS = (
     "runs",
     "lease",
     "working",
@@ -35,6 +35,7 @@ RUNS, LEASE, WORKING, QUEUE, OTHER, QUEUES, SET, DEAD, REGISTRY = (
     "zset",
     "dead",
     "reg",
+    "beats",
 )
 ODD = b"\x00\xff\r\n{not json} \xe4"
 """Payloads are opaque bytes."""
@@ -271,13 +272,23 @@ def test_reclaim_does_not_act_on_what_was_found_too_long_ago(redis):
 def test_beat_renews_tells_of_a_gap_and_registers(redis, memory):
     redis.delete(LEASE)
     with memory():
-        held, first = BEAT(redis, [LEASE, REGISTRY, RUNS], ["me", 5000, 7])
+        held, first = BEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 5000, 7, 3000])
         assert (held, redis.hgetall(RUNS)) == (0, {b"slots": b"7"})
-        held, second = BEAT(redis, [LEASE, REGISTRY, RUNS], ["me", 9000, 7])
+        assert redis.get(BEATS) == first
+        assert 0 < redis.pttl(BEATS) <= 3000
+        held, second = BEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
         assert held == 1
+        assert redis.get(BEATS) == first
+        redis.delete("other lease")
+        BEAT(redis, ["other lease", REGISTRY, RUNS, BEATS], ["other", 9000, 7, 6000])
+        assert redis.get(BEATS) == first  # that one has just started is no gap
+        redis.delete(BEATS)
+        _, third = BEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
+        assert redis.get(BEATS) == third
     assert 5000 < redis.pttl(LEASE) <= 9000
-    assert float(first) < float(second) <= now(redis)
-    assert redis.zscore(REGISTRY, "me") == float(second)
+    assert 3000 < redis.pttl(BEATS) <= 6000
+    assert float(first) < float(second) < float(third) <= now(redis)
+    assert redis.zscore(REGISTRY, "me") == float(third)
 
 
 def test_announce_notes_the_job_and_says_whether_the_lease_is_held(redis, memory):
@@ -300,49 +311,52 @@ def test_retire_removes_the_lease_and_says_since_when(redis, memory):
     assert redis.zrange(REGISTRY, 0, -1) == [b"me", b"other"]
 
 
-class Asked:
-    """What ``examine`` is asked with, as a process that has been beating since long."""
-
-    def __init__(self, redis, last=1.0, since=1000.0):
-        stamp = now(redis)
-        self.arguments = ["me", 2, f"{stamp - last:.6f}", f"{stamp - since:.6f}", 6, 18]
-        self.redis = redis
-
-    def __call__(self):
-        return EXAMINE(self.redis, [LEASE, WORKING, REGISTRY, RUNS], self.arguments)
+def examined(redis):
+    return EXAMINE(redis, [LEASE, WORKING, REGISTRY, RUNS, BEATS], ["me", 2, 15, 18])
 
 
 def test_examine_shows_what_the_dead_left(redis, memory):
     redis.zadd(REGISTRY, {"me": now(redis) - 100})
     redis.lpush(WORKING, "oldest", ODD, "youngest")
     redis.hset(RUNS, "slots", 7)
-    ask = Asked(redis)
-    assert ask() == []  # it has a lease
+    redis.set(BEATS, now(redis) - 1000)
+    assert examined(redis) == []  # it has a lease
     redis.delete(LEASE)
     with memory():
-        stamp, length, said, *page = ask()
+        stamp, length, said, *page = examined(redis)
     assert abs(float(stamp) - now(redis)) < 2
     assert (length, said, page) == (3, [b"slots", b"7"], [b"youngest", ODD])
     redis.zrem(REGISTRY, "me")
-    assert ask() == []  # nobody knows it
+    assert examined(redis) == []  # nobody knows it
 
 
 @pytest.mark.parametrize(
-    ("last", "since", "found"),
+    ("silent", "since", "found"),
     [
-        (1, 19, True),
-        (1, 17, False),  # Redis may have been away until a moment ago
-        (7, 1000, False),  # it may just have come back, or its clock has jumped
-        (-1, 1000, False),  # its clock went back
+        (16, 19, True),
+        (16, 17, False),  # Redis may have been away until a moment ago
+        (16, None, False),  # nobody beats: it may just have come back
+        (14, 1000, False),  # it lost its lease, but was there a moment ago
     ],
 )
-def test_examine_takes_nobody_for_dead_unless_redis_has_been_up_for_long(redis, last, since, found):
+def test_examine_takes_nobody_for_dead_unless_beats_have_come_through_for_long(redis, silent, since, found):
+    redis.delete(LEASE)
+    redis.zadd(REGISTRY, {"me": now(redis) - silent})
+    redis.lpush(WORKING, ODD)
+    if since is not None:
+        redis.set(BEATS, now(redis) - since)
+    assert bool(examined(redis)) is found
+    RETIRE(redis, [LEASE, REGISTRY], ["me"])
+    assert examined(redis)  # whom its parent saw die is dead
+
+
+def test_a_clock_that_went_back_begins_the_wait_anew(redis, memory):
     redis.delete(LEASE)
     redis.zadd(REGISTRY, {"me": now(redis) - 100})
-    redis.lpush(WORKING, ODD)
-    assert bool(Asked(redis, last, since)()) is found
-    RETIRE(redis, [LEASE, REGISTRY], ["me"])
-    assert Asked(redis, last, since)()  # whom its parent saw die is dead
+    redis.set(BEATS, now(redis) + 3600)
+    with memory():
+        assert examined(redis) == []
+    assert not redis.exists(BEATS)
 
 
 def test_extend_renews_the_late_tells_the_silence_and_leaves_the_rest(redis, memory):
