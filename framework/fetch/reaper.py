@@ -113,9 +113,7 @@ class Reaper:
             if -1 in results or not any(results):
                 break  # it lives, or others are at the same work
         if found is not None:
-            runs = keys.runs(identity)
-            places = [keys.lease(identity), keys.working(identity), keys.REGISTRY, runs]
-            FORGET(self._client, places, [identity, FORGET_AFTER_S])
+            forget(self._client, identity, FORGET_AFTER_S)
         return moved
 
     def _examine(self, identity: str) -> "_Estate | None":
@@ -243,6 +241,13 @@ def retire(client: "redis.Redis", identity: str) -> None:
     RETIRE(client, [keys.lease(identity), keys.REGISTRY], [identity])
     client.delete(identity, *keys.work(identity))
     client.srem(keys.PROCESSES, identity)
+
+
+def forget(client: "redis.Redis", identity: str, after_s: int) -> None:
+    """Remove every trace of a process without a lease whose list is empty, ``after_s`` seconds after its last beat."""
+    traces = [keys.runs(identity), identity, *keys.work(identity), keys.signals(identity)]
+    places = [keys.lease(identity), keys.working(identity), keys.REGISTRY, keys.PROCESSES, *traces]
+    FORGET(client, places, [identity, after_s])
 
 
 def draw_pause(period_s: float) -> float:

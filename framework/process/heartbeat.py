@@ -15,7 +15,8 @@ from redis.exceptions import RedisError
 
 from framework.fetch.call import LEASE_MS
 from framework.fetch.grace import Grace
-from framework.store.script import BEAT, FORGET, RETIRE
+from framework.fetch.reaper import forget
+from framework.store.script import BEAT, RETIRE
 from framework.wire import keys
 
 LEASE_PERIOD_S = 3.0
@@ -176,8 +177,7 @@ class Lease:
         self.client = client
         self._identity = identity
         self._grace = grace
-        self._runs = keys.runs(identity)
-        self._keys = [keys.lease(identity), keys.REGISTRY, self._runs, keys.BEATS]
+        self._keys = [keys.lease(identity), keys.REGISTRY, keys.runs(identity), keys.BEATS]
         self._arguments = [identity, lease_ms, slots, int(grace.gap_s * 1000)]
 
     def beat(self) -> bool:
@@ -189,14 +189,12 @@ class Lease:
         held, now = cast("tuple[int, bytes]", reply)
         return self._grace.beat(float(now), held=bool(held)) <= self._grace.lease_s and bool(held)
 
-    def drop(self, *, forget: bool = True) -> None:
+    def drop(self, *, emptied: bool = True) -> None:
         """Give it up at the end of the process, after everything has been given back. Raises redis errors.
 
-        A process whose list still holds a job (the reply of its fetch was lost), or may yet receive one (``forget`` false: a
-        parked call was given up without an answer), stays registered: others find it there at once.
+        A process whose list still holds a job (the reply of its fetch was lost), or may yet receive one (``emptied`` false:
+        a parked call was given up without an answer), stays registered: others find it there at once.
         """
-        lease = keys.lease(self._identity)
-        RETIRE(self.client, [lease, keys.REGISTRY], [self._identity])
-        if forget:
-            working = keys.working(self._identity)
-            FORGET(self.client, [lease, working, keys.REGISTRY, self._runs], [self._identity, 0])
+        RETIRE(self.client, [keys.lease(self._identity), keys.REGISTRY], [self._identity])
+        if emptied:
+            forget(self.client, self._identity, after_s=0)

@@ -188,7 +188,7 @@ class Launcher:
                 parts.record.remove()
             self._lease_loop.stop()
             lost_at = parts.fetcher.parked_lost_at
-            parts.lease.drop(forget=lost_at is None or time.monotonic() - lost_at > PARK_S + REPLY_MARGIN_S)
+            parts.lease.drop(emptied=lost_at is None or time.monotonic() - lost_at > PARK_S + REPLY_MARGIN_S)
             self._log.info("stopped", event_name="process.stopped", returned=returned, finished=finished)
         except (RedisError, OSError) as error:
             # Everything unfinished is in the working list; whoever lives takes it back when our lease has run out.

@@ -179,9 +179,15 @@ def test_the_dead_are_forgotten_once_no_parked_call_can_be_alive(reaper, redis):
     assert redis.zscore(keys.REGISTRY, OTHER) is not None
     hold(redis, encoded(), OTHER)  # a call left parked on the server moved it
     assert reaper.sweep() == 1
+    redis.sadd(keys.PROCESSES, OTHER, IDENTITY)
+    for key in (OTHER, *keys.work(OTHER)):
+        redis.hset(key, "a", "b")
+    redis.lpush(keys.signals(OTHER), "TSTP")
     die(redis, OTHER, since_s=FORGET_AFTER_S + 5)
     reaper.sweep()
     assert redis.zscore(keys.REGISTRY, OTHER) is None
+    assert redis.smembers(keys.PROCESSES) == {IDENTITY.encode()}
+    assert not [key for key in redis.keys("*") if OTHER.encode() in key]
 
 
 def test_retiring_makes_a_process_dead_at_once(reaper, redis):

@@ -43,7 +43,7 @@ def test_a_job_whose_fetch_was_never_answered_is_found_by_others_at_once(redis, 
 
 
 def test_a_job_that_a_lost_parked_call_brings_later_is_found_too(redis, lease, other):
-    lease.drop(forget=False)
+    lease.drop(emptied=False)
     assert other.sweep() == 0
     redis.lpush(keys.working(ME), JOB)
     assert other.sweep() == 1

@@ -383,8 +383,10 @@ def test_extend_renews_the_late_tells_the_silence_and_leaves_the_rest(redis, mem
 
 def test_forget_strikes_only_the_long_dead_with_nothing_left(redis):
     redis.zadd(REGISTRY, {"me": now(redis) - 100})
-    redis.hset(RUNS, "slots", 7)
-    call = [LEASE, WORKING, REGISTRY, RUNS], ["me", 50]
+    for name in (RUNS, "record"):
+        redis.hset(name, "slots", 7)
+    redis.sadd("processes", "me", "other")
+    call = [LEASE, WORKING, REGISTRY, "processes", RUNS, "record"], ["me", 50]
     assert FORGET(redis, *call) == 0  # it lives
     redis.delete(LEASE)
     redis.lpush(WORKING, ODD)
@@ -393,10 +395,14 @@ def test_forget_strikes_only_the_long_dead_with_nothing_left(redis):
     for recently in (now(redis) - 10, 10 - now(redis)):
         redis.zadd(REGISTRY, {"me": recently})
         assert FORGET(redis, *call) == 0  # a parked call may be alive
+    assert redis.exists(RUNS, "record") == 2
+    assert redis.scard("processes") == 2
     redis.zadd(REGISTRY, {"me": now(redis) - 100})
     assert FORGET(redis, *call) == 1
     assert FORGET(redis, *call) == 0
-    assert not redis.exists(REGISTRY, RUNS)
+    assert not redis.exists(REGISTRY, RUNS, "record")
+    assert redis.smembers("processes") == {b"other"}
+    redis.set("processes", "no set")
     redis.zadd(REGISTRY, {"me": 100 - now(redis)})
     assert FORGET(redis, *call) == 1  # seen dead long ago
 
