@@ -173,6 +173,8 @@ class Executor:
     def _stop_clocks(self, run: Execution) -> None:
         if run.announced:
             self._announcer.end(run.unit.data)
+        if run.started_log is None and run.outcome is SUCCEEDED:
+            return  # no line will say it
         run.duration_s = time.perf_counter() - run.started
         if run.coroutine is None:  # of an async job no clock says how much was its own
             run.cpu_s = time.thread_time() - run.started_cpu

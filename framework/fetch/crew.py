@@ -24,6 +24,11 @@ class Crew:
         self.waking = False
         """Whether somebody has been woken and has not looked around yet."""
 
+    @property
+    def up(self) -> int:
+        """How many are hired and do not rest."""
+        return self._hired - len(self._resting)
+
     def rest(self, needed: Callable[[], bool]) -> None:
         """Sleep until woken; not at all if ``needed`` says so once everybody can see that this thread rests."""
         bed = self._bed()

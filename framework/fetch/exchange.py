@@ -25,7 +25,7 @@ GROUP = UNACKNOWLEDGED // 2
 MOST = 256
 """Most acknowledgements of one call: async jobs end by the hundred."""
 
-GROUP_S = 0.001
+GROUP_S = 0.003
 """Or all that have ended this long after the last call."""
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine is suspended, as Redis does
@@ -102,6 +102,11 @@ class Exchange:
         return self.unfinished or self._wanted() > 0
 
     @property
+    def quick(self) -> bool:
+        """Whether jobs end so fast that another thread would only be in the way."""
+        return self._prefetch.quick
+
+    @property
     def idle_and_due(self) -> bool:
         """Whether a round trip is due that nobody makes."""
         return self.due and not self._lock.locked()
@@ -111,7 +116,7 @@ class Exchange:
         custody = self._custody
         if not custody.done or not custody.buffer or self.failures or self.suspended:
             return
-        if self._call.pending and len(custody.done) < GROUP and now - self._asked_at < GROUP_S:
+        if len(custody.done) < GROUP and now - self._asked_at < GROUP_S:
             return
         if self._lock.acquire(blocking=False):
             try:

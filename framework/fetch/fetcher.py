@@ -60,7 +60,7 @@ class Fetcher:
 
     def relay(self) -> None:
         """The calling thread is about to run a job: see that the post is manned and that others take what is buffered."""
-        if not self._post.manned.locked() or self._post.ready:
+        if not self._post.manned.locked() or (self._post.ready and self._short_handed):
             self._call()
         elif self._post.drowsy and (self.custody.buffer or self._exchange.unfinished):
             self._post.wake()
@@ -125,6 +125,14 @@ class Fetcher:
         self.custody.unstart(unit)
         self._exchange.suspend()
         return None
+
+    @property
+    def _short_handed(self) -> bool:
+        """Whether fewer threads than slots run jobs or are about to (one more is at the post), and another would help.
+
+        While jobs are quick it would not; should a slow one come, the post sees what waits behind it within milliseconds.
+        """
+        return self.crew.up <= self.custody.slots and not self._exchange.quick
 
     def _call(self) -> None:
         """Call somebody up: one that rests, a new one, or who stands at the post."""

@@ -7,6 +7,9 @@ AHEAD_JOBS = 96
 AHEAD_BYTES = 1_000_000
 """Most jobs and bytes ahead: bounds what a death gives back and what waits behind a job that turns out slow."""
 
+QUICK_PER_S = 10_000.0
+"""From so many jobs a second on, one thread that goes on is faster than several that take turns."""
+
 _WINDOW_S = 0.002
 _FIRST_BYTES = 1_000.0
 
@@ -19,6 +22,11 @@ class Prefetch:
         self._bytes = _FIRST_BYTES
         self._since = 0.0
         self._ended = 0
+
+    @property
+    def quick(self) -> bool:
+        """Whether jobs end so fast that another thread would only be in the way."""
+        return self._per_second > QUICK_PER_S
 
     def ended(self, jobs: int, now: float) -> None:
         """So many more jobs have ended by ``now``, in seconds of a steady clock."""
