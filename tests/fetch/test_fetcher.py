@@ -1,10 +1,13 @@
-import time
+"""The fetcher with threads of its own crew on a real server: what comes, in which order, and what becomes of the ends."""
 
 import pytest
+from redis import Redis
 
-from framework.fetch.fetcher import requeue
+from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
+from tests.fetch.conftest import Bench
 from tests.harness import IDENTITY, full_memory, until
 
 QUEUE = "queue:default"
@@ -14,10 +17,10 @@ WORKING = keys.working(IDENTITY)
 def test_jobs_come_oldest_first_up_to_the_slots_and_each_end_makes_room(bench, redis):
     redis.lpush(QUEUE, *(f"{number}" for number in range(5)))
     one = bench(slots=2).start()
-    assert one.got(2) == [b"0", b"1"]
-    until(lambda: redis.lrange(QUEUE, 0, -1) == [b"4", b"3", b"2"])
+    assert sorted(one.got(2)) == [b"0", b"1"]
+    assert redis.lrange(QUEUE, 0, -1) == [b"4", b"3", b"2"]
     assert one.working() == [b"1", b"0"]
-    one.fetcher.finish(one.units[0])
+    one.end(one.unit(b"0"))
     assert one.got(3)[2] == b"2"
     assert sorted(one.working()) == [b"1", b"2"]  # acknowledged in the same round trip
 
@@ -26,12 +29,12 @@ def test_finished_jobs_leave_the_working_list_and_memory(bench, redis):
     redis.lpush(QUEUE, "a", "b", "c")
     one = bench(slots=3).start()
     one.got(3)
-    one.fetcher.finish(one.units[1])
+    one.end(one.unit(b"b"))
     until(lambda: sorted(one.working()) == [b"a", b"c"])
     redis.lrem(WORKING, 0, "a")
-    one.fetcher.finish(one.units[0], settled=True)  # its retry has moved it
-    one.fetcher.finish(one.units[2])
-    until(lambda: one.fetcher.custody.known() == set())
+    one.end(one.unit(b"a"), settled=True)  # its retry has moved it
+    one.end(one.unit(b"c"))
+    until(lambda: one.custody.known() == set())
     assert one.working() == []
     assert one.fenced_units == []
 
@@ -41,9 +44,8 @@ def test_an_end_that_comes_too_late_is_told(bench, redis):
     one = bench(slots=2).start()
     one.got(2)
     redis.lrem(WORKING, 0, "a")  # somebody has taken it over
-    for unit in list(one.units):
-        one.fetcher.finish(unit)
-    until(lambda: one.fenced_units)
+    one.end(*one.units)
+    until(lambda: one.custody.known() == set())
     assert [unit.data for unit in one.fenced_units] == [b"a"]
 
 
@@ -51,27 +53,27 @@ def test_many_ends_need_several_round_trips_and_none_is_forgotten(bench, redis):
     redis.lpush(QUEUE, *(f"{number}" for number in range(100)))
     one = bench(slots=100).start()
     one.got(100)
-    for unit in list(one.units):
-        one.fetcher.finish(unit)
+    one.end(*one.units)
     until(lambda: one.working() == [])
+    until(lambda: one.custody.known() == set())
     assert one.fenced_units == []
-    assert one.fetcher.custody.known() == set()
 
 
 def test_strict_order_takes_from_the_first_queue_while_it_has_any(bench, redis):
     redis.lpush("queue:a", "a1", "a2")
     redis.lpush("queue:b", "b1", "b2")
     one = bench(queues=(("b", 0), ("a", 0)), slots=3).start()
-    assert one.got(3) == [b"b1", b"b2", b"a1"]
-    assert [unit.queue for unit in one.units] == ["b", "b", "a"]
+    assert sorted(one.got(3)) == [b"a1", b"b1", b"b2"]
+    assert one.working() == [b"a1", b"b2", b"b1"]
+    assert {unit.data: unit.queue for unit in one.units} == {b"b1": "b", b"b2": "b", b"a1": "a"}
 
 
 # --- idle -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_fetcher_waits_at_every_queue_and_wakes_for_a_job(bench, redis):
+def test_an_idle_process_waits_at_every_queue_and_wakes_for_a_job(bench, redis):
     one = bench(queues=(("a", 0), ("b", 0), ("c", 0)), slots=2).start()
-    until(lambda: one.parked() == 3, "three parked calls")
+    until(one.idle, "three parked calls")
     redis.lpush("queue:b", "job")
     assert one.got(1) == [b"job"]
     assert (one.units[0].queue, one.working()) == ("b", [b"job"])
@@ -81,7 +83,7 @@ def test_an_idle_fetcher_waits_at_every_queue_and_wakes_for_a_job(bench, redis):
 
 def test_a_job_that_comes_without_a_free_slot_goes_back_where_it_was(bench, redis):
     one = bench(queues=(("a", 0), ("b", 0)), slots=1).start()
-    until(lambda: one.parked() == 2)
+    until(one.idle)
     redis.lpush("queue:a", "first")
     one.got(1)
     redis.lpush("queue:b", "x")  # a parked call of b takes it
@@ -90,31 +92,32 @@ def test_a_job_that_comes_without_a_free_slot_goes_back_where_it_was(bench, redi
     until(lambda: redis.lrange("queue:b", 0, -1) == [b"y", b"x"], "back at the right end")
     assert one.working() == [b"first"]
     assert redis.smembers(keys.QUEUES) == {b"b"}
-    one.fetcher.finish(one.units[0])
+    one.end(one.units[0])
     assert one.got(2) == [b"first", b"x"]
 
 
 def test_more_queues_than_parked_calls_are_swept(bench, redis):
     queues = [(f"q{number}", 0) for number in range(20)]
     one = bench(queues=queues, slots=4).start()
-    until(lambda: one.parked() == 16, "sixteen parked calls")
+    until(one.idle, "sixteen parked calls")
     redis.lpush("queue:q19", "far")
     assert one.got(1) == [b"far"]
 
 
 def test_stopping_ends_every_parked_call_and_takes_nothing_more(bench, redis):
     one = bench(queues=(("a", 0), ("b", 0)), slots=2).start()
-    until(lambda: one.parked() == 2)
+    until(one.idle)
     one.fetcher.stop()
     one.fetcher.stop()
-    one.thread.join(20)
-    assert one.parked() == 0
+    one.join()
+    one.fetcher.wind_down(20)
+    until(lambda: one.parked() == 0)
     redis.lpush("queue:a", "late")
     assert redis.lrange("queue:a", 0, -1) == [b"late"]
     assert one.units == []
 
 
-def test_a_quiet_fetcher_takes_nothing_and_still_acknowledges(bench, redis):
+def test_a_quiet_process_takes_nothing_and_still_acknowledges(bench, redis):
     redis.lpush(QUEUE, "a")
     one = bench(slots=3).start()
     one.got(1)
@@ -122,10 +125,10 @@ def test_a_quiet_fetcher_takes_nothing_and_still_acknowledges(bench, redis):
     one.fetcher.quiet()
     until(lambda: one.parked() == 0)
     redis.lpush(QUEUE, "b")
-    one.fetcher.finish(one.units[0])
+    one.end(one.units[0])
     until(lambda: one.working() == [])
     assert redis.lrange(QUEUE, 0, -1) == [b"b"]
-    assert one.thread.is_alive()
+    assert all(thread.is_alive() for thread in one.threads)
 
 
 def test_ends_after_the_stop_are_acknowledged_on_request(bench, redis):
@@ -133,9 +136,10 @@ def test_ends_after_the_stop_are_acknowledged_on_request(bench, redis):
     one = bench(slots=2).start()
     one.got(2)
     one.fetcher.stop()
-    one.thread.join(20)
-    one.fetcher.finish(one.units[0])
-    one.fetcher.acknowledge_rest()
+    one.fetcher.wind_down(20)
+    one.end(one.unit(b"a"))
+    until(lambda: len(one.custody.running()) == 1)
+    one.fetcher.acknowledge()
     assert one.working() == [b"b"]
 
 
@@ -147,8 +151,9 @@ def test_without_a_lease_nothing_is_taken_until_it_is_back(bench, redis):
     redis.delete(keys.lease(IDENTITY))
     redis.lpush(QUEUE, "a")
     one.start()
-    until(lambda: one.lost >= 2)
+    until(lambda: one.calls() >= 3, "it asks again and again whether its lease is back")
     assert redis.lrange(QUEUE, 0, -1) == [b"a"]
+    assert one.lost == 1
     one.beat()
     assert one.got(1) == [b"a"]
 
@@ -158,46 +163,43 @@ def test_a_lost_lease_does_not_spin(bench, redis):
     redis.delete(keys.lease(IDENTITY))
     one.start()
     until(lambda: one.lost)
+    before = one.calls()
     for _ in range(2_000):
         redis.ping()
-    assert one.lost < 50  # a spinning fetcher tells it about once per ping
+    assert one.calls() - before < 50  # who spins asks about once per ping
 
 
 def test_a_lease_lost_while_waiting_takes_nothing_from_the_parked_calls(bench, redis):
     one = bench(queues=(("a", 0), ("b", 0)), slots=2).start()
-    until(lambda: one.parked() == 2)
+    until(one.idle)
+    redis.lpush("queue:a", "1")
+    one.got(1)
     redis.delete(keys.lease(IDENTITY))
-    one.fetcher.finish(UnitOfWork("a", b"nothing"))  # makes it speak to the server
+    one.end(one.units[0])  # makes it speak to the server
     until(lambda: one.lost)
     until(lambda: one.parked() == 0, "the parked calls end: they would go on fetching")
 
 
 def test_a_broken_connection_is_replaced(bench, redis):
     one = bench().start()
-    until(lambda: one.parked() == 1)
+    until(one.idle)
     redis.client_kill_filter(_type="normal", skipme=True)
     until(lambda: one.errors)
     redis.lpush(QUEUE, "a")
     assert one.got(1) == [b"a"]
 
 
-def test_a_restarted_server_is_served_again(bench, make_server):
+def test_a_restarted_server_is_served_again(make_server):
     own = make_server()
-    from redis import Redis
-
-    from framework.store.connect import Endpoint, open_client
-
     client: Redis = open_client(Endpoint(own.url), name="tests")
-    from tests.fetch.conftest import Bench
-
     one = Bench(client, own.url)
     try:
         client.lpush(QUEUE, "held")
         one.start()
         one.got(1)
         own.kill()
+        one.end(one.units[0])  # while it is away
         until(lambda: one.errors)
-        one.fetcher.finish(one.units[0])  # while it is away
         own.start()
         one.beat()
         client.lpush(QUEUE, "next")
@@ -215,15 +217,34 @@ def test_a_full_server_is_still_served(bench, redis):
     with full_memory(redis):
         one.start()
         one.got(1)
-        one.fetcher.finish(one.units[0])
+        one.end(one.units[0])
         assert one.got(2) == [b"a", b"b"]
-        one.fetcher.finish(one.units[1])
+        one.end(one.units[1])
         until(lambda: one.working() == [])
-        until(lambda: one.errors, "a parked call was refused")
         redis.config_set("maxmemory", 0)
         redis.lpush(QUEUE, "c")
         redis.config_set("maxmemory", 1)
         assert one.got(3)[2] == b"c"
+        assert one.errors == []  # a refused parked call is no trouble
+
+
+def test_a_queue_whose_key_is_no_list_is_told_and_stops_no_other(bench, redis):
+    redis.set("queue:bad", "text")
+    redis.lpush(QUEUE, "a")
+    one = bench(queues=(("bad", 0), ("default", 0)), slots=2).start()
+    assert one.got(1) == [b"a"]
+    redis.lpush(QUEUE, "b")
+    assert one.got(2) == [b"a", b"b"]
+    assert set(one.refused) == {"bad"}
+    assert one.errors == []
+
+
+def test_more_slots_than_lua_unpacks_lose_nothing(bench, redis):
+    redis.lpush(QUEUE, *range(9_000))
+    one = bench(slots=10_000, job=lambda unit: None).start()  # as async jobs: they keep their slots and no thread
+    assert len(one.got(9_000)) == 9_000
+    assert redis.llen(WORKING) == 9_000
+    assert one.errors == []
 
 
 # --- requeue --------------------------------------------------------------------------------------------------------
@@ -245,50 +266,3 @@ def test_any_number_can_be_given_back_at_once(redis, count):
     units = [(UnitOfWork("default", b"%d" % number), b"%d" % number) for number in range(count)]
     assert requeue(redis, IDENTITY, units) == count
     assert redis.lrange(QUEUE, 0, -1) == [b"%d" % number for number in reversed(range(count))]
-
-
-def test_a_slot_that_comes_free_as_the_fetcher_goes_to_sleep_is_seen(bench, redis):
-    redis.lpush(QUEUE, "a", "b")
-    one = bench(slots=1)
-    fall_asleep = one.fetcher._sleep
-
-    def settled_in_between(*arguments):
-        if len(one.units) == 1 and one.fetcher.custody.held:
-            redis.lrem(WORKING, 0, "a")
-            one.fetcher.finish(one.units[0], settled=True)  # a retry: nothing to acknowledge
-        fall_asleep(*arguments)
-
-    one.fetcher._sleep = settled_in_between
-    one.start()
-    until(lambda: len(one.units) == 2, "the second job, long before the 5 s of a parked call", timeout_s=3.0)
-
-
-def test_more_slots_than_lua_unpacks_lose_nothing(bench, redis):
-    redis.lpush(QUEUE, *range(9_000))
-    one = bench(slots=10_000).start()
-    assert len(one.got(9_000)) == 9_000
-    assert redis.llen(WORKING) == 9_000
-    assert one.errors == []
-
-
-def test_a_pooled_connection_that_was_replaced_is_still_unparked_at_once(bench, redis):
-    parking = bench().fetcher._parking
-    parking.park("default")
-    (before,) = (client["id"] for client in redis.client_list() if "b" in client["flags"])
-    parking.unpark(redis)
-    redis.client_kill_filter(_id=before)  # it lies idle in the pool: a failover, the server's time-out
-    parking.park("default")
-    started = time.monotonic()
-    parking.unpark(redis)
-    assert time.monotonic() - started < 3.0  # not the 5 s after which a parked call ends by itself
-
-
-def test_a_queue_whose_key_is_no_list_is_told_and_stops_no_other(bench, redis):
-    redis.set("queue:bad", "text")
-    redis.lpush(QUEUE, "a")
-    one = bench(queues=(("bad", 0), ("default", 0)), slots=2).start()
-    assert one.got(1) == [b"a"]
-    redis.lpush(QUEUE, "b")
-    assert one.got(2) == [b"a", b"b"]
-    assert set(one.refused) == {"bad"}
-    assert one.errors == []

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from framework.fetch.queues import QueueOrder
+from framework.fetch.queues import HOT, SWEEP_S, QueueOrder, Rounds
 
 
 @pytest.mark.parametrize(
@@ -21,18 +21,15 @@ def test_the_weights_say_the_mode(weights, mode):
     assert QueueOrder.of(weights).mode == mode
 
 
-def test_strict_order_is_the_declared_order():
-    order = QueueOrder.of([("b", 0), ("a", 0), ("b", 0), ("c", 0)])
-    assert [order.draw() for _ in range(5)] == [["b", "a", "c"]] * 5
-
-
 def drawn(weights, times=6_000):
     order = QueueOrder(tuple(weights), random=random.Random(5).random)
-    return [tuple(order.draw()) for _ in range(times)]
+    return [tuple(name for name, _ in order.draw(order.weights)) for _ in range(times)]
 
 
-def test_every_draw_has_every_queue_once():
+def test_every_draw_has_every_queue_once_and_with_its_weight():
     assert {tuple(sorted(order)) for order in drawn([("a", 3), ("b", 1), ("c", 0)], 200)} == {("a", "b", "c")}
+    order = QueueOrder.of([("a", 3), ("b", 1)])
+    assert dict(order.draw(order.weights)) == {"a": 3, "b": 1}
 
 
 def test_weights_are_the_chances_to_be_first():
@@ -44,3 +41,91 @@ def test_random_order_reaches_every_permutation_about_equally():
     orders = Counter(drawn([("a", 1), ("b", 1), ("c", 1)]))
     assert len(orders) == 6
     assert all(800 < count < 1_200 for count in orders.values())
+
+
+# --- one fetch after another ----------------------------------------------------------------------------------------
+
+
+def test_in_strict_order_each_queue_may_give_everything_in_declared_order():
+    rounds = Rounds(QueueOrder.of([("b", 0), ("a", 0), ("b", 0), ("c", 0)]))
+    for _ in range(5):
+        assert rounds.next(7, 0.0) == [("b", 7), ("a", 7), ("c", 7)]
+        assert rounds.complete
+
+
+@pytest.mark.parametrize(("wanted", "quotas"), [(12, {"a": 6, "b": 4, "c": 2}), (1, {"a": 1, "b": 1, "c": 1})])
+def test_with_weights_a_batch_is_shared_out_in_proportion(wanted, quotas):
+    rounds = Rounds(QueueOrder.of([("a", 3), ("b", 2), ("c", 1)]))
+    assert dict(rounds.next(wanted, 0.0)) == quotas
+
+
+def test_the_only_queue_gives_everything():
+    rounds = Rounds(QueueOrder.of([("a", 3), ("b", 2)]))
+    rounds.pause(["b"])
+    assert rounds.next(10, 0.0) == [("a", 10)]
+
+
+def test_paused_queues_are_skipped_until_they_are_not():
+    rounds = Rounds(QueueOrder.of([("a", 0), ("b", 0)]))
+    assert rounds.pause(["a", "of somebody else"])
+    assert not rounds.pause(["of somebody else", "a"])
+    assert rounds.next(1, 0.0) == [("b", 1)]
+    assert rounds.served == (("b", 0),)
+    assert rounds.pause([])
+    assert rounds.next(1, 0.0) == [("a", 1), ("b", 1)]
+    assert rounds.pause(["a", "b"])
+    assert rounds.next(1, 0.0) == []
+
+
+def many(count=1_000, weight=0):
+    return Rounds(QueueOrder.of([(f"q{number}", weight) for number in range(count)]))
+
+
+def names(rounds, now):
+    return [name for name, _ in rounds.next(5, now)]
+
+
+def test_of_many_queues_those_that_gave_are_asked_and_the_others_now_and_then():
+    rounds = many()
+    assert len(names(rounds, 1.0)) == 1_000
+    rounds.found(["q7", "q5"], enough=True)
+    assert names(rounds, 1.0 + SWEEP_S / 2) == ["q7", "q5"]
+    assert not rounds.complete
+    rounds.found(["q7"], enough=True)
+    assert names(rounds, 1.0 + SWEEP_S / 2) == ["q7"]
+    assert len(names(rounds, 1.0 + SWEEP_S)) == 1_000
+    assert rounds.complete
+
+
+def test_when_the_hot_queues_have_too_little_all_are_asked_at_once():
+    rounds = many()
+    names(rounds, 1.0)
+    rounds.found(["q7", "q5"], enough=True)
+    names(rounds, 1.0)
+    rounds.found(["q7"], enough=False)
+    assert len(names(rounds, 1.0)) == 1_000
+    rounds.found([], enough=False)
+    assert len(names(rounds, 1.0)) == 1_000
+    assert rounds.complete
+
+
+def test_few_queues_are_all_asked_every_time():
+    rounds = many(HOT)
+    names(rounds, 1.0)
+    rounds.found(["q7"], enough=True)
+    assert len(names(rounds, 1.0)) == HOT
+
+
+def test_a_change_of_paused_queues_looks_at_all_others_at_once():
+    rounds = many()
+    names(rounds, 1.0)
+    rounds.found(["q7", "q5"], enough=True)
+    rounds.pause(["q7"])
+    assert set(names(rounds, 1.0)) == {f"q{number}" for number in range(1_000)} - {"q7"}
+
+
+def test_the_hot_ones_of_many_weighted_queues_keep_their_weights():
+    rounds = Rounds(QueueOrder.of([("a", 3), ("b", 1), *((f"q{number}", 1) for number in range(40))]))
+    rounds.next(5, 1.0)
+    rounds.found(["b", "a"], enough=True)
+    assert dict(rounds.next(8, 1.0)) == {"a": 6, "b": 2}
