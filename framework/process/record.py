@@ -55,6 +55,10 @@ class _Statistics:
                 pipeline.expire(name, _DAY_TTL_S)
         return counted
 
+    def news(self, totals: Tally) -> bool:
+        """Whether there is anything to add."""
+        return bool(self._pending) or totals != self._totals
+
     def written(self, names: Iterable[str]) -> None:
         """These counters have been added to."""
         for name in names:
@@ -63,7 +67,7 @@ class _Statistics:
 
 @dataclass
 class ProcessRecord:
-    """Writes what this process is and does. An idle beat costs three commands."""
+    """Writes what this process is and does. Two beats without news cost four commands."""
 
     client: "redis.Redis"
     identity: str
@@ -77,12 +81,22 @@ class ProcessRecord:
     _statistics: _Statistics = field(default_factory=_Statistics)
     _shown: dict[int, tuple[UnitOfWork, str]] = field(default_factory=dict[int, tuple[UnitOfWork, str]])
     _listed_at: float = -math.inf
+    _written_quiet: bool | None = None
+    """What the last record said of ``quiet``; ``None`` before the first, after a refusal, and when a beat was left out."""
 
     def beat(self) -> list[str]:
-        """Write the record and the statistics; return the signals that were asked for through Redis. Raises redis errors."""
+        """Return the signals that were asked for through Redis; write the record and the statistics. Raises redis errors.
+
+        Without news only every second beat writes.
+        """
         wanted = self._take_signals()
+        due = self._news()
+        self._written_quiet = None
+        if not due:
+            return wanted
         try:
             self._write()
+            self._written_quiet = self.quiet
         except (RedisError, OSError):
             if not wanted:  # a signal has left Redis: obeyed now, the refusal is told by the next beat
                 raise
@@ -102,6 +116,11 @@ class ProcessRecord:
         taken: Any = self.client.rpop(keys.signals(self.identity), _MOST_SIGNALS)  # pyright: ignore[reportUnknownMemberType]
         self.rtt_us = int((time.perf_counter() - asked) * 1_000_000)
         return [name.decode(errors="replace") for name in cast("list[bytes]", taken or [])]
+
+    def _news(self) -> bool:
+        if self._written_quiet is not self.quiet or self._statistics.news(self.runs.totals()):
+            return True
+        return bool(self._shown or self.runs.running())
 
     def _write(self) -> None:
         # Not a transaction: at maxmemory a MULTI is refused whole, and nothing here may pull anything else down with it.

@@ -5,6 +5,7 @@ from redis.exceptions import RedisError
 
 from framework.execute.runs import Runs
 from framework.fetch.queues import QueueOrder
+from framework.fetch.unit_of_work import UnitOfWork
 from framework.process.record import ProcessRecord, shown_payload
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, full_memory, payload
@@ -65,17 +66,56 @@ def test_every_wish_of_a_dashboard_is_heard_in_one_beat(redis, record):
     assert record.beat() == []
 
 
-def test_an_idle_beat_costs_three_commands(redis, record):
+def test_two_idle_beats_cost_four_commands(redis, record):
     record.beat()
     before = redis.info("stats")["total_commands_processed"]
     for _ in range(10):
         record.beat()
-    assert redis.info("stats")["total_commands_processed"] - before <= 31  # one is an INFO
+    assert redis.info("stats")["total_commands_processed"] - before <= 21  # one is an INFO
+
+
+def written(redis, record):
+    """Whether a beat writes the record."""
+    redis.hset(IDENTITY, "beat", "0")
+    record.beat()
+    return redis.hget(IDENTITY, "beat") != b"0"
+
+
+def test_without_news_every_second_beat_writes(redis, record):
+    assert [written(redis, record) for _ in range(5)] == [True, False, True, False, True]
+
+
+def test_news_are_written_at_once(redis, record):
+    units = []
+    record.runs = Runs(lambda: units)
+    assert written(redis, record)
+    record.quiet = True
+    assert written(redis, record)
+    record.runs.tally().processed = 1
+    assert written(redis, record)
+    unit = UnitOfWork("default", encoded())
+    unit.thread = 7
+    units.append(unit)
+    assert written(redis, record)
+    assert written(redis, record)  # work hashes live as long as the record
+    units.clear()
+    assert written(redis, record)
+    assert not redis.exists(*keys.work(IDENTITY))
+    assert not written(redis, record)
+
+
+def test_a_refused_record_is_written_by_the_next_beat(redis, record):
+    redis.set(IDENTITY, "no hash")
+    with pytest.raises(RedisError):
+        record.beat()
+    redis.delete(IDENTITY)
+    assert written(redis, record)
 
 
 def test_a_process_that_was_struck_off_the_list_is_on_it_again(redis, record):
     record.beat()
     redis.delete(IDENTITY, keys.PROCESSES)  # Sidekiq prunes those whose record has run out
+    record.beat()
     record.beat()
     assert redis.smembers(keys.PROCESSES) == {IDENTITY.encode()}
 
