@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import redis
 from redis.exceptions import RedisError
@@ -41,6 +41,7 @@ from framework.process.record import ProcessRecord
 from framework.process.signals import DUMP, QUIET, STOP, SWEEP, SignalQueue
 from framework.schedule.poller import Poller
 from framework.telemetry import logs
+from framework.wire import keys
 from framework.wire.job import decode, whole_number
 from framework.wire.json import dumps
 
@@ -222,6 +223,8 @@ class Launcher:
             number: Any = getattr(signal, f"SIG{name}", None)
             if number in (*STOP, QUIET, DUMP):
                 self._signals.put(number)
+        paused = cast("set[bytes]", self._parts.record.client.smembers(keys.PAUSED))
+        self._parts.fetcher.pause([name.decode(errors="backslashreplace") for name in paused])
 
     def _sweep(self) -> float:
         try:

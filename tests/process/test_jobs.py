@@ -41,6 +41,18 @@ def drained(redis, process):
     until(lambda: not redis.llen("queue:default") and not redis.llen(keys.working(process.identity)), "all done")
 
 
+def test_a_paused_queue_is_skipped_until_it_is_resumed(site, redis):
+    redis.sadd(keys.PAUSED, "default")
+    process = site.worker("-q", "default", "-q", "other")
+    until(lambda: [client["cmd"] for client in redis.client_list()].count("blmove") == 1, "only `other` is waited at")
+    enqueue(redis, "TalkWorker", args=[1, "a", "quick"], jid="held back")
+    enqueue(redis, "TalkWorker", args=[1, "a", "quick"], jid="served", queue="other")
+    process.line(job_status="done", jid="served")
+    assert redis.llen("queue:default") == 1
+    redis.srem(keys.PAUSED, "default")
+    process.line(job_status="done", jid="held back")
+
+
 def test_a_job_runs_and_every_line_of_stdout_is_json(site, redis):
     enqueue(redis, "TalkWorker", args=[5, "my secret", "quick"], jid="j1", correlation_id="cafe", version=1)
     process = site.worker("-q", "default")
