@@ -90,6 +90,7 @@ class Launcher:
             self._sweep_loop,
             Loop("poller", self._poll, parts.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S),
         ]
+        self._paused: list[str] = []
         self._active_at = 0.0
         self._looks_in_vain = 0
         self._watchdog = Watchdog([self._lease_loop, *self._loops], _WATCH_S)
@@ -223,8 +224,15 @@ class Launcher:
             number: Any = getattr(signal, f"SIG{name}", None)
             if number in (*STOP, QUIET, DUMP):
                 self._signals.put(number)
-        paused = cast("set[bytes]", self._parts.record.client.smembers(keys.PAUSED))
-        self._parts.fetcher.pause([name.decode(errors="backslashreplace") for name in paused])
+        self._read_pauses()
+
+    def _read_pauses(self) -> None:
+        members = cast("set[bytes]", self._parts.record.client.smembers(keys.PAUSED))
+        paused = sorted(name.decode(errors="backslashreplace") for name in members)
+        if paused != self._paused:
+            self._paused = paused
+            self._parts.fetcher.pause(paused)
+            self._log.info("paused queues are skipped", event_name="queues.paused", queues=paused)
 
     def _sweep(self) -> float:
         try:

@@ -44,7 +44,7 @@ def drained(redis, process):
 def test_a_paused_queue_is_skipped_until_it_is_resumed(site, redis):
     redis.sadd(keys.PAUSED, "default")
     process = site.worker("-q", "default", "-q", "other")
-    until(lambda: redis.smismember(keys.PROCESSES, [process.identity]) == [1], "its first record, and the pause with it")
+    assert process.line(event_name="queues.paused")["queues"] == ["default"]
     until(lambda: sum("b" in client["flags"] for client in redis.client_list()) == 1, "only `other` is waited at")
     enqueue(redis, "TalkWorker", args=[1, "a", "quick"], jid="held back")
     enqueue(redis, "TalkWorker", args=[1, "a", "quick"], jid="served", queue="other")
