@@ -57,7 +57,7 @@ class _Statistics:
 
     def news(self, totals: Tally) -> bool:
         """Whether there is anything to add."""
-        return bool(self._pending) or totals != self._totals
+        return totals != self._totals
 
     def written(self, names: Iterable[str]) -> None:
         """These counters have been added to."""
