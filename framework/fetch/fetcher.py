@@ -55,6 +55,8 @@ class Fetcher:
                 finally:
                     self._post.manned.release()
             else:
+                if self._post.drowsy and self._post.uncovered:
+                    self._post.wake()  # it slept while no slot was free
                 self.crew.rest(self._needed)
         return None
 

@@ -73,6 +73,13 @@ class Post:
         """Whether a job could start now."""
         return self._custody.startable and not self._exchange.suspended
 
+    @property
+    def uncovered(self) -> bool:
+        """Whether a queue could bring a job that a slot is free for, and nobody waits at it."""
+        if not self._custody.free or not self._exchange.dry or self._exchange.closed or clock() < self._park_from:
+            return False
+        return len(self._parking.queues) < min(PARKED_QUEUES, len(self._exchange.queues)) - len(self._exchange.refused)
+
     def attend(self) -> None:
         """Stand here until a job can start or the process stops."""
         while not self._stopping.is_set() and not self.ready:
@@ -140,7 +147,7 @@ class Post:
     def _park(self) -> None:
         """Leave a call at every queue that has none, while there is a slot for what it brings."""
         exchange, parking = self._exchange, self._parking
-        if not exchange.dry or exchange.closed or not self._custody.free or self.looked_at < self._park_from:
+        if not self.uncovered:
             return
         for name in exchange.queues[:PARKED_QUEUES]:
             if name not in parking.queues and name not in exchange.refused:
@@ -151,7 +158,7 @@ class Post:
         self.asleep, self.drowsy = True, patience_s > STALLED_S
         try:
             # Looked at once more after `drowsy` can be seen: who acts later than this wakes us.
-            if self.ready or (self._exchange.idle_and_due and not self._custody.buffer):
+            if self.ready or self.uncovered or (self._exchange.idle_and_due and not self._custody.buffer):
                 return
             arrived = self._parking.wait(patience_s)
         except ResponseError as error:
