@@ -33,6 +33,7 @@ class Bench:
         self._at_once = deque()
         self._job = job or self._last
         self._ends = {}
+        redis.config_resetstat()
         self.beat()
 
     # --- what fetching tells
@@ -109,7 +110,7 @@ class Bench:
         return self.parked() == min(16, len(self.exchange.queues)) and not self.custody.known()
 
     def calls(self, command="evalsha"):
-        """How many commands of this name the server has run or refused."""
+        """How many commands of this name the server has run or refused since we began."""
         stats = self.redis.info("commandstats").get(f"cmdstat_{command}", {})
         return stats.get("calls", 0) + stats.get("rejected_calls", 0)
 

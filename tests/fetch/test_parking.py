@@ -1,0 +1,108 @@
+import select
+
+import pytest
+from redis.exceptions import OutOfMemoryError, RedisError
+
+from framework.fetch import parking as parking_module
+from framework.fetch.parking import Parking
+from framework.wire import keys
+from tests.harness import IDENTITY, full_memory, opened, until
+
+WORKING = keys.working(IDENTITY)
+
+
+@pytest.fixture
+def parking(redis, redis_url):
+    shard = opened(redis_url)
+    client = shard.open_client("fetch", read_timeout_s=5.0)
+    one = Parking(client, WORKING)
+    yield one
+    one.close()
+    client.close()
+    shard.close()
+
+
+def blocked(redis):
+    return [client["id"] for client in redis.client_list() if "b" in client["flags"]]
+
+
+def test_a_job_comes_into_the_working_list_and_to_whoever_waits(parking, redis):
+    parking.park("a")
+    parking.park("b")
+    assert parking.queues == {"a", "b"}
+    until(lambda: len(blocked(redis)) == 2)
+    redis.lpush("queue:b", "first", "second")
+    ((queue, data, waited_s),) = parking.wait(20.0)
+    assert (queue, data) == ("b", b"first")
+    assert waited_s > 0
+    assert redis.lrange(WORKING, 0, -1) == [b"first"]
+    assert redis.lrange("queue:b", 0, -1) == [b"second"]
+    assert parking.queues == {"a"}
+
+
+def test_a_connection_is_used_again(parking, redis):
+    for number in range(5):
+        parking.park("a")
+        until(lambda: blocked(redis))
+        redis.lpush("queue:a", number)
+        assert parking.wait(20.0)[0][1] == b"%d" % number
+    assert len(parking._spare) == 1
+
+
+def test_a_wake_up_before_or_during_the_wait_ends_it(parking):
+    for _ in range(100_000):  # more than its pipe holds: whoever wakes never waits
+        parking.wake()
+    assert parking.wait(30.0) == []
+    ready, _, _ = select.select([parking._wake_reader], [], [], 0)
+    assert ready == []  # all of them are used up
+
+
+def test_ending_the_calls_brings_what_came_meanwhile(parking, redis):
+    parking.park("a")
+    parking.park("b")
+    until(lambda: len(blocked(redis)) == 2)
+    redis.lpush("queue:a", "late")
+    assert [(unit.queue, unit.data) for unit in parking.unpark()] == [("a", b"late")]
+    assert blocked(redis) == []
+    assert parking.queues == set()
+    assert parking.lost_at is None  # each has answered: nothing can come any more
+
+
+def test_a_broken_call_is_given_up_and_told(parking, redis):
+    parking.park("a")
+    until(lambda: blocked(redis))
+    redis.client_kill_filter(_id=blocked(redis)[0])
+    with pytest.raises(RedisError):
+        parking.wait(20.0)
+    assert parking.queues == set()
+    assert parking.lost_at is not None
+
+
+def test_a_full_server_refuses_and_the_connection_stays(parking, redis):
+    with full_memory(redis):
+        parking.park("a")
+        with pytest.raises(OutOfMemoryError):
+            parking.wait(20.0)
+    assert parking.queues == set()
+    assert parking.lost_at is None
+    parking.park("a")
+    until(lambda: blocked(redis))
+
+
+def test_a_call_that_is_never_answered_is_given_up(parking, redis, monkeypatch):
+    parking.park("a")
+    until(lambda: blocked(redis))
+    monkeypatch.setattr(parking_module, "PARK_S", -parking_module.REPLY_MARGIN_S)
+    with pytest.raises(RedisError, match="no answer"):
+        parking.wait(0.0)
+    assert parking.queues == set()
+    assert parking.lost_at is not None
+
+
+def test_abandoned_calls_are_closed_and_may_be_left_on_the_server(parking, redis):
+    parking.park("a")
+    until(lambda: blocked(redis))
+    parking.abandon()
+    assert parking.queues == set()
+    assert parking.lost_at is not None
+    until(lambda: not blocked(redis))

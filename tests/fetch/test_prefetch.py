@@ -1,0 +1,65 @@
+import pytest
+
+from framework.fetch.prefetch import AHEAD_BYTES, AHEAD_JOBS, AHEAD_S, Prefetch
+
+
+def at(speed, size=300):
+    """A prefetch that has seen ``speed`` jobs a second of ``size`` bytes for a second."""
+    prefetch = Prefetch()
+    prefetch.arrived([size] * 500)
+    for step in range(1, 101):
+        prefetch.ended(speed // 100, 1_000.0 + step / 100)
+    return prefetch
+
+
+def test_at_first_as_many_are_wanted_as_slots_are_free():
+    assert Prefetch().wanted(10, 0) == 10
+    assert Prefetch().wanted(10, 4) == 6
+    assert Prefetch().wanted(0, 0) == 0
+
+
+@pytest.mark.parametrize(("speed", "ahead"), [(100, 0), (2_000, 10), (10_000, 50), (1_000_000, AHEAD_JOBS)])
+def test_so_many_are_fetched_ahead_as_end_within_a_moment(speed, ahead):
+    assert AHEAD_S * speed >= ahead
+    assert at(speed).wanted(0, 0) == pytest.approx(ahead, abs=1)
+    assert at(speed).wanted(7, 3) == pytest.approx(ahead + 4, abs=1)
+
+
+def test_never_less_than_nothing_is_wanted():
+    assert at(2_000).wanted(0, 50) == 0
+
+
+def test_when_jobs_turn_slow_no_more_are_fetched_ahead():
+    prefetch = at(10_000)
+    for second in range(3):
+        prefetch.ended(1, 1_002.0 + second)
+    assert prefetch.wanted(2, 0) <= 8
+    for second in range(5):
+        prefetch.ended(1, 1_005.0 + second)
+    assert prefetch.wanted(2, 0) == 2
+
+
+def test_large_payloads_bound_the_bytes_ahead_at_once():
+    prefetch = at(1_000_000)
+    prefetch.arrived([500_000])
+    assert prefetch.wanted(0, 0) == AHEAD_BYTES // 500_000
+    prefetch.arrived([300])
+    assert prefetch.wanted(0, 0) == 2  # one small payload does not make up for it
+    prefetch.arrived([300] * 500)
+    assert prefetch.wanted(0, 0) == AHEAD_JOBS
+
+
+def test_what_is_larger_than_all_bytes_ahead_is_fetched_for_free_slots_only():
+    prefetch = at(1_000_000)
+    prefetch.arrived([AHEAD_BYTES * 2])
+    assert prefetch.wanted(3, 0) == 3
+
+
+def test_ends_that_come_close_together_are_taken_together():
+    prefetch = Prefetch()
+    prefetch.ended(0, 1_000.0)
+    for _ in range(10):
+        prefetch.ended(10, 1_000.001)  # a single moment says nothing of the speed
+    assert prefetch.wanted(1, 0) == 1
+    prefetch.ended(0, 1_000.01)
+    assert prefetch.wanted(0, 0) == pytest.approx(AHEAD_S * 100 / 0.01 / 2, abs=1)
