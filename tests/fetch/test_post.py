@@ -245,7 +245,6 @@ def test_a_newly_filled_queue_of_many_is_found_while_others_are_busy(bench, redi
     stop.set()
 
 
-@pytest.mark.xfail(strict=True, reason="redis-py takes OOM off the text that Post looks for")
 def test_a_full_server_that_refuses_to_park_is_asked_from_time_to_time(bench, redis):
     one = bench()
     with full_memory(redis):
