@@ -36,6 +36,7 @@ class _Asked:
     queues: list[str]
     wanted: int
     arguments: tuple[Any, ...]
+    sent_at: float
 
 
 class FetchCall:
@@ -52,8 +53,8 @@ class FetchCall:
         """Whether a call has been sent and its reply not been read."""
         return self._asked is not None
 
-    def send(self, ended: list[UnitOfWork], queues: list[tuple[str, int]], wanted: int) -> None:
-        """Acknowledge ``ended`` and ask ``queues`` (name, quota) for ``wanted`` jobs."""
+    def send(self, ended: list[UnitOfWork], queues: list[tuple[str, int]], wanted: int, now: float) -> None:
+        """Acknowledge ``ended`` and ask ``queues`` (name, quota) for ``wanted`` jobs; they will count as fetched ``now``."""
         names = [name for name, _ in queues]
         arguments = (
             2 + len(names),
@@ -67,33 +68,36 @@ class FetchCall:
             *[quota for _, quota in queues],
         )
         self._channel.send(("EVALSHA", FETCH.digest, *arguments))
-        self._asked = _Asked(names, wanted, arguments)
+        self._asked = _Asked(names, wanted, arguments, now)
 
-    def read(self, clock: Any) -> Reply:
-        """Wait for the reply and return it; after an error it is not known whether the call was heard.
-
-        ``clock`` says when the jobs came, in seconds.
-        """
-        asked, self._asked = self._asked, None
+    def read(self) -> Reply:
+        """Wait for the reply and return it; after an error it is not known whether the call was heard."""
+        asked = self._asked
         assert asked is not None, "nothing was sent"  # noqa: S101
         try:
-            reply = self._channel.read()
-        except NoScriptError:
-            reply = self._channel.call("EVAL", FETCH.source, *asked.arguments)
-        return _parsed(asked, cast("list[Any]", reply), clock())
+            reply = self._read(asked)
+        finally:
+            self._asked = None  # pending until now: who wants to know whether all has arrived must wait
+        return _parsed(asked, reply)
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
         self._asked = None
         self._channel.close()
 
+    def _read(self, asked: "_Asked") -> list[Any]:
+        try:
+            return cast("list[Any]", self._channel.read())
+        except NoScriptError:
+            return cast("list[Any]", self._channel.call("EVAL", FETCH.source, *asked.arguments))
 
-def _parsed(asked: _Asked, reply: list[Any], now: float) -> Reply:
+
+def _parsed(asked: _Asked, reply: list[Any]) -> Reply:
     units: list[UnitOfWork] = []
     given: list[str] = []
     for position in range(3, len(reply), 2):
         queue = asked.queues[int(reply[position]) - 1]
         given.append(queue)
-        units += [UnitOfWork(queue, data, now) for data in reply[position + 1]]
+        units += [UnitOfWork(queue, data, asked.sent_at) for data in reply[position + 1]]
     refused = [asked.queues[int(position) - 1] for position in reply[2]]
     return Reply(bool(reply[0]), reply[1], refused, units, given, asked.wanted)

@@ -173,8 +173,8 @@ class Exchange:
     def suspend(self) -> None:
         """Our lease is, or may be, gone: start nothing until ``probe`` has found it held."""
         if not self.suspended:
-            self.suspended = True
             self._events.lease_lost()
+            self.suspended = True
         self._trouble()
 
     def stale_for(self, now: float) -> float:
@@ -201,11 +201,11 @@ class Exchange:
         ended = self._custody.take_done(most)
         self._prefetch.ended(len(ended), now)
         self._asked_at = now
-        self._call.send(ended, self._rounds.next(wanted, now) if wanted else [], wanted)
+        self._call.send(ended, self._rounds.next(wanted, now) if wanted else [], wanted, now)
 
     def _collect(self) -> bool:
         """Read the reply that is due, if any; tell whether our lease was held."""
-        return not self._call.pending or self._take_in(self._call.read(clock))
+        return not self._call.pending or self._take_in(self._call.read())
 
     def _take_in(self, reply: Reply) -> bool:
         sent = self._custody.confirm()

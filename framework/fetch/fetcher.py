@@ -18,8 +18,9 @@ from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.wire import keys
 
-STALE_S = 1.0
-"""A buffered job this old is not started: we have slept (SIGSTOP, a suspended machine), and it may be somebody else's."""
+STALE_S = 10.0
+"""A job asked for this long ago is not started: we have slept (SIGSTOP, a suspended machine), and our lease of 15 s, renewed
+when it was fetched, may have run out: it may be somebody else's."""
 
 
 class Fetcher:
@@ -89,7 +90,8 @@ class Fetcher:
 
     def pause(self, queues: Collection[str]) -> None:
         """Skip these queues from now on, and no others."""
-        self._post.pause(queues)
+        if self._exchange.pause(queues):
+            self._post.leave_queues()
 
     def stop(self) -> None:
         """Take no more jobs; every ``next`` returns ``None``. May be called twice."""

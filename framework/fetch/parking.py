@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 import redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch.unit_of_work import UnitOfWork
@@ -30,9 +30,13 @@ PARKED_QUEUES = 16
 
 @dataclass(slots=True)
 class _Call:
+    """One connection, watched from its opening to its end: telling the kernel for each job costs more than the job's wait."""
+
     channel: Channel
     client_id: int
-    descriptor: int = -1
+    descriptor: int
+    queue: str = ""
+    """Where it is parked; empty: nowhere."""
     parked_at: float = 0.0
 
 
@@ -69,12 +73,11 @@ class Parking:
         try:
             call.channel.send(("BLMOVE", keys.queue(queue), self._working_list, "RIGHT", "LEFT", PARK_S))
         except RedisError:
-            call.channel.close()
+            self._close(call)
             raise
         call.parked_at = time.monotonic()
+        call.queue = queue
         self._parked[queue] = call
-        call.descriptor = call.channel.fileno()
-        self._selector.register(call.descriptor, selectors.EVENT_READ, queue)
 
     def wait(self, timeout_s: float) -> list[tuple[str, bytes, float]]:
         """Wait for a job, a wake-up or the time-out; return (queue, payload, seconds waited) of the jobs that came.
@@ -86,10 +89,15 @@ class Parking:
             if key.data is None:
                 self._drain_wakes()
                 continue
-            waited = time.monotonic() - self._parked[key.data].parked_at
-            data = self._collect(key.data)
+            call: _Call = key.data
+            if not call.queue:
+                self._spare.remove(call)
+                self._close(call)  # the server has ended a connection that nothing was asked on
+                continue
+            queue, waited = call.queue, time.monotonic() - call.parked_at
+            data = self._collect(call)
             if data is not None:
-                arrived.append((key.data, data, waited))
+                arrived.append((queue, data, waited))
         self._check_overdue()
         return arrived
 
@@ -103,9 +111,9 @@ class Parking:
         for call in self._parked.values():
             with contextlib.suppress(RedisError, OSError):
                 self._client.client_unblock(call.client_id)  # pyright: ignore[reportUnknownMemberType]
-        for queue in list(self._parked):
+        for queue, call in list(self._parked.items()):
             try:
-                data = self._collect(queue)
+                data = self._collect(call)
             except RedisError:
                 continue  # the connection is gone: what it may have moved is in the working list, the reaper's to find
             if data is not None:
@@ -117,7 +125,7 @@ class Parking:
         for queue in list(self._parked):
             self._give_up(queue)
         for call in self._spare:
-            call.channel.close()
+            self._close(call)
         self._spare.clear()
 
     def close(self) -> None:
@@ -130,28 +138,34 @@ class Parking:
     def _open(self) -> _Call:
         channel = Channel(self._client, read_timeout_s=PARK_S + REPLY_MARGIN_S)
         # Asked before anything is parked: the answer is what UNBLOCK needs.
-        return _Call(channel, int(channel.call("CLIENT", "ID")))
+        client_id = int(channel.call("CLIENT", "ID"))
+        call = _Call(channel, client_id, channel.fileno())
+        self._selector.register(call.descriptor, selectors.EVENT_READ, call)
+        return call
 
-    def _collect(self, queue: str) -> bytes | None:
-        call = self._parked[queue]
-        self._selector.unregister(call.descriptor)
+    def _collect(self, call: _Call) -> bytes | None:
+        self._parked.pop(call.queue)
+        call.queue = ""
         try:
             reply = call.channel.read()
-        except BaseException:
-            del self._parked[queue]
-            if not call.channel.open:
-                self.lost_at = time.monotonic()
-            call.channel.close()
+        except ResponseError:
+            self._close(call)  # refused: nothing was moved
             raise
-        del self._parked[queue]
+        except BaseException:
+            self._close(call)
+            self.lost_at = time.monotonic()
+            raise
         self._spare.append(call)
         return reply if isinstance(reply, bytes) else None
 
     def _give_up(self, queue: str) -> None:
-        call = self._parked.pop(queue)
-        self._selector.unregister(call.descriptor)
-        call.channel.close()
+        self._close(self._parked.pop(queue))
         self.lost_at = time.monotonic()
+
+    def _close(self, call: _Call) -> None:
+        with contextlib.suppress(KeyError, ValueError, OSError):  # closed by itself when it failed
+            self._selector.unregister(call.descriptor)
+        call.channel.close()
 
     def _check_overdue(self) -> None:
         latest = time.monotonic() - PARK_S - REPLY_MARGIN_S

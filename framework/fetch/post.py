@@ -6,10 +6,9 @@ slot came free for, sends acknowledgements that were left behind, and finds the 
 
 import random
 import threading
-from collections.abc import Collection
 
 import redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from framework.fetch.custody import Custody
 from framework.fetch.exchange import Exchange, clock
@@ -26,6 +25,7 @@ SWEEP_S = 1.0
 BURST_S = 0.001
 """A parked call that brings a job sooner than this tells that more are waiting: the next look takes many."""
 
+_SLEPT_S = 1.0  # a wait that took this much longer was no wait
 _LEASE_PAUSE_S = 0.5  # between two questions whether our lease is back
 _LONGEST_PAUSE_S = 2.0  # between two tries to reach Redis
 
@@ -49,19 +49,17 @@ class Post:
         self._exchange = exchange
         self._parking = parking
         self._stopping = threading.Event()
-        self._paused: Collection[str] = ()
-        self._paused_told: Collection[str] = ()
+        self._leaving = False
         self._park_from = 0.0
 
     def wake(self) -> None:
         """Let the thread here look around now."""
         self._parking.wake()
 
-    def pause(self, queues: Collection[str]) -> None:
-        """These queues are skipped from now on, and no others."""
-        if set(queues) != set(self._paused_told):
-            self._paused_told = frozenset(queues)
-            self.wake()
+    def leave_queues(self) -> None:
+        """End every parked call: other queues are served than before."""
+        self._leaving = True
+        self.wake()
 
     def stop(self) -> None:
         """Let the thread here leave."""
@@ -108,8 +106,9 @@ class Post:
         if exchange.failures or exchange.suspended:
             self._return_to_work()
             return
-        if self._paused is not self._paused_told:
-            self._apply_pause()
+        if self._leaving:
+            self._leaving = False
+            self._give_back(self._parking.unpark())
         if exchange.closed:
             self._retreat()
         if self._stalled():
@@ -139,11 +138,6 @@ class Post:
         self._give_back(self._parking.unpark())
         self._empty_buffer()
 
-    def _apply_pause(self) -> None:
-        self._paused = told = self._paused_told
-        self._give_back(self._parking.unpark())
-        self._exchange.pause(told)
-
     def _park(self) -> None:
         """Leave a call at every queue that has none, while there is a slot for what it brings."""
         exchange, parking = self._exchange, self._parking
@@ -160,6 +154,7 @@ class Post:
             # Looked at once more after `drowsy` can be seen: who acts later than this wakes us.
             if self.ready or self.uncovered or (self._exchange.idle_and_due and not self._custody.buffer):
                 return
+            began = clock()
             arrived = self._parking.wait(patience_s)
         except ResponseError as error:
             self._refuse_to_park(error)
@@ -168,6 +163,8 @@ class Post:
             self.asleep = self.drowsy = False
         if not arrived and patience_s >= SWEEP_S and not self._all_parked():
             self._exchange.dry = False  # time to look at the queues without a parked call
+        if clock() - began > patience_s + _SLEPT_S:
+            self._exchange.suspend()  # we were stopped meanwhile; what arrived is looked at when our lease is known to be held
         for queue, data, waited_s in arrived:
             self._arrive(UnitOfWork(queue, data, clock()), waited_s)
 
@@ -192,7 +189,7 @@ class Post:
 
     def _refuse_to_park(self, error: ResponseError) -> None:
         """BLMOVE is refused at maxmemory, our script is not: look from time to time instead."""
-        if not str(error).startswith("OOM"):
+        if not isinstance(error, OutOfMemoryError):
             raise error
         self._park_from = self.looked_at + SWEEP_S
         self._exchange.dry = False

@@ -10,7 +10,7 @@ class UnitOfWork:
     queue: str
     data: bytes
     fetched_at: float = 0.0
-    """Seconds of the fetcher's clock."""
+    """Seconds of the fetcher's clock, when it was asked for: our lease was renewed then or later."""
     slot: int = -1
     """The slot that it occupies while it runs."""
     started_at: float = 0.0

@@ -102,6 +102,8 @@ class Launcher:
         self._lease_loop.start()
         for loop in self._loops:
             loop.start()
+        with contextlib.suppress(RedisError, OSError):  # the record's loop reads them again
+            self._read_pauses()
         parts.fetcher.start(parts.processor.hire)
         self._log.info("ready", event_name="process.ready", identity=parts.identity, queues=parts.record.order.names)
         while not parts.events.died.is_set():
