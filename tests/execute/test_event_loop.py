@@ -1,0 +1,180 @@
+import asyncio
+import contextvars
+import threading
+import time
+
+import pytest
+
+from framework.execute.event_loop import EventLoop
+from tests.harness import until
+
+LABEL = contextvars.ContextVar("label", default="none")
+
+
+@pytest.fixture
+def loop():
+    one = EventLoop()
+    yield one
+    one.cancel_all()
+    assert one.wait_idle(20)
+
+
+class Gate:
+    """What a coroutine waits for and a test opens, from another thread."""
+
+    def __init__(self, loop):
+        self._loop = loop
+        self._event = asyncio.Event()
+
+    async def passed(self):
+        await self._event.wait()
+
+    def open(self):
+        self._loop._started().call_soon_threadsafe(self._event.set)
+
+
+def submitted(loop, coroutine, name=""):
+    loop.submit(coroutine, contextvars.copy_context(), name)
+
+
+def test_everything_submitted_from_many_threads_runs(loop):
+    done = []
+
+    async def note(number):
+        await asyncio.sleep(0)
+        done.append(number)
+
+    def submit(first):
+        for number in range(first, first + 500):
+            submitted(loop, note(number))
+
+    threads = [threading.Thread(target=submit, args=(first,)) for first in range(0, 2_000, 500)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    until(lambda: len(done) == 2_000)
+    assert sorted(done) == list(range(2_000))
+    assert loop.wait_idle(20)
+    assert loop.idle
+
+
+def test_a_coroutine_runs_in_its_context(loop):
+    seen = []
+
+    async def look():
+        seen.append(LABEL.get())
+        LABEL.set("changed")
+        await asyncio.sleep(0)
+        seen.append(LABEL.get())
+
+    for label in "ab":
+        context = contextvars.copy_context()
+        context.run(LABEL.set, label)
+        loop.submit(look(), context, label)
+        assert loop.wait_idle(20)
+        assert context[LABEL] == "changed"  # the very context, not a copy
+    assert seen == ["a", "changed", "b", "changed"]
+    assert LABEL.get() == "none"
+
+
+def test_what_was_submitted_is_shown_by_name_until_it_ends(loop):
+    gate = Gate(loop)
+    submitted(loop, gate.passed(), "jid")
+    until(lambda: [task.get_name() for task in loop.tasks()] == ["jid"])
+    assert not loop.idle
+    assert not loop.wait_idle(0)
+    gate.open()
+    assert loop.wait_idle(20)
+    assert loop.tasks() == []
+
+
+def test_cancelling_reaches_what_has_not_begun(loop):
+    busy, ended = threading.Event(), []
+
+    async def block():
+        busy.set()
+        time.sleep(0.05)  # noqa: ASYNC251 - nothing else may begin meanwhile
+
+    async def wait():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append(1)
+
+    submitted(loop, wait())
+    submitted(loop, block())
+    busy.wait(20)
+    submitted(loop, wait())
+    loop.cancel_all()
+    assert loop.wait_idle(20)
+    assert len(ended) <= 2
+    assert loop.idle
+
+
+def test_a_job_that_stops_the_loop_stops_no_other(loop):
+    gate, done = Gate(loop), []
+
+    async def other():
+        await gate.passed()
+        done.append("other")
+
+    async def stop():
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        done.append("stopper")
+
+    submitted(loop, other())
+    submitted(loop, stop())
+    until(lambda: done == ["stopper"])
+    gate.open()
+    assert loop.wait_idle(20)
+    assert done == ["stopper", "other"]
+
+
+@pytest.mark.xfail(strict=True, reason="what a task of a job's own raises ends the loop's thread")
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_task_of_a_jobs_own_that_wants_to_exit_stops_no_other(error):
+    one, raised, done = EventLoop(), threading.Event(), []
+    gate = Gate(one)
+
+    async def other():
+        await gate.passed()
+        done.append("other")
+
+    async def leave():
+        raised.set()
+        raise error
+
+    async def parent():
+        task = asyncio.create_task(leave())
+        await asyncio.wait([task])
+        task.exception()
+
+    submitted(one, other())
+    submitted(one, parent())
+    raised.wait(20)
+    gate.open()
+    until(lambda: done == ["other"], "the other goes on", 2.0)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ValueError("x")], ids=repr)
+def test_run_raises_what_the_coroutine_raises_and_the_loop_goes_on(loop, error):
+    async def leave():
+        raise error
+
+    async def answer():
+        return 42
+
+    with pytest.raises(type(error)):
+        loop.run(leave())
+    assert loop.run(answer()) == 42
+
+
+def test_an_unused_loop_has_no_thread():
+    before = threading.active_count()
+    one = EventLoop()
+    one.cancel_all()
+    assert one.wait_idle(20)
+    assert threading.active_count() == before

@@ -1,0 +1,488 @@
+"""The slots of one process, all its parts real: what runs where, in which order its end is written, and what a stop leaves."""
+
+import asyncio
+import contextvars
+import json
+import os
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
+from framework.errors import RetryLater
+from framework.execute.event_loop import EventLoop
+from framework.execute.execution import Executor
+from framework.execute.job_log import JobLog
+from framework.execute.processor import Processor
+from framework.execute.runs import Runs
+from framework.fetch.blame import Announcer
+from framework.fetch.fetcher import Fetcher
+from framework.fetch.queues import QueueOrder
+from framework.finish.handlers import Handlers
+from framework.finish.retry import RetryPolicy
+from framework.finish.settle import DeadSetLimits, Settler
+from framework.middleware.chain import Chain
+from framework.telemetry import context
+from framework.telemetry.logs import ServerLog
+from framework.wire import keys
+from tests.harness import IDENTITY, enqueue, opened, until
+
+LABEL = contextvars.ContextVar("label", default="none")
+WORKING = keys.working(IDENTITY)
+
+
+class Slots:
+    """A processor on a real server; what it tells is kept in lists."""
+
+    def __init__(self, redis, url, slots, middleware):
+        self.redis = redis
+        redis.set(keys.lease(IDENTITY), 1, px=60_000)
+        self.failed, self.bad, self.fenced_units, self.settle_errors, self.died, self.fetch_errors = (
+            [] for _ in range(6)
+        )
+        self.shard = opened(url)
+        self.fetcher = Fetcher(self.shard, IDENTITY, QueueOrder.of([("default", 0)]), slots, self)
+        self.runs = Runs(self.fetcher.custody.running)
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+        self.server_log = ServerLog(self._file.fileno(), "info", {})
+        log = JobLog(self.server_log, "main", jobs=True)
+        chain = Chain()
+        for one in middleware:
+            chain.add(one)
+        announcer = Announcer(self.shard.client, IDENTITY)
+        executor = Executor(chain.compiled(), log, self.runs, 10_000, self.fetcher.relay, announcer)
+        settler = Settler(
+            self.shard.client,
+            IDENTITY,
+            self.fetcher,
+            Handlers(lambda what, error: self.died.append((what, error))),
+            RetryPolicy(),
+            DeadSetLimits(),
+            lambda count: None,
+            lambda: None,
+        )
+        self.loop = EventLoop()
+        self.processor = Processor(self.fetcher, executor, settler, log, self.runs, self.loop, self)
+
+    def job_failed(self, error, facts):
+        self.failed.append(error)
+
+    def unreadable(self, unit, error):
+        self.bad.append(unit)
+
+    def fenced(self, unit):
+        self.fenced_units.append(unit)
+
+    def settle_failed(self, unit, error):
+        self.settle_errors.append(error)
+
+    def component_died(self, component, error):
+        self.died.append((component, error))
+
+    def queue_refused(self, queue):
+        raise AssertionError(queue)
+
+    def lease_lost(self):
+        pass
+
+    def fetch_failed(self, error):
+        self.fetch_errors.append(error)
+
+    def redis_answered(self, *facts):
+        pass
+
+    def start(self):
+        self.fetcher.start(self.processor.hire)
+        return self
+
+    def lines(self, **wanted):
+        assert self.server_log.writer.flush(timeout_s=20)
+        found = [json.loads(line) for line in os.pread(self._file.fileno(), 1 << 24, 0).splitlines()]
+        return [line for line in found if all(line.get(name) == value for name, value in wanted.items())]
+
+    def done(self):
+        """Whether every job has ended and been acknowledged."""
+        return (
+            not self.redis.llen("queue:default") and not self.redis.llen(WORKING) and not self.fetcher.custody.known()
+        )
+
+    def threads(self):
+        return len(self.processor._threads)
+
+    def stop(self):
+        self.fetcher.stop()
+        self.processor.cancel_async(5.0)
+        self.processor.abandon()
+        until(lambda: self.processor.join(0.1), "the end of every thread")
+        self.fetcher._post._parking.close()
+        self.fetcher._exchange._call.close()
+        self.fetcher._post._client.close()
+        self.shard.close()
+        self.server_log.writer.close()
+        self._file.close()
+
+
+@pytest.fixture
+def slots(redis, redis_url):
+    made = []
+
+    def make(count=2, *middleware):
+        made.append(Slots(redis, redis_url, count, middleware))
+        return made[-1]
+
+    with registry.isolated():
+        yield make
+        for one in made:
+            one.stop()
+
+
+@pytest.fixture
+def gate():
+    """Async jobs wait at it, upon whichever loop, until a test opens it."""
+    opened_ = threading.Event()
+
+    async def passed():
+        while not opened_.is_set():  # noqa: ASYNC110 - of no loop in particular
+            await asyncio.sleep(0.001)
+
+    passed.open = opened_.set
+    yield passed
+    opened_.set()
+
+
+def worker(perform, **attributes):
+    body = {"feature_category": "not_owned", "wire_name": "Job", "perform": perform}
+    return type("Job", (ApplicationWorker,), {**body, **attributes})
+
+
+# --- async jobs -----------------------------------------------------------------------------------------------------
+
+
+def test_more_async_jobs_are_under_way_than_there_are_threads(slots, redis, gate):
+    running = []
+
+    async def perform(self):
+        running.append(self.jid)
+        await gate()
+
+    worker(perform)
+    for number in range(60):
+        enqueue(redis, "Job", jid=str(number))
+    one = slots(50).start()
+    until(lambda: len(running) == 50)
+    assert one.threads() < 10
+    assert len(one.runs.running()) == 50  # each is shown, under a number of its own
+    assert redis.llen(WORKING) == 50  # and keeps its slot
+    assert sorted(jid for jid, _ in one.processor.stacks()) == sorted(running)
+    gate.open()
+    until(one.done)
+    assert len(set(running)) == 60
+    assert (one.runs.totals().processed, one.runs.totals().failed) == (60, 0)
+    assert one.died == []
+
+
+def test_async_jobs_share_no_context(slots, redis, gate):
+    seen = {}
+
+    async def perform(self, label):
+        before = LABEL.get()
+        LABEL.set(label)
+        await asyncio.sleep(0)
+        await gate()
+        seen[label] = (before, LABEL.get(), context.current()["correlation_id"])
+
+    worker(perform)
+    for number in range(20):
+        enqueue(redis, "Job", args=[f"{number}"], jid=f"{number}", correlation_id=f"c{number}")
+    one = slots(20).start()
+    until(lambda: len(one.loop.tasks()) == 20)
+    gate.open()
+    until(one.done)
+    assert seen == {f"{number}": ("none", f"{number}", f"c{number}") for number in range(20)}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_middleware_sets_the_job_sees_and_the_way_back_too(slots, redis, is_async):
+    seen = []
+
+    class Around:
+        def call(self, instance, job, queue):
+            token = LABEL.set("by the middleware")
+            try:
+                yield
+            finally:
+                seen.append(("after", LABEL.get()))
+                LABEL.reset(token)
+
+    async def asynchronous(self):
+        seen.append(("job", LABEL.get()))
+        await asyncio.sleep(0)
+        LABEL.set("by the job")
+
+    def plain(self):
+        seen.append(("job", LABEL.get()))
+        LABEL.set("by the job")
+
+    worker(asynchronous if is_async else plain)
+    enqueue(redis, "Job")
+    one = slots(1, Around).start()
+    until(one.done)
+    assert seen == [("job", "by the middleware"), ("after", "by the job")]
+    assert one.failed == []
+
+
+def test_async_jobs_that_fail_are_retried_and_others_go_on(slots, redis):
+    async def perform(self, what):
+        await asyncio.sleep(0)
+        if what == "exit":
+            raise SystemExit(1)
+        if what == "stop":
+            asyncio.get_running_loop().stop()
+        if what == "later":
+            raise RetryLater(60)
+
+    worker(perform)
+    for what in ("exit", "fine", "stop", "later", "fine"):
+        enqueue(redis, "Job", args=[what], jid=what)
+    one = slots(3).start()
+    until(one.done)
+    assert [type(error) for error in one.failed] == [SystemExit]
+    assert (redis.zcard(keys.RETRY), redis.zcard(keys.SCHEDULE)) == (1, 1)
+    assert (one.runs.totals().processed, one.runs.totals().failed) == (5, 1)
+    assert one.died == []
+    ends = sorted(line["job_status"] for line in one.lines() if line["job_status"] != "start")
+    assert ends == ["done", "done", "done", "fail", "rescheduled"]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="cancelled while its settling waits its turn, it is never settled: its slot is lost"
+)
+def test_an_async_job_that_cancels_itself_and_fails_gives_its_slot_back(slots, redis):
+    async def perform(self, number):
+        asyncio.current_task().cancel()
+        raise ValueError(number)
+
+    worker(perform, retry=False)
+    for number in range(20):
+        enqueue(redis, "Job", args=[number], jid=str(number), retry=False)
+    one = slots(10).start()
+    until(one.done, "every job is settled", 3.0)
+    assert len(one.failed) == 20
+
+
+def test_at_the_stop_async_jobs_are_cancelled_and_left_to_be_given_back(slots, redis):
+    ends = []
+
+    async def perform(self):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append(self.interrupted)
+
+    worker(perform)
+    data = [enqueue(redis, "Job", jid=str(number)) for number in range(3)]
+    one = slots(3).start()
+    until(lambda: len(one.loop.tasks()) == 3)
+    one.runs.interrupted = True
+    one.fetcher.stop()
+    assert not one.processor.join(0.0)
+    one.processor.cancel_async(20.0)
+    until(lambda: one.processor.join(0.1))
+    assert ends == [True] * 3
+    assert sorted(unit.data for unit in one.fetcher.custody.running()) == sorted(data)  # Interrupted: in custody
+    assert redis.llen(WORKING) == 3
+    assert redis.zcard(keys.RETRY) == 0
+    assert one.lines(job_status="fail") == []
+
+
+# --- the end of a job -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_line_is_written_before_the_acknowledgement(slots, redis, is_async):
+    async def asynchronous(self):
+        pass
+
+    worker(asynchronous if is_async else lambda self: None)
+    enqueue(redis, "Job")
+    one = slots(1)
+    finish, written = one.fetcher.finish, []
+
+    def look(unit, **how):
+        written.append(len(one.lines(job_status="done")))
+        finish(unit, **how)
+
+    one.fetcher.finish = look
+    one.start()
+    until(one.done)
+    assert written == [1]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_with_ack_sync_the_thread_goes_on_when_redis_has_confirmed(slots, redis, is_async):
+    left = []
+
+    async def asynchronous(self):
+        left.append(redis.llen(WORKING))
+
+    worker(asynchronous if is_async else lambda self: left.append(redis.llen(WORKING)), ack="sync")
+    for number in range(30):
+        enqueue(redis, "Job", jid=str(number))
+    one = slots(1).start()
+    confirmed, acknowledge = [], one.fetcher.acknowledge
+
+    def look():
+        acknowledge()
+        confirmed.append(len(one.fetcher.custody.done) + len(one.fetcher.custody.sent))
+
+    one.fetcher.acknowledge = look
+    until(one.done)
+    assert len(left) == 30
+    assert confirmed == [0] * len(confirmed)
+    assert len(confirmed) >= 29
+
+
+def test_a_failure_that_redis_does_not_take_is_settled_when_it_is_back(slots, redis):
+    def perform(self):
+        redis.client_kill_filter(_type="normal", skipme=True)
+        raise ValueError("x")
+
+    worker(perform)
+    enqueue(redis, "Job")
+    one = slots(1).start()
+    until(one.done)
+    assert redis.zcard(keys.RETRY) == 1
+    assert len(one.failed) == 1
+    assert one.died == []
+
+
+def test_what_cannot_be_read_goes_to_the_dead_set_and_is_not_counted(slots, redis):
+    redis.lpush("queue:default", b"{")
+    one = slots(1).start()
+    until(one.done)
+    assert redis.zrange(keys.DEAD, 0, -1) == [b"{"]
+    assert [unit.data for unit in one.bad] == [b"{"]
+    assert one.runs.totals().processed == 0
+
+
+def test_an_end_too_late_is_told(slots, redis):
+    def perform(self, fails):
+        redis.delete(WORKING)  # somebody has taken it over
+        if fails:
+            raise ValueError("x")
+
+    worker(perform)
+    for fails in (True, False):
+        enqueue(redis, "Job", args=[fails])
+    one = slots(1).start()
+    until(lambda: len(one.fenced_units) == 2)
+    assert redis.zcard(keys.RETRY) == 0
+
+
+def test_jobs_in_threads_share_no_context_and_leave_none_behind(slots, redis):
+    seen = []
+
+    def perform(self, label):
+        seen.append((LABEL.get(), context.current()["correlation_id"]))
+        LABEL.set(label)
+
+    worker(perform)
+    for number in range(50):
+        enqueue(redis, "Job", args=[number], correlation_id=str(number))
+    one = slots(2).start()
+    until(one.done)
+    assert sorted(seen, key=lambda each: int(each[1])) == [("none", str(number)) for number in range(50)]
+
+
+def test_jobs_run_on_as_many_threads_as_slots(slots, redis):
+    meeting = threading.Barrier(4)
+    worker(lambda self: meeting.wait(20))
+    for number in range(8):
+        enqueue(redis, "Job", jid=str(number))
+    one = slots(4).start()
+    until(one.done)
+    assert one.threads() <= 5
+    assert one.failed == []
+
+
+def test_the_record_shows_the_thread_of_a_running_job(slots, redis):
+    idents, go = [], threading.Event()
+
+    def perform(self):
+        idents.append(threading.get_ident())
+        go.wait(20)
+
+    worker(perform)
+    enqueue(redis, "Job")
+    one = slots(2).start()
+    until(lambda: idents)
+    assert list(one.runs.running()) == idents
+    go.set()
+    until(one.done)
+    assert one.runs.running() == {}
+
+
+def test_an_error_of_the_framework_itself_is_told(slots, redis):
+    worker(lambda self: None)
+    one = slots(1)
+    one.fetcher.finish = lambda unit: 1 / 0
+    enqueue(redis, "Job")
+    one.start()
+    until(lambda: one.died)
+    assert [type(error) for _, error in one.died] == [ZeroDivisionError]
+
+
+@pytest.mark.xfail(strict=True, reason="a thread that cannot be started fails the job, and nobody is woken any more")
+def test_a_thread_that_cannot_be_started_fails_no_job(slots, redis):
+    worker(lambda self: None)
+    one = slots(3)
+    hire = one.processor.hire
+
+    def limited():
+        if one.threads() >= 1:
+            raise RuntimeError("can't start new thread")
+        hire()
+
+    one.processor.hire = limited
+    for number in range(10):
+        enqueue(redis, "Job", jid=str(number))
+    one.start()
+    until(lambda: one.runs.totals().processed >= 10, "", 3.0)
+    assert one.failed == []
+
+
+def test_many_jobs_of_all_kinds_end_once_each(slots, redis):
+    ran = []
+
+    async def asynchronous(self, number):
+        await asyncio.sleep(0)
+        ran.append(number)
+        if number % 10 == 0:
+            raise ValueError(number)
+
+    def plain(self, number):
+        ran.append(number)
+        if number % 10 == 1:
+            raise ValueError(number)
+
+    body = {"feature_category": "not_owned"}
+    type("Async", (ApplicationWorker,), {**body, "wire_name": "Async", "perform": asynchronous})
+    type("Plain", (ApplicationWorker,), {**body, "wire_name": "Plain", "perform": plain})
+    one = slots(8).start()
+    with ThreadPoolExecutor(2) as pool:
+        for name, rest in (("Async", 0), ("Plain", 1)):
+            pool.submit(
+                lambda name=name, rest=rest: [
+                    enqueue(redis, name, args=[number], jid=str(number)) for number in range(rest, 1_000, 2)
+                ]
+            )
+    until(lambda: len(ran) >= 1_000)
+    until(one.done)
+    assert sorted(ran) == list(range(1_000))
+    assert redis.zcard(keys.RETRY) == len(one.failed) == 200
+    assert one.runs.totals().processed == 1_000
+    assert len(one.lines(job_status="start")) == 1_000
+    assert one.died == []
