@@ -31,7 +31,7 @@ def other(redis, recovered):
 
 def test_an_empty_handed_process_leaves_nothing(redis, lease):
     lease.drop()
-    assert redis.keys("aw:*") == [keys.BEATS.encode()]  # runs out by itself
+    assert set(redis.keys("aw:*")) <= {keys.BEATS.encode()}  # that one runs out by itself
 
 
 def test_a_job_whose_fetch_was_never_answered_is_found_by_others_at_once(redis, lease, other, recovered):
