@@ -1,6 +1,7 @@
 """The process's event loop, for ``async def perform``: one thread, started by the first job that needs it."""
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Coroutine
@@ -89,7 +90,9 @@ class EventLoop:
 def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     while True:
-        loop.run_forever()  # returns when some job stops the loop, which it shares with all others
+        # Ends when some job stops the loop, which it shares with all others, or when a task of its own raises one of these.
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
 
 
 async def _contained(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:

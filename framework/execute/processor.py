@@ -3,10 +3,9 @@
 A thread only starts an async job; the job goes on upon the event loop and keeps its slot, and the thread takes the next.
 """
 
-import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol
@@ -85,14 +84,15 @@ class Processor:
         self._abandoned = threading.Event()
         # Settling a failure waits for Redis, which the event loop must not.
         self._settling = ThreadPoolExecutor(1, "async-settler")
+        self._unsettled: set[Future[None]] = set()
         self._async_tally = runs.tally()
         self._async_failures = runs.tally()
 
     def hire(self) -> None:
         """Start one more thread."""
         thread = threading.Thread(target=self._work, name=f"processor-{len(self._threads)}", daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def join(self, timeout_s: float) -> bool:
         """Wait at most ``timeout_s`` for a thread to end; tell whether every job has."""
@@ -100,7 +100,7 @@ class Processor:
             if thread.is_alive():
                 thread.join(timeout_s)
                 break
-        return self._loop.idle and not any(thread.is_alive() for thread in self._threads)
+        return self._loop.idle and not self._unsettled and not any(thread.is_alive() for thread in self._threads)
 
     def abandon(self) -> None:
         """From now on nothing is settled: the jobs in hand are given back by somebody else."""
@@ -144,14 +144,22 @@ class Processor:
             if run.outcome is SUCCEEDED and not _awaits_acknowledgement(run):
                 self._conclude(run, self._async_tally)
             else:
-                context = copy_context()
-                await asyncio.get_running_loop().run_in_executor(
-                    self._settling, lambda: context.run(self._conclude, run, self._async_failures)
-                )
-        except asyncio.CancelledError:
-            return  # the process stops while this is settled; it goes on in its thread
+                self._settle_aside(run)
         except BaseException as error:  # noqa: BLE001 - as above
             self._events.component_died("event-loop", error)
+        self._fetcher.attend_to()
+
+    def _settle_aside(self, run: Execution) -> None:
+        """Conclude an async run in a thread of its own; not awaited, as a job may have cancelled its own task."""
+        settling = self._settling.submit(copy_context().run, self._conclude, run, self._async_failures)
+        self._unsettled.add(settling)
+        settling.add_done_callback(self._settled)
+
+    def _settled(self, settling: Future[None]) -> None:
+        self._unsettled.discard(settling)
+        error = settling.exception()
+        if error is not None:
+            self._events.component_died("async-settler", error)
         self._fetcher.attend_to()
 
     def _conclude(self, run: Execution, tally: Tally) -> None:

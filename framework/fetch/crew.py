@@ -71,7 +71,13 @@ class Crew:
                 self.waking = False
                 return False
             self._hired += 1
-        self.hire()
+        try:
+            self.hire()
+        except RuntimeError:  # no more threads to be had: those there are do the work
+            with self._hiring:
+                self._hired -= 1
+            self.waking = False
+            return False
         return True
 
     def _bed(self) -> threading.Lock:

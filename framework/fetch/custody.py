@@ -7,6 +7,7 @@ has been confirmed. Every step is one operation on a deque or dict, atomic under
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from threading import get_ident
 
 from framework.fetch.unit_of_work import UnitOfWork
@@ -86,8 +87,10 @@ class Custody:
 
     def take_done(self, most: int) -> list[UnitOfWork]:
         """Return at most ``most`` ended units, whose acknowledgement is to be sent; ``confirm`` or ``unsend`` follows."""
-        self.sent = [self.done.popleft() for _ in range(min(most, len(self.done)))]
-        return self.sent
+        self.sent = sent = list(islice(self.done, most))  # in both for a moment rather than in neither: see `full`
+        for _ in sent:
+            self.done.popleft()
+        return sent
 
     def confirm(self) -> list[UnitOfWork]:
         """The acknowledgements that were sent have arrived; return their units."""

@@ -75,6 +75,8 @@ class Exchange:
         self._rounds = Rounds(order)
         self._prefetch = Prefetch()
         self._asked_at = 0.0
+        self.told_at = 0.0
+        """When somebody last began to acknowledge and wait for the reply: one who tries again is not one who hangs."""
         self.dry = False
         """Whether the last look at every queue found nothing: then only a parked call or a sweep tells of new jobs."""
         self.closed = False
@@ -93,8 +95,8 @@ class Exchange:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a reply is to be read or an acknowledgement to be sent."""
-        return self._call.pending or bool(self._custody.done)
+        """Whether a reply is to be read, or an acknowledgement to be sent or confirmed."""
+        return self._call.pending or bool(self._custody.done or self._custody.sent)
 
     @property
     def due(self) -> bool:
@@ -188,6 +190,7 @@ class Exchange:
 
     def _tell(self) -> bool:
         """Acknowledge without fetching, and wait for the reply; tell whether our lease is held. Raises redis errors."""
+        self.told_at = clock()
         try:
             self._collect()
             self._ask(clock(), MOST, fetch=False)

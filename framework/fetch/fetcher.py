@@ -38,7 +38,8 @@ class Fetcher:
     def start(self, hire: Callable[[], None]) -> None:
         """Begin: ``hire`` starts a thread that calls ``next``; the first one calls for more as they are needed."""
         self.crew.hire = hire
-        self.crew.wake()
+        if not self.crew.wake():
+            raise RuntimeError("not one thread can be started; see the limits of this system on threads and memory")
 
     def next(self) -> UnitOfWork | None:
         """Return the next job to run, for the calling thread; ``None`` when the process stops. Blocks as long as it takes."""
@@ -112,8 +113,8 @@ class Fetcher:
 
     @property
     def active_at(self) -> float:
-        """When somebody last looked after the queues or started a job: a watchdog's business."""
-        return max(self._post.looked_at, self.custody.last_start)
+        """When somebody last looked after the queues, told Redis of an end or started a job: a watchdog's business."""
+        return max(self._post.looked_at, self.custody.last_start, self._exchange.told_at)
 
     @property
     def parked_lost_at(self) -> float | None:

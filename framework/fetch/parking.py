@@ -85,6 +85,7 @@ class Parking:
         They are in the working list. Raises the redis error of a broken call, after giving up that connection.
         """
         arrived: list[tuple[str, bytes, float]] = []
+        failure: RedisError | None = None
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 self._drain_wakes()
@@ -95,25 +96,40 @@ class Parking:
                 self._close(call)  # the server has ended a connection that nothing was asked on
                 continue
             queue, waited = call.queue, time.monotonic() - call.parked_at
-            data = self._collect(call)
+            try:
+                data = self._collect(call)
+            except RedisError as error:
+                failure = error
+                continue
             if data is not None:
                 arrived.append((queue, data, waited))
+        if arrived:
+            return arrived  # a queue whose call failed gets another, which tells
+        if failure is not None:
+            raise failure
         self._check_overdue()
-        return arrived
+        return []
 
     def unpark(self) -> list[UnitOfWork]:
         """End every parked call and return the jobs that came meanwhile.
 
         UNBLOCK makes the server answer each call, so nothing is in flight afterwards. Where it is not allowed, the calls
-        end by themselves within ``PARK_S``.
+        end by themselves within ``PARK_S``. A server that hangs is waited for once, not once for each call.
         """
         arrived: list[UnitOfWork] = []
-        for call in self._parked.values():
-            with contextlib.suppress(RedisError, OSError):
+        try:
+            for call in self._parked.values():
                 self._client.client_unblock(call.client_id)  # pyright: ignore[reportUnknownMemberType]
+        except ResponseError:
+            pass  # not allowed
+        except (RedisError, OSError):
+            self.abandon()
         for queue, call in list(self._parked.items()):
             try:
                 data = self._collect(call)
+            except RedisTimeoutError:
+                self.abandon()
+                break
             except RedisError:
                 continue  # the connection is gone: what it may have moved is in the working list, the reaper's to find
             if data is not None:

@@ -8,7 +8,7 @@ import random
 import threading
 
 import redis
-from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, ResponseError
 
 from framework.fetch.custody import Custody
 from framework.fetch.exchange import Exchange, clock
@@ -51,6 +51,7 @@ class Post:
         self._stopping = threading.Event()
         self._leaving = False
         self._park_from = 0.0
+        self._swept_at = 0.0
 
     def wake(self) -> None:
         """Let the thread here look around now."""
@@ -91,8 +92,7 @@ class Post:
     def clear(self) -> None:
         """End every parked call and give back what has not been started; for the holder of ``manned``. Raises redis errors."""
         try:
-            self._give_back(self._parking.unpark())
-            self._empty_buffer()
+            self._retreat()
         finally:
             self._parking.abandon()
 
@@ -106,11 +106,11 @@ class Post:
         if exchange.failures or exchange.suspended:
             self._return_to_work()
             return
-        if self._leaving:
+        if self._leaving or exchange.closed:
             self._leaving = False
-            self._give_back(self._parking.unpark())
-        if exchange.closed:
             self._retreat()
+        if self._blind and self.looked_at - self._swept_at >= SWEEP_S:
+            self._swept_at, exchange.dry = self.looked_at, False  # time to look at the queues without a parked call
         if self._stalled():
             self._empty_buffer()
         # With something buffered those who run jobs make the next round trip, unless none may start before it.
@@ -135,7 +135,8 @@ class Post:
         self._stopping.wait(longest * random.uniform(0.5, 1.0))
 
     def _retreat(self) -> None:
-        self._give_back(self._parking.unpark())
+        """End every parked call, and give back what came and what has not been started."""
+        self._custody.add(self._parking.unpark())  # kept in sight until it has gone back, whatever fails
         self._empty_buffer()
 
     def _park(self) -> None:
@@ -161,35 +162,35 @@ class Post:
             return
         finally:
             self.asleep = self.drowsy = False
-        if not arrived and patience_s >= SWEEP_S and not self._all_parked():
-            self._exchange.dry = False  # time to look at the queues without a parked call
         if clock() - began > patience_s + _SLEPT_S:
             self._exchange.suspend()  # we were stopped meanwhile; what arrived is looked at when our lease is known to be held
-        for queue, data, waited_s in arrived:
-            self._arrive(UnitOfWork(queue, data, clock()), waited_s)
+        self._receive(arrived)
 
     def _patience_s(self) -> float:
         if self._custody.buffer or self._exchange.unfinished:
             return STALLED_S
         if self._exchange.closed or not self._custody.free:
             return PARK_S
-        return PARK_S if self._all_parked() else SWEEP_S
+        return SWEEP_S if self._blind else PARK_S
 
-    def _all_parked(self) -> bool:
-        return len(self._parking.queues) >= len(self._exchange.queues)
+    @property
+    def _blind(self) -> bool:
+        """Whether there are queues that no parked call can wait at."""
+        exchange = self._exchange
+        return len(exchange.queues) > PARKED_QUEUES or bool(exchange.refused) or self.looked_at < self._park_from
 
-    def _arrive(self, unit: UnitOfWork, waited_s: float) -> None:
-        """A parked call brought a job; without a free slot, or when no more are taken, it goes back at once."""
-        if self._exchange.closed or not self._custody.free or self._stopping.is_set():
-            self._give_back([unit])
-            return
-        self._custody.add([unit])
-        if waited_s < BURST_S:
+    def _receive(self, arrived: list[tuple[str, bytes, float]]) -> None:
+        """Parked calls brought jobs; without a free slot, or when no more are taken, they go back at once."""
+        now = clock()
+        self._custody.add([UnitOfWork(queue, data, now) for queue, data, _ in arrived])
+        if arrived and (self._exchange.closed or not self._custody.free or self._stopping.is_set()):
+            self._empty_buffer()
+        elif any(waited_s < BURST_S for _, _, waited_s in arrived):
             self._exchange.dry = False
 
     def _refuse_to_park(self, error: ResponseError) -> None:
-        """BLMOVE is refused at maxmemory, our script is not: look from time to time instead."""
-        if not isinstance(error, OutOfMemoryError):
+        """BLMOVE is refused at maxmemory, our script is not; or it is not allowed: look from time to time instead."""
+        if not isinstance(error, OutOfMemoryError | NoPermissionError):
             raise error
         self._park_from = self.looked_at + SWEEP_S
         self._exchange.dry = False
@@ -202,13 +203,13 @@ class Post:
         return self.looked_at - max(custody.last_start, custody.buffer[0].fetched_at) >= STALLED_S
 
     def _empty_buffer(self) -> None:
+        """Give back what has not been started, to the head of its queues."""
         units = self._custody.take_buffer()
         try:
-            self._give_back(units)
+            requeue(self._client, self._identity, [(unit, unit.data) for unit in units])
         except BaseException:
+            for unit in units:
+                unit.fetched_at = 0.0  # perhaps back in its queue: not to be started before that is known
             self._custody.buffer.extendleft(reversed(units))
             raise
         self._custody.drop(units)
-
-    def _give_back(self, units: list[UnitOfWork]) -> None:
-        requeue(self._client, self._identity, [(unit, unit.data) for unit in units])

@@ -48,6 +48,7 @@ from framework.wire.json import dumps
 EXIT_CLEAN = 0
 EXIT_DIED = 1
 
+_WIND_DOWN_S = 6.0  # a read of 5 s that the thread at the post is in the middle of
 _CANCEL_S = 0.5  # for cancelled async jobs to clean up
 _DRAIN_S = 0.1  # how often acknowledgements leave while the last jobs run
 _FETCHER_LIMIT_S = 60.0  # the post is looked after each 10 s at the latest, its reads have deadlines of 5 s
@@ -92,7 +93,8 @@ class Launcher:
         ]
         self._paused: list[str] = []
         self._active_at = 0.0
-        self._looks_in_vain = 0
+        self._watched_at = time.monotonic()
+        self._in_vain_s = 0.0
         self._watchdog = Watchdog([self._lease_loop, *self._loops], _WATCH_S)
 
     def run(self) -> int:
@@ -132,11 +134,12 @@ class Launcher:
         if stuck is not None:
             error = StuckError(f"a step of {stuck.name} has been under way for more than {stuck.limit_s:g} s")
             self._parts.events.component_died(stuck.name, error)
-        # Looks are counted, not seconds: time that the machine slept away is nobody's fault.
-        active_at = self._parts.fetcher.active_at
-        self._looks_in_vain = self._looks_in_vain + 1 if active_at == self._active_at else 0
+        active_at, now = self._parts.fetcher.active_at, time.monotonic()
+        # Between two looks no more counts than there is: time that the machine slept away is nobody's fault.
+        passed_s, self._watched_at = min(2 * _WATCH_S, now - self._watched_at), now
+        self._in_vain_s = self._in_vain_s + passed_s if active_at == self._active_at else 0.0
         self._active_at = active_at
-        if self._looks_in_vain * _WATCH_S > _FETCHER_LIMIT_S:
+        if self._in_vain_s > _FETCHER_LIMIT_S:
             error = StuckError(f"nobody has looked after the queues for more than {_FETCHER_LIMIT_S:g} s")
             self._parts.events.component_died("fetcher", error)
 
@@ -180,7 +183,7 @@ class Launcher:
         for loop in self._loops:
             loop.stop()
         with contextlib.suppress(RedisError, OSError):  # what is left in hand is given back at the end, or recovered
-            parts.fetcher.wind_down(max(1.0, deadline - time.monotonic()))
+            parts.fetcher.wind_down(min(_WIND_DOWN_S, max(1.0, deadline - time.monotonic())))
         finished = self._drain(deadline)
         if not finished:
             parts.processor.cancel_async(_CANCEL_S)
@@ -188,6 +191,7 @@ class Launcher:
         try:
             parts.fetcher.acknowledge()
             returned = self._give_back()
+            parts.fetcher.acknowledge()  # what ended while we gave back
             with contextlib.suppress(RedisError, OSError):  # refused at maxmemory; the record runs out by itself
                 parts.record.remove()
             self._lease_loop.stop()

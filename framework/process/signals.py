@@ -1,6 +1,7 @@
 """Signals as bytes on a socket: a handler does nothing, the main thread reads (a handler that works can lose a job)."""
 
 import contextlib
+import os
 import select
 import signal
 import socket
@@ -26,6 +27,7 @@ class SignalQueue:
         for number in (*STOP, QUIET, DUMP, SWEEP):
             signal.signal(number, _ignore)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=_forget)
 
     def put(self, number: int) -> None:
         """Queue a signal number; safe from any thread."""
@@ -38,6 +40,13 @@ class SignalQueue:
         if ready:
             with contextlib.suppress(BlockingIOError):
                 yield from self._reader.recv(256)
+
+
+def _forget() -> None:
+    """A child that a job forks has signals of its own: what is sent to it must not stop us, and must stop it."""
+    signal.set_wakeup_fd(-1)
+    for number in (*STOP, QUIET, DUMP, SWEEP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _ignore(_number: int, _frame: object) -> None:

@@ -132,7 +132,6 @@ def test_a_job_that_stops_the_loop_stops_no_other(loop):
     assert done == ["stopper", "other"]
 
 
-@pytest.mark.xfail(strict=True, reason="what a task of a job's own raises ends the loop's thread")
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_task_of_a_jobs_own_that_wants_to_exit_stops_no_other(error):

@@ -257,9 +257,6 @@ def test_async_jobs_that_fail_are_retried_and_others_go_on(slots, redis):
     assert ends == ["done", "done", "done", "fail", "rescheduled"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="cancelled while its settling waits its turn, it is never settled: its slot is lost"
-)
 def test_an_async_job_that_cancels_itself_and_fails_gives_its_slot_back(slots, redis):
     async def perform(self, number):
         asyncio.current_task().cancel()
@@ -435,7 +432,6 @@ def test_an_error_of_the_framework_itself_is_told(slots, redis):
     assert [type(error) for _, error in one.died] == [ZeroDivisionError]
 
 
-@pytest.mark.xfail(strict=True, reason="a thread that cannot be started fails the job, and nobody is woken any more")
 def test_a_thread_that_cannot_be_started_fails_no_job(slots, redis):
     worker(lambda self: None)
     one = slots(3)

@@ -137,7 +137,6 @@ def test_acknowledging_waits_for_what_another_thread_has_sent(bench):
         other.result(20)
 
 
-@pytest.mark.xfail(strict=True, reason="Exchange.unfinished does not see what is being sent")
 def test_acknowledging_waits_for_what_another_thread_is_sending(bench, monkeypatch):
     one = bench(slots=1)
     taken(one, 1)
