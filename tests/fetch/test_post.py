@@ -244,6 +244,23 @@ def test_a_newly_filled_queue_of_many_is_found_while_others_are_busy(bench, redi
     stop.set()
 
 
+def test_of_many_queues_those_that_are_busy_are_asked_alone(bench, redis):
+    asked = []
+    one = bench(queues=[(f"q{number}", 0) for number in range(100)], slots=2, job=lambda unit: False)
+    send = one.exchange._call.send
+
+    def look(ended, queues, *rest):
+        asked.append([name for name, _ in queues])
+        send(ended, queues, *rest)
+
+    one.exchange._call.send = look
+    redis.lpush("queue:q10", *range(500))
+    one.start()
+    one.got(500)
+    assert len(asked[0]) == 100
+    assert ["q10"] in asked
+
+
 def test_a_full_server_that_refuses_to_park_is_asked_from_time_to_time(bench, redis):
     one = bench()
     with full_memory(redis):
