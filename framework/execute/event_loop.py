@@ -60,10 +60,11 @@ class EventLoop:
     def _begin(self) -> None:
         self._poked = False
         while self._submitted:
-            coroutine, context, name = self._submitted.popleft()
+            coroutine, context, name = self._submitted[0]
             task = self._started().create_task(coroutine, context=context, name=name)
             self._tasks.add(task)
             task.add_done_callback(self._ended)
+            self._submitted.popleft()  # last, so that `idle` never overlooks it
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -2,6 +2,7 @@ import select
 
 import pytest
 from redis.exceptions import OutOfMemoryError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch import parking as parking_module
 from framework.fetch.parking import Parking
@@ -106,3 +107,32 @@ def test_abandoned_calls_are_closed_and_may_be_left_on_the_server(parking, redis
     assert parking.queues == set()
     assert parking.lost_at is not None
     until(lambda: not blocked(redis))
+
+
+def test_a_job_that_came_while_another_call_broke_is_not_overlooked(parking, redis):
+    parking.park("a")
+    parking.park("b")
+    until(lambda: len(blocked(redis)) == 2)
+    broken = parking._parked["a"].client_id
+    redis.client_kill_filter(_id=broken)
+    redis.lpush("queue:b", "job")
+    ready = {call.descriptor for call in parking._parked.values()}
+    until(lambda: set(select.select(list(ready), [], [], 0)[0]) == ready, "both have something to say")
+    assert [(queue, data) for queue, data, _ in parking.wait(20.0)] == [("b", b"job")]
+    assert parking.queues == set()
+
+
+def test_a_server_that_hangs_is_waited_for_once(parking, redis, monkeypatch):
+    for name in "abcd":
+        parking.park(name)
+    until(lambda: len(blocked(redis)) == 4)
+    asked = []
+
+    def hang(client_id):
+        asked.append(client_id)
+        raise RedisTimeoutError("no answer")
+
+    monkeypatch.setattr(parking._client, "client_unblock", hang)
+    assert parking.unpark() == []
+    assert len(asked) == 1
+    assert parking.lost_at is not None

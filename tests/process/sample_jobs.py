@@ -5,6 +5,7 @@ They leave their proofs in the Redis that PROOF_URL names.
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 import time
@@ -116,3 +117,19 @@ class StubbornWorker(Base):
                 time.sleep(3600)
             except BaseException:
                 continue
+
+
+class ForkWorker(Base):
+    """Fork a child that waits, and end it as anybody would."""
+
+    def perform(self) -> None:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writer, b"up")
+            threading.Event().wait(60)
+            os._exit(0)
+        os.read(reader, 2)
+        os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+        prove("fork", os.waitstatus_to_exitcode(status))

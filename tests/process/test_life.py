@@ -258,3 +258,12 @@ def test_a_dead_thread_of_the_framework_ends_the_process_with_1(site, redis):
     died = process.line(event_name="component.died")
     assert (died["component"], died["exception.message"]) == ("reaper", "a bug of ours")
     assert not redis.exists(keys.lease(process.identity))
+
+
+def test_what_is_sent_to_a_forked_child_stops_the_child_and_not_us(site, redis, proofs):
+    process = site.worker("-q", "default")
+    enqueue(redis, "ForkWorker")
+    assert proofs("fork") == [str(-signal.SIGTERM)]
+    enqueue(redis, "NoopWorker", jid="after")
+    assert proofs("noop") == ["after"]
+    assert process.popen.poll() is None
