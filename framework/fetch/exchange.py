@@ -125,7 +125,7 @@ class Exchange:
                 self._collect()
                 if custody.done:
                     self._ask(now, GROUP)
-            except RedisError as error:
+            except (RedisError, OSError) as error:
                 self._fail(error)
             finally:
                 self._lock.release()
@@ -139,7 +139,7 @@ class Exchange:
             if not self._custody.startable:
                 self._ask(clock(), MOST)
                 self._collect()
-        except RedisError as error:
+        except (RedisError, OSError) as error:
             self._fail(error)
         finally:
             self._lock.release()
@@ -178,10 +178,6 @@ class Exchange:
             self._events.lease_lost()
             self.suspended = True
         self._trouble()
-
-    def stale_for(self, now: float) -> float:
-        """Return for how many seconds no call has been sent."""
-        return now - self._asked_at
 
     def _wanted(self) -> int:
         if self.dry or self.closed:
