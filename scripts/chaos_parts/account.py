@@ -9,7 +9,7 @@ from itertools import pairwise
 from chaos_parts.blows import Blow
 from chaos_parts.effects import BEGUN, Effect
 
-ACKNOWLEDGED_LATE = 64
+ACKNOWLEDGED_LATE = 32
 """Jobs of one process that may have ended, or wait in its hand, beside the running ones (docs/redis.md: batches)."""
 
 WAKING_S = 3.0
