@@ -72,7 +72,8 @@ def test_ruby_pushes_now_and_later_and_python_runs_it(jobs, ruby, python_server,
     assert redis.zcard("schedule") == 1
     with python_server():
         seen = noted("python", 2)
-    assert exact(seen) == exact([["EchoWorker", *ARGUMENTS], ["EchoWorker", "later"]])
+    # Two slots and a poller that is quick: which comes first is nobody's promise.
+    assert exact(sorted(seen, key=len)) == exact([["EchoWorker", "later"], ["EchoWorker", *ARGUMENTS]])
 
 
 def test_what_failed_in_ruby_is_retried_here(jobs, ruby, ruby_server, python_server, noted, redis):
