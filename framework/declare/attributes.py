@@ -1,146 +1,273 @@
-"""What a worker may say about itself: the grouped facts, and the rule for each attribute (design section 4)."""
+"""What a worker may say about itself: for each attribute its rule, and what people need to know of it (design section 4)."""
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
-from datetime import timedelta
-from reprlib import repr as short_repr
-from typing import Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 from framework.declare import values
-from framework.declare.values import Invalid, Rule
-from framework.errors import DeclarationError
+from framework.declare.policies import Deduplicate, DeferOnHealth
+from framework.declare.values import Rule
 from framework.types import Ack, DataConsistency, ResourceBoundary, Urgency
 
-DeduplicateStrategy: TypeAlias = Literal["until_executing", "until_executed", "none"]
+Group: TypeAlias = Literal["ownership", "queues", "versions", "retries", "running", "payload", "status", "flow_control"]
+
+GROUPS: Mapping[Group, str] = {
+    "ownership": "whose the job is, and what it asks of the fleet",
+    "queues": "where it waits, and how often it is taken from there",
+    "versions": "what it is called, and which arguments it understands",
+    "retries": "what happens when it fails",
+    "running": "how it runs, and when it is out of Redis",
+    "payload": "what it takes along, and what of that is shown",
+    "status": "what can be asked about it later",
+    "flow_control": "when it has to wait, or need not run at all",
+}
+"""The groups and what their attributes say; each has a page of its name under docs/guide/attributes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Deduplicate:
-    """How equal jobs are kept from piling up (GitLab guideline, Sidekiq Enterprise's unique jobs).
+class Attribute:
+    """One attribute: the rule for its values, and a sentence or two each of documentation.
 
-    ``until_executing`` drops a duplicate while an equal job waits, ``until_executed`` also while it runs, ``none``
-    never. Only an ``idempotent`` worker's duplicates are dropped. ``if_deduplicated="reschedule_once"`` runs the job once
-    more when a duplicate came during its run; ``feature_flag`` names a flag without which the strategy is ``none``.
-    Declared and validated now; dropping comes with the deduplication policy.
-
-    Raises DeclarationError for a value that is not allowed.
+    ``meaning`` is what it says, ``effect`` what comes of it today, ``trap`` what people get wrong, with the way out. The
+    allowed values are the rule's own words, the default is the attribute of ``ApplicationWorker``.
     """
 
-    strategy: DeduplicateStrategy = "until_executing"
-    _: KW_ONLY
-    ttl: timedelta = timedelta(minutes=10)
-    if_deduplicated: Literal["reschedule_once"] | None = None
-    including_scheduled: bool = False
-    feature_flag: str | None = None
-
-    def __post_init__(self) -> None:
-        _check_fields(self, _DEDUPLICATE)
-        if self.if_deduplicated is not None and self.strategy != "until_executed":
-            raise DeclarationError(
-                "Deduplicate",
-                "if_deduplicated = 'reschedule_once' needs strategy 'until_executed': only a job that still runs can be run again.",
-                attribute="if_deduplicated",
-            )
+    rule: Rule
+    group: Group
+    meaning: str
+    effect: str
+    trap: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeferOnHealth:
-    """When a database is unwell, jobs of this worker wait (GitLab's database health signal).
-
-    A job is put back for ``delay`` while an indicator says stop, then for twice that and so on up to ``max_delay``;
-    after ``max_deferrals`` it runs anyway (None: it waits as long as the indicator says stop). ``indicators`` names those
-    to ask, None asks all. Declared and validated now; deferring comes with the health policy.
-
-    Raises DeclarationError for a value that is not allowed.
-    """
-
-    database: str = "main"
-    _: KW_ONLY
-    tables: tuple[str, ...] = ()
-    delay: timedelta = timedelta(seconds=5)
-    max_delay: timedelta = timedelta(minutes=30)
-    max_deferrals: int | None = None
-    indicators: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        _check_fields(self, _DEFER_ON_HEALTH)
-        if self.max_delay < self.delay:
-            raise DeclarationError(
-                "DeferOnHealth",
-                f"max_delay = {self.max_delay} is shorter than delay = {self.delay}.",
-                attribute="max_delay",
-            )
-
-
-def check_value(worker: str, name: str, value: Any, rule: Rule) -> Any:
-    """The normalised value; raises DeclarationError naming worker, attribute, value and what is allowed."""
-    try:
-        return rule(value)
-    except Invalid as error:
-        message = f"{name} = {short_repr(value)} is not allowed. Allowed: {error}."
-        raise DeclarationError(worker, message, attribute=name) from None
-
-
-def _check_fields(owner: Deduplicate | DeferOnHealth, rules: Mapping[str, Rule]) -> None:
-    for name, rule in rules.items():
-        normalised = check_value(type(owner).__name__, name, getattr(owner, name), rule)
-        object.__setattr__(owner, name, normalised)
-
-
-_TABLES = values.tuple_of(values.queue, "('projects',)")
-
-_DEDUPLICATE: Mapping[str, Rule] = {
-    "strategy": values.one_of(*get_args(DeduplicateStrategy)),
-    "ttl": values.duration,
-    "if_deduplicated": values.optional(values.one_of("reschedule_once")),
-    "including_scheduled": values.boolean,
-    "feature_flag": values.optional(values.word),
+ATTRIBUTES: Mapping[str, Attribute] = {
+    "feature_category": Attribute(
+        rule=values.optional(values.word),
+        group="ownership",
+        meaning="The feature team that owns the job. Required; 'not_owned' is for shared plumbing.",
+        effect="Routing rules match it, log lines and error reports carry it. A name that config/feature_categories.yml does "
+        "not have refuses to boot. For 'not_owned' the logs carry the caller's category.",
+        trap="Required of every class that runs: give it once, in the abstract base of the team.",
+    ),
+    "urgency": Attribute(
+        rule=values.one_of(*get_args(Urgency)),
+        group="ownership",
+        meaning="How soon a job must start and end: 'high' 10 s and 10 s, 'low' 60 s and 300 s, 'throttled' any time and 300 s.",
+        effect="Routing rules match it; the log lines carry the two targets; it decides the weight of a class that declares none.",
+        trap="It makes nothing faster by itself: a rule and a fleet of its own do. 'high' means a median below 1 s.",
+    ),
+    "resource_boundary": Attribute(
+        rule=values.one_of(*get_args(ResourceBoundary)),
+        group="ownership",
+        meaning="What the job uses up most: 'cpu' when over a third of its time is spent computing, 'memory', or 'unknown'.",
+        effect="Routing rules match it, so that such jobs get processes of their own size.",
+        trap="A job that is heavy on both is 'memory'. Compare cpu_s and duration_s in its log lines before you decide.",
+    ),
+    "has_external_dependencies": Attribute(
+        rule=values.boolean,
+        group="ownership",
+        meaning="The job calls services outside of your own fleet: another company's API, a mail server, a webhook.",
+        effect="Routing rules match it, so that a slow third party blocks no other jobs.",
+        trap="Your own database, Redis and object storage are no external dependencies.",
+    ),
+    "tags": Attribute(
+        rule=values.tags,
+        group="ownership",
+        meaning="Labels for routing rules, log lines and dashboards.",
+        effect="Routing rules match the labels, the payload carries them (Sidekiq's field), log lines show them.",
+        trap="A child's tags replace its parent's. Tags given with set() are on the payload only; rules see the class's.",
+    ),
+    "queue_namespace": Attribute(
+        rule=values.optional(values.word),
+        group="queues",
+        meaning="The prefix of the generated queue name: ns:name.",
+        effect="A process given ns serves ns and every ns:* queue of the registry; routing rules match it.",
+        trap="A routing rule with a queue of its own stands over the generated name: the namespace then changes nothing.",
+    ),
+    "queue": Attribute(
+        rule=values.optional(values.queue),
+        group="queues",
+        meaning="This queue, whatever the routing rules say.",
+        effect="Stands over the queue of the rule that matches; the rule's shard stays.",
+        trap="Rules can no longer move the class. Prefer a tag and a rule.",
+    ),
+    "shard": Attribute(
+        rule=values.optional(values.shard),
+        group="queues",
+        meaning="This shard, whatever the routing rules say (a pin).",
+        effect="Jobs are written to this Redis; a name that config/redis.yml does not have refuses to boot.",
+        trap="Only processes started with --shard of that name run them.",
+    ),
+    "weight": Attribute(
+        rule=values.integer(1),
+        group="queues",
+        meaning="How often its queue is taken from, beside the other queues of a process.",
+        effect="Written to config/queues.yml, which a process without -q serves.",
+        trap="A process started with -q takes the weights from there. Run scripts/generate_queues after a change.",
+    ),
+    "version": Attribute(
+        rule=values.integer(0),
+        group="versions",
+        meaning="The version of the arguments that this code writes.",
+        effect="The payload carries it, and a run reads it as self.job_version.",
+        trap="Old jobs keep arriving with the old version: raise it when their meaning changes, and keep reading both.",
+    ),
+    "wire_name": Attribute(
+        rule=values.optional(values.wire_name),
+        group="versions",
+        meaning="The class name on the wire; without it, it is made from module and class.",
+        effect="Payloads, logs, rules and generated queue names use it; Ruby processes find their class by it.",
+        trap="Belongs to one class and is not inherited. After a change, list the old name in aliases.",
+    ),
+    "aliases": Attribute(
+        rule=values.wire_names,
+        group="versions",
+        meaning="Former wire names whose jobs this class runs.",
+        effect="A job found under one of these names is run by this class.",
+        trap="Not inherited. Keep them until no queue, schedule or retry set holds the old name.",
+    ),
+    "retry": Attribute(
+        rule=values.switch_or_count(0),
+        group="retries",
+        meaning="How often a failed job is tried again: True is 25 times, in about three weeks.",
+        effect="A number is that many retries, then the dead set. 0: the first failure goes to the dead set. False: kept "
+        "nowhere, only the log and the handlers know.",
+        trap="0 and False differ: after False nobody can bring the job back.",
+    ),
+    "retry_for": Attribute(
+        rule=values.optional(values.duration),
+        group="retries",
+        meaning="Retry until this long after the first failure, instead of counting.",
+        effect="The count of retry no longer matters, except that False and 0 still say no retries (Sidekiq 8.1).",
+        trap="The pauses grow all the same: an hour holds about seven attempts.",
+    ),
+    "retry_queue": Attribute(
+        rule=values.optional(values.queue),
+        group="retries",
+        meaning="The queue its retries go to, to keep them away from first runs.",
+        effect="Set in the payload when it fails; the retry stands over the routing rules.",
+        trap="Some process has to serve it: scripts/generate_queues adds it to config/queues.yml.",
+    ),
+    "dead": Attribute(
+        rule=values.boolean,
+        group="retries",
+        meaning="False: a job whose retries are used up is dropped instead of buried.",
+        effect="No entry in the dead set; retries_exhausted and the death handlers are still called.",
+        trap="It does not limit the retries: that is retry.",
+    ),
+    "backtrace": Attribute(
+        rule=values.switch_or_count(1),
+        group="retries",
+        meaning="Keep the traceback in the payload of a failed job: True all of it, a number so many innermost lines.",
+        effect="Sidekiq's Web UI shows it. At most 8,192 bytes, packed.",
+        trap="Thousands of failures with tracebacks fill Redis; the log line has the traceback anyway.",
+    ),
+    "max_retries_after_interruption": Attribute(
+        rule=values.integer(-1),
+        group="retries",
+        meaning="At which interruption (its process was killed, or stopped too early) a job is quarantined; -1 is no limit.",
+        effect="The job goes to the interrupted set and interruptions_exhausted is called.",
+        trap="It counts dead processes, not failures. 0 quarantines at the first kill.",
+    ),
+    "ack": Attribute(
+        rule=values.one_of(*get_args(Ack)),
+        group="running",
+        meaning="When an ended job leaves Redis: 'batch' with others, 'sync' before its slot takes another job.",
+        effect="After a kill -9, a 'batch' job that had ended may run again; a 'sync' job only if it was still running.",
+        trap="'sync' costs a round trip per job and is no exactly once: a job killed while it runs is run again.",
+    ),
+    "timeout": Attribute(
+        rule=values.optional(values.duration),
+        group="running",
+        meaning="The longest run.",
+        effect="Declared and validated; nothing stops a long run yet.",
+        trap="Give network calls their own deadlines: no timeout can interrupt a thread that waits in C code.",
+    ),
+    "expires_in": Attribute(
+        rule=values.optional(values.duration),
+        group="running",
+        meaning="Worthless when it starts later than this after its push.",
+        effect="Declared and validated; it travels in the payload and nothing is dropped yet.",
+        trap="It will be about the start, not about the run: that is timeout.",
+    ),
+    "loggable_arguments": Attribute(
+        rule=values.words,
+        group="payload",
+        meaning="The parameters of perform whose values may stand in logs.",
+        effect="Numbers are always shown, all other arguments as [FILTERED] unless named here.",
+        trap="Names, not positions, and inherited: a child whose perform has other parameters must say it again.",
+    ),
+    "big_payload": Attribute(
+        rule=values.boolean,
+        group="payload",
+        meaning="The class may write arguments beyond size_limit.limit (5,000,000 bytes after compression).",
+        effect="No ExceedLimitError at the push; the arguments are compressed all the same.",
+        trap="Every move of such a job copies all of it. Store the data elsewhere and pass its id.",
+    ),
+    "status_expiration": Attribute(
+        rule=values.optional(values.duration),
+        group="status",
+        meaning="How long the status of a job can be asked for.",
+        effect="Declared and validated; it travels in the payload.",
+        trap="Choose it longer than the job waits and runs: afterwards it reads as completed.",
+    ),
+    "track": Attribute(
+        rule=values.boolean,
+        group="status",
+        meaning="Record progress and result of each job.",
+        effect="Declared and validated; nothing is recorded yet.",
+        trap="It will write to Redis for each job: not for classes with thousands of jobs a second.",
+    ),
+    "idempotent": Attribute(
+        rule=values.boolean,
+        group="flow_control",
+        meaning="Twice is as good as once. Alone, it means Deduplicate('until_executing') for 10 minutes.",
+        effect="Declared and listed in workers/all_queues.yml; nothing is dropped yet.",
+        trap="Every job may run twice, whatever this says. It promises that duplicates may be dropped too.",
+    ),
+    "deduplicate": Attribute(
+        rule=values.instance_of(Deduplicate, "Deduplicate(...)"),
+        group="flow_control",
+        meaning="How equal jobs are kept from piling up; None turns the default of idempotent off.",
+        effect="Declared and validated; nothing is dropped yet.",
+        trap="Without idempotent = True it will do nothing.",
+    ),
+    "concurrency_limit": Attribute(
+        rule=values.limit,
+        group="flow_control",
+        meaning="Most jobs of the class at a time, over all processes. 0 and None are no limit, a negative number pauses.",
+        effect="Declared and validated; nothing is held back yet.",
+        trap="0 does not stop the class. A callable is called in the middle of things: it must be quick and not raise.",
+    ),
+    "max_concurrency_limit_percentage": Attribute(
+        rule=values.optional(values.share),
+        group="flow_control",
+        meaning="The same as a share of all slots of the shard.",
+        effect="Declared and validated; nothing is held back yet.",
+        trap="A share, not a percentage: 0.25, not 25.",
+    ),
+    "defer_on_health": Attribute(
+        rule=values.instance_of(DeferOnHealth, "DeferOnHealth(...)"),
+        group="flow_control",
+        meaning="Wait while a database is unwell.",
+        effect="Declared and validated; nothing waits yet.",
+        trap="For background work only: a user may wait for a job of high urgency.",
+    ),
+    "pause_control": Attribute(
+        rule=values.optional(values.word),
+        group="flow_control",
+        meaning="The name of the strategy under which jobs of the class are paused and resumed.",
+        effect="Declared and validated; nothing pauses yet.",
+        trap="To pause a whole queue needs no attribute: Sidekiq's paused set is obeyed.",
+    ),
+    "data_consistency": Attribute(
+        rule=values.one_of(*get_args(DataConsistency)),
+        group="flow_control",
+        meaning="Whether a replica of the database will do: 'always' the primary, 'sticky', or 'delayed' until one is ready.",
+        effect="Declared and listed in workers/all_queues.yml; no connection is chosen yet.",
+        trap="'delayed' needs retries, as a job that meets a stale replica is retried once.",
+    ),
 }
-
-_DEFER_ON_HEALTH: Mapping[str, Rule] = {
-    "database": values.word,
-    "tables": _TABLES,
-    "delay": values.duration,
-    "max_delay": values.duration,
-    "max_deferrals": values.optional(values.integer(1)),
-    "indicators": values.optional(values.words),
-}
-
-ATTRIBUTES: Mapping[str, Rule] = {
-    "feature_category": values.optional(values.word),
-    "urgency": values.one_of(*get_args(Urgency)),
-    "resource_boundary": values.one_of(*get_args(ResourceBoundary)),
-    "has_external_dependencies": values.boolean,
-    "data_consistency": values.one_of(*get_args(DataConsistency)),
-    "queue_namespace": values.optional(values.word),
-    "queue": values.optional(values.queue),
-    "shard": values.optional(values.shard),
-    "weight": values.integer(1),
-    "tags": values.tags,
-    "version": values.integer(0),
-    "wire_name": values.optional(values.wire_name),
-    "aliases": values.wire_names,
-    "retry": values.switch_or_count(0),
-    "retry_for": values.optional(values.duration),
-    "retry_queue": values.optional(values.queue),
-    "dead": values.boolean,
-    "backtrace": values.switch_or_count(1),
-    "max_retries_after_interruption": values.integer(-1),
-    "ack": values.one_of(*get_args(Ack)),
-    "timeout": values.optional(values.duration),
-    "expires_in": values.optional(values.duration),
-    "status_expiration": values.optional(values.duration),
-    "track": values.boolean,
-    "idempotent": values.boolean,
-    "deduplicate": values.instance_of(Deduplicate, "Deduplicate(...)"),
-    "concurrency_limit": values.limit,
-    "max_concurrency_limit_percentage": values.optional(values.share),
-    "defer_on_health": values.instance_of(DeferOnHealth, "DeferOnHealth(...)"),
-    "pause_control": values.optional(values.word),
-    "big_payload": values.boolean,
-    "loggable_arguments": values.words,
-}
-"""Every attribute a worker may declare. A name that is not here is refused when the class is created."""
+"""Every attribute a worker may declare, group by group. A name that is not here is refused when the class is created."""
 
 OWN_ATTRIBUTES = frozenset({"wire_name", "aliases"})
 """The identity of one class: never inherited, or each child would claim its parent's name."""

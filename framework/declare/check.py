@@ -6,10 +6,11 @@ from reprlib import repr as short_repr
 from typing import Any
 
 from framework.declare import names
-from framework.declare.attributes import ATTRIBUTES, OWN_ATTRIBUTES, Deduplicate, check_value
+from framework.declare.attributes import ATTRIBUTES, OWN_ATTRIBUTES
 from framework.declare.declaration import Declaration
+from framework.declare.policies import Deduplicate
 from framework.declare.signature import JobSignature, build_signature
-from framework.declare.values import QUEUE_NAME
+from framework.declare.values import QUEUE_NAME, check_value
 from framework.errors import DeclarationError
 from framework.settings.shapes import class_of
 from framework.settings.suggest import did_you_mean, nearest
@@ -36,7 +37,10 @@ def read_attributes(cls: type[Any], base: type[Any]) -> dict[str, Any]:
     _check_body(worker, cls, base)
     for mixin in _mixins(cls, base):
         _check_mixin(worker, mixin)
-    attributes = {name: check_value(worker, name, _resolve(cls, base, name), rule) for name, rule in ATTRIBUTES.items()}
+    attributes = {
+        name: check_value(worker, name, _resolve(cls, base, name), attribute.rule)
+        for name, attribute in ATTRIBUTES.items()
+    }
     _check_hooks(worker, cls, base)
     _check_cross_rules(worker, attributes)
     if attributes["idempotent"] and not _declared(cls, base, "deduplicate"):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from framework.declare.attributes import Deduplicate, DeferOnHealth
+from framework.declare.policies import Deduplicate, DeferOnHealth
 from framework.declare.signature import JobSignature
 from framework.types import Ack, DataConsistency, ResourceBoundary, Urgency
 

@@ -4,15 +4,28 @@ import inspect
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from reprlib import repr as short_repr
-from typing import Any, TypeAlias
+from typing import Any
 
+from framework.errors import DeclarationError
 from framework.settings.shapes import is_tuple
 from framework.settings.suggest import did_you_mean
 
-Rule: TypeAlias = Callable[[Any], Any]
-"""Returns the normalised value; raises ``Invalid`` otherwise."""
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What values are allowed. Called with one, it gives it back normalised, or raises ``Invalid``."""
+
+    allowed: str
+    """What is allowed, in words: for messages and for the documentation."""
+    check: Callable[[Any], Any]
+
+    def __call__(self, value: Any) -> Any:
+        """The normalised value; raises ``Invalid`` otherwise."""
+        return self.check(value)
+
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
 WIRE_NAME = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*", re.ASCII)
@@ -25,67 +38,87 @@ class Invalid(Exception):
     """A value is not allowed; the text says what is."""
 
 
-def one_of(*allowed: str) -> Rule:
+def check_value(worker: str, name: str, value: Any, rule: Rule) -> Any:
+    """The normalised value; raises DeclarationError naming worker, attribute, value and what is allowed."""
+    try:
+        return rule(value)
+    except Invalid as error:
+        message = f"{name} = {short_repr(value)} is not allowed. Allowed: {error}."
+        raise DeclarationError(worker, message, attribute=name) from None
+
+
+def one_of(*choices: str) -> Rule:
     """Exactly one of the given words."""
+    allowed = f"one of {', '.join(map(repr, choices))}"
 
     def check(value: Any) -> str:
-        if type(value) is str and value in allowed:
+        if type(value) is str and value in choices:
             return value
-        raise Invalid(f"one of {', '.join(map(repr, allowed))}{did_you_mean(value, allowed)}")
+        raise Invalid(f"{allowed}{did_you_mean(value, choices)}")
 
-    return check
+    return Rule(allowed, check)
 
 
-def boolean(value: Any) -> bool:
-    """True or False, nothing merely truthy."""
+def _boolean(value: Any) -> bool:
     if type(value) is bool:
         return value
-    raise Invalid("True or False")
+    raise Invalid(boolean.allowed)
+
+
+boolean = Rule("True or False", _boolean)
+"""Nothing merely truthy."""
 
 
 def integer(minimum: int) -> Rule:
     """A whole number from ``minimum`` on; a bool is none."""
+    allowed = f"a whole number >= {minimum}"
 
     def check(value: Any) -> int:
         if type(value) is int and value >= minimum:
             return value
-        raise Invalid(f"a whole number >= {minimum}")
+        raise Invalid(allowed)
 
-    return check
+    return Rule(allowed, check)
 
 
 def switch_or_count(minimum: int) -> Rule:
     """True, False or a whole number from ``minimum`` on."""
+    allowed = f"True, False or a whole number >= {minimum}"
 
     def check(value: Any) -> bool | int:
         if type(value) is bool or (type(value) is int and value >= minimum):
             return value
-        raise Invalid(f"True, False or a whole number >= {minimum}")
+        raise Invalid(allowed)
 
-    return check
+    return Rule(allowed, check)
 
 
-def share(value: Any) -> float:
-    """A number from 0 to 1."""
+def _share(value: Any) -> float:
     if type(value) in (int, float) and 0 <= value <= 1:
         return float(value)
-    raise Invalid("a number from 0 to 1, for example 0.25")
+    raise Invalid(share.allowed)
 
 
-def duration(value: Any) -> timedelta:
-    """A positive span: a timedelta, or a number of seconds."""
+share = Rule("a number from 0 to 1, for example 0.25", _share)
+
+
+def _duration(value: Any) -> timedelta:
     try:
         if isinstance(value, timedelta):
             span = value
         elif type(value) in (int, float) and math.isfinite(value):
             span = timedelta(seconds=value)
         else:
-            raise Invalid("a timedelta, or a number of seconds")
+            raise Invalid(duration.allowed)
     except OverflowError:
-        raise Invalid("a timedelta of less than a thousand million days") from None
+        raise Invalid(f"{duration.allowed}, of less than a thousand million days") from None
     if span > timedelta(0):
         return span
-    raise Invalid("a positive timedelta, or a positive number of seconds")
+    raise Invalid(duration.allowed)
+
+
+duration = Rule("a positive timedelta, or a positive number of seconds", _duration)
+"""Normalised to a timedelta."""
 
 
 def _matching(pattern: re.Pattern[str], allowed: str) -> Rule:
@@ -94,7 +127,7 @@ def _matching(pattern: re.Pattern[str], allowed: str) -> Rule:
             return value
         raise Invalid(allowed)
 
-    return check
+    return Rule(allowed, check)
 
 
 word = _matching(_WORD, "a name of letters, digits and underscores")
@@ -115,53 +148,57 @@ def optional(rule: Rule) -> Rule:
         except Invalid as error:
             raise Invalid(f"{error}, or None") from None
 
-    return check
+    return Rule(f"{rule.allowed}, or None", check)
 
 
 def tuple_of(rule: Rule, example: str) -> Rule:
     """A tuple whose members all follow ``rule``; a lone string is the classic slip and is named."""
+    allowed = f"a tuple, for example {example}; each member {rule.allowed}"
 
     def check(value: Any) -> tuple[Any, ...]:
         if isinstance(value, str):
-            raise Invalid(f"a tuple; write {example} with the comma")
+            raise Invalid(f"{allowed}. Write ({short_repr(value)},) with the comma")
         if not is_tuple(value):
-            raise Invalid(f"a tuple, for example {example}")
+            raise Invalid(allowed)
         for member in value:
             try:
                 rule(member)
-            except Invalid as error:
-                raise Invalid(f"a tuple, and each member {error}; {short_repr(member)} is not") from None
+            except Invalid:
+                raise Invalid(f"{allowed}; {short_repr(member)} is not") from None
         return value
 
-    return check
+    return Rule(allowed, check)
 
 
 tags = tuple_of(_tag, "('gitaly',)")
 words = tuple_of(word, "('mode',)")
+queues = tuple_of(queue, "('projects',)")
 wire_names = tuple_of(wire_name, "('Old::NameWorker',)")
 
 
 def instance_of(kind: type[Any], example: str) -> Rule:
     """None, or an instance of ``kind``."""
+    allowed = f"{example}, or None"
 
     def check(value: Any) -> Any:
         if value is None or isinstance(value, kind):
             return value
-        raise Invalid(f"{example}, or None")
+        raise Invalid(allowed)
 
-    return check
+    return Rule(allowed, check)
 
 
-def limit(value: Any) -> Any:
-    """None, a whole number (negative pauses), or a callable that can be called without arguments."""
-    allowed = "a whole number, a callable without parameters that returns one, or None"
+def _limit(value: Any) -> Any:
     candidate = value.__func__ if isinstance(value, staticmethod) else value
     if candidate is None or type(candidate) is int:
         return candidate
     if not callable(candidate) or isinstance(candidate, type):
-        raise Invalid(allowed)
+        raise Invalid(limit.allowed)
     try:
         inspect.signature(candidate).bind()
     except (TypeError, ValueError):
-        raise Invalid(f"{allowed}; this callable wants arguments") from None
+        raise Invalid(f"{limit.allowed}; this callable wants arguments") from None
     return candidate
+
+
+limit = Rule("a whole number (negative pauses), a callable without parameters that returns one, or None", _limit)

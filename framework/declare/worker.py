@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast
 
 from framework.declare import check, port, registry
-from framework.declare.attributes import Deduplicate, DeferOnHealth
 from framework.declare.declaration import Declaration
 from framework.declare.options import PushOptions, check_options
+from framework.declare.policies import Deduplicate, DeferOnHealth
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
 from framework.declare.running import JobLogger, PlainLogger, RunState
 from framework.declare.setter import Setter

@@ -4,8 +4,8 @@ from datetime import timedelta
 from typing import Any
 
 from framework.declare import catalog
-from framework.declare.attributes import Deduplicate, DeferOnHealth
 from framework.declare.declaration import Declaration
+from framework.declare.policies import Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from framework.declare import port
-from framework.declare.attributes import ATTRIBUTES, Deduplicate, DeferOnHealth
+from framework.declare.attributes import ATTRIBUTES
 from framework.declare.declaration import Declaration
 from framework.declare.options import bulk_times, due_at
+from framework.declare.policies import Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError, PushError
 

@@ -1,0 +1,94 @@
+"""Attributes of several facts: how equal jobs are deduplicated, and when jobs wait for a database (design section 4)."""
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from typing import Literal, TypeAlias, get_args
+
+from framework.declare import values
+from framework.declare.values import Rule, check_value
+from framework.errors import DeclarationError
+
+DeduplicateStrategy: TypeAlias = Literal["until_executing", "until_executed", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplicate:
+    """How equal jobs are kept from piling up (GitLab guideline, Sidekiq Enterprise's unique jobs).
+
+    ``until_executing`` drops a duplicate while an equal job waits, ``until_executed`` also while it runs, ``none``
+    never. Only an ``idempotent`` worker's duplicates are dropped. ``if_deduplicated="reschedule_once"`` runs the job once
+    more when a duplicate came during its run; ``feature_flag`` names a flag without which the strategy is ``none``.
+    Declared and validated now; dropping comes with the deduplication policy.
+
+    Raises DeclarationError for a value that is not allowed.
+    """
+
+    strategy: DeduplicateStrategy = "until_executing"
+    _: KW_ONLY
+    ttl: timedelta = timedelta(minutes=10)
+    if_deduplicated: Literal["reschedule_once"] | None = None
+    including_scheduled: bool = False
+    feature_flag: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_fields(self, _DEDUPLICATE)
+        if self.if_deduplicated is not None and self.strategy != "until_executed":
+            raise DeclarationError(
+                "Deduplicate",
+                "if_deduplicated = 'reschedule_once' needs strategy 'until_executed': only a job that still runs can be run again.",
+                attribute="if_deduplicated",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DeferOnHealth:
+    """When a database is unwell, jobs of this worker wait (GitLab's database health signal).
+
+    A job is put back for ``delay`` while an indicator says stop, then for twice that and so on up to ``max_delay``;
+    after ``max_deferrals`` it runs anyway (None: it waits as long as the indicator says stop). ``indicators`` names those
+    to ask, None asks all. Declared and validated now; deferring comes with the health policy.
+
+    Raises DeclarationError for a value that is not allowed.
+    """
+
+    database: str = "main"
+    _: KW_ONLY
+    tables: tuple[str, ...] = ()
+    delay: timedelta = timedelta(seconds=5)
+    max_delay: timedelta = timedelta(minutes=30)
+    max_deferrals: int | None = None
+    indicators: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _check_fields(self, _DEFER_ON_HEALTH)
+        if self.max_delay < self.delay:
+            raise DeclarationError(
+                "DeferOnHealth",
+                f"max_delay = {self.max_delay} is shorter than delay = {self.delay}.",
+                attribute="max_delay",
+            )
+
+
+def _check_fields(owner: Deduplicate | DeferOnHealth, rules: Mapping[str, Rule]) -> None:
+    for name, rule in rules.items():
+        normalised = check_value(type(owner).__name__, name, getattr(owner, name), rule)
+        object.__setattr__(owner, name, normalised)
+
+
+_DEDUPLICATE: Mapping[str, Rule] = {
+    "strategy": values.one_of(*get_args(DeduplicateStrategy)),
+    "ttl": values.duration,
+    "if_deduplicated": values.optional(values.one_of("reschedule_once")),
+    "including_scheduled": values.boolean,
+    "feature_flag": values.optional(values.word),
+}
+
+_DEFER_ON_HEALTH: Mapping[str, Rule] = {
+    "database": values.word,
+    "tables": values.queues,
+    "delay": values.duration,
+    "max_delay": values.duration,
+    "max_deferrals": values.optional(values.integer(1)),
+    "indicators": values.optional(values.words),
+}
