@@ -5,14 +5,17 @@ from collections.abc import Callable, Iterator, Mapping
 from reprlib import repr as short_repr
 from typing import Any
 
+from typing_extensions import Format, get_annotations
+
 from framework.declare import names
 from framework.declare.attributes import ATTRIBUTES, OWN_ATTRIBUTES
+from framework.declare.cross_rules import check_cross_rules
 from framework.declare.declaration import Declaration
 from framework.declare.policies import Deduplicate
 from framework.declare.signature import JobSignature, build_signature
 from framework.declare.values import QUEUE_NAME, check_value
 from framework.errors import DeclarationError
-from framework.settings.shapes import class_of
+from framework.settings.shapes import class_of, is_class
 from framework.settings.suggest import did_you_mean, nearest
 
 HOOKS: Mapping[str, int] = {
@@ -37,12 +40,14 @@ def read_attributes(cls: type[Any], base: type[Any]) -> dict[str, Any]:
     _check_body(worker, cls, base)
     for mixin in _mixins(cls, base):
         _check_mixin(worker, mixin)
+    owners = {name: _owner(cls, base, name) for name in ATTRIBUTES}
+    places = {name: f" (in {place_of(owner)})" for name, owner in owners.items() if owner not in (cls, base)}
     attributes = {
-        name: check_value(worker, name, _resolve(cls, base, name), attribute.rule)
+        name: check_value(worker, name, vars(owners[name])[name], attribute.rule, places.get(name, ""))
         for name, attribute in ATTRIBUTES.items()
     }
     _check_hooks(worker, cls, base)
-    _check_cross_rules(worker, attributes)
+    check_cross_rules(worker, attributes, places)
     if attributes["idempotent"] and not _declared(cls, base, "deduplicate"):
         attributes["deduplicate"] = Deduplicate("until_executing")
     return attributes
@@ -86,10 +91,11 @@ def _short_name(cls: type[Any]) -> str:
     return cls.__qualname__.rpartition("<locals>.")[2]
 
 
-def _resolve(cls: type[Any], base: type[Any], name: str) -> Any:
+def _owner(cls: type[Any], base: type[Any], name: str) -> type[Any]:
+    """The class whose value counts: the first of the MRO that has one, as Python itself looks (falsy values too)."""
     if name in OWN_ATTRIBUTES:
-        return vars(cls).get(name, vars(base)[name])
-    return next(vars(owner)[name] for owner in cls.__mro__ if name in vars(owner))
+        return cls if name in vars(cls) else base
+    return next(owner for owner in cls.__mro__ if name in vars(owner))
 
 
 def _declared(cls: type[Any], base: type[Any], name: str) -> bool:
@@ -105,11 +111,15 @@ def _mixins(cls: type[Any], base: type[Any]) -> Iterator[type[Any]]:
 
 
 def _plain_values(owner: type[Any]) -> Iterator[tuple[str, Any]]:
-    """Names that look like attributes: public, lower case, and no method, property, nested class or other descriptor."""
+    """Names that look like attributes: public, lower case, and no method, property, nested class or other descriptor.
+
+    A class under a name that is nearly an attribute's counts too (``deduplicat = Deduplicate``).
+    """
     for name, value in vars(owner).items():
-        if name.startswith("_") or name.isupper() or isinstance(value, type) or _is_descriptor(value):
+        if name.startswith("_") or name.isupper() or _is_descriptor(value):
             continue
-        yield name, value
+        if not isinstance(value, type) or (name.islower() and nearest(name, ATTRIBUTES, cutoff=_CLOSE)):
+            yield name, value
 
 
 def _is_descriptor(value: Any) -> bool:
@@ -125,6 +135,7 @@ def _check_body(worker: str, cls: type[Any], base: type[Any]) -> None:
                 f"Constants of your own: {name.upper()} or _{name}. Attributes: {', '.join(sorted(ATTRIBUTES))}.",
                 attribute=name,
             )
+    _check_annotations(worker, cls)
     for name, value in vars(cls).items():
         if name.startswith("_") or name in vars(base) or not _is_descriptor(value):
             continue
@@ -135,6 +146,24 @@ def _check_body(worker: str, cls: type[Any], base: type[Any]) -> None:
                 f"{name!r} is not called by the framework (did you mean {match!r}?). A helper of your own: _{name}.",
                 attribute=name,
             )
+
+
+def _check_annotations(worker: str, cls: type[Any]) -> None:
+    # ``urgency: "high"`` is valid Python and sets nothing. Of a name that is no attribute it may announce an instance's own.
+    for name, annotation in get_annotations(cls, format=Format.FORWARDREF).items():
+        match = None if name in vars(cls) or name.startswith("_") else nearest(name, ATTRIBUTES, cutoff=_CLOSE)
+        if match is not None:
+            hint = "" if name == match else f" (did you mean {match!r}?). A name of your own: _{name}"
+            raise DeclarationError(
+                worker,
+                f"{name}: {_annotation_text(annotation)} is an annotation without a value and sets nothing{hint}. "
+                f"Write {match} = ...; allowed: {ATTRIBUTES[match].rule.allowed}.",
+                attribute=name,
+            )
+
+
+def _annotation_text(annotation: Any) -> str:
+    return annotation.__name__ if is_class(annotation) else short_repr(annotation)
 
 
 def _check_mixin(worker: str, mixin: type[Any]) -> None:
@@ -165,23 +194,6 @@ def _check_hooks(worker: str, cls: type[Any], base: type[Any]) -> None:
         except TypeError:
             wanted = inspect.signature(getattr(base, name))
             raise DeclarationError(worker, f"{name} must take {wanted}.", attribute=name) from None
-
-
-def _check_cross_rules(worker: str, attributes: Mapping[str, Any]) -> None:
-    if attributes["urgency"] == "high":
-        if attributes["has_external_dependencies"]:
-            message = "urgency = 'high' forbids has_external_dependencies = True: a job that waits for others cannot promise 10 s."
-            raise DeclarationError(worker, f"{message} Take urgency 'low', or split the job.", attribute="urgency")
-        if attributes["resource_boundary"] == "memory":
-            message = "urgency = 'high' forbids resource_boundary = 'memory': memory-bound shards are small and slow to start."
-            raise DeclarationError(worker, f"{message} Take urgency 'low', or split the job.", attribute="urgency")
-    if attributes["data_consistency"] == "delayed" and attributes["retry"] in (False, 0):
-        message = (
-            "data_consistency = 'delayed' forbids retry = False or 0: a job that meets a stale replica is retried once."
-        )
-        raise DeclarationError(
-            worker, f"{message} Take 'sticky' or 'always', or allow retries.", attribute="data_consistency"
-        )
 
 
 def _find_perform(worker: str, cls: type[Any], base: type[Any]) -> Callable[..., Any]:

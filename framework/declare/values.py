@@ -38,12 +38,15 @@ class Invalid(Exception):
     """A value is not allowed; the text says what is."""
 
 
-def check_value(worker: str, name: str, value: Any, rule: Rule) -> Any:
-    """The normalised value; raises DeclarationError naming worker, attribute, value and what is allowed."""
+def check_value(worker: str, name: str, value: Any, rule: Rule, place: str = "") -> Any:
+    """The normalised value; raises DeclarationError naming worker, attribute, value and what is allowed.
+
+    ``place``: where an inherited value stands, for the message.
+    """
     try:
         return rule(value)
     except Invalid as error:
-        message = f"{name} = {short_repr(value)} is not allowed. Allowed: {error}."
+        message = f"{name} = {short_repr(value)}{place} is not allowed. Allowed: {error}."
         raise DeclarationError(worker, message, attribute=name) from None
 
 
