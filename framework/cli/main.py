@@ -2,6 +2,7 @@
 
 import click
 
+from framework.cli.attributes import attributes
 from framework.cli.cluster import cluster
 from framework.cli.generate_queues import generate_queues
 from framework.cli.route import route
@@ -16,5 +17,5 @@ def main() -> None:
     """Run and look after workers."""
 
 
-for command in (worker, cluster, generate_queues, route, store):
+for command in (worker, cluster, generate_queues, route, attributes, store):
     main.add_command(command)

@@ -11,7 +11,7 @@ from framework.types import Ack, DataConsistency, ResourceBoundary, Urgency
 
 Group: TypeAlias = Literal["ownership", "queues", "versions", "retries", "running", "payload", "status", "flow_control"]
 
-GROUPS: Mapping[Group, str] = {
+GROUPS: Mapping[str, str] = {
     "ownership": "whose the job is, and what it asks of the fleet",
     "queues": "where it waits, and how often it is taken from there",
     "versions": "what it is called, and which arguments it understands",
@@ -37,30 +37,33 @@ class Attribute:
     meaning: str
     effect: str
     trap: str
+    required: bool = False
+    """The default will not do: a class that runs has to say it."""
 
 
 ATTRIBUTES: Mapping[str, Attribute] = {
     "feature_category": Attribute(
         rule=values.optional(values.word),
         group="ownership",
-        meaning="The feature team that owns the job. Required; 'not_owned' is for shared plumbing.",
-        effect="Routing rules match it, log lines and error reports carry it. A name that config/feature_categories.yml does "
-        "not have refuses to boot. For 'not_owned' the logs carry the caller's category.",
-        trap="Required of every class that runs: give it once, in the abstract base of the team.",
+        meaning="The feature team that owns the job; `not_owned` is for shared plumbing.",
+        effect="Routing rules match it, log lines and error reports carry it. A name that `config/feature_categories.yml` does "
+        "not have refuses to boot. For `not_owned` the logs carry the caller's category.",
+        trap="A class that runs without one is refused: give it once, in the abstract base of the team.",
+        required=True,
     ),
     "urgency": Attribute(
         rule=values.one_of(*get_args(Urgency)),
         group="ownership",
-        meaning="How soon a job must start and end: 'high' 10 s and 10 s, 'low' 60 s and 300 s, 'throttled' any time and 300 s.",
-        effect="Routing rules match it; the log lines carry the two targets; it decides the weight of a class that declares none.",
-        trap="It makes nothing faster by itself: a rule and a fleet of its own do. 'high' means a median below 1 s.",
+        meaning="How soon a job must start and end: `high` 10 s and 10 s, `low` 60 s and 300 s, `throttled` any time and 300 s.",
+        effect="Routing rules match it; the log lines carry the two targets; it decides the `weight` of a class that declares none.",
+        trap="It makes nothing faster by itself: a rule and a fleet of its own do. `high` means a median below 1 s.",
     ),
     "resource_boundary": Attribute(
         rule=values.one_of(*get_args(ResourceBoundary)),
         group="ownership",
-        meaning="What the job uses up most: 'cpu' when over a third of its time is spent computing, 'memory', or 'unknown'.",
+        meaning="What the job uses up most: `cpu` when over a third of its time is spent computing, `memory`, or `unknown`.",
         effect="Routing rules match it, so that such jobs get processes of their own size.",
-        trap="A job that is heavy on both is 'memory'. Compare cpu_s and duration_s in its log lines before you decide.",
+        trap="A job that is heavy on both is `memory`. Compare `cpu_s` and `duration_s` in its log lines before you decide.",
     ),
     "has_external_dependencies": Attribute(
         rule=values.boolean,
@@ -74,13 +77,13 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         group="ownership",
         meaning="Labels for routing rules, log lines and dashboards.",
         effect="Routing rules match the labels, the payload carries them (Sidekiq's field), log lines show them.",
-        trap="A child's tags replace its parent's. Tags given with set() are on the payload only; rules see the class's.",
+        trap="A child's tags replace its parent's. Tags given with `set()` are on the payload only; rules see the class's.",
     ),
     "queue_namespace": Attribute(
         rule=values.optional(values.word),
         group="queues",
-        meaning="The prefix of the generated queue name: ns:name.",
-        effect="A process given ns serves ns and every ns:* queue of the registry; routing rules match it.",
+        meaning="The prefix of the generated queue name: `ns:name`.",
+        effect="A process given `ns` serves `ns` and every `ns:*` queue of the registry; routing rules match it.",
         trap="A routing rule with a queue of its own stands over the generated name: the namespace then changes nothing.",
     ),
     "queue": Attribute(
@@ -94,21 +97,21 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         rule=values.optional(values.shard),
         group="queues",
         meaning="This shard, whatever the routing rules say (a pin).",
-        effect="Jobs are written to this Redis; a name that config/redis.yml does not have refuses to boot.",
-        trap="Only processes started with --shard of that name run them.",
+        effect="Jobs are written to this Redis; a name that `config/redis.yml` does not have refuses to boot.",
+        trap="Only processes started with `--shard` of that name run them.",
     ),
     "weight": Attribute(
         rule=values.integer(1),
         group="queues",
         meaning="How often its queue is taken from, beside the other queues of a process.",
-        effect="Written to config/queues.yml, which a process without -q serves.",
-        trap="A process started with -q takes the weights from there. Run scripts/generate_queues after a change.",
+        effect="Written to `config/queues.yml`, which a process without `-q` serves.",
+        trap="A process started with `-q` takes the weights from there. Run `scripts/generate_queues` after a change.",
     ),
     "version": Attribute(
         rule=values.integer(0),
         group="versions",
         meaning="The version of the arguments that this code writes.",
-        effect="The payload carries it, and a run reads it as self.job_version.",
+        effect="The payload carries it, and a run reads it as `self.job_version`.",
         trap="Old jobs keep arriving with the old version: raise it when their meaning changes, and keep reading both.",
     ),
     "wire_name": Attribute(
@@ -116,7 +119,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         group="versions",
         meaning="The class name on the wire; without it, it is made from module and class.",
         effect="Payloads, logs, rules and generated queue names use it; Ruby processes find their class by it.",
-        trap="Belongs to one class and is not inherited. After a change, list the old name in aliases.",
+        trap="Belongs to one class and is not inherited. After a change, list the old name in `aliases`.",
     ),
     "aliases": Attribute(
         rule=values.wire_names,
@@ -128,52 +131,52 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "retry": Attribute(
         rule=values.switch_or_count(0),
         group="retries",
-        meaning="How often a failed job is tried again: True is 25 times, in about three weeks.",
-        effect="A number is that many retries, then the dead set. 0: the first failure goes to the dead set. False: kept "
+        meaning="How often a failed job is tried again: `True` is 25 times, in about three weeks.",
+        effect="A number is that many retries, then the dead set. `0`: the first failure goes to the dead set. `False`: kept "
         "nowhere, only the log and the handlers know.",
-        trap="0 and False differ: after False nobody can bring the job back.",
+        trap="`0` and `False` differ: after `False` nobody can bring the job back.",
     ),
     "retry_for": Attribute(
         rule=values.optional(values.duration),
         group="retries",
         meaning="Retry until this long after the first failure, instead of counting.",
-        effect="The count of retry no longer matters, except that False and 0 still say no retries (Sidekiq 8.1).",
-        trap="The pauses grow all the same: an hour holds about seven attempts.",
+        effect="The number in `retry` no longer counts; only `retry = False` still means none (Sidekiq 8.1).",
+        trap="The pauses grow all the same: an hour holds about seven retries, and one more may come after it.",
     ),
     "retry_queue": Attribute(
         rule=values.optional(values.queue),
         group="retries",
         meaning="The queue its retries go to, to keep them away from first runs.",
         effect="Set in the payload when it fails; the retry stands over the routing rules.",
-        trap="Some process has to serve it: scripts/generate_queues adds it to config/queues.yml.",
+        trap="Some process has to serve it: `scripts/generate_queues` adds it to `config/queues.yml`.",
     ),
     "dead": Attribute(
         rule=values.boolean,
         group="retries",
-        meaning="False: a job whose retries are used up is dropped instead of buried.",
-        effect="No entry in the dead set; retries_exhausted and the death handlers are still called.",
-        trap="It does not limit the retries: that is retry.",
+        meaning="`False`: a job whose retries are used up is dropped instead of buried.",
+        effect="No entry in the dead set; `retries_exhausted` and the death handlers are still called.",
+        trap="It does not limit the retries: that is `retry`.",
     ),
     "backtrace": Attribute(
         rule=values.switch_or_count(1),
         group="retries",
-        meaning="Keep the traceback in the payload of a failed job: True all of it, a number so many innermost lines.",
+        meaning="Keep the traceback in the payload of a failed job: `True` all of it, a number so many innermost lines.",
         effect="Sidekiq's Web UI shows it. At most 8,192 bytes, packed.",
         trap="Thousands of failures with tracebacks fill Redis; the log line has the traceback anyway.",
     ),
     "max_retries_after_interruption": Attribute(
         rule=values.integer(-1),
         group="retries",
-        meaning="At which interruption (its process was killed, or stopped too early) a job is quarantined; -1 is no limit.",
-        effect="The job goes to the interrupted set and interruptions_exhausted is called.",
-        trap="It counts dead processes, not failures. 0 quarantines at the first kill.",
+        meaning="At which interruption (its process was killed, or stopped too early) a job is quarantined; `-1` is no limit.",
+        effect="The job goes to the interrupted set and `interruptions_exhausted` is called.",
+        trap="It counts dead processes, not failures. `0` quarantines at the first kill.",
     ),
     "ack": Attribute(
         rule=values.one_of(*get_args(Ack)),
         group="running",
-        meaning="When an ended job leaves Redis: 'batch' with others, 'sync' before its slot takes another job.",
-        effect="After a kill -9, a 'batch' job that had ended may run again; a 'sync' job only if it was still running.",
-        trap="'sync' costs a round trip per job and is no exactly once: a job killed while it runs is run again.",
+        meaning="When an ended job leaves Redis: `batch` with others, `sync` before its slot takes another job.",
+        effect="After a `kill -9`, a `batch` job that had ended may run again; a `sync` job only if it was still running.",
+        trap="`sync` costs a round trip per job and is no exactly once: a job killed while it runs is run again.",
     ),
     "timeout": Attribute(
         rule=values.optional(values.duration),
@@ -187,20 +190,20 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         group="running",
         meaning="Worthless when it starts later than this after its push.",
         effect="Declared and validated; it travels in the payload and nothing is dropped yet.",
-        trap="It will be about the start, not about the run: that is timeout.",
+        trap="It will be about the start, not about the run: that is `timeout`.",
     ),
     "loggable_arguments": Attribute(
         rule=values.words,
         group="payload",
-        meaning="The parameters of perform whose values may stand in logs.",
-        effect="Numbers are always shown, all other arguments as [FILTERED] unless named here.",
-        trap="Names, not positions, and inherited: a child whose perform has other parameters must say it again.",
+        meaning="The parameters of `perform` whose values may stand in logs.",
+        effect="Numbers are always shown, all other arguments as `[FILTERED]` unless named here.",
+        trap="Names, not positions, and inherited: a child whose `perform` has other parameters must say it again.",
     ),
     "big_payload": Attribute(
         rule=values.boolean,
         group="payload",
-        meaning="The class may write arguments beyond size_limit.limit (5,000,000 bytes after compression).",
-        effect="No ExceedLimitError at the push; the arguments are compressed all the same.",
+        meaning="The class may write arguments beyond `size_limit.limit` (5,000,000 bytes after compression).",
+        effect="No `ExceedLimitError` at the push; the arguments are compressed all the same.",
         trap="Every move of such a job copies all of it. Store the data elsewhere and pass its id.",
     ),
     "status_expiration": Attribute(
@@ -220,30 +223,30 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "idempotent": Attribute(
         rule=values.boolean,
         group="flow_control",
-        meaning="Twice is as good as once. Alone, it means Deduplicate('until_executing') for 10 minutes.",
-        effect="Declared and listed in workers/all_queues.yml; nothing is dropped yet.",
+        meaning="Twice is as good as once. Alone, it means `Deduplicate('until_executing')` for 10 minutes.",
+        effect="Declared and listed in `workers/all_queues.yml`; nothing is dropped yet.",
         trap="Every job may run twice, whatever this says. It promises that duplicates may be dropped too.",
     ),
     "deduplicate": Attribute(
         rule=values.instance_of(Deduplicate, "Deduplicate(...)"),
         group="flow_control",
-        meaning="How equal jobs are kept from piling up; None turns the default of idempotent off.",
+        meaning="How equal jobs are kept from piling up; `None` turns the default of `idempotent` off.",
         effect="Declared and validated; nothing is dropped yet.",
-        trap="Without idempotent = True it will do nothing.",
+        trap="Without `idempotent = True` it will do nothing.",
     ),
     "concurrency_limit": Attribute(
         rule=values.limit,
         group="flow_control",
-        meaning="Most jobs of the class at a time, over all processes. 0 and None are no limit, a negative number pauses.",
+        meaning="Most jobs of the class at a time, over all processes. `0` and `None` are no limit, a negative number pauses.",
         effect="Declared and validated; nothing is held back yet.",
-        trap="0 does not stop the class. A callable is called in the middle of things: it must be quick and not raise.",
+        trap="`0` does not stop the class. A callable is called in the middle of things: it must be quick and not raise.",
     ),
     "max_concurrency_limit_percentage": Attribute(
         rule=values.optional(values.share),
         group="flow_control",
         meaning="The same as a share of all slots of the shard.",
         effect="Declared and validated; nothing is held back yet.",
-        trap="A share, not a percentage: 0.25, not 25.",
+        trap="A share, not a percentage: `0.25`, not `25`.",
     ),
     "defer_on_health": Attribute(
         rule=values.instance_of(DeferOnHealth, "DeferOnHealth(...)"),
@@ -257,14 +260,14 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         group="flow_control",
         meaning="The name of the strategy under which jobs of the class are paused and resumed.",
         effect="Declared and validated; nothing pauses yet.",
-        trap="To pause a whole queue needs no attribute: Sidekiq's paused set is obeyed.",
+        trap="To pause a whole queue needs no attribute: Sidekiq's `paused` set is obeyed.",
     ),
     "data_consistency": Attribute(
         rule=values.one_of(*get_args(DataConsistency)),
         group="flow_control",
-        meaning="Whether a replica of the database will do: 'always' the primary, 'sticky', or 'delayed' until one is ready.",
-        effect="Declared and listed in workers/all_queues.yml; no connection is chosen yet.",
-        trap="'delayed' needs retries, as a job that meets a stale replica is retried once.",
+        meaning="Whether a replica of the database will do: `always` the primary, `sticky`, or `delayed` until one is ready.",
+        effect="Declared and listed in `workers/all_queues.yml`; no connection is chosen yet.",
+        trap="`delayed` needs retries, as a job that meets a stale replica is retried once.",
     ),
 }
 """Every attribute a worker may declare, group by group. A name that is not here is refused when the class is created."""

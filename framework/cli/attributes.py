@@ -1,0 +1,99 @@
+"""``attributes``: what a worker class may declare, on the terminal and in the pages of the documentation."""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from framework.cli.attribute_pages import PageError, default, filled, rules_of
+from framework.cli.failure import EXIT_FAILED
+from framework.declare.attributes import ATTRIBUTES, GROUPS
+from framework.settings.suggest import did_you_mean
+
+COMMAND = "scripts/attributes"
+EXIT_USAGE = 2
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+"""The documentation of this checkout; beside an installed package there is none."""
+
+_LABELS = ("Meaning", "Values", "Default", "Effect", "Trap")
+_NAME_WIDTH = max(map(len, ATTRIBUTES))
+_WIDEST = 120
+
+
+@click.command("attributes")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--write", is_flag=True, help="Fill the generated parts of the documentation.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 and name the pages that are stale.")
+@click.option("--docs", type=Path, default=DOCS, help="The folder of the documentation, instead of the checkout's.")
+def attributes(*, names: Sequence[str], write: bool, check: bool, docs: Path) -> None:
+    """List what a worker class may declare, or explain the named attributes."""
+    if bool(names) + write + check > 1:
+        raise click.UsageError("NAME, --write and --check do not go together.")
+    if write or check:
+        _refresh(docs, write=write)
+    elif names:
+        _explain(names)
+    else:
+        click.echo("\n\n".join(map(_listed, GROUPS)))
+        click.echo(f"\nAttribute, default, allowed values. {COMMAND} NAME explains one.")
+
+
+def _listed(group: str) -> str:
+    lines = [
+        _hanging(f"  {name:{_NAME_WIDTH}}  {default(name):9} ", one.rule.allowed)
+        for name, one in ATTRIBUTES.items()
+        if one.group == group
+    ]
+    return "\n".join([f"{group}: {GROUPS[group]}", *lines])
+
+
+def _explain(names: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in ATTRIBUTES]
+    for name in unknown:
+        click.echo(f"there is no attribute {name!r}{did_you_mean(name, ATTRIBUTES)}", err=True)
+    if unknown:
+        sys.exit(EXIT_USAGE)
+    click.echo("\n\n".join(map(_explained, names)))
+
+
+def _explained(name: str) -> str:
+    one = ATTRIBUTES[name]
+    texts = zip(_LABELS, (one.meaning, one.rule.allowed, default(name), one.effect, one.trap), strict=True)
+    lines = [_hanging(f"  {label:8} ", text) for label, text in (*texts, *(("Rule", rule) for rule in rules_of(name)))]
+    return "\n".join([f"{name} ({one.group})", *lines])
+
+
+def _hanging(head: str, text: str) -> str:
+    """``text`` behind ``head``, broken to the width of the terminal, its further lines under the first."""
+    width = max(len(head) + 30, min(shutil.get_terminal_size().columns, _WIDEST))
+    return textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False)
+
+
+def _refresh(docs: Path, *, write: bool) -> None:
+    """The generated parts of all pages are as they should be, or the stale pages are named (status 1)."""
+    if not docs.is_dir():
+        raise click.UsageError(f"{docs} is no folder; name the documentation with --docs.")
+    stale = {page: text for page in sorted(docs.rglob("*.md")) if (text := _stale(page)) is not None}
+    for page, text in stale.items():
+        if write:
+            page.write_text(text, encoding="utf-8")
+        click.echo(f"{'wrote' if write else 'stale:'} {page.relative_to(docs.parent)}", err=not write)
+    if stale and not write:
+        click.echo(f"Run {COMMAND} --write and commit the pages.", err=True)
+        sys.exit(EXIT_FAILED)
+    if not stale:
+        click.echo("The generated parts of the documentation are up to date.")
+
+
+def _stale(page: Path) -> str | None:
+    """The text the page should have, or None when it has it. Ends the command when its markers do not hold."""
+    before = page.read_text(encoding="utf-8")
+    try:
+        after = filled(before)
+    except PageError as error:
+        click.echo(f"{page}:{error}", err=True)
+        sys.exit(EXIT_FAILED)
+    return after if after != before else None
