@@ -8,6 +8,7 @@ FrameworkError
 │   ├── ExceedLimitError      the arguments are too large, even compressed
 │   ├── ShardUnavailableError the shard's Redis does not answer or refuses writes
 │   └── BulkPushError         a slice of a bulk push failed; says which jobs are in
+├── UnroutedCallError         application code called a job Redis without saying whose jobs it is about
 ├── ExecutionError            a fetched job cannot be run as it stands
 │   ├── UnknownWorkerError    no class of that wire name is registered in this process
 │   ├── ArgumentsMismatchError its arguments no longer fit ``perform``
@@ -122,6 +123,23 @@ class BulkPushError(PushError):
         super().__init__(
             f"bulk push failed at job {failed_from}: {cause} The {failed_from} jobs before it are in (their ids are in `jids`); "
             f"push the rest again from index {failed_from}."
+        )
+
+
+class UnroutedCallError(FrameworkError):
+    """Application code called a job Redis outside of a route to it (GitLab's ``UnroutedSidekiqApiError``).
+
+    Raised in development and test before anything is sent; in production the call goes through and this is reported.
+    """
+
+    def __init__(self, shard: str, command: str, inside: Sequence[str] = ()) -> None:
+        self.shard = shard
+        self.command = command
+        here = f"inside a route to {', '.join(map(repr, inside))} only" if inside else "outside of any route"
+        super().__init__(
+            f"{command} on shard '{shard}' {here}: jobs may live on another Redis than this one. Write `with "
+            "router.via(TheWorker) as pool:` around the call and use that pool; `router.via_shard(name)` where the shard itself "
+            "is meant, `router.via_all()` for every shard; or `allow_unrouted(reason=...)` (all in framework.sharding)."
         )
 
 

@@ -97,7 +97,7 @@ def _watch(supervisor: Supervisor, signals: SignalQueue) -> None:
 
 
 def _tell(event: ChildEvent) -> None:
-    log = logs.logger(child=event.name, child_pid=event.pid)
+    log = logs.logger(shard=event.shard, child=event.name, child_pid=event.pid)
     if event.kind == "stuck":
         log.error(
             "a child lives but has not beaten for long; it is killed and its jobs go back",

@@ -52,6 +52,7 @@ class ChildEvent:
 
     kind: str
     name: str
+    shard: str
     pid: int
     status: int | None = None
 
@@ -198,7 +199,7 @@ class Supervisor:
         with self._lock:
             for child in self.children:
                 if child.identity == identity and child.process is not None and child.process.poll() is None:
-                    self._on_event(ChildEvent("stuck", child.name, child.pid, silent_s))
+                    self._on_event(ChildEvent("stuck", child.name, child.spec.shard, child.pid, silent_s))
                     child.process.kill()
 
     def stop(self, timeout_s: float = 25.0) -> None:
@@ -225,7 +226,7 @@ class Supervisor:
 
     def _ended(self, child: Child, process: "subprocess.Popen[bytes]", kind: str) -> None:
         child.process = None
-        self._on_event(ChildEvent(kind, child.name, process.pid, process.returncode))
+        self._on_event(ChildEvent(kind, child.name, child.spec.shard, process.pid, process.returncode))
         if process.returncode != 0:
             self._guard.died(child.spec.shard, child.identity)
 
@@ -234,13 +235,13 @@ class Supervisor:
             child.start()
         except OSError as error:  # no memory, no process table entry, no log folder: the next try may do better
             child.plan_restart(failed=True)
-            self._on_event(ChildEvent("failed", child.name, 0, error.errno))
+            self._on_event(ChildEvent("failed", child.name, child.spec.shard, 0, error.errno))
         else:
-            self._on_event(ChildEvent("started", child.name, child.pid))
+            self._on_event(ChildEvent("started", child.name, child.spec.shard, child.pid))
 
     def _bereave(self, child: Child, status: int) -> None:
         pid = int(child.identity.rsplit(":", 2)[1])
-        self._on_event(ChildEvent("died", child.name, pid, status))
+        self._on_event(ChildEvent("died", child.name, child.spec.shard, pid, status))
         self._guard.died(child.spec.shard, child.identity)
 
 

@@ -8,6 +8,9 @@ from framework.declare.policies import Deduplicate, DeferOnHealth
 from framework.declare.signature import JobSignature
 from framework.types import Ack, DataConsistency, ResourceBoundary, Urgency
 
+NOT_OWNED = "not_owned"
+"""The feature category of classes that serve many (GitLab's ``feature_category :not_owned``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
@@ -68,3 +71,8 @@ class Declaration:
     def place(self) -> str:
         """Where the class stands, for messages: module and qualified name."""
         return f"{self.module}.{self.class_name}"
+
+    @property
+    def owned_category(self) -> str | None:
+        """Its feature category, or None when the class is ``not_owned``: then its jobs belong to whoever pushes them."""
+        return None if self.feature_category == NOT_OWNED else self.feature_category

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.telemetry.context import CORRELATION_ID, META_PREFIX
+from framework.telemetry.context import CORRELATION_ID, META_PREFIX, callers_category
 from framework.telemetry.logs import ServerLog, error_fields, iso_time, json_text, object_text
 from framework.types import Payload
 from framework.wire.job import decode, timestamp, whole_number
@@ -40,6 +40,8 @@ class _Known(NamedTuple):
     label: str
     fields: str
     loggable: frozenset[int]
+    bare: str
+    """``fields`` of a class that nobody owns, without the category: jobs may bring their caller's. Else empty."""
 
 
 class _Extra(NamedTuple):
@@ -128,7 +130,7 @@ class JobLog:
         known = self._known.get((name, queue))
         if known is None or known.declaration is not declaration:
             known = self._describe(name, queue, declaration)
-        _, label, fields, loggable = known
+        _, label, fields, loggable, bare = known
         shown_jid = json_text(jid)
         is_text = shown_jid[0] == '"'
         label += shown_jid[1:-1] if is_text else json_text(_text(jid))[1:-1]
@@ -147,6 +149,9 @@ class JobLog:
             extras = self._extras_of(shape)
         if extras:
             more += _shown_extras(payload, extras)
+            category = callers_category(payload) if bare else None
+            if category is not None:
+                fields = f'{bare},"feature_category":{json_text(category)}'
         return label, (
             f'{fields},"jid":{shown_jid},"args":{args},"retry":{"25" if retry is True else shown_retry(retry)},'
             f'"job_size_bytes":{len(unit.data)},"tid":{self._thread.tid}{more}{_shown_times(payload, now)}'
@@ -166,7 +171,10 @@ class JobLog:
             }
             fields.update({field: value for field, value in optional.items() if value is not None})
             loggable = declaration.loggable_positions
-        known = _Known(declaration, f"{json_text(name)[1:-1]} JID-", object_text(fields)[1:-1], loggable)
+        bare = ""
+        if declaration is not None and declaration.owned_category is None:
+            bare = object_text({name: value for name, value in fields.items() if name != "feature_category"})[1:-1]
+        known = _Known(declaration, f"{json_text(name)[1:-1]} JID-", object_text(fields)[1:-1], loggable, bare)
         if declaration is not None:  # unknown names come from the wire: there is no end of them
             self._known[name, queue] = known
         return known

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from framework.declare import registry
+from framework.declare.declaration import Declaration
 from framework.errors import EXPECTED
-from framework.telemetry.context import CORRELATION_ID
+from framework.telemetry.context import CORRELATION_ID, callers_category
 from framework.telemetry.sentry import Tracker
 
 _MAX_TAG = 200  # characters Sentry keeps of a tag's value
@@ -34,8 +35,12 @@ class JobReporter:
             "queue": queue,
             "jid": job.get("jid"),
             CORRELATION_ID: job.get(CORRELATION_ID),
-            "feature_category": worker.declaration().feature_category if worker is not None else None,
+            "feature_category": _category(job, worker.declaration()) if worker is not None else None,
             "shard": self._shard,
             "retry_count": job.get("retry_count"),
         }
         return {tag: str(value)[:_MAX_TAG] for tag, value in found.items() if isinstance(value, str | int)}
+
+
+def _category(job: Mapping[str, Any], declaration: Declaration) -> str:
+    return declaration.owned_category or callers_category(job) or declaration.feature_category

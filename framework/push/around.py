@@ -12,6 +12,7 @@ from framework.push.encode import SizeLimits, encode
 from framework.push.normalize import Normalizer
 from framework.route.router import Router
 from framework.shard.shard import Shard, Shards
+from framework.shard.validator import Block
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
 from framework.wire.ids import draw_jid, draw_jids
@@ -106,7 +107,8 @@ class Around:
             payload["enqueued_at"] = self._normalizer.now()
         if self._middleware:
             worker = registry.find(declaration.wire_name)
-            with Passage(self._middleware, worker, payload, payload["queue"], shard.client) as open_:
+            passage = Passage(self._middleware, worker, payload, payload["queue"], shard.pool)
+            with Block((shard.name,)), passage as open_:
                 if not open_:
                     return None
         return payload["queue"], encode(payload, self._limits, big_payload=declaration.big_payload)

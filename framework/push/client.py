@@ -12,6 +12,7 @@ from framework.errors import ArgumentsError, BulkPushError, PayloadError, ShardU
 from framework.middleware.chain import Call
 from framework.push.around import Around
 from framework.push.encode import SizeLimits
+from framework.push.normalize import handed_down
 from framework.push.template import JobTemplate
 from framework.route.router import Router
 from framework.shard.shard import Shard, Shards
@@ -71,7 +72,7 @@ class Client:
         except PayloadError as error:
             raise ArgumentsError(declaration.wire_name, f"refused: {error.reason}") from error
         jid, now = draw_jid(), stamp_json(self._clock())
-        payload = way.template.one(arguments, jid.encode(), now, context.current(), waits=at is not None)
+        payload = way.template.one(arguments, jid.encode(), now, handed_down(declaration), waits=at is not None)
         if at is None:
             way.shard.enqueue_one(way.template.queue, payload)
         else:
@@ -122,7 +123,7 @@ class Client:
         way = self._way(request.declaration, request.options)
         jids = draw_jids(len(arguments))
         raw = [jid.encode() for jid in jids]
-        now, waits, ambient = stamp_json(self._clock()), request.at is not None, context.current()
+        now, waits, ambient = stamp_json(self._clock()), request.at is not None, handed_down(request.declaration)
         if request.contexts is None:
             payloads = way.template.many(arguments, raw, now, ambient, waits=waits)
         else:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
@@ -32,7 +33,7 @@ class Normalizer:
         if template is None:
             template = self._templates[declaration.wire_name] = class_fields(declaration)
         payload = {**template, "args": args, "jid": jid, "queue": queue, "created_at": stamp(self._clock())}
-        payload.update(context.current())
+        payload.update(handed_down(declaration))
         if extra:
             payload.update(extra)
         if context.CORRELATION_ID not in payload:
@@ -45,6 +46,40 @@ class Normalizer:
     def now(self) -> float:
         """Return the time for ``enqueued_at``, in the form all versions of Sidekiq read."""
         return stamp(self._clock())
+
+
+def handed_down(declaration: Declaration) -> dict[str, Json]:
+    """Return the context fields of a job of this class pushed here and now; empty outside of any context.
+
+    GitLab's guideline: besides the facts of whoever pushes, who that is (``meta.caller_id``), who began the chain
+    (``meta.root_caller_id``, kept once set), and the category of the work: the class's own, else the caller's.
+    """
+    found = context.source()
+    if found is None:
+        return {}
+    fields = {**_handed_on(found.job), **found.facts} if isinstance(found, context.Source) else _handed_on(found)
+    caller = fields.get(context.CALLER_ID)
+    if caller is not None:
+        fields.setdefault(context.ROOT_CALLER_ID, caller)
+    if declaration.owned_category is not None:
+        fields[context.FEATURE_CATEGORY] = declaration.owned_category
+    return fields
+
+
+def _handed_on(job: Mapping[str, Any] | None) -> dict[str, Json]:
+    """What a running job leaves to those that it pushes."""
+    if job is None:
+        return {}
+    fields = context.fields_of(job)
+    worker: Any = registry.find(job["class"])
+    caller: Declaration | None = worker.declaration() if worker is not None else None
+    name = caller.wire_name if caller is not None else job["class"]
+    # The job's own caller began the chain if nobody else is known to have.
+    fields.setdefault(context.ROOT_CALLER_ID, fields.get(context.CALLER_ID, name))
+    fields[context.CALLER_ID] = name
+    if caller is not None and caller.owned_category is not None:
+        fields[context.FEATURE_CATEGORY] = caller.owned_category
+    return fields
 
 
 def class_fields(declaration: Declaration) -> Payload:

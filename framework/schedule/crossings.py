@@ -57,9 +57,9 @@ class Crossings:
         """Whether ``shard`` failed a moment ago."""
         return self._monotonic() < self._closed_until.get(shard, 0.0)
 
-    def client(self, shard: str) -> "redis.Redis":
-        """Return the client of the shard a job goes to, for middlewares."""
-        return self._shards[shard].client if self.leads(shard) else self._client
+    def pool(self, shard: str) -> "redis.Redis":
+        """Return the application's client of the shard a job goes to, for middlewares."""
+        return self._shards[shard].pool
 
     def land(self, source: str, crossings: Sequence[Crossing]) -> list[Move]:
         """Write due jobs of ``source`` to their shards; return what is left to do here. Raises redis errors of this shard."""

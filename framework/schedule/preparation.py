@@ -11,6 +11,7 @@ from framework.middleware.chain import Call, Passage
 from framework.schedule.crossings import Crossings
 from framework.schedule.destination import Destination, Destinations
 from framework.schedule.move import Crossing, Move, PollEvents
+from framework.shard.validator import Block
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, decompress_arguments
 from framework.wire.job import TRANSIT, decode, stamp
@@ -72,8 +73,9 @@ class Preparation:
         decompress_arguments(payload, self._decompressed_limit)
         shown = payload["args"]
         worker = registry.find(payload["class"])
-        pool = self._crossings.client(place.shard)
-        with Passage(self._middleware, worker or payload["class"], payload, place.queue, pool) as open_:
+        pool = self._crossings.pool(place.shard)
+        passage = Passage(self._middleware, worker or payload["class"], payload, place.queue, pool)
+        with Block((place.shard,)), passage as open_:
             pass
         if compressed and payload["args"] is shown:
             payload.update(compressed, args=stored)  # not compressed a second time: the bytes stay as they were

@@ -10,8 +10,11 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, ReadOnlyErro
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.errors import FrameworkError, ShardUnavailableError
+from framework.settings.suggest import did_you_mean
+from framework.shard.application_pool import judged
 from framework.shard.channels import Channels
 from framework.shard.refusals import advice_for
+from framework.shard.validator import Validator
 from framework.store.channel import Channel
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
 from framework.wire import keys
@@ -26,11 +29,22 @@ _pack = cast("Callable[[tuple[Any, ...]], bytes]", hiredis.pack_command)
 class Shard:
     """A named Redis. Opening it opens no socket; the first command does."""
 
-    def __init__(self, name: str, endpoint: Endpoint, *, role: str, read_timeout_s: float = COMMAND_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        name: str,
+        endpoint: Endpoint,
+        *,
+        role: str,
+        read_timeout_s: float = COMMAND_TIMEOUT_S,
+        validator: Validator | None = None,
+    ) -> None:
         self.name = name
         self.endpoint = endpoint
         self.role = role
         self.client: redis.Redis = open_client(endpoint, name=f"framework:{role}")
+        """The framework's own; application code is given ``pool``."""
+        opened = open_client(endpoint, name=f"framework:{role}:application")
+        self.pool: redis.Redis = judged(opened, name, validator or Validator())
         self._channels = Channels(self.client, read_timeout_s=read_timeout_s)
 
     def open_client(self, role: str, *, read_timeout_s: float) -> "redis.Redis":
@@ -71,6 +85,7 @@ class Shard:
         """Close the connections that nobody uses; the shard may be used again."""
         self._channels.close()
         self.client.close()
+        self.pool.close()
 
     def _write(self, packet: bytes, commands: int, *, names: int) -> None:
         """Send packed commands and read their replies; again, once, where surely no job was written the first time.
@@ -128,8 +143,10 @@ class Shards(Mapping[str, Shard]):
         try:
             return self._shards[name]
         except KeyError:
-            known = ", ".join(sorted(self._shards))
-            raise UnknownShardError(f"no shard is named {name!r}; config/redis.yml has: {known}") from None
+            known = sorted(self._shards)
+            raise UnknownShardError(
+                f"no shard is named {name!r}{did_you_mean(name, known)}; config/redis.yml has: {', '.join(known)}"
+            ) from None
 
     def __iter__(self) -> Any:
         return iter(self._shards)

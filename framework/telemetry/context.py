@@ -3,32 +3,60 @@
 GitLab's rule: a job pushed by a job carries the same correlation id, so that one user action can be followed through.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, NamedTuple
 
+from framework.errors import PayloadError
 from framework.types import Json, Payload
+from framework.wire.json import dumps
 
 CORRELATION_ID = "correlation_id"
 META_PREFIX = "meta."
+CALLER_ID = "meta.caller_id"
+ROOT_CALLER_ID = "meta.root_caller_id"
+FEATURE_CATEGORY = "meta.feature_category"
 
-_source: ContextVar[Mapping[str, Json] | None] = ContextVar("framework_context", default=None)
-"""The payload of the job that runs here, or the fields of ``bound``: most jobs never ask, so nothing is picked out yet."""
+
+class Source(NamedTuple):
+    """What ``bound`` has said: ``facts``, besides those of the ``job`` that runs here, if one does."""
+
+    job: Mapping[str, Json] | None
+    facts: Mapping[str, Json]
+
+
+_source: ContextVar[Payload | Source | None] = ContextVar("framework_context", default=None)
+"""The payload of the job that runs here, or what was bound: most jobs never ask, so nothing is picked out yet."""
+
+source: Callable[[], Payload | Source | None] = _source.get
+"""Return where this thread's or task's context comes from, ``None`` outside of one. A C function: each push asks."""
 
 
 def current() -> dict[str, Json]:
     """Return the flat fields (``correlation_id``, ``meta.*``) of this thread's or task's context; empty outside of one."""
-    source = _source.get()
-    return fields_of(source) if source else {}
+    found = _source.get()
+    if found is None:
+        return {}
+    if isinstance(found, Source):
+        return {**fields_of(found.job or {}), **found.facts}
+    return fields_of(found)
 
 
 @contextmanager
 def bound(correlation_id: str | None = None, **facts: Json) -> Generator[None]:
-    """Within the block, pushes and log lines carry this correlation id and ``meta.<name>`` facts besides the outer ones."""
-    fields = {**current(), **meta(facts)}
+    """Within the block, pushes and log lines carry this correlation id and ``meta.<name>`` facts besides the outer ones.
+
+    ``caller_id`` names the code that calls (``"POST /orders"``); jobs pushed here and all that follow from them keep it as
+    ``meta.root_caller_id``. Raises ValueError for a correlation id that is no text, or a fact that JSON cannot carry.
+    """
+    _check(correlation_id, facts)
+    found = _source.get()
+    outer = found if isinstance(found, Source) else Source(found, {})
+    fields = {**outer.facts, **meta(facts)}
     if correlation_id is not None:
         fields[CORRELATION_ID] = correlation_id
-    token = _source.set(fields)
+    token = _source.set(Source(outer.job, fields))
     try:
         yield
     finally:
@@ -48,3 +76,21 @@ def enter_job(payload: Payload) -> None:
 def fields_of(payload: Mapping[str, Json]) -> dict[str, Json]:
     """Return the context fields that a payload carries."""
     return {key: value for key, value in payload.items() if key == CORRELATION_ID or key.startswith(META_PREFIX)}
+
+
+def callers_category(payload: Mapping[str, Any]) -> str | None:
+    """Return the feature category that a payload carries: to a job of a ``not_owned`` class, its caller's."""
+    found = payload.get(FEATURE_CATEGORY)
+    return found if isinstance(found, str) and found else None
+
+
+def _check(correlation_id: object, facts: Mapping[str, Json]) -> None:
+    if correlation_id is not None and (not isinstance(correlation_id, str) or not correlation_id):
+        raise ValueError(f"correlation_id must be a text that is not empty, not {correlation_id!r}")
+    for name, value in facts.items():
+        try:
+            dumps(value)
+        except PayloadError as error:
+            raise ValueError(
+                f"the fact {name!r} travels with jobs, and JSON cannot carry it: {error.reason}. Give a text or a number."
+            ) from None

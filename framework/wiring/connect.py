@@ -13,8 +13,10 @@ from framework.route.router import Router
 from framework.settings.load import load
 from framework.settings.model import Settings, ShardSettings
 from framework.shard.shard import Shard, Shards
+from framework.shard.validator import Validator
 from framework.store.connect import Endpoint
 from framework.store.embedded import embedded_url, store_dir
+from framework.telemetry.sentry import open_tracker
 from framework.types import Jid
 from framework.wiring import chains
 
@@ -53,7 +55,17 @@ class Enqueuer:
 
 def open_shards(settings: Settings, *, role: str) -> Shards:
     """Return every configured shard; no socket is opened."""
-    return Shards({name: Shard(name, endpoint_of(settings, name), role=role) for name in settings.shards})
+    validator = open_validator(settings)
+    return Shards(
+        {name: Shard(name, endpoint_of(settings, name), role=role, validator=validator) for name in settings.shards}
+    )
+
+
+def open_validator(settings: Settings) -> Validator:
+    """Return who judges the calls of application code to a job Redis: production reports, every other environment raises."""
+    dsn = settings.sentry.dsn
+    secret = dsn.get_secret_value() if dsn is not None else None
+    return Validator(strict=settings.env_name != "production", tracker=lambda: open_tracker(secret, settings.env_name))
 
 
 def open_router(settings: Settings) -> Router:

@@ -78,7 +78,11 @@ def serve(settings: Settings, service: Service, log_descriptor: int | None = Non
     identity = own_identity()
     log = logs.open_server_log(
         settings.logging.level,
-        {"pid": os.getpid(), "worker_id": os.environ.get("FRAMEWORK_WORKER_ID", identity)},
+        {
+            "pid": os.getpid(),
+            "worker_id": os.environ.get("FRAMEWORK_WORKER_ID", identity),
+            "shard": service.shard,
+        },
         log_descriptor,
     )
     shard = Shard(service.shard, endpoint_of(settings, service.shard), role=f"worker:{os.getpid()}")
@@ -138,7 +142,7 @@ def assemble(
 
 def _wait_for_redis(shard: Shard, signals: SignalQueue) -> int | None:
     """Wait until the shard answers; return an exit status when it did not in time or when told to stop."""
-    log = logs.logger(shard=shard.name)
+    log = logs.logger()
     deadline = time.monotonic() + BOOT_PATIENCE_S
     said = False
     while True:

@@ -56,7 +56,7 @@ def events():
 def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None):
     """The poller of a process that knows one shard and no rules."""
     client = opened(url).client
-    crossings = Crossings(client, "main", {}, events)
+    crossings = Crossings(client, "main", {"main": opened(url)}, events)
     destinations = Destinations(Router([], ["main"]), "main")
     preparation = Preparation(
         events, destinations, crossings, middleware=middleware, decompressed_limit=1_000_000, clock=clock

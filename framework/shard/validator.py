@@ -1,0 +1,199 @@
+"""Was this call to a job Redis routed? (GitLab's SidekiqSharding::Validator.)
+
+Application code says whose jobs a call concerns by entering that shard; every command on an application's pool is checked
+against what was entered where it is sent: after the block's end, in a thread that never entered, on another shard's pool it
+is unrouted. The framework's own clients are no application pools and are never asked.
+"""
+
+import inspect
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import hiredis
+
+from framework.errors import UnroutedCallError
+from framework.telemetry import logs
+from framework.telemetry.sentry import NoTracker, Tracker
+
+QUIET_S = 60.0
+"""An unrouted call that goes on is reported once in this time per place in the application's code, with a count."""
+
+_MANY_PLACES = 1_000
+_SHOWN_COMMANDS = 3
+_NOT_THE_APPLICATION = ("redis", "framework", "contextlib")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Block:
+    """``with Block(shards):`` calls to these shards are routed within. A pool, task or thread kept beyond the end is not."""
+
+    def __init__(self, shards: Collection[str], reason: str = "") -> None:
+        self.shards = shards
+        self.reason = reason
+        """Why calls to any shard may go unrouted; empty: they may not."""
+        self.open = False
+
+    def __enter__(self) -> None:
+        self.open = True
+        _entered.set((*_entered.get(), self))
+
+    def __exit__(self, *_: object) -> None:
+        # What was copied from this context, or holds it up (a generator), must learn of the end as well.
+        self.open = False
+        _entered.set(tuple(block for block in _entered.get() if block is not self))
+
+
+_entered: ContextVar[tuple[Block, ...]] = ContextVar("framework_shards_entered", default=())
+"""The blocks that this thread or task is in, outermost first, and those that a context it was copied from was in."""
+
+
+class Allowance(Block):
+    """What ``allow_unrouted`` returns: a context manager for one block, or a decorator for any number of calls."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__((), reason)
+
+    def __call__(self, function: F) -> F:
+        """Return ``function`` with every call inside a block of its own; ``async def`` until it has been awaited."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"allow_unrouted cannot decorate the generator {function.__qualname__}: it would end before the first value is "
+                "asked for. Write `with allow_unrouted(reason=...):` inside, around the calls."
+            )
+        reason, inner = self.reason, cast("Callable[..., Any]", function)
+        if inspect.iscoroutinefunction(function):
+
+            @wraps(inner)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                with Allowance(reason):
+                    return await inner(*args, **kwargs)
+
+            return cast("F", awaited)
+
+        @wraps(inner)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with Allowance(reason):
+                return inner(*args, **kwargs)
+
+        return cast("F", called)
+
+
+def allow_unrouted(*, reason: str) -> Allowance:
+    """Within the block, or the decorated function, unrouted calls pass without a report.
+
+    ``reason`` says why this code may do without a route; it stands in a debug line for each such call. Raises ValueError
+    when it is empty.
+    """
+    given: Any = reason
+    if not isinstance(given, str) or not given.strip():
+        raise ValueError(
+            f"allow_unrouted(reason={given!r}): say in words why this code may call a job Redis without a route, for example "
+            "reason='one-off migration, runs against main only'"
+        )
+    return Allowance(given)
+
+
+class Validator:
+    """Judges for one process: ``strict`` raises, else the call goes through and is reported."""
+
+    def __init__(self, *, strict: bool = True, tracker: Callable[[], Tracker] = NoTracker) -> None:
+        self.strict = strict
+        self._open_tracker = tracker
+        self._tracker: Tracker | None = None
+        self._lock = threading.Lock()
+        self._places: dict[str, tuple[float, int]] = {}
+        self._log = logs.logger()
+
+    def refuses(self, shard: str) -> bool:
+        """Tell whether ``check`` would raise now."""
+        return self.strict and not _is_routed(shard) and not _allowed_because()
+
+    def check(self, shard: str, packet: Any) -> None:
+        """Judge what is about to be sent to ``shard``, commands packed by redis-py.
+
+        Raises:
+            UnroutedCallError: in development and test.
+        """
+        if _is_routed(shard):
+            return
+        command = command_names(packet)
+        reason = _allowed_because()
+        if reason:
+            self._log.debug(
+                "an unrouted call, allowed", event_name="shard.allowed", shard=shard, command=command, reason=reason
+            )
+            return
+        inside = {name for block in _entered.get() if block.open for name in block.shards}
+        error = UnroutedCallError(shard, command, sorted(inside))
+        if self.strict:
+            raise error
+        self._report(error, _caller())
+
+    def _report(self, error: UnroutedCallError, caller: str) -> None:
+        count = self._due(caller)
+        if not count:
+            return
+        self._log.warning(
+            "a call to a job Redis went unrouted",
+            event_name="shard.unrouted",
+            shard=error.shard,
+            command=error.command,
+            caller=caller,
+            count=count,
+        )
+        try:
+            if self._tracker is None:
+                self._tracker = self._open_tracker()
+            tags = {"shard": error.shard, "command": error.command, "caller": caller}
+            self._tracker.capture(error, tags, "shard.unrouted")
+        except Exception as failure:  # noqa: BLE001 - the report must not fail what it lets through
+            self._log.error("an unrouted call could not be reported", event_name="hook.failed", error=failure)
+
+    def _due(self, caller: str) -> int:
+        """Return how often this place has called since its last report, 0 when it is too early for another."""
+        now = time.monotonic()
+        with self._lock:
+            if len(self._places) >= _MANY_PLACES:
+                self._places.clear()
+            last, count = self._places.get(caller, (-QUIET_S, 0))
+            due = now - last >= QUIET_S
+            self._places[caller] = (now, 0) if due else (last, count + 1)
+            return count + 1 if due else 0
+
+
+def command_names(packet: Any) -> str:
+    """Return what packed commands do, for people: their names, without MULTI and EXEC, the first few of many."""
+    reader: Any = hiredis.Reader()
+    names: list[str] = []
+    try:
+        reader.feed(b"".join(packet))
+        while command := reader.gets():
+            names.append(command[0].decode(errors="replace").upper())
+    except Exception:  # noqa: BLE001 - somebody packed it by hand; what lets it through must not fail of it
+        names.append("?")
+    plain = [name for name in names if name not in ("MULTI", "EXEC")] or names
+    return ", ".join(plain[:_SHOWN_COMMANDS] + ["..."] * (len(plain) > _SHOWN_COMMANDS))
+
+
+def _is_routed(shard: str) -> bool:
+    return any(block.open and shard in block.shards for block in _entered.get())
+
+
+def _allowed_because() -> str:
+    return next((block.reason for block in reversed(_entered.get()) if block.open and block.reason), "")
+
+
+def _caller() -> str:
+    """Return file:line of the innermost frame that is neither ours nor redis-py's."""
+    place = ""
+    for frame, line in traceback.walk_stack(None):
+        place = f"{frame.f_code.co_filename}:{line}"
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_APPLICATION:
+            break
+    return place

@@ -1,0 +1,88 @@
+"""For application code that must talk to a job Redis itself: queue lengths, clean-ups, admin pages.
+
+    from framework.sharding import router
+
+    with router.via(ShipWorker) as pool:
+        waiting = pool.llen(f"queue:{ShipWorker.route().queue}")
+
+``pool`` is a ``redis.Redis`` of the shard on which that worker's jobs live. Every command on such a pool is checked:
+outside of a block that enters its shard, it raises UnroutedCallError in development and test, and is reported in
+production. Pushes need nothing of this: they are routed by themselves.
+"""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+
+from framework.declare import port
+from framework.declare.worker import ApplicationWorker
+from framework.errors import PushError
+from framework.shard.shard import Shards
+from framework.shard.validator import Block, allow_unrouted
+from framework.wiring.connect import Enqueuer
+
+__all__ = ["ShardRouter", "allow_unrouted", "router"]
+
+
+class ShardRouter:
+    """Says which shard jobs live on, and leads application code there. Opens nothing before a pool's first command.
+
+    It shares configuration and connections with the pushes of this process. Every method raises ConfigurationError where
+    the first push would, and UnknownShardError for a shard that config/redis.yml does not have.
+    """
+
+    def shard_for(self, worker: type[ApplicationWorker]) -> str:
+        """Return the name of the shard that the rules of now send this class's jobs to.
+
+        Raises:
+            TypeError: it is no worker class.
+            DeclarationError: it is abstract and has no jobs.
+        """
+        return port.current().route(_checked(worker).declaration()).shard
+
+    @contextmanager
+    def via(self, worker: type[ApplicationWorker]) -> "Generator[redis.Redis]":
+        """Within the block, calls to the shard of this class's jobs are routed; give its pool. Raises as ``shard_for``."""
+        with self.via_shard(self.shard_for(worker)) as pool:
+            yield pool
+
+    @contextmanager
+    def via_shard(self, name: str) -> "Generator[redis.Redis]":
+        """As ``via`` where the shard itself is meant, whoever's jobs it holds: an admin page that lists its queues."""
+        shard = _shards()[name]
+        with Block((name,)):
+            yield shard.pool
+
+    @contextmanager
+    def via_all(self) -> "Generator[Mapping[str, redis.Redis]]":
+        """Within the block, calls to every shard are routed; give all pools by name (GitLab's ``with_routed_client``)."""
+        pools = {name: shard.pool for name, shard in _shards().items()}
+        with Block(tuple(pools)):
+            yield pools
+
+    def pool(self, name: str) -> "redis.Redis":
+        """Return a shard's pool outside of any route: to be kept, and used within blocks that enter this shard."""
+        return _shards()[name].pool
+
+
+router = ShardRouter()
+"""The one of this process."""
+
+
+def _checked(worker: Any) -> type[ApplicationWorker]:
+    if isinstance(worker, type) and issubclass(worker, ApplicationWorker) and worker is not ApplicationWorker:
+        return worker
+    hint = f"; pass its class, {type(worker).__name__}" if isinstance(worker, ApplicationWorker) else ""
+    raise TypeError(f"{worker!r} is no worker class (a subclass of ApplicationWorker){hint}")
+
+
+def _shards() -> Shards:
+    bound = port.current()
+    if isinstance(bound, Enqueuer):
+        return bound.shards
+    raise PushError(
+        f"pushes of this process go through {type(bound).__qualname__}, which has no shards; the router shares those of the "
+        "client that `import framework` or `framework.boot()` binds"
+    )
