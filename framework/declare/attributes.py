@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, get_args
 from framework.declare import values
 from framework.declare.policies import Deduplicate, DeferOnHealth
 from framework.declare.values import Rule
-from framework.types import Ack, DataConsistency, ResourceBoundary, Urgency
+from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
 
 Group: TypeAlias = Literal["ownership", "queues", "versions", "retries", "running", "payload", "status", "flow_control"]
 
@@ -191,6 +191,16 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         meaning="Worthless when it starts later than this after its push.",
         effect="Declared and validated; it travels in the payload and nothing is dropped yet.",
         trap="It will be about the start, not about the run: that is `timeout`.",
+    ),
+    "strict_arguments": Attribute(
+        rule=values.optional(values.one_of(*get_args(StrictArguments))),
+        group="payload",
+        meaning="What happens to arguments that do not fit perform's annotations or that JSON changes: 'raise', 'warn' or 'off'; "
+        "None is the setting strict_arguments.",
+        effect="'raise' refuses them, at the push and again before the run. 'warn' and 'off' take them as JSON gives them, with "
+        "and without a log line.",
+        trap="perform receives the JSON form: a str for a datetime, a list for a tuple. What JSON cannot carry at all, and a "
+        "wrong number of arguments, is refused in every mode.",
     ),
     "loggable_arguments": Attribute(
         rule=values.words,

@@ -68,7 +68,8 @@ def declare(cls: type[Any], base: type[Any], attributes: dict[str, Any]) -> Decl
         )
     perform = _find_perform(worker, cls, base)
     _check_constructor(worker, cls)
-    signature = build_signature(worker, perform)
+    # The setting is not known yet when a class is created: only what the class says itself loosens its declaration.
+    signature = build_signature(worker, perform, strict=attributes["strict_arguments"] in (None, "raise"))
     facts = dict(attributes)
     facts["wire_name"] = attributes["wire_name"] or names.wire_name(cls.__module__, _short_name(cls))
     return Declaration(

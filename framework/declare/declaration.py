@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from framework.declare.policies import Deduplicate, DeferOnHealth
 from framework.declare.signature import JobSignature
-from framework.types import Ack, DataConsistency, ResourceBoundary, Urgency
+from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
 
 NOT_OWNED = "not_owned"
 """The feature category of classes that serve many (GitLab's ``feature_category :not_owned``)."""
@@ -57,6 +57,7 @@ class Declaration:
     max_concurrency_limit_percentage: float | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None
+    strict_arguments: StrictArguments | None
     big_payload: bool
     loggable_arguments: tuple[str, ...]
     loggable_positions: frozenset[int]

@@ -11,6 +11,8 @@ MAX_DEPTH = 64
 MAX_DIGITS = 4_000
 """Digits of a whole number. pydantic_core's parser and Python's own conversion stop at 4,300."""
 
+TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels; pass it flatter, or as a str of JSON"
+
 _class_of: Callable[[Any], type[Any]] = type
 _INTEGER_LIMIT = 10**MAX_DIGITS
 _MODEL = "pass an id, or a dict of plain values"
@@ -70,7 +72,7 @@ def check_exact(value: Any, room: int = MAX_DEPTH) -> None:
 
 def _check_list(items: list[Any], room: int) -> None:
     if not room:
-        raise InexactError(f"is nested deeper than {MAX_DEPTH} levels; pass it flatter, or as a str of JSON")
+        raise InexactError(TOO_DEEP)
     index = 0
     try:
         for index, item in enumerate(items):  # noqa: B007 - read by the handler
@@ -81,7 +83,7 @@ def _check_list(items: list[Any], room: int) -> None:
 
 def _check_object(members: dict[Any, Any], room: int) -> None:
     if not room:
-        raise InexactError(f"is nested deeper than {MAX_DEPTH} levels; pass it flatter, or as a str of JSON")
+        raise InexactError(TOO_DEEP)
     key: Any = None
     try:
         for key, member in members.items():

@@ -2,18 +2,24 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from framework.declare.adapter import Validate, compile_list, compile_slice, compile_tuple
 from framework.declare.annotations import check_carriable, read_hints
 from framework.declare.exact_json import InexactError, check_exact
+from framework.declare.json_form import json_form
 from framework.declare.values import Invalid
 from framework.errors import ArgumentsError, DeclarationError
 from framework.settings.suggest import did_you_mean
+
+_LOOSER = (
+    "(Code that is not there yet: strict_arguments = 'warn' in the class; perform then gets what JSON makes of it.)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class JobSignature:
         bound = list(args)
         if kwargs:
             self._place(bound, kwargs)
-        self._check_count(bound)
+        self.check_count(bound)
         return bound
 
     def check(self, args: list[Any]) -> None:
@@ -49,16 +55,41 @@ class JobSignature:
         argument's value is never part of the message, as messages are logged.
         """
         if not self.required <= len(args) <= len(self.names):
-            self._check_count(args)
+            self.check_count(args)
         index = 0
         try:
             for index, value in enumerate(args):  # noqa: B007 - read by the handler
                 check_exact(value)
         except InexactError as error:
-            place = f"(at {error.path}) " if error.path else ""
-            raise ArgumentsError(self.worker, place + error.reason, argument=self._name(index)) from None
+            raise ArgumentsError(self.worker, _placed(error), argument=self._name(index)) from None
         if self.validate is not None or self.validate_rest is not None:
             self._check_types(args)
+
+    def json_form(self, args: list[Any]) -> list[Any]:
+        """The arguments as JSON gives them back, fitting or not.
+
+        Raises ArgumentsError for a wrong number of them, and for what JSON cannot carry at all.
+        """
+        self.check_count(args)
+        form: list[Any] = []
+        for index, value in enumerate(args):
+            try:
+                form.append(json_form(value))
+            except InexactError as error:
+                raise ArgumentsError(self.worker, _placed(error), argument=self._name(index)) from None
+        return form
+
+    def complaints(self, args: list[Any], form: list[Any]) -> dict[str, str]:
+        """Argument -> why it is not strict: JSON changes it into what stands in ``form``, or that does not fit."""
+        found: dict[str, str] = {}
+        for index, value in enumerate(args):
+            try:
+                check_exact(value)
+            except InexactError as error:
+                found[self._name(index)] = _placed(error)
+        for misfit in self._misfits(form):
+            found.setdefault(misfit.argument or "", misfit.reason)
+        return found
 
     def fits(self, jobs: Sequence[Sequence[Any]]) -> bool:
         """Whether all jobs have the right number of arguments, of the right types; ``check`` says which has not, and why."""
@@ -83,15 +114,26 @@ class JobSignature:
 
     def _check_types(self, args: list[Any]) -> None:
         count = len(self.names)
-        offset = 0
         try:
             if self.validate is not None:
                 self.validate(tuple(args) if len(args) == count else self._complete(args))
-            offset = count
             if self.validate_rest is not None:
                 self.validate_rest(args[count:])
-        except ValidationError as error:
-            raise self._explain(error, args, offset) from None
+        except ValidationError:
+            raise next(self._misfits(args)) from None
+
+    def _misfits(self, args: list[Any]) -> Iterator[ArgumentsError]:
+        """What each argument that is of a wrong type is refused for."""
+        count = len(self.names)
+        for validate, values, offset in (
+            (self.validate, self._complete(args), 0),
+            (self.validate_rest, args[count:], count),
+        ):
+            try:
+                if validate is not None:
+                    validate(values)
+            except ValidationError as error:
+                yield from (self._explain(one, args, offset) for one in _errors(error))
 
     def _place(self, bound: list[Any], kwargs: Mapping[str, Any]) -> None:
         given = len(bound)
@@ -115,7 +157,8 @@ class JobSignature:
             else:
                 raise ArgumentsError(self.worker, "is missing", argument=self.names[index])
 
-    def _check_count(self, args: Sequence[Any]) -> None:
+    def check_count(self, args: Sequence[Any]) -> None:
+        """Nothing happens when ``perform`` could be called with so many; raises ArgumentsError otherwise."""
         count, most = len(args), len(self.names)
         if count < self.required:
             raise ArgumentsError(self.worker, "is missing", argument=self.names[count])
@@ -126,25 +169,28 @@ class JobSignature:
     def _name(self, index: int) -> str:
         return self.names[index] if index < len(self.names) else f"*{self.rest}[{index - len(self.names)}]"
 
-    def _explain(self, error: ValidationError, args: list[Any], offset: int) -> ArgumentsError:
-        first = error.errors(include_url=False, include_context=False, include_input=True)[0]
-        position, *inner = first["loc"] or (0,)
+    def _explain(self, error: ErrorDetails, args: list[Any], offset: int) -> ArgumentsError:
+        position, *inner = error["loc"] or (0,)
         index = int(position) + offset
         place = f"(at {''.join(f'[{step!r}]' for step in inner)}) " if inner else ""
-        reason = f"does not fit: {place}{first['msg'].lower()}, got {type(first['input']).__name__}"
+        reason = f"does not fit: {place}{error['msg'].lower()}, got {type(error['input']).__name__}"
         return ArgumentsError(self.worker, reason, argument=self._name(index) if index < len(args) else None)
 
 
-def build_signature(worker: str, perform: Callable[..., Any]) -> JobSignature:
-    """Read ``perform`` once. Raises DeclarationError for a parameter that cannot travel in a list of JSON values."""
+def build_signature(worker: str, perform: Callable[..., Any], *, strict: bool = True) -> JobSignature:
+    """Read ``perform`` once. Raises DeclarationError for a parameter that cannot travel in a list of JSON values.
+
+    Without ``strict``, annotations that JSON cannot carry, and those that their own default does not fit, are no reason
+    to refuse: such a parameter takes anything.
+    """
     parameters = _read_parameters(worker, perform)
     positions = [parameter for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
     rest = next((parameter for parameter in parameters if parameter.kind is inspect.Parameter.VAR_POSITIONAL), None)
-    hints = _read_annotations(worker, perform, parameters)
+    hints = _read_annotations(worker, perform, parameters, strict=strict)
     defaults = tuple(parameter.default for parameter in positions if parameter.default is not inspect.Parameter.empty)
     names = tuple(parameter.name for parameter in positions)
     required = len(names) - len(defaults)
-    _check_defaults(worker, names[required:], defaults, hints)
+    _check_defaults(worker, dict(zip(names[required:], defaults, strict=True)), hints, strict=strict)
     return JobSignature(
         worker=worker,
         names=names,
@@ -177,7 +223,9 @@ def _read_parameters(worker: str, perform: Callable[..., Any]) -> list[inspect.P
     return parameters[1:]
 
 
-def _read_annotations(worker: str, perform: Callable[..., Any], parameters: list[inspect.Parameter]) -> dict[str, Any]:
+def _read_annotations(
+    worker: str, perform: Callable[..., Any], parameters: list[inspect.Parameter], *, strict: bool
+) -> dict[str, Any]:
     try:
         resolved = read_hints(inspect.unwrap(perform))
     except Invalid as error:
@@ -187,21 +235,34 @@ def _read_annotations(worker: str, perform: Callable[..., Any], parameters: list
         try:
             check_carriable(annotation)
         except Invalid as error:
-            raise DeclarationError(worker, f"perform's parameter {name!r}: {error}.", attribute="perform") from None
+            if strict:
+                message = f"perform's parameter {name!r}: {error}. {_LOOSER}"
+                raise DeclarationError(worker, message, attribute="perform") from None
+            hints[name] = Any
     return hints
 
 
-def _check_defaults(worker: str, names: tuple[str, ...], defaults: tuple[Any, ...], hints: dict[str, Any]) -> None:
-    for name, default in zip(names, defaults, strict=True):
+def _check_defaults(worker: str, defaults: dict[str, Any], hints: dict[str, Any], *, strict: bool) -> None:
+    for name, default in defaults.items():
         try:
             check_exact(default)
             validate = compile_tuple(worker, [hints[name]])
             if validate is not None:
                 validate((default,))
         except (InexactError, ValidationError) as error:
-            reason = error.reason if isinstance(error, InexactError) else f"does not fit {_show(hints[name])}"
-            message = f"the default of perform's parameter {name!r} {reason}."
-            raise DeclarationError(worker, message, attribute="perform") from None
+            if strict:
+                reason = error.reason if isinstance(error, InexactError) else f"does not fit {_show(hints[name])}"
+                message = f"the default of perform's parameter {name!r} {reason}. {_LOOSER}"
+                raise DeclarationError(worker, message, attribute="perform") from None
+            hints[name] = Any
+
+
+def _placed(error: InexactError) -> str:
+    return f"(at {error.path}) {error.reason}" if error.path else error.reason
+
+
+def _errors(error: ValidationError) -> list[ErrorDetails]:
+    return error.errors(include_url=False, include_context=False)
 
 
 def _show(annotation: Any) -> str:

@@ -1,9 +1,9 @@
 """Many jobs of one worker at once: bound and checked as single ones are, at a tenth of the cost."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from types import NoneType
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -15,23 +15,29 @@ from framework.wire.json import dumps_exact
 SLICE = 1_000
 """Jobs per round trip (GitLab's and Sidekiq's figure)."""
 
+Loosen: TypeAlias = Callable[[list[Any]], list[Any]]
+"""What a job's arguments become that are not strict: their JSON form; raises ArgumentsError for what has none."""
+
 _SEQUENCES = frozenset({tuple, list})
 _PLAIN = frozenset({str, int, float, bool, NoneType})
 _PARTED, _LINES = b'],"",[', b"]\n["
 
 
-def bind_all(signature: JobSignature, jobs: Iterable[Any]) -> list[list[Any]]:
-    """Every job's arguments as a list of positions, checked. Raises ArgumentsError naming the first job that is wrong."""
-    return [bound for start, part in _sliced(jobs) for bound in _bind_each(signature, part, start)]
+def bind_all(signature: JobSignature, jobs: Iterable[Any], loosen: Loosen | None = None) -> list[list[Any]]:
+    """Every job's arguments as a list of positions, checked. Raises ArgumentsError naming the first job that is wrong.
+
+    With ``loosen``, arguments that are not strict are what it makes of them.
+    """
+    return [bound for start, part in _sliced(jobs) for bound in _bind_each(signature, part, start, loosen)]
 
 
-def json_slices(signature: JobSignature, jobs: Iterable[Any]) -> Iterator[bytes]:
+def json_slices(signature: JobSignature, jobs: Iterable[Any], loosen: Loosen | None = None) -> Iterator[bytes]:
     """Every job's arguments as JSON, a line per job, up to 1,000 lines an item: checked, and a fraction of the objects' size.
 
-    Raises ArgumentsError naming the first job that is wrong; nobody is to write before the last slice has come.
+    Otherwise as ``bind_all``; nobody is to write before the last slice has come.
     """
     for start, part in _sliced(jobs):
-        yield _plain_lines(signature, part) or _lines(signature, part, start)
+        yield _plain_lines(signature, part) or _lines(signature, part, start, loosen)
 
 
 def _sliced(jobs: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]:
@@ -61,9 +67,9 @@ def _plain_lines(signature: JobSignature, jobs: list[Any]) -> bytes | None:
     return lines if max(map(len, lines.split(b"\n"))) < MAX_DIGITS else None
 
 
-def _lines(signature: JobSignature, jobs: list[Any], start: int) -> bytes:
+def _lines(signature: JobSignature, jobs: list[Any], start: int, loosen: Loosen | None) -> bytes:
     lines: list[bytes] = []
-    for index, bound in enumerate(_bind_each(signature, jobs, start), start):
+    for index, bound in enumerate(_bind_each(signature, jobs, start, loosen), start):
         try:
             lines.append(dumps_exact(bound, inside=1))
         except PayloadError as error:
@@ -71,14 +77,19 @@ def _lines(signature: JobSignature, jobs: list[Any], start: int) -> bytes:
     return b"\n".join(lines)
 
 
-def _bind_each(signature: JobSignature, jobs: list[Any], start: int) -> Iterator[list[Any]]:
+def _bind_each(signature: JobSignature, jobs: list[Any], start: int, loosen: Loosen | None) -> Iterator[list[Any]]:
     for index, args in enumerate(jobs, start):
         if not _is_sequence(args):
             reason = f"job {index} of the bulk is a {type(args).__name__}; give each job's arguments as a tuple, such as (1,)"
             raise ArgumentsError(signature.worker, reason)
         try:
             bound = signature.bind(args, {})
-            signature.check(bound)
+            try:
+                signature.check(bound)
+            except ArgumentsError:
+                if loosen is None:
+                    raise
+                bound = loosen(bound)
         except ArgumentsError as error:
             raise ArgumentsError(
                 error.worker, f"(job {index} of the bulk) {error.reason}", argument=error.argument

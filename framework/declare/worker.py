@@ -12,7 +12,7 @@ from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
 from framework.declare.running import JobLogger, PlainLogger, RunState
 from framework.declare.setter import Setter
 from framework.errors import DeclarationError
-from framework.types import Ack, DataConsistency, Jid, Json, Payload, ResourceBoundary, Urgency
+from framework.types import Ack, DataConsistency, Jid, Json, Payload, ResourceBoundary, StrictArguments, Urgency
 
 T = TypeVar("T")
 
@@ -58,6 +58,7 @@ class ApplicationWorker:
     max_concurrency_limit_percentage: ClassVar[float | None] = None
     defer_on_health: ClassVar[DeferOnHealth | None] = None
     pause_control: ClassVar[str | None] = None
+    strict_arguments: ClassVar[StrictArguments | None] = None
     big_payload: ClassVar[bool] = False
     loggable_arguments: ClassVar[tuple[str, ...]] = ()
 

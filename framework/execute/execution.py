@@ -32,6 +32,7 @@ from framework.finish.outcome import (
     Unreadable,
 )
 from framework.middleware.chain import Call, Passage
+from framework.push.strictness import Strictness
 from framework.telemetry import context
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, decompress_arguments
@@ -87,6 +88,7 @@ class Executor:
         decompressed_limit: int,
         relay: Callable[[], None],
         announcer: Announcer,
+        strictness: Strictness,
     ) -> None:
         self._middleware = middleware
         self._log = log
@@ -94,6 +96,7 @@ class Executor:
         self._decompressed_limit = decompressed_limit
         self._relay = relay
         self._announcer = announcer
+        self._strictness = strictness
 
     def begin(self, unit: UnitOfWork) -> Execution:
         """Run one fetched job, in the caller's context, to its end or to its ``coroutine``; raises nothing."""
@@ -148,13 +151,13 @@ class Executor:
             run.announced = True
             self._announcer.begin(run.unit.data, whole_number(payload.get(COUNT)) or 0)
         if not self._middleware:
-            run.coroutine = call(instance, declaration, payload)
+            run.coroutine = call(instance, declaration, payload, self._strictness)
             return
         with ExitStack() as stack:
             if not stack.enter_context(Passage(self._middleware, instance, payload, run.unit.queue)):
                 run.outcome = Discarded(_STOPPED)
                 return
-            run.coroutine = call(instance, declaration, payload)
+            run.coroutine = call(instance, declaration, payload, self._strictness)
             if run.coroutine is not None:
                 run.passage = stack.pop_all()  # the way out is gone when the coroutine has ended
 
@@ -180,7 +183,9 @@ class Executor:
             run.cpu_s = time.thread_time() - run.started_cpu
 
 
-def call(instance: Any, declaration: Declaration, payload: Payload) -> Coroutine[Any, Any, Any] | None:
+def call(
+    instance: Any, declaration: Declaration, payload: Payload, strictness: Strictness
+) -> Coroutine[Any, Any, Any] | None:
     """Check the arguments against ``perform`` as it is today, then run it; raises what it raises.
 
     Returns the coroutine of an async one, which has not begun.
@@ -189,7 +194,8 @@ def call(instance: Any, declaration: Declaration, payload: Payload) -> Coroutine
     try:
         declaration.signature.check(arguments)
     except ArgumentsError as error:
-        raise ArgumentsMismatchError(declaration.wire_name, error.reason) from error
+        if not strictness.runs(declaration, arguments, instance.jid):
+            raise ArgumentsMismatchError(declaration.wire_name, error.reason) from error
     result = instance.perform(*arguments)
     # Asked of the result, not of the class: a plain decorator around an `async def` returns a coroutine too.
     return result if result is not None and inspect.iscoroutine(result) else None

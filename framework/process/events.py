@@ -14,6 +14,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.report import JobReporter
 from framework.telemetry import logs
+from framework.telemetry.repeated import Repeated
 from framework.telemetry.sentry import NoTracker, Tracker
 from framework.types import Payload
 
@@ -49,7 +50,7 @@ class ProcessEvents:
         self.handlers.error.append(JobReporter(self.tracker, shard))
         self.died = threading.Event()
         self._lock = threading.Lock()
-        self._repeated: dict[str, tuple[float, int]] = {}
+        self._repeated = Repeated(_QUIET_S)
         self._away: dict[str, _Away] = {}
 
     def fenced(self, unit: UnitOfWork) -> None:
@@ -220,12 +221,7 @@ class ProcessEvents:
 
     def _due(self, what: str) -> int:
         """Return how often ``what`` happened since its last line, 0 when it is too early for another."""
-        now = time.monotonic()
-        with self._lock:
-            last, count = self._repeated.get(what, (-_QUIET_S, 0))
-            due = now - last >= _QUIET_S
-            self._repeated[what] = (now, 0) if due else (last, count + 1)
-            return count + 1 if due else 0
+        return self._repeated.due(what, time.monotonic())
 
 
 def _trouble(component: str, error: BaseException) -> str:

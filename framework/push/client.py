@@ -13,6 +13,7 @@ from framework.middleware.chain import Call
 from framework.push.around import Around
 from framework.push.encode import SizeLimits
 from framework.push.normalize import handed_down
+from framework.push.strictness import Strictness
 from framework.push.template import JobTemplate
 from framework.route.router import Router
 from framework.shard.shard import Shard, Shards
@@ -41,11 +42,13 @@ class Client:
         *,
         middleware: tuple[Call, ...] = (),
         limits: SizeLimits | None = None,
+        strictness: Strictness | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._shards = shards
         self._router = router
         self._limits = limits or SizeLimits()
+        self._strictness = strictness or Strictness()
         self._clock = clock
         self._ways: dict[str, Way] = {}
         self._around = Around(shards, router, middleware, self._limits, clock)
@@ -63,7 +66,11 @@ class Client:
             ShardUnavailableError: the shard did not take it; see ``maybe_written``.
         """
         declaration, args, at, options = request
-        declaration.signature.check(args)
+        try:
+            declaration.signature.check(args)
+        except ArgumentsError as error:
+            args = self._strictness.loosened(declaration, args, error)
+            request = request._replace(args=args)
         if self._has_middleware:
             return self._around.push(request)
         way = self._way(declaration, options)
@@ -81,7 +88,10 @@ class Client:
 
     def payload_bytes(self, request: PushRequest) -> bytes | None:
         """Return what ``push`` would write now, without writing; ``None`` when a client middleware dropped it."""
-        request.declaration.signature.check(request.args)
+        try:
+            request.declaration.signature.check(request.args)
+        except ArgumentsError as error:
+            request = request._replace(args=self._strictness.loosened(request.declaration, request.args, error))
         return self._around.payload_bytes(request)
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
@@ -94,11 +104,14 @@ class Client:
             BulkPushError: a later slice was refused (a middleware's own error included), or a shard failed; it says what is in.
         """
         signature = request.declaration.signature
+        loosener = self._strictness.loosener(request.declaration)
         written: Iterator[Sequence[Jid | None]]
         if self._has_middleware:
-            written = self._around.slices(request, bind_all(signature, request.args))
+            written = self._around.slices(request, bind_all(signature, request.args, loosener))
         else:
-            written = self._slices(request, deque(json_slices(signature, request.args)))
+            written = self._slices(request, deque(json_slices(signature, request.args, loosener)))
+        if loosener is not None:
+            loosener.tell()
         jids: list[Jid | None] = []
         try:
             for admitted in written:

@@ -29,6 +29,7 @@ _FILES: Mapping[str, tuple[str, ...]] = {
         "max_retries",
         "dead",
         "size_limit",
+        "strict_arguments",
         "poll_interval",
         "sentry",
     ),

@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, f
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from framework.settings.shapes import is_list
+from framework.types import StrictArguments
 
 ENV_PREFIX = "FRAMEWORK_"
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
@@ -83,6 +84,11 @@ def _read_sentinel(value: Any) -> Any:
 def _split(value: Any) -> Any:
     """One word is a list of one; the environment may write ``a,b``."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _read_switch(value: Any) -> Any:
+    """YAML reads the word ``off`` as false."""
+    return "off" if value is False else value
 
 
 class ShardSettings(_Section):
@@ -237,6 +243,8 @@ class Settings(BaseSettings):
     """What ``retry = True`` means."""
     dead: DeadSettings = DeadSettings()
     size_limit: SizeLimitSettings = SizeLimitSettings()
+    strict_arguments: Annotated[StrictArguments, BeforeValidator(_read_switch)] = "raise"
+    """What happens to arguments that do not fit ``perform`` or that JSON changes; a class may say otherwise."""
     poll_interval: Seconds = Field(default=1.0, gt=0)
     """Seconds within which some process of a shard looks for jobs that have become due unforeseen."""
     sentry: SentrySettings = SentrySettings()

@@ -9,6 +9,7 @@ from framework.errors import ConfigurationError, Problem
 from framework.execute.inline import run_inline
 from framework.push.client import Client
 from framework.push.encode import SizeLimits
+from framework.push.strictness import Strictness
 from framework.route.router import Router
 from framework.settings.load import load
 from framework.settings.model import Settings, ShardSettings
@@ -27,11 +28,13 @@ class Enqueuer:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.shards = open_shards(settings, role="client")
+        self._strictness = Strictness(settings.strict_arguments)
         self.client = Client(
             self.shards,
             open_router(settings),
             middleware=chains.client.compiled(),
             limits=size_limits(settings),
+            strictness=self._strictness,
         )
 
     def push(self, request: PushRequest) -> Jid | None:
@@ -50,7 +53,8 @@ class Enqueuer:
         """Run the job here and now through both chains and a JSON round trip, without retries; raises what the job raises."""
         data = self.client.payload_bytes(request)
         if data is not None:
-            run_inline(worker, data, chains.server.compiled(), self._settings.size_limit.decompressed_limit)
+            limit = self._settings.size_limit.decompressed_limit
+            run_inline(worker, data, chains.server.compiled(), limit, self._strictness)
 
 
 def open_shards(settings: Settings, *, role: str) -> Shards:

@@ -27,6 +27,7 @@ from framework.process.heartbeat import LEASE_PERIOD_S, Lease
 from framework.process.launcher import Launcher, Parts
 from framework.process.record import ProcessRecord
 from framework.process.signals import STOP, SignalQueue
+from framework.push.strictness import Strictness
 from framework.schedule.rhythm import Rhythm
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
@@ -113,7 +114,15 @@ def assemble(
     dead_set = DeadSetLimits(settings.dead.max_jobs, settings.dead.timeout_days * 86_400.0)
     fetcher = Fetcher(shard, identity, order, service.slots, events)
     runs = Runs(fetcher.custody.running)
-    executor = Executor(chains.server.compiled(), log, runs, limit, fetcher.relay, Announcer(shard.client, identity))
+    executor = Executor(
+        chains.server.compiled(),
+        log,
+        runs,
+        limit,
+        fetcher.relay,
+        Announcer(shard.client, identity),
+        Strictness(settings.strict_arguments),
+    )
     policy = RetryPolicy(settings.max_retries)
     upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)
     rhythm = Rhythm(upkeep, settings.poll_interval)

@@ -88,6 +88,8 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("max_concurrency_limit_percentage", 1, 1.0),
     ("defer_on_health", DeferOnHealth(tables=("a",)), DeferOnHealth(tables=("a",))),
     ("pause_control", "zoekt", "zoekt"),
+    ("strict_arguments", "warn", "warn"),
+    ("strict_arguments", "off", "off"),
     ("big_payload", True, True),
     ("loggable_arguments", ("mode",), ("mode",)),
 ]

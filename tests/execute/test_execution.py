@@ -26,6 +26,7 @@ from framework.execute.runs import Runs
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Discarded, Failed, Interrupted, Postponed, Succeeded, Unreadable
 from framework.middleware.chain import Chain
+from framework.push.strictness import Strictness
 from framework.telemetry import context
 from framework.telemetry.logs import ServerLog
 from framework.wire.compress import compress_arguments
@@ -65,12 +66,20 @@ def log():
 def run(log):
     """Run a payload through an executor with these middlewares."""
 
-    def go(*middleware, data=None, jobs=True, runs=None, **fields):
+    def go(*middleware, data=None, jobs=True, runs=None, strictness=None, **fields):
         chain = Chain()
         for one in middleware:
             chain.add(one)
         job_log = JobLog(log.server, "main", jobs=jobs)
-        executor = Executor(chain.compiled(), job_log, runs or Runs(list), 10_000, lambda: relays.append(None), None)
+        executor = Executor(
+            chain.compiled(),
+            job_log,
+            runs or Runs(list),
+            10_000,
+            lambda: relays.append(None),
+            None,
+            strictness or Strictness(),
+        )
         return executed(executor, UnitOfWork("q", data if data is not None else encoded(**fields)))
 
     return go
@@ -178,6 +187,47 @@ def test_unknown_classes_and_arguments_that_do_not_fit(run):
     assert "takes 1 argument" in str(outcome.error)
 
 
+ODD = b'{"class":"Job","jid":"j","args":["7",1e999,' + b"[" * 70 + b"]" * 70 + b"]}"
+
+
+@pytest.mark.parametrize("data", [encoded(args=["7"], jid="j"), ODD], ids=["text", "what we would not write"])
+@pytest.mark.parametrize(("setting", "said"), [("warn", None), ("off", None), ("raise", "warn"), ("warn", "off")])
+def test_arguments_of_wrong_types_run_where_the_mode_says_so(run, caplog, data, setting, said):
+    worker(lambda self, number, *more: seen.append(number))  # a class that takes anything
+    assert run(data=data, strictness=Strictness("raise")).outcome.__class__ is (Failed if data is ODD else Succeeded)
+    seen.clear()
+
+    def perform(self, number: int, *more: int):
+        seen.append(number)
+
+    worker(perform, strict_arguments=said)
+    strictness = Strictness(setting)
+    for _ in range(3):
+        assert run(data=data, strictness=strictness).outcome == Succeeded()
+    assert seen == ["7"] * 3
+    lines = [record.getMessage() for record in caplog.records if record.name == "framework"]
+    if (said or setting) == "off":
+        assert lines == []
+        return
+    (line,) = lines
+    for words in ("event_name='arguments.not_strict'", "class='Job'", "'number': 'does not fit", "jid='j'"):
+        assert words in line
+
+
+@pytest.mark.parametrize("mode", ["raise", "warn", "off"])
+@pytest.mark.parametrize("args", [[], ["7", 8, 9]], ids=["too few", "too many"])
+def test_a_wrong_number_of_arguments_runs_in_no_mode(run, caplog, mode, args):
+    def perform(self, number: int, other: int = 1):
+        seen.append(number)
+
+    worker(perform)
+    outcome = run(args=args, strictness=Strictness(mode)).outcome
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, ArgumentsMismatchError)
+    assert seen == []
+    assert [record for record in caplog.records if record.name == "framework"] == []
+
+
 @pytest.mark.parametrize("data", [b"{", b"[]", encoded(args=["?"], compressed=True)])
 def test_what_cannot_be_read_is_said_so(run, data):
     worker(lambda self, *args: None)
@@ -274,13 +324,13 @@ def test_inline_runs_here_through_the_middleware_and_raises_what_the_job_raises(
     cls = worker(lambda self, number: seen.append((number, self.jid, threading.current_thread().name)))
     chain = Chain()
     chain.add(Look)
-    run_inline(cls, encoded(args=[3], jid="j"), chain.compiled(), 1_000)
+    run_inline(cls, encoded(args=[3], jid="j"), chain.compiled(), 1_000, Strictness())
     name = threading.current_thread().name
     assert seen == [("Job", "j", [3], "default", name), (3, "j", name), "after"]
     with pytest.raises(Discard):
-        run_inline(worker(raising(Discard("x"))), encoded(), (), 1_000)
+        run_inline(worker(raising(Discard("x"))), encoded(), (), 1_000, Strictness())
     with pytest.raises(ArgumentsMismatchError):
-        run_inline(cls, encoded(args=[]), (), 1_000)
+        run_inline(cls, encoded(args=[]), (), 1_000, Strictness())
     assert context.current() == {}
 
 
@@ -291,6 +341,6 @@ def test_inline_async_jobs_share_one_loop():
     cls = worker(perform)
     before = threading.active_count()
     for _ in range(5):
-        run_inline(cls, encoded(), (), 1_000)
+        run_inline(cls, encoded(), (), 1_000, Strictness())
     assert len(set(seen)) == 1
     assert threading.active_count() <= before + 1

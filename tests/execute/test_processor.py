@@ -25,6 +25,7 @@ from framework.finish.handlers import Handlers
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.middleware.chain import Chain
+from framework.push.strictness import Strictness
 from framework.telemetry import context
 from framework.telemetry.logs import ServerLog
 from framework.wire import keys
@@ -53,7 +54,7 @@ class Slots:
         for one in middleware:
             chain.add(one)
         announcer = Announcer(self.shard.client, IDENTITY)
-        executor = Executor(chain.compiled(), log, self.runs, 10_000, self.fetcher.relay, announcer)
+        executor = Executor(chain.compiled(), log, self.runs, 10_000, self.fetcher.relay, announcer, Strictness())
         settler = Settler(
             self.shard.client,
             IDENTITY,

@@ -34,7 +34,8 @@ class Door:
         for one in middleware:
             chain.add(one)
         router = Router([RoutingRule(*rule) for rule in rules], list(self.shards))
-        port.bind(Client(self.shards, router, middleware=chain.compiled(), **options))
+        self.client = Client(self.shards, router, middleware=chain.compiled(), **options)
+        port.bind(self.client)
         return self
 
 

@@ -46,6 +46,29 @@ def test_defaults(tmp_path: Path):
         100_000_000,
     )
     assert (settings.workers_module, settings.routing_rules, settings.queues) == (("workers",), (), ())
+    assert settings.strict_arguments == "raise"
+
+
+@pytest.mark.parametrize(("text", "mode"), [("raise", "raise"), ("warn", "warn"), ("off", "off"), ("'off'", "off")])
+def test_strict_arguments_from_file_and_environment(tmp_path: Path, text: str, mode: str):
+    cwd = project(tmp_path, application=f"strict_arguments: {text}")  # off is false to YAML
+    assert load({}, cwd).strict_arguments == mode
+    assert load({"FRAMEWORK_STRICT_ARGUMENTS": "warn"}, cwd).strict_arguments == "warn"
+    assert load({"FRAMEWORK_STRICT_ARGUMENTS": "off"}, cwd).strict_arguments == "off"
+
+
+@pytest.mark.parametrize("text", ["on", "true", "rasie", "''", "[warn]", "~"])
+def test_another_word_for_strict_arguments_is_refused(tmp_path: Path, text: str):
+    (message,) = [
+        text
+        for (file, key), text in problems(project(tmp_path, application=f"strict_arguments: {text}")).items()
+        if (file, key) == ("config/application.yml", "strict_arguments")
+    ]
+    assert all(word in message for word in ("raise", "warn", "off"))
+    (tmp_path / "config" / "application.yml").unlink()
+    assert (
+        "'wran'" in problems(tmp_path, FRAMEWORK_STRICT_ARGUMENTS="wran")["environment", "FRAMEWORK_STRICT_ARGUMENTS"]
+    )
 
 
 def test_files(tmp_path: Path):
