@@ -11,7 +11,7 @@ FrameworkError
 ├── UnroutedCallError         application code called a job Redis without saying whose jobs it is about
 ├── ExecutionError            a fetched job cannot be run as it stands
 │   ├── UnknownWorkerError    no class of that wire name is registered in this process
-│   ├── ArgumentsMismatchError its arguments no longer fit ``perform``
+│   ├── ArgumentsMismatchError its arguments do not fit ``perform``, or the handler of its version
 │   └── PayloadError          its payload cannot be read
 ├── RetryLater                raised by a job: run me again after a delay, this is no failure
 ├── Discard                   raised by a job: forget me, this is no failure
@@ -156,19 +156,29 @@ class UnknownWorkerError(ExecutionError):
         hint = f" (nearest known name: {nearest})" if nearest else ""
         super().__init__(
             f"no worker named {wire_name!r} is registered here{hint}. Load its module with -r, deploy the class, or give the "
-            f"renamed class `aliases = ({wire_name!r},)`."
+            f"renamed class `aliases = ({wire_name!r},)`; if the class was removed for good, name it in the setting "
+            f"retired_workers."
         )
 
 
 class ArgumentsMismatchError(ExecutionError):
-    """The payload's arguments do not fit ``perform`` of this release; it is retried, as an old process may meet a new payload."""
+    """The payload's arguments do not fit the method that runs it; it is retried, as an old process may meet a new payload.
 
-    def __init__(self, worker: str, reason: str) -> None:
+    ``method`` is ``perform``, or the handler of the job's ``version`` where the class has one.
+    """
+
+    def __init__(self, worker: str, reason: str, *, method: str = "perform", version: int = 0) -> None:
         self.worker = worker
         self.reason = reason
+        self.method = method
+        self.version = version
+        advice = (
+            "Change arguments over several releases: add them with a default first, drop them last."
+            if method == "perform"
+            else f"Give {method} the parameters that perform had in version {version}."
+        )
         super().__init__(
-            f"{worker}: the job's arguments do not fit perform: {reason}. Change arguments over several releases: add them with "
-            f"a default first, drop them last."
+            f"{worker}: the arguments of the job (version {version}) do not fit {method}: {reason}. {advice}"
         )
 
 

@@ -1,5 +1,6 @@
-"""Words used by every layer: type aliases only."""
+"""Words used by every layer: type aliases, and the shape of a name that several layers check."""
 
+import re
 from typing import Any, Literal, TypeAlias
 
 from pydantic import JsonValue
@@ -10,6 +11,11 @@ Jid: TypeAlias = str
 
 Payload: TypeAlias = dict[str, Any]
 """A job as the wire has it: Sidekiq's fields, ours, and whatever else its writer put in."""
+
+WIRE_NAME = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*", re.ASCII)
+"""A class name as it travels."""
+
+WIRE_NAME_SHAPE = "a class name as it travels: words joined by '::', for example 'Chaos::SleepWorker'"
 
 Urgency: TypeAlias = Literal["high", "low", "throttled"]
 ResourceBoundary: TypeAlias = Literal["cpu", "memory", "unknown"]

@@ -1,6 +1,7 @@
-"""One strict pydantic validator for the positions of ``perform``; its output is never used, the originals travel."""
+"""One strict pydantic validator for the positions of a method; its output is never used, the originals travel."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -15,51 +16,55 @@ Validate: TypeAlias = Callable[[Any], object]
 """Raises pydantic's ValidationError for a value that does not fit."""
 
 
-def compile_tuple(worker: str, annotations: Sequence[Any]) -> Validate | None:
-    """A validator for one value per annotation, None when everything fits. Raises DeclarationError."""
-    if _everything_fits(annotations):
-        return None
-    return _compile(worker, tuple.__class_getitem__(tuple(annotations)))
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """Makes the validators of one method, which errors name. Each raises DeclarationError for what cannot be checked."""
 
+    worker: str
+    method: str
 
-def compile_slice(worker: str, annotations: Sequence[Any]) -> Validate | None:
-    """A validator for a list of such tuples, made at its first use; None when everything fits."""
-    if _everything_fits(annotations):
-        return None
-    made: list[Validate] = []
+    def of_tuple(self, annotations: Sequence[Any]) -> Validate | None:
+        """A validator for one value per annotation, None when everything fits."""
+        if _everything_fits(annotations):
+            return None
+        return self._compile(tuple.__class_getitem__(tuple(annotations)))
 
-    def validate(value: Any) -> object:
-        if not made:
-            made.append(_compile(worker, list.__class_getitem__(tuple.__class_getitem__(tuple(annotations)))))
-        return made[0](value)
+    def of_slice(self, annotations: Sequence[Any]) -> Validate | None:
+        """A validator for a list of such tuples, made at its first use; None when everything fits."""
+        if _everything_fits(annotations):
+            return None
+        made: list[Validate] = []
 
-    return validate
+        def validate(value: Any) -> object:
+            if not made:
+                made.append(self._compile(list.__class_getitem__(tuple.__class_getitem__(tuple(annotations)))))
+            return made[0](value)
 
+        return validate
 
-def compile_list(worker: str, annotation: Any) -> Validate | None:
-    """A validator for the values of ``*args``, None when everything fits. Raises DeclarationError.
+    def of_list(self, annotation: Any) -> Validate | None:
+        """A validator for the values of ``*args``, None when everything fits.
 
-    Apart from the positions: pydantic builds a wrong schema for ``tuple[int, *tuple[str, ...]]`` (2.14).
-    """
-    if annotation is Any or annotation is object:
-        return None
-    return _compile(worker, list.__class_getitem__(annotation))
+        Apart from the positions: pydantic builds a wrong schema for ``tuple[int, *tuple[str, ...]]`` (2.14).
+        """
+        if annotation is Any or annotation is object:
+            return None
+        return self._compile(list.__class_getitem__(annotation))
+
+    def _compile(self, shape: Any) -> Validate:
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(shape)
+            schema: Any = adapter.core_schema
+            validator = SchemaValidator(_exact_literals(schema)) if _has_numbers(schema) else adapter.validator
+        except (PydanticSchemaGenerationError, PydanticUserError, SchemaError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            message = f"{self.method}'s annotations cannot be checked: {reason}"
+            raise DeclarationError(self.worker, message, attribute=self.method) from error
+        return partial(validator.validate_python, strict=True)
 
 
 def _everything_fits(annotations: Sequence[Any]) -> bool:
     return all(annotation is Any or annotation is object for annotation in annotations)
-
-
-def _compile(worker: str, shape: Any) -> Validate:
-    try:
-        adapter: TypeAdapter[Any] = TypeAdapter(shape)
-        schema: Any = adapter.core_schema
-        validator = SchemaValidator(_exact_literals(schema)) if _has_numbers(schema) else adapter.validator
-    except (PydanticSchemaGenerationError, PydanticUserError, SchemaError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        message = f"perform's annotations cannot be checked: {reason}"
-        raise DeclarationError(worker, message, attribute="perform") from error
-    return partial(validator.validate_python, strict=True)
 
 
 def _has_numbers(schema: Any) -> bool:

@@ -7,13 +7,14 @@ from typing import Any
 
 from typing_extensions import Format, get_annotations
 
-from framework.declare import names
+from framework.declare import names, versions
 from framework.declare.attributes import ATTRIBUTES, OWN_ATTRIBUTES
 from framework.declare.cross_rules import check_cross_rules
 from framework.declare.declaration import Declaration
 from framework.declare.policies import Deduplicate
-from framework.declare.signature import JobSignature, build_signature
+from framework.declare.signature import JobSignature, build_signature, check_method
 from framework.declare.values import QUEUE_NAME, check_value
+from framework.declare.versions import VersionHandler
 from framework.errors import DeclarationError
 from framework.settings.shapes import class_of, is_class
 from framework.settings.suggest import did_you_mean, nearest
@@ -69,16 +70,23 @@ def declare(cls: type[Any], base: type[Any], attributes: dict[str, Any]) -> Decl
     perform = _find_perform(worker, cls, base)
     _check_constructor(worker, cls)
     # The setting is not known yet when a class is created: only what the class says itself loosens its declaration.
-    signature = build_signature(worker, perform, strict=attributes["strict_arguments"] in (None, "raise"))
+    strict = attributes["strict_arguments"] in (None, "raise")
+    signature = build_signature(worker, perform, strict=strict)
+    loggable = attributes["loggable_arguments"]
+    handlers = versions.read_handlers(worker, cls, attributes["version"], loggable, strict=strict)
+    _check_loggable(worker, loggable, signature, handlers)
     facts = dict(attributes)
     facts["wire_name"] = attributes["wire_name"] or names.wire_name(cls.__module__, _short_name(cls))
+    _check_aliases(worker, facts["wire_name"], attributes["aliases"])
     return Declaration(
         class_name=cls.__qualname__,
         module=cls.__module__,
         generated_queue=_generated_queue(worker, facts["wire_name"], attributes["queue_namespace"]),
         signature=signature,
-        is_async=inspect.iscoroutinefunction(perform),
-        loggable_positions=_positions(worker, attributes["loggable_arguments"], signature),
+        # A class whose handlers are of both kinds may take a thread's time with any job.
+        is_async=all([inspect.iscoroutinefunction(perform), *(handler.is_async for handler in handlers.values())]),
+        loggable_positions=frozenset(index for index, name in enumerate(signature.names) if name in loggable),
+        version_handlers=handlers,
         **facts,
     )
 
@@ -128,6 +136,7 @@ def _is_descriptor(value: Any) -> bool:
 
 
 def _check_body(worker: str, cls: type[Any], base: type[Any]) -> None:
+    versions.check_names(worker, cls)
     for name, value in _plain_values(cls):
         if name not in ATTRIBUTES:
             raise DeclarationError(
@@ -169,6 +178,7 @@ def _annotation_text(annotation: Any) -> str:
 
 def _check_mixin(worker: str, mixin: type[Any]) -> None:
     # A mixin may come from anywhere and hold values of its own, so only what looks like a slip is refused.
+    versions.check_names(worker, mixin)
     for name, value in _plain_values(mixin):
         match = None if name in ATTRIBUTES else nearest(name, ATTRIBUTES, cutoff=_CLOSE)
         if match is not None:
@@ -202,12 +212,7 @@ def _find_perform(worker: str, cls: type[Any], base: type[Any]) -> Callable[...,
     if owner is base:
         raise DeclarationError(worker, "perform is missing: write def perform(self, ...) -> None.", attribute="perform")
     perform: Callable[..., Any] = vars(owner)["perform"]
-    if isinstance(perform, (staticmethod, classmethod)) or not callable(perform):
-        raise DeclarationError(
-            worker, "perform must be an ordinary method: def perform(self, ...).", attribute="perform"
-        )
-    if inspect.isgeneratorfunction(perform) or inspect.isasyncgenfunction(perform):
-        raise DeclarationError(worker, "perform holds a yield, so calling it would run nothing.", attribute="perform")
+    check_method(worker, "perform", perform)
     return perform
 
 
@@ -229,14 +234,24 @@ def _generated_queue(worker: str, wire_name: str, namespace: str | None) -> str:
     return queue
 
 
-def _positions(worker: str, loggable: tuple[str, ...], signature: JobSignature) -> frozenset[int]:
+def _check_loggable(
+    worker: str, loggable: tuple[str, ...], signature: JobSignature, handlers: Mapping[int, VersionHandler]
+) -> None:
+    known = dict.fromkeys(
+        name for one in (signature, *(handler.signature for handler in handlers.values())) for name in one.names
+    )
     for name in loggable:
-        if name not in signature.names:
-            known = ", ".join(map(repr, signature.names)) or "none"
+        if name not in known:
+            allowed = ", ".join(map(repr, known)) or "none"
             raise DeclarationError(
                 worker,
-                f"loggable_arguments names {name!r}, which is no position of perform{did_you_mean(name, signature.names)}. "
-                f"Allowed: {known}.",
+                f"loggable_arguments names {name!r}, which is no position of perform{did_you_mean(name, known)}. "
+                f"Allowed: {allowed}.",
                 attribute="loggable_arguments",
             )
-    return frozenset(signature.names.index(name) for name in loggable)
+
+
+def _check_aliases(worker: str, wire_name: str, aliases: tuple[str, ...]) -> None:
+    if wire_name in aliases:
+        message = f"aliases = {aliases!r} lists {wire_name!r}, which is its wire name now; aliases are the former ones."
+        raise DeclarationError(worker, message, attribute="aliases")

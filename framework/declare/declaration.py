@@ -1,11 +1,12 @@
 """All facts of one worker class, resolved along its MRO and frozen when the class is created."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from framework.declare.policies import Deduplicate, DeferOnHealth
 from framework.declare.signature import JobSignature
+from framework.declare.versions import VersionHandler
 from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
 
 NOT_OWNED = "not_owned"
@@ -25,6 +26,9 @@ class Declaration:
     generated_queue: str
     signature: JobSignature
     is_async: bool
+    """Whether ``perform`` and every handler of an older version is ``async def``: no job takes the time of its thread."""
+    version_handlers: Mapping[int, VersionHandler]
+    """What runs the jobs of older versions, by version; jobs of all other versions run ``perform``."""
 
     feature_category: str
     urgency: Urgency
@@ -67,6 +71,16 @@ class Declaration:
         if self.retry is True:
             return default
         return None if self.retry is False else self.retry
+
+    def loggable_at(self, version: int) -> frozenset[int]:
+        """Positions that may be logged of a job of ``version``, by the names that the method which runs it gives them.
+
+        None of a version newer than the class: what stands at its positions is not known here.
+        """
+        if version > self.version:
+            return frozenset()
+        handler = self.version_handlers.get(version)
+        return self.loggable_positions if handler is None else handler.loggable_positions
 
     @property
     def place(self) -> str:

@@ -1,4 +1,4 @@
-"""A worker's ``perform`` as the wire sees it: a list of positions. Built once per class, used at push and at execute."""
+"""A worker's ``perform``, or a handler of an older version, as the wire sees it: a list of positions. Built once per class."""
 
 import copy
 import inspect
@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from framework.declare.adapter import Validate, compile_list, compile_slice, compile_tuple
+from framework.declare.adapter import Adapters, Validate
 from framework.declare.annotations import check_carriable, read_hints
 from framework.declare.exact_json import InexactError, check_exact
 from framework.declare.json_form import json_form
@@ -18,15 +18,16 @@ from framework.errors import ArgumentsError, DeclarationError
 from framework.settings.suggest import did_you_mean
 
 _LOOSER = (
-    "(Code that is not there yet: strict_arguments = 'warn' in the class; perform then gets what JSON makes of it.)"
+    "(Code that is not there yet: strict_arguments = 'warn' in the class; the method then gets what JSON makes of it.)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class JobSignature:
-    """What ``perform`` takes. ``names`` are its positions, ``rest`` the name of ``*args`` where there is one."""
+    """What ``method`` takes. ``names`` are its positions, ``rest`` the name of ``*args`` where there is one."""
 
     worker: str
+    method: str
     names: tuple[str, ...]
     required: int
     positional_only: int
@@ -49,7 +50,7 @@ class JobSignature:
         return bound
 
     def check(self, args: list[Any]) -> None:
-        """Nothing happens when the list fits ``perform`` and survives JSON unchanged.
+        """Nothing happens when the list fits the method and survives JSON unchanged.
 
         An int passes for a float, a bool never for an int. Raises ArgumentsError naming worker, argument and reason; the
         argument's value is never part of the message, as messages are logged.
@@ -141,11 +142,12 @@ class JobSignature:
         for name, value in kwargs.items():
             if name not in self.names:
                 raise ArgumentsError(
-                    self.worker, f"is not a parameter of perform{did_you_mean(name, self.names)}", argument=name
+                    self.worker, f"is not a parameter of {self.method}{did_you_mean(name, self.names)}", argument=name
                 )
             index = self.names.index(name)
             if index < self.positional_only:
-                raise ArgumentsError(self.worker, "is positional-only in perform; give it by position", argument=name)
+                reason = f"is positional-only in {self.method}; give it by position"
+                raise ArgumentsError(self.worker, reason, argument=name)
             if index < given:
                 raise ArgumentsError(self.worker, "is given twice, by position and by name", argument=name)
             places[index] = value
@@ -158,13 +160,13 @@ class JobSignature:
                 raise ArgumentsError(self.worker, "is missing", argument=self.names[index])
 
     def check_count(self, args: Sequence[Any]) -> None:
-        """Nothing happens when ``perform`` could be called with so many; raises ArgumentsError otherwise."""
+        """Nothing happens when the method could be called with so many; raises ArgumentsError otherwise."""
         count, most = len(args), len(self.names)
         if count < self.required:
             raise ArgumentsError(self.worker, "is missing", argument=self.names[count])
         if count > most and self.rest is None:
             plural = "" if most == 1 else "s"
-            raise ArgumentsError(self.worker, f"perform takes {most} argument{plural}, {count} were given")
+            raise ArgumentsError(self.worker, f"{self.method} takes {most} argument{plural}, {count} were given")
 
     def _name(self, index: int) -> str:
         return self.names[index] if index < len(self.names) else f"*{self.rest}[{index - len(self.names)}]"
@@ -177,40 +179,56 @@ class JobSignature:
         return ArgumentsError(self.worker, reason, argument=self._name(index) if index < len(args) else None)
 
 
-def build_signature(worker: str, perform: Callable[..., Any], *, strict: bool = True) -> JobSignature:
-    """Read ``perform`` once. Raises DeclarationError for a parameter that cannot travel in a list of JSON values.
+def check_method(worker: str, name: str, method: Any) -> None:
+    """Nothing happens when ``method``, as it stands in the class, can be called on an instance and run a job.
+
+    Raises DeclarationError otherwise.
+    """
+    if isinstance(method, (staticmethod, classmethod, type)) or not callable(method) or not hasattr(method, "__get__"):
+        raise DeclarationError(worker, f"{name} must be an ordinary method: def {name}(self, ...).", attribute=name)
+    if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
+        raise DeclarationError(worker, f"{name} holds a yield, so calling it would run nothing.", attribute=name)
+
+
+def build_signature(
+    worker: str, method: Callable[..., Any], name: str = "perform", *, strict: bool = True
+) -> JobSignature:
+    """Read ``method``, called ``name``, once. Raises DeclarationError for a parameter that cannot travel in a list of JSON values.
 
     Without ``strict``, annotations that JSON cannot carry, and those that their own default does not fit, are no reason
     to refuse: such a parameter takes anything.
     """
-    parameters = _read_parameters(worker, perform)
+    parameters = _read_parameters(worker, name, method)
     positions = [parameter for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
     rest = next((parameter for parameter in parameters if parameter.kind is inspect.Parameter.VAR_POSITIONAL), None)
-    hints = _read_annotations(worker, perform, parameters, strict=strict)
+    hints = _read_annotations(worker, name, method, parameters, strict=strict)
     defaults = tuple(parameter.default for parameter in positions if parameter.default is not inspect.Parameter.empty)
     names = tuple(parameter.name for parameter in positions)
     required = len(names) - len(defaults)
-    _check_defaults(worker, dict(zip(names[required:], defaults, strict=True)), hints, strict=strict)
+    adapters = Adapters(worker, name)
+    _check_defaults(adapters, dict(zip(names[required:], defaults, strict=True)), hints, strict=strict)
     return JobSignature(
         worker=worker,
+        method=name,
         names=names,
         required=required,
         positional_only=sum(parameter.kind is inspect.Parameter.POSITIONAL_ONLY for parameter in positions),
         rest=rest.name if rest else None,
         defaults=defaults,
-        validate=compile_tuple(worker, [hints[name] for name in names]),
-        validate_slice=compile_slice(worker, [hints[name] for name in names]),
-        validate_rest=compile_list(worker, hints[rest.name]) if rest else None,
+        validate=adapters.of_tuple([hints[name] for name in names]),
+        validate_slice=adapters.of_slice([hints[name] for name in names]),
+        validate_rest=adapters.of_list(hints[rest.name]) if rest else None,
     )
 
 
-def _read_parameters(worker: str, perform: Callable[..., Any]) -> list[inspect.Parameter]:
-    parameters = list(inspect.signature(perform).parameters.values())
+def _read_parameters(worker: str, method_name: str, method: Callable[..., Any]) -> list[inspect.Parameter]:
+    parameters = list(inspect.signature(method).parameters.values())
     if not parameters or parameters[0].kind not in (
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     ):
-        raise DeclarationError(worker, "perform needs self as its first parameter.", attribute="perform")
+        message = f"{method_name} needs self as its first parameter."
+        raise DeclarationError(worker, message, attribute=method_name)
     for parameter in parameters[1:]:
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             advice = "make it an ordinary parameter (callers may still name it)"
@@ -218,42 +236,42 @@ def _read_parameters(worker: str, perform: Callable[..., Any]) -> list[inspect.P
             advice = "take a dict[str, ...] parameter instead"
         else:
             continue
-        message = f"perform's parameter {str(parameter)!r} cannot travel, the wire carries a list; {advice}."
-        raise DeclarationError(worker, message, attribute="perform")
+        message = f"{method_name}'s parameter {str(parameter)!r} cannot travel, the wire carries a list; {advice}."
+        raise DeclarationError(worker, message, attribute=method_name)
     return parameters[1:]
 
 
 def _read_annotations(
-    worker: str, perform: Callable[..., Any], parameters: list[inspect.Parameter], *, strict: bool
+    worker: str, method_name: str, method: Callable[..., Any], parameters: list[inspect.Parameter], *, strict: bool
 ) -> dict[str, Any]:
     try:
-        resolved = read_hints(inspect.unwrap(perform))
+        resolved = read_hints(inspect.unwrap(method))
     except Invalid as error:
-        raise DeclarationError(worker, f"perform: {error}.", attribute="perform") from None
+        raise DeclarationError(worker, f"{method_name}: {error}.", attribute=method_name) from None
     hints = {parameter.name: resolved.get(parameter.name, Any) for parameter in parameters}
     for name, annotation in hints.items():
         try:
             check_carriable(annotation)
         except Invalid as error:
             if strict:
-                message = f"perform's parameter {name!r}: {error}. {_LOOSER}"
-                raise DeclarationError(worker, message, attribute="perform") from None
+                message = f"{method_name}'s parameter {name!r}: {error}. {_LOOSER}"
+                raise DeclarationError(worker, message, attribute=method_name) from None
             hints[name] = Any
     return hints
 
 
-def _check_defaults(worker: str, defaults: dict[str, Any], hints: dict[str, Any], *, strict: bool) -> None:
+def _check_defaults(adapters: Adapters, defaults: dict[str, Any], hints: dict[str, Any], *, strict: bool) -> None:
     for name, default in defaults.items():
         try:
             check_exact(default)
-            validate = compile_tuple(worker, [hints[name]])
+            validate = adapters.of_tuple([hints[name]])
             if validate is not None:
                 validate((default,))
         except (InexactError, ValidationError) as error:
             if strict:
                 reason = error.reason if isinstance(error, InexactError) else f"does not fit {_show(hints[name])}"
-                message = f"the default of perform's parameter {name!r} {reason}. {_LOOSER}"
-                raise DeclarationError(worker, message, attribute="perform") from None
+                message = f"the default of {adapters.method}'s parameter {name!r} {reason}. {_LOOSER}"
+                raise DeclarationError(adapters.worker, message, attribute=adapters.method) from None
             hints[name] = Any
 
 

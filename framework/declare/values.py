@@ -12,6 +12,7 @@ from typing import Any
 from framework.errors import DeclarationError
 from framework.settings.shapes import is_tuple
 from framework.settings.suggest import did_you_mean
+from framework.types import WIRE_NAME, WIRE_NAME_SHAPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,6 @@ class Rule:
 
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
-WIRE_NAME = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*", re.ASCII)
 _WORD = re.compile(r"\w+", re.ASCII)
 _ROUTABLE = re.compile(r"[\w:]+", re.ASCII)
 _SHARD = re.compile(r"\w[\w-]*", re.ASCII)
@@ -136,7 +136,7 @@ def _matching(pattern: re.Pattern[str], allowed: str) -> Rule:
 word = _matching(_WORD, "a name of letters, digits and underscores")
 queue = _matching(QUEUE_NAME, "a queue name of letters, digits and _ . : -")
 shard = _matching(_SHARD, "a shard name of letters, digits, _ and -")
-wire_name = _matching(WIRE_NAME, "a class name as it travels: words joined by '::', for example 'Chaos::SleepWorker'")
+wire_name = _matching(WIRE_NAME, WIRE_NAME_SHAPE)
 _tag = _matching(_ROUTABLE, "letters, digits, underscores and ':'")
 
 

@@ -64,6 +64,7 @@ class ApplicationWorker:
 
     jid: str = ""
     job_version: int = 0
+    """The version that the job carries; that of the class for an instance which no job made (GitLab)."""
     _declaration: ClassVar[Declaration | None] = None
     _setter: ClassVar[Setter[Any] | None] = None
     _job: Payload | None = None
@@ -74,6 +75,7 @@ class ApplicationWorker:
     def __init_subclass__(cls, *, abstract: bool = False) -> None:
         super().__init_subclass__()
         attributes = check.read_attributes(cls, ApplicationWorker)
+        cls.job_version = attributes["version"]
         cls._declaration = cls._setter = None
         if abstract:
             _refuse_identity(cls)

@@ -3,8 +3,9 @@
 import inspect
 import time
 from asyncio import CancelledError
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack
+from types import MappingProxyType
 from typing import Any
 
 from framework.declare import registry
@@ -29,6 +30,7 @@ from framework.finish.outcome import (
     Interrupted,
     Outcome,
     Postponed,
+    Retired,
     Unreadable,
 )
 from framework.middleware.chain import Call, Passage
@@ -36,8 +38,9 @@ from framework.push.strictness import Strictness
 from framework.telemetry import context
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, decompress_arguments
-from framework.wire.job import decode, whole_number
+from framework.wire.job import decode, version_of, whole_number
 
+NOTHING_RETIRED: Mapping[str, str] = MappingProxyType({})
 _STOPPED = "a server middleware did not yield"
 
 
@@ -78,7 +81,10 @@ class Execution:
 
 
 class Executor:
-    """Runs units; shared by all threads of a process. ``relay`` is called before a job's own code may take its time."""
+    """Runs units; shared by all threads of a process. ``relay`` is called before a job's own code may take its time.
+
+    ``retired`` has the wire names of classes that were removed for good, and why.
+    """
 
     def __init__(
         self,
@@ -89,6 +95,7 @@ class Executor:
         relay: Callable[[], None],
         announcer: Announcer,
         strictness: Strictness,
+        retired: Mapping[str, str] = NOTHING_RETIRED,
     ) -> None:
         self._middleware = middleware
         self._log = log
@@ -97,6 +104,7 @@ class Executor:
         self._relay = relay
         self._announcer = announcer
         self._strictness = strictness
+        self._retired = retired
 
     def begin(self, unit: UnitOfWork) -> Execution:
         """Run one fetched job, in the caller's context, to its end or to its ``coroutine``; raises nothing."""
@@ -137,9 +145,12 @@ class Executor:
             await run.coroutine
 
     def _perform(self, run: Execution, payload: Payload) -> None:
+        declaration = run.declaration
+        if declaration is None and payload["class"] in self._retired:
+            run.outcome = Retired(payload["class"], self._retired[payload["class"]])
+            return
         if payload.get(COMPRESSED):
             decompress_arguments(payload, self._decompressed_limit)
-        declaration = run.declaration
         if declaration is None:
             raise UnknownWorkerError(payload["class"], registry.nearest(payload["class"]))
         run.instance = instance = new_instance(run.worker, payload)
@@ -186,17 +197,23 @@ class Executor:
 def call(
     instance: Any, declaration: Declaration, payload: Payload, strictness: Strictness
 ) -> Coroutine[Any, Any, Any] | None:
-    """Check the arguments against ``perform`` as it is today, then run it; raises what it raises.
+    """Check the arguments against what runs jobs of this version today, then run it; raises what it raises.
 
     Returns the coroutine of an async one, which has not begun.
     """
-    arguments = payload["args"]
+    arguments, signature, perform = payload["args"], declaration.signature, instance.perform
+    if declaration.version_handlers:
+        handler = declaration.version_handlers.get(instance.job_version)
+        if handler is not None:
+            signature, perform = handler.signature, getattr(instance, handler.method)
     try:
-        declaration.signature.check(arguments)
+        signature.check(arguments)
     except ArgumentsError as error:
-        if not strictness.runs(declaration, arguments, instance.jid):
-            raise ArgumentsMismatchError(declaration.wire_name, error.reason) from error
-    result = instance.perform(*arguments)
+        if not strictness.runs(declaration, signature, arguments, instance.jid):
+            reason = f"argument '{error.argument}' {error.reason}" if error.argument else error.reason
+            name, version = declaration.wire_name, instance.job_version
+            raise ArgumentsMismatchError(name, reason, method=signature.method, version=version) from error
+    result = perform(*arguments)
     # Asked of the result, not of the class: a plain decorator around an `async def` returns a coroutine too.
     return result if result is not None and inspect.iscoroutine(result) else None
 
@@ -205,9 +222,9 @@ def new_instance(worker: Any, payload: Payload) -> Any:
     """Return a fresh instance that knows its job; threads share no instance."""
     instance: Any = worker()
     instance.jid = payload.get("jid", "")
-    if "version" in payload:
+    if "version" in payload or worker.version:
         # Left out, it was written when the class had none: version 0, whatever the class says today.
-        instance.job_version = whole_number(payload["version"]) or 0
+        instance.job_version = version_of(payload)
     instance._job = payload
     return instance
 

@@ -18,12 +18,13 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX, callers_category
 from framework.telemetry.logs import ServerLog, error_fields, iso_time, json_text, object_text
 from framework.types import Payload
-from framework.wire.job import decode, timestamp, whole_number
+from framework.wire.job import decode, timestamp, version_of, whole_number
 
 FILTERED = "[FILTERED]"
 _FILTERED_TEXT = f'"{FILTERED}"'
 _MAX_ARGUMENTS = 10_240  # characters of all arguments together (GitLab: 10 KiB)
 _MANY_SHAPES = 512
+_NOT_LOGGABLE = frozenset[int]()
 _COPIED = ("version", "tags", "bid", "interrupted_count", "retry_count", "original_job_size_bytes", "job_deferred_by")
 _RARE_TIMES = ("scheduled_at", "failed_at", "retried_at")
 _TARGETS = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}
@@ -42,6 +43,8 @@ class _Known(NamedTuple):
     loggable: frozenset[int]
     bare: str
     """``fields`` of a class that nobody owns, without the category: jobs may bring their caller's. Else empty."""
+    by_version: bool
+    """Whether what may be logged has to be asked for each job: only of classes that list something."""
 
 
 class _Extra(NamedTuple):
@@ -130,7 +133,9 @@ class JobLog:
         known = self._known.get((name, queue))
         if known is None or known.declaration is not declaration:
             known = self._describe(name, queue, declaration)
-        _, label, fields, loggable, bare = known
+        _, label, fields, loggable, bare, by_version = known
+        if by_version:
+            loggable = _loggable(payload, declaration)
         shown_jid = json_text(jid)
         is_text = shown_jid[0] == '"'
         label += shown_jid[1:-1] if is_text else json_text(_text(jid))[1:-1]
@@ -159,7 +164,7 @@ class JobLog:
 
     def _describe(self, name: str, queue: str, declaration: Declaration | None) -> _Known:
         fields: dict[str, Any] = {**self._static, "class": name, "queue": queue}
-        loggable = frozenset[int]()
+        loggable = _NOT_LOGGABLE
         if declaration is not None:
             wait, run = _TARGETS[declaration.urgency]
             optional = {
@@ -170,11 +175,16 @@ class JobLog:
                 "target_duration_s": run,
             }
             fields.update({field: value for field, value in optional.items() if value is not None})
+            if name != declaration.wire_name:
+                fields["worker_name"] = declaration.wire_name
             loggable = declaration.loggable_positions
-        bare = ""
-        if declaration is not None and declaration.owned_category is None:
-            bare = object_text({name: value for name, value in fields.items() if name != "feature_category"})[1:-1]
-        known = _Known(declaration, f"{json_text(name)[1:-1]} JID-", object_text(fields)[1:-1], loggable, bare)
+        bare, by_version = "", False
+        if declaration is not None:
+            by_version = any([loggable, *(one.loggable_positions for one in declaration.version_handlers.values())])
+            if declaration.owned_category is None:
+                bare = object_text({name: value for name, value in fields.items() if name != "feature_category"})[1:-1]
+        label = f"{json_text(name)[1:-1]} JID-"
+        known = _Known(declaration, label, object_text(fields)[1:-1], loggable, bare, by_version)
         if declaration is not None:  # unknown names come from the wire: there is no end of them
             self._known[name, queue] = known
         return known
@@ -255,7 +265,7 @@ def shown_arguments(payload: Payload, declaration: Declaration | None) -> list[s
     """Return the arguments as text: numbers as they are, others only where ``loggable_arguments`` allows (GitLab's rule)."""
     if payload.get("compressed"):
         return ["[COMPRESSED]"]
-    allowed = declaration.loggable_positions if declaration is not None else frozenset[int]()
+    allowed = _loggable(payload, declaration)
     shown: list[str] = []
     room = _MAX_ARGUMENTS
     for position, value in enumerate(payload.get("args", ())):
@@ -266,6 +276,10 @@ def shown_arguments(payload: Payload, declaration: Declaration | None) -> list[s
             return [*shown, "..."]
         shown.append(text)
     return shown
+
+
+def _loggable(payload: Payload, declaration: Declaration | None) -> frozenset[int]:
+    return _NOT_LOGGABLE if declaration is None else declaration.loggable_at(version_of(payload))
 
 
 def _text(value: object) -> str:

@@ -26,6 +26,7 @@ from framework.finish.outcome import (
     Interrupted,
     Outcome,
     Postponed,
+    Retired,
     Succeeded,
     Unreadable,
 )
@@ -37,6 +38,7 @@ _STATUS: dict[type[Outcome], str] = {
     Failed: "fail",
     Postponed: "rescheduled",
     Discarded: "dropped",
+    Retired: "dropped",
     Unreadable: "fail",
 }
 
@@ -242,8 +244,10 @@ def _more(run: Execution, verdict: Verdict | None) -> dict[str, Any] | None:
         more["retry_in_s"] = run.outcome.delay_s
     if isinstance(run.outcome, Discarded):
         more["dropped_reason"] = run.outcome.reason
-    if extra and run.payload:
-        prefix = queue_name(str(run.payload["class"]), None)
+    if isinstance(run.outcome, Retired):
+        more["dropped_reason"] = f"the class is retired: {run.outcome.reason}"
+    if extra and run.declaration is not None:
+        prefix = queue_name(run.declaration.wire_name, None)
         more.update({f"extra.{prefix}_worker.{name}": value for name, value in extra.items()})
     return more
 

@@ -38,6 +38,14 @@ class Discarded:
 
 
 @dataclass(frozen=True, slots=True)
+class Retired:
+    """Its class was removed, and the setting ``retired_workers`` says so: it was not run."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unreadable:
     """The payload cannot be read; its bytes go to the dead set as they are."""
 
@@ -49,5 +57,5 @@ class Interrupted:
     """The process is stopping and the job did not end; shutdown gives it back."""
 
 
-Outcome: TypeAlias = Succeeded | Failed | Postponed | Discarded | Unreadable | Interrupted
+Outcome: TypeAlias = Succeeded | Failed | Postponed | Discarded | Retired | Unreadable | Interrupted
 """All there are."""

@@ -11,9 +11,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
-from framework.finish.outcome import Discarded, Failed, Interrupted, Outcome, Postponed, Succeeded, Unreadable
+from framework.finish.outcome import Discarded, Failed, Interrupted, Outcome, Postponed, Retired, Succeeded, Unreadable
 from framework.finish.retry import Bury, Drop, Retry, RetryPolicy, Verdict, shown
-from framework.store.script import BURY, POSTPONE, Script
+from framework.store.script import BURY, DROP, POSTPONE, Script
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import TRANSIT, decode
@@ -106,6 +106,8 @@ class Settler:
                 return self._fail(unit, error, verdict)
             case Postponed(delay_s):
                 return self._postpone(unit, keys.SCHEDULE, _waiting(unit), delay_s, "scheduled")
+            case Retired(name):
+                return self._drop(unit, name)
             case Unreadable(error):
                 return self._bury(unit, unit.data, None, error)
             case Interrupted():
@@ -132,7 +134,7 @@ class Settler:
     def _postpone(
         self, unit: UnitOfWork, target: str, data: bytes, delay_s: float, fate: str, payload: Payload | None = None
     ) -> Settled:
-        moved: Any = self._run(POSTPONE, unit, target, data, [f"{delay_s:.6f}"])
+        moved: Any = self._run(POSTPONE, unit, target, [data, f"{delay_s:.6f}"])
         if not moved and self._moved_before(unit, target, data):
             moved = 1
         self._finish(unit)
@@ -140,7 +142,7 @@ class Settler:
 
     def _bury(self, unit: UnitOfWork, data: bytes, verdict: Bury | None, error: BaseException) -> Settled:
         limits = self._dead_set
-        trimmed: Any = self._run(BURY, unit, keys.DEAD, data, [limits.max_jobs, limits.timeout_s])
+        trimmed: Any = self._run(BURY, unit, keys.DEAD, [data, limits.max_jobs, limits.timeout_s])
         if trimmed < 0 and self._moved_before(unit, keys.DEAD, data):
             trimmed = 0
         # Before the slot is free: a handler that takes its time takes this slot, not one that a job is dispatched to.
@@ -151,10 +153,17 @@ class Settler:
             self._on_trimmed(trimmed)
         return Settled("fenced" if trimmed < 0 else "dead", verdict.payload if verdict is not None else None)
 
-    def _run(self, script: Script, unit: UnitOfWork, target: str, data: bytes, more: list[Any]) -> Any:
+    def _drop(self, unit: UnitOfWork, name: str) -> Settled:
+        # Whoever took a job over counts it; after a lost reply nobody knows, and the count is right either way.
+        dropped: Any = self._run(DROP, unit, keys.RETIRED, [name])
+        gone = bool(dropped) or unit.data in self._in_doubt
+        self._finish(unit)
+        return Settled("dropped" if gone else "fenced")
+
+    def _run(self, script: Script, unit: UnitOfWork, target: str, more: list[Any]) -> Any:
         """Run one moving script; remember when it is not known whether it ran."""
         try:
-            return script(self._client, [self._working, target], [unit.data, data, *more])
+            return script(self._client, [self._working, target], [unit.data, *more])
         except (RedisConnectionError, RedisTimeoutError, OSError):
             self._in_doubt.add(unit.data)
             raise

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 from framework.declare.declaration import Declaration
+from framework.declare.signature import JobSignature
 from framework.errors import ArgumentsError
 from framework.telemetry import logs
 from framework.telemetry.repeated import Repeated
@@ -18,7 +19,7 @@ _MOST_SHOWN = 20
 """Arguments in one line: ``*args`` may be any number."""
 
 _PUSHED = "arguments are not strict: they are pushed as JSON gives them"
-_RUNS = "a job's arguments do not fit perform: it runs with what came"
+_RUNS = "a job's arguments do not fit {}: it runs with what came"
 
 
 class Strictness:
@@ -50,17 +51,20 @@ class Strictness:
         mode = self._mode(declaration)
         return None if mode == "raise" else Loosener(self, declaration, warns=mode == "warn")
 
-    def runs(self, declaration: Declaration, args: list[Any], jid: Jid) -> bool:
-        """Tell whether a job runs with arguments that were refused before its run: of the right number, and not in ``raise``."""
+    def runs(self, declaration: Declaration, signature: JobSignature, args: list[Any], jid: Jid) -> bool:
+        """Tell whether a job runs with arguments that were refused before its run: of the right number, and not in ``raise``.
+
+        ``signature`` is that of the method which runs it.
+        """
         mode = self._mode(declaration)
         if mode == "raise":
             return False
         try:
-            declaration.signature.check_count(args)
+            signature.check_count(args)
         except ArgumentsError:
             return False
         if mode == "warn":
-            self.warn(declaration, _RUNS, declaration.signature.complaints(args, args), jid=jid)
+            self.warn(declaration, _RUNS.format(signature.method), signature.complaints(args, args), jid=jid)
         return True
 
     def warn(self, declaration: Declaration, message: str, complaints: dict[str, str], **facts: Any) -> None:

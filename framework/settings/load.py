@@ -32,10 +32,12 @@ _FILES: Mapping[str, tuple[str, ...]] = {
         "strict_arguments",
         "poll_interval",
         "sentry",
+        "retired_workers",
     ),
 }
 _FILE_OF = {key: file for file, keys in _FILES.items() for key in keys}
 _ENVIRONMENT = "environment"
+_RETIRED = f"{ENV_PREFIX}RETIRED_WORKERS"
 _QUOTED = re.compile(r'"(\w+)"')
 _SECRET = ("url", "username", "password", "dsn")
 
@@ -129,6 +131,10 @@ def _misspelt(environment: Mapping[str, str]) -> Iterator[Problem]:
     for name in environment:
         if not name.startswith(ENV_PREFIX):
             continue
+        if name.startswith(f"{_RETIRED}__"):
+            yield Problem(
+                _ENVIRONMENT, name, f"a class name's capitals are lost here; write {_RETIRED} as one JSON object"
+            )
         key = name.removeprefix(ENV_PREFIX).lower().partition("__")[0]
         if key not in known and nearest(key, known, cutoff=0.8):
             hint = did_you_mean(key, known)
@@ -160,10 +166,16 @@ def _to_problem(
     message = _message(detail, location)
     variable = _variable(location, from_environment, environment)
     if variable:
-        return Problem(_ENVIRONMENT, variable, message)
-    key = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).removeprefix(".")
+        # A variable that holds JSON has an inside of its own.
+        inner = location[variable.count("__") + 1 :] if variable.startswith(ENV_PREFIX) else []
+        return Problem(_ENVIRONMENT, variable + _path(inner), message)
+    key = _path(location).removeprefix(".")
     file = _FILE_OF.get(str(location[0]), "") if location else ""
     return Problem(_label(folder, file) if folder and file else _ENVIRONMENT, key, message)
+
+
+def _path(steps: list[int | str]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
 
 
 def _message(detail: ErrorDetails, location: list[int | str]) -> str:

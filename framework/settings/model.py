@@ -4,11 +4,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from framework.settings.shapes import is_list
-from framework.types import StrictArguments
+from framework.settings.shapes import is_list, is_mapping
+from framework.types import WIRE_NAME, WIRE_NAME_SHAPE, StrictArguments
 
 ENV_PREFIX = "FRAMEWORK_"
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
@@ -211,6 +220,34 @@ def _parts(value: Any, shape: str) -> list[Any]:
     return value
 
 
+def _check_wire_name(name: str) -> str:
+    if WIRE_NAME.fullmatch(name) is None:
+        raise ValueError(f"must be {WIRE_NAME_SHAPE}")
+    return name
+
+
+def _check_reason(reason: Any) -> Any:
+    if not isinstance(reason, str) or not reason.strip():
+        raise ValueError(
+            "must be a text that says why the class was removed and since when, for those who find its jobs"
+        )
+    return reason.strip()
+
+
+def _check_retired(value: Any) -> Any:
+    if value is None:  # a key whose entries are commented out
+        return {}
+    if not is_mapping(value):
+        raise ValueError("must map class names to reasons, for example {'Reports::MonthlyWorker': 'removed in 4.2'}")
+    return value
+
+
+RetiredWorkers = Annotated[
+    dict[Annotated[str, AfterValidator(_check_wire_name)], Annotated[str, BeforeValidator(_check_reason)]],
+    BeforeValidator(_check_retired),
+]
+
+
 class Settings(BaseSettings):
     """Everything configurable. Made by ``load``; sections are passed on, never the whole."""
 
@@ -248,6 +285,9 @@ class Settings(BaseSettings):
     poll_interval: Seconds = Field(default=1.0, gt=0)
     """Seconds within which some process of a shard looks for jobs that have become due unforeseen."""
     sentry: SentrySettings = SentrySettings()
+
+    retired_workers: RetiredWorkers = Field(default_factory=dict[str, str])
+    """Wire names of classes that were removed for good, and why: their left-over jobs are dropped and counted."""
 
     @field_validator("shards")
     @classmethod

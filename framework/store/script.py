@@ -28,6 +28,7 @@ class Script:
 ANNOUNCE = Script("announce")
 BEAT = Script("beat")
 BURY = Script("bury")
+DROP = Script("drop")
 DUE = Script("due")
 EXAMINE = Script("examine")
 EXTEND = Script("extend")

@@ -10,6 +10,7 @@ TRANSIT = "aw_transit"
 """Field of a due job that is on its way to another shard: the token under which it is written there, once."""
 
 _OLDEST_MILLISECONDS = 100_000_000_000  # 1973 as milliseconds, the year 5138 as seconds: no stamp is ambiguous
+_MOST_DIGITS = 18
 _YEAR_10000 = 253_402_300_800
 
 
@@ -97,6 +98,18 @@ def stamp_json(seconds: float) -> bytes:
     """Return ``stamp(seconds)`` as JSON."""
     text = b"%.6f" % seconds
     return text[:-1] + b"1" if text.endswith(b".000000") else text
+
+
+def version_of(payload: Payload) -> int:
+    """Return the version a job was written with: a whole number from 0 on, as text too; 0 where it says nothing that is one.
+
+    Our producers leave 0 out; others may write what a form or a variable of the environment gave them.
+    """
+    version = payload.get("version")
+    if isinstance(version, str) and len(version) <= _MOST_DIGITS and version.isascii() and version.isdigit():
+        return int(version)
+    number = whole_number(version)
+    return 0 if number is None or number < 0 else number
 
 
 def whole_number(value: object) -> int | None:

@@ -17,6 +17,9 @@ REGISTRY = "aw:processes"
 BEATS = "aw:beats"
 """STRING that expires when nobody has beaten for two periods: since when there was no such gap, seconds of Redis's clock."""
 
+RETIRED = "aw:retired"
+"""HASH from wire names of retired classes to how many of their jobs were dropped on this shard."""
+
 
 def queue(name: str) -> str:
     """LIST of waiting jobs; producers push left, consumers take right."""

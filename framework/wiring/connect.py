@@ -120,6 +120,12 @@ def _worker_problems(declaration: Declaration, settings: Settings) -> list[Probl
         problems.append(
             Problem(declaration.place, "shard", f"{declaration.shard!r} is not in config/redis.yml ({known})")
         )
+    for name in (declaration.wire_name, *declaration.aliases):
+        if name in settings.retired_workers:
+            own = name == declaration.wire_name
+            way_out = "the class" if own else "this alias"
+            message = f"{name!r} is also in the setting retired_workers: remove that entry, or {way_out}"
+            problems.append(Problem(declaration.place, "wire_name" if own else "aliases", message))
     return problems
 
 

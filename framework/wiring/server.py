@@ -122,6 +122,7 @@ def assemble(
         fetcher.relay,
         Announcer(shard.client, identity),
         Strictness(settings.strict_arguments),
+        settings.retired_workers,
     )
     policy = RetryPolicy(settings.max_retries)
     upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)

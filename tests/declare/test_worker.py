@@ -50,7 +50,8 @@ def test_every_attribute_has_a_rule_a_default_and_a_field():
     fields = set(Declaration.__dataclass_fields__)
     assert set(ATTRIBUTES) <= fields
     assert set(ATTRIBUTES) <= set(vars(ApplicationWorker))
-    derived = {"class_name", "module", "generated_queue", "signature", "is_async", "loggable_positions"}
+    derived = {"class_name", "module", "generated_queue", "signature", "is_async"}
+    derived |= {"loggable_positions", "version_handlers"}
     assert fields - set(ATTRIBUTES) == derived
 
 

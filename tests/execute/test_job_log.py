@@ -123,6 +123,7 @@ def plainly(job, unit, declaration):
             "queue_namespace": declaration.queue_namespace,
             "target_scheduling_latency_s": wait,
             "target_duration_s": run,
+            "worker_name": None if job["class"] == declaration.wire_name else declaration.wire_name,  # under an alias
         }
         fields.update({name: value for name, value in of_class.items() if value is not None})
     copied = (

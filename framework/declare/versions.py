@@ -1,0 +1,91 @@
+"""Handlers of older versions: ``perform_v1`` beside ``perform`` runs the jobs that were written with version 1.
+
+GitLab's contract is that newer code handles every older version. A handler does so under the signature that ``perform`` had
+then, instead of branches inside of ``perform``.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from framework.declare.signature import JobSignature, build_signature, check_method
+from framework.errors import DeclarationError
+from framework.settings.suggest import nearest
+
+_HANDLER = re.compile(r"perform_v(0|[1-9][0-9]*)")
+_NEARLY = re.compile(r"([a-z]+?)_*(v|vers?|version)?_*(\d*)_*", re.IGNORECASE)
+_CLOSE = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class VersionHandler:
+    """The method that runs jobs of one older version, under a signature of its own."""
+
+    signature: JobSignature
+    is_async: bool
+    loggable_positions: frozenset[int]
+
+    @property
+    def method(self) -> str:
+        """Its name, for example ``perform_v1``."""
+        return self.signature.method
+
+
+def is_handler(name: str) -> bool:
+    """Whether a method of this name runs jobs of an older version."""
+    return _HANDLER.fullmatch(name) is not None
+
+
+def check_names(worker: str, owner: type[Any]) -> None:
+    """Nothing happens when whatever looks like a handler in the body of ``owner`` is one.
+
+    Raises DeclarationError for a name that is nearly one (``perform_v01``, ``perform_version_1``), and for no method.
+    """
+    for name, value in vars(owner).items():
+        if name.startswith("_"):
+            continue
+        if is_handler(name):
+            check_method(worker, name, value)
+            continue
+        parts = _NEARLY.fullmatch(name)
+        if parts and (parts[2] or parts[3]) and nearest(parts[1].lower(), ("perform",), cutoff=_CLOSE):
+            hint = f" (did you mean 'perform_v{int(parts[3])}'?)" if parts[3] else ""
+            raise DeclarationError(
+                worker,
+                f"{name!r} runs no jobs{hint}. What runs jobs of an older version is called perform_v<N>, such as perform_v0 or "
+                f"perform_v1. A helper of your own: _{name}.",
+                attribute=name,
+            )
+
+
+def read_handlers(
+    worker: str, cls: type[Any], version: int, loggable: tuple[str, ...], *, strict: bool
+) -> Mapping[int, VersionHandler]:
+    """The handlers of a class of ``version``, resolved along the MRO, by the version whose jobs they run.
+
+    Raises DeclarationError for one that no job would reach, as it is not older than the class, and for a signature that
+    cannot travel.
+    """
+    found: dict[int, VersionHandler] = {}
+    for name, owner in _resolved(cls):
+        number = int(name.removeprefix("perform_v"))
+        if number >= version:
+            where = "" if owner is cls else f" (of {owner.__qualname__})"
+            raise DeclarationError(
+                worker,
+                f"{name}{where} is for jobs older than the class, but the class says version = {version}: jobs of its own version, "
+                f"and newer ones, run perform. Raise version (to {number + 1} or more), or remove {name}.",
+                attribute=name,
+            )
+        method = vars(owner)[name]
+        signature = build_signature(worker, method, name, strict=strict)
+        positions = frozenset(index for index, word in enumerate(signature.names) if word in loggable)
+        found[number] = VersionHandler(signature, inspect.iscoroutinefunction(method), positions)
+    return found
+
+
+def _resolved(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
+    names = dict.fromkeys(name for owner in cls.__mro__ for name in vars(owner) if is_handler(name))
+    return ((name, next(owner for owner in cls.__mro__ if name in vars(owner))) for name in names)

@@ -1,0 +1,15 @@
+-- Take a job of ours, whose class is retired, out of the working list and count it.
+-- KEYS    1 working list  2 counts by class name (HASH)
+-- ARGV    1 payload as fetched  2 class name
+-- RETURN  1 dropped, 0 fenced: the job is not ours any more and nothing was written
+-- ERROR   the key of the counts is of another type, or the count no number: the job is back in the working list
+-- COST    O(W)
+-- CRASH   before: still in the working list, uncounted. after: gone and counted. Called again after a lost reply, it finds no
+--         job and counts nothing.
+if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
+local counted = redis.pcall('HINCRBY', KEYS[2], ARGV[2], 1)
+if type(counted) == 'table' and counted.err then
+  redis.call('RPUSH', KEYS[1], ARGV[1])
+  return counted
+end
+return 1
