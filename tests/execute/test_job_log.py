@@ -126,6 +126,9 @@ def plainly(job, unit, declaration):
             "worker_name": None if job["class"] == declaration.wire_name else declaration.wire_name,  # under an alias
         }
         fields.update({name: value for name, value in of_class.items() if value is not None})
+        callers = job.get("meta.feature_category")
+        if declaration.feature_category == "not_owned" and isinstance(callers, str) and callers:
+            fields["feature_category"] = callers
     copied = (
         "version",
         "tags",
@@ -186,6 +189,7 @@ NAMED = {
     "compressed": ANY,
     "error_message": ANY,
     "meta.user": ANY,
+    "meta.feature_category": st.sampled_from(["billing", 'a"b', ""]) | ANY,
     "created_at": TIMES,
     "enqueued_at": TIMES,
     "scheduled_at": TIMES,
@@ -221,10 +225,17 @@ def on_the_wire(job):
 @settings(
     max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )  # one log, as in a process
-@given(job=PAYLOADS, loggable=st.booleans(), known=st.booleans(), queue=TEXT, more=MORE, duration=st.floats(0, 1e6))
-def test_the_pieces_add_up_to_the_same_fields_for_any_payload(both, job, loggable, known, queue, more, duration):
+@given(
+    job=PAYLOADS,
+    loggable=st.booleans(),
+    category=st.none() | st.sampled_from(["not_owned", "search"]),
+    queue=TEXT,
+    more=MORE,
+    duration=st.floats(0, 1e6),
+)
+def test_the_pieces_add_up_to_the_same_fields_for_any_payload(both, job, loggable, category, queue, more, duration):
     with registry.isolated():
-        declaration = declared(loggable=(0, 2) if loggable else ()) if known else None
+        declaration = declared(loggable=(0, 2) if loggable else (), feature_category=category) if category else None
         read, raw = on_the_wire(job)
         if read is None:
             return
@@ -312,6 +323,21 @@ def test_a_class_that_is_declared_anew_is_told_anew(lines):
         new, _ = written(both, payload(), declared(urgency="throttled"))
     assert (old["urgency"], new["urgency"]) == ("high", "throttled")
     assert "target_scheduling_latency_s" not in new
+
+
+def test_a_class_that_nobody_owns_works_for_its_callers_category(lines):
+    one, shared = lines(), declared()
+    found = [written(one, payload(**{"meta.feature_category": name}), shared) for name in ("billing", "search", "")]
+    found.append(written(one, payload(), shared))
+    told = [tuple(line["feature_category"] for line in pair) for pair in found]
+    assert told == [("billing",) * 2, ("search",) * 2, ("not_owned",) * 2, ("not_owned",) * 2]
+
+
+def test_a_class_with_an_owner_keeps_its_category(lines):
+    job = payload(**{"meta.feature_category": "billing"})
+    with registry.isolated():
+        start, _ = written(lines(), job, declared(feature_category="search"))
+    assert (start["feature_category"], start["meta.feature_category"]) == ("search", "billing")
 
 
 def test_each_queue_of_a_class_has_its_name(lines):

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from framework.declare import port
-from framework.errors import ArgumentsError, ExceedLimitError, ShardUnavailableError
+from framework.errors import ArgumentsError, ExceedLimitError, ShardUnavailableError, UnroutedCallError
 from framework.push.encode import SizeLimits
 from framework.shard.shard import Shard, UnknownShardError
 from framework.store.connect import Endpoint
@@ -256,6 +256,45 @@ def test_a_client_middleware_sees_class_payload_queue_and_pool(door, jobs):
     ((found, job, queue, pong), after) = seen
     assert (found, job["jid"], job["args"], queue, pong, after) == (cls, jid, ["x" * 200_000], "default", True, "after")
     assert "compressed" not in job
+
+
+def test_a_middlewares_pool_is_routed_for_the_call_and_no_longer(door, jobs, second_redis_url):
+    kept, names = [], []
+
+    class Keep:
+        def call(self, cls, job, queue, pool):
+            kept.append(pool)
+            names.append(pool.client_getname())
+            yield
+            names.append(pool.client_getname())
+
+    other = opened(second_redis_url, "second")
+    both = Door({"main": door.shards["main"], "second": other})
+    both.open(Keep, rules=[("worker_name=There", "there", "second")])
+    here, there = worker("Here", queue="default"), worker("There")
+    for push in (here.perform_async, there.perform_async, lambda: here.perform_bulk([()]), lambda: here.perform_in(9)):
+        push()
+        with pytest.raises(UnroutedCallError) as caught:
+            kept[-1].ping()
+        assert caught.value.shard == ("second" if push == there.perform_async else "main")
+    assert {name if isinstance(name, str) else name.decode() for name in names} == {"framework:tests:application"}
+    assert len(names) == 8
+    other.close()
+
+
+def test_the_pool_of_another_shard_is_not_routed_in_a_middleware(door, second_redis_url, redis):
+    other = opened(second_redis_url, "second")
+
+    class Wander:
+        def call(self, cls, job, queue, pool):
+            other.pool.ping()
+            yield
+
+    Door({"main": door.shards["main"], "second": other}).open(Wander)
+    with pytest.raises(UnroutedCallError, match="inside a route to 'main' only"):
+        worker(queue="default").perform_async()
+    assert everything(redis) == []
+    other.close()
 
 
 def test_a_client_middleware_may_alter(door, jobs, redis):

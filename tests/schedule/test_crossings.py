@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
+from framework.errors import UnroutedCallError
 from framework.finish.settle import DeadSetLimits
 from framework.route.router import Router
 from framework.schedule import poller as poller_module
@@ -99,6 +100,23 @@ def test_the_middleware_sees_the_new_queue_and_the_new_shards_pool(redis, second
     bench = Bench(redis_url, second_redis_url, look)
     bench.drain()
     assert seen == [("there", "there", bench.second.client.connection_pool.connection_kwargs["path"])]
+
+
+def test_a_middlewares_pool_is_routed_while_it_runs(redis, second_redis, redis_url, second_redis_url):
+    seen = []
+
+    def look(worker, job, queue, pool):
+        seen.append((pool, pool.ping()))
+        yield
+        pool.ping()
+
+    for rules in (RULES, []):
+        wait(redis, "a")
+        Bench(redis_url, second_redis_url, look, rules=rules).drain()
+    assert [pong for _, pong in seen] == [True, True]
+    for (pool, _), shard in zip(seen, ("second", "main"), strict=True):
+        with pytest.raises(UnroutedCallError, match=f"PING on shard '{shard}'"):
+            pool.ping()
 
 
 def test_guards_of_jobs_that_arrived_do_not_stay_long(bench, redis, second_redis):

@@ -1,6 +1,9 @@
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
+import pytest
+
+import framework.context
 from framework.telemetry import context
 
 
@@ -27,3 +30,37 @@ def test_a_jobs_context_replaces_the_callers_within_its_own_copy():
 def test_threads_do_not_see_each_others_context():
     with context.bound("mine"), ThreadPoolExecutor(1) as pool:
         assert pool.submit(context.current).result() == {}
+
+
+def test_what_is_bound_in_a_job_ends_with_the_block():
+    def run():
+        context.enter_job({"class": "X", "args": [1], "meta.user": "bob"})
+        with context.bound("c2", user="ann"):
+            with context.bound(project=7):
+                inner = context.current()
+            middle = context.current()
+        return inner, middle, context.current()
+
+    assert copy_context().run(run) == (
+        {"correlation_id": "c2", "meta.user": "ann", "meta.project": 7},
+        {"correlation_id": "c2", "meta.user": "ann"},
+        {"meta.user": "bob"},
+    )
+
+
+@pytest.mark.parametrize("fact", [object(), float("nan"), "\ud800", {1: object()}, {"a": [float("inf")]}])
+def test_a_fact_that_cannot_travel_is_refused_at_once(fact):
+    with pytest.raises(ValueError, match="'user' travels with jobs"), context.bound(user=fact):
+        pass
+    assert context.current() == {}
+
+
+@pytest.mark.parametrize("correlation_id", ["", 7, b"c1"])
+def test_a_correlation_id_is_a_text(correlation_id):
+    with pytest.raises(ValueError, match="correlation_id must be a text"), context.bound(correlation_id):
+        pass
+
+
+def test_applications_have_it_by_a_name_of_their_own():
+    with framework.context.bound("c1", caller_id="POST /orders"):
+        assert framework.context.current() == {"correlation_id": "c1", "meta.caller_id": "POST /orders"}

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
 from framework.errors import BusinessError, PayloadError, RetryError
 from framework.finish.report import JobReporter
 from framework.process.events import ProcessEvents
@@ -252,6 +254,24 @@ def test_what_a_job_says_on_purpose_is_not_reported_and_odd_payloads_are():
         (error, {"queue": "q", "shard": "main", "retry_count": "3"}, "job"),
         (error, {"queue": "q", "shard": "main"}, "job"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("own", "callers", "told"),
+    [
+        ("search", "billing", "search"),
+        ("not_owned", "billing", "billing"),
+        ("not_owned", None, "not_owned"),
+        ("not_owned", ["odd"], "not_owned"),
+    ],
+)
+def test_a_class_that_nobody_owns_fails_for_its_callers_category(own, callers, told):
+    tracker = Told()
+    with registry.isolated():
+        body = {"feature_category": own, "wire_name": "Job", "perform": lambda self: None}
+        type("Job", (ApplicationWorker,), body)
+        JobReporter(tracker, "main")(ValueError("x"), {"job": payload(**{"meta.feature_category": callers})})
+    assert tracker.told[0][1]["feature_category"] == told
 
 
 def test_an_unreadable_payload_is_reported_without_its_bytes():

@@ -1,0 +1,143 @@
+"""What a job learns from whoever pushes it: the same on the quick way and through a client middleware."""
+
+import json
+from contextvars import copy_context
+
+import pytest
+
+from framework.declare import registry
+from framework.telemetry import context
+from tests.push.conftest import worker
+
+
+class LetPass:
+    def call(self, cls, job, queue, pool):
+        yield
+
+
+@pytest.fixture(params=[(), (LetPass,)], ids=["quick", "middleware"])
+def way(request, door):
+    return door.open(*request.param)
+
+
+PUSHES = {
+    "async": lambda cls: cls.perform_async(),
+    "bulk": lambda cls: cls.perform_bulk([()]),
+    "bulk for": lambda cls: cls.perform_bulk_for([0], arguments=lambda _: cls.arguments()),
+    "set": lambda cls: cls.set(retry=1).perform_async(),
+}
+
+
+def metas(job):
+    return {name.removeprefix("meta."): value for name, value in job.items() if name.startswith("meta.")}
+
+
+def pushed_by(payload, cls, push=PUSHES["async"]):
+    """Push a job of ``cls`` as the job ``payload`` would."""
+
+    def run():
+        context.enter_job(payload)
+        push(cls)
+
+    copy_context().run(run)
+
+
+@pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
+def test_outside_of_any_context_nothing_is_added(way, jobs, push):
+    push(worker(queue="default", feature_category="search"))
+    (job,) = jobs()
+    assert metas(job) == {}
+
+
+@pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
+def test_a_job_is_its_childrens_caller_and_the_first_stays_the_root(way, jobs, push):
+    parent = worker("Parent", queue="default", feature_category="billing")
+    child = worker("Child", queue="default", feature_category="search")
+    shared = worker("Shared", queue="default")
+    with context.bound("c1", caller_id="POST /orders", user="ann"):
+        push(parent)
+    pushed_by(jobs()[0], child, push)
+    pushed_by(jobs()[1], shared, push)
+    pushed_by(jobs()[2], shared, push)
+    chain = {"root_caller_id": "POST /orders", "user": "ann"}
+    assert [metas(job) for job in jobs()] == [
+        {**chain, "caller_id": "POST /orders", "feature_category": "billing"},
+        {**chain, "caller_id": "Parent", "feature_category": "search"},
+        {**chain, "caller_id": "Child", "feature_category": "search"},
+        {**chain, "caller_id": "Shared", "feature_category": "search"},
+    ]
+    assert {job["correlation_id"] for job in jobs()} == {"c1"}
+
+
+def test_a_job_that_nobody_called_begins_the_chain(way, jobs):
+    parent = worker("Parent", queue="default", feature_category="billing")
+    parent.perform_async()
+    pushed_by(jobs()[0], worker("Shared", queue="default"))
+    pushed_by(jobs()[1], worker("Other", queue="default"))
+    alike = {"root_caller_id": "Parent", "feature_category": "billing"}
+    assert [metas(job) for job in jobs()[1:]] == [{**alike, "caller_id": "Parent"}, {**alike, "caller_id": "Shared"}]
+
+
+def test_work_that_nobody_owns_has_no_category(way, jobs):
+    worker("Parent", queue="default").perform_async()
+    pushed_by(jobs()[0], worker("Shared", queue="default"))
+    assert metas(jobs()[1]) == {"caller_id": "Parent", "root_caller_id": "Parent"}
+
+
+def test_the_caller_is_named_as_it_is_today(way, jobs):
+    new = worker("NewName", aliases=("OldName",), feature_category="billing")
+    pushed_by({"class": "OldName", "args": []}, worker("Shared", queue="default"))
+    assert registry.find("OldName") is new
+    assert metas(jobs()[0]) == {
+        "caller_id": "NewName",
+        "root_caller_id": "NewName",
+        "feature_category": "billing",
+    }
+
+
+def test_a_caller_that_is_not_registered_here_keeps_its_name_and_category(way, jobs):
+    caller = {"class": "Ruby::Job", "args": [], "meta.caller_id": "GET /", "meta.feature_category": "search"}
+    pushed_by(caller, worker("Shared", queue="default"))
+    assert metas(jobs()[0]) == {"caller_id": "Ruby::Job", "root_caller_id": "GET /", "feature_category": "search"}
+
+
+def test_what_a_job_binds_goes_to_what_it_pushes_there(way, jobs):
+    child = worker("Child", queue="default")
+
+    def run():
+        context.enter_job({"class": "Parent", "args": [], "correlation_id": "c1", "meta.root_caller_id": "GET /"})
+        with context.bound(user="ann"):
+            child.perform_async()
+        with context.bound(caller_id="second half", feature_category="billing"):
+            child.perform_async()
+        child.perform_async()
+
+    copy_context().run(run)
+    assert [metas(job) for job in jobs()] == [
+        {"caller_id": "Parent", "root_caller_id": "GET /", "user": "ann"},
+        {"caller_id": "second half", "root_caller_id": "GET /", "feature_category": "billing"},
+        {"caller_id": "Parent", "root_caller_id": "GET /"},
+    ]
+
+
+def test_a_root_that_the_application_names_is_kept(way, jobs):
+    with context.bound(caller_id="inner", root_caller_id="outer"):
+        worker(queue="default").perform_async()
+    assert metas(jobs()[0]) == {"caller_id": "inner", "root_caller_id": "outer"}
+
+
+def test_each_jobs_own_facts_lie_over_those_of_the_context(way, jobs):
+    cls = worker(queue="default")
+    with context.bound(caller_id="import", user="ann"):
+        cls.perform_bulk_for("ab", arguments=lambda _: cls.arguments(), context=lambda one: {"user": one})
+    alike = {"caller_id": "import", "root_caller_id": "import"}
+    assert [metas(job) for job in jobs()] == [{**alike, "user": "a"}, {**alike, "user": "b"}]
+
+
+def test_waiting_jobs_learn_it_too(way, redis):
+    cls = worker(queue="default", feature_category="search")
+    with context.bound(caller_id="import"):
+        cls.perform_in(60)
+        cls.perform_bulk_in(60, [()])
+    found = [metas(json.loads(member)) for member in redis.zrange("schedule", 0, -1)]
+    assert found == [{"caller_id": "import", "root_caller_id": "import", "feature_category": "search"}] * 2

@@ -1,0 +1,3 @@
+from tests.process.conftest import proofs, release, site
+
+__all__ = ["proofs", "release", "site"]

@@ -1,0 +1,302 @@
+"""Application code finds the Redis of a worker's jobs, and no other by mistake."""
+
+import json
+import logging
+
+import pytest
+from redis import Redis
+
+from framework.declare import port, registry
+from framework.declare.worker import ApplicationWorker
+from framework.errors import ConfigurationError, DeclarationError, PushError, UnroutedCallError
+from framework.settings.load import load
+from framework.shard.shard import UnknownShardError
+from framework.sharding import ShardRouter, allow_unrouted, router
+from framework.wiring.connect import Enqueuer
+
+
+def worker(name, **attributes):
+    body = {"feature_category": "not_owned", "wire_name": name, "perform": lambda self: None, **attributes}
+    return type(name, (ApplicationWorker,), body)
+
+
+@pytest.fixture
+def configured(tmp_path, redis_url, second_redis_url):
+    """Two shards, and the Near worker's jobs on the second."""
+    folder = tmp_path / "config"
+    folder.mkdir()
+    shards = {"main": {"url": redis_url}, "queues_shard_a": {"url": second_redis_url}}
+    (folder / "redis.yml").write_text(json.dumps({"shards": shards}))
+    rules = [["worker_name=Near", "near", "queues_shard_a"], ["*", "default"]]
+    (folder / "routing.yml").write_text(json.dumps({"routing_rules": rules}))
+    return lambda **env: load({"FRAMEWORK_CONFIG_DIR": str(folder), **env}, tmp_path)
+
+
+@pytest.fixture
+def bound(configured):
+    """The client of this process, as its first push would make it."""
+    made = Enqueuer(configured())
+    with registry.isolated(), port.replaced(made):
+        yield made
+    made.shards.close()
+
+
+def test_jobs_live_where_the_rules_say(bound):
+    assert (router.shard_for(worker("Near")), router.shard_for(worker("Far"))) == ("queues_shard_a", "main")
+    assert router.shard_for(worker("Pinned", shard="queues_shard_a")) == "queues_shard_a"
+
+
+def test_via_leads_to_the_shard_of_the_workers_jobs(bound, redis, second_redis):
+    near, far = worker("Near"), worker("Far")
+    near.perform_bulk([(), ()])
+    far.perform_async()
+    with router.via(near) as pool:
+        assert isinstance(pool, Redis)
+        assert pool.llen("queue:near") == 2
+    with router.via(far) as pool:
+        assert (pool.llen("queue:near"), pool.llen("queue:default")) == (0, 1)
+    with pytest.raises(UnroutedCallError):
+        pool.llen("queue:default")
+
+
+def test_an_instances_class_will_do(bound):
+    with router.via(type(worker("Near")())) as pool:
+        assert pool.ping()
+
+
+@pytest.mark.parametrize("wrong", ["Near", None, object, dict, ApplicationWorker, lambda: None])
+def test_what_is_no_worker_class_is_told_so(bound, wrong):
+    with pytest.raises(TypeError, match="is no worker class"):
+        router.shard_for(wrong)
+    with pytest.raises(TypeError, match="is no worker class"), router.via(wrong):
+        pass
+
+
+def test_an_instance_is_told_its_class(bound):
+    with pytest.raises(TypeError, match="pass its class, Near"):
+        router.shard_for(worker("Near")())
+
+
+def test_an_abstract_class_has_no_jobs(bound):
+    class Base(ApplicationWorker, abstract=True):
+        pass
+
+    with pytest.raises(DeclarationError, match="abstract"):
+        router.shard_for(Base)
+
+
+def test_a_shard_by_its_name(bound, second_redis):
+    second_redis.set("here", 1)
+    with router.via_shard("queues_shard_a") as pool:
+        assert pool.get("here") == b"1"
+
+
+@pytest.mark.parametrize("ask", [router.pool, lambda name: router.via_shard(name).__enter__()])
+def test_an_unknown_shard_is_told_the_nearest(bound, ask):
+    with pytest.raises(UnknownShardError, match=r"'queue_shard_a' \(did you mean 'queues_shard_a'\?\).*has: main"):
+        ask("queue_shard_a")
+
+
+def test_every_shard_at_once(bound, redis, second_redis):
+    with router.via_all() as pools:
+        assert {name: pool.ping() for name, pool in pools.items()} == {"main": True, "queues_shard_a": True}
+        pools["main"].set("here", 1)
+    assert (redis.get("here"), second_redis.get("here")) == (b"1", None)
+    for pool in pools.values():
+        with pytest.raises(UnroutedCallError):
+            pool.ping()
+
+
+def test_a_pool_that_is_kept_serves_within_the_blocks_of_its_shard(bound):
+    near, far = worker("Near"), worker("Far")
+    pool = router.pool("queues_shard_a")
+    with pytest.raises(UnroutedCallError, match="outside of any route"):
+        pool.ping()
+    with router.via(near) as same:
+        assert pool.ping()
+        assert same is pool
+    with router.via(far), pytest.raises(UnroutedCallError, match="inside a route to 'main' only"):
+        pool.ping()
+    with allow_unrouted(reason="a test"):
+        assert pool.ping()
+
+
+def test_the_pools_wait_no_longer_and_repeat_no_more_than_our_own_clients(bound):
+    options = router.pool("main").connection_pool.connection_kwargs
+    own = bound.shards["main"].client.connection_pool.connection_kwargs
+    for name in ("socket_timeout", "socket_connect_timeout", "health_check_interval", "decode_responses"):
+        assert options[name] == own[name]
+    assert options["retry"].get_retries() == 0
+
+
+@pytest.mark.parametrize(("environment", "raises"), [("development", True), ("test", True), ("production", False)])
+def test_production_reports_and_the_others_raise(configured, environment, raises, caplog):
+    made = Enqueuer(configured(FRAMEWORK_ENV=environment))
+    with port.replaced(made), caplog.at_level(logging.WARNING):
+        pool = ShardRouter().pool("main")
+        if raises:
+            with pytest.raises(UnroutedCallError):
+                pool.ping()
+        else:
+            assert pool.ping()
+    told = [record.getMessage() for record in caplog.records if record.name == "framework"]
+    assert len(told) == (0 if raises else 1)
+    for text in told:
+        assert all(
+            part in text for part in ("shard.unrouted", "shard='main'", "command='PING'", f"caller='{__file__}:")
+        )
+    made.shards.close()
+
+
+def test_where_pushes_go_elsewhere_there_is_no_shard_to_share():
+    class Fake:
+        pass
+
+    with port.replaced(Fake()), pytest.raises(PushError, match="Fake, which has no shards"):
+        router.pool("main")
+
+
+# --- real programs ----------------------------------------------------------------------------------------------------
+
+
+def test_it_is_ready_after_the_import_which_opens_nothing(site, redis):
+    code = (
+        "from framework.sharding import router\nfrom pathlib import Path\n"
+        "print([fd for fd in Path('/proc/self/fd').iterdir() if int(fd.name) > 2 and fd.is_socket()])\n"
+        "import jobs\n"
+        "with router.via(jobs.NoopWorker) as pool: print(pool.llen('queue:default'))"
+    )
+    ended = site.run("-W", "error", "-c", code)
+    assert (ended.stdout, ended.stderr) == ("[]\n0\n", "")
+
+
+def test_configuration_errors_come_where_the_first_push_would_raise_them(site):
+    site.write("redis.yml", {"shards": {"other": {"url": "redis://x"}}})
+    code = (
+        "from framework.sharding import router\nimport jobs\n"
+        "try:\n    router.shard_for(jobs.NoopWorker)\n"
+        "except Exception as error:\n    print(type(error).__name__)"
+    )
+    assert site.run("-c", code).stdout == f"{ConfigurationError.__name__}\n"
+
+
+JOBS = """
+import asyncio
+
+from framework import ApplicationWorker
+from framework.sharding import allow_unrouted, router
+from framework.wiring import chains
+
+from jobs import NoopWorker, prove
+
+KEPT = []
+
+
+class Base(ApplicationWorker, abstract=True):
+    feature_category = "not_owned"
+    queue = "default"
+    retry = 0
+
+
+class FarWorker(Base):
+    shard = "second"
+    queue = "far"
+
+    def perform(self, number):
+        pass
+
+
+class CountWorker(Base):
+    def perform(self):
+        with router.via(FarWorker) as pool:
+            prove("count", pool.llen("queue:far"))
+
+
+class AsyncCountWorker(Base):
+    async def perform(self):
+        def count():
+            with router.via(FarWorker) as pool:
+                return pool.llen("queue:far")
+        prove("async", await asyncio.to_thread(count))
+
+
+class StrayWorker(Base):
+    def perform(self, times):
+        for _ in range(times):
+            router.pool("second").set("stray", 1)  # the stray call
+        prove("stray", "gone through")
+
+
+class PushWorker(Base):
+    def perform(self):
+        FarWorker.perform_async(1)
+        FarWorker.perform_in(60, 2)
+        FarWorker.perform_bulk([(3,), (4,)])
+        FarWorker.set(retry=2, queue="urgent").perform_async(5)
+        FarWorker.perform_inline(6)
+        NoopWorker.perform_async("plain")
+"""
+
+
+@pytest.fixture
+def two(site, second_redis, second_redis_url):
+    site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
+    (site.folder / "far.py").write_text(JOBS)
+    return lambda *options, **env: site.worker("-r", "far", "-q", "default", *options, **env).ready()
+
+
+def test_a_job_reaches_another_shard_by_the_router(two, site, second_redis, proofs):
+    process = two()
+    second_redis.rpush("queue:far", "a", "b")
+    assert (
+        site.run("-c", "import far; far.CountWorker.perform_async(); far.AsyncCountWorker.perform_async()").stderr == ""
+    )
+    assert (proofs("count"), proofs("async")) == (["2"], ["2"])
+    assert process.end() == 0
+    assert not process.find(severity="WARN")
+
+
+@pytest.mark.parametrize("environment", ["development", "test"])
+def test_a_stray_call_fails_its_job(two, site, second_redis, environment):
+    process = two("-e", environment)
+    site.run("-c", "import far; far.StrayWorker.perform_async(1)")
+    failed = process.line(job_status="fail")
+    assert failed["exception.class"] == "framework.errors.UnroutedCallError"
+    assert process.end() == 0
+    assert not second_redis.exists("stray")
+
+
+def test_a_stray_call_is_reported_in_production(two, site, second_redis, proofs):
+    process = two("-e", "production")
+    site.run("-c", "import far; far.StrayWorker.perform_async(5)")
+    assert proofs("stray") == ["gone through"]
+    line = process.line(event_name="shard.unrouted")
+    number = JOBS.splitlines().index('            router.pool("second").set("stray", 1)  # the stray call') + 1
+    assert line["caller"] == f"{site.folder / 'far.py'}:{number}"
+    assert (line["shard"], line["command"], line["severity"], line["count"]) == ("second", "SET", "WARN", 1)
+    assert process.end() == 0
+    assert len(process.find(event_name="shard.unrouted")) == 1
+    assert second_redis.get("stray") == b"1"
+
+
+def test_pushes_of_jobs_are_routed_by_themselves(two, site, second_redis, proofs):
+    process = two()
+    site.run("-c", "import far; far.PushWorker.perform_async()")
+    proofs("noop")
+    process.line(job_status="done", **{"class": "PushWorker"})
+    assert process.end() == 0
+    assert not process.find(job_status="fail")
+    assert [json.loads(data)["args"] for data in second_redis.lrange("queue:far", 0, -1)] == [[4], [3], [1]]
+    assert [json.loads(data)["args"] for data in second_redis.lrange("queue:urgent", 0, -1)] == [[5]]
+    assert [json.loads(data)["args"] for data in second_redis.zrange("schedule", 0, -1)] == [[2]]
+
+
+def test_pushes_of_request_code_are_routed_by_themselves_within_any_route(bound, redis, second_redis):
+    near, far = worker("Near"), worker("Far")
+    with router.via(far):
+        near.perform_async()
+        near.perform_in(60)
+    with router.via(near):
+        far.perform_async()
+    assert (second_redis.llen("queue:near"), second_redis.zcard("schedule")) == (1, 1)
+    assert redis.llen("queue:default") == 1
