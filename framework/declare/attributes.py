@@ -195,11 +195,11 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "strict_arguments": Attribute(
         rule=values.optional(values.one_of(*get_args(StrictArguments))),
         group="payload",
-        meaning="What happens to arguments that do not fit perform's annotations or that JSON changes: 'raise', 'warn' or 'off'; "
-        "None is the setting strict_arguments.",
-        effect="'raise' refuses them, at the push and again before the run. 'warn' and 'off' take them as JSON gives them, with "
+        meaning="What happens to arguments that do not fit `perform`'s annotations or that JSON changes: `raise`, `warn` or `off`; "
+        "None is the setting `strict_arguments`.",
+        effect="`raise` refuses them, at the push and again before the run. `warn` and `off` take them as JSON gives them, with "
         "and without a log line.",
-        trap="perform receives the JSON form: a str for a datetime, a list for a tuple. What JSON cannot carry at all, and a "
+        trap="`perform` receives the JSON form: a str for a datetime, a list for a tuple. What JSON cannot carry at all, and a "
         "wrong number of arguments, is refused in every mode.",
     ),
     "loggable_arguments": Attribute(

@@ -1,7 +1,7 @@
 """Everything a class body may get wrong, found when the class is created and said with the nearest right name."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from reprlib import repr as short_repr
 from typing import Any
 
@@ -29,7 +29,7 @@ HOOKS: Mapping[str, int] = {
 
 _CALLABLE_NAMES = ("perform", *HOOKS, "concurrency_limit")
 _CLOSE = 0.85
-"""How alike a method and a hook must be for the method to be a slip; ``perform_one`` is not, ``preform`` is."""
+"""How alike a free name and one of ours must be for it to be a slip; ``perform_one`` is not, ``preform`` is."""
 
 
 def read_attributes(cls: type[Any], base: type[Any]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def read_attributes(cls: type[Any], base: type[Any]) -> dict[str, Any]:
     for mixin in _mixins(cls, base):
         _check_mixin(worker, mixin)
     owners = {name: _owner(cls, base, name) for name in ATTRIBUTES}
-    places = {name: f" (in {place_of(owner)})" for name, owner in owners.items() if owner not in (cls, base)}
+    places = {name: _place(owner, cls) for name, owner in owners.items() if owner is not base}
     attributes = {
         name: check_value(worker, name, vars(owners[name])[name], attribute.rule, places.get(name, ""))
         for name, attribute in ATTRIBUTES.items()
@@ -74,7 +74,7 @@ def declare(cls: type[Any], base: type[Any], attributes: dict[str, Any]) -> Decl
     signature = build_signature(worker, perform, strict=strict)
     loggable = attributes["loggable_arguments"]
     handlers = versions.read_handlers(worker, cls, attributes["version"], loggable, strict=strict)
-    _check_loggable(worker, loggable, signature, handlers)
+    _check_loggable(worker, _place(_owner(cls, base, "loggable_arguments"), cls), loggable, signature, handlers)
     facts = dict(attributes)
     facts["wire_name"] = attributes["wire_name"] or names.wire_name(cls.__module__, _short_name(cls))
     _check_aliases(worker, facts["wire_name"], attributes["aliases"])
@@ -91,9 +91,27 @@ def declare(cls: type[Any], base: type[Any], attributes: dict[str, Any]) -> Decl
     )
 
 
+def check_keywords(cls: type[Any], abstract: object, others: Mapping[str, Any]) -> None:
+    """Nothing happens when the keywords behind the bases are ours. Raises DeclarationError otherwise."""
+    worker = place_of(cls)
+    if type(abstract) is not bool:
+        message = f"abstract = {short_repr(abstract)} is not allowed. Allowed: True or False."
+        raise DeclarationError(worker, message, attribute="abstract")
+    for name, value in others.items():
+        known = ("abstract", *ATTRIBUTES)
+        advice = f" Attributes stand in the class body: {name} = {short_repr(value)}." if name in ATTRIBUTES else ""
+        message = f"{name} is no keyword of a worker class{'' if advice else did_you_mean(name, known)}. Allowed: abstract.{advice}"
+        raise DeclarationError(worker, message, attribute=name)
+
+
 def place_of(cls: type[Any]) -> str:
     """How messages name a class: where it stands, so that it can be found."""
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _place(owner: type[Any], cls: type[Any]) -> str:
+    """Where an inherited value stands, to append to it; nothing for the class's own."""
+    return "" if owner is cls else f" (in {place_of(owner)})"
 
 
 def _short_name(cls: type[Any]) -> str:
@@ -127,7 +145,7 @@ def _plain_values(owner: type[Any]) -> Iterator[tuple[str, Any]]:
     for name, value in vars(owner).items():
         if name.startswith("_") or name.isupper() or _is_descriptor(value):
             continue
-        if not isinstance(value, type) or (name.islower() and nearest(name, ATTRIBUTES, cutoff=_CLOSE)):
+        if not isinstance(value, type) or (name.islower() and _slip_of(name, ATTRIBUTES)):
             yield name, value
 
 
@@ -135,10 +153,16 @@ def _is_descriptor(value: Any) -> bool:
     return hasattr(class_of(value), "__get__")
 
 
+def _slip_of(name: str, known: Iterable[str]) -> str | None:
+    """The known name that ``name`` is meant to be: nearly the same letters, or the same in another order (``retyr``)."""
+    letters = sorted(name)
+    return nearest(name, known, cutoff=_CLOSE) or next((word for word in known if sorted(word) == letters), None)
+
+
 def _check_body(worker: str, cls: type[Any], base: type[Any]) -> None:
     versions.check_names(worker, cls)
     for name, value in _plain_values(cls):
-        if name not in ATTRIBUTES:
+        if name not in ATTRIBUTES and name not in _CALLABLE_NAMES:
             raise DeclarationError(
                 worker,
                 f"{name} = {short_repr(value)}: {name!r} is not a worker attribute{did_you_mean(name, ATTRIBUTES)}. "
@@ -149,7 +173,7 @@ def _check_body(worker: str, cls: type[Any], base: type[Any]) -> None:
     for name, value in vars(cls).items():
         if name.startswith("_") or name in vars(base) or not _is_descriptor(value):
             continue
-        match = nearest(name, _CALLABLE_NAMES, cutoff=_CLOSE)
+        match = _slip_of(name, _CALLABLE_NAMES)
         if match is not None:
             raise DeclarationError(
                 worker,
@@ -161,7 +185,7 @@ def _check_body(worker: str, cls: type[Any], base: type[Any]) -> None:
 def _check_annotations(worker: str, cls: type[Any]) -> None:
     # ``urgency: "high"`` is valid Python and sets nothing. Of a name that is no attribute it may announce an instance's own.
     for name, annotation in get_annotations(cls, format=Format.FORWARDREF).items():
-        match = None if name in vars(cls) or name.startswith("_") else nearest(name, ATTRIBUTES, cutoff=_CLOSE)
+        match = None if name in vars(cls) or name.startswith("_") else _slip_of(name, ATTRIBUTES)
         if match is not None:
             hint = "" if name == match else f" (did you mean {match!r}?). A name of your own: _{name}"
             raise DeclarationError(
@@ -180,13 +204,18 @@ def _check_mixin(worker: str, mixin: type[Any]) -> None:
     # A mixin may come from anywhere and hold values of its own, so only what looks like a slip is refused.
     versions.check_names(worker, mixin)
     for name, value in _plain_values(mixin):
-        match = None if name in ATTRIBUTES else nearest(name, ATTRIBUTES, cutoff=_CLOSE)
+        match = None if name in ATTRIBUTES else _slip_of(name, ATTRIBUTES)
         if match is not None:
             raise DeclarationError(
                 worker,
                 f"{name} = {short_repr(value)} in {place_of(mixin)}: {name!r} is not a worker attribute (did you mean {match!r}?).",
                 attribute=name,
             )
+    for name, value in vars(mixin).items():
+        match = _slip_of(name, HOOKS) if isinstance(value, classmethod) and name not in HOOKS else None
+        if match is not None:
+            message = f"{name!r} in {place_of(mixin)} is not called by the framework (did you mean {match!r}?)."
+            raise DeclarationError(worker, message, attribute=name)
 
 
 def _check_hooks(worker: str, cls: type[Any], base: type[Any]) -> None:
@@ -195,16 +224,25 @@ def _check_hooks(worker: str, cls: type[Any], base: type[Any]) -> None:
         if owner is base:
             continue
         hook = vars(owner)[name]
+        wanted = inspect.signature(getattr(base, name))
         if not isinstance(hook, classmethod):
-            raise DeclarationError(worker, f"{name} is called on the class: put @classmethod above it.", attribute=name)
+            said = f"{name} = {short_repr(hook)}{_place(owner, cls)}"
+            message = (
+                f"{said} is not allowed: the hook is called on the class. Write def {name}{wanted} under @classmethod."
+            )
+            raise DeclarationError(worker, message, attribute=name)
         bound: Callable[..., Any] = getattr(cls, name)
         if inspect.iscoroutinefunction(bound):
-            raise DeclarationError(worker, f"{name} is called without await: write def, not async def.", attribute=name)
+            message = f"{name}{_place(owner, cls)} is called without await: write def, not async def."
+            raise DeclarationError(worker, message, attribute=name)
+        given = inspect.signature(bound)
         try:
-            inspect.signature(bound).bind(*range(count))
+            given.bind(*range(count))
         except TypeError:
-            wanted = inspect.signature(getattr(base, name))
-            raise DeclarationError(worker, f"{name} must take {wanted}.", attribute=name) from None
+            message = (
+                f"{name}{given}{_place(owner, cls)} cannot be called with {count} arguments: it must take {wanted}."
+            )
+            raise DeclarationError(worker, message, attribute=name) from None
 
 
 def _find_perform(worker: str, cls: type[Any], base: type[Any]) -> Callable[..., Any]:
@@ -235,7 +273,7 @@ def _generated_queue(worker: str, wire_name: str, namespace: str | None) -> str:
 
 
 def _check_loggable(
-    worker: str, loggable: tuple[str, ...], signature: JobSignature, handlers: Mapping[int, VersionHandler]
+    worker: str, place: str, loggable: tuple[str, ...], signature: JobSignature, handlers: Mapping[int, VersionHandler]
 ) -> None:
     known = dict.fromkeys(
         name for one in (signature, *(handler.signature for handler in handlers.values())) for name in one.names
@@ -245,7 +283,7 @@ def _check_loggable(
             allowed = ", ".join(map(repr, known)) or "none"
             raise DeclarationError(
                 worker,
-                f"loggable_arguments names {name!r}, which is no position of perform{did_you_mean(name, known)}. "
+                f"loggable_arguments = {loggable!r}{place}: {name!r} is no position of perform{did_you_mean(name, known)}. "
                 f"Allowed: {allowed}.",
                 attribute="loggable_arguments",
             )

@@ -1,13 +1,14 @@
 """Attributes of several facts: how equal jobs are deduplicated, and when jobs wait for a database (design section 4)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from framework.declare import values
 from framework.declare.values import Rule, check_value
 from framework.errors import DeclarationError
+from framework.settings.suggest import did_you_mean
 
 DeduplicateStrategy: TypeAlias = Literal["until_executing", "until_executed", "none"]
 
@@ -30,6 +31,12 @@ class Deduplicate:
     if_deduplicated: Literal["reschedule_once"] | None = None
     including_scheduled: bool = False
     feature_flag: str | None = None
+
+    def __new__(cls, *values: Any, **fields: Any) -> Self:
+        """Refuse fields there are not, with the nearest that there is."""
+        del values
+        _check_names(cls.__name__, fields, _DEDUPLICATE)
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         _check_fields(self, _DEDUPLICATE)
@@ -60,6 +67,12 @@ class DeferOnHealth:
     max_deferrals: int | None = None
     indicators: tuple[str, ...] | None = None
 
+    def __new__(cls, *values: Any, **fields: Any) -> Self:
+        """Refuse fields there are not, with the nearest that there is."""
+        del values
+        _check_names(cls.__name__, fields, _DEFER_ON_HEALTH)
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         _check_fields(self, _DEFER_ON_HEALTH)
         if self.max_delay < self.delay:
@@ -68,6 +81,13 @@ class DeferOnHealth:
                 f"max_delay = {self.max_delay} is shorter than delay = {self.delay}.",
                 attribute="max_delay",
             )
+
+
+def _check_names(owner: str, fields: Iterable[str], rules: Mapping[str, Rule]) -> None:
+    for name in fields:
+        if name not in rules:
+            message = f"{name!r} is none of its fields{did_you_mean(name, rules)}. Allowed: {', '.join(rules)}."
+            raise DeclarationError(owner, message, attribute=name)
 
 
 def _check_fields(owner: Deduplicate | DeferOnHealth, rules: Mapping[str, Rule]) -> None:

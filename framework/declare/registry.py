@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 import sys
 import threading
+import traceback
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import Any, Protocol, cast
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, DeclarationError, FrameworkError, Problem
 from framework.settings.suggest import nearest as nearest_word
+
+_NOT_THEIRS = (str(Path(__file__).resolve().parent.parent), "<", importlib.__file__)
+"""How the files of frames begin that say nothing to the author of a worker: the framework's, generated code, imports."""
 
 
 class _Declared(Protocol):
@@ -139,8 +143,16 @@ def _import(name: str, problems: list[Problem]) -> ModuleType | None:
     except SyntaxError as error:
         message = f"{error.msg} ({error.filename}, line {error.lineno})"
     except FrameworkError as error:
-        message = str(error)
+        message = f"{error} ({_line_of(error)})"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may fail in any way; each becomes a finding
-        message = f"importing it fails with {type(error).__name__}: {error}"
+        message = f"importing it fails with {type(error).__name__}: {error} ({_line_of(error)})"
     problems.append(Problem(file=name, key="", message=message))
     return None
+
+
+def _line_of(error: BaseException) -> str:
+    """The innermost line that led to ``error``, beneath ours and the import system's."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    places = [place for place in frames if not place[0].startswith(_NOT_THEIRS)]
+    filename, line = (places or frames)[-1]
+    return f"{filename}, line {line}"

@@ -4,6 +4,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from reprlib import repr as short_repr
 from typing import Any
 
 from pydantic import ValidationError
@@ -184,8 +185,10 @@ def check_method(worker: str, name: str, method: Any) -> None:
 
     Raises DeclarationError otherwise.
     """
+    found: object = method
     if isinstance(method, (staticmethod, classmethod, type)) or not callable(method) or not hasattr(method, "__get__"):
-        raise DeclarationError(worker, f"{name} must be an ordinary method: def {name}(self, ...).", attribute=name)
+        said = f"{name} = {short_repr(found)} is not allowed."
+        raise DeclarationError(worker, f"{said} Allowed: an ordinary method, def {name}(self, ...).", attribute=name)
     if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
         raise DeclarationError(worker, f"{name} holds a yield, so calling it would run nothing.", attribute=name)
 

@@ -197,6 +197,8 @@ def _limit(value: Any) -> Any:
         return candidate
     if not callable(candidate) or isinstance(candidate, type):
         raise Invalid(limit.allowed)
+    if inspect.iscoroutinefunction(candidate) or inspect.isgeneratorfunction(candidate):
+        raise Invalid(f"{limit.allowed}; this callable returns no number but what would have to be awaited or iterated")
     try:
         inspect.signature(candidate).bind()
     except (TypeError, ValueError):

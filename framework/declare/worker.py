@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast
+from typing import Any, ClassVar, Literal, Never, TypeVar, Unpack, cast
 
 from framework.declare import check, port, registry
 from framework.declare.declaration import Declaration
@@ -72,8 +72,9 @@ class ApplicationWorker:
     _logger: JobLogger | None = None
     _extra: dict[str, Any] | None = None
 
-    def __init_subclass__(cls, *, abstract: bool = False) -> None:
+    def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
         super().__init_subclass__()
+        check.check_keywords(cls, abstract, others)
         attributes = check.read_attributes(cls, ApplicationWorker)
         cls.job_version = attributes["version"]
         cls._declaration = cls._setter = None
@@ -238,5 +239,6 @@ def _pushes(cls: type[Performs[P]]) -> Setter[P]:
 def _refuse_identity(cls: type[ApplicationWorker]) -> None:
     for name in ("wire_name", "aliases"):
         if vars(cls).get(name):
-            message = f"{name} belongs to a class that runs, and this one is abstract; declare it in the subclass."
+            said = f"{name} = {vars(cls)[name]!r}"
+            message = f"{said} belongs to a class that runs, and this one is abstract; declare it in the subclass."
             raise DeclarationError(check.place_of(cls), message, attribute=name)

@@ -238,7 +238,7 @@ def test_what_is_no_attribute_may_stand_in_a_body():
 
 
 def test_a_misspelt_class_keyword_is_refused():
-    with pytest.raises(TypeError, match="abstrct"):
+    with pytest.raises(DeclarationError, match="did you mean 'abstract'"):
 
         class _Slip(ApplicationWorker, abstrct=True):
             pass

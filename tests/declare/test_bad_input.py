@@ -1,0 +1,441 @@
+"""Every attribute against wrong values: the error names class, attribute, value, what is allowed and the nearest right
+spelling, and the refused class is nowhere."""
+
+import enum
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from reprlib import repr as short_repr
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.declare import registry
+from framework.declare.attributes import ATTRIBUTES
+from framework.declare.check import HOOKS
+from framework.declare.cross_rules import CROSS_RULES
+from framework.declare.policies import Deduplicate, DeferOnHealth
+from framework.declare.worker import ApplicationWorker
+from framework.errors import ConfigurationError, DeclarationError
+
+NAN, INF = math.nan, math.inf
+MODULE = "workers.sample"
+PLACE = f"{MODULE}.SampleWorker"
+
+
+class Hostile:
+    """Answers nothing it is asked."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+    def __hash__(self) -> int:
+        raise TypeError("no hash")
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("no truth")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Level(enum.StrEnum):
+    HIGH = "high"
+
+
+class Subclassed(str):
+    __slots__ = ()
+
+
+def takes_one(value: Any) -> Any:
+    return value
+
+
+async def awaited() -> int:
+    return 3
+
+
+def yields() -> Any:
+    yield 3
+
+
+JUNK = (
+    NAN, INF, -1.5, 1 + 2j, Decimal("0.5"), b"high", "", " ", "a b", "x\n", "ü", "\ud800", [], ["mode"], [["mode"]], {},
+    {"mode": 1}, {"mode"}, frozenset(), (1,), ("a b",), (("mode",),), (None,), ("mode", 1), object(), Hostile(), int,
+    Deduplicate, property, takes_one, datetime(2030, 1, 1, tzinfo=UTC), range(3), NotImplemented, ...,
+)  # fmt: skip
+"""Right for no attribute."""
+
+WORDS = ("global-search", "a:b", Subclassed("search"), 1, True, False)
+QUEUES = ("queue name", "queue/name", 'a"b', Subclassed("q"), 1, True, False, ("a",))
+SWITCHES = (None, 0, 1, "True", "yes", "false", ())
+SPANS = (0, -1, 0.0, timedelta(0), timedelta(seconds=-1), True, False, "1h", "60", 10**400, -(10**400), 1e300, (60,))
+COUNTS = (None, True, False, 1.0, "3", (3,), -2, -1.0)
+TUPLES = (None, True, 0, "mode", ["mode"], {"mode": 1}, (None,), (True,), ((),), ("mode", "a b"))
+LITERALS = (None, True, 0, ("low",))
+
+WRONG: dict[str, tuple[Any, ...]] = {
+    "feature_category": WORDS,
+    "urgency": (*LITERALS, "High", "hihg", "LOW", "throttle", "normal", Level.HIGH, Subclassed("high"), ("high",)),
+    "resource_boundary": (*LITERALS, "CPU", "memroy", "unknwon", "io"),
+    "has_external_dependencies": SWITCHES,
+    "tags": (*TUPLES, ("a-b",), ("",)),
+    "queue_namespace": WORDS,
+    "queue": QUEUES,
+    "shard": (*QUEUES, "-shard", "a:b", "a.b"),
+    "weight": (0, -1, True, False, 1.0, "3", (3,)),
+    "version": (*COUNTS, -1),
+    "wire_name": ("a.b", "A::", "::A", "A:B", "1A", "A b", 1, True, ("A",), ApplicationWorker),
+    "aliases": (None, True, 0, "OldWorker", ["OldWorker"], ("a.b",), (None,), (("OldWorker",),)),
+    "retry": (None, -1, 1.0, 3.5, "3", "true", (3,), timedelta(1)),
+    "retry_for": SPANS,
+    "retry_queue": QUEUES,
+    "dead": SWITCHES,
+    "backtrace": (None, 0, -1, 1.0, "10", (10,)),
+    "max_retries_after_interruption": COUNTS,
+    "ack": (*LITERALS, "Batch", "snyc", "async", "none"),
+    "timeout": SPANS,
+    "expires_in": SPANS,
+    "loggable_arguments": (*TUPLES, ("mode-name",), (0,)),
+    "strict_arguments": (True, False, 0, "Raise", "rasie", "warning", ("off",)),
+    "big_payload": SWITCHES,
+    "status_expiration": SPANS,
+    "track": SWITCHES,
+    "idempotent": SWITCHES,
+    "deduplicate": (True, False, "until_executed", ("until_executed",), 600, DeferOnHealth()),
+    "concurrency_limit": (True, False, 3.0, "20", (20,), awaited, yields, lambda worker: 20, print.__class__),
+    "max_concurrency_limit_percentage": (True, False, 1.01, -0.01, 25, "0.25", "25%", (0.25,)),
+    "defer_on_health": (True, False, "main", ("main",), Deduplicate(), timedelta(1)),
+    "pause_control": WORDS,
+    "data_consistency": (*LITERALS, "Always", "stikcy", "delay", "eventual"),
+}  # fmt: skip
+
+NEAREST = {
+    "High": "high", "hihg": "high", "LOW": "low", "throttle": "throttled", "CPU": "cpu", "memroy": "memory",
+    "unknwon": "unknown", "Batch": "batch", "snyc": "sync", "async": "sync", "Always": "always", "stikcy": "sticky",
+    "delay": "delayed", "Raise": "raise", "rasie": "raise", "warning": "warn",
+}  # fmt: skip
+"""Of the wrong values of closed vocabularies, those that are nearly right."""
+
+
+def perform(self: Any, project_id: int, mode: str = "full") -> None: ...
+
+
+def body(**more: Any) -> dict[str, Any]:
+    whole = {"feature_category": "x", "perform": perform, "__module__": MODULE, **more}
+    return {key: value for key, value in whole.items() if value is not ...}
+
+
+def refused(name: str, bases: tuple[type[Any], ...], members: dict[str, Any], **keywords: Any) -> DeclarationError:
+    """The error of a class that cannot be made, which has left nothing behind."""
+    before = dict(registry._registry.by_name), dict(registry._registry.by_place)
+    with pytest.raises(DeclarationError) as caught:
+        type(name, bases, members, **keywords)
+    assert (registry._registry.by_name, registry._registry.by_place) == before
+    assert str(caught.value).startswith(f"{caught.value.worker}: ")
+    return caught.value
+
+
+def test_every_attribute_is_in_the_campaign():
+    assert set(WRONG) == set(ATTRIBUTES)
+    assert all(len(values) >= 5 for values in WRONG.values())
+
+
+CASES = [
+    pytest.param(name, value, id=f"{name}-{index}")
+    for name, wrong in WRONG.items()
+    for index, value in enumerate((*wrong, *JUNK))
+]
+
+
+@pytest.mark.parametrize(("name", "value"), CASES)
+def test_a_wrong_value(name: str, value: Any):
+    error = refused("SampleWorker", (ApplicationWorker,), {**body(), name: value})
+    message = str(error)
+    assert (error.worker, error.attribute) == (PLACE, name)
+    assert f"{name} = {short_repr(value)} is not allowed." in message
+    assert f"Allowed: {ATTRIBUTES[name].rule.allowed.removesuffix(', or None')}" in message
+    if isinstance(value, str) and value in NEAREST and "one of" in message:
+        assert f"(did you mean {NEAREST[value]!r}?)" in message
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_a_wrong_value_is_found_wherever_it_stands(name: str):
+    wrong = WRONG[name][-1]
+    error = refused("Base", (ApplicationWorker,), {"__module__": MODULE, name: wrong}, abstract=True)
+    assert (error.worker, error.attribute) == (f"{MODULE}.Base", name)
+    if name in ("wire_name", "aliases"):
+        return  # never inherited
+    mixin = type("Mixin", (), {"__module__": MODULE, name: wrong})
+    members = body(feature_category=...) if name == "feature_category" else body()
+    error = refused("SampleWorker", (mixin, ApplicationWorker), members)
+    assert (error.worker, error.attribute) == (PLACE, name)
+    assert f"{name} = {short_repr(wrong)} (in {MODULE}.Mixin) is not allowed." in str(error)
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_a_near_miss_of_a_name(name: str):
+    slip = name[:-2] + name[-1] + name[-2] if len(name) > 4 else name + name[-1]
+    right = ATTRIBUTES[name]
+    members = body(**{slip: 1})
+    for bases, made in (((ApplicationWorker,), members), ((type("Mixin", (), {slip: 1}), ApplicationWorker), body())):
+        error = refused("SampleWorker", bases, made)
+        assert (error.worker, error.attribute) == (PLACE, slip)
+        assert f"(did you mean {name!r}?)" in str(error), right
+        assert f"{slip} = 1" in str(error)
+    error = refused("Base", (ApplicationWorker,), {"__module__": MODULE, slip: 1}, abstract=True)
+    assert (error.worker, error.attribute) == (f"{MODULE}.Base", slip)
+    error = refused("SampleWorker", (ApplicationWorker,), body(**{slip: Deduplicate}))
+    assert f"(did you mean {name!r}?)" in str(error)
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_an_annotation_without_a_value_sets_nothing_and_says_so(name: str):
+    slip = name[:-2] + name[-1] + name[-2] if len(name) > 4 else name + name[-1]
+    for said in (name, slip):
+        members = {key: value for key, value in body(__annotations__={said: "high"}).items() if key != name}
+        error = refused("SampleWorker", (ApplicationWorker,), members)
+        assert (error.worker, error.attribute) == (PLACE, said)
+        assert f"{said}: 'high' is an annotation without a value" in str(error)
+        assert f"Write {name} = ...; allowed: {ATTRIBUTES[name].rule.allowed}." in str(error)
+        assert ("did you mean" in str(error)) is (said == slip)
+
+
+def test_an_annotated_value_is_a_value_like_any_other():
+    error = refused("SampleWorker", (ApplicationWorker,), body(__annotations__={"urgency": str}, urgency="hihg"))
+    assert "(did you mean 'high'?)" in str(error)
+    annotations = {"urgency": str, "client": "Elsewhere", "_urgancy": str, "LIMIT": int}
+    made: Any = type("SampleWorker", (ApplicationWorker,), body(__annotations__=annotations, urgency="high"))
+    assert made.declaration().urgency == "high"
+
+
+def test_a_mixin_may_announce_what_it_finds_in_a_worker():
+    mixin = type("Mixin", (), {"__annotations__": {"queue": "str | None", "tag": str}})
+    assert type("SampleWorker", (mixin, ApplicationWorker), body()).declaration().queue is None
+
+
+def values_of(depth: int) -> st.SearchStrategy[Any]:
+    plain = st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.timedeltas(), st.complex_numbers(),
+        st.sampled_from(["high", "low", "cpu", "sync", "delayed", (), Hostile(), takes_one, Deduplicate(), DeferOnHealth()]),
+    )  # fmt: skip
+    return (
+        plain if not depth else st.one_of(plain, st.lists(plain), st.tuples(plain), st.dictionaries(st.text(), plain))
+    )
+
+
+@given(st.sampled_from(sorted(ATTRIBUTES)), values_of(1))
+def test_any_value_is_taken_or_refused_by_name_and_never_anything_else(name: str, value: Any):
+    with registry.isolated():
+        try:
+            made: Any = type("SampleWorker", (ApplicationWorker,), body(**{name: value}))
+        except DeclarationError as error:
+            assert error.worker == PLACE  # noqa: PT017 - both ends are right
+            assert error.attribute is not None  # noqa: PT017
+            assert registry.find("SampleWorker") is None
+        else:
+            assert registry.find(made.declaration().wire_name) is made
+
+
+# --- cross rules ----------------------------------------------------------------------------------------------------
+
+BROKEN = [(rule, forbidden) for rule in CROSS_RULES for forbidden in rule.forbidden]
+
+
+def assert_names_the_rule(error: DeclarationError, rule: Any, forbidden: Any) -> None:
+    message = str(error)
+    assert (error.worker, error.attribute) == (PLACE, rule.attribute)
+    assert f"{rule.attribute} = {rule.value!r}" in message
+    assert f"{rule.other} = {forbidden!r}" in message
+    assert str(rule) in message
+    assert rule.instead in message
+
+
+@pytest.mark.parametrize(("rule", "forbidden"), BROKEN)
+def test_a_cross_rule_in_one_class_and_over_classes(rule: Any, forbidden: Any):
+    one, other = {rule.attribute: rule.value}, {rule.other: forbidden}
+    assert_names_the_rule(refused("SampleWorker", (ApplicationWorker,), body(**one, **other)), rule, forbidden)
+    for above, below in ((one, other), (other, one)):
+        base = type("Base", (ApplicationWorker,), {"__module__": MODULE, **above}, abstract=True)
+        middle = type("Middle", (base,), {}, abstract=True)
+        parent = type("ParentWorker", (ApplicationWorker,), body(**above))
+        mixin = type("Mixin", (), {"__module__": MODULE, **above})
+        for bases in ((base,), (middle,), (parent,), (mixin, ApplicationWorker)):
+            error = refused("SampleWorker", bases, body(**below))
+            assert_names_the_rule(error, rule, forbidden)
+            place = next(owner for owner in bases[0].__mro__ if next(iter(above)) in vars(owner)).__name__
+            assert f"{next(iter(above))} = {next(iter(above.values()))!r} (in {MODULE}.{place})" in str(error)
+        error = refused("Both", (base,), {"__module__": MODULE, **below}, abstract=True)
+        assert error.worker == f"{MODULE}.Both"
+
+
+@pytest.mark.parametrize(("rule", "forbidden"), BROKEN)
+def test_a_child_may_take_back_what_breaks_the_rule(rule: Any, forbidden: Any):
+    default = vars(ApplicationWorker)[rule.other]
+    parent = type("ParentWorker", (ApplicationWorker,), body(**{rule.other: forbidden}))
+    child: Any = type("SampleWorker", (parent,), body(**{rule.attribute: rule.value, rule.other: default}))
+    assert getattr(child.declaration(), rule.other) == default
+
+
+# --- grouped facts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "value", "words"),
+    [
+        (Deduplicate, "strategy", "until_execute", "did you mean 'until_execut"),
+        (Deduplicate, "strategy", None, "one of 'until_executing'"),
+        (Deduplicate, "ttl", 0, "a positive timedelta"),
+        (Deduplicate, "ttl", True, "a positive timedelta"),
+        (Deduplicate, "ttl", NAN, "a positive timedelta"),
+        (Deduplicate, "if_deduplicated", "reschedule", "did you mean 'reschedule_once'?"),
+        (Deduplicate, "if_deduplicated", False, "'reschedule_once', or None"),
+        (Deduplicate, "including_scheduled", 1, "True or False"),
+        (Deduplicate, "feature_flag", "a flag", "letters, digits and underscores"),
+        (DeferOnHealth, "database", None, "letters, digits and underscores"),
+        (DeferOnHealth, "database", "", "letters, digits and underscores"),
+        (DeferOnHealth, "tables", "projects", "Write ('projects',) with the comma"),
+        (DeferOnHealth, "tables", ["projects"], "a tuple, for example ('projects',)"),
+        (DeferOnHealth, "tables", (1,), "1 is not"),
+        (DeferOnHealth, "delay", -1, "a positive timedelta"),
+        (DeferOnHealth, "max_delay", "30m", "a positive timedelta"),
+        (DeferOnHealth, "max_deferrals", 0, "a whole number >= 1, or None"),
+        (DeferOnHealth, "max_deferrals", True, "a whole number >= 1, or None"),
+        (DeferOnHealth, "indicators", "lag", "with the comma"),
+        (DeferOnHealth, "indicators", (("lag",),), "is not"),
+    ],
+)  # fmt: skip
+def test_a_wrong_field(make: Callable[..., Any], field: str, value: Any, words: str):
+    with pytest.raises(DeclarationError) as caught:
+        make(**{field: value})
+    error, kind = caught.value, make.__name__
+    assert (error.worker, error.attribute) == (kind, field)
+    assert str(error).startswith(f"{kind}: {field} = {short_repr(value)} is not allowed. Allowed: ")
+    assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "nearest"),
+    [(Deduplicate, "strateg", "strategy"), (Deduplicate, "tll", "ttl"), (DeferOnHealth, "table", "tables")],
+)
+def test_a_field_there_is_not(make: Callable[..., Any], field: str, nearest: str):
+    with pytest.raises(DeclarationError) as caught:
+        make(**{field: 1})
+    assert (caught.value.worker, caught.value.attribute) == (make.__name__, field)
+    assert f"(did you mean {nearest!r}?)" in str(caught.value)
+    assert "Allowed: " in str(caught.value)
+
+
+def test_fields_that_contradict_each_other():
+    with pytest.raises(DeclarationError, match="needs strategy 'until_executed'") as caught:
+        Deduplicate("until_executing", if_deduplicated="reschedule_once")
+    assert caught.value.attribute == "if_deduplicated"
+    with pytest.raises(DeclarationError, match="0:00:05 is shorter than delay = 1:00:00") as caught:
+        DeferOnHealth(delay=timedelta(hours=1), max_delay=timedelta(seconds=5))
+    assert caught.value.attribute == "max_delay"
+
+
+# --- hooks, perform, keywords ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_that_cannot_be_called(name: str):
+    wanted = "@classmethod"
+    for value in (5, None, "x", (), perform, staticmethod(perform), property(perform), int):
+        error = refused("SampleWorker", (ApplicationWorker,), body(**{name: value}))
+        assert (error.worker, error.attribute) == (PLACE, name)
+        assert f"{name} = {short_repr(value)} is not allowed" in str(error)
+        assert wanted in str(error)
+    error = refused("SampleWorker", (ApplicationWorker,), body(**{name: classmethod(lambda cls: None)}))
+    assert f"{name}() cannot be called with {HOOKS[name]} argument" in str(error)
+    assert "must take (" in str(error)
+    error = refused("SampleWorker", (ApplicationWorker,), body(**{name: classmethod(lambda cls, *, a: None)}))
+    assert error.attribute == name
+    mixin = type("Mixin", (), {"__module__": MODULE, name: classmethod(lambda cls: None)})
+    assert f"(in {MODULE}.Mixin)" in str(refused("SampleWorker", (mixin, ApplicationWorker), body()))
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_misspelt_hook(name: str):
+    slip = name[:-2] + name[-1] + name[-2]
+    hook = classmethod(lambda cls, *args: None)
+    mixin = type("Mixin", (), {slip: hook})
+    for bases, members in (((ApplicationWorker,), body(**{slip: hook})), ((mixin, ApplicationWorker), body())):
+        error = refused("SampleWorker", bases, members)
+        assert (error.worker, error.attribute) == (PLACE, slip)
+        assert f"(did you mean {name!r}?)" in str(error)
+
+
+@pytest.mark.parametrize("value", [5, None, "run", staticmethod(perform), classmethod(perform), property(perform)])
+def test_a_perform_that_is_no_method(value: Any):
+    error = refused("SampleWorker", (ApplicationWorker,), body(perform=value))
+    assert (error.worker, error.attribute) == (PLACE, "perform")
+    assert f"perform = {short_repr(value)} is not allowed" in str(error)
+    assert "def perform(self, ...)" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"abstrct": True}, "(did you mean 'abstract'?). Allowed: abstract."),
+        ({"urgency": "high"}, "Attributes stand in the class body: urgency = 'high'."),
+        ({"urgancy": "high"}, "(did you mean 'urgency'?)"),
+        ({"abstract": "yes"}, "abstract = 'yes' is not allowed. Allowed: True or False."),
+        ({"abstract": 1}, "abstract = 1 is not allowed."),
+        ({"abstract": None}, "abstract = None is not allowed."),
+    ],
+)
+def test_wrong_class_keywords(keywords: dict[str, Any], words: str):
+    error = refused("SampleWorker", (ApplicationWorker,), body(), **keywords)
+    assert (error.worker, error.attribute) == (PLACE, next(iter(keywords)))
+    assert words in str(error)
+
+
+def test_what_an_abstract_base_may_not_say():
+    for name, value in (("wire_name", "X"), ("aliases", ("X",))):
+        error = refused("Base", (ApplicationWorker,), {"__module__": MODULE, name: value}, abstract=True)
+        assert error.attribute == name
+        assert f"{name} = {value!r}" in str(error)
+
+
+def test_loggable_arguments_that_perform_does_not_have():
+    error = refused("SampleWorker", (ApplicationWorker,), body(loggable_arguments=("moed",)))
+    assert (error.worker, error.attribute) == (PLACE, "loggable_arguments")
+    assert "'moed' is no position of perform (did you mean 'mode'?). Allowed: 'project_id', 'mode'." in str(error)
+    base = type("Base", (ApplicationWorker,), {"__module__": MODULE, "loggable_arguments": ("file",)}, abstract=True)
+    error = refused("SampleWorker", (base,), body())
+    assert f"loggable_arguments = ('file',) (in {MODULE}.Base)" in str(error)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("    urgency = 'hihg'", "bad_jobs.BadWorker: urgency = 'hihg' is not allowed"),
+        ("    deduplicate = Deduplicate('until')", "Deduplicate: strategy = 'until' is not allowed"),
+        ("    deduplicate = Deduplicate(tll=3)", "(did you mean 'ttl'?)"),
+        ("    retry = int('x')", "importing it fails with ValueError"),
+    ],
+)
+def test_a_module_that_cannot_be_loaded_is_named_with_its_line(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, line: str, words: str
+):
+    source = "from framework import ApplicationWorker, Deduplicate\n\n\nclass BadWorker(ApplicationWorker):\n{}\n"
+    (tmp_path / "bad_jobs.py").write_text(source.format(line))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigurationError) as caught:
+        registry.load(["bad_jobs"])
+    problem = caught.value.problems[0]
+    assert problem.file == "bad_jobs"
+    assert words in problem.message
+    number = 4 if line.startswith("    urgency") else 5
+    assert problem.message.endswith(f"bad_jobs.py, line {number})")
+    assert registry.workers() == []

@@ -1,0 +1,229 @@
+"""What a class inherits: Python's own order, falsy values and all, through mixins and abstract bases."""
+
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from framework.declare import registry
+from framework.declare.attributes import ATTRIBUTES, OWN_ATTRIBUTES
+from framework.declare.policies import Deduplicate, DeferOnHealth
+from framework.declare.worker import ApplicationWorker
+from framework.errors import DeclarationError
+
+POOL: dict[str, tuple[Any, ...]] = {
+    "feature_category": ("search", "billing"),
+    "urgency": ("low", "throttled"),
+    "resource_boundary": ("cpu", "memory", "unknown"),
+    "has_external_dependencies": (False, True),
+    "tags": ((), ("a",), ("b", "c")),
+    "queue_namespace": (None, "search", "mail"),
+    "queue": (None, "fast", "slow"),
+    "shard": (None, "main", "other"),
+    "weight": (1, 5),
+    "version": (0, 1, 2),
+    "wire_name": (None, "Named"),
+    "aliases": ((), ("Old",)),
+    "retry": (False, 0, True, 3),
+    "retry_for": (None, 60, timedelta(hours=1)),
+    "retry_queue": (None, "retries", "later"),
+    "dead": (False, True),
+    "backtrace": (False, True, 10),
+    "max_retries_after_interruption": (0, -1, 3, 7),
+    "ack": ("batch", "sync"),
+    "timeout": (None, 0.5, timedelta(minutes=1)),
+    "expires_in": (None, 5, timedelta(minutes=1)),
+    "loggable_arguments": ((), ("mode",), ("project_id", "mode")),
+    "strict_arguments": (None, "raise", "warn", "off"),
+    "big_payload": (False, True),
+    "status_expiration": (None, 60, timedelta(minutes=30)),
+    "track": (False, True),
+    "idempotent": (False, True),
+    "deduplicate": (None, Deduplicate("until_executed"), Deduplicate("none")),
+    "concurrency_limit": (None, 0, -1, 20),
+    "max_concurrency_limit_percentage": (None, 0, 0.0, 0.25),
+    "defer_on_health": (None, DeferOnHealth(), DeferOnHealth("ci")),
+    "pause_control": (None, "zoekt", "other"),
+    "data_consistency": ("always", "sticky"),
+}
+"""Values that may meet in one class: none of them breaks a cross rule with another."""
+
+FALSY = [(name, value) for name, values in POOL.items() for value in values if not value and name not in OWN_ATTRIBUTES]
+
+
+def perform(self: Any, project_id: int, mode: str = "full") -> None: ...
+
+
+def truthy(name: str) -> Any:
+    return next(value for value in reversed(POOL[name]) if value)
+
+
+def fact(worker: Any, name: str) -> Any:
+    return getattr(worker.declaration(), name)
+
+
+def same(found: Any, wanted: Any) -> bool:
+    """False is not 0 here, and 0 not 0.0."""
+    return type(found) is type(wanted) and found == wanted
+
+
+def worker(name: str, *bases: type[Any], **body: Any) -> Any:
+    return type(name, bases, {"feature_category": "x", "perform": perform, "__module__": "workers.tree", **body})
+
+
+def abstract(name: str, *bases: type[Any], **body: Any) -> Any:
+    return type(name, bases, {"__module__": "workers.tree", **body}, abstract=True)
+
+
+def test_every_attribute_is_here_with_its_falsy_values():
+    assert set(POOL) == set(ATTRIBUTES)
+    falsy_by_default = {name for name in ATTRIBUTES if not vars(ApplicationWorker)[name]}
+    assert {name for name, _ in FALSY} >= falsy_by_default - OWN_ATTRIBUTES - {"feature_category"}
+
+
+@pytest.mark.parametrize(("name", "falsy"), FALSY)
+def test_a_falsy_value_stands_over_a_truthy_one_above(name: str, falsy: Any):
+    high, wanted = {name: truthy(name)}, ATTRIBUTES[name].rule(falsy)
+    parent = worker("ParentWorker", ApplicationWorker, **high)
+    base = abstract("Base", ApplicationWorker, **high)
+    mixin = type("Mixin", (), {name: falsy})
+    grand = abstract("Grand", ApplicationWorker, **high)
+    trees = {
+        "child": worker("AWorker", parent, **{name: falsy}),
+        "child of an abstract base": worker("BWorker", base, **{name: falsy}),
+        "two levels": worker("CWorker", worker("DWorker", parent, **{name: falsy})),
+        "two abstract levels": worker("EWorker", abstract("Middle", grand, **{name: falsy})),
+        "mixin before the base": worker("FWorker", mixin, base),
+        "mixin above": worker("GWorker", abstract("Mixed", mixin, base)),
+    }
+    for what, made in trees.items():
+        assert same(fact(made, name), wanted), what
+    assert same(fact(worker("HWorker", parent), name), ATTRIBUTES[name].rule(truthy(name)))
+    behind = worker("IWorker", base, mixin)  # Python's order: the base comes first
+    assert same(fact(behind, name), ATTRIBUTES[name].rule(truthy(name)))
+
+
+@pytest.mark.parametrize(("name", "falsy"), FALSY)
+def test_a_truthy_value_stands_over_a_falsy_one_above(name: str, falsy: Any):
+    base = abstract("Base", ApplicationWorker, **{name: falsy})
+    child = worker("ChildWorker", base, **{name: truthy(name)})
+    assert same(fact(child, name), ATTRIBUTES[name].rule(truthy(name)))
+
+
+@pytest.mark.parametrize("name", sorted(OWN_ATTRIBUTES))
+def test_identity_is_taken_from_no_parent_and_no_mixin(name: str):
+    value = {"wire_name": "Named", "aliases": ("Old",)}[name]
+    parent = worker("ParentWorker", ApplicationWorker, **{name: value})
+    mixin = type("Mixin", (), {name: value})
+    for child in (worker("ChildWorker", parent), worker("MixedWorker", mixin, ApplicationWorker)):
+        declaration = child.declaration()
+        assert (declaration.wire_name, declaration.aliases) == (child.__name__, ())
+
+
+def test_the_deduplication_that_idempotent_means_gives_way_to_any_declared_one():
+    usual = Deduplicate("until_executing", ttl=timedelta(minutes=10))
+    base = abstract("Base", ApplicationWorker, idempotent=True)
+    off = type("Off", (), {"deduplicate": None})
+    assert fact(worker("AWorker", base), "deduplicate") == usual
+    assert fact(worker("BWorker", off, base), "deduplicate") is None
+    assert fact(worker("CWorker", base, deduplicate=Deduplicate("none")), "deduplicate") == Deduplicate("none")
+    assert fact(worker("DWorker", base, idempotent=False), "deduplicate") is None
+
+
+def test_each_class_has_a_queue_of_its_own():
+    parent = worker("ParentWorker", ApplicationWorker, queue_namespace="search")
+    assert fact(worker("ChildWorker", parent), "generated_queue") == "search:child"
+    assert fact(worker("LooseWorker", parent, queue_namespace=None), "generated_queue") == "loose"
+
+
+def test_what_is_frozen_at_creation_stays():
+    parent = worker("ParentWorker", ApplicationWorker, retry=3)
+    child = worker("ChildWorker", parent)
+    parent.retry = 7
+    assert (fact(parent, "retry"), fact(child, "retry")) == (3, 3)
+    with pytest.raises(AttributeError):
+        child.declaration().retry = 7
+
+
+# --- against Python's own look-up -----------------------------------------------------------------------------------
+
+
+class Node(NamedTuple):
+    kind: str
+    bases: tuple[int, ...]
+    body: dict[str, Any]
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[Node]:
+    """Classes in the order in which they can be made; the bases of each come before it."""
+    nodes: list[Node] = []
+    for index in range(draw(st.integers(1, 6))):
+        kind = draw(st.sampled_from(["worker", "abstract", "mixin"]))
+        earlier = [number for number, node in enumerate(nodes) if kind != "mixin" or node.kind == "mixin"]
+        bases = draw(st.lists(st.sampled_from(earlier), unique=True, max_size=3)) if earlier else []
+        names = [name for name in sorted(POOL) if kind == "worker" or name not in OWN_ATTRIBUTES]
+        body = {name: draw(st.sampled_from(POOL[name])) for name in draw(st.sets(st.sampled_from(names), max_size=8))}
+        if body.get("wire_name"):
+            body["wire_name"] = f"Named{index}"
+        if body.get("aliases"):
+            body["aliases"] = (f"Old{index}",)
+        nodes.append(Node(kind, tuple(bases), body))
+    return nodes
+
+
+class Defaults:
+    """What ``ApplicationWorker`` is to the workers, for classes that are nothing but Python's."""
+
+
+for _name in ATTRIBUTES:
+    setattr(Defaults, _name, vars(ApplicationWorker)[_name])
+
+
+def bases_of(node: Node, made: list[type[Any]], root: type[Any]) -> tuple[type[Any], ...]:
+    bases = tuple(made[index] for index in node.bases)
+    return bases if node.kind == "mixin" or any(issubclass(base, root) for base in bases) else (*bases, root)
+
+
+def plain(nodes: list[Node]) -> list[type[Any]]:
+    made: list[type[Any]] = []
+    for index, node in enumerate(nodes):
+        try:
+            made.append(type(f"Node{index}Worker", bases_of(node, made, Defaults), dict(node.body)))
+        except TypeError:  # no consistent order of the bases
+            assume(False)
+        if node.kind == "worker" and made[-1].feature_category is None:
+            node.body["feature_category"] = made[-1].feature_category = "x"
+    return made
+
+
+def expected(model: type[Any], name: str) -> Any:
+    if name in OWN_ATTRIBUTES:
+        return vars(model).get(name) or {"wire_name": model.__name__, "aliases": ()}[name]
+    if name == "deduplicate" and model.idempotent:
+        declared = any(name in vars(owner) for owner in model.__mro__ if owner is not Defaults)
+        return model.deduplicate if declared else Deduplicate("until_executing")
+    return ATTRIBUTES[name].rule(getattr(model, name))
+
+
+@settings(max_examples=300, deadline=None)
+@given(trees())
+def test_a_worker_has_what_getattr_finds_on_plain_classes_of_the_same_shape(nodes: list[Node]):
+    models = plain(nodes)
+    with registry.isolated():
+        made: list[type[Any]] = []
+        for index, node in enumerate(nodes):
+            body = {"__module__": "workers.tree", **node.body}
+            keywords = {"abstract": True} if node.kind == "abstract" else {}
+            if node.kind == "worker":
+                body["perform"] = perform
+            made.append(type(f"Node{index}Worker", bases_of(node, made, ApplicationWorker), body, **keywords))
+        for node, model, one in zip(nodes, models, made, strict=True):
+            if node.kind == "worker":
+                for name in ATTRIBUTES:
+                    assert same(fact(one, name), expected(model, name)), name
+            elif node.kind == "abstract":
+                with pytest.raises(DeclarationError, match="is abstract"):
+                    one.declaration()  # type: ignore[attr-defined]
