@@ -4,18 +4,16 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 import yaml
 
 from framework.cli.failure import EXIT_FAILED, explained
-from framework.declare import catalog, registry
+from framework.cli.project import Project, load_project
+from framework.declare import catalog
 from framework.declare.catalog import Comparison, Entry
 from framework.declare.declaration import Declaration
-from framework.route.router import Router
-from framework.settings.load import load
-from framework.settings.model import Settings
 from framework.settings.shapes import is_list, is_mapping
 from framework.settings.yaml_file import YamlError, read_yaml
 
@@ -30,12 +28,11 @@ COMMAND = "scripts/generate_queues"
 @explained
 def generate_queues(*, check: bool, modules: Sequence[str]) -> None:
     """Write workers/all_queues.yml and config/queues.yml from the worker classes."""
-    settings = load()
-    registry.load(list(modules) or list(settings.workers_module))
-    declarations = [cast("Declaration", worker.declaration()) for worker in registry.workers()]
+    project = load_project(modules)
+    settings, declarations = project.settings, list(project.declarations.values())
     _refuse_shared_queues(declarations)
-    entries = catalog.entries(declarations)
-    weights = [list(line) for line in catalog.queue_weights(declarations, routed_queues(settings, declarations))]
+    entries = catalog.entries(declarations, settings.namespace_weights)
+    weights = [list(line) for line in queue_lines(project)]
     all_queues = settings.root / "workers" / "all_queues.yml"
     queues = settings.config_dir / "queues.yml"
     texts = {
@@ -50,15 +47,18 @@ def generate_queues(*, check: bool, modules: Sequence[str]) -> None:
             click.echo(f"wrote {_shown(path)}")
 
 
-def routed_queues(settings: Settings, declarations: Sequence[Declaration]) -> dict[str, int]:
-    """Every queue that rules, overrides and retry queues name, with the largest weight among its workers."""
-    router = Router(settings.routing_rules, settings.shards, settings.feature_categories)
-    weights: dict[str, int] = {}
+def queue_lines(project: Project) -> list[tuple[str, int]]:
+    """The lines of config/queues.yml: generated queues and namespaces, and every queue that rules, overrides and retry queues
+    name, with the largest weight among its workers.
+    """
+    table = project.settings.namespace_weights
+    declarations = project.declarations.values()
+    routed: dict[str, int] = {}
     for declaration in declarations:
-        for queue in (router.route(declaration).queue, declaration.retry_queue):
-            if queue is not None and queue != declaration.generated_queue:
-                weights[queue] = max(weights.get(queue, 1), declaration.weight)
-    return weights
+        for queue in project.router.queues_of(declaration):
+            if queue != declaration.generated_queue:
+                routed[queue] = max(routed.get(queue, 1), catalog.weight_of(declaration, table).value)
+    return catalog.queue_weights(declarations, routed, table)
 
 
 def _refuse_shared_queues(declarations: Sequence[Declaration]) -> None:

@@ -1,19 +1,13 @@
 """``route``: where each worker's jobs go, and which rule says so."""
 
-import sys
 from collections.abc import Sequence
-from typing import cast
 
 import click
 
 from framework.cli.failure import explained
-from framework.declare import registry
+from framework.cli.project import load_project, refuse_unknown
 from framework.declare.declaration import Declaration
 from framework.route.router import Router
-from framework.settings.load import load
-from framework.settings.suggest import did_you_mean
-
-EXIT_USAGE = 2
 
 
 @click.command("route")
@@ -25,20 +19,11 @@ EXIT_USAGE = 2
 @explained
 def route(names: Sequence[str], *, explain: bool, modules: Sequence[str]) -> None:
     """Show queue, shard and rule of the named workers (their wire names), or of all."""
-    settings = load()
-    registry.load(list(modules) or list(settings.workers_module))
-    declarations = {
-        declaration.wire_name: declaration
-        for declaration in (cast("Declaration", worker.declaration()) for worker in registry.workers())
-    }
-    unknown = [name for name in names if name not in declarations]
-    for name in unknown:
-        click.echo(f"there is no worker {name!r}{did_you_mean(name, declarations)}", err=True)
-    if unknown:
-        sys.exit(EXIT_USAGE)
-    router = Router(settings.routing_rules, settings.shards, settings.feature_categories)
+    project = load_project(modules)
+    declarations = project.declarations
+    refuse_unknown(names, declarations)
     for name in names or declarations:
-        _show(router, declarations[name], explain=explain)
+        _show(project.router, declarations[name], explain=explain)
 
 
 def _show(router: Router, declaration: Declaration, *, explain: bool) -> None:

@@ -101,10 +101,11 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         trap="Only processes started with `--shard` of that name run them.",
     ),
     "weight": Attribute(
-        rule=values.integer(1),
+        rule=values.optional(values.integer(1)),
         group="queues",
-        meaning="How often its queue is taken from, beside the other queues of a process.",
-        effect="Written to `config/queues.yml`, which a process without `-q` serves.",
+        meaning="How often its queue is taken from, beside the other queues of a process: 1 low, 2 medium, 3 high, 5 very high "
+        "(GitLab). `None` is worked out: the setting `namespace_weights`, else 3 for high urgency and 1 for the others.",
+        effect="Written to `config/queues.yml`, which a process without `-q` serves, and to `workers/all_queues.yml`.",
         trap="A process started with `-q` takes the weights from there. Run `scripts/generate_queues` after a change.",
     ),
     "version": Attribute(

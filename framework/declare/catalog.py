@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
+from framework.types import Urgency
 
 Entry: TypeAlias = dict[str, Any]
 """One worker as the file has it: GitLab's fields first, then ours."""
@@ -23,6 +24,17 @@ QUEUES_HEADER = """\
 """
 
 
+URGENCY_WEIGHTS: Mapping[Urgency, int] = {"high": 3, "low": 1, "throttled": 1}
+"""What a worker weighs that neither says so nor is in a namespace with a weight (GitLab's legend: 1 is low, 3 is high)."""
+
+
+class Weight(NamedTuple):
+    """How often a worker's queue is taken from, and which of the three rules said so."""
+
+    value: int
+    rule: Literal["attribute", "namespace_weights", "urgency"]
+
+
 class Comparison(NamedTuple):
     """How a file differs from the workers: names of missing and surplus entries, and what changed in the others."""
 
@@ -36,8 +48,18 @@ class Comparison(NamedTuple):
         return not (self.missing or self.surplus or self.changed)
 
 
-def entry(declaration: Declaration) -> Entry:
-    """One worker's facts in plain values."""
+def weight_of(declaration: Declaration, namespace_weights: Mapping[str, int]) -> Weight:
+    """The effective weight: the class's own, else its namespace's, else its urgency's (GitLab has 1 in place of the last)."""
+    if declaration.weight is not None:
+        return Weight(declaration.weight, "attribute")
+    namespace = declaration.queue_namespace
+    if namespace is not None and namespace in namespace_weights:
+        return Weight(namespace_weights[namespace], "namespace_weights")
+    return Weight(URGENCY_WEIGHTS[declaration.urgency], "urgency")
+
+
+def entry(declaration: Declaration, namespace_weights: Mapping[str, int]) -> Entry:
+    """One worker's facts in plain values; ``weight`` is the effective one."""
     limit = declaration.concurrency_limit
     return {
         "name": declaration.generated_queue,
@@ -46,7 +68,7 @@ def entry(declaration: Declaration) -> Entry:
         "has_external_dependencies": declaration.has_external_dependencies,
         "urgency": declaration.urgency,
         "resource_boundary": declaration.resource_boundary,
-        "weight": declaration.weight,
+        "weight": weight_of(declaration, namespace_weights).value,
         "idempotent": declaration.idempotent,
         "tags": list(declaration.tags),
         "queue_namespace": declaration.queue_namespace,
@@ -62,9 +84,9 @@ def entry(declaration: Declaration) -> Entry:
     }
 
 
-def entries(declarations: Iterable[Declaration]) -> list[Entry]:
+def entries(declarations: Iterable[Declaration], namespace_weights: Mapping[str, int]) -> list[Entry]:
     """One entry per worker: namespaced ones first, then by queue and class (GitLab's order)."""
-    return [entry(declaration) for declaration in sorted(declarations, key=_position)]
+    return [entry(declaration, namespace_weights) for declaration in sorted(declarations, key=_position)]
 
 
 def compare(expected: Sequence[Entry], found: Sequence[Mapping[str, Any]]) -> Comparison:
@@ -75,13 +97,20 @@ def compare(expected: Sequence[Entry], found: Sequence[Mapping[str, Any]]) -> Co
         f"{name}: {field} is {present[name].get(field)!r} in the file, {wanted[name].get(field)!r} in the class"
         for name in sorted(wanted.keys() & present.keys())
         for field in (*wanted[name], *(key for key in present[name] if key not in wanted[name]))
-        if field not in present[name] or field not in wanted[name] or present[name][field] != wanted[name][field]
+        if not _same(wanted[name], present[name], field)
     ]
     return Comparison(
         missing=tuple(sorted(wanted.keys() - present.keys())),
         surplus=tuple(sorted(present.keys() - wanted.keys())),
         changed=tuple(changed),
     )
+
+
+def _same(wanted: Mapping[str, Any], found: Mapping[str, Any], field: str) -> bool:
+    if field not in wanted or field not in found:
+        return False
+    # To Python True equals 1, but retry = True is 25 times.
+    return wanted[field] == found[field] and type(wanted[field]) is type(found[field])
 
 
 def shared_queues(declarations: Iterable[Declaration]) -> dict[str, list[str]]:
@@ -92,18 +121,22 @@ def shared_queues(declarations: Iterable[Declaration]) -> dict[str, list[str]]:
     return {queue: names for queue, names in holders.items() if len(names) > 1}
 
 
-def queue_weights(declarations: Iterable[Declaration], routed: Mapping[str, int]) -> list[tuple[str, int]]:
+def queue_weights(
+    declarations: Iterable[Declaration], routed: Mapping[str, int], namespace_weights: Mapping[str, int]
+) -> list[tuple[str, int]]:
     """The lines of queues.yml: a namespace whose workers all weigh the same once, every other queue by itself (GitLab).
 
-    ``routed`` adds the queues that routing rules and overrides name, with their weights.
+    ``routed`` adds the queues that routing rules and overrides name, with their weights. A namespace and a queue of the
+    same name share a line, with the larger weight.
     """
     weights: dict[str, int] = {}
     ordered = sorted(declarations, key=lambda declaration: declaration.queue_namespace or "")
     for namespace, group in groupby(ordered, key=lambda declaration: declaration.queue_namespace):
-        members = list(group)
-        alike = len({member.weight for member in members}) == 1
-        for member in members:
-            weights[namespace if namespace and alike else member.generated_queue] = member.weight
+        members = {member.generated_queue: weight_of(member, namespace_weights).value for member in group}
+        alike = namespace is not None and len(set(members.values())) == 1
+        for queue, weight in members.items():
+            line = namespace if namespace is not None and alike else queue
+            weights[line] = max(weights.get(line, 0), weight)
     for queue, weight in routed.items():
         if queue not in weights and queue.partition(":")[0] not in weights:
             weights[queue] = weight

@@ -38,7 +38,7 @@ class Declaration:
     queue_namespace: str | None
     queue: str | None
     shard: str | None
-    weight: int
+    weight: int | None
     tags: tuple[str, ...]
     version: int
     aliases: tuple[str, ...]

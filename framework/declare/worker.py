@@ -34,7 +34,7 @@ class ApplicationWorker:
     queue_namespace: ClassVar[str | None] = None
     queue: ClassVar[str | None] = None
     shard: ClassVar[str | None] = None
-    weight: ClassVar[int] = 1
+    weight: ClassVar[int | None] = None
     tags: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 0
     wire_name: ClassVar[str | None] = None

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
 
+from framework.declare.declaration import NOT_OWNED
 from framework.errors import FrameworkError
 from framework.settings.shapes import is_list
 from framework.settings.suggest import did_you_mean
@@ -114,7 +115,7 @@ class _Parser:
         self.position = 0
         self.closed: dict[str, Collection[str]] = dict(_CLOSED)
         if categories:
-            self.closed["feature_category"] = (*categories, "not_owned")
+            self.closed["feature_category"] = (*categories, NOT_OWNED)
 
     def alternatives(self) -> tuple[tuple[Term, ...], ...]:
         found = [self.conjunction()]

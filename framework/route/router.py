@@ -1,23 +1,24 @@
 """Routing rules: the first that matches a worker says its queue and shard (GitLab's routing rules)."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from reprlib import repr as short_repr
 from typing import NamedTuple
 
 from framework.declare import catalog, values
-from framework.declare.declaration import Declaration
+from framework.declare.declaration import NOT_OWNED, Declaration
 from framework.declare.request import Route
 from framework.errors import ConfigurationError, Problem
 from framework.route.query import Facts, Query, QueryError, Term, facts_of, parse
 from framework.settings.model import RoutingRule
-from framework.settings.suggest import did_you_mean
+from framework.settings.suggest import did_you_mean, listed
 
 MAIN = "main"
 """The shard of every job that nothing sends elsewhere."""
 
-_RULES_FILE = "config/routing.yml"
 
+class Line(NamedTuple):
+    """One rule and its query, read."""
 
-class _Line(NamedTuple):
     rule: RoutingRule
     query: Query
 
@@ -34,24 +35,34 @@ class Verdict(NamedTuple):
 class Router:
     """Answers where a worker's jobs go. Made once; answers are kept per wire name.
 
+    ``source`` is where the rules stand, for messages. Without ``categories`` every feature category is allowed.
+
     Raises ConfigurationError listing every rule that is wrong, with a caret under the character: there is no running on
     without rules, as jobs would wait on queues nobody reads.
     """
 
-    def __init__(self, rules: Sequence[RoutingRule], shards: Collection[str], categories: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        rules: Sequence[RoutingRule],
+        shards: Collection[str],
+        categories: Collection[str] = (),
+        *,
+        source: str = "config/routing.yml",
+    ) -> None:
         self._shards = frozenset(shards) | {MAIN}
+        self._categories = sorted(categories)
         self._routes: dict[str, tuple[Declaration, Route]] = {}
-        self._lines: list[_Line] = []
+        self.lines: list[Line] = []
         problems: list[Problem] = []
         for index, rule in enumerate(rules):
-            self._read(f"routing_rules[{index}]", rule, categories, problems)
+            problems += self._read(Problem(source, f"routing_rules[{index}]", ""), rule)
         if problems:
             raise ConfigurationError(problems)
 
     def route(self, declaration: Declaration) -> Route:
         """Queue, shard and deciding rule of a worker; its own ``queue`` and ``shard`` stand over what the rule says.
 
-        Raises ConfigurationError when the worker names a shard that does not exist.
+        Worked out once per class. Raises ConfigurationError when the worker contradicts the configuration (``refusals``).
         """
         known = self._routes.get(declaration.wire_name)
         # A reloaded class has a new declaration under its old name.
@@ -59,12 +70,30 @@ class Router:
             known = self._routes[declaration.wire_name] = (declaration, self._decide(declaration))
         return known[1]
 
+    def queues_of(self, declaration: Declaration) -> list[str]:
+        """Every queue its jobs may wait in: where it is routed, the generated one (no rule yet, or no longer), its retries'."""
+        queues = (self.route(declaration).queue, declaration.generated_queue, declaration.retry_queue)
+        return list(dict.fromkeys(queue for queue in queues if queue is not None))
+
+    def refusals(self, declaration: Declaration) -> list[Problem]:
+        """What the worker says that the configuration does not know: a feature category, a shard."""
+        problems: list[Problem] = []
+        category, shard = declaration.feature_category, declaration.shard
+        if self._categories and category not in (*self._categories, NOT_OWNED):
+            hint = did_you_mean(category, (*self._categories, NOT_OWNED))
+            allowed = f"{NOT_OWNED}, {listed(self._categories)}"
+            message = f"{category!r} is not in config/feature_categories.yml{hint}; allowed: {allowed}"
+            problems.append(Problem(declaration.place, "feature_category", message))
+        if shard is not None and shard not in self._shards:
+            problems.append(Problem(declaration.place, "shard", self._unknown(shard)))
+        return problems
+
     def explain(self, declaration: Declaration) -> list[Verdict]:
         """What each rule says about a worker, in order; the first that matches decides."""
-        facts = facts_of(catalog.entry(declaration))
+        facts = _facts(declaration)
         verdicts: list[Verdict] = []
         decided = False
-        for line in self._lines:
+        for line in self.lines:
             matches = line.query.matches(facts)
             reason = _reason(line.query, facts)
             verdicts.append(Verdict(line.rule, matches, matches and not decided, reason))
@@ -72,28 +101,34 @@ class Router:
         return verdicts
 
     def _decide(self, declaration: Declaration) -> Route:
-        facts = facts_of(catalog.entry(declaration))
-        rule = next((line.rule for line in self._lines if line.query.matches(facts)), None)
+        problems = self.refusals(declaration)
+        if problems:
+            raise ConfigurationError(problems)
+        facts = _facts(declaration)
+        rule = next((line.rule for line in self.lines if line.query.matches(facts)), None)
         queue = declaration.queue or (rule.queue if rule else None) or declaration.generated_queue
         shard = declaration.shard or (rule.shard if rule else None) or MAIN
-        if shard not in self._shards:
-            raise ConfigurationError([Problem(declaration.place, "shard", self._unknown(shard))])
         return Route(queue, shard, rule.query if rule else None)
 
-    def _read(self, key: str, rule: RoutingRule, categories: Collection[str], problems: list[Problem]) -> None:
+    def _read(self, place: Problem, rule: RoutingRule) -> Iterator[Problem]:
+        """The rule is among the lines, or what is wrong with it is told, each with the file and key of ``place``."""
         try:
-            self._lines.append(_Line(rule, parse(rule.query, categories)))
+            self.lines.append(Line(rule, parse(rule.query, self._categories)))
         except QueryError as error:
-            problems.append(Problem(_RULES_FILE, key, str(error)))
+            yield place._replace(message=str(error))
         if rule.queue and values.QUEUE_NAME.fullmatch(rule.queue) is None:
             allowed = "a queue name is made of letters, digits and _ . : -"
-            problems.append(Problem(_RULES_FILE, key, f"queue {rule.queue!r} is not allowed: {allowed}"))
+            yield place._replace(message=f"queue {short_repr(rule.queue)} is not allowed: {allowed}")
         if rule.shard and rule.shard not in self._shards:
-            problems.append(Problem(_RULES_FILE, key, self._unknown(rule.shard)))
+            yield place._replace(message=self._unknown(rule.shard))
 
     def _unknown(self, shard: str) -> str:
         known = sorted(self._shards)
-        return f"unknown shard {shard!r}{did_you_mean(shard, known)}; config/redis.yml has: {', '.join(known)}"
+        return f"unknown shard {short_repr(shard)}{did_you_mean(shard, known)}; config/redis.yml has: {listed(known)}"
+
+
+def _facts(declaration: Declaration) -> Facts:
+    return facts_of(catalog.entry(declaration, {}))  # no rule can ask for a weight
 
 
 def _reason(query: Query, facts: Facts) -> str:

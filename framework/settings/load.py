@@ -23,6 +23,7 @@ _FILES: Mapping[str, tuple[str, ...]] = {
     "queues.yml": ("queues",),
     "application.yml": (
         "workers_module",
+        "namespace_weights",
         "logging",
         "concurrency",
         "timeout",
@@ -182,6 +183,8 @@ def _message(detail: ErrorDetails, location: list[int | str]) -> str:
     if detail["type"] == "extra_forbidden":
         known = _known_keys(location[:-1])
         return f"unknown key{did_you_mean(location[-1], known)}; allowed: {', '.join(known)}"
+    if detail["type"] == "model_type":
+        return f"must hold keys and values; allowed keys: {', '.join(_known_keys(location))}"
     text = detail["msg"].removeprefix("Value error, ")
     value = detail["input"]
     if isinstance(value, (str, int, float)) and not (location and location[-1] in _SECRET):

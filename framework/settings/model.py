@@ -1,5 +1,6 @@
 """The settings, frozen and validated whole. Each field says its meaning; its default stands beside it."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    StringConstraints,
     field_validator,
     model_validator,
 )
@@ -23,14 +25,32 @@ ENV_PREFIX = "FRAMEWORK_"
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 EMBEDDED = "embedded"
 _SCHEMES = ("redis", "rediss", "unix")
-_NAME = r"^\w[\w-]*$"
-_WORD = r"^\w+$"
+_NAME = re.compile(r"\w[\w-]*", re.ASCII)
+_WORD = re.compile(r"\w+", re.ASCII)
 
 
 def _no_bool(value: Any) -> Any:
     if value is True or value is False:
         raise ValueError("must be a number, not true or false")
     return value
+
+
+def _check_name(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise ValueError("must be a name of ASCII letters, digits, _ and -")
+    return name
+
+
+def _check_word(name: str) -> str:
+    if _WORD.fullmatch(name) is None:
+        raise ValueError("must be a name of ASCII letters, digits and underscores")
+    return name
+
+
+def _check_category(name: str) -> str:
+    if name == "not_owned":
+        raise ValueError("is reserved for workers that no team owns: it needs no entry")
+    return _check_word(name)
 
 
 Whole = Annotated[int, BeforeValidator(_no_bool)]
@@ -188,7 +208,7 @@ class SentrySettings(_Section):
 class FeatureCategory(_Section):
     """Who owns a part of the product."""
 
-    owner: str = Field(min_length=1)
+    owner: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     description: str = ""
 
 
@@ -261,14 +281,18 @@ class Settings(BaseSettings):
     var_dir: Path
     """Whatever a run makes: stores, logs, reports."""
 
-    shards: dict[Annotated[str, Field(pattern=_NAME)], ShardSettings]
+    shards: dict[Annotated[str, AfterValidator(_check_name)], ShardSettings]
     routing_rules: tuple[Annotated[RoutingRule, BeforeValidator(_read_rule)], ...] = ()
-    feature_categories: dict[Annotated[str, Field(pattern=_WORD)], FeatureCategory] = Field(
+    feature_categories: dict[Annotated[str, AfterValidator(_check_category)], FeatureCategory] = Field(
         default_factory=dict[str, FeatureCategory]
     )
     queues: tuple[Annotated[QueueWeight, BeforeValidator(_read_weight)], ...] = ()
     """What a worker process without -q listens to."""
 
+    namespace_weights: dict[Annotated[str, AfterValidator(_check_word)], Annotated[Whole, Field(ge=1)]] = Field(
+        default_factory=dict[str, int]
+    )
+    """What the workers of a namespace weigh that declare no ``weight`` themselves (GitLab's namespace table)."""
     workers_module: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ("workers",)
     """Modules or packages holding the workers."""
     logging: LoggingSettings = LoggingSettings()

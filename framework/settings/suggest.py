@@ -16,6 +16,13 @@ def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str | No
     return matches[0] if matches else None
 
 
+def listed(known: Iterable[str], most: int = 20) -> str:
+    """What is allowed, in the order given: at most so many names, and how many more there are."""
+    names = list(known)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """A parenthesis to append to a message, or the empty string when nothing is close."""
     match = nearest(word, known)

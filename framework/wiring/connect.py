@@ -1,5 +1,7 @@
 """From settings to shards, router and client."""
 
+import os
+from collections.abc import Iterator
 from typing import Any
 
 from framework.declare import port, registry
@@ -12,7 +14,7 @@ from framework.push.encode import SizeLimits
 from framework.push.strictness import Strictness
 from framework.route.router import Router
 from framework.settings.load import load
-from framework.settings.model import Settings, ShardSettings
+from framework.settings.model import ENV_PREFIX, Settings, ShardSettings
 from framework.shard.shard import Shard, Shards
 from framework.shard.validator import Validator
 from framework.store.connect import Endpoint
@@ -74,7 +76,10 @@ def open_validator(settings: Settings) -> Validator:
 
 def open_router(settings: Settings) -> Router:
     """Return the router of the configured rules. Raises ConfigurationError for invalid ones."""
-    return Router(settings.routing_rules, list(settings.shards), list(settings.feature_categories))
+    source = f"{settings.config_dir.name}/routing.yml"
+    if f"{ENV_PREFIX}ROUTING_RULES" in os.environ:
+        source = f"environment: {ENV_PREFIX}ROUTING_RULES"
+    return Router(settings.routing_rules, settings.shards, settings.feature_categories, source=source)
 
 
 def size_limits(settings: Settings) -> SizeLimits:
@@ -99,34 +104,34 @@ def endpoint_of(settings: Settings, shard: str) -> Endpoint:
     return Endpoint(url, sentinels, chosen.sentinel_name or "", tuple(_options(chosen).items()))
 
 
-def check_workers(settings: Settings) -> None:
-    """Refuse workers whose facts contradict the configuration. Raises ConfigurationError with every problem."""
-    problems = [
-        problem for worker in registry.workers() for problem in _worker_problems(worker.declaration(), settings)
-    ]
+def checked_router(settings: Settings) -> Router:
+    """Return the router, which agrees with every registered worker.
+
+    Raises:
+        ConfigurationError: with every rule that is wrong and every worker whose facts contradict the configuration.
+    """
+    problems: list[Problem] = []
+    try:
+        router = open_router(settings)
+    except ConfigurationError as error:
+        problems += error.problems
+        router = Router((), settings.shards, settings.feature_categories)
+    for worker in registry.workers():
+        declaration: Declaration = worker.declaration()
+        problems += (*router.refusals(declaration), *_retired(declaration, settings))
     if problems:
         raise ConfigurationError(problems)
+    return router
 
 
-def _worker_problems(declaration: Declaration, settings: Settings) -> list[Problem]:
-    problems: list[Problem] = []
-    category = declaration.feature_category
-    if settings.feature_categories and category != "not_owned" and category not in settings.feature_categories:
-        problems.append(
-            Problem(declaration.place, "feature_category", f"{category!r} is not in config/feature_categories.yml")
-        )
-    if declaration.shard is not None and declaration.shard not in settings.shards:
-        known = ", ".join(sorted(settings.shards))
-        problems.append(
-            Problem(declaration.place, "shard", f"{declaration.shard!r} is not in config/redis.yml ({known})")
-        )
+def _retired(declaration: Declaration, settings: Settings) -> Iterator[Problem]:
+    """A worker that lives cannot have a name that is retired."""
     for name in (declaration.wire_name, *declaration.aliases):
         if name in settings.retired_workers:
             own = name == declaration.wire_name
             way_out = "the class" if own else "this alias"
             message = f"{name!r} is also in the setting retired_workers: remove that entry, or {way_out}"
-            problems.append(Problem(declaration.place, "wire_name" if own else "aliases", message))
-    return problems
+            yield Problem(declaration.place, "wire_name" if own else "aliases", message)
 
 
 def _options(chosen: ShardSettings) -> dict[str, Any]:
@@ -158,7 +163,7 @@ def boot() -> Settings:
         ConfigurationError: with every problem found.
     """
     settings = load()
-    check_workers(settings)
+    checked_router(settings)
     port.bind(Enqueuer(settings))
     return settings
 

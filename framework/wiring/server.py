@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from redis.exceptions import RedisError
@@ -28,6 +29,7 @@ from framework.process.launcher import Launcher, Parts
 from framework.process.record import ProcessRecord
 from framework.process.signals import STOP, SignalQueue
 from framework.push.strictness import Strictness
+from framework.route.router import Router
 from framework.schedule.rhythm import Rhythm
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
@@ -36,7 +38,7 @@ from framework.telemetry import logs
 from framework.telemetry.sentry import open_tracker
 from framework.version import VERSION
 from framework.wiring import chains
-from framework.wiring.connect import endpoint_of
+from framework.wiring.connect import endpoint_of, open_router
 from framework.wiring.schedule import open_poller
 
 EXIT_UNREACHABLE = 75
@@ -54,17 +56,24 @@ class Service:
     timeout_s: float
 
 
-def known_queues() -> list[str]:
-    """Return every queue name that the registered workers can stand for: generated ones and declared overrides."""
-    declarations = [worker.declaration() for worker in registry.workers()]
-    return sorted({d.generated_queue for d in declarations} | {d.queue for d in declarations if d.queue})
+def known_queues(router: Router) -> set[str]:
+    """Return every queue that jobs of the registered workers may wait in."""
+    return {queue for worker in registry.workers() for queue in router.queues_of(worker.declaration())}
 
 
-def expanded(queues: tuple[tuple[str, int], ...]) -> QueueOrder:
-    """Return the order for queues and namespaces: a namespace stands for itself and every known ``namespace:*``."""
-    known = known_queues()
+def expanded(queues: tuple[tuple[str, int], ...], known: Collection[str]) -> QueueOrder:
+    """Return the order for queues and namespaces: a namespace stands for itself and every known ``namespace:*``.
+
+    A queue that is also given by its own name has the place and the weight given with that.
+    """
+    given = {name for name, _ in queues}
     return QueueOrder.of(
-        [(name, weight) for given, weight in queues for name in catalog.expand_namespaces([given], known)]
+        [
+            (name, weight)
+            for own, weight in queues
+            for name in catalog.expand_namespaces([own], known)
+            if name == own or name not in given
+        ]
     )
 
 
@@ -109,7 +118,7 @@ def assemble(
     dsn = settings.sentry.dsn
     tracker = open_tracker(dsn.get_secret_value() if dsn is not None else None, settings.env_name)
     events = ProcessEvents(shard.name, tracker)
-    order = expanded(service.queues)
+    order = expanded(service.queues, known_queues(open_router(settings)))
     limit = settings.size_limit.decompressed_limit
     dead_set = DeadSetLimits(settings.dead.max_jobs, settings.dead.timeout_days * 86_400.0)
     fetcher = Fetcher(shard, identity, order, service.slots, events)

@@ -25,7 +25,8 @@ def test_an_entry_has_gitlabs_fields_then_ours():
             concurrency_limit=lambda: 3,
             deduplicate=Deduplicate("until_executed", ttl=timedelta(1)),
             defer_on_health=DeferOnHealth("sec"),
-        )
+        ),
+        {},
     )
     assert list(entry)[:10] == [
         "name",
@@ -49,11 +50,11 @@ def test_an_entry_has_gitlabs_fields_then_ours():
 
 def test_namespaced_workers_come_first():
     declarations = [declare("CWorker"), declare("BWorker"), declare("ZWorker", queue_namespace="ns")]
-    assert [entry["name"] for entry in catalog.entries(declarations)] == ["ns:z", "b", "c"]
+    assert [entry["name"] for entry in catalog.entries(declarations, {})] == ["ns:z", "b", "c"]
 
 
 def test_compare_lists_missing_surplus_and_changed():
-    a, b, c = (catalog.entry(declare(name)) for name in ("AWorker", "BWorker", "CWorker"))
+    a, b, c = (catalog.entry(declare(name), {}) for name in ("AWorker", "BWorker", "CWorker"))
     assert catalog.compare([a, b], [a, b]).same
     comparison = catalog.compare([a, b], [{**b, "weight": 2}, c])
     assert comparison.missing == ("AWorker",)
@@ -75,7 +76,7 @@ def test_weights_name_a_namespace_once_when_its_workers_weigh_the_same():
         declare("DWorker", queue_namespace="odd", weight=3),
         declare("EWorker", weight=5),
     ]
-    weights = catalog.queue_weights(declarations, {"default": 4, "even:a": 9, "e": 1})
+    weights = catalog.queue_weights(declarations, {"default": 4, "even:a": 9, "e": 1}, {})
     assert weights == [("default", 4), ("e", 5), ("even", 2), ("odd:c", 1), ("odd:d", 3)]
 
 
@@ -87,3 +88,52 @@ def test_expanding_namespaces_keeps_the_order():
 
 def test_shared_queues_are_found():
     assert catalog.shared_queues([declare("AWorker"), declare("A"), declare("BWorker")]) == {"a": ["A", "AWorker"]}
+
+
+def test_the_weight_is_the_classs_own_else_its_namespaces_else_its_urgencys():
+    table = {"mailers": 2}
+
+    def weight(**body: Any) -> tuple[int, str]:
+        return tuple(catalog.weight_of(declare("AWorker", **body), table))
+
+    assert weight(weight=5, queue_namespace="mailers", urgency="high") == (5, "attribute")
+    assert weight(queue_namespace="mailers", urgency="high") == (2, "namespace_weights")
+    assert weight(queue_namespace="other", urgency="high") == (3, "urgency")
+    assert weight(urgency="high") == (3, "urgency")
+    assert weight() == weight(urgency="throttled") == (1, "urgency")
+    assert catalog.entry(declare("AWorker", queue_namespace="mailers"), table)["weight"] == 2
+
+
+def test_a_child_may_have_its_parents_weight_worked_out_again():
+    class HeavyWorker(ApplicationWorker, abstract=True):
+        feature_category = "x"
+        weight = 5
+
+        def perform(self) -> None: ...
+
+    class InheritingWorker(HeavyWorker):
+        pass
+
+    class ChildWorker(HeavyWorker):
+        weight = None
+
+    assert catalog.weight_of(InheritingWorker.declaration(), {}).value == 5
+    assert catalog.weight_of(ChildWorker.declaration(), {}) == (1, "urgency")
+
+
+def test_a_namespaces_line_has_the_weight_of_the_table():
+    declarations = [
+        declare("AWorker", queue_namespace="ns"),
+        declare("BWorker", queue_namespace="ns", urgency="high"),
+        declare("CWorker", queue_namespace="mix"),
+        declare("DWorker", queue_namespace="mix", urgency="high"),
+        declare("NsWorker", weight=4),  # a queue that is called like the namespace
+    ]
+    assert catalog.queue_weights(declarations, {}, {"ns": 2}) == [("mix:c", 1), ("mix:d", 3), ("ns", 4)]
+
+
+def test_true_is_not_one():
+    found = catalog.entry(declare("AWorker", retry=1), {})
+    assert catalog.compare([found], [{**found, "retry": True}]).changed == (
+        "AWorker: retry is True in the file, 1 in the class",
+    )

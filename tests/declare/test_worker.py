@@ -41,7 +41,7 @@ def test_the_defaults_of_design_section_4():
         "batch",
         True,
     )
-    assert (declaration.queue, declaration.shard, declaration.weight, declaration.tags) == (None, None, 1, ())
+    assert (declaration.queue, declaration.shard, declaration.weight, declaration.tags) == (None, None, None, ())
     assert (declaration.wire_name, declaration.generated_queue) == ("SampleWorker", "sample")
     assert declaration.is_async is False
 

@@ -46,6 +46,7 @@ def test_defaults(tmp_path: Path):
         100_000_000,
     )
     assert (settings.workers_module, settings.routing_rules, settings.queues) == (("workers",), (), ())
+    assert settings.namespace_weights == {}
     assert settings.strict_arguments == "raise"
 
 
@@ -165,7 +166,7 @@ def test_without_redis_yml_main_is_the_local_redis(tmp_path: Path):
         ({"redis": "shards: {main: {url: 'redis://h:99999'}}"}, ("config/redis.yml", "shards.main.url"), "no URL"),
         ({"redis": "shards: {main: {url: 'redis://'}}"}, ("config/redis.yml", "shards.main.url"), "names no server"),
         ({"redis": "shards: {main: {}}"}, ("config/redis.yml", "shards.main"), "needs a url"),
-        ({"redis": "shards: {main: null}"}, ("config/redis.yml", "shards.main"), "dictionary"),
+        ({"redis": "shards: {main: null}"}, ("config/redis.yml", "shards.main"), "allowed keys: url,"),
         (
             {"redis": "shards: {main: {urll: x, url: embedded}}"},
             ("config/redis.yml", "shards.main.urll"),
@@ -196,6 +197,51 @@ def test_without_redis_yml_main_is_the_local_redis(tmp_path: Path):
             ("config/feature_categories.yml", "feature_categories.a.owner"),
             "required",
         ),
+        (
+            {"feature_categories": "feature_categories: {a: {owner: ' '}}"},
+            ("config/feature_categories.yml", "feature_categories.a.owner"),
+            "at least 1 character",
+        ),
+        (
+            {"feature_categories": "feature_categories: {a: {owner: x, descripton: y}}"},
+            ("config/feature_categories.yml", "feature_categories.a.descripton"),
+            "did you mean 'description'",
+        ),
+        (
+            {"feature_categories": "feature_categories: {a: team}"},
+            ("config/feature_categories.yml", "feature_categories.a"),
+            "must hold keys and values; allowed keys: owner, description",
+        ),
+        *(
+            (
+                {"feature_categories": f"feature_categories: {{'{name}': {{owner: x}}}}"},
+                ("config/feature_categories.yml", f"feature_categories.{name}"),
+                words,
+            )
+            for name, words in (
+                ("global-search", "ASCII letters, digits and underscores, not 'global-search'"),
+                ("sеarch", "ASCII letters"),  # the e is Cyrillic
+                ("", "ASCII letters"),
+                ("search ", "ASCII letters"),
+                ("not_owned", "reserved"),
+            )
+        ),
+        (
+            {"application": "namespace_weights: {mail-ers: 2}"},
+            ("config/application.yml", "namespace_weights.mail-ers"),
+            "ASCII letters",
+        ),
+        (
+            {"application": "namespace_weights: {mailers: 0}"},
+            ("config/application.yml", "namespace_weights.mailers"),
+            "greater than or equal to 1, not 0",
+        ),
+        (
+            {"application": "namespace_weights: {mailers: true}"},
+            ("config/application.yml", "namespace_weights.mailers"),
+            "not true or false",
+        ),
+        ({"application": "namespace_weights: [a]"}, ("config/application.yml", "namespace_weights"), "dictionary"),
         ({"application": "concurency: 3"}, ("config/application.yml", "concurency"), "did you mean 'concurrency'"),
         (
             {"application": "concurrency: 0"},

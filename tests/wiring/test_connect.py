@@ -7,7 +7,7 @@ from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.settings.load import load
 from framework.shard.shard import UnknownShardError
-from framework.wiring.connect import check_workers, endpoint_of, open_shards
+from framework.wiring.connect import checked_router, endpoint_of, open_shards
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_workers_that_contradict_the_configuration_are_all_named(configured):
             def perform(self) -> None: ...
 
         with pytest.raises(ConfigurationError) as caught:
-            check_workers(settings)
+            checked_router(settings)
     assert [(problem.key, "LostWorker" in problem.file) for problem in caught.value.problems] == [
         ("feature_category", True),
         ("shard", True),

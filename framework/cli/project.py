@@ -1,0 +1,52 @@
+"""What commands about workers begin with: the settings, the worker classes, the router that agrees with them."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.route.router import Router
+from framework.settings.load import load
+from framework.settings.model import Settings
+from framework.settings.suggest import did_you_mean
+from framework.wiring.connect import checked_router
+
+EXIT_USAGE = 2
+
+
+class Project(NamedTuple):
+    """Settings, worker classes by wire name (in that order), router."""
+
+    settings: Settings
+    workers: Mapping[str, type[Any]]
+    router: Router
+
+    @property
+    def declarations(self) -> dict[str, Declaration]:
+        """The facts of every worker, by wire name."""
+        return {name: worker.declaration() for name, worker in self.workers.items()}
+
+
+def load_project(modules: Sequence[str]) -> Project:
+    """Load ``modules``, or those of the setting ``workers_module``.
+
+    Raises:
+        ConfigurationError, DeclarationError: something of it does not hold, so that no process would boot.
+    """
+    settings = load()
+    registry.load(list(modules) or list(settings.workers_module))
+    workers = {worker.declaration().wire_name: worker for worker in registry.workers()}
+    return Project(settings, workers, checked_router(settings))
+
+
+def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
+    """Name every worker that does not exist, with the nearest that does, and end with status 2; without one, go on."""
+    workers = list(known)
+    unknown = [name for name in names if name not in workers]
+    for name in unknown:
+        click.echo(f"there is no worker {name!r}{did_you_mean(name, workers)}", err=True)
+    if unknown:
+        sys.exit(EXIT_USAGE)
