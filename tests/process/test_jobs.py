@@ -97,6 +97,20 @@ def test_a_job_pushed_by_a_job_shares_its_correlation_id(site, redis, proofs):
     child = process.line(**{"class": "NoopWorker", "job_status": "done"})
     assert (child["correlation_id"], child["meta.user"]) == ("c0ffee", "u1")
     assert child["args"] == ["[FILTERED]"]
+    parent = process.line(**{"class": "ParentWorker", "job_status": "done"})
+    assert "meta.caller_id" not in parent
+    assert (child["meta.caller_id"], child["meta.root_caller_id"]) == ("ParentWorker", "ParentWorker")
+
+
+@pytest.mark.parametrize("parent", ["ParentWorker", "AsyncWorker"])
+def test_the_caller_of_the_first_job_is_the_root_of_the_chain(site, redis, proofs, parent):
+    facts = {"meta.caller_id": "POST /orders", "meta.feature_category": "billing"}
+    enqueue(redis, parent, args=[] if parent == "ParentWorker" else [1], **facts)
+    process = site.worker("-q", "default")
+    proofs("noop")
+    child = process.line(**{"class": "NoopWorker", "job_status": "done"})
+    assert (child["meta.caller_id"], child["meta.root_caller_id"]) == (parent, "POST /orders")
+    assert (child["feature_category"], child["meta.feature_category"]) == ("billing", "billing")
 
 
 def test_async_jobs_run_on_one_loop_and_keep_their_context(site, redis, proofs):
