@@ -22,7 +22,7 @@ POOL: dict[str, tuple[Any, ...]] = {
     "queue_namespace": (None, "search", "mail"),
     "queue": (None, "fast", "slow"),
     "shard": (None, "main", "other"),
-    "weight": (1, 5),
+    "weight": (None, 1, 5),
     "version": (0, 1, 2),
     "wire_name": (None, "Named"),
     "aliases": ((), ("Old",)),
