@@ -5,6 +5,7 @@ import click
 from framework.cli.attributes import attributes
 from framework.cli.cluster import cluster
 from framework.cli.generate_queues import generate_queues
+from framework.cli.retired import retired
 from framework.cli.route import route
 from framework.cli.store import store
 from framework.cli.worker import worker
@@ -17,5 +18,5 @@ def main() -> None:
     """Run and look after workers."""
 
 
-for command in (worker, cluster, generate_queues, route, attributes, store):
+for command in (worker, cluster, generate_queues, route, attributes, retired, store):
     main.add_command(command)

@@ -1,9 +1,10 @@
 """All facts of one worker class, resolved along its MRO and frozen when the class is created."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from framework.declare.names import queue_name
 from framework.declare.policies import Deduplicate, DeferOnHealth
 from framework.declare.signature import JobSignature
 from framework.declare.versions import VersionHandler
@@ -71,6 +72,10 @@ class Declaration:
         if self.retry is True:
             return default
         return None if self.retry is False else self.retry
+
+    def under(self, alias: str) -> "Declaration":
+        """The class as routing saw it when ``alias`` was its wire name, as far as today's code tells."""
+        return replace(self, wire_name=alias, generated_queue=queue_name(alias, self.queue_namespace))
 
     def loggable_at(self, version: int) -> frozenset[int]:
         """Positions that may be logged of a job of ``version``, by the names that the method which runs it gives them.

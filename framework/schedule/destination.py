@@ -19,9 +19,9 @@ class Destination(NamedTuple):
 class Destinations:
     """Answers for one process and the ``shard`` whose sets it polls; ``router`` has the rules of this process.
 
-    A queue that routing could have given to the class (its generated name, its own ``queue``, that of any rule which
-    matches it) is taken for routed and follows today's rules. Any other (``set(queue=...)``, ``retry_queue``, Ruby's choice)
-    stays, and so do jobs of classes that are not registered here.
+    A queue that routing could have given to the class, or to one of its aliases (the generated name, its own ``queue``,
+    that of any rule which matches it), is taken for routed and follows today's rules. Any other (``set(queue=...)``,
+    ``retry_queue``, Ruby's choice) stays, and so do jobs of classes that are not registered here.
     """
 
     def __init__(self, router: Router, shard: str) -> None:
@@ -47,8 +47,10 @@ class Destinations:
     def _could_give(self, declaration: Declaration) -> frozenset[str]:
         known = self._routed.get(declaration.wire_name)
         if known is None or known[0] is not declaration:
-            rules = [verdict.rule for verdict in self._router.explain(declaration) if verdict.matches]
-            queues = {declaration.generated_queue, declaration.queue, *(rule.queue for rule in rules)}
+            # Jobs pushed under a former name were routed by it, to a queue that nobody may serve any more.
+            names = [declaration, *map(declaration.under, declaration.aliases)]
+            rules = [verdict.rule for one in names for verdict in self._router.explain(one) if verdict.matches]
+            queues = {declaration.queue, *(one.generated_queue for one in names), *(rule.queue for rule in rules)}
             known = (declaration, frozenset(queue for queue in queues if queue))
             self._routed[declaration.wire_name] = known
         return known[1]

@@ -2,12 +2,13 @@ import json
 import time
 
 import pytest
+from redis.exceptions import ResponseError
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import BusinessError, PayloadError
 from framework.finish.handlers import Handlers
-from framework.finish.outcome import Discarded, Failed, Interrupted, Postponed, Succeeded, Unreadable
+from framework.finish.outcome import Discarded, Failed, Interrupted, Postponed, Retired, Succeeded, Unreadable
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.wire import keys
@@ -356,3 +357,54 @@ def test_a_kill_of_a_class_that_keeps_no_dead_is_dropped_and_its_hook_asked(benc
     killing = worker(**hook("retry_in", "kill", calls), **hook("retries_exhausted", None, calls))
     assert bench.go(ERROR, killing, dead=False).fate == "dropped"
     assert [call[0] for call in calls] == ["retry_in", "retries_exhausted"]
+
+
+# --- retired classes ------------------------------------------------------------------------------------------------------
+
+RETIRED = Retired("Gone::Worker", "replaced")
+
+
+def test_a_job_of_a_retired_class_is_gone_and_counted_in_one_step(bench, redis):
+    for number in range(3):
+        assert bench.go(RETIRED, jid=f"j{number}", retry=0).fate == "dropped"
+        assert bench.finished[-1] == (bench.unit, True)
+    assert bench.go(Retired("Older", "x")).fate == "dropped"
+    assert redis.hgetall(keys.RETIRED) == {b"Gone::Worker": b"3", b"Older": b"1"}
+    assert bench.places() == {}
+    assert bench.died == []
+
+
+def test_a_retired_job_that_somebody_else_has_taken_over_is_his_to_count(bench, redis):
+    assert bench.go(RETIRED, held=False).fate == "fenced"
+    assert bench.finished == [(bench.unit, True)]
+    assert not redis.exists(keys.RETIRED)
+
+
+def test_after_a_lost_reply_a_retired_job_is_not_counted_again(bench, redis):
+    bench.settler._client = LosesReply(redis)
+    unit = hold(redis, encoded())
+    with pytest.raises(Cut):
+        bench.settler.settle(unit, RETIRED, None)
+    assert bench.settler.settle(unit, RETIRED, None).fate == "dropped"
+    assert redis.hgetall(keys.RETIRED) == {b"Gone::Worker": b"1"}
+    assert bench.finished == [(unit, True)]
+    assert bench.settler._in_doubt == set()
+
+
+def test_a_retired_job_waits_where_it_is_while_it_cannot_be_counted(bench, redis):
+    redis.set(keys.RETIRED, "somebody's")
+    unit = hold(redis, encoded())
+    for _ in range(2):
+        with pytest.raises(ResponseError):
+            bench.settler.settle(unit, RETIRED, None)
+    assert bench.places() == {WORKING: [unit.data]}
+    redis.delete(keys.RETIRED)
+    assert bench.settler.settle(unit, RETIRED, None).fate == "dropped"
+    assert redis.hgetall(keys.RETIRED) == {b"Gone::Worker": b"1"}
+
+
+def test_retired_jobs_are_dropped_at_maxmemory(bench, redis):
+    unit = hold(redis, encoded())
+    with full_memory(redis):
+        assert bench.settler.settle(unit, RETIRED, None).fate == "dropped"
+    assert redis.hget(keys.RETIRED, "Gone::Worker") == b"1"

@@ -80,3 +80,13 @@ def test_a_shard_that_does_not_exist_is_an_error_of_the_class():
     worker(shard="nowhere")
     with pytest.raises(ConfigurationError, match="nowhere"):
         where(payload(queue="common"))
+
+
+def test_a_job_under_an_alias_follows_the_route_of_its_class_today():
+    """Nobody may serve the queue that routing gave to the former name."""
+    old_rule = RoutingRule("worker_name=Old::JobWorker", "olden", "fast")
+    rules = [old_rule, RoutingRule("*", None, "main")]
+    worker(wire_name="JobWorker", aliases=("Old::JobWorker", "Older"), queue_namespace="ns")
+    for queue in ("ns:old_job", "ns:older", "olden", "ns:job"):
+        assert where(payload("Old::JobWorker", queue=queue), rules) == ("ns:job", "main")
+    assert where(payload("Old::JobWorker", queue="chosen"), rules) == ("chosen", "here")

@@ -1,9 +1,11 @@
 """Files under the environment; everything wrong in one error that names file and key."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from framework.errors import ConfigurationError
 from framework.settings.load import load
@@ -70,6 +72,44 @@ def test_another_word_for_strict_arguments_is_refused(tmp_path: Path, text: str)
     assert (
         "'wran'" in problems(tmp_path, FRAMEWORK_STRICT_ARGUMENTS="wran")["environment", "FRAMEWORK_STRICT_ARGUMENTS"]
     )
+
+
+@pytest.mark.parametrize("text", ["retired_workers: {'Old::Worker': ' moved '}", "retired_workers:", ""])
+def test_retired_workers_from_file_and_environment(tmp_path: Path, text: str):
+    cwd = project(tmp_path, application=text)
+    in_file = {"Old::Worker": "moved"} if "Old" in text else {}
+    assert load({}, cwd).retired_workers == in_file
+    assert load({"FRAMEWORK_RETIRED_WORKERS": '{"Older": "gone"}'}, cwd).retired_workers == {**in_file, "Older": "gone"}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ("[Old]", "", "must map class names to reasons"),
+        ("Old", "", "must map class names to reasons"),
+        ("{Old: ''}", ".Old", "must be a text that says why"),
+        ("{Old: '  '}", ".Old", "must be a text that says why"),
+        ("{Old: null}", ".Old", "must be a text that says why"),
+        ("{Old: 3}", ".Old", "must be a text that says why"),
+        ("{Old: {reason: x}}", ".Old", "must be a text that says why"),
+        ("{old worker: x}", ".old worker", "'Chaos::SleepWorker', not 'old worker'"),
+        ("{'Old:Worker': x}", ".Old:Worker", "words joined by '::'"),
+        ("{Ölworker: x}", ".Ölworker", "words joined by '::'"),
+    ],
+)
+def test_a_retired_worker_is_a_class_name_with_a_reason(tmp_path: Path, text: str, key: str, words: str):
+    found = problems(project(tmp_path, application=f"retired_workers: {text}"))
+    assert words in found["config/application.yml", f"retired_workers{key}"]
+    (tmp_path / "config" / "application.yml").unlink()
+    as_json = json.dumps(yaml.safe_load(text))
+    if as_json.startswith("{"):
+        found = problems(tmp_path, FRAMEWORK_RETIRED_WORKERS=as_json)
+        assert words in found["environment", f"FRAMEWORK_RETIRED_WORKERS{key}"]
+
+
+def test_a_class_name_cannot_be_part_of_a_variables_name(tmp_path: Path):
+    found = problems(project(tmp_path), FRAMEWORK_RETIRED_WORKERS__OldWorker="x")
+    assert "capitals are lost" in found["environment", "FRAMEWORK_RETIRED_WORKERS__OldWorker"]
 
 
 def test_files(tmp_path: Path):

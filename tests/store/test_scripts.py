@@ -11,6 +11,7 @@ from framework.store.script import (
     ANNOUNCE,
     BEAT,
     BURY,
+    DROP,
     DUE,
     EXAMINE,
     EXTEND,
@@ -135,6 +136,27 @@ def test_bury_moves_once_and_trims_both_ways(redis, memory):
         assert BURY(redis, [WORKING, DEAD], ["a", "a", 10, 100]) == 0
     assert redis.zrange(DEAD, 0, -1) == [b"young", ODD, b"a"]
     assert redis.llen(WORKING) == 0
+
+
+def test_drop_takes_out_and_counts_once(redis, memory):
+    redis.lpush(WORKING, ODD, "a", ODD)
+    redis.hset("counts", "Old", 5)
+    with memory():
+        assert DROP(redis, [WORKING, "counts"], [ODD, "Old"]) == 1
+        assert DROP(redis, [WORKING, "counts"], ["a", "Older"]) == 1
+        assert DROP(redis, [WORKING, "counts"], ["a", "Older"]) == 0
+        assert DROP(redis, [WORKING, "counts"], ["never ours", "Older"]) == 0
+    assert listed(redis, WORKING) == [ODD]  # one of two equal ones
+    assert redis.hgetall("counts") == {b"Old": b"6", b"Older": b"1"}
+
+
+@pytest.mark.parametrize("spoil", [lambda r: r.set("counts", "x"), lambda r: r.hset("counts", "Old", "many")])
+def test_drop_puts_the_job_back_when_it_cannot_be_counted(redis, memory, spoil):
+    redis.lpush(WORKING, ODD)
+    spoil(redis)
+    with memory(), pytest.raises(ResponseError):
+        DROP(redis, [WORKING, "counts"], [ODD, "Old"])
+    assert listed(redis, WORKING) == [ODD]
 
 
 def test_due_reads_what_is_due_earliest_first_and_moves_nothing(redis, memory):

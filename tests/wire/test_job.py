@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import PayloadError
-from framework.wire.job import Job, decode, stamp, timestamp, whole_number
+from framework.wire.job import Job, decode, stamp, timestamp, version_of, whole_number
 from framework.wire.json import dumps
 
 
@@ -38,6 +38,34 @@ def test_a_stamp_always_has_a_fraction_and_is_the_time(seconds):
     assert isinstance(json.loads(written), float)
     assert not json.loads(written).is_integer()
     assert abs(json.loads(written) - seconds) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("value", "version"),
+    [
+        (0, 0),
+        (7, 7),
+        (10**30, 10**30),
+        ("7", 7),  # a variable of somebody's environment
+        ("0007", 7),
+        ("1" * 18, int("1" * 18)),
+        ("1" * 19, 0),
+        ("", 0),
+        ("two", 0),
+        ("-1", 0),
+        (" 1", 0),
+        ("１", 0),
+        ("²", 0),
+        (-1, 0),
+        (1.0, 0),
+        (True, 0),
+        (None, 0),
+        ([1], 0),
+    ],
+)
+def test_a_version_is_a_whole_number_and_0_where_nothing_says_one(value, version):
+    assert version_of({"version": value}) == version
+    assert version_of({}) == 0
 
 
 @pytest.mark.parametrize(

@@ -104,3 +104,33 @@ def test_workers_that_contradict_the_configuration_are_all_named(configured):
         ("feature_category", True),
         ("shard", True),
     ]
+
+
+def test_a_class_is_registered_or_retired_and_not_both(configured):
+    settings = configured(
+        redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}',
+        application="retired_workers: {LateWorker: x, OldWorker: y, GoneWorker: z}",
+    )
+    with registry.isolated():
+
+        class LateWorker(ApplicationWorker):
+            feature_category = "not_owned"
+            wire_name = "LateWorker"
+
+            def perform(self) -> None: ...
+
+        class NewWorker(ApplicationWorker):
+            feature_category = "not_owned"
+            aliases = ("OldWorker",)
+
+            def perform(self) -> None: ...
+
+        with pytest.raises(ConfigurationError) as caught:
+            check_workers(settings)
+    assert [(problem.key, problem.file.rpartition(".")[2]) for problem in caught.value.problems] == [
+        ("wire_name", "LateWorker"),
+        ("aliases", "NewWorker"),
+    ]
+    first, second = (problem.message for problem in caught.value.problems)
+    assert first == "'LateWorker' is also in the setting retired_workers: remove that entry, or the class"
+    assert second == "'OldWorker' is also in the setting retired_workers: remove that entry, or this alias"

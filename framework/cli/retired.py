@@ -1,0 +1,123 @@
+"""``retired``: what became of the jobs of classes that were removed, and what is left of them."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+from redis.exceptions import RedisError
+
+from framework.cli.failure import EXIT_FAILED, explained
+from framework.errors import ShardUnavailableError
+from framework.settings.load import load
+from framework.settings.suggest import did_you_mean
+from framework.shard.leftovers import count_leftovers
+from framework.shard.shard import Shard
+from framework.wire import keys
+from framework.wiring.connect import open_shards
+
+EXIT_USAGE = 2
+_TELL_EVERY_S = 2.0
+
+
+@dataclass
+class Sight:
+    """What was seen on one shard: jobs dropped and jobs left, by class."""
+
+    shard: Shard
+    dropped: dict[str, int] = field(default_factory=dict[str, int])
+    left: Mapping[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+    failed: bool = False
+
+
+@click.command("retired")
+@click.argument("names", nargs=-1, metavar="[CLASS]...")
+@explained
+def retired(names: Sequence[str]) -> None:
+    """Show for each retired class (setting retired_workers), or the named ones, why it was removed, how many of its jobs were
+    dropped on each shard, and how many are left; and say whether its entry can go.
+
+    Status 1 when a shard does not answer.
+    """
+    settings = load()
+    reasons = settings.retired_workers
+    sights = [Sight(shard) for shard in open_shards(settings, role="retired").values()]
+    for sight in sights:
+        _attempt(sight, _read_dropped)
+    known = [*reasons, *sorted({name for sight in sights for name in sight.dropped} - reasons.keys())]
+    _refuse_unknown(names, known)
+    wanted = list(dict.fromkeys(names)) or known
+    if not wanted:
+        click.echo("No class is retired: the setting retired_workers (config/application.yml) is empty.")
+    for sight in sights:
+        if wanted and not sight.failed:
+            _attempt(sight, lambda one: _look(one, wanted))
+    for name in wanted:
+        _show(name, reasons.get(name), sights)
+    if any(sight.failed for sight in sights):
+        sys.exit(EXIT_FAILED)
+
+
+def _attempt(sight: Sight, step: Callable[[Sight], None]) -> None:
+    """Do one step with a shard; one that does not answer is told of and left out, so that the others are seen."""
+    try:
+        step(sight)
+    except (RedisError, OSError) as error:
+        sight.failed = True
+        reason = f"{sight.shard.endpoint.shown}: {str(error).rstrip('.')}"
+        click.echo(str(ShardUnavailableError(sight.shard.name, reason)), err=True)
+
+
+def _read_dropped(sight: Sight) -> None:
+    counts: Any = sight.shard.client.hgetall(keys.RETIRED)
+    sight.dropped = {name.decode(errors="replace"): int(count) for name, count in counts.items() if count.isdigit()}
+
+
+def _look(sight: Sight, names: Sequence[str]) -> None:
+    told_at = time.monotonic()
+
+    def tell(place: str, looked: int) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at >= _TELL_EVERY_S:
+            told_at = time.monotonic()
+            click.echo(f"{sight.shard.name}: {looked:,} jobs looked at, now in {place}", err=True)
+
+    sight.left = count_leftovers(sight.shard.client, names, tell)
+
+
+def _refuse_unknown(names: Sequence[str], known: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in known]
+    for name in unknown:
+        click.echo(
+            f"no class {name!r} is retired{did_you_mean(name, known)}; retired: {', '.join(known) or 'none'}", err=True
+        )
+    if unknown:
+        sys.exit(EXIT_USAGE)
+
+
+def _show(name: str, reason: str | None, sights: Sequence[Sight]) -> None:
+    click.echo(f"{name}: {reason or 'no longer in retired_workers'}")
+    width = max(len(sight.shard.name) for sight in sights)
+    left = 0
+    for sight in sights:
+        if sight.failed:
+            click.echo(f"  {sight.shard.name:{width}}  did not answer")
+            continue
+        places = sight.left[name]
+        left += places.total()
+        where = ": " + ", ".join(f"{place} {count}" for place, count in places.items()) if places else ""
+        click.echo(
+            f"  {sight.shard.name:{width}}  dropped {sight.dropped.get(name, 0)}, waiting {places.total()}{where}"
+        )
+    click.echo(f"  {_verdict(left, configured=reason is not None, whole=not any(sight.failed for sight in sights))}")
+
+
+def _verdict(left: int, *, configured: bool, whole: bool) -> str:
+    if left:
+        return f"{left} waiting" if configured else f"{left} waiting: they fail, unless the class is back"
+    if not whole:
+        return "nothing left on the shards that answered"
+    return "nothing left: remove the entry" if configured else "nothing left"

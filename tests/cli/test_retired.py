@@ -1,0 +1,98 @@
+"""scripts/retired: reasons, counts, leftovers and a verdict for each retired class."""
+
+import json
+
+import pytest
+
+from framework.wire import keys
+from tests.harness import ROOT, encoded, enqueue
+
+COMMAND = str(ROOT / "scripts" / "retired")
+
+
+@pytest.fixture
+def look(site):
+    """Run the command with these retired workers."""
+
+    def run(*names, retired=None, **env):
+        return site.run(COMMAND, *names, FRAMEWORK_RETIRED_WORKERS=json.dumps(retired or {}), **env)
+
+    return run
+
+
+def test_nothing_is_retired(look):
+    done = look()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "No class is retired: the setting retired_workers (config/application.yml) is empty.\n"
+
+
+def test_counts_leftovers_and_verdicts_on_every_shard(site, look, redis, second_redis, second_redis_url):
+    site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
+    redis.hset(keys.RETIRED, mapping={"Old::Worker": 12, "GoneWorker": 3, "AncientWorker": 4})
+    second_redis.hset(keys.RETIRED, "Old::Worker", 1)
+    enqueue(redis, "Old::Worker", queue="reports")
+    redis.zadd(keys.RETRY, {encoded("Old::Worker", jid="r"): 1})
+    enqueue(second_redis, "Old::Worker", queue="reports")
+    enqueue(second_redis, "AncientWorker")
+    done = look(retired={"Old::Worker": "merged into ReportWorker in 4.2", "GoneWorker": "nobody reads it"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "Old::Worker: merged into ReportWorker in 4.2\n"
+        "  main    dropped 12, waiting 2: retry 1, queue reports 1\n"
+        "  second  dropped 1, waiting 1: queue reports 1\n"
+        "  3 waiting\n"
+        "GoneWorker: nobody reads it\n"
+        "  main    dropped 3, waiting 0\n"
+        "  second  dropped 0, waiting 0\n"
+        "  nothing left: remove the entry\n"
+        "AncientWorker: no longer in retired_workers\n"
+        "  main    dropped 4, waiting 0\n"
+        "  second  dropped 0, waiting 1: queue default 1\n"
+        "  1 waiting: they fail, unless the class is back\n"
+    )
+    assert redis.llen("queue:reports") == 1  # it only looks
+
+
+def test_one_class_alone_and_through_the_other_entry(site, look):
+    retired = {"Old::Worker": "merged", "GoneWorker": "x"}
+    done = look("GoneWorker", retired=retired)
+    assert done.stdout.splitlines()[0] == "GoneWorker: x"
+    assert "Old::Worker" not in done.stdout
+    again = site.run("-m", "framework", "retired", "GoneWorker", FRAMEWORK_RETIRED_WORKERS=json.dumps(retired))
+    assert (again.returncode, again.stdout) == (0, done.stdout)
+
+
+@pytest.mark.parametrize("name", ["GoenWorker", "", "no name at all"])
+def test_a_name_that_is_not_retired_is_a_usage_error_with_the_nearest(look, name):
+    done = look(name, "Nobody", retired={"GoneWorker": "x"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"no class {name!r} is retired" in done.stderr
+    assert ("did you mean 'GoneWorker'?" in done.stderr) == (name == "GoenWorker")
+    assert "no class 'Nobody' is retired; retired: GoneWorker" in done.stderr
+
+
+def test_a_shard_that_does_not_answer_is_told_of_and_the_others_are_shown(site, look, redis):
+    site.write("redis.yml", {"shards": {"away": {"url": "redis://127.0.0.1:1/0"}, "main": {"url": site.url}}})
+    enqueue(redis, "Old")
+    done = look(retired={"Old": "x", "Gone": "y"})
+    assert done.returncode == 1
+    assert "shard 'away' is unavailable: redis://127.0.0.1:1/0: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == (
+        "Old: x\n  away  did not answer\n  main  dropped 0, waiting 1: queue default 1\n  1 waiting\n"
+        "Gone: y\n  away  did not answer\n  main  dropped 0, waiting 0\n  nothing left on the shards that answered\n"
+    )
+
+
+def test_counts_that_are_none_are_a_clear_error(look, redis):
+    redis.set(keys.RETIRED, "x")
+    done = look(retired={"Old": "x"})
+    assert done.returncode == 1
+    assert "WRONGTYPE" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_configuration_that_does_not_hold_is_78(look):
+    done = look(retired={"old worker": "x"})
+    assert done.returncode == 78
+    assert "FRAMEWORK_RETIRED_WORKERS.old worker" in done.stderr

@@ -1,0 +1,240 @@
+"""Handlers of older versions: which are found, what is refused, and what may be logged of which version."""
+
+from typing import Any
+
+import pytest
+
+from framework.declare.worker import ApplicationWorker
+from framework.errors import ArgumentsError, DeclarationError
+
+
+def perform(self: Any, project_id: int, mode: str = "full") -> None: ...
+
+
+def old(self: Any, path: str) -> None: ...
+
+
+def make(*bases: type[Any], name: str = "SampleWorker", **body: Any) -> Any:
+    facts = {"__module__": "workers.sample", **body}
+    if not bases:
+        facts = {"feature_category": "x", "perform": perform, **facts}
+    return type(name, bases or (ApplicationWorker,), facts)
+
+
+def handlers(worker: Any) -> dict[int, str]:
+    return {number: handler.method for number, handler in worker.declaration().version_handlers.items()}
+
+
+def test_a_class_without_handlers_has_none():
+    assert handlers(make()) == handlers(make(version=3)) == {}
+
+
+def test_each_handler_has_a_signature_of_its_own():
+    worker = make(version=11, perform_v0=old, perform_v10=lambda self, *rest: None)
+    assert handlers(worker) == {0: "perform_v0", 10: "perform_v10"}
+    first, tenth = worker.declaration().version_handlers.values()
+    first.signature.check(["a"])
+    tenth.signature.check([1, 2, 3])
+    with pytest.raises(ArgumentsError, match=r"'path' does not fit: .* valid string, got int"):
+        first.signature.check([1])
+    with pytest.raises(ArgumentsError, match="perform_v0 takes 1 argument, 2 were given"):
+        first.signature.check(["a", "b"])
+    worker.declaration().signature.check([1])
+
+
+def test_a_child_that_raises_the_version_keeps_its_parents_handlers_and_may_replace_them():
+    def newer(self: Any, path: str, deep: bool) -> None: ...
+
+    parent = make(version=1, perform_v0=old)
+    child = make(parent, name="ChildWorker", version=2, perform_v1=perform)
+    grandchild = make(child, name="GrandWorker", perform_v0=newer)
+    assert handlers(parent) == {0: "perform_v0"}
+    assert handlers(child) == {1: "perform_v1", 0: "perform_v0"}
+    assert child.declaration().version_handlers[0].signature.names == ("path",)
+    assert grandchild.declaration().version_handlers[0].signature.names == ("path", "deep")
+
+
+def test_handlers_come_from_mixins_and_abstract_classes_too():
+    mixin = type("Mixin", (), {"perform_v0": old})
+    base = type("Base", (ApplicationWorker,), {"perform_v1": old}, abstract=True)  # its children say their version
+    worker = make(mixin, base, feature_category="x", perform=perform, version=2)
+    assert handlers(worker) == {0: "perform_v0", 1: "perform_v1"}
+
+
+async def waits(self: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "is_async"),
+    [(perform, old, False), (waits, old, False), (perform, waits, False), (waits, waits, True)],
+)
+def test_only_a_class_all_of_whose_methods_are_async_is(now, before, is_async):
+    assert make(perform=now, version=1, perform_v0=before).declaration().is_async is is_async
+
+
+def test_an_instance_that_no_job_made_has_the_version_of_its_class():
+    base = make(version=2)
+    assert base().job_version == 2
+    assert make(base, name="ChildWorker").job_version == 2
+    assert make(base, name="OtherWorker", version=0)().job_version == 0
+
+
+# --- what may be logged -----------------------------------------------------------------------------------------------
+
+
+def test_positions_that_may_be_logged_go_by_the_names_of_the_method_that_runs_the_job():
+    def before(self: Any, token: str, project_id: int, mode: str) -> None: ...
+
+    facts = make(version=3, perform_v1=before, loggable_arguments=("mode",)).declaration()
+    assert facts.loggable_at(3) == {1}
+    assert facts.loggable_at(1) == {2}
+    assert facts.loggable_at(0) == facts.loggable_at(2) == {1}  # perform runs them
+    assert facts.loggable_at(4) == set()  # nobody here knows what stands where
+
+
+def test_a_name_that_only_a_handler_has_may_be_logged():
+    facts = make(version=1, perform_v0=old, loggable_arguments=("path",)).declaration()
+    assert (facts.loggable_at(1), facts.loggable_at(0)) == (set(), {0})
+
+
+def test_a_name_that_no_method_has_may_not():
+    with pytest.raises(
+        DeclarationError, match=r"'paht', .* \(did you mean 'path'\?\). Allowed: 'project_id', 'mode', 'path'"
+    ):
+        make(version=1, perform_v0=old, loggable_arguments=("paht",))
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def generator(self: Any) -> Any:
+    yield
+
+
+async def async_generator(self: Any) -> Any:
+    yield
+
+
+def keyword_only(self: Any, *, mode: str) -> None: ...
+
+
+def unfit(self: Any, number: int = "1") -> None: ...  # type: ignore[assignment]
+
+
+def untravelled(self: Any, data: bytes) -> None: ...
+
+
+def unreadable(self: Any, data: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def selfless() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "value", "words"),
+    [
+        (
+            2,
+            "perform_v2",
+            old,
+            "version = 2: jobs of its own version, and newer ones, run perform. Raise version (to 3 or more)",
+        ),
+        (1, "perform_v2", old, "version = 1"),
+        (
+            ...,
+            "perform_v0",
+            old,
+            "version = 0: jobs of its own version, and newer ones, run perform. Raise version (to 1 or",
+        ),
+        (9, "perform_v01", old, "'perform_v01' runs no jobs (did you mean 'perform_v1'?)"),
+        (9, "perform_v00", old, "did you mean 'perform_v0'?"),
+        (
+            9,
+            "perform_v",
+            old,
+            "called perform_v<N>, such as perform_v0 or perform_v1. A helper of your own: _perform_v.",
+        ),
+        (9, "perform_v_", old, "'perform_v_' runs no jobs."),
+        (9, "perform_version", old, "'perform_version' runs no jobs."),
+        (9, "perform_version_1", old, "did you mean 'perform_v1'?"),
+        (9, "perform_ver2", old, "did you mean 'perform_v2'?"),
+        (9, "perform_1", old, "did you mean 'perform_v1'?"),
+        (9, "perform1", old, "did you mean 'perform_v1'?"),
+        (9, "perform_v_1", old, "did you mean 'perform_v1'?"),
+        (9, "perform_v1_", old, "did you mean 'perform_v1'?"),
+        (9, "performv1", old, "did you mean 'perform_v1'?"),
+        (9, "perform_V1", old, "did you mean 'perform_v1'?"),
+        (9, "PERFORM_V1", old, "did you mean 'perform_v1'?"),
+        (9, "preform_v1", old, "did you mean 'perform_v1'?"),
+        (9, "perfrom_v12", old, "did you mean 'perform_v12'?"),
+        (9, "perform_v१", old, "did you mean 'perform_v1'?"),
+        (9, "perform_v1", staticmethod(old), "perform_v1 must be an ordinary method: def perform_v1(self, ...)."),
+        (9, "perform_v1", classmethod(old), "must be an ordinary method"),
+        (9, "perform_v1", property(old), "must be an ordinary method"),
+        (9, "perform_v1", int, "must be an ordinary method"),
+        (9, "perform_v1", 3, "must be an ordinary method"),
+        (9, "perform_v1", None, "must be an ordinary method"),
+        (9, "perform_v1", generator, "perform_v1 holds a yield"),
+        (9, "perform_v1", async_generator, "perform_v1 holds a yield"),
+        (9, "perform_v1", keyword_only, "perform_v1's parameter 'mode: str' cannot travel"),
+        (9, "perform_v1", untravelled, "perform_v1's parameter 'data': bytes cannot travel as JSON; use a str"),
+        (9, "perform_v1", unreadable, "perform_v1: its annotations cannot be read at run time"),
+        (9, "perform_v1", unfit, "the default of perform_v1's parameter 'number' does not fit int"),
+        (9, "perform_v1", selfless, "perform_v1 needs self as its first parameter."),
+    ],
+)
+def test_what_is_no_handler_is_refused(version: Any, name: str, value: Any, words: str):
+    body = {} if version is ... else {"version": version}
+    with pytest.raises(DeclarationError) as caught:
+        make(**body, **{name: value})
+    assert str(caught.value).startswith("workers.sample.SampleWorker: ")
+    assert words in str(caught.value)
+    assert caught.value.attribute == name
+    mixin = type("Mixin", (), {name: value})
+    with pytest.raises(DeclarationError) as caught:
+        make(mixin, ApplicationWorker, feature_category="x", perform=perform, **body)
+    assert name in str(caught.value)
+
+
+def test_an_inherited_handler_must_be_older_than_the_child_and_is_named_with_its_place():
+    base = type("Base", (ApplicationWorker,), {"perform_v1": old}, abstract=True)
+    with pytest.raises(
+        DeclarationError, match=r"perform_v1 \(of Base\) is for jobs older than the class, .* version = 1"
+    ):
+        make(base, feature_category="x", perform=perform, version=1)
+    parent = make(version=3, perform_v2=old)
+    with pytest.raises(DeclarationError, match=r"perform_v2 \(of SampleWorker\) .* version = 0"):
+        make(parent, name="ChildWorker", version=0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["_perform_v01", "perform_validation", "perform_verify", "perform_one", "perform_v1_step", "deliver2", "improve"],
+)
+def test_a_helper_that_is_called_something_else_is_left_alone(name: str):
+    assert handlers(make(version=2, **{name: old})) == {}
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("facts", [{"aliases": ("Old", "SampleWorker")}, {"wire_name": "A::B", "aliases": ("A::B",)}])
+def test_a_class_is_no_alias_of_itself(facts):
+    with pytest.raises(DeclarationError, match="which is its wire name now; aliases are the former ones") as caught:
+        make(**facts)
+    assert caught.value.attribute == "aliases"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "attribute"),
+    [
+        ({"wire_name": "A"}, {"wire_name": "B", "aliases": ("A",)}, "aliases"),
+        ({"wire_name": "A", "aliases": ("Old",)}, {"wire_name": "B", "aliases": ("Old",)}, "aliases"),
+        ({"wire_name": "A", "aliases": ("Old",)}, {"wire_name": "Old"}, "wire_name"),
+    ],
+)
+def test_a_name_belongs_to_one_class(first, second, attribute):
+    make(name="FirstWorker", **first)
+    with pytest.raises(DeclarationError, match=r"is already taken by workers.sample.FirstWorker") as caught:
+        make(name="SecondWorker", **second)
+    assert caught.value.attribute == attribute

@@ -1,0 +1,244 @@
+"""Which method runs a job, told by the version it was written with; under which signature; what its lines show."""
+
+import asyncio
+import json
+import os
+import threading
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
+from framework.errors import ArgumentsMismatchError, UnknownWorkerError
+from framework.execute.execution import Executor, call, new_instance
+from framework.execute.job_log import JobLog
+from framework.execute.runs import Runs
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import Failed, Retired, Succeeded
+from framework.middleware.chain import Chain
+from framework.push.strictness import Strictness
+from framework.telemetry.logs import ServerLog
+from framework.wire.compress import compress_arguments
+from framework.wire.json import dumps
+from tests.execute.test_execution import executed
+from tests.harness import encoded, payload
+
+seen: list = []
+relays: list = []
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    seen.clear()
+    relays.clear()
+    with registry.isolated():
+        yield
+
+
+@pytest.fixture
+def run():
+    """Run a payload through an executor; return what came of it and its start line."""
+    reader, writer = os.pipe()
+    log = ServerLog(writer, "info", {"pid": 1})
+
+    def go(*middleware, data=None, retired=None, strictness=None, **fields):
+        chain = Chain()
+        for one in middleware:
+            chain.add(one)
+        executor = Executor(
+            chain.compiled(),
+            JobLog(log, "main", jobs=True),
+            Runs(list),
+            10_000,
+            lambda: relays.append(None),
+            None,
+            strictness or Strictness(),
+            retired or {},
+        )
+        run = executed(executor, UnitOfWork("q", data or encoded(**fields)))
+        log.writer.flush()
+        return run, json.loads(os.read(reader, 1 << 20).splitlines()[0])
+
+    yield go
+    log.writer.close()
+    os.close(writer)
+    os.close(reader)
+
+
+def worker(**body):
+    head = {"feature_category": "not_owned", "wire_name": "Job", "perform": tells("perform")}
+    return type("Job", (ApplicationWorker,), {**head, **body})
+
+
+def tells(name, *, is_async=False):
+    """A method that says that it ran."""
+
+    def plain(self, *args):
+        seen.append((name, self.job_version, args))
+
+    async def asynchronous(self, *args):
+        await asyncio.sleep(0)
+        seen.append((name, self.job_version, args, threading.current_thread().name))
+
+    return asynchronous if is_async else plain
+
+
+VERSIONS = (
+    st.integers(-2, 9)
+    | st.integers()
+    | st.integers(0, 9).map(str)
+    | st.sampled_from([None, True, False, 2.0, "", "two", "1.0", "-1", " 1", "１", "9" * 5_000, [1], {"a": 1}])
+)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    own=st.integers(0, 8),
+    handled=st.sets(st.integers(0, 7)),
+    version=VERSIONS | st.just(...),
+    through=st.sampled_from(["pipe", "call"]),
+)
+def test_the_handler_of_exactly_that_older_version_runs_it_and_perform_all_others(run, own, handled, version, through):
+    seen.clear()
+    older = {number for number in handled if number < own}
+    fields = {} if version is ... else {"version": version}
+    read = version if type(version) is int and version >= 0 else 0
+    if isinstance(version, str) and version in set("0123456789"):
+        read = int(version)
+    with registry.isolated():
+        made = worker(version=own, **{f"perform_v{number}": tells(f"perform_v{number}") for number in older})
+        if through == "pipe":
+            outcome = run(args=["a", 2], **fields)[0].outcome
+            assert outcome == Succeeded()
+        else:
+            job = payload(args=["a", 2], **fields)
+            call(new_instance(made, job), made.declaration(), job, Strictness())
+    assert seen == [(f"perform_v{read}" if read in older else "perform", read, ("a", 2))]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_def_and_async_def_may_be_mixed(run, version):
+    worker(
+        perform=tells("perform", is_async=True),
+        version=2,
+        perform_v0=tells("perform_v0"),
+        perform_v1=tells("perform_v1", is_async=True),
+    )
+    assert run(version=version, args=[7])[0].outcome == Succeeded()
+    ((name, job_version, args, *thread),) = seen
+    assert (name, job_version, args) == ("perform" if version == 2 else f"perform_v{version}", version, (7,))
+    assert thread == ([] if version == 0 else ["event-loop"])
+    assert relays == [None]  # the thread may be taken: somebody else looks after the queue
+
+
+def test_where_all_are_async_no_thread_is_called_for(run):
+    worker(perform=tells("p", is_async=True), version=1, perform_v0=tells("v0", is_async=True))
+    run(version=0)
+    assert relays == []
+
+
+def test_arguments_are_checked_against_the_signature_of_the_handler(run):
+    def before(self, path: str) -> None:
+        seen.append(path)
+
+    def now(self, project_id: int, mode: str = "full") -> None:
+        seen.append(project_id)
+
+    worker(perform=now, version=2, perform_v1=before)
+    assert run(version=1, args=["a"])[0].outcome == Succeeded()
+    assert run(version=2, args=[5])[0].outcome == Succeeded()
+    assert seen == ["a", 5]
+    error = run(version=1, args=[5])[0].outcome.error
+    assert isinstance(error, ArgumentsMismatchError)
+    assert (error.method, error.version) == ("perform_v1", 1)
+    assert str(error) == (
+        "Job: the arguments of the job (version 1) do not fit perform_v1: argument 'path' does not fit: input should be a valid "
+        "string, got int. Give perform_v1 the parameters that perform had in version 1."
+    )
+    error = run(version=0, args=["a"])[0].outcome.error  # no handler of that version
+    assert (error.method, error.version) == ("perform", 0)
+    assert "the job (version 0) do not fit perform: argument 'project_id' does not fit" in str(error)
+    assert "takes 2 arguments" in str(run(version=3, args=[1, "a", 2])[0].outcome.error)
+
+
+def test_strict_arguments_hold_for_handlers_too(run):
+    worker(version=1, perform_v0=lambda self, path: seen.append(path), strict_arguments="off")
+
+    def before(self, path: str) -> None:
+        seen.append(path)
+
+    worker(version=1, perform_v0=before, strict_arguments="off")
+    assert run(args=[5])[0].outcome == Succeeded()
+    assert isinstance(run(args=[5, 6])[0].outcome, Failed)  # of a wrong number it could not be called
+    assert seen == [5]
+
+
+def test_a_middleware_that_brings_a_job_up_to_date_says_so_to_the_instance(run):
+    class Upgrade:
+        def call(self, instance, job, queue):
+            job["args"], instance.job_version = [job["args"][0], "full"], 1
+            yield
+
+    worker(version=1, perform_v0=tells("perform_v0"))
+    assert run(Upgrade, args=[5])[0].outcome == Succeeded()
+    assert seen == [("perform", 1, (5, "full"))]
+
+
+# --- lines --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_position_that_meant_something_else_is_not_logged(run):
+    def before(self, token: str, mode: str) -> None: ...
+
+    def now(self, mode: str, token: str) -> None: ...
+
+    worker(perform=now, version=2, perform_v1=before, loggable_arguments=("mode",))
+
+    def shown(**fields):
+        return run(args=["first", "second"], **fields)[1]["args"]
+
+    assert shown(version=2) == ["first", "[FILTERED]"]
+    assert shown(version=1) == shown(version="1") == ["[FILTERED]", "second"]
+    assert shown() == ["first", "[FILTERED]"]  # perform runs it
+    assert shown(version=3) == ["[FILTERED]", "[FILTERED]"]  # nobody here knows the parameters of version 3
+    many = ["first", "second", *range(5_000)]
+    assert run(args=many, version=1)[1]["args"][:2] == ["[FILTERED]", "second"]  # the slow way, which cuts
+
+
+def test_a_line_names_the_class_that_ran_beside_the_name_that_the_job_carries(run):
+    worker(aliases=("Old::JobWorker",))
+    line = run(name="Old::JobWorker")[1]
+    assert (line["class"], line["worker_name"]) == ("Old::JobWorker", "Job")
+    assert "worker_name" not in run(name="Job")[1]
+
+
+# --- retired classes ------------------------------------------------------------------------------------------------------
+
+
+class Look:
+    def call(self, instance, job, queue):
+        seen.append(job)
+        yield
+
+
+def test_a_retired_class_is_not_run_and_its_arguments_are_left_alone(run):
+    job = payload("Gone::Worker")
+    compress_arguments(job, dumps(["secret " * 2_000]))  # more than may be decompressed here
+    execution, line = run(Look, data=dumps(job), retired={"Gone::Worker": "replaced in 4.2"})
+    assert execution.outcome == Retired("Gone::Worker", "replaced in 4.2")
+    assert line["args"] == ["[COMPRESSED]"]
+    assert seen == []
+    execution, line = run(Look, name="Gone::Worker", args=["secret", 5], retired={"Gone::Worker": "x"})
+    assert execution.outcome == Retired("Gone::Worker", "x")
+    assert line["args"] == ["[FILTERED]", "5"]
+
+
+def test_what_is_neither_registered_nor_retired_fails_and_names_the_ways_out(run):
+    worker()
+    error = run(name="Jab", retired={"Gone::Worker": "x"})[0].outcome.error
+    assert isinstance(error, UnknownWorkerError)
+    assert "nearest known name: Job" in str(error)
+    assert "aliases = ('Jab',)" in str(error)
+    assert "retired_workers" in str(error)
