@@ -71,8 +71,12 @@ class Router:
         return known[1]
 
     def queues_of(self, declaration: Declaration) -> list[str]:
-        """Every queue its jobs may wait in: where it is routed, the generated one (no rule yet, or no longer), its retries'."""
-        queues = (self.route(declaration).queue, declaration.generated_queue, declaration.retry_queue)
+        """Every queue its jobs may wait in: where it is routed, the generated one (no rule yet, or no longer), its retries',
+        and those of its aliases: a renamed class has jobs in the queue of its former name.
+        """
+        queues = [self.route(declaration).queue, declaration.generated_queue, declaration.retry_queue]
+        for former in map(declaration.under, declaration.aliases):
+            queues += [self._decide(former).queue, former.generated_queue]
         return list(dict.fromkeys(queue for queue in queues if queue is not None))
 
     def refusals(self, declaration: Declaration) -> list[Problem]:

@@ -78,3 +78,14 @@ def test_explain_says_why():
     assert [(verdict.matches, verdict.decides) for verdict in verdicts] == [(False, False), (True, True), (True, False)]
     assert verdicts[0].reason == "not urgency=high: urgency is low; not tags=b: tags is not set"
     assert verdicts[1].reason == "feature_category is search"
+
+
+def test_the_jobs_of_a_class_wait_where_its_former_names_were_routed_too():
+    routes = router(("worker_name=Old::NapWorker", "naps"), ("*", "default"))
+    declaration = declare(aliases=("Old::NapWorker", "DozeWorker"), queue_namespace="ns", retry_queue="slow")
+    assert routes.queues_of(declaration) == [
+        *("default", "ns:chaos_sleep", "slow"),
+        *("naps", "ns:old_nap", "ns:doze"),
+    ]
+    assert routes.route(declaration).queue == "default"  # the former names decide nothing
+    assert routes.queues_of(declare("PlainWorker")) == ["default", "chaos_plain"]

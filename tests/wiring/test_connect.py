@@ -126,7 +126,7 @@ def test_a_class_is_registered_or_retired_and_not_both(configured):
             def perform(self) -> None: ...
 
         with pytest.raises(ConfigurationError) as caught:
-            check_workers(settings)
+            checked_router(settings)
     assert [(problem.key, problem.file.rpartition(".")[2]) for problem in caught.value.problems] == [
         ("wire_name", "LateWorker"),
         ("aliases", "NewWorker"),
