@@ -3,39 +3,86 @@
 import math
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from reprlib import repr as short_repr
+from typing import Any, TypedDict, cast
 
 from framework.declare import values
+from framework.declare.attributes import ATTRIBUTES
+from framework.declare.exact_json import InexactError, check_exact
+from framework.declare.request import Pace
 from framework.declare.values import Invalid, Rule
 from framework.errors import ArgumentsError
 from framework.settings.suggest import did_you_mean
+from framework.types import Json
 
 EPOCH_FROM = 1_000_000_000
 """Numbers below are seconds from now, numbers from here on are epoch seconds (Sidekiq)."""
 
 
 class PushOptions(TypedDict, total=False):
-    """The options of ``set``; each stands for this push only, over the attribute of the same name."""
+    """The options of ``set``; each stands for this push only, over the attribute of the same name.
+
+    Three are no attributes: ``context``, facts for the ``meta.*`` fields; ``sync``, which runs the job here and now instead of
+    pushing it (Sidekiq); and ``shard`` binds this one job, its retries too, whatever the rules say when it is due. ``expires_in``,
+    ``timeout`` and ``track`` travel in the payload and do not act yet.
+    """
 
     queue: str
+    shard: str
     retry: bool | int
     retry_for: timedelta | float
     retry_queue: str
     dead: bool
     backtrace: bool | int
     tags: tuple[str, ...]
+    status_expiration: timedelta | float
+    expires_in: timedelta | float
+    timeout: timedelta | float
+    track: bool
+    context: Mapping[str, Json]
+    sync: bool
+
+
+_FACTS = "a mapping of names to JSON values"
+
+
+def check_context(value: object) -> dict[str, Json]:
+    """A copy of facts about a piece of work; raises Invalid when they are no mapping of names to JSON values."""
+    if not isinstance(value, Mapping):
+        raise Invalid(f"{_FACTS}; this is a {type(value).__name__}")
+    facts = dict(cast("Mapping[str, Json]", value))
+    try:
+        check_exact(facts)  # a level of its own, as the payload is
+    except InexactError as error:
+        raise Invalid(f"{_FACTS}; context{error.path} {error.reason}") from None
+    if "" in facts:
+        raise Invalid(f"{_FACTS}; this has an empty name")
+    return facts
 
 
 _RULES: Mapping[str, Rule] = {
     "queue": values.queue,
+    "shard": values.shard,
     "retry": values.switch_or_count(0),
     "retry_for": values.duration,
     "retry_queue": values.queue,
     "dead": values.boolean,
     "backtrace": values.switch_or_count(1),
     "tags": values.tags,
+    "status_expiration": values.duration,
+    "expires_in": values.duration,
+    "timeout": values.duration,
+    "track": values.boolean,
+    "context": Rule(_FACTS, check_context),
+    "sync": values.boolean,
 }
-_DELAYS = ("wait", "wait_until", "at", "delay")
+_LATER = "Use perform_in or perform_at"
+_SHARDS = "Name a shard of config/redis.yml: set(shard=...)"
+_ADVICE: Mapping[str, str] = {
+    **dict.fromkeys(("wait", "wait_until", "at", "delay"), _LATER),
+    **dict.fromkeys(("pool", "store"), _SHARDS),
+    "log_level": "The level is the process's: setting logging.level",
+}
 
 
 def check_options(worker: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,13 +92,20 @@ def check_options(worker: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_option(worker: str, name: str, value: Any) -> Any:
     if name not in _RULES:
-        hint = did_you_mean(name, _RULES)
-        advice = " Use perform_in or perform_at." if name in _DELAYS else f" Options: {', '.join(_RULES)}."
-        raise ArgumentsError(worker, f"set() has no option {name!r}{hint}.{advice}", argument=None)
+        raise ArgumentsError(worker, f"set() has no option {name!r}{_advice(name)}")
     try:
         return _RULES[name](value)
     except Invalid as error:
-        raise ArgumentsError(worker, f"set({name}={value!r}) is not allowed. Allowed: {error}.") from None
+        raise ArgumentsError(worker, f"set({name}={short_repr(value)}) is not allowed. Allowed: {error}.") from None
+
+
+def _advice(name: str) -> str:
+    if name in _ADVICE:
+        return f". {_ADVICE[name]}."
+    options = f"Options: {', '.join(_RULES)}."
+    if name in ATTRIBUTES:
+        return f": it belongs to the class, and is the same for all its jobs. {options}"
+    return f"{did_you_mean(name, _RULES)}. {options}"
 
 
 def due_at(worker: str, when: object, clock: Callable[[], float]) -> float | None:
@@ -89,15 +143,15 @@ def _epoch(worker: str, when: object, now: float) -> float:
 
 def bulk_times(
     worker: str,
-    count: int,
     delay: object,
     batch_size: int | None,
     batch_delay: timedelta | float | None,
     clock: Callable[[], float],
-) -> list[float] | float | None:
-    """When each of ``count`` jobs is due: all at ``delay``, or ``batch_size`` of them every ``batch_delay`` (GitLab).
+) -> Pace | float | None:
+    """When the jobs of a bulk are due: all at ``delay``, or ``batch_size`` of them every ``batch_delay`` (GitLab).
 
-    Raises ArgumentsError when only one of the two is given, which would silently pace nothing.
+    A pace whose ``delay`` is now or past begins now. Raises ArgumentsError when only one of the two is given, which would
+    silently pace nothing (it does in GitLab).
     """
     if batch_size is None and batch_delay is None:
         return due_at(worker, delay, clock)
@@ -110,5 +164,4 @@ def bulk_times(
     except Invalid as error:
         raise ArgumentsError(worker, f"batch_delay = {batch_delay!r} is not allowed. Allowed: {error}") from None
     now = clock()
-    first = due_at(worker, delay, lambda: now) or now
-    return [first + (index // batch_size) * step for index in range(count)]
+    return Pace(due_at(worker, delay, lambda: now) or now, batch_size, step)

@@ -1,14 +1,14 @@
 """The door through which worker classes push. ``wiring`` puts the real client behind it; importing opens nothing."""
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest, Route
 from framework.errors import PushError
-from framework.types import Jid
+from framework.types import Jid, JobState
 
 
 class Enqueues(Protocol):
@@ -22,8 +22,17 @@ class Enqueues(Protocol):
         """Write many jobs; the ids stand where the arguments stood."""
         ...
 
-    def perform_inline(self, worker: type[Any], request: PushRequest) -> None:
-        """Run the job here and now, through both middleware chains."""
+    def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
+        """Run the job here and now, through both middleware chains; its id, or None when a client middleware dropped it."""
+        ...
+
+    def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
+        """Run many jobs here and now, one after the other, all checked before the first; as ``perform_inline``."""
+        ...
+
+    def look_up(self, jids: Sequence[Jid]) -> dict[Jid, JobState]:
+        """The states of these jobs, whichever shard has them."""
+        ...
 
     def route(self, declaration: Declaration) -> Route:
         """Where jobs of this worker go."""

@@ -45,14 +45,30 @@ class PushRequest(NamedTuple):
     options: Mapping[str, Any] = NO_OPTIONS
 
 
+class Pace(NamedTuple):
+    """When the jobs of a spread bulk are due: ``size`` of them at ``first``, epoch seconds, as many every ``step_s`` (GitLab)."""
+
+    first: float
+    size: int
+    step_s: float
+
+    def due(self, index: int) -> float:
+        """Epoch seconds at which job number ``index``, from 0, is due."""
+        return self.first + index // self.size * self.step_s
+
+
 class BulkRequest(NamedTuple):
-    """Many pushes of one worker; ``at`` is one time for all, or one per job, and ``contexts`` one per job.
+    """Many pushes of one worker; ``at`` is one time for all, or the pace at which they are due, and ``contexts`` one per job.
 
     The arguments come as the caller gave them, unbound and unchecked: ``slices`` has what does both.
     """
 
     declaration: Declaration
     args: Iterable[Any]
-    at: Sequence[float] | float | None = None
+    at: Pace | float | None = None
     options: Mapping[str, Any] = NO_OPTIONS
     contexts: Sequence[Mapping[str, Json]] | None = None
+
+    def due(self, index: int) -> float | None:
+        """When job number ``index`` is due: epoch seconds, or None for now."""
+        return self.at.due(index) if isinstance(self.at, Pace) else self.at

@@ -7,12 +7,14 @@ from typing import Any, Generic, TypeVar, Unpack
 
 from framework.declare import port
 from framework.declare.declaration import Declaration
-from framework.declare.options import PushOptions, bulk_times, check_options, due_at
-from framework.declare.request import BulkRequest, JobRequest, P, PushRequest
+from framework.declare.options import PushOptions, bulk_times, check_context, check_options, due_at
+from framework.declare.request import BulkRequest, JobRequest, P, Pace, PushRequest
+from framework.declare.values import Invalid
 from framework.errors import ArgumentsError
 from framework.types import Jid, Json
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Setter(Generic[P]):
@@ -31,7 +33,10 @@ class Setter(Generic[P]):
         return Setter(self._worker, self._declaration, {**self._options, **checked})
 
     def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
-        """The job is on its queue; its id, or None when it was dropped. Raises PushError when it is not."""
+        """The job is on its queue; its id, or None when it was dropped. Raises PushError when it is not.
+
+        With ``sync`` it has run instead, as with ``perform_inline``; what it raised is raised.
+        """
         return self._push(None, args, kwargs)
 
     def perform_in(self, delay: timedelta | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
@@ -43,7 +48,10 @@ class Setter(Generic[P]):
         return self._push(self._due(when), args, kwargs)
 
     def perform_bulk(self, jobs: Iterable[Sequence[Any]], /) -> list[Jid | None]:
-        """One job per tuple of arguments; the ids stand where the tuples stood. Raises BulkPushError when a slice fails."""
+        """One job per tuple of arguments; the ids stand where the tuples stood. Raises BulkPushError when a slice fails.
+
+        With ``sync`` they have run instead, one after the other; what one raises is raised, and those after it have not run.
+        """
         return self._push_bulk(jobs, None)
 
     def perform_bulk_in(
@@ -56,9 +64,7 @@ class Setter(Generic[P]):
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
         """Like ``perform_bulk``, due after ``delay``; with both others, ``batch_size`` jobs every ``batch_delay``."""
-        given = list(jobs)
-        times = bulk_times(self._declaration.place, len(given), delay, batch_size, batch_delay, time.time)
-        return self._push_bulk(given, times)
+        return self._push_bulk(jobs, self._times(delay, batch_size, batch_delay))
 
     def perform_bulk_for(
         self,
@@ -66,34 +72,70 @@ class Setter(Generic[P]):
         *,
         arguments: Callable[[T], JobRequest[P]],
         context: Callable[[T], Mapping[str, Json]] | None = None,
+        delay: timedelta | float | None = None,
+        batch_size: int | None = None,
+        batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
-        """One job per object, its arguments made by ``Worker.arguments(...)``, its log context by ``context``."""
+        """One job per object, its arguments made by ``Worker.arguments(...)``, its log context by ``context``.
+
+        With a ``delay`` they become due later, as ``perform_bulk_in`` has it.
+        """
+        paced = batch_size is not None or batch_delay is not None
+        at = self._times(0 if delay is None else delay, batch_size, batch_delay) if delay is not None or paced else None
         args: list[list[Any]] = []
         contexts: list[Mapping[str, Json]] | None = None if context is None else []
         for index, item in enumerate(objects):
-            request = arguments(item)
+            request = _noting(index, arguments, item)
             self._check_owner(index, request)
             args.append(request.args)
             if context is not None and contexts is not None:
-                contexts.append(context(item))
-        return self._push_bulk(args, None, contexts)
+                contexts.append(self._checked_context(index, _noting(index, context, item)))
+        return self._push_bulk(args, at, contexts)
 
     def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """The job has run, here, through both middleware chains; what it raised is raised."""
-        request = PushRequest(self._declaration, self._declaration.signature.bind(args, kwargs), None, self._options)
-        port.current().perform_inline(self._worker, request)
+        self._run(self._declaration.signature.bind(args, kwargs), self._options)
 
     def _push(self, at: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Jid | None:
         bound = self._declaration.signature.bind(args, kwargs)
+        if self._options and self._options.get("sync"):
+            return self._run(bound, self._options)
         return port.current().push(PushRequest(self._declaration, bound, at, self._options))
 
     def _push_bulk(
-        self, args: Iterable[Any], at: list[float] | float | None, contexts: list[Mapping[str, Json]] | None = None
+        self, args: Iterable[Any], at: Pace | float | None, contexts: list[Mapping[str, Json]] | None = None
     ) -> list[Jid | None]:
-        return port.current().push_bulk(BulkRequest(self._declaration, args, at, self._options, contexts))
+        request = BulkRequest(self._declaration, args, at, self._options, contexts)
+        if self._options.get("sync"):
+            return port.current().perform_bulk_inline(self._worker, request)
+        return port.current().push_bulk(request)
+
+    def _run(self, args: list[Any], options: Mapping[str, Any]) -> Jid | None:
+        return port.current().perform_inline(self._worker, PushRequest(self._declaration, args, None, options))
 
     def _due(self, when: object) -> float | None:
+        self._refuse_to_wait()
         return due_at(self._declaration.place, when, time.time)
+
+    def _times(
+        self, delay: object, batch_size: int | None, batch_delay: timedelta | float | None
+    ) -> Pace | float | None:
+        self._refuse_to_wait()
+        return bulk_times(self._declaration.place, delay, batch_size, batch_delay, time.time)
+
+    def _refuse_to_wait(self) -> None:
+        if self._options.get("sync"):
+            reason = (
+                "set(sync=True) runs the job here and now, and it cannot wait; leave out sync, or use perform_async"
+            )
+            raise ArgumentsError(self._declaration.place, reason)
+
+    def _checked_context(self, index: int, facts: object) -> Mapping[str, Json]:
+        try:
+            return check_context(facts)
+        except Invalid as error:
+            reason = f"context(...) of job {index} is not allowed. Allowed: {error}"
+            raise ArgumentsError(self._declaration.place, reason) from None
 
     def _check_owner(self, index: int, request: object) -> None:
         # Two workers with equal signatures look alike to a type checker.
@@ -104,3 +146,12 @@ class Setter(Generic[P]):
             owner, other = self._declaration, request.declaration.place
             reason = f"arguments(...) of job {index} made a job of {other}; call {owner.class_name}.arguments"
             raise ArgumentsError(self._declaration.place, reason)
+
+
+def _noting(index: int, make: Callable[[T], R], item: T) -> R:
+    """What the caller's own function raises goes out as it is, with a note of the job that it was called for."""
+    try:
+        return make(item)
+    except Exception as error:
+        error.add_note(f"(for job {index} of the bulk; nothing was written)")
+        raise

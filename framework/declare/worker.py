@@ -214,9 +214,18 @@ class ApplicationWorker:
         *,
         arguments: Callable[[T], JobRequest[P]],
         context: Callable[[T], Mapping[str, Json]] | None = None,
+        delay: timedelta | float | None = None,
+        batch_size: int | None = None,
+        batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
-        """One job per object: ``arguments`` makes it with ``Worker.arguments(...)``, ``context`` adds to its log context."""
-        return _pushes(cls).perform_bulk_for(objects, arguments=arguments, context=context)
+        """One job per object: ``arguments`` makes it with ``Worker.arguments(...)``, ``context`` adds to its log context.
+
+        ``delay``, ``batch_size`` and ``batch_delay`` as in ``perform_bulk_in``. Every function is called before the first job
+        is written; what one raises goes out as it is.
+        """
+        return _pushes(cls).perform_bulk_for(
+            objects, arguments=arguments, context=context, delay=delay, batch_size=batch_size, batch_delay=batch_delay
+        )
 
     @classmethod
     def perform_inline(cls: type[Performs[P]], *args: P.args, **kwargs: P.kwargs) -> None:

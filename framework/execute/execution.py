@@ -33,12 +33,14 @@ from framework.finish.outcome import (
     Retired,
     Unreadable,
 )
+from framework.finish.states import States
 from framework.middleware.chain import Call, Passage
 from framework.push.strictness import Strictness
 from framework.telemetry import context
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, decompress_arguments
 from framework.wire.job import decode, version_of, whole_number
+from framework.wire.status import STATUS_EXPIRATION, Tracked, tracked
 
 NOTHING_RETIRED: Mapping[str, str] = MappingProxyType({})
 _STOPPED = "a server middleware did not yield"
@@ -60,6 +62,7 @@ class Execution:
         "started",
         "started_cpu",
         "started_log",
+        "tracked",
         "unit",
         "worker",
     )
@@ -72,6 +75,7 @@ class Execution:
         self.payload: Payload | None = None
         self.instance: Any = None
         self.started_log: Started | None = None
+        self.tracked: Tracked | None = None
         self.started = self.started_cpu = self.duration_s = self.cpu_s = 0.0
         self.passage: ExitStack | None = None
         self.coroutine: Coroutine[Any, Any, Any] | None = None
@@ -95,6 +99,7 @@ class Executor:
         relay: Callable[[], None],
         announcer: Announcer,
         strictness: Strictness,
+        states: States,
         retired: Mapping[str, str] = NOTHING_RETIRED,
     ) -> None:
         self._middleware = middleware
@@ -104,6 +109,7 @@ class Executor:
         self._relay = relay
         self._announcer = announcer
         self._strictness = strictness
+        self._states = states
         self._retired = retired
 
     def begin(self, unit: UnitOfWork) -> Execution:
@@ -114,6 +120,8 @@ class Executor:
         except PayloadError as error:
             run.outcome = Unreadable(error)
             return run
+        if STATUS_EXPIRATION in payload:
+            run.tracked = tracked(payload)
         run.worker = registry.find(payload["class"])
         run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         try:
@@ -156,8 +164,10 @@ class Executor:
         run.instance = instance = new_instance(run.worker, payload)
         instance._run = self._runs
         suspected = suspect(payload)
-        if suspected or not declaration.is_async:
+        if suspected or run.tracked is not None or not declaration.is_async:
             self._relay()
+        if run.tracked is not None:
+            self._states.write(run.tracked, "running")
         if suspected:
             run.announced = True
             self._announcer.begin(run.unit.data, whole_number(payload.get(COUNT)) or 0)

@@ -1,32 +1,54 @@
-"""Run a job in the caller's thread: the same way as in a process, without queue, retries and log lines."""
+"""Run a job in the caller's thread: the same way as in a process, without queue, retries and log lines.
+
+A tracked one has its states all the same: whoever gets its id (``set(sync=True)``), or is told of it by the job, may ask.
+"""
 
 from contextvars import copy_context
 from typing import Any
 
+from framework.errors import Discard
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import call, new_instance
+from framework.finish.states import States
 from framework.middleware.chain import Call, Passage
 from framework.push.strictness import Strictness
 from framework.telemetry import context
-from framework.types import Payload
+from framework.types import Jid, Payload
 from framework.wire.compress import decompress_arguments
 from framework.wire.job import decode
+from framework.wire.status import tracked
 
 _LOOP = EventLoop()
 """One for all inline runs of this process; its thread starts with the first async one."""
 
 
 def run_inline(
-    worker: Any, data: bytes, middleware: tuple[Call, ...], decompressed_limit: int, strictness: Strictness
-) -> None:
-    """Run the job that ``data`` holds; raises what it raises."""
+    worker: Any,
+    data: bytes,
+    middleware: tuple[Call, ...],
+    decompressed_limit: int,
+    strictness: Strictness,
+    states: States,
+) -> Jid:
+    """Run the job that ``data`` holds and return its id; raises what it raises."""
     payload = decode(data)
     decompress_arguments(payload, decompressed_limit)
-    # A context of its own, as in a process: what the job sets is not left behind in the caller's.
-    copy_context().run(_run, worker, payload, middleware, strictness)
+    found = tracked(payload)
+    if found is None:
+        copy_context().run(_run, worker, payload, middleware, strictness)
+        return str(payload["jid"])
+    states.write(found, "running")
+    try:
+        performed = copy_context().run(_run, worker, payload, middleware, strictness)
+    except BaseException as error:
+        states.write(found, "discarded" if isinstance(error, Discard) else "failed")
+        raise
+    states.write(found, "completed" if performed else "discarded")
+    return found.jid
 
 
-def _run(worker: Any, payload: Payload, middleware: tuple[Call, ...], strictness: Strictness) -> None:
+def _run(worker: Any, payload: Payload, middleware: tuple[Call, ...], strictness: Strictness) -> bool:
+    """Run in a context of its own, as in a process: what the job sets is not left behind; tell whether middlewares let it."""
     instance = new_instance(worker, payload)
     context.enter_job(payload)
     with Passage(middleware, instance, payload, payload["queue"]) as open_:
@@ -34,3 +56,4 @@ def _run(worker: Any, payload: Payload, middleware: tuple[Call, ...], strictness
             coroutine = call(instance, worker.declaration(), payload, strictness)
             if coroutine is not None:
                 _LOOP.run(coroutine)
+    return open_

@@ -143,7 +143,7 @@ class Processor:
         """The rest of an async job's run, upon the event loop."""
         try:
             await self._executor.complete(run)
-            if run.outcome is SUCCEEDED and not _awaits_acknowledgement(run):
+            if run.outcome is SUCCEEDED and run.tracked is None and not _awaits_acknowledgement(run):
                 self._conclude(run, self._async_tally)
             else:
                 self._settle_aside(run)
@@ -172,7 +172,10 @@ class Processor:
             # The line comes before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
             if run.started_log is not None:
                 self._write_end(run, None)
-            self._fetcher.finish(unit)
+            if run.tracked is None:
+                self._fetcher.finish(unit)
+            else:
+                self._settler.settle(unit, outcome, None, run.tracked)
             if _awaits_acknowledgement(run):
                 self._until_done(unit, self._fetcher.acknowledge)
             return
@@ -186,7 +189,7 @@ class Processor:
             self._events.job_failed(outcome.error, {"job": run.payload, "queue": unit.queue})
         elif isinstance(outcome, Unreadable):
             self._events.unreadable(unit, outcome.error)
-        self._until_done(unit, partial(self._settle, unit, outcome, verdict))
+        self._until_done(unit, partial(self._settle, run, verdict))
 
     def _count(self, tally: Tally, outcome: Outcome) -> None:
         if isinstance(outcome, Unreadable):
@@ -211,10 +214,10 @@ class Processor:
             error,
         )
 
-    def _settle(self, unit: UnitOfWork, outcome: Outcome, verdict: Verdict | None) -> None:
-        settled: Settled = self._settler.settle(unit, outcome, verdict)
+    def _settle(self, run: Execution, verdict: Verdict | None) -> None:
+        settled: Settled = self._settler.settle(run.unit, run.outcome, verdict, run.tracked)
         if settled.fate == "fenced":
-            self._events.fenced(unit)
+            self._events.fenced(run.unit)
 
     def _until_done(self, unit: UnitOfWork, step: Callable[[], None]) -> None:
         """Do ``step``, however long Redis is away: meanwhile the job is in our working list and our lease keeps it ours."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, assert_never
+from typing import Any, NamedTuple, Protocol, assert_never
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -13,11 +13,13 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import Discarded, Failed, Interrupted, Outcome, Postponed, Retired, Succeeded, Unreadable
 from framework.finish.retry import Bury, Drop, Retry, RetryPolicy, Verdict, shown
+from framework.finish.states import States
 from framework.store.script import BURY, DROP, POSTPONE, Script
-from framework.types import Payload
+from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.job import TRANSIT, decode
 from framework.wire.splice import rewrite
+from framework.wire.status import Tracked
 
 SOON_S = 10.0
 """A retry that is due within this may be due before anybody looks: ``on_soon`` is called."""
@@ -60,6 +62,7 @@ class Settler:
         dead_set: DeadSetLimits,
         on_trimmed: Callable[[int], None],
         on_soon: Callable[[], None],
+        states: States,
     ) -> None:
         self._client = client
         self._working = keys.working(identity)
@@ -69,6 +72,7 @@ class Settler:
         self._dead_set = dead_set
         self._on_trimmed = on_trimmed
         self._on_soon = on_soon
+        self._states = states
         self._in_doubt: set[bytes] = set()
 
     def judge(
@@ -95,54 +99,75 @@ class Settler:
                 return Drop(self._policy.discarded(verdict.payload), args)
         return verdict
 
-    def settle(self, unit: UnitOfWork, outcome: Outcome, verdict: Verdict | None) -> Settled:
-        """Move the job to its next place and free its slot; return where it went."""
+    def settle(
+        self, unit: UnitOfWork, outcome: Outcome, verdict: Verdict | None, tracked: Tracked | None = None
+    ) -> Settled:
+        """Move the job to its next place and free its slot; return where it went.
+
+        The state of a ``tracked`` one moves with it, in the same script. One that leaves Redis by its acknowledgement gets its
+        last state before: a kill in between runs it again, and then it is running again.
+        """
         match outcome:
             case Succeeded() | Discarded():
+                if tracked is not None:
+                    self._states.write(tracked, "discarded" if isinstance(outcome, Discarded) else "completed")
                 self._fetcher.finish(unit)
                 return Settled("acknowledged")
             case Failed(error):
                 assert verdict is not None, "a failure is judged before it is settled"  # noqa: S101
-                return self._fail(unit, error, verdict)
+                return self._fail(unit, error, verdict, tracked)
             case Postponed(delay_s):
-                return self._postpone(unit, keys.SCHEDULE, _waiting(unit), delay_s, "scheduled")
+                state = _state(tracked, "queued", delay_s)
+                return self._postpone(unit, keys.SCHEDULE, _waiting(unit), delay_s, state, "scheduled")
             case Retired(name):
-                return self._drop(unit, name)
+                return self._drop(unit, name, tracked)
             case Unreadable(error):
-                return self._bury(unit, unit.data, None, error)
+                return self._bury(unit, unit.data, None, error, tracked)
             case Interrupted():
                 return Settled("interrupted")  # still in custody; shutdown gives it back
             case _:
                 assert_never(outcome)
 
-    def _fail(self, unit: UnitOfWork, error: BaseException, verdict: Verdict) -> Settled:
+    def _fail(self, unit: UnitOfWork, error: BaseException, verdict: Verdict, tracked: Tracked | None) -> Settled:
         match verdict:
             case Drop(payload, args):
+                if tracked is not None:
+                    self._states.write(tracked, "failed")
                 self._handlers.died(shown(payload, args), error)
                 self._fetcher.finish(unit)
                 return Settled("dropped", payload)
             case Retry(payload, delay_s):
-                settled = self._postpone(unit, keys.RETRY, rewrite(unit.data, payload), delay_s, "retry", payload)
+                data, state = rewrite(unit.data, payload), _state(tracked, "retrying", delay_s)
+                settled = self._postpone(unit, keys.RETRY, data, delay_s, state, "retry", payload)
                 if delay_s < SOON_S:
                     self._on_soon()
                 return settled
             case Bury(payload):
-                return self._bury(unit, rewrite(unit.data, payload), verdict, error)
+                return self._bury(unit, rewrite(unit.data, payload), verdict, error, tracked)
             case _:
                 assert_never(verdict)
 
     def _postpone(
-        self, unit: UnitOfWork, target: str, data: bytes, delay_s: float, fate: str, payload: Payload | None = None
+        self,
+        unit: UnitOfWork,
+        target: str,
+        data: bytes,
+        delay_s: float,
+        state: "_State | None",
+        fate: str,
+        payload: Payload | None = None,
     ) -> Settled:
-        moved: Any = self._run(POSTPONE, unit, target, [data, f"{delay_s:.6f}"])
+        moved: Any = self._run(POSTPONE, unit, target, [data, f"{delay_s:.6f}"], state)
         if not moved and self._moved_before(unit, target, data):
             moved = 1
         self._finish(unit)
         return Settled(fate if moved else "fenced", payload, delay_s)
 
-    def _bury(self, unit: UnitOfWork, data: bytes, verdict: Bury | None, error: BaseException) -> Settled:
-        limits = self._dead_set
-        trimmed: Any = self._run(BURY, unit, keys.DEAD, [data, limits.max_jobs, limits.timeout_s])
+    def _bury(
+        self, unit: UnitOfWork, data: bytes, verdict: Bury | None, error: BaseException, tracked: Tracked | None
+    ) -> Settled:
+        limits, state = self._dead_set, _state(tracked, "failed")
+        trimmed: Any = self._run(BURY, unit, keys.DEAD, [data, limits.max_jobs, limits.timeout_s], state)
         if trimmed < 0 and self._moved_before(unit, keys.DEAD, data):
             trimmed = 0
         # Before the slot is free: a handler that takes its time takes this slot, not one that a job is dispatched to.
@@ -153,17 +178,21 @@ class Settler:
             self._on_trimmed(trimmed)
         return Settled("fenced" if trimmed < 0 else "dead", verdict.payload if verdict is not None else None)
 
-    def _drop(self, unit: UnitOfWork, name: str) -> Settled:
+    def _drop(self, unit: UnitOfWork, name: str, tracked: Tracked | None) -> Settled:
         # Whoever took a job over counts it; after a lost reply nobody knows, and the count is right either way.
-        dropped: Any = self._run(DROP, unit, keys.RETIRED, [name])
+        dropped: Any = self._run(DROP, unit, keys.RETIRED, [name], _state(tracked, "discarded"))
         gone = bool(dropped) or unit.data in self._in_doubt
         self._finish(unit)
         return Settled("dropped" if gone else "fenced")
 
-    def _run(self, script: Script, unit: UnitOfWork, target: str, more: list[Any]) -> Any:
+    def _run(self, script: Script, unit: UnitOfWork, target: str, more: list[Any], state: "_State | None") -> Any:
         """Run one moving script; remember when it is not known whether it ran."""
+        names, arguments = [self._working, target], [unit.data, *more]
+        if state is not None:
+            names.append(state.key)
+            arguments += [state.word, state.lifetime_s]
         try:
-            return script(self._client, [self._working, target], [unit.data, *more])
+            return script(self._client, names, arguments)
         except (RedisConnectionError, RedisTimeoutError, OSError):
             self._in_doubt.add(unit.data)
             raise
@@ -178,6 +207,20 @@ class Settler:
     def _finish(self, unit: UnitOfWork) -> None:
         self._in_doubt.discard(unit.data)
         self._fetcher.finish(unit, settled=True)
+
+
+class _State(NamedTuple):
+    """What a moving script writes besides."""
+
+    key: str
+    word: JobState
+    lifetime_s: int
+
+
+def _state(tracked: Tracked | None, word: JobState, waits_s: float = 0.0) -> _State | None:
+    if tracked is None:
+        return None
+    return _State(keys.status(tracked.jid), word, tracked.lifetime_s(waits_s))
 
 
 def _exhausted(verdict: Verdict) -> bool:

@@ -16,7 +16,8 @@ from framework.finish.report import JobReporter
 from framework.telemetry import logs
 from framework.telemetry.repeated import Repeated
 from framework.telemetry.sentry import NoTracker, Tracker
-from framework.types import Payload
+from framework.types import JobState, Payload
+from framework.wire.status import Tracked
 
 _QUIET_S = 30.0
 """A state that goes on (Redis away) is logged at its begin and then once in this time, with a count."""
@@ -142,6 +143,19 @@ class ProcessEvents:
             error=error,
         )
         self.handlers.failed(error, {"job": {}, "queue": unit.queue})
+
+    def state_refused(self, tracked: Tracked, state: JobState, error: BaseException) -> None:
+        """The state of a tracked job was not written; the job goes on without it."""
+        count = self._due("state")
+        if count:
+            self._log.warning(
+                "the state of a tracked job was not written; the job goes on",
+                event_name="status.refused",
+                jid=tracked.jid,
+                state=state,
+                count=count,
+                error=error,
+            )
 
     def due_job_unreadable(self, source: str, data: bytes, error: BaseException) -> None:
         self._log.error(

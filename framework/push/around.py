@@ -16,6 +16,7 @@ from framework.shard.validator import Block
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
 from framework.wire.ids import draw_jid, draw_jids
+from framework.wire.status import Mark, tracked
 
 
 class Around:
@@ -37,55 +38,60 @@ class Around:
 
     def push(self, request: PushRequest) -> Jid | None:
         """Write one job and return its id, or ``None`` when it was dropped; errors as ``Client.push``."""
-        route = self._router.route(request.declaration)
+        route = self._router.route_push(request.declaration, request.options)
         shard = self._shards[route.shard]
         payload = self._payload(request, draw_jid(), request.args, route)
         entry = self._admit(payload, request.declaration, request.at, shard)
         if entry is None:
             return None
         queue, data = entry
+        marks = _marks(payload, request.at)
         if request.at is None:
-            shard.enqueue_one(queue, data)
+            shard.enqueue_one(queue, data, marks)
         else:
-            shard.schedule(((request.at, data),))
+            shard.schedule(((request.at, data),), marks)
         return str(payload["jid"])
 
     def payload_bytes(self, request: PushRequest) -> bytes | None:
         """Return what ``push`` would write to a queue, without writing; ``None`` when it was dropped."""
-        route = self._router.route(request.declaration)
+        route = self._router.route_push(request.declaration, request.options)
         payload = self._payload(request, draw_jid(), request.args, route)
         entry = self._admit(payload, request.declaration, None, self._shards[route.shard])
         return None if entry is None else entry[1]
 
     def slices(self, request: BulkRequest, args: list[list[Any]]) -> Iterator[list[Jid | None]]:
         """Write slice after slice and tell the ids of each."""
+        route = self._router.route_push(request.declaration, request.options)
         for start in range(0, len(args), SLICE):
-            yield self._push_slice(request, args[start : start + SLICE], start)
+            yield self._push_slice(request, args[start : start + SLICE], start, route)
 
-    def _push_slice(self, request: BulkRequest, slice_args: list[list[Any]], start: int) -> list[Jid | None]:
+    def _push_slice(
+        self, request: BulkRequest, slice_args: list[list[Any]], start: int, route: Route
+    ) -> list[Jid | None]:
         declaration = request.declaration
-        route = self._router.route(declaration)
         shard = self._shards[route.shard]
         admitted: list[Jid | None] = []
         waiting: dict[str, list[bytes]] = {}
         scheduled: list[tuple[float, bytes]] = []
+        marks: list[Mark] = []
         drawn = draw_jids(len(slice_args))
         for index, (args, jid) in enumerate(zip(slice_args, drawn, strict=True), start):
-            at = request.at if request.at is None or isinstance(request.at, float | int) else request.at[index]
+            at = request.due(index)
             extra = context.meta(request.contexts[index]) if request.contexts else None
             payload = self._payload(request, jid, args, route, extra)
             entry = self._admit(payload, declaration, at, shard)
             admitted.append(None if entry is None else str(payload["jid"]))
             if entry is None:
                 continue
+            marks += _marks(payload, at)
             if at is None:
                 waiting.setdefault(entry[0], []).append(entry[1])
             else:
                 scheduled.append((at, entry[1]))
         if waiting:
-            shard.enqueue(waiting)
+            shard.enqueue(waiting, marks)
         if scheduled:
-            shard.schedule(scheduled)
+            shard.schedule(scheduled, marks)
         return admitted
 
     def _payload(
@@ -96,8 +102,8 @@ class Around:
         route: Route,
         extra: Mapping[str, Json] | None = None,
     ) -> Payload:
-        queue = request.options.get("queue") or route.queue
-        return self._normalizer.payload(request.declaration, args, jid, queue, options=request.options, extra=extra)
+        options = request.options
+        return self._normalizer.payload(request.declaration, args, jid, route.queue, options=options, extra=extra)
 
     def _admit(
         self, payload: Payload, declaration: Declaration, at: float | None, shard: Shard
@@ -112,3 +118,9 @@ class Around:
                 if not open_:
                     return None
         return payload["queue"], encode(payload, self._limits, big_payload=declaration.big_payload)
+
+
+def _marks(payload: Payload, at: float | None) -> tuple[Mark, ...]:
+    """Return what says that the job waits, if it is tracked; a middleware may have seen to that."""
+    found = tracked(payload)
+    return () if found is None else (found.mark_queued(at),)

@@ -6,30 +6,43 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from framework.declare.declaration import Declaration
-from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.declare.request import BulkRequest, Pace, PushRequest, Route
 from framework.declare.slices import SLICE, bind_all, json_slices
 from framework.errors import ArgumentsError, BulkPushError, PayloadError, ShardUnavailableError
 from framework.middleware.chain import Call
 from framework.push.around import Around
 from framework.push.encode import SizeLimits
-from framework.push.normalize import handed_down
+from framework.push.normalize import handed_down, option_context, wire_value
 from framework.push.strictness import Strictness
 from framework.push.template import JobTemplate
 from framework.route.router import Router
 from framework.shard.shard import Shard, Shards
 from framework.telemetry import context
-from framework.types import Jid
+from framework.types import Jid, Json
 from framework.wire.ids import draw_jid, draw_jids
 from framework.wire.job import stamp_json
 from framework.wire.json import dumps_exact
+from framework.wire.status import Mark, Tracked
 
 
 class Way(NamedTuple):
-    """Where one class's jobs go, worked out once."""
+    """Where the jobs of one class and set of options go, and what else is the same for all of them: worked out once."""
 
     declaration: Declaration
     shard: Shard
     template: JobTemplate
+    context: Mapping[str, Json]
+    kept_s: int
+    """How long their states are kept; 0: they are not tracked."""
+
+    def ambient(self) -> Mapping[str, Json]:
+        """Return the context of a push made here and now."""
+        ambient = handed_down(self.declaration)
+        return {**ambient, **self.context} if self.context else ambient
+
+    def mark(self, jid: Jid, at: float | None) -> Mark:
+        """Return what says that a job waits."""
+        return Tracked(jid, self.kept_s).mark_queued(at)
 
 
 class Client:
@@ -58,6 +71,10 @@ class Client:
         """Return queue, shard and the rule that decided."""
         return self._router.route(declaration)
 
+    def shard(self, request: PushRequest) -> Shard:
+        """Return the shard that the job goes to."""
+        return self._way(request.declaration, request.options).shard
+
     def push(self, request: PushRequest) -> Jid | None:
         """Write one job and return its id, or ``None`` when a client middleware dropped it.
 
@@ -79,11 +96,12 @@ class Client:
         except PayloadError as error:
             raise ArgumentsError(declaration.wire_name, f"refused: {error.reason}") from error
         jid, now = draw_jid(), stamp_json(self._clock())
-        payload = way.template.one(arguments, jid.encode(), now, handed_down(declaration), waits=at is not None)
+        payload = way.template.one(arguments, jid.encode(), now, way.ambient(), waits=at is not None)
+        marks = (way.mark(jid, at),) if way.kept_s else ()
         if at is None:
-            way.shard.enqueue_one(way.template.queue, payload)
+            way.shard.enqueue_one(way.template.queue, payload, marks)
         else:
-            way.shard.schedule(((at, payload),))
+            way.shard.schedule(((at, payload),), marks)
         return jid
 
     def payload_bytes(self, request: PushRequest) -> bytes | None:
@@ -126,17 +144,17 @@ class Client:
 
     def _slices(self, request: BulkRequest, waiting: deque[bytes]) -> Iterator[list[Jid]]:
         """Write slice after slice; what is written is let go of."""
+        way = self._way(request.declaration, request.options)
         start = 0
         while waiting:
             arguments = waiting.popleft().split(b"\n")
-            yield self._write(request, arguments, start)
+            yield self._write(way, request, arguments, start)
             start += SLICE
 
-    def _write(self, request: BulkRequest, arguments: list[bytes], start: int) -> list[Jid]:
-        way = self._way(request.declaration, request.options)
+    def _write(self, way: Way, request: BulkRequest, arguments: list[bytes], start: int) -> list[Jid]:
         jids = draw_jids(len(arguments))
         raw = [jid.encode() for jid in jids]
-        now, waits, ambient = stamp_json(self._clock()), request.at is not None, handed_down(request.declaration)
+        now, waits, ambient = stamp_json(self._clock()), request.at is not None, way.ambient()
         if request.contexts is None:
             payloads = way.template.many(arguments, raw, now, ambient, waits=waits)
         else:
@@ -146,11 +164,13 @@ class Client:
                 for args, jid, extra in zip(arguments, raw, own, strict=True)
             ]
         if request.at is None:
-            way.shard.enqueue({way.template.queue: payloads})
+            marks = [way.mark(jid, None) for jid in jids] if way.kept_s else ()
+            way.shard.enqueue({way.template.queue: payloads}, marks)
             return jids
         at = request.at
-        due = [at] * len(jids) if isinstance(at, float | int) else at[start : start + SLICE]
-        way.shard.schedule(list(zip(due, payloads, strict=True)))
+        due = [at.due(start + index) if isinstance(at, Pace) else at for index in range(len(jids))]
+        marks = [way.mark(jid, at) for jid, at in zip(jids, due, strict=True)] if way.kept_s else ()
+        way.shard.schedule(list(zip(due, payloads, strict=True)), marks)
         return jids
 
     def _way(self, declaration: Declaration, options: Mapping[str, Any]) -> Way:
@@ -163,7 +183,8 @@ class Client:
         return way
 
     def _find_way(self, declaration: Declaration, options: Mapping[str, Any]) -> Way:
-        route = self._router.route(declaration)
-        queue = options.get("queue") or route.queue
-        template = JobTemplate(declaration, queue, options, self._limits)
-        return Way(declaration, self._shards[route.shard], template)
+        route = self._router.route_push(declaration, options)
+        template = JobTemplate(declaration, route.queue, options, self._limits)
+        kept = options.get("status_expiration", declaration.status_expiration)
+        kept_s = 0 if kept is None else int(wire_value(kept))
+        return Way(declaration, self._shards[route.shard], template, option_context(options), kept_s)

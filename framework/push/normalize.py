@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from math import ceil
 from typing import Any
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
-from framework.wire.job import stamp
+from framework.wire.job import SHARD, stamp
+
+NO_CONTEXT: Mapping[str, Json] = {}
+_NO_FIELDS = frozenset({"queue", "shard", "context", "sync"})
 
 
 class Normalizer:
@@ -16,7 +20,7 @@ class Normalizer:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._templates: dict[str, Payload] = {}
+        self._templates: dict[str, tuple[Declaration, Payload]] = {}
 
     def payload(
         self,
@@ -30,17 +34,18 @@ class Normalizer:
     ) -> Payload:
         """Return a new payload without ``enqueued_at``: the write adds it when the job really enters a queue."""
         template = self._templates.get(declaration.wire_name)
-        if template is None:
-            template = self._templates[declaration.wire_name] = class_fields(declaration)
-        payload = {**template, "args": args, "jid": jid, "queue": queue, "created_at": stamp(self._clock())}
+        # A reloaded class has a new declaration under its old name.
+        if template is None or template[0] is not declaration:
+            template = self._templates[declaration.wire_name] = (declaration, class_fields(declaration))
+        payload = {**template[1], "args": args, "jid": jid, "queue": queue, "created_at": stamp(self._clock())}
         payload.update(handed_down(declaration))
+        payload.update(option_context(options))
         if extra:
             payload.update(extra)
         if context.CORRELATION_ID not in payload:
             payload[context.CORRELATION_ID] = jid  # the first job of a chain names the chain
-        for name, value in options.items():
-            if name != "queue" and value is not None:
-                payload[name] = wire_value(value)
+        if options:
+            payload.update(option_fields(options))
         return payload
 
     def now(self) -> float:
@@ -100,8 +105,22 @@ def class_fields(declaration: Declaration) -> Payload:
     return fields
 
 
+def option_fields(options: Mapping[str, Any]) -> Payload:
+    """Return the payload fields that the options of ``set`` decide, but for the queue and the context."""
+    fields = {name: wire_value(value) for name, value in options.items() if name not in _NO_FIELDS}
+    if "shard" in options:
+        fields[SHARD] = options["shard"]
+    return fields
+
+
+def option_context(options: Mapping[str, Any]) -> Mapping[str, Json]:
+    """Return what ``set(context=...)`` adds to the ambient context: it stands over that, and under a job's own."""
+    facts: Mapping[str, Json] | None = options.get("context")
+    return context.meta(facts) if facts else NO_CONTEXT
+
+
 def wire_value(value: Any) -> Any:
-    """Return an attribute's value as the wire has it: durations in whole seconds, tuples as lists."""
+    """Return an attribute's value as the wire has it: durations in whole seconds, begun ones counted; tuples as lists."""
     if isinstance(value, timedelta):
-        return int(value.total_seconds())
+        return ceil(value.total_seconds())
     return list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

@@ -10,7 +10,7 @@ from typing import Any
 from framework.declare.declaration import Declaration
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
 from framework.push.encode import SIZE_LIMITER, TRACKED, SizeLimits
-from framework.push.normalize import class_fields, wire_value
+from framework.push.normalize import class_fields, option_fields
 from framework.telemetry.context import CORRELATION_ID
 from framework.types import Json
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, deflated
@@ -27,8 +27,7 @@ class JobTemplate:
         self._limits = limits
         self._big_payload = declaration.big_payload
         self._wire_name = declaration.wire_name
-        fields = class_fields(declaration) | {"queue": queue}
-        fields |= {name: wire_value(value) for name, value in options.items()}
+        fields = class_fields(declaration) | {"queue": queue} | option_fields(options)
         del fields["args"]
         self._head = self._json(fields)[:-1] + b',"args":'
 

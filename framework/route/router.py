@@ -1,13 +1,13 @@
 """Routing rules: the first that matches a worker says its queue and shard (GitLab's routing rules)."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from reprlib import repr as short_repr
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from framework.declare import catalog, values
 from framework.declare.declaration import NOT_OWNED, Declaration
 from framework.declare.request import Route
-from framework.errors import ConfigurationError, Problem
+from framework.errors import ArgumentsError, ConfigurationError, Problem
 from framework.route.query import Facts, Query, QueryError, Term, facts_of, parse
 from framework.settings.model import RoutingRule
 from framework.settings.suggest import did_you_mean, listed
@@ -91,6 +91,25 @@ class Router:
         if shard is not None and shard not in self._shards:
             problems.append(Problem(declaration.place, "shard", self._unknown(shard)))
         return problems
+
+    def route_push(self, declaration: Declaration, options: Mapping[str, Any]) -> Route:
+        """Where one push goes: the ``queue`` and ``shard`` of ``set`` stand over what rules and class say.
+
+        Raises ArgumentsError when ``set`` names a shard that does not exist, otherwise as ``route``.
+        """
+        route = self.route(declaration)
+        if not options:
+            return route
+        shard = options.get("shard", route.shard)
+        if not self.knows(shard):
+            raise ArgumentsError(
+                declaration.place, f"set(shard={short_repr(shard)}) is not allowed: {self._unknown(shard)}"
+            )
+        return Route(options.get("queue", route.queue), shard, route.rule)
+
+    def knows(self, shard: object) -> bool:
+        """Whether a shard of this name exists."""
+        return isinstance(shard, str) and shard in self._shards
 
     def explain(self, declaration: Declaration) -> list[Verdict]:
         """What each rule says about a worker, in order; the first that matches decides."""

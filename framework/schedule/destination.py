@@ -1,4 +1,4 @@
-"""Where a due job goes: as its class is routed now, unless its queue was somebody's own choice."""
+"""Where a due job goes: as its class is routed now, unless its queue or its shard was somebody's own choice."""
 
 from typing import Any, NamedTuple
 
@@ -7,6 +7,7 @@ from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
 from framework.route.router import Router
 from framework.types import Payload
+from framework.wire.job import SHARD
 
 
 class Destination(NamedTuple):
@@ -21,7 +22,8 @@ class Destinations:
 
     A queue that routing could have given to the class, or to one of its aliases (the generated name, its own ``queue``,
     that of any rule which matches it), is taken for routed and follows today's rules. Any other (``set(queue=...)``,
-    ``retry_queue``, Ruby's choice) stays, and so do jobs of classes that are not registered here.
+    ``retry_queue``, Ruby's choice) stays, and so do jobs of classes that are not registered here. A shard that the push
+    named (``set(shard=...)``) stands over the rules as long as it exists; the queue follows them all the same.
     """
 
     def __init__(self, router: Router, shard: str) -> None:
@@ -33,16 +35,18 @@ class Destinations:
         """Return where ``payload`` goes. Raises PayloadError when nothing says so."""
         queue = payload.get("queue")
         named = queue if isinstance(queue, str) and queue else None
+        chosen = payload.get(SHARD)
+        shard = chosen if self._router.knows(chosen) else None
         worker: Any = registry.find(payload["class"])
         if worker is None:
             if named is None:
                 raise PayloadError("it names no queue, and its class is not known here")
-            return Destination(named, self._shard)
+            return Destination(named, shard or self._shard)
         declaration: Declaration = worker.declaration()
         if named is not None and (named == payload.get("retry_queue") or named not in self._could_give(declaration)):
-            return Destination(named, self._shard)
+            return Destination(named, shard or self._shard)
         route = self._router.route(declaration)
-        return Destination(route.queue, route.shard)
+        return Destination(route.queue, shard or route.shard)
 
     def _could_give(self, declaration: Declaration) -> frozenset[str]:
         known = self._routed.get(declaration.wire_name)

@@ -7,6 +7,7 @@ from functools import partial
 
 from framework.declare import registry
 from framework.errors import PayloadError
+from framework.finish.states import States
 from framework.middleware.chain import Call, Passage
 from framework.schedule.crossings import Crossings
 from framework.schedule.destination import Destination, Destinations
@@ -26,6 +27,7 @@ class Preparation:
         events: PollEvents,
         destinations: Destinations,
         crossings: Crossings,
+        states: States,
         *,
         middleware: tuple[Call, ...] = (),
         decompressed_limit: int,
@@ -34,6 +36,7 @@ class Preparation:
         self._events = events
         self._destinations = destinations
         self._crossings = crossings
+        self._states = states
         self._middleware = middleware
         self._decompressed_limit = decompressed_limit
         self._clock = clock
@@ -61,10 +64,14 @@ class Preparation:
         payload["queue"] = place.queue
         payload["enqueued_at"] = stamp(self._clock())
         if self._middleware and not self._pass(payload, place):
-            return Move(member, "gone", tell=partial(self._events.due_job_dropped, source, payload))
+            return Move(member, "gone", tell=partial(self._dropped, source, payload))
         queue = str(payload["queue"])
         data = _written(member, payload)
         return Crossing(member, data, queue, place.shard, token) if away else Move(member, "queue", data, queue)
+
+    def _dropped(self, source: str, payload: Payload) -> None:
+        self._events.due_job_dropped(source, payload)
+        self._states.note(payload, "discarded")
 
     def _pass(self, payload: Payload, place: Destination) -> bool:
         """Run the client middleware over the payload, with its arguments as the application knows them."""

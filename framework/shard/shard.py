@@ -1,7 +1,9 @@
-"""One shard: a named Redis and the two ways of writing jobs to it."""
+"""One shard: a named Redis, the two ways of writing jobs to it, and the states of those that are tracked."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from time import monotonic
 from typing import Any, cast
 
 import hiredis
@@ -17,9 +19,15 @@ from framework.shard.refusals import advice_for
 from framework.shard.validator import Validator
 from framework.store.channel import Channel
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
+from framework.telemetry import logs
+from framework.telemetry.repeated import Repeated
+from framework.types import Jid, JobState
 from framework.wire import keys
+from framework.wire.status import Mark, merged
 
 _SCHEDULE_SLICE = 500  # members a ZADD; two arguments each
+_LOOK_UP_SLICE = 1_000
+_QUIET_S = 60.0  # between two lines about refused states
 _PASSING = (RedisConnectionError, BusyLoadingError, ReadOnlyError)
 """What a new connection, its address looked up anew, may not meet again."""
 
@@ -45,30 +53,32 @@ class Shard:
         """The framework's own; application code is given ``pool``."""
         opened = open_client(endpoint, name=f"framework:{role}:application")
         self.pool: redis.Redis = judged(opened, name, validator or Validator())
+        self._told = Repeated(_QUIET_S)
         self._channels = Channels(self.client, read_timeout_s=read_timeout_s)
 
     def open_client(self, role: str, *, read_timeout_s: float) -> "redis.Redis":
         """Return another client of this shard, with connections of its own (a lease must not queue behind a bulk push)."""
         return open_client(self.endpoint, name=f"framework:{self.role}:{role}", read_timeout_s=read_timeout_s)
 
-    def enqueue_one(self, queue: str, payload: bytes) -> None:
+    def enqueue_one(self, queue: str, payload: bytes, marks: Sequence[Mark] = ()) -> None:
         """Append one payload to its queue; otherwise as ``enqueue``."""
-        self._write(b"%b$%d\r\n%b\r\n" % (_head(queue), len(payload), payload), 2, names=1)
+        self._write(b"%b$%d\r\n%b\r\n" % (_head(queue), len(payload), payload), 2, names=1, marks=marks)
 
-    def enqueue(self, payloads: Mapping[str, Sequence[bytes]]) -> None:
+    def enqueue(self, payloads: Mapping[str, Sequence[bytes]], marks: Sequence[Mark] = ()) -> None:
         """Append payloads, oldest first, to their queues, in one round trip.
 
-        The names come first and each queue's jobs in one LPUSH: a job is in its queue or nowhere.
+        The names come first and each queue's jobs in one LPUSH: a job is in its queue or nowhere. ``marks``, the states of
+        those that are tracked, come before all: a job that a worker sees has its state, and what is refused leaves none.
 
         Raises:
             ShardUnavailableError: it does not answer or refuses; ``maybe_written`` says whether the jobs may be in.
         """
         commands: list[tuple[Any, ...]] = [("SADD", keys.QUEUES, *payloads)]
         commands += [("LPUSH", keys.queue(name), *jobs) for name, jobs in payloads.items()]
-        self._write(b"".join(map(_pack, commands)), len(commands), names=1)
+        self._write(b"".join(map(_pack, commands)), len(commands), names=1, marks=marks)
 
-    def schedule(self, entries: Sequence[tuple[float, bytes]]) -> None:
-        """Put payloads into the ``schedule`` set, each due at its epoch second.
+    def schedule(self, entries: Sequence[tuple[float, bytes]], marks: Sequence[Mark] = ()) -> None:
+        """Put payloads into the ``schedule`` set, each due at its epoch second; ``marks`` as in ``enqueue``.
 
         Raises:
             ShardUnavailableError: as ``enqueue``.
@@ -79,7 +89,30 @@ class Shard:
                 part for at, payload in entries[start : start + _SCHEDULE_SLICE] for part in (f"{at:.6f}", payload)
             ]
             commands.append(("ZADD", keys.SCHEDULE, *pairs))
-        self._write(b"".join(map(_pack, commands)), len(commands), names=0)
+        self._write(b"".join(map(_pack, commands)), len(commands), names=0, marks=marks)
+
+    def mark(self, mark: Mark) -> None:
+        """Write the state of one job.
+
+        Raises:
+            ShardUnavailableError: as ``enqueue``.
+        """
+        self._write(_pack(mark), 1, names=0)
+
+    def states(self, jids: Sequence[Jid]) -> Sequence[bytes | None]:
+        """Return the words under the status keys of these jobs, ``None`` where there is none.
+
+        Raises:
+            ShardUnavailableError: it does not answer or refuses.
+        """
+        packet = _pack(("MGET", *map(keys.status, jids)))
+        reply, failure = self._ask(self._channels.take(), packet)
+        if failure is not None and _may_pass(failure.__cause__):
+            self._channels.close()
+            reply, failure = self._ask(self._channels.fresh(), packet)
+        if failure is not None:
+            raise failure
+        return cast("Sequence[bytes | None]", reply)
 
     def close(self) -> None:
         """Close the connections that nobody uses; the shard may be used again."""
@@ -87,30 +120,66 @@ class Shard:
         self.client.close()
         self.pool.close()
 
-    def _write(self, packet: bytes, commands: int, *, names: int) -> None:
+    def _write(self, packet: bytes, commands: int, *, names: int, marks: Sequence[Mark] = ()) -> None:
         """Send packed commands and read their replies; again, once, where surely no job was written the first time.
 
-        The first ``names`` commands write no job.
+        The first ``names`` commands write no job. ``marks`` go before all of them.
         """
-        failure = self._attempt(self._channels.take(), packet, commands, names)
+        if marks:
+            packet = b"".join(map(_pack, marks)) + packet
+        failure = self._attempt(self._channels.take(), packet, commands, names, marks)
         if failure is not None and not failure.maybe_written and _may_pass(failure.__cause__):
             self._channels.close()  # its siblings lead to the same server
-            failure = self._attempt(self._channels.fresh(), packet, commands, names)
+            failure = self._attempt(self._channels.fresh(), packet, commands, names, marks)
         if failure is not None:
             raise failure
 
-    def _attempt(self, channel: Channel, packet: bytes, commands: int, names: int) -> ShardUnavailableError | None:
+    def _attempt(
+        self, channel: Channel, packet: bytes, commands: int, names: int, marks: Sequence[Mark]
+    ) -> ShardUnavailableError | None:
         try:
             channel.send_packet(packet)
-            replies = channel.replies(commands)
+            replies = channel.replies(len(marks) + commands)
         except RedisError as error:
             return self._failure(error, maybe_written=channel.sent)
-        self._channels.give(channel)
-        for reply in replies:
+        answers = replies[len(marks) :] if marks else replies
+        failure = None
+        for reply in answers:
             if isinstance(reply, RedisError):
-                accepted = any(not isinstance(answer, RedisError) for answer in replies[names:])
-                return self._failure(reply, maybe_written=accepted)
-        return None
+                accepted = any(not isinstance(answer, RedisError) for answer in answers[names:])
+                failure = self._failure(reply, maybe_written=accepted)
+                break
+        if marks:
+            self._look_at_marks(channel, marks, replies, failure)
+        self._channels.give(channel)
+        return failure
+
+    def _look_at_marks(
+        self, channel: Channel, marks: Sequence[Mark], replies: Sequence[Any], failure: ShardUnavailableError | None
+    ) -> None:
+        """See that no state is left of jobs that were refused; what becomes of a job is never decided by its state's reply."""
+        refused = [reply for reply in replies[: len(marks)] if isinstance(reply, RedisError)]
+        if failure is None and refused:  # an ACL without our keys
+            if count := self._told.due("marks", monotonic()):
+                logs.logger(shard=self.name).warning(
+                    "the states of tracked jobs are refused; the jobs are in",
+                    event_name="status.refused",
+                    count=count,
+                    error=refused[0],
+                )
+        elif failure is not None and not failure.maybe_written and len(refused) < len(marks):
+            with suppress(RedisError):  # should it fail too, they expire
+                channel.call("UNLINK", *(mark[1] for mark in marks))
+
+    def _ask(self, channel: Channel, packet: bytes) -> tuple[Any, ShardUnavailableError | None]:
+        """Send one packed command that changes nothing; return its reply, or what failed."""
+        try:
+            channel.send_packet(packet)
+            (reply,) = channel.replies(1)
+        except RedisError as error:
+            return None, self._failure(error, maybe_written=False)
+        self._channels.give(channel)
+        return reply, self._failure(reply, maybe_written=False) if isinstance(reply, RedisError) else None
 
     def _failure(self, error: RedisError, *, maybe_written: bool) -> ShardUnavailableError:
         # redis-py takes the server's word for it (OOM, READONLY) out of the text.
@@ -153,6 +222,20 @@ class Shards(Mapping[str, Shard]):
 
     def __len__(self) -> int:
         return len(self._shards)
+
+    def look_up(self, jids: Sequence[Jid]) -> dict[Jid, JobState]:
+        """Return the state of each job, merged over all shards: a MGET each for a thousand jobs.
+
+        Raises:
+            ShardUnavailableError: one does not answer; without its word no state is certain.
+        """
+        states: dict[Jid, JobState] = {}
+        wanted = list(dict.fromkeys(jids))
+        for start in range(0, len(wanted), _LOOK_UP_SLICE):
+            part = wanted[start : start + _LOOK_UP_SLICE]
+            words = zip(*(shard.states(part) for shard in self._shards.values()), strict=True)
+            states.update({jid: merged(found) for jid, found in zip(part, words, strict=True)})
+        return states
 
     def close(self) -> None:
         """Close every shard's connections."""

@@ -9,6 +9,9 @@ from framework.wire.json import loads
 TRANSIT = "aw_transit"
 """Field of a due job that is on its way to another shard: the token under which it is written there, once."""
 
+SHARD = "aw_shard"
+"""Field of a job whose push named its shard (``set(shard=...)``): the rules do not send it elsewhere."""
+
 _OLDEST_MILLISECONDS = 100_000_000_000  # 1973 as milliseconds, the year 5138 as seconds: no stamp is ambiguous
 _MOST_DIGITS = 18
 _YEAR_10000 = 253_402_300_800

@@ -46,6 +46,11 @@ def landed(token: str) -> str:
     return f"aw:landed:{token}"
 
 
+def status(jid: str) -> str:
+    """STRING with a TTL: the state of a tracked job."""
+    return f"aw:status:{jid}"
+
+
 def work(identity: str) -> tuple[str, str]:
     """HASHes of running jobs: Sidekiq from 6.4.2 on reads the first, Debian's 6.4.1 the second."""
     return f"{identity}:work", f"{identity}:workers"

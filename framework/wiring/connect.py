@@ -1,14 +1,16 @@
 """From settings to shards, router and client."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from framework.declare import port, registry
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.declare.slices import bind_all
 from framework.errors import ConfigurationError, Problem
 from framework.execute.inline import run_inline
+from framework.finish.states import States
 from framework.push.client import Client
 from framework.push.encode import SizeLimits
 from framework.push.strictness import Strictness
@@ -19,8 +21,10 @@ from framework.shard.shard import Shard, Shards
 from framework.shard.validator import Validator
 from framework.store.connect import Endpoint
 from framework.store.embedded import embedded_url, store_dir
+from framework.telemetry import logs
 from framework.telemetry.sentry import open_tracker
-from framework.types import Jid
+from framework.types import Jid, JobState
+from framework.wire.status import Tracked
 from framework.wiring import chains
 
 
@@ -51,12 +55,40 @@ class Enqueuer:
         """See ``Client.route``."""
         return self.client.route(declaration)
 
-    def perform_inline(self, worker: type[Any], request: PushRequest) -> None:
+    def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
         """Run the job here and now through both chains and a JSON round trip, without retries; raises what the job raises."""
         data = self.client.payload_bytes(request)
-        if data is not None:
-            limit = self._settings.size_limit.decompressed_limit
-            run_inline(worker, data, chains.server.compiled(), limit, self._strictness)
+        if data is None:
+            return None
+        states = States(self.client.shard(request), _state_refused)
+        limit = self._settings.size_limit.decompressed_limit
+        return run_inline(worker, data, chains.server.compiled(), limit, self._strictness, states)
+
+    def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
+        """Run the jobs here and now, one after the other, when all have been checked; raises what one of them raises."""
+        declaration, options = request.declaration, request.options
+        loosener = self._strictness.loosener(declaration)
+        bound = bind_all(declaration.signature, request.args, loosener)
+        if loosener is not None:
+            loosener.tell()
+        choices: list[Mapping[str, Any]] = [options] * len(bound)
+        if request.contexts is not None:
+            shared = options.get("context", {})
+            choices = [{**options, "context": {**shared, **own}} for own in request.contexts]
+        return [
+            self.perform_inline(worker, PushRequest(declaration, args, None, chosen))
+            for args, chosen in zip(bound, choices, strict=True)
+        ]
+
+    def look_up(self, jids: Sequence[Jid]) -> dict[Jid, JobState]:
+        """See ``look_up`` of ``framework.status``."""
+        return self.shards.look_up(jids)
+
+
+def _state_refused(tracked: Tracked, state: JobState, error: BaseException) -> None:
+    logs.logger(jid=tracked.jid).warning(
+        "the state of an inline job was not written", event_name="status.refused", state=state, error=error
+    )
 
 
 def open_shards(settings: Settings, *, role: str) -> Shards:

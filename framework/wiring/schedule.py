@@ -5,6 +5,7 @@ import os
 import redis
 
 from framework.finish.settle import DeadSetLimits
+from framework.finish.states import States
 from framework.process.events import ProcessEvents
 from framework.schedule.crossings import Crossings
 from framework.schedule.destination import Destinations
@@ -22,6 +23,7 @@ def open_poller(
     client: "redis.Redis",
     rhythm: Rhythm,
     events: ProcessEvents,
+    states: States,
     dead_set: DeadSetLimits,
 ) -> Poller:
     """Return the poller of ``shard``, which ``client`` reaches; it writes due jobs to any shard their route names."""
@@ -31,6 +33,7 @@ def open_poller(
         events,
         Destinations(open_router(settings), shard),
         crossings,
+        states,
         middleware=chains.client.compiled(),
         decompressed_limit=settings.size_limit.decompressed_limit,
     )

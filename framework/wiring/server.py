@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 
 from redis.exceptions import RedisError
 
@@ -20,9 +21,10 @@ from framework.fetch.fetcher import Fetcher
 from framework.fetch.grace import Grace
 from framework.fetch.identity import NONCE_VARIABLE, own_identity
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reaper import Keep, Reaper, Reconciler
+from framework.fetch.reaper import Keep, Reaper, Reconciler, Recovered
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
+from framework.finish.states import States
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import LEASE_PERIOD_S, Lease
 from framework.process.launcher import Launcher, Parts
@@ -123,6 +125,7 @@ def assemble(
     dead_set = DeadSetLimits(settings.dead.max_jobs, settings.dead.timeout_days * 86_400.0)
     fetcher = Fetcher(shard, identity, order, service.slots, events)
     runs = Runs(fetcher.custody.running)
+    states = States(shard, events.state_refused)
     executor = Executor(
         chains.server.compiled(),
         log,
@@ -131,17 +134,19 @@ def assemble(
         fetcher.relay,
         Announcer(shard.client, identity),
         Strictness(settings.strict_arguments),
+        states,
         settings.retired_workers,
     )
     policy = RetryPolicy(settings.max_retries)
     upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)
     rhythm = Rhythm(upkeep, settings.poll_interval)
     settler = Settler(
-        shard.client, identity, fetcher, events.handlers, policy, dead_set, events.trimmed, rhythm.expect_retry
+        shard.client, identity, fetcher, events.handlers, policy, dead_set, events.trimmed, rhythm.expect_retry, states
     )
     processor = Processor(fetcher, executor, settler, log, runs, EventLoop(), events)
     grace = Grace(LEASE_MS / 1000, LEASE_PERIOD_S)
     keep = Keep(dead_set.max_jobs, dead_set.timeout_s)
+    recovered = partial(_recovered, events, states)
     return Parts(
         identity=identity,
         client=shard.client,
@@ -149,14 +154,21 @@ def assemble(
         processor=processor,
         lease=Lease(shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S), identity, service.slots, grace),
         record=ProcessRecord(upkeep, identity, order, service.slots, VERSION, runs),
-        poller=open_poller(settings, shard.name, upkeep, rhythm, events, dead_set),
-        reaper=Reaper(upkeep, events.recovered, grace, keep),
-        reconciler=Reconciler(upkeep, identity, fetcher.custody, events.recovered, keep),
+        poller=open_poller(settings, shard.name, upkeep, rhythm, events, states, dead_set),
+        reaper=Reaper(upkeep, recovered, grace, keep),
+        reconciler=Reconciler(upkeep, identity, fetcher.custody, recovered, keep),
         events=events,
         poll_interval_s=settings.poll_interval,
         timeout_s=service.timeout_s,
         supervised=supervised,
     )
+
+
+def _recovered(events: ProcessEvents, states: States, recovered: Recovered) -> None:
+    """Tell of a job that was taken back; one that is given up says so, all others are as good as running."""
+    events.recovered(recovered)
+    if recovered.quarantined:
+        states.note(recovered.job, "failed")
 
 
 def _wait_for_redis(shard: Shard, signals: SignalQueue) -> int | None:

@@ -11,6 +11,7 @@ from framework.declare.attributes import ATTRIBUTES
 from framework.declare.declaration import Declaration
 from framework.declare.options import bulk_times, due_at
 from framework.declare.policies import Deduplicate, DeferOnHealth
+from framework.declare.request import Pace
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError, PushError
 
@@ -359,7 +360,32 @@ def test_options_are_checked_and_merged(recorder: Any):
     ("options", "words"),
     [
         ({"queu": "x"}, "did you mean 'queue'"),
-        ({"wait": 3}, "Use perform_in"),
+        ({"wait": 3}, "Use perform_in or perform_at"),
+        ({"wait_until": 3}, "Use perform_in or perform_at"),
+        ({"at": 3}, "Use perform_in or perform_at"),
+        ({"delay": 3}, "Use perform_in or perform_at"),
+        ({"pool": 3}, r"Name a shard of config/redis.yml: set\(shard=...\)"),
+        ({"store": "main"}, r"set\(shard=...\)"),
+        ({"log_level": "debug"}, "setting logging.level"),
+        ({"urgency": "high"}, "belongs to the class"),
+        ({"feature_category": "x"}, "belongs to the class"),
+        ({"version": 3}, "belongs to the class"),
+        ({"big_payload": True}, "belongs to the class.*Options: queue, shard"),
+        ({"shard": "a b"}, "a shard name"),
+        ({"shard": None}, "a shard name"),
+        ({"status_expiration": 0}, "positive"),
+        ({"status_expiration": "1h"}, "timedelta"),
+        ({"expires_in": -1}, "positive"),
+        ({"timeout": float("inf")}, "number of seconds"),
+        ({"track": 1}, "True or False"),
+        ({"sync": "yes"}, "True or False"),
+        ({"context": ["user"]}, "a mapping of names to JSON values; this is a list"),
+        ({"context": {1: 2}}, "a key of type int"),
+        ({"context": {"": 2}}, "an empty name"),
+        ({"context": {"user": {"at": datetime(2030, 1, 1, tzinfo=UTC)}}}, r"context\['user'\]\['at'\] is a datetime"),
+        ({"context": {"user": float("nan")}}, r"context\['user'\] is nan"),
+        ({"context": {"user": "\ud800"}}, "surrogate"),
+        ({"context": {"user": (1,)}}, "pass a list"),
         ({"retry": -1}, "True, False or a whole number"),
         ({"tags": "x"}, "comma"),
         ({"queue": "a b"}, "queue name"),
@@ -435,9 +461,12 @@ def test_bulk_names_the_job_that_is_wrong(recorder: Any, jobs: Any, words: str):
 
 def test_bulk_times():
     clock = lambda: NOW  # noqa: E731 - a constant
-    assert bulk_times("W", 5, 60, 2, 10, clock) == [NOW + 60, NOW + 60, NOW + 70, NOW + 70, NOW + 80]
-    assert bulk_times("W", 3, 60, None, None, clock) == NOW + 60
-    assert bulk_times("W", 3, 0, 1, timedelta(seconds=1), clock) == [NOW, NOW + 1, NOW + 2]
+    pace = bulk_times("W", 60, 2, 10, clock)
+    assert isinstance(pace, Pace)
+    assert [pace.due(index) for index in range(5)] == [NOW + 60, NOW + 60, NOW + 70, NOW + 70, NOW + 80]
+    assert bulk_times("W", 60, None, None, clock) == NOW + 60
+    for not_in_the_future in (0, -5, NOW - 1, timedelta(0)):  # a pace begins now
+        assert bulk_times("W", not_in_the_future, 1, timedelta(seconds=1), clock) == Pace(NOW, 1, 1.0)
     for size, delay, words in (
         (2, None, "both or neither"),
         (None, 2, "both or neither"),
@@ -445,7 +474,7 @@ def test_bulk_times():
         (2, 0, "batch_delay"),
     ):
         with pytest.raises(ArgumentsError, match=words):
-            bulk_times("W", 3, 60, size, delay, clock)
+            bulk_times("W", 60, size, delay, clock)
 
 
 def test_bulk_for_makes_arguments_and_contexts(recorder: Any):
@@ -457,6 +486,62 @@ def test_bulk_for_makes_arguments_and_contexts(recorder: Any):
         worker.perform_bulk_for([1], arguments=other.arguments)
     with pytest.raises(ArgumentsError, match="gave a tuple"):
         worker.perform_bulk_for([1], arguments=lambda n: (n,))
+
+
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [
+        (
+            lambda n: None,
+            "context.* of job 0 is not allowed. Allowed: a mapping of names to JSON values; this is a NoneType",
+        ),
+        (lambda n: {"n": {n}}, r"context\['n'\] is a set"),
+        (lambda n: {"n": n} if n < 2 else [n], "of job 1 .*this is a list"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"sync": True}])
+def test_a_context_that_is_none_reaches_nobody(recorder: Any, context: Any, words: str, options: Any):
+    worker = make()
+    with pytest.raises(ArgumentsError, match=words):
+        worker.set(**options).perform_bulk_for([1, 2], arguments=worker.arguments, context=context)
+    assert (recorder.bulks, recorder.inline) == ([], [])
+
+
+@pytest.mark.parametrize("failing", ["arguments", "context"])
+def test_what_the_callers_own_functions_raise_goes_out_with_the_number_of_the_job(recorder: Any, failing: str):
+    worker = make()
+
+    def fail(number: int) -> Any:
+        if number == 2:
+            raise LookupError("mine")
+        return {} if failing == "context" else worker.arguments(number)
+
+    functions = {"arguments": worker.arguments, "context": lambda n: {}} | {failing: fail}
+    with pytest.raises(LookupError, match="mine") as caught:
+        worker.perform_bulk_for([1, 2, 3], **functions)
+    assert caught.value.__notes__ == ["(for job 1 of the bulk; nothing was written)"]
+    assert recorder.bulks == []
+
+
+def test_bulk_for_waits_as_bulk_in_does(recorder: Any):
+    worker = make()
+    worker.perform_bulk_for([1], arguments=worker.arguments)
+    worker.perform_bulk_for([1], arguments=worker.arguments, delay=0)
+    worker.perform_bulk_for([1], arguments=worker.arguments, delay=4_000_000_000)
+    worker.perform_bulk_for([1], arguments=worker.arguments, delay=4_000_000_000, batch_size=2, batch_delay=3)
+    worker.perform_bulk_for([1], arguments=worker.arguments, batch_size=2, batch_delay=3)
+    ats = [bulk.at for bulk in recorder.bulks]
+    assert ats[:4] == [None, None, 4_000_000_000.0, Pace(4_000_000_000.0, 2, 3.0)]
+    assert ats[4][1:] == (2, 3.0)
+    for wrong in ({"batch_size": 2}, {"delay": 5, "batch_delay": 2}):
+        with pytest.raises(ArgumentsError, match="both or neither"):
+            worker.perform_bulk_for([1], arguments=worker.arguments, **wrong)
+
+
+def test_a_spread_bulk_takes_a_generator(recorder: Any):
+    jids = make().perform_bulk_in(4_000_000_000, ((n,) for n in range(5)), batch_size=2, batch_delay=10)
+    (bulk,) = recorder.bulks
+    assert [bulk.due(index) - 4_000_000_000 for index in range(len(jids))] == [0, 0, 10, 10, 20]
 
 
 def test_inline_and_route_go_through_the_port(recorder: Any):

@@ -79,6 +79,7 @@ def run(log):
             lambda: relays.append(None),
             None,
             strictness or Strictness(),
+            None,
         )
         return executed(executor, UnitOfWork("q", data if data is not None else encoded(**fields)))
 
@@ -324,13 +325,13 @@ def test_inline_runs_here_through_the_middleware_and_raises_what_the_job_raises(
     cls = worker(lambda self, number: seen.append((number, self.jid, threading.current_thread().name)))
     chain = Chain()
     chain.add(Look)
-    run_inline(cls, encoded(args=[3], jid="j"), chain.compiled(), 1_000, Strictness())
+    run_inline(cls, encoded(args=[3], jid="j"), chain.compiled(), 1_000, Strictness(), None)
     name = threading.current_thread().name
     assert seen == [("Job", "j", [3], "default", name), (3, "j", name), "after"]
     with pytest.raises(Discard):
-        run_inline(worker(raising(Discard("x"))), encoded(), (), 1_000, Strictness())
+        run_inline(worker(raising(Discard("x"))), encoded(), (), 1_000, Strictness(), None)
     with pytest.raises(ArgumentsMismatchError):
-        run_inline(cls, encoded(args=[]), (), 1_000, Strictness())
+        run_inline(cls, encoded(args=[]), (), 1_000, Strictness(), None)
     assert context.current() == {}
 
 
@@ -341,6 +342,6 @@ def test_inline_async_jobs_share_one_loop():
     cls = worker(perform)
     before = threading.active_count()
     for _ in range(5):
-        run_inline(cls, encoded(), (), 1_000, Strictness())
+        run_inline(cls, encoded(), (), 1_000, Strictness(), None)
     assert len(set(seen)) == 1
     assert threading.active_count() <= before + 1

@@ -12,7 +12,7 @@ import pytest
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
-from framework.errors import RetryLater
+from framework.errors import Discard, RetryLater
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
 from framework.execute.job_log import JobLog
@@ -24,6 +24,7 @@ from framework.fetch.queues import QueueOrder
 from framework.finish.handlers import Handlers
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
+from framework.finish.states import States
 from framework.middleware.chain import Chain
 from framework.push.strictness import Strictness
 from framework.telemetry import context
@@ -54,7 +55,10 @@ class Slots:
         for one in middleware:
             chain.add(one)
         announcer = Announcer(self.shard.client, IDENTITY)
-        executor = Executor(chain.compiled(), log, self.runs, 10_000, self.fetcher.relay, announcer, Strictness())
+        self.untold = []
+        states = States(self.shard, lambda *facts: self.untold.append(facts))
+        relay = self.fetcher.relay
+        executor = Executor(chain.compiled(), log, self.runs, 10_000, relay, announcer, Strictness(), states)
         settler = Settler(
             self.shard.client,
             IDENTITY,
@@ -64,6 +68,7 @@ class Slots:
             DeadSetLimits(),
             lambda count: None,
             lambda: None,
+            states,
         )
         self.loop = EventLoop()
         self.processor = Processor(self.fetcher, executor, settler, log, self.runs, self.loop, self)
@@ -157,6 +162,11 @@ def gate():
 def worker(perform, **attributes):
     body = {"feature_category": "not_owned", "wire_name": "Job", "perform": perform}
     return type("Job", (ApplicationWorker,), {**body, **attributes})
+
+
+def state(redis, jid):
+    found = redis.get(keys.status(jid))
+    return found and found.decode()
 
 
 # --- async jobs -----------------------------------------------------------------------------------------------------
@@ -483,3 +493,147 @@ def test_many_jobs_of_all_kinds_end_once_each(slots, redis):
     assert one.runs.totals().processed == 1_000
     assert len(one.lines(job_status="start")) == 1_000
     assert one.died == []
+
+
+# --- states of tracked jobs -----------------------------------------------------------------------------------------
+
+
+def acts(redis, seen, *, is_async):
+    """A perform that notes its own state and then ends as its argument says."""
+
+    def act(self, how):
+        seen.append(state(redis, self.jid))
+        if how == "fail":
+            raise ValueError(how)
+        if how == "discard":
+            raise Discard(how)
+        if how == "later":
+            raise RetryLater(60)
+
+    async def act_async(self, how):
+        await asyncio.sleep(0)
+        act(self, how)
+
+    return act_async if is_async else act
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=("def", "async"))
+@pytest.mark.parametrize(
+    ("how", "fields", "after"),
+    [
+        ("well", {}, "completed"),
+        ("fail", {}, "retrying"),
+        ("fail", {"retry": 0}, "failed"),
+        ("fail", {"retry": False}, "failed"),
+        ("discard", {}, "discarded"),
+        ("later", {}, "queued"),
+    ],
+)
+def test_a_tracked_job_says_how_far_it_is(slots, redis, is_async, how, fields, after):
+    """Pushed by somebody who knows of no states, as Ruby is: the first is written when it starts."""
+    seen = []
+    worker(acts(redis, seen, is_async=is_async))
+    enqueue(redis, "Job", args=[how], status_expiration=100, **fields)
+    one = slots(1).start()
+    until(one.done)
+    assert (seen, state(redis, "ab" * 12), one.untold, one.died) == (["running"], after, [], [])
+    waits = {"retrying": 15, "queued": 60}.get(after, 0)
+    assert 90 + waits < redis.ttl(keys.status("ab" * 12)) <= 130 + waits
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=("def", "async"))
+def test_completed_is_said_before_the_job_has_left(slots, redis, is_async, monkeypatch):
+    """A kill in between runs it again; the other way round it would be running for ever, and gone."""
+    seen = []
+    worker(acts(redis, [], is_async=is_async))
+    enqueue(redis, "Job", args=["well"], status_expiration=100)
+    one = slots(1)
+    finish = one.fetcher.finish
+    monkeypatch.setattr(
+        one.fetcher,
+        "finish",
+        lambda unit, **how: (seen.append((state(redis, "ab" * 12), redis.llen(WORKING))), finish(unit, **how)),
+    )
+    one.start()
+    until(one.done)
+    assert seen == [("completed", 1)]
+
+
+def test_a_job_that_no_middleware_lets_run_is_discarded(slots, redis):
+    class Stop:
+        def call(self, worker, job, queue):
+            return
+            yield
+
+    worker(acts(redis, [], is_async=False))
+    enqueue(redis, "Job", args=["well"], status_expiration=100)
+    one = slots(1, Stop).start()
+    until(one.done)
+    assert state(redis, "ab" * 12) == "discarded"
+
+
+def test_what_cannot_run_here_was_never_running(slots, redis):
+    enqueue(redis, "Unknown", status_expiration=100, jid="u")
+    enqueue(redis, "Unknown", status_expiration=100, jid="c", compressed=True, args=["no base64"])
+    one = slots(1).start()
+    until(one.done)
+    assert (state(redis, "u"), state(redis, "c")) == ("retrying", "failed")
+
+
+def test_an_untracked_job_asks_nothing_of_redis(slots, redis):
+    ran = []
+    worker(lambda self: ran.append(1))
+    for fields in ({}, {"status_expiration": "soon"}, {"status_expiration": 60, "jid": ""}):
+        enqueue(redis, "Job", **fields)
+    one = slots(1)
+    redis.config_resetstat()
+    one.start()
+    until(one.done)
+    assert len(ran) == 3
+    assert "cmdstat_set" not in redis.info("commandstats")
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=("def", "async"))
+@pytest.mark.parametrize(("how", "place"), [("well", None), ("fail", keys.RETRY), ("discard", None)])
+def test_states_that_are_refused_cost_no_job(slots, redis, is_async, how, place):
+    ran = []
+    worker(acts(redis, ran, is_async=is_async))
+    for number in range(20):
+        enqueue(redis, "Job", args=[how], jid=str(number), status_expiration=100)
+    one = slots(4)
+    redis.execute_command("CONFIG", "SET", "maxmemory", 1)
+    try:
+        one.start()
+        until(one.done)
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert ran == [None] * 20
+    assert (one.died, redis.zcard(place) if place else 20) == ([], 20)
+    assert {type(error).__name__ for _, _, error in one.untold} == {"ShardUnavailableError"}
+    assert {wanted for _, wanted, _ in one.untold} <= {"running", "completed", "discarded"}
+
+
+def test_a_server_that_is_gone_when_a_tracked_job_ends(make_server, slots, redis):
+    """The state is missed, the job is not: it is acknowledged when Redis is back."""
+    own = make_server()
+    own_redis = opened(own.url).client
+    ran = []
+
+    def perform(self):
+        ran.append(1)
+        own.kill()
+
+    with registry.isolated():
+        worker(perform)
+        enqueue(own_redis, "Job", status_expiration=100)
+        one = Slots(own_redis, own.url, 1, ()).start()
+        until(lambda: one.untold)
+        assert [(wanted, type(error).__name__) for _, wanted, error in one.untold] == [
+            ("completed", "ShardUnavailableError")
+        ]
+        own.start()
+        one.redis.set(keys.lease(IDENTITY), 1, px=60_000)
+        one.fetcher._exchange.probe()
+        until(one.done)
+        assert (ran, one.died) == ([1], [])
+        one.stop()

@@ -55,6 +55,7 @@ def run():
             lambda: relays.append(None),
             None,
             strictness or Strictness(),
+            None,
             retired or {},
         )
         run = executed(executor, UnitOfWork("q", data or encoded(**fields)))

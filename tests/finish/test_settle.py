@@ -12,7 +12,10 @@ from framework.finish.outcome import Discarded, Failed, Interrupted, Postponed, 
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.wire import keys
+from framework.wire.job import decode
 from framework.wire.json import dumps
+from framework.wire.status import Tracked
+from framework.wire.status import tracked as found
 from tests.harness import IDENTITY, encoded, full_memory, hold
 
 WORKING = keys.working(IDENTITY)
@@ -30,9 +33,15 @@ class Bench:
         handlers.death.append(lambda job, error: self.died.append((job.jid, str(error))))
         policy = RetryPolicy(draw=lambda: 0.0)
         self.soon = []
+        soon = lambda: self.soon.append(1)  # noqa: E731 - as a callback
         self.settler = Settler(
-            redis, IDENTITY, self, handlers, policy, dead_set, self.trimmed.append, lambda: self.soon.append(1)
+            redis, IDENTITY, self, handlers, policy, dead_set, self.trimmed.append, soon, states=self
         )
+        self.states = []
+
+    def write(self, tracked, state):
+        """The part of ``States``: what was in the working list when the state was written."""
+        self.states.append((tracked, state, self.redis.llen(WORKING)))
 
     def finish(self, unit, *, settled=False):
         self.finished.append((unit, settled))
@@ -42,7 +51,8 @@ class Bench:
         if not held:
             self.redis.delete(WORKING)
         self.unit = unit
-        return self.settler.settle(unit, outcome, self.settler.judge(unit, worker, outcome))
+        tracked = found(decode(unit.data)) if "status_expiration" in fields else None
+        return self.settler.settle(unit, outcome, self.settler.judge(unit, worker, outcome), tracked)
 
     def places(self):
         """Where jobs are now: key -> payloads."""
@@ -408,3 +418,62 @@ def test_retired_jobs_are_dropped_at_maxmemory(bench, redis):
     with full_memory(redis):
         assert bench.settler.settle(unit, RETIRED, None).fate == "dropped"
     assert redis.hget(keys.RETIRED, "Gone::Worker") == b"1"
+
+
+# --- states of tracked jobs -----------------------------------------------------------------------------------------
+
+STATUS = keys.status("ab" * 12)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fields", "state", "lifetime_s"),
+    [
+        (ERROR, {}, "retrying", 60 + 15),
+        (Postponed(1_000.5, ""), {}, "queued", 60 + 1_001),
+        (ERROR, {"retry": 0}, "failed", 60),
+        (Failed(BusinessError("no")), {}, "failed", 60),
+        (Unreadable(PayloadError("too large")), {}, "failed", 60),
+        (RETIRED, {}, "discarded", 60),
+    ],
+)
+def test_the_state_moves_with_the_job(bench, redis, outcome, fields, state, lifetime_s):
+    bench.go(outcome, status_expiration=60, **fields)
+    assert redis.get(STATUS) == state.encode()
+    assert lifetime_s - 5 < redis.ttl(STATUS) <= lifetime_s
+    assert bench.states == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fields", "state"),
+    [
+        (Succeeded(), {}, "completed"),
+        (Discarded("enough"), {}, "discarded"),
+        (ERROR, {"retry": False}, "failed"),
+        (ERROR, {"retry": 0, "dead": False}, "failed"),
+    ],
+)
+def test_the_state_of_what_is_acknowledged_is_written_before(bench, outcome, fields, state):
+    bench.go(outcome, status_expiration=60, **fields)
+    assert bench.states == [(Tracked("ab" * 12, 60), state, 1)]
+    assert bench.finished == [(bench.unit, False)]
+
+
+@pytest.mark.parametrize("outcome", [ERROR, Postponed(10.0, ""), Unreadable(PayloadError("x")), RETIRED])
+def test_whoever_was_fenced_says_nothing(bench, redis, outcome):
+    redis.set(STATUS, "completed")
+    assert bench.go(outcome, held=False, status_expiration=60).fate == "fenced"
+    assert redis.get(STATUS) == b"completed"
+
+
+@pytest.mark.parametrize(("fields", "state"), [({}, b"retrying"), ({"retry": 0}, b"failed")])
+def test_a_full_server_takes_the_state_of_what_moves(bench, redis, fields, state):
+    unit = hold(redis, encoded(status_expiration=60, **fields))
+    with full_memory(redis):
+        bench.settler.settle(unit, ERROR, bench.settler.judge(unit, None, ERROR), Tracked("ab" * 12, 60))
+    assert redis.get(STATUS) == state
+
+
+@pytest.mark.parametrize("outcome", [ERROR, Succeeded(), Postponed(1.0, ""), Interrupted()])
+def test_an_untracked_job_has_no_state(bench, redis, outcome):
+    bench.go(outcome)
+    assert (bench.states, redis.keys("aw:status:*")) == ([], [])

@@ -22,6 +22,11 @@ from tests.harness import full_memory, opened
 from tests.push.conftest import Door, worker
 
 
+class LetPass:
+    def call(self, cls, job, queue, pool):
+        yield
+
+
 def everything(redis):
     return sorted(redis.keys("*"))
 
@@ -126,7 +131,9 @@ def test_the_ambient_context_travels(door, jobs):
     assert "meta.user" not in second
 
 
-def test_a_class_that_was_reloaded_pushes_as_it_says_now(door, jobs):
+@pytest.mark.parametrize("middleware", [(), (LetPass,)], ids=("quick", "middleware"))
+def test_a_class_that_was_reloaded_pushes_as_it_says_now(door, jobs, middleware):
+    door.open(*middleware)
     worker(queue="default", version=1).perform_async()
     worker(queue="default", version=2, retry=1).perform_async()
     worker(queue="default", version=2, retry=1).perform_bulk([()])

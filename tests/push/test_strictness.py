@@ -54,7 +54,7 @@ def opened_with(request, door):
         client = door.open(*middleware, strictness=strictness).client
 
         def perform_inline(cls, request):
-            run_inline(cls, client.payload_bytes(request), (), 1_000_000, strictness)
+            run_inline(cls, client.payload_bytes(request), (), 1_000_000, strictness, None)
 
         client.perform_inline = perform_inline
 

@@ -12,6 +12,7 @@ from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import UnroutedCallError
 from framework.finish.settle import DeadSetLimits
+from framework.finish.states import States
 from framework.route.router import Router
 from framework.schedule import poller as poller_module
 from framework.schedule.crossings import CLOSED_S, LANDED_GUARD_S, Crossings
@@ -40,6 +41,10 @@ def alone():
         yield
 
 
+def untold(*facts):
+    raise AssertionError(facts)
+
+
 class Bench:
     """A poller of the shard main whose rules send everything to the shard second."""
 
@@ -53,6 +58,7 @@ class Bench:
             self.events,
             Destinations(Router(rules, list(shards)), "main"),
             self.crossings,
+            States(shards["main"], untold),
             middleware=middleware,
             decompressed_limit=1_000,
         )

@@ -90,3 +90,26 @@ def test_a_job_under_an_alias_follows_the_route_of_its_class_today():
     for queue in ("ns:old_job", "ns:older", "olden", "ns:job"):
         assert where(payload("Old::JobWorker", queue=queue), rules) == ("ns:job", "main")
     assert where(payload("Old::JobWorker", queue="chosen"), rules) == ("chosen", "here")
+
+
+# --- a shard of the push's own ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queue", ["job", "common"])
+def test_a_shard_that_the_push_named_stands_over_the_rules(queue):
+    worker()
+    assert where(payload(queue=queue, aw_shard="main")) == ("common", "main")
+    assert where(payload(queue="chosen", aw_shard="main")) == ("chosen", "main")
+    assert where(payload(queue="common", retry_queue="common", aw_shard="main")) == ("common", "main")
+
+
+def test_it_stands_for_classes_that_are_not_known_too():
+    assert where(payload(queue="common", aw_shard="fast")) == ("common", "fast")
+
+
+@pytest.mark.parametrize("shard", ["gone", "", None, 7, ["main"], {"main": 1}, True])
+def test_a_shard_that_does_not_exist_any_more_names_nothing(shard):
+    job = payload(queue="common", aw_shard=shard)
+    assert where(job) == ("common", "here")
+    worker()
+    assert where(job) == ("common", "fast")

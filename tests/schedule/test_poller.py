@@ -6,6 +6,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.finish.settle import DeadSetLimits
+from framework.finish.states import States
 from framework.route.router import Router
 from framework.schedule.crossings import Crossings
 from framework.schedule.destination import Destinations
@@ -55,11 +56,13 @@ def events():
 
 def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None):
     """The poller of a process that knows one shard and no rules."""
-    client = opened(url).client
-    crossings = Crossings(client, "main", {"main": opened(url)}, events)
+    shard = opened(url)
+    client = shard.client
+    crossings = Crossings(client, "main", {"main": shard}, events)
     destinations = Destinations(Router([], ["main"]), "main")
+    states = States(shard, lambda *facts: events.failed.append(facts))
     preparation = Preparation(
-        events, destinations, crossings, middleware=middleware, decompressed_limit=1_000_000, clock=clock
+        events, destinations, crossings, states, middleware=middleware, decompressed_limit=1_000_000, clock=clock
     )
     return Poller(client, events, preparation, crossings, rhythm or Rhythm(client, 1.0), dead_set or DeadSetLimits())
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal, assert_type
 
-from framework import ApplicationWorker, Deduplicate, DeferOnHealth
+from framework import ApplicationWorker, Deduplicate, DeferOnHealth, status
 from framework.declare.request import JobRequest, Route
-from framework.types import Jid, Json, Payload, Urgency
+from framework.types import Jid, JobState, Json, Payload, Urgency
 
 
 class RebuildIndexWorker(ApplicationWorker):
@@ -144,6 +144,11 @@ def pushes() -> None:
     assert_type(RebuildIndexWorker.route(), Route)
     RebuildIndexWorker.set(queue="urgent", retry=0, tags=("a",)).perform_async(42, mode="fast")
     RebuildIndexWorker.set(retry=False).set(dead=False).perform_in(5, 42)
+    RebuildIndexWorker.set(shard="queues_shard_a", status_expiration=60, expires_in=timedelta(hours=1)).perform_async(
+        42
+    )
+    RebuildIndexWorker.set(context={"user": "u", "ids": [1, None]}, track=True, timeout=5.5).perform_async(42)
+    assert_type(RebuildIndexWorker.set(sync=True).perform_async(42), Jid | None)
     ComputedLimitWorker.perform_async(42, mode="x")
     WaitingWorker.perform_async("https://example.org", attempts=2)
     ManyWorker.perform_async()
@@ -159,4 +164,17 @@ def bulk_for(projects: Sequence[tuple[int, str]]) -> list[Jid | None]:
         projects,
         arguments=lambda project: RebuildIndexWorker.arguments(project[0], mode=project[1]),
         context=lambda project: {"project": project[0]},
+        delay=timedelta(minutes=1),
+        batch_size=100,
+        batch_delay=5,
     )
+
+
+def asked(jids: list[Jid]) -> bool:
+    """States by their names."""
+    assert_type(status.look_up(jids), dict[Jid, JobState])
+    assert_type(status.completed_jids(iter(jids)), list[Jid])
+    state = status.of(jids[0])
+    if state == "completed" or state == "unknown":
+        return True
+    return status.num_unfinished(jids) == 0 and status.all_ended(jids)

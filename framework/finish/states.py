@@ -1,0 +1,32 @@
+"""Writing the states of tracked jobs while they run. A state is no part of a job's fate: it may be missed, the job may not."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from framework.errors import ShardUnavailableError
+from framework.shard.shard import Shard
+from framework.types import JobState, Payload
+from framework.wire.status import Tracked, tracked
+
+Refused: TypeAlias = Callable[[Tracked, JobState, BaseException], None]
+
+
+class States:
+    """The states of the jobs of one shard. ``refused`` is told of one that was not written."""
+
+    def __init__(self, shard: Shard, refused: Refused) -> None:
+        self._shard = shard
+        self._refused = refused
+
+    def write(self, tracked: Tracked, state: JobState) -> None:
+        """The state is written, or the failure told; raises nothing, and waits for Redis no longer than one command may take."""
+        try:
+            self._shard.mark(tracked.mark(state))
+        except ShardUnavailableError as error:
+            self._refused(tracked, state, error)
+
+    def note(self, payload: Payload, state: JobState) -> None:
+        """As ``write``, if the job is tracked."""
+        found = tracked(payload)
+        if found is not None:
+            self.write(found, state)

@@ -1,0 +1,129 @@
+"""What has become of tracked jobs: those whose class, or whose push, gives a ``status_expiration``.
+
+    jid = RebuildIndexWorker.set(status_expiration=timedelta(hours=1)).perform_async(42)
+    status.of(jid)                     # "queued"
+
+A job is in one of these states, each kept for ``status_expiration`` after it began:
+
+    queued      waits in its queue, or until its time (scheduled, or put off by RetryLater)
+    running     has begun; also while a job waits to run again whose process was killed or stopped
+    retrying    failed, and waits to be tried again
+    completed   ``perform`` has returned
+    failed      given up: in the dead set, dropped, or quarantined
+    discarded   ended without ``perform`` (a middleware did not let it run), or by ``Discard``
+    unknown     never tracked, expired, or no such job
+
+Completed is said only of what has completed (in GitLab it is said of whatever has no key). A job runs at least once, so
+one that has ended may begin again after a crash, and its state goes back to running.
+
+Functions named after a state mean exactly that state. GitLab's ``running?`` and ``num_running`` mean everything that has
+not ended: that is ``num_unfinished``, and the end of it ``ended`` and ``all_ended``.
+
+Raises, all of them: TypeError or ValueError for what can be no job's id, ShardUnavailableError naming a shard that does not
+answer: a job's state is merged over all shards, so without one of them nothing is certain.
+"""
+
+from collections.abc import Iterable
+from reprlib import repr as short_repr
+
+from framework.declare import port
+from framework.types import Jid, JobState
+
+__all__ = [
+    "JobState",
+    "all_completed",
+    "all_ended",
+    "completed",
+    "completed_jids",
+    "ended",
+    "look_up",
+    "num_completed",
+    "num_running",
+    "num_unfinished",
+    "of",
+    "running",
+]
+
+_UNFINISHED = frozenset[JobState]({"queued", "running", "retrying"})
+_ENDED = frozenset[JobState]({"completed", "failed", "discarded"})
+
+
+def look_up(jids: Iterable[Jid]) -> dict[Jid, JobState]:
+    """The state of each job, any number of them: one round trip to each shard for a thousand. Each job stands there once."""
+    if isinstance(jids, str):
+        raise TypeError(
+            f"look_up({short_repr(jids)}): give an iterable of ids, such as [jid]; for one job there is of(jid)"
+        )
+    return port.current().look_up([_checked(jid, index) for index, jid in enumerate(jids)])
+
+
+def of(jid: Jid) -> JobState:
+    """The state of one job."""
+    return look_up([jid])[jid]
+
+
+def running(jid: Jid) -> bool:
+    """Whether the job is running now: neither waiting nor ended."""
+    return of(jid) == "running"
+
+
+def completed(jid: Jid) -> bool:
+    """Whether the job is known to have completed: false of one that failed, and of one that nothing is known of."""
+    return of(jid) == "completed"
+
+
+def ended(jid: Jid) -> bool:
+    """Whether the job is known to have ended, well or not."""
+    return of(jid) in _ENDED
+
+
+def num_running(jids: Iterable[Jid]) -> int:
+    """How many of the jobs are running now."""
+    return _count(jids, frozenset[JobState]({"running"}))
+
+
+def num_unfinished(jids: Iterable[Jid]) -> int:
+    """How many of the jobs wait, run or will be tried again (GitLab's ``num_running``)."""
+    return _count(jids, _UNFINISHED)
+
+
+def num_completed(jids: Iterable[Jid]) -> int:
+    """How many of the jobs are known to have completed."""
+    return _count(jids, frozenset[JobState]({"completed"}))
+
+
+def all_completed(jids: Iterable[Jid]) -> bool:
+    """Whether every job is known to have completed; true of none at all."""
+    return all(state == "completed" for state in look_up(jids).values())
+
+
+def all_ended(jids: Iterable[Jid]) -> bool:
+    """Whether every job is known to have ended, well or not; true of none at all, never true of one that is unknown."""
+    return _ENDED.issuperset(look_up(jids).values())
+
+
+def completed_jids(jids: Iterable[Jid]) -> list[Jid]:
+    """The jobs known to have completed, in the order given."""
+    return [jid for jid, state in look_up(jids).items() if state == "completed"]
+
+
+def _count(jids: Iterable[Jid], states: frozenset[JobState]) -> int:
+    return sum(state in states for state in look_up(jids).values())
+
+
+def _checked(jid: object, index: int) -> Jid:
+    if jid is None:
+        raise TypeError(f"id {index} is None: that job was dropped when it was pushed, and has no state; leave it out")
+    if not isinstance(jid, str):
+        raise TypeError(
+            f"id {index} is {short_repr(jid)}, a {type(jid).__name__}; a job's id is a str, as a push returns it"
+        )
+    if not jid:
+        raise ValueError(f"id {index} is empty; a job's id is what its push returned")
+    try:
+        jid.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"id {index} is {short_repr(jid)}, which is no Unicode text; a job's id is what its push returned"
+        ) from None
+    return jid

@@ -1,0 +1,263 @@
+"""A push writes the state of a tracked job in the packet of the job, before it; a refused one leaves none."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from framework.errors import BulkPushError, ShardUnavailableError
+from framework.shard.shard import Shard
+from framework.store.connect import Endpoint
+from framework.wire import keys
+from tests.harness import full_memory, opened, until
+from tests.push.conftest import Door, worker
+
+
+class LetPass:
+    def call(self, cls, job, queue, pool):
+        yield
+
+
+class DropOdd:
+    def call(self, cls, job, queue, pool):
+        if job["args"][0] % 2 == 0:
+            yield
+
+
+@pytest.fixture(params=[(), (LetPass,)], ids=("quick", "middleware"))
+def way(request, door):
+    return door.open(*request.param)
+
+
+@pytest.fixture(autouse=True)
+def room(redis):
+    yield
+    redis.config_set("maxmemory", 0)
+
+
+def tracked(**attributes):
+    return worker(queue="default", status_expiration=60, **attributes)
+
+
+def states(redis):
+    return {key.decode().removeprefix("aw:status:"): redis.get(key).decode() for key in redis.keys("aw:status:*")}
+
+
+def numbered(count):
+    return [(number,) for number in range(count)]
+
+
+# --- what is written ------------------------------------------------------------------------------------------------
+
+
+def test_a_push_says_queued_for_as_long_as_asked(way, redis):
+    jid = tracked().perform_async(1)
+    assert states(redis) == {jid: "queued"}
+    assert 50 < redis.ttl(keys.status(jid)) <= 60
+    assert redis.llen("queue:default") == 1
+
+
+def test_an_untracked_push_says_nothing(way, redis):
+    worker(queue="default").perform_async(1)
+    worker(queue="default").perform_bulk(numbered(2))
+    assert states(redis) == {}
+
+
+def test_set_tracks_one_push(way, redis):
+    job = worker(queue="default")
+    job.perform_async(1)
+    jid = job.set(status_expiration=timedelta(hours=1)).perform_async(2)
+    other = tracked().set(status_expiration=0.5).perform_async(3)
+    assert states(redis) == {jid: "queued", other: "queued"}
+    assert redis.ttl(keys.status(jid)) > 3_500
+    assert redis.pttl(keys.status(other)) > 500  # begun seconds count: none is not a time
+    fields = [json.loads(data).get("status_expiration") for data in reversed(redis.lrange("queue:default", 0, -1))]
+    assert fields == [None, 3600, 1]
+
+
+def test_what_waits_cannot_expire_before_it_may_start(way, redis):
+    jid = tracked().perform_in(1_000, 1)
+    assert 1_050 < redis.ttl(keys.status(jid)) <= 1_061
+    assert states(redis) == {jid: "queued"}
+    assert redis.zcard(keys.SCHEDULE) == 1
+    assert redis.exists(keys.status(tracked().perform_at(1e13, 1)))
+
+
+def test_each_job_of_a_bulk_has_a_state(way, redis):
+    jids = tracked().perform_bulk(numbered(2_500))
+    assert states(redis) == dict.fromkeys(jids, "queued")
+    assert redis.llen("queue:default") == 2_500
+
+
+def test_the_states_of_a_spread_bulk_last_as_long_as_each_waits(way, redis):
+    jids = tracked().perform_bulk_in(100, numbered(1_500), batch_size=700, batch_delay=1_000)
+    lifetimes = [round(redis.ttl(keys.status(jid)), -2) for jid in jids]
+    assert lifetimes == [200] * 700 + [1_200] * 700 + [2_200] * 100
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+def test_the_states_travel_with_the_jobs(way, redis, count):
+    """One packet: nothing of another connection comes between the state and the job, and the state comes first."""
+    with redis.monitor() as monitor:
+        tracked().perform_bulk(numbered(count))
+        redis.publish("end", "of test")
+        seen = []
+        for command in monitor.listen():
+            if command["command"].startswith("PUBLISH"):
+                break
+            seen.append((command["client_port"], command["command"].split()[0]))
+    seen = [entry for entry in seen if entry[1] in ("SET", "SADD", "LPUSH", "MGET", "GET", "EVALSHA")]
+    assert [word for _, word in seen] == ["SET"] * count + ["SADD", "LPUSH"]
+
+
+# --- client middleware ----------------------------------------------------------------------------------------------
+
+
+def test_what_a_middleware_drops_has_no_state(door, redis):
+    door.open(DropOdd)
+    assert tracked().perform_async(1) is None
+    assert states(redis) == {}
+    jids = tracked().perform_bulk(numbered(5))
+    assert states(redis) == {jid: "queued" for jid in jids if jid}
+    assert len(states(redis)) == 3
+
+
+def test_a_middleware_may_track_or_not(door, redis):
+    class Choose:
+        def call(self, cls, job, queue, pool):
+            if job["args"] == [1]:
+                job["status_expiration"] = 30
+            else:
+                del job["status_expiration"]
+            yield
+
+    door.open(Choose)
+    jid = worker(queue="default").perform_async(1)
+    tracked().perform_async(2)
+    assert states(redis) == {jid: "queued"}
+    assert redis.ttl(keys.status(jid)) <= 30
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+def pushes(job):
+    return [
+        lambda: job.perform_async(1),
+        lambda: job.perform_in(60, 1),
+        lambda: job.perform_bulk(numbered(3)),
+        lambda: job.perform_bulk_in(60, numbered(3)),
+    ]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_full_server_takes_neither_job_nor_state(way, redis, number):
+    push = pushes(tracked())[number]
+    with full_memory(redis), pytest.raises((ShardUnavailableError, BulkPushError)) as caught:
+        push()
+    assert redis.keys("*") == []
+    cause = caught.value.__cause__ if isinstance(caught.value, BulkPushError) else caught.value
+    assert not cause.maybe_written
+    push()
+    assert states(redis)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_replica_takes_neither(way, redis, number):
+    redis.execute_command("REPLICAOF", "127.0.0.1", "1")
+    try:
+        with pytest.raises((ShardUnavailableError, BulkPushError), match="read only replica"):
+            pushes(tracked())[number]()
+    finally:
+        redis.execute_command("REPLICAOF", "NO", "ONE")
+    assert redis.keys("*") == []
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_key_of_another_type_leaves_no_state(way, redis, number):
+    """The states are accepted, the jobs refused: the states are taken back."""
+    redis.set("queue:default", "no list")
+    redis.set(keys.SCHEDULE, "no set")
+    with pytest.raises((ShardUnavailableError, BulkPushError), match="wrong kind"):
+        pushes(tracked())[number]()
+    assert states(redis) == {}
+
+
+def test_a_job_that_is_in_keeps_its_state_when_its_neighbour_was_refused(door, redis):
+    class Split:
+        def call(self, cls, job, queue, pool):
+            job["queue"] = f"q{job['args'][0]}"
+            yield
+
+    door.open(Split)
+    redis.set("queue:q1", "no list")
+    with pytest.raises(BulkPushError) as caught:
+        tracked().perform_bulk(numbered(2))
+    assert caught.value.__cause__.maybe_written
+    (in_it,) = [json.loads(data)["jid"] for data in redis.lrange("queue:q0", 0, -1)]
+    assert states(redis)[in_it] == "queued"
+
+
+def test_a_user_without_our_keys_pushes_all_the_same(door, redis, redis_url, caplog):
+    """What becomes of a job is never decided by its state: an ACL that forgot ours costs the states, and a line says so."""
+    redis.execute_command("ACL", "SETUSER", "producer", "on", ">secret", "~queue*", "~schedule", "+@all")
+    shard = opened(redis_url.replace("unix://", "unix://producer:secret@"))
+    try:
+        Door({"main": shard})
+        assert tracked().perform_async(1)
+        assert tracked().perform_bulk_in(60, numbered(2))
+        assert (redis.llen("queue:default"), redis.zcard(keys.SCHEDULE), states(redis)) == (1, 2, {})
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "status.refused" in caplog.text
+    finally:
+        shard.close()
+        redis.execute_command("ACL", "DELUSER", "producer")
+
+
+class Killing(Shard):
+    """Its server dies while the second slice is under way: the packet has arrived and is not answered."""
+
+    def enqueue(self, payloads, marks=()):
+        self.slices = getattr(self, "slices", 0) + 1
+        if self.slices != 2:
+            return super().enqueue(payloads, marks)
+        with opened(self.server.url).client as other, ThreadPoolExecutor(1) as pool:
+            other.execute_command("CLIENT", "PAUSE", 600_000, "WRITE")
+            killed = pool.submit(self.kill_midway, other)
+            try:
+                return super().enqueue(payloads, marks)
+            finally:
+                killed.result()
+
+    def kill_midway(self, other):
+        until(lambda: any("b" in client["flags"] for client in other.client_list()), "the packet of slice 2")
+        self.server.kill()
+
+
+@pytest.mark.parametrize("middleware", [(), (LetPass,)], ids=("quick", "middleware"))
+def test_a_server_killed_in_the_middle_of_the_second_slice(door, make_server, middleware):
+    """The error names the first job that is not surely in, and what it says is in is there, with its state."""
+    own = make_server()
+    shard = Killing("main", Endpoint(own.url), role="tests")
+    shard.server = own
+    Door({"main": shard}).open(*middleware)
+    cls = tracked()
+    with pytest.raises(BulkPushError) as caught:
+        cls.perform_bulk_for(range(2_500), arguments=cls.arguments, context=lambda number: {"number": number})
+    error = caught.value
+    assert (error.failed_from, len(error.jids), len(set(error.jids))) == (1_000, 1_000, 1_000)
+    assert error.__cause__.maybe_written
+    own.start()
+    found = [json.loads(data) for data in reversed(shard.client.lrange("queue:default", 0, -1))]
+    assert [(job["jid"], job["args"], job["meta.number"]) for job in found[:1_000]] == [
+        (jid, [number], number) for number, jid in enumerate(error.jids)
+    ]
+    assert set(error.jids) <= set(states(shard.client))
+    rest = range(error.failed_from, 2_500)
+    jids = cls.perform_bulk_for(rest, arguments=cls.arguments, context=lambda number: {"number": number})
+    found = [json.loads(data) for data in reversed(shard.client.lrange("queue:default", 0, -1))]
+    assert [job["jid"] for job in found] == [*error.jids, *jids]
+    assert [job["meta.number"] for job in found] == list(range(2_500))
+    assert states(shard.client) == dict.fromkeys([*error.jids, *jids], "queued")
+    shard.close()

@@ -1,0 +1,47 @@
+import math
+from typing import get_args
+
+import pytest
+
+from framework.types import JobState
+from framework.wire.status import LONGEST_S, Tracked, merged, tracked
+
+
+@pytest.mark.parametrize(
+    ("kept", "seconds"),
+    [(60, 60), (0.5, 1), (1800.0, 1800), (10**30, LONGEST_S), (math.inf, LONGEST_S)],
+)
+def test_a_job_is_tracked_that_says_how_long(kept, seconds):
+    assert tracked({"jid": "j", "status_expiration": kept}) == Tracked("j", seconds)
+
+
+@pytest.mark.parametrize("kept", [None, 0, -1, True, "60", [60], math.nan])
+def test_what_another_writer_put_there_tracks_nothing(kept):
+    assert tracked({"jid": "j", "status_expiration": kept}) is None
+
+
+@pytest.mark.parametrize("fields", [{}, {"jid": ""}, {"jid": 7}, {"jid": None}])
+def test_without_an_id_there_is_nothing_to_ask_for(fields):
+    assert tracked({**fields, "status_expiration": 60}) is None
+    assert tracked({"jid": "j"}) is None
+
+
+def test_a_mark_is_the_command_that_writes_it():
+    job = Tracked("j", 60)
+    assert job.mark("running") == ("SET", "aw:status:j", "running", "EX", 60)
+    assert job.mark_queued(None) == ("SET", "aw:status:j", "queued", "EX", 60)
+    assert job.mark_queued(1_800_000_000.2) == ("SET", "aw:status:j", "queued", "EXAT", 1_800_000_061)
+    assert job.lifetime_s(10.4) == 71
+    assert (job.mark_queued(1e300)[4], job.lifetime_s(1e300)) == (LONGEST_S, LONGEST_S)
+
+
+def test_the_most_advanced_state_wins():
+    order = [None, b"queued", b"retrying", b"running", b"discarded", b"failed", b"completed"]
+    for place, word in enumerate(order):
+        for earlier in order[: place + 1]:
+            assert merged([word, earlier]) == merged([earlier, word]) == (word.decode() if word else "unknown")
+    assert {word.decode() for word in order if word} | {"unknown"} == set(get_args(JobState))
+
+
+def test_a_word_that_is_none_of_ours_says_nothing():
+    assert merged([]) == merged([b"1"]) == merged([b"unknown", b"paused"]) == "unknown"
