@@ -186,6 +186,13 @@ def test_of_nested_blocks_the_outer_one_goes_on(pool, second):
         assert pool.ping()
 
 
+def test_blocks_that_have_ended_are_let_go(pool):
+    for _ in range(9):
+        with via("main"), allow_unrouted(reason="a test"):
+            assert len(validator_module._entered.get()) == 2
+    assert validator_module._entered.get() == ()
+
+
 def test_an_error_ends_the_block_too(pool):
     with pytest.raises(LookupError), via("main"):
         raise LookupError
@@ -315,6 +322,9 @@ def test_a_shard_behind_sentinels(started):
         assert pool.client_getname() == "framework:tests:application"
     with pytest.raises(UnroutedCallError):
         pool.ping()
+    monitor = Shard("main", endpoint, role="tests").pool.monitor()  # its connection could not open yet
+    with via("main"), monitor:
+        assert monitor.connection.is_connected
 
 
 def test_the_frameworks_own_client_is_not_asked(redis_url):
