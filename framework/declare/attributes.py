@@ -112,22 +112,27 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         rule=values.integer(0),
         group="versions",
         meaning="The version of the arguments that this code writes.",
-        effect="The payload carries it, and a run reads it as `self.job_version`.",
-        trap="Old jobs keep arriving with the old version: raise it when their meaning changes, and keep reading both.",
+        effect="The payload carries it (0 is left out) for as long as the job lives, and a run reads it as `self.job_version`. "
+        "Jobs of an older version N run `perform_vN` where the class has that method, all others `perform`.",
+        trap="Old jobs keep arriving for weeks: raise it when the arguments change their meaning, and keep what reads the old "
+        "ones. Deploy processes before producers.",
     ),
     "wire_name": Attribute(
         rule=values.optional(values.wire_name),
         group="versions",
         meaning="The class name on the wire; without it, it is made from module and class.",
         effect="Payloads, logs, rules and generated queue names use it; Ruby processes find their class by it.",
-        trap="Belongs to one class and is not inherited. After a change, list the old name in `aliases`.",
+        trap="Belongs to one class and is not inherited. After a change, list the old name in `aliases`; processes of the last "
+        "release do not know the new one.",
     ),
     "aliases": Attribute(
         rule=values.wire_names,
         group="versions",
         meaning="Former wire names whose jobs this class runs.",
-        effect="A job found under one of these names is run by this class.",
-        trap="Not inherited. Keep them until no queue, schedule or retry set holds the old name.",
+        effect="A job found under one of these names is run by this class; when due, it goes where the class is routed. The "
+        "queues of these names stay in `config/queues.yml`.",
+        trap="Not inherited. Keep them until no queue, schedule or retry set holds the old name. A class that went for good is "
+        "named in the setting `retired_workers` instead.",
     ),
     "retry": Attribute(
         rule=values.switch_or_count(0),

@@ -105,6 +105,31 @@ class WaitingWorker(ApplicationWorker):
         return len(url) + (attempts or 0)
 
 
+class VersionedWorker(ApplicationWorker):
+    """Handlers of older versions, each with a signature of its own; pushes go by ``perform``'s."""
+
+    feature_category = "not_owned"
+    version = 2
+
+    async def perform(self, project_id: int, options: dict[str, Json] | None = None) -> None:
+        """Now."""
+
+    def perform_v0(self, path: str) -> None:
+        """At first."""
+
+    async def perform_v1(self, path: str, deep: bool = False) -> None:
+        """Then."""
+
+
+class NewerVersionedWorker(VersionedWorker):
+    """Inherits the handlers and adds one."""
+
+    version = 3
+
+    def perform_v2(self, project_id: int) -> None:
+        """Before."""
+
+
 class ManyWorker(ApplicationWorker):
     """Takes any number."""
 
@@ -151,6 +176,8 @@ def pushes() -> None:
     assert_type(RebuildIndexWorker.set(sync=True).perform_async(42), Jid | None)
     ComputedLimitWorker.perform_async(42, mode="x")
     WaitingWorker.perform_async("https://example.org", attempts=2)
+    VersionedWorker.perform_async(7, options={"deep": True})
+    NewerVersionedWorker.perform_in(5, 7)
     ManyWorker.perform_async()
     ManyWorker.perform_async(1, 2, 3)
     OptionsWorker.perform_async({"depth": 3, "names": ["a", None]}, kind="b")
