@@ -77,16 +77,40 @@ class ArgumentsError(PushError):
 
 
 class ExceedLimitError(PushError):
-    """The arguments exceed the size limit after compression (GitLab's size limiter). Nothing was written."""
+    """The arguments exceed the size limit after compression (GitLab's size limiter). Nothing was written.
 
-    def __init__(self, worker_class: str, size: int, size_limit: int) -> None:
+    Sizes are bytes of the arguments' JSON; ``setting`` is the one that holds the limit, ``job`` the index in a bulk push.
+    """
+
+    def __init__(
+        self,
+        worker_class: str,
+        size: int,
+        size_limit: int,
+        *,
+        setting: str = "size_limit.limit",
+        job: int | None = None,
+    ) -> None:
         self.worker_class = worker_class
         self.size = size
         self.size_limit = size_limit
+        self.setting = setting
+        self.job = job
+        place = "" if job is None else f"(job {job} of the bulk) "
+        if setting == "size_limit.limit":
+            advice = "Store the data and pass its id, or declare `big_payload = True` if the shard's memory allows it"
+        else:
+            advice = (
+                "More than that is never decompressed again, not even for `big_payload`. Store the data and pass its id"
+            )
         super().__init__(
-            f"{worker_class}: the job's arguments take {size:,} bytes, the limit is {size_limit:,}. Store the data and pass its "
-            f"id, or declare `big_payload = True` if the shard's memory allows it (setting: size_limit.limit)."
+            f"{worker_class}: {place}the job's arguments take {size:,} bytes, the limit is {size_limit:,}. {advice} "
+            f"(setting: {setting})."
         )
+
+    def of_job(self, job: int) -> "ExceedLimitError":
+        """Return the same error, of the job with this index in a bulk push."""
+        return ExceedLimitError(self.worker_class, self.size, self.size_limit, setting=self.setting, job=job)
 
 
 class ShardUnavailableError(PushError):

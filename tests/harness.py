@@ -1,5 +1,6 @@
 """Shared by the tests of the core: waiting for a condition, in-process parts on a real server, real worker processes."""
 
+import base64
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +46,13 @@ def payload(name: str = "Job", **fields: Any) -> dict[str, Any]:
 
 def encoded(name: str = "Job", **fields: Any) -> bytes:
     return json.dumps(payload(name, **fields), separators=(",", ":")).encode()
+
+
+def compressed(arguments: list[Any], **fields: Any) -> dict[str, Any]:
+    """A payload with its arguments as GitLab compresses them, by the standard library alone."""
+    text = json.dumps(arguments, separators=(",", ":"), ensure_ascii=False).encode()
+    marks = {"compressed": True, "original_job_size_bytes": len(text), "size_limiter": "validated"}
+    return payload(**{"args": [base64.b64encode(zlib.compress(text, 5)).decode()], **marks, **fields})
 
 
 def enqueue(redis: Redis, name: str, **fields: Any) -> bytes:

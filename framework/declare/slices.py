@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from types import NoneType
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -23,6 +23,13 @@ _PLAIN = frozenset({str, int, float, bool, NoneType})
 _PARTED, _LINES = b'],"",[', b"]\n["
 
 
+class Slice(NamedTuple):
+    """Up to 1,000 jobs: their arguments as JSON, a line per job, and the bytes of the longest line."""
+
+    lines: bytes
+    longest: int
+
+
 def bind_all(signature: JobSignature, jobs: Iterable[Any], loosen: Loosen | None = None) -> list[list[Any]]:
     """Every job's arguments as a list of positions, checked. Raises ArgumentsError naming the first job that is wrong.
 
@@ -31,8 +38,8 @@ def bind_all(signature: JobSignature, jobs: Iterable[Any], loosen: Loosen | None
     return [bound for start, part in _sliced(jobs) for bound in _bind_each(signature, part, start, loosen)]
 
 
-def json_slices(signature: JobSignature, jobs: Iterable[Any], loosen: Loosen | None = None) -> Iterator[bytes]:
-    """Every job's arguments as JSON, a line per job, up to 1,000 lines an item: checked, and a fraction of the objects' size.
+def json_slices(signature: JobSignature, jobs: Iterable[Any], loosen: Loosen | None = None) -> Iterator[Slice]:
+    """Every job's arguments as JSON, checked; a fraction of the objects' size.
 
     Otherwise as ``bind_all``; nobody is to write before the last slice has come.
     """
@@ -47,8 +54,8 @@ def _sliced(jobs: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]:
         start += SLICE
 
 
-def _plain_lines(signature: JobSignature, jobs: list[Any]) -> bytes | None:
-    """The lines when all is well and all arguments are plain values; None where each job needs a look of its own."""
+def _plain_lines(signature: JobSignature, jobs: list[Any]) -> Slice | None:
+    """The slice when all is well and all arguments are plain values; None where each job needs a look of its own."""
     if not _SEQUENCES.issuperset(map(type, jobs)):
         return None
     kinds = set(map(type, chain.from_iterable(jobs)))
@@ -64,17 +71,18 @@ def _plain_lines(signature: JobSignature, jobs: list[Any]) -> bytes | None:
         return None
     # Plain values have no brackets of their own, and a quote inside of a string is escaped: this stands between jobs only.
     lines = data[1:-1].replace(_PARTED, _LINES)
-    return lines if max(map(len, lines.split(b"\n"))) < MAX_DIGITS else None
+    longest = max(map(len, lines.split(b"\n")))
+    return Slice(lines, longest) if longest < MAX_DIGITS else None
 
 
-def _lines(signature: JobSignature, jobs: list[Any], start: int, loosen: Loosen | None) -> bytes:
+def _lines(signature: JobSignature, jobs: list[Any], start: int, loosen: Loosen | None) -> Slice:
     lines: list[bytes] = []
     for index, bound in enumerate(_bind_each(signature, jobs, start, loosen), start):
         try:
             lines.append(dumps_exact(bound, inside=1))
         except PayloadError as error:
             raise ArgumentsError(signature.worker, f"(job {index} of the bulk) refused: {error.reason}") from None
-    return b"\n".join(lines)
+    return Slice(b"\n".join(lines), max(map(len, lines)))
 
 
 def _bind_each(signature: JobSignature, jobs: list[Any], start: int, loosen: Loosen | None) -> Iterator[list[Any]]:

@@ -25,7 +25,8 @@ _FILTERED_TEXT = f'"{FILTERED}"'
 _MAX_ARGUMENTS = 10_240  # characters of all arguments together (GitLab: 10 KiB)
 _MANY_SHAPES = 512
 _NOT_LOGGABLE = frozenset[int]()
-_COPIED = ("version", "tags", "bid", "interrupted_count", "retry_count", "original_job_size_bytes", "job_deferred_by")
+_SIZES = ("compressed", "original_job_size_bytes", "size_limiter")
+_COPIED = ("version", "tags", "bid", "interrupted_count", "retry_count", "job_deferred_by", *_SIZES)
 _RARE_TIMES = ("scheduled_at", "failed_at", "retried_at")
 _TARGETS = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}
 """Urgency to target seconds of waiting and running (GitLab's SLO table)."""

@@ -7,9 +7,10 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest, Route
 from framework.declare.slices import SLICE
+from framework.errors import ExceedLimitError
 from framework.middleware.chain import Call, Passage
-from framework.push.encode import SizeLimits, encode
 from framework.push.normalize import Normalizer
+from framework.push.size_limiter import SizeLimiter
 from framework.route.router import Router
 from framework.shard.shard import Shard, Shards
 from framework.shard.validator import Block
@@ -27,13 +28,13 @@ class Around:
         shards: Shards,
         router: Router,
         middleware: tuple[Call, ...],
-        limits: SizeLimits,
+        limiter: SizeLimiter,
         clock: Callable[[], float],
     ) -> None:
         self._shards = shards
         self._router = router
         self._middleware = middleware
-        self._limits = limits
+        self._limiter = limiter
         self._normalizer = Normalizer(clock)
 
     def push(self, request: PushRequest) -> Jid | None:
@@ -79,7 +80,10 @@ class Around:
             at = request.due(index)
             extra = context.meta(request.contexts[index]) if request.contexts else None
             payload = self._payload(request, jid, args, route, extra)
-            entry = self._admit(payload, declaration, at, shard)
+            try:
+                entry = self._admit(payload, declaration, at, shard)
+            except ExceedLimitError as error:
+                raise error.of_job(index) from None
             admitted.append(None if entry is None else str(payload["jid"]))
             if entry is None:
                 continue
@@ -117,7 +121,7 @@ class Around:
             with Block((shard.name,)), passage as open_:
                 if not open_:
                     return None
-        return payload["queue"], encode(payload, self._limits, big_payload=declaration.big_payload)
+        return payload["queue"], self._limiter.encode(payload, big_payload=declaration.big_payload)
 
 
 def _marks(payload: Payload, at: float | None) -> tuple[Mark, ...]:

@@ -2,17 +2,17 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, Pace, PushRequest, Route
-from framework.declare.slices import SLICE, bind_all, json_slices
-from framework.errors import ArgumentsError, BulkPushError, PayloadError, ShardUnavailableError
+from framework.declare.slices import SLICE, Slice, bind_all, json_slices
+from framework.errors import ArgumentsError, BulkPushError, ExceedLimitError, PayloadError, ShardUnavailableError
 from framework.middleware.chain import Call
 from framework.push.around import Around
-from framework.push.encode import SizeLimits
 from framework.push.normalize import handed_down, option_context, wire_value
+from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
 from framework.push.strictness import Strictness
 from framework.push.template import JobTemplate
 from framework.route.router import Router
@@ -54,17 +54,17 @@ class Client:
         router: Router,
         *,
         middleware: tuple[Call, ...] = (),
-        limits: SizeLimits | None = None,
+        limiter: SizeLimiter | None = None,
         strictness: Strictness | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._shards = shards
         self._router = router
-        self._limits = limits or SizeLimits()
+        self._limiter = limiter or SizeLimiter(SizeLimits(), TrackedPayloads())
         self._strictness = strictness or Strictness()
         self._clock = clock
         self._ways: dict[str, Way] = {}
-        self._around = Around(shards, router, middleware, self._limits, clock)
+        self._around = Around(shards, router, middleware, self._limiter, clock)
         self._has_middleware = bool(middleware)
 
     def route(self, declaration: Declaration) -> Route:
@@ -95,6 +95,8 @@ class Client:
             arguments = dumps_exact(args, inside=1)
         except PayloadError as error:
             raise ArgumentsError(declaration.wire_name, f"refused: {error.reason}") from error
+        if len(arguments) >= way.template.unquestioned:
+            arguments = way.template.fitted(arguments)
         jid, now = draw_jid(), stamp_json(self._clock())
         payload = way.template.one(arguments, jid.encode(), now, way.ambient(), waits=at is not None)
         marks = (way.mark(jid, at),) if way.kept_s else ()
@@ -115,11 +117,13 @@ class Client:
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
         """Write jobs in slices of 1,000, one round trip each; return ids aligned with the input, ``None`` where dropped.
 
-        Every job's arguments are checked before the first is written.
+        Every job's arguments are checked before the first is written, and so are their sizes unless there is a client
+        middleware, which may change them.
 
         Raises:
             ArgumentsError, ExceedLimitError: refused; nothing was written.
-            BulkPushError: a later slice was refused (a middleware's own error included), or a shard failed; it says what is in.
+            BulkPushError: a shard failed; or the chain of client middlewares did for a later slice, or left it a job that is
+                too large. It says what is in.
         """
         signature = request.declaration.signature
         loosener = self._strictness.loosener(request.declaration)
@@ -127,7 +131,8 @@ class Client:
         if self._has_middleware:
             written = self._around.slices(request, bind_all(signature, request.args, loosener))
         else:
-            written = self._slices(request, deque(json_slices(signature, request.args, loosener)))
+            way = self._way(request.declaration, request.options)
+            written = self._slices(way, request, _fitted(way.template, json_slices(signature, request.args, loosener)))
         if loosener is not None:
             loosener.tell()
         jids: list[Jid | None] = []
@@ -142,9 +147,8 @@ class Client:
             raise BulkPushError(jids, len(jids), error) from error
         return jids
 
-    def _slices(self, request: BulkRequest, waiting: deque[bytes]) -> Iterator[list[Jid]]:
+    def _slices(self, way: Way, request: BulkRequest, waiting: deque[bytes]) -> Iterator[list[Jid]]:
         """Write slice after slice; what is written is let go of."""
-        way = self._way(request.declaration, request.options)
         start = 0
         while waiting:
             arguments = waiting.popleft().split(b"\n")
@@ -184,7 +188,24 @@ class Client:
 
     def _find_way(self, declaration: Declaration, options: Mapping[str, Any]) -> Way:
         route = self._router.route_push(declaration, options)
-        template = JobTemplate(declaration, route.queue, options, self._limits)
+        template = JobTemplate(declaration, route.queue, options, self._limiter)
         kept = options.get("status_expiration", declaration.status_expiration)
         kept_s = 0 if kept is None else int(wire_value(kept))
         return Way(declaration, self._shards[route.shard], template, option_context(options), kept_s)
+
+
+def _fitted(template: JobTemplate, slices: Iterable[Slice]) -> deque[bytes]:
+    """Return the lines of all slices, every job within the size limits; raises ExceedLimitError naming the first that is not."""
+    found: deque[bytes] = deque()
+    for number, (lines, longest) in enumerate(slices):
+        small = longest < template.unquestioned
+        found.append(lines if small else b"\n".join(_fit_each(template, lines.split(b"\n"), number * SLICE)))
+    return found
+
+
+def _fit_each(template: JobTemplate, lines: list[bytes], start: int) -> Iterator[bytes]:
+    for job, arguments in enumerate(lines, start):
+        try:
+            yield template.fitted(arguments)
+        except ExceedLimitError as error:
+            raise error.of_job(job) from None

@@ -1,6 +1,6 @@
 """A job's payload as bytes, put together from what its class and options say once and what each job adds.
 
-It reads as ``Normalizer`` and ``encode`` would have written it, which the tests prove; they are the way of pushes that a
+It reads as ``Normalizer`` and ``SizeLimiter.encode`` would have written it, which the tests prove; they are the way of pushes that a
 client middleware wants to see.
 """
 
@@ -8,38 +8,47 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from framework.declare.declaration import Declaration
-from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
-from framework.push.encode import SIZE_LIMITER, TRACKED, SizeLimits
+from framework.errors import ArgumentsError, PayloadError
 from framework.push.normalize import class_fields, option_fields
+from framework.push.size_limiter import SizeLimiter
 from framework.telemetry.context import CORRELATION_ID
 from framework.types import Json
-from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, deflated
 from framework.wire.json import dumps
 
 
 class JobTemplate:
     """For the jobs of one class, going to one queue with the same options."""
 
-    __slots__ = ("_big_payload", "_head", "_limits", "_wire_name", "queue")
+    __slots__ = ("_big_payload", "_head", "_limiter", "_wire_name", "queue", "unquestioned")
 
-    def __init__(self, declaration: Declaration, queue: str, options: Mapping[str, Any], limits: SizeLimits) -> None:
+    def __init__(self, declaration: Declaration, queue: str, options: Mapping[str, Any], limiter: SizeLimiter) -> None:
         self.queue = queue
-        self._limits = limits
+        self.unquestioned = limiter.unquestioned
+        """Arguments of so many bytes or more are to be ``fitted`` first."""
+        self._limiter = limiter
         self._big_payload = declaration.big_payload
         self._wire_name = declaration.wire_name
         fields = class_fields(declaration) | {"queue": queue} | option_fields(options)
         del fields["args"]
         self._head = self._json(fields)[:-1] + b',"args":'
 
+    def fitted(self, args: bytes) -> bytes:
+        """Return arguments within the size limits: large ones as they are stored, followed by the marks of their size.
+
+        Raises:
+            ExceedLimitError: they are too large, even compressed.
+        """
+        if len(args) < self.unquestioned:
+            return args
+        text, marks = self._limiter.stored(self._wire_name, args, big_payload=self._big_payload)
+        return b"%b,%b" % (args if text is None else b'["%b"]' % text, dumps(marks)[1:-1])
+
     def one(self, args: bytes, jid: bytes, now: bytes, context: Mapping[str, Json], *, waits: bool) -> bytes:
-        """Return a payload. ``args`` is JSON, ``now`` a time as JSON; ``waits``: it does not enter its queue now.
+        """Return a payload. ``args`` is JSON, fitted; ``now`` a time as JSON; ``waits``: it does not enter its queue now.
 
         Raises:
             ArgumentsError: the context is no JSON.
-            ExceedLimitError: the arguments are too large, even compressed.
         """
-        if len(args) >= self._limits.unquestioned:
-            args = self._limited(args)
         tail = self._tail(now, context, waits=waits)
         if CORRELATION_ID in context:
             return b'%b%b,"jid":"%b"%b}' % (self._head, args, jid, tail)
@@ -49,8 +58,6 @@ class JobTemplate:
         self, args: Sequence[bytes], jids: Sequence[bytes], now: bytes, context: Mapping[str, Json], *, waits: bool
     ) -> list[bytes]:
         """Return the payloads of jobs that share their context; otherwise as ``one``."""
-        if max(map(len, args)) >= self._limits.unquestioned:
-            args = [self._limited(one) if len(one) >= self._limits.unquestioned else one for one in args]
         head, tail = _literal(self._head), _literal(self._tail(now, context, waits=waits))
         if CORRELATION_ID in context:
             form = b'%b%%b,"jid":"%%b"%b}' % (head, tail)
@@ -62,19 +69,6 @@ class JobTemplate:
         """What does not depend on the job's id: times and context."""
         times = b',"created_at":%b' % now if waits else b',"created_at":%b,"enqueued_at":%b' % (now, now)
         return times + b"," + self._json(context)[1:-1] if context else times
-
-    def _limited(self, args: bytes) -> bytes:
-        """Return large arguments as they are stored, with the marks of their size."""
-        limits, size, stored = self._limits, len(args), args
-        if limits.mode == "compress" and size >= limits.compression_threshold:
-            text = deflated(args)
-            stored = b'["%b"],"%b":true,"%b":%d' % (text, COMPRESSED.encode(), ORIGINAL_SIZE.encode(), size)
-            size = len(text) + 4
-        if not limits.limit or size <= limits.limit or self._big_payload:
-            return stored
-        if limits.mode == "compress":
-            raise ExceedLimitError(self._wire_name, size, limits.limit)
-        return b'%b,"%b":"%b"' % (stored, SIZE_LIMITER.encode(), TRACKED.encode())
 
     def _json(self, fields: Mapping[str, Any]) -> bytes:
         try:

@@ -4,11 +4,15 @@ import time
 import uuid
 from collections.abc import Callable
 from functools import partial
+from typing import Any
+
+from pydantic_core import to_json
 
 from framework.declare import registry
 from framework.errors import PayloadError
 from framework.finish.states import States
 from framework.middleware.chain import Call, Passage
+from framework.push.size_limiter import SizeLimiter
 from framework.schedule.crossings import Crossings
 from framework.schedule.destination import Destination, Destinations
 from framework.schedule.move import Crossing, Move, PollEvents
@@ -16,6 +20,7 @@ from framework.shard.validator import Block
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, decompress_arguments
 from framework.wire.job import TRANSIT, decode, stamp
+from framework.wire.json import dumps
 from framework.wire.splice import rewrite
 
 
@@ -30,7 +35,7 @@ class Preparation:
         states: States,
         *,
         middleware: tuple[Call, ...] = (),
-        decompressed_limit: int,
+        limiter: SizeLimiter,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._events = events
@@ -38,7 +43,7 @@ class Preparation:
         self._crossings = crossings
         self._states = states
         self._middleware = middleware
-        self._decompressed_limit = decompressed_limit
+        self._limiter = limiter
         self._clock = clock
 
     def prepare(self, source: str, member: bytes) -> Move | Crossing:
@@ -75,18 +80,26 @@ class Preparation:
 
     def _pass(self, payload: Payload, place: Destination) -> bool:
         """Run the client middleware over the payload, with its arguments as the application knows them."""
-        stored = payload.get("args")
-        compressed = {name: payload[name] for name in (COMPRESSED, ORIGINAL_SIZE) if name in payload}
-        decompress_arguments(payload, self._decompressed_limit)
-        shown = payload["args"]
-        worker = registry.find(payload["class"])
+        stored = {name: payload[name] for name in ("args", COMPRESSED, ORIGINAL_SIZE) if name in payload}
+        decompress_arguments(payload, self._limiter.limits.decompressed_limit)
+        before = to_json(payload["args"])
+        worker: Any = registry.find(payload["class"])
         pool = self._crossings.pool(place.shard)
         passage = Passage(self._middleware, worker or payload["class"], payload, place.queue, pool)
         with Block((place.shard,)), passage as open_:
             pass
-        if compressed and payload["args"] is shown:
-            payload.update(compressed, args=stored)  # not compressed a second time: the bytes stay as they were
+        if open_ and to_json(payload["args"]) == before:
+            payload.update(stored)  # not compressed a second time: the bytes stay as they were
+        elif open_:
+            self._limit(payload, big_payload=worker is not None and worker.declaration().big_payload)
         return open_
+
+    def _limit(self, payload: Payload, *, big_payload: bool) -> None:
+        """Judge arguments that a middleware has changed by their size, as at a push."""
+        try:
+            self._limiter.limit(payload, dumps(payload["args"]), big_payload=big_payload)
+        except PayloadError as error:
+            raise _spoiled(error) from error
 
 
 def _written(member: bytes, payload: Payload) -> bytes:
@@ -94,4 +107,8 @@ def _written(member: bytes, payload: Payload) -> bytes:
     try:
         return rewrite(member, payload)
     except PayloadError as error:
-        raise ValueError(f"a client middleware changed a due job: {error.reason}") from error
+        raise _spoiled(error) from error
+
+
+def _spoiled(error: PayloadError) -> ValueError:
+    return ValueError(f"a client middleware changed a due job: {error.reason}")

@@ -180,12 +180,33 @@ class DeadSettings(_Section):
 
 
 class SizeLimitSettings(_Section):
-    """Bytes of a job's arguments as JSON (GitLab's size limiter). ``track`` only logs what ``compress`` would do."""
+    """Bytes of a job's arguments as JSON (GitLab's size limiter). ``track`` only reports what ``compress`` would refuse."""
 
     mode: Literal["compress", "track"] = "compress"
     compression_threshold: Whole = Field(default=100_000, ge=0)
     limit: Whole = Field(default=5_000_000, ge=0)
+    """0 = no limit."""
     decompressed_limit: Whole = Field(default=100_000_000, ge=1)
+
+    @model_validator(mode="after")
+    def _check_order(self) -> "SizeLimitSettings":
+        limit, threshold = self.limit, self.compression_threshold
+        if self.decompressed_limit < limit:
+            raise ValueError(
+                f"decompressed_limit = {self.decompressed_limit} is below limit = {limit}: arguments that are accepted must be "
+                "readable again"
+            )
+        if self.mode == "compress" and limit and threshold > limit:
+            raise ValueError(
+                f"compression_threshold = {threshold} is above limit = {limit}: what lies between would be refused without "
+                "being compressed, while larger arguments pass"
+            )
+        if self.mode == "compress" and threshold > self.decompressed_limit:
+            raise ValueError(
+                f"compression_threshold = {threshold} is above decompressed_limit = {self.decompressed_limit}: whatever is "
+                "compressed could not be read again"
+            )
+        return self
 
 
 class SentrySettings(_Section):

@@ -13,15 +13,6 @@ ORIGINAL_SIZE = "original_job_size_bytes"
 _LEVEL = 5
 
 
-def compress_arguments(payload: Payload, arguments_json: bytes) -> int:
-    """Replace the payload's arguments by their compressed form; return the size in bytes of the new arguments' JSON."""
-    text = deflated(arguments_json)
-    payload["args"] = [text.decode("ascii")]
-    payload[COMPRESSED] = True
-    payload[ORIGINAL_SIZE] = len(arguments_json)
-    return len(text) + 4  # the text, its two quotes, two brackets
-
-
 def deflated(arguments_json: bytes) -> bytes:
     """Return the one string that stands for compressed arguments; it needs no escapes in JSON."""
     return base64.b64encode(zlib.compress(arguments_json, _LEVEL))
@@ -31,7 +22,8 @@ def decompress_arguments(payload: Payload, limit: int) -> None:
     """Put the original arguments back and remove both marks; a payload that is not compressed stays as it is.
 
     Raises:
-        PayloadError: the compressed form is damaged, was altered by somebody, or inflates beyond ``limit`` bytes.
+        PayloadError: the compressed form is damaged (GitLab's PayloadDecompressionError), was altered by somebody (its
+            PayloadDecompressionConflictError), or inflates beyond ``limit`` bytes. The payload is as it was.
     """
     if not payload.get(COMPRESSED):
         return
@@ -40,7 +32,13 @@ def decompress_arguments(payload: Payload, limit: int) -> None:
         raise PayloadError(
             "it is marked as compressed, but its arguments are not one string: a middleware changed them"
         )
-    original = loads(_inflate(arguments[0], limit))
+    data = _inflate(arguments[0], limit)
+    said = payload.get(ORIGINAL_SIZE)
+    if said is not None and said != len(data):
+        raise PayloadError(
+            f"its {ORIGINAL_SIZE} is {said!r:.40}, but its arguments inflate to {len(data):,} bytes: somebody changed one of them"
+        )
+    original = loads(data)
     if not isinstance(original, list):
         raise PayloadError("its compressed arguments are no list")
     payload["args"] = original
@@ -60,6 +58,10 @@ def _inflate(text: str, limit: int) -> bytes:
         )
     if not inflater.eof:
         raise PayloadError("its compressed arguments are cut off")
+    if inflater.unused_data:
+        raise PayloadError(
+            f"{len(inflater.unused_data):,} bytes follow its compressed arguments: somebody changed them"
+        )
     return data
 
 

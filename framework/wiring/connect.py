@@ -12,7 +12,7 @@ from framework.errors import ConfigurationError, Problem
 from framework.execute.inline import run_inline
 from framework.finish.states import States
 from framework.push.client import Client
-from framework.push.encode import SizeLimits
+from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
 from framework.push.strictness import Strictness
 from framework.route.router import Router
 from framework.settings.load import load
@@ -22,7 +22,7 @@ from framework.shard.validator import Validator
 from framework.store.connect import Endpoint
 from framework.store.embedded import embedded_url, store_dir
 from framework.telemetry import logs
-from framework.telemetry.sentry import open_tracker
+from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
 from framework.wire.status import Tracked
 from framework.wiring import chains
@@ -39,7 +39,7 @@ class Enqueuer:
             self.shards,
             open_router(settings),
             middleware=chains.client.compiled(),
-            limits=size_limits(settings),
+            limiter=open_limiter(settings),
             strictness=self._strictness,
         )
 
@@ -101,9 +101,13 @@ def open_shards(settings: Settings, *, role: str) -> Shards:
 
 def open_validator(settings: Settings) -> Validator:
     """Return who judges the calls of application code to a job Redis: production reports, every other environment raises."""
+    return Validator(strict=settings.env_name != "production", tracker=lambda: tracker_of(settings))
+
+
+def tracker_of(settings: Settings) -> Tracker:
+    """Open the error tracker of this process, if it has one."""
     dsn = settings.sentry.dsn
-    secret = dsn.get_secret_value() if dsn is not None else None
-    return Validator(strict=settings.env_name != "production", tracker=lambda: open_tracker(secret, settings.env_name))
+    return open_tracker(dsn.get_secret_value() if dsn is not None else None, settings.env_name)
 
 
 def open_router(settings: Settings) -> Router:
@@ -114,10 +118,11 @@ def open_router(settings: Settings) -> Router:
     return Router(settings.routing_rules, settings.shards, settings.feature_categories, source=source)
 
 
-def size_limits(settings: Settings) -> SizeLimits:
-    """Return the size limiter's numbers."""
+def open_limiter(settings: Settings) -> SizeLimiter:
+    """Return the judge of the arguments' sizes."""
     sizes = settings.size_limit
-    return SizeLimits(sizes.mode, sizes.compression_threshold, sizes.limit)
+    limits = SizeLimits(sizes.mode, sizes.compression_threshold, sizes.limit, sizes.decompressed_limit)
+    return SizeLimiter(limits, TrackedPayloads(lambda: tracker_of(settings)))
 
 
 def endpoint_of(settings: Settings, shard: str) -> Endpoint:

@@ -14,7 +14,7 @@ from framework.schedule.preparation import Preparation
 from framework.schedule.rhythm import Rhythm
 from framework.settings.model import Settings
 from framework.wiring import chains
-from framework.wiring.connect import open_router, open_shards
+from framework.wiring.connect import open_limiter, open_router, open_shards
 
 
 def open_poller(
@@ -35,6 +35,6 @@ def open_poller(
         crossings,
         states,
         middleware=chains.client.compiled(),
-        decompressed_limit=settings.size_limit.decompressed_limit,
+        limiter=open_limiter(settings),
     )
     return Poller(client, events, preparation, crossings, rhythm, dead_set)

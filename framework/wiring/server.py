@@ -37,10 +37,9 @@ from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry import logs
-from framework.telemetry.sentry import open_tracker
 from framework.version import VERSION
 from framework.wiring import chains
-from framework.wiring.connect import endpoint_of, open_router
+from framework.wiring.connect import endpoint_of, open_router, tracker_of
 from framework.wiring.schedule import open_poller
 
 EXIT_UNREACHABLE = 75
@@ -117,9 +116,7 @@ def assemble(
     settings: Settings, service: Service, shard: Shard, identity: str, log: JobLog, *, supervised: bool
 ) -> Parts:
     """Join the parts of one process; nothing runs yet."""
-    dsn = settings.sentry.dsn
-    tracker = open_tracker(dsn.get_secret_value() if dsn is not None else None, settings.env_name)
-    events = ProcessEvents(shard.name, tracker)
+    events = ProcessEvents(shard.name, tracker_of(settings))
     order = expanded(service.queues, known_queues(open_router(settings)))
     limit = settings.size_limit.decompressed_limit
     dead_set = DeadSetLimits(settings.dead.max_jobs, settings.dead.timeout_days * 86_400.0)

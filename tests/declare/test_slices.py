@@ -41,7 +41,9 @@ class Row(tuple):
 
 
 def lines(signature, jobs):
-    return b"\n".join(json_slices(signature, jobs)).split(b"\n")
+    found = list(json_slices(signature, jobs))
+    assert all(part.longest == max(map(len, part.lines.split(b"\n"))) for part in found)
+    return b"\n".join(part.lines for part in found).split(b"\n")
 
 
 def verdict(signature, args):
@@ -174,5 +176,5 @@ def test_slices_are_taken_from_a_generator_as_they_are_needed():
     found = json_slices(SIGNATURES[0], jobs())
     assert asked == 0
     first = next(found)
-    assert (asked, first.count(b"\n")) == (SLICE, SLICE - 1)
-    assert sum(part.count(b"\n") + 1 for part in found) == 2 * SLICE
+    assert (asked, first.lines.count(b"\n")) == (SLICE, SLICE - 1)
+    assert sum(part.lines.count(b"\n") + 1 for part in found) == 2 * SLICE

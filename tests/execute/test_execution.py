@@ -29,9 +29,8 @@ from framework.middleware.chain import Chain
 from framework.push.strictness import Strictness
 from framework.telemetry import context
 from framework.telemetry.logs import ServerLog
-from framework.wire.compress import compress_arguments
 from framework.wire.json import dumps
-from tests.harness import encoded, payload
+from tests.harness import compressed, encoded
 
 seen: list = []
 relays: list = []
@@ -239,12 +238,10 @@ def test_what_cannot_be_read_is_said_so(run, data):
 
 def test_compressed_arguments_reach_the_job_whole(run):
     worker(lambda self, text: seen.append(text))
-    job = payload()
-    compress_arguments(job, dumps(["ä" * 2_000]))
-    assert run(data=dumps(job)).outcome == Succeeded()
+    assert run(data=dumps(compressed(["ä" * 2_000]))).outcome == Succeeded()
     assert seen == ["ä" * 2_000]
-    compress_arguments(job, dumps(["x" * 20_000]))  # the executor's limit is 10,000
-    assert "decompressed_limit" in str(run(data=dumps(job)).outcome.error)
+    # the executor's limit is 10,000
+    assert "decompressed_limit" in str(run(data=dumps(compressed(["x" * 20_000]))).outcome.error)
 
 
 # --- server middleware ----------------------------------------------------------------------------------------------

@@ -135,7 +135,9 @@ def plainly(job, unit, declaration):
         "bid",
         "interrupted_count",
         "retry_count",
+        "compressed",
         "original_job_size_bytes",
+        "size_limiter",
         "job_deferred_by",
     )
     fields.update({name: job[name] for name in copied if job.get(name) is not None})

@@ -20,10 +20,9 @@ from framework.finish.outcome import Failed, Retired, Succeeded
 from framework.middleware.chain import Chain
 from framework.push.strictness import Strictness
 from framework.telemetry.logs import ServerLog
-from framework.wire.compress import compress_arguments
 from framework.wire.json import dumps
 from tests.execute.test_execution import executed
-from tests.harness import encoded, payload
+from tests.harness import compressed, encoded, payload
 
 seen: list = []
 relays: list = []
@@ -225,8 +224,7 @@ class Look:
 
 
 def test_a_retired_class_is_not_run_and_its_arguments_are_left_alone(run):
-    job = payload("Gone::Worker")
-    compress_arguments(job, dumps(["secret " * 2_000]))  # more than may be decompressed here
+    job = compressed(["secret " * 2_000], **{"class": "Gone::Worker"})  # more than may be decompressed here
     execution, line = run(Look, data=dumps(job), retired={"Gone::Worker": "replaced in 4.2"})
     assert execution.outcome == Retired("Gone::Worker", "replaced in 4.2")
     assert line["args"] == ["[COMPRESSED]"]

@@ -13,7 +13,7 @@ from framework.fetch.reaper import FORGET_AFTER_S, Keep, Reaper, Reconciler, ret
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import BEAT
 from framework.wire import keys
-from tests.harness import IDENTITY, encoded, full_memory, hold
+from tests.harness import IDENTITY, compressed, encoded, full_memory, hold
 
 OTHER = "host:2:def"
 SLOTS = 2
@@ -75,6 +75,14 @@ def test_jobs_are_taken_back_from_the_dead_only(reaper, redis, recovered):
     ((owner, back, destination, quarantined),) = [(r.owner, r.job.jid, r.destination, r.quarantined) for r in recovered]
     assert (owner, back, destination, quarantined) == (OTHER, "orphan", "queue:default", False)
     assert reaper.sweep() == 0
+
+
+def test_compressed_arguments_stay_the_bytes_they_were(reaper, redis):
+    die(redis, OTHER)
+    job = compressed(["x" * 1_000])
+    hold(redis, json.dumps(job).encode(), OTHER)
+    assert reaper.sweep() == 1
+    assert queued(redis) == [{**job, "interrupted_count": 1, "suspect": True}]
 
 
 def test_a_sweep_leaves_the_sweeper_alone(reaper, redis):

@@ -16,7 +16,7 @@ from framework.wire.job import decode
 from framework.wire.json import dumps
 from framework.wire.status import Tracked
 from framework.wire.status import tracked as found
-from tests.harness import IDENTITY, encoded, full_memory, hold
+from tests.harness import IDENTITY, compressed, encoded, full_memory, hold
 
 WORKING = keys.working(IDENTITY)
 ERROR = Failed(ValueError("no"))
@@ -196,6 +196,21 @@ def test_a_postponed_job_whose_producer_named_no_queue_knows_its_own(bench, redi
     bench.settler.settle(unit, Postponed(1.0, ""), None)
     (member,) = redis.zrange(keys.SCHEDULE, 0, -1)
     assert json.loads(member) == {"class": "A", "args": [], "jid": "j", "queue": "mails"}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "retry", "place"),
+    [(ERROR, 3, keys.RETRY), (ERROR, 0, keys.DEAD), (Postponed(60.0, "busy"), 3, keys.SCHEDULE)],
+    ids=("retry", "dead", "later"),
+)
+def test_compressed_arguments_stay_the_bytes_they_were(bench, redis, outcome, retry, place):
+    job = compressed(["x" * 1_000], retry=retry)
+    bench.go(outcome, data=dumps(job))
+    ((member,),) = bench.places().values()
+    stored = json.loads(member)
+    assert bench.places() == {place: [member]}
+    names = ("args", "compressed", "original_job_size_bytes", "size_limiter")
+    assert {name: stored[name] for name in names} == {name: job[name] for name in names}
 
 
 @pytest.mark.parametrize("data", [b"{not json \xff\x00", b"", b'{"class":"A"}'])

@@ -5,8 +5,9 @@ import re
 
 import pytest
 
+from framework.fetch.reaper import retire
 from framework.wire import keys
-from tests.harness import STARTED, encoded, enqueue, until
+from tests.harness import STARTED, compressed, encoded, enqueue, until
 
 START = {
     "severity",
@@ -272,17 +273,56 @@ def test_deep_recursion_is_one_jobs_failure(site, redis, proofs):
 
 
 def test_compressed_arguments_are_read_and_not_logged(site, redis, proofs):
-    from framework.wire.compress import compress_arguments
-    from framework.wire.json import dumps
-    from tests.harness import payload
-
-    job = payload("NoopWorker", jid="packed")
-    compress_arguments(job, dumps(["my secret"] * 10_000))
-    redis.lpush("queue:default", dumps(job))
+    redis.lpush(
+        "queue:default", json.dumps(compressed(["my secret"] * 10_000, **{"class": "NoopWorker", "jid": "packed"}))
+    )
     process = site.worker("-q", "default")
     assert proofs("noop") == ["packed"]
-    assert process.line(job_status="done")["args"] == ["[COMPRESSED]"]
+    for status in ("start", "done"):
+        line = process.line(job_status=status)
+        assert (line["args"], line["compressed"], line["size_limiter"]) == (["[COMPRESSED]"], True, "validated")
+        assert line["original_job_size_bytes"] == len('"my secret",') * 10_000 + 1
     assert "my secret" not in process.log.read_text()
+
+
+SIZES = ("args", "compressed", "original_job_size_bytes", "size_limiter")
+
+
+def test_compressed_arguments_stay_the_bytes_they_were_on_every_way(site, redis, proofs):
+    """Scheduled, promoted, given back at a stop, quarantined after a kill; failed, retried, failed again."""
+    name = "x" * 200_000
+    push = "import jobs; jobs.{}.perform_in(0.05, 'x' * 200_000)"
+    assert site.run("-c", push.format("LongWorker")).returncode == 0
+    (written,) = members(redis, keys.SCHEDULE)
+    assert (written["compressed"], written["original_job_size_bytes"], written["size_limiter"]) == (
+        True,
+        200_004,
+        "validated",
+    )
+    kept = {field: written[field] for field in SIZES}
+
+    first = site.worker("-q", "default", "-t", "0").ready()
+    proofs(f"begun:{name}")
+    assert first.end() == 0
+    (job,) = [json.loads(data) for data in redis.lrange("queue:default", 0, -1)]
+    assert ({field: job[field] for field in SIZES}, job["interrupted_count"]) == (kept, 1)
+
+    second = site.worker("-q", "default").ready()
+    proofs(f"begun:{name}", 2)
+    second.kill()
+    retire(redis, second.identity)
+    third = site.worker("-q", "default").ready()
+    third.line(job_status="quarantined")  # its class allows two
+    (job,) = members(redis, keys.INTERRUPTED)
+    assert {field: job[field] for field in SIZES} == kept
+
+    assert site.run("-c", push.format("FailWorker")).returncode == 0
+    for count in range(2):
+        (job,) = until(
+            lambda count=count: [job for job in members(redis, keys.RETRY) if job["retry_count"] == count], "a retry"
+        )
+        assert {field: job[field] for field in SIZES} == kept
+        redis.zadd(keys.RETRY, {redis.zrange(keys.RETRY, 0, 0)[0]: 1}, xx=True)
 
 
 # --- due jobs -------------------------------------------------------------------------------------------------------

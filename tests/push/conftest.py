@@ -6,6 +6,7 @@ from framework.declare import port, registry
 from framework.declare.worker import ApplicationWorker
 from framework.middleware.chain import Chain
 from framework.push.client import Client
+from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
 from framework.shard.shard import Shards
@@ -29,12 +30,13 @@ class Door:
         self.shards = Shards(shards)
         self.open()
 
-    def open(self, *middleware, rules=(), **options):
+    def open(self, *middleware, rules=(), limits=None, report=None, **options):
+        limiter = SizeLimiter(limits or SizeLimits(), report or TrackedPayloads())
         chain = Chain()
         for one in middleware:
             chain.add(one)
         router = Router([RoutingRule(*rule) for rule in rules], list(self.shards))
-        self.client = Client(self.shards, router, middleware=chain.compiled(), **options)
+        self.client = Client(self.shards, router, middleware=chain.compiled(), limiter=limiter, **options)
         port.bind(self.client)
         return self
 

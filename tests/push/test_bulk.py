@@ -2,11 +2,9 @@ import json
 
 import pytest
 
-from framework.errors import ArgumentsError, BulkPushError, ExceedLimitError, ShardUnavailableError
-from framework.push.encode import SizeLimits
+from framework.errors import ArgumentsError, BulkPushError, ShardUnavailableError
 from framework.telemetry import context
 from framework.wire import keys
-from framework.wire.compress import decompress_arguments
 from tests.push.conftest import worker
 
 
@@ -181,17 +179,6 @@ def test_contexts_over_several_slices(door, jobs):
     assert all(job["correlation_id"] == job["jid"] for job in jobs())
 
 
-def test_large_and_small_in_one_slice(door, jobs):
-    cls = worker(queue="default")
-    cls.perform_bulk([("small",), ("x" * 200_000,), ("%b",)])
-    small, large, percent = jobs()
-    assert (small["args"], percent["args"]) == (["small"], ["%b"])
-    assert "compressed" not in small
-    assert (large["compressed"], large["original_job_size_bytes"]) == (True, 200_004)
-    decompress_arguments(large, 10**9)
-    assert large["args"] == ["x" * 200_000]
-
-
 def at_job(number, act):
     """A client middleware that does something when it sees this job."""
 
@@ -229,14 +216,6 @@ def test_a_server_that_becomes_a_replica_midway(door, jobs, redis):
     finally:
         redis.execute_command("REPLICAOF", "NO", "ONE")
     assert isinstance(check_interrupted(caught, jobs, redis), ShardUnavailableError)
-
-
-def test_a_job_too_large_midway(door, jobs, redis):
-    door.open(limits=SizeLimits(compression_threshold=10**9, limit=500))
-    arguments = [*numbered(1_500), ("x" * 1_000,), *numbered(5)]
-    with pytest.raises(BulkPushError, match="1,004 bytes") as caught:
-        worker(queue="default").perform_bulk(arguments)
-    assert isinstance(check_interrupted(caught, jobs, redis), ExceedLimitError)
 
 
 def test_a_middleware_that_raises_midway(door, jobs, redis):

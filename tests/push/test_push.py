@@ -1,23 +1,18 @@
-import base64
 import json
 import logging
 import math
 import re
 import time
-import zlib
 from datetime import timedelta
 
 import pytest
 
 from framework.declare import port
-from framework.errors import ArgumentsError, ExceedLimitError, ShardUnavailableError, UnroutedCallError
-from framework.push.encode import SizeLimits
+from framework.errors import ArgumentsError, ShardUnavailableError, UnroutedCallError
 from framework.shard.shard import Shard, UnknownShardError
 from framework.store.connect import Endpoint
 from framework.telemetry import context
 from framework.wire import keys
-from framework.wire.compress import decompress_arguments
-from framework.wire.json import dumps
 from tests.harness import full_memory, opened
 from tests.push.conftest import Door, worker
 
@@ -367,87 +362,6 @@ def test_what_json_cannot_carry_is_refused_before_anything_is_written(door, redi
     with pytest.raises(ArgumentsError):
         worker().perform_bulk([(1,), (value,)])
     assert everything(redis) == []
-
-
-def sized(size):
-    """Arguments whose JSON takes ``size`` bytes, in characters of two bytes."""
-    text = "é" * ((size - 4) // 2) + "x" * (size % 2)
-    assert len(dumps([text])) == size
-    return text
-
-
-@pytest.mark.parametrize(("size", "compressed"), [(99_999, False), (100_000, True), (100_001, True)])
-def test_arguments_are_compressed_from_100000_bytes_on(door, jobs, size, compressed):
-    text = sized(size)
-    worker(queue="default").perform_async(text)
-    (job,) = jobs()
-    assert job.get("compressed", False) == compressed
-    assert job.get("original_job_size_bytes") == (size if compressed else None)
-    if compressed:
-        assert json.loads(zlib.decompress(base64.b64decode(job["args"][0], validate=True))) == [text]
-    decompress_arguments(job, 10**9)
-    assert job["args"] == [text]
-
-
-def incompressible(size):
-    return base64.b64encode(bytes((i * i * 31 + (i >> 3) * 17) % 251 for i in range(1000))).decode()[:size]
-
-
-LIMITS = SizeLimits(compression_threshold=200, limit=400)
-
-
-@pytest.mark.parametrize("push", ["async", "in", "bulk"])
-def test_what_is_too_large_even_so_writes_nothing(door, redis, push):
-    door.open(limits=LIMITS)
-    job = worker(queue="default")
-    text = incompressible(1000)
-    with pytest.raises(ExceedLimitError) as caught:
-        if push == "async":
-            job.perform_async(text)
-        elif push == "in":
-            job.perform_in(60, text)
-        else:
-            job.perform_bulk([("fits",), (text,)])
-    assert (caught.value.worker_class, caught.value.size_limit) == ("Job", 400)
-    assert caught.value.size > 400
-    assert "big_payload" in str(caught.value)
-    assert everything(redis) == []
-
-
-def test_the_default_limit_is_5_million_bytes_after_compression(door, redis):
-    import random
-
-    text = base64.b64encode(random.Random(1).randbytes(4_600_000)).decode()
-    with pytest.raises(ExceedLimitError, match="5,000,000"):
-        worker(queue="default").perform_async(text)
-    assert everything(redis) == []
-    assert worker(queue="default").perform_async("x" * 6_000_000)  # six megabytes that deflate well
-
-
-def test_the_limit_is_the_largest_size_allowed(door, redis):
-    job = worker(queue="default")
-    door.open(limits=SizeLimits(compression_threshold=10**9, limit=500))
-    job.perform_async(sized(500))
-    with pytest.raises(ExceedLimitError):
-        job.perform_async(sized(501))
-    assert redis.llen("queue:default") == 1
-
-
-def test_big_payloads_and_no_limit_pass(door, redis):
-    door.open(limits=LIMITS)
-    worker(queue="default", big_payload=True).perform_async(incompressible(1000))
-    door.open(limits=SizeLimits(compression_threshold=200, limit=0))
-    worker(queue="default").perform_async(incompressible(1000))
-    assert redis.llen("queue:default") == 2
-
-
-def test_track_mode_lets_pass_and_marks(door, jobs):
-    door.open(limits=SizeLimits("track", 200, 400))
-    worker(queue="default").perform_async(incompressible(1000))
-    worker(queue="default").perform_async("small")
-    large, small = jobs()
-    assert (large["size_limiter"], large["args"]) == ("tracked", [incompressible(1000)])
-    assert "size_limiter" not in small
 
 
 # --- manners --------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from framework.declare import registry
 from framework.declare.slices import bind_all, json_slices
 from framework.errors import ArgumentsError, ExceedLimitError
-from framework.push.encode import SizeLimits, encode
 from framework.push.normalize import Normalizer
+from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.push.template import JobTemplate
 from framework.telemetry import context
 from framework.wire.compress import decompress_arguments
@@ -61,27 +61,51 @@ options = st.fixed_dictionaries(
         "tags": st.just(("c",)),
     },
 )
-limits = st.sampled_from([SizeLimits(), SMALL, SizeLimits("track", 60, 90), SizeLimits("compress", 60, 0)])
+limits = st.sampled_from(
+    [
+        SizeLimits(),
+        SMALL,
+        SizeLimits("track", 60, 90),
+        SizeLimits("track", 60, 0),
+        SizeLimits("compress", 60, 0),
+        SizeLimits("compress", 0, 90),
+        SizeLimits("compress", 0, 0),
+        SizeLimits("compress", 60, 90, 120),
+        SizeLimits("compress", 90, 60),
+    ]
+)
 times = st.floats(0, 4_000_000_000) | st.integers(0, 4_000_000_000).map(float)
 
 
-def made(declaration, args, chosen, fields, now, size_limits, *, waits):
-    """What the general way writes, or the size it refuses."""
+class Judge(SizeLimiter):
+    """A limiter that keeps what it reports."""
+
+    def __init__(self, size_limits):
+        self.reports = []
+        super().__init__(size_limits, lambda error: self.reports.append(facts_of(error)))
+
+
+def facts_of(error):
+    return (error.worker_class, error.size, error.size_limit, error.setting)
+
+
+def made(declaration, args, chosen, fields, now, judge, *, waits):
+    """What the general way writes, or what it refuses."""
     normalizer = Normalizer(lambda: now)
     payload = normalizer.payload(declaration, args, JID, chosen.get("queue") or QUEUE, options=chosen, extra=fields)
     if not waits:
         payload["enqueued_at"] = normalizer.now()
     try:
-        return json.loads(encode(payload, size_limits, big_payload=declaration.big_payload))
+        return json.loads(judge.encode(payload, big_payload=declaration.big_payload))
     except ExceedLimitError as error:
-        return error.size
+        return facts_of(error)
 
 
 def tried(write):
     try:
         return [json.loads(data, object_pairs_hook=unrepeated) for data in write()]
     except ExceedLimitError as error:
-        return error.size
+        return facts_of(error)
 
 
 def unrepeated(pairs):
@@ -90,7 +114,7 @@ def unrepeated(pairs):
 
 
 def expected(every):
-    return next((size for size in every if isinstance(size, int)), every)
+    return next((facts for facts in every if isinstance(facts, tuple)), every)
 
 
 @settings(max_examples=300)
@@ -98,14 +122,20 @@ def expected(every):
 def test_it_reads_as_the_general_way_would_have_written_it(said, chosen, jobs, fields, now, size_limits, waits):
     with registry.isolated():
         declaration = worker(**said).declaration()
-    template = JobTemplate(declaration, chosen.get("queue") or QUEUE, chosen, size_limits)
-    general = [made(declaration, args, chosen, fields, now, size_limits, waits=waits) for args in jobs]
+    judge, other = Judge(size_limits), Judge(size_limits)
+    template = JobTemplate(declaration, chosen.get("queue") or QUEUE, chosen, other)
+    general = [made(declaration, args, chosen, fields, now, judge, waits=waits) for args in jobs]
     jid, time = JID.encode(), stamp_json(now)
     for args, wanted in zip(jobs, general, strict=True):
-        found = tried(lambda args=args: [template.one(dumps_exact(args, inside=1), jid, time, fields, waits=waits)])
+        data = dumps_exact(args, inside=1)
+        found = tried(lambda data=data: [template.one(template.fitted(data), jid, time, fields, waits=waits)])
         assert found == ([wanted] if isinstance(wanted, dict) else wanted)
-    lines = b"\n".join(json_slices(declaration.signature, map(tuple, jobs))).split(b"\n")
-    found = tried(lambda: template.many(lines, [jid] * len(jobs), time, fields, waits=waits))
+    assert other.reports == judge.reports
+    (part,) = json_slices(declaration.signature, map(tuple, jobs))
+    lines = part.lines.split(b"\n")
+    assert part.longest == max(map(len, lines))
+    many = [jid] * len(jobs)
+    found = tried(lambda: template.many([template.fitted(line) for line in lines], many, time, fields, waits=waits))
     assert found == expected(general)
 
 
@@ -113,8 +143,8 @@ def test_it_reads_as_the_general_way_would_have_written_it(said, chosen, jobs, f
 def test_a_line_per_job_holds_its_arguments_exactly(jobs):
     with registry.isolated():
         signature = worker().declaration().signature
-    (lines,) = json_slices(signature, jobs)
-    assert [json.loads(line) for line in lines.split(b"\n")] == jobs
+    (part,) = json_slices(signature, jobs)
+    assert [json.loads(line) for line in part.lines.split(b"\n")] == jobs
     assert bind_all(signature, jobs) == jobs
 
 
@@ -127,9 +157,9 @@ def test_a_time_as_json_is_the_same_time(seconds):
 def test_large_arguments_are_compressed_as_ever():
     with registry.isolated():
         declaration = worker().declaration()
-    template = JobTemplate(declaration, "q", {}, SizeLimits())
+    template = JobTemplate(declaration, "q", {}, Judge(SizeLimits()))
     args = ["é" * 60_000]
-    (payload,) = template.many([dumps_exact(args, inside=1)], [JID.encode()], b"1.5", {}, waits=False)
+    (payload,) = template.many([template.fitted(dumps_exact(args, inside=1))], [JID.encode()], b"1.5", {}, waits=False)
     job = json.loads(payload)
     assert (job["compressed"], job["original_job_size_bytes"]) == (True, 120_004)
     decompress_arguments(job, 10**9)
@@ -140,6 +170,6 @@ def test_large_arguments_are_compressed_as_ever():
 def test_a_context_that_is_no_json_is_refused(fields):
     with registry.isolated():
         declaration = worker().declaration()
-    template = JobTemplate(declaration, "q", {}, SizeLimits())
+    template = JobTemplate(declaration, "q", {}, Judge(SizeLimits()))
     with pytest.raises(ArgumentsError, match="Job: refused"):
         template.one(b"[]", JID.encode(), b"1.5", fields, waits=False)

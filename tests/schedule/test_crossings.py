@@ -26,8 +26,9 @@ from framework.store.connect import Endpoint
 from framework.store.script import LAND
 from framework.wire import keys
 from framework.wire.job import TRANSIT
-from tests.harness import encoded, full_memory, opened
-from tests.schedule.test_poller import Events
+from framework.wire.json import dumps
+from tests.harness import compressed, encoded, full_memory, opened
+from tests.schedule.test_poller import LIMITER, Events
 
 LONG_AGO = 1_000_000_000.0
 RULES = [RoutingRule("*", "there", "second")]
@@ -60,7 +61,7 @@ class Bench:
             self.crossings,
             States(shards["main"], untold),
             middleware=middleware,
-            decompressed_limit=1_000,
+            limiter=LIMITER,
         )
         rhythm = Rhythm(self.client, 1.0)
         self.poller = Poller(self.client, self.events, preparation, self.crossings, rhythm, DeadSetLimits())
@@ -73,6 +74,15 @@ class Bench:
 @pytest.fixture
 def bench(redis_url, second_redis_url):
     return Bench(redis_url, second_redis_url)
+
+
+def pass_by(worker, job, queue, pool):
+    yield
+
+
+def change(worker, job, queue, pool):
+    job["args"].append("y" * 200_000)  # in place
+    yield
 
 
 def landed(second_redis, queue="there"):
@@ -123,6 +133,19 @@ def test_a_middlewares_pool_is_routed_while_it_runs(redis, second_redis, redis_u
     for (pool, _), shard in zip(seen, ("second", "main"), strict=True):
         with pytest.raises(UnroutedCallError, match=f"PING on shard '{shard}'"):
             pool.ping()
+
+
+@pytest.mark.parametrize("middleware", [(), (pass_by,), (change,)], ids=("none", "looks", "changes"))
+def test_compressed_arguments_cross_as_they_are_or_are_compressed_anew(
+    redis, second_redis, redis_url, second_redis_url, middleware
+):
+    job = compressed(["x" * 200], queue="job")
+    redis.zadd(keys.RETRY, {dumps(job): LONG_AGO})
+    Bench(redis_url, second_redis_url, *middleware).drain()
+    (moved,) = landed(second_redis)
+    if change in middleware:
+        job = compressed(["x" * 200, "y" * 200_000], queue="job")
+    assert {**moved, "queue": "job", "enqueued_at": job["enqueued_at"]} == job
 
 
 def test_guards_of_jobs_that_arrived_do_not_stay_long(bench, redis, second_redis):

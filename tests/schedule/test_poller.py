@@ -1,12 +1,16 @@
 import json
+import random
 import threading
 import time
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
 from framework.finish.settle import DeadSetLimits
 from framework.finish.states import States
+from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.schedule.crossings import Crossings
 from framework.schedule.destination import Destinations
@@ -14,12 +18,14 @@ from framework.schedule.poller import PAGE, Poller
 from framework.schedule.preparation import Preparation
 from framework.schedule.rhythm import Rhythm
 from framework.wire import keys
-from framework.wire.compress import compress_arguments
 from framework.wire.json import dumps
-from tests.harness import encoded, full_memory, opened, payload, until
+from tests.harness import compressed, encoded, full_memory, opened, payload, until
 
 LONG_AGO = 1_000_000_000.0
 FAR = 99_999_999_999.0
+
+
+LIMITER = SizeLimiter(SizeLimits(decompressed_limit=1_000_000), None)
 
 
 class Events:
@@ -54,7 +60,7 @@ def events():
     return Events()
 
 
-def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None):
+def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None, limiter=None):
     """The poller of a process that knows one shard and no rules."""
     shard = opened(url)
     client = shard.client
@@ -62,7 +68,7 @@ def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None
     destinations = Destinations(Router([], ["main"]), "main")
     states = States(shard, lambda *facts: events.failed.append(facts))
     preparation = Preparation(
-        events, destinations, crossings, states, middleware=middleware, decompressed_limit=1_000_000, clock=clock
+        events, destinations, crossings, states, middleware=middleware, limiter=limiter or LIMITER, clock=clock
     )
     return Poller(client, events, preparation, crossings, rhythm or Rhythm(client, 1.0), dead_set or DeadSetLimits())
 
@@ -152,10 +158,8 @@ def test_a_page_of_failing_jobs_does_not_hide_those_behind_it(redis, redis_url, 
 
 
 def test_compressed_arguments_are_shown_plain_and_stored_as_they_were(redis, redis_url, events):
-    job = payload(args=["x" * 1000, 2**70])
-    plain = job["args"]
-    compress_arguments(job, dumps(plain))
-    stored = job["args"]
+    plain = ["x" * 1000, 2**70]
+    job = compressed(plain)
     shown = []
 
     def look(worker, job, queue, pool):
@@ -166,8 +170,124 @@ def test_compressed_arguments_are_shown_plain_and_stored_as_they_were(redis, red
     poller(redis_url, events, look).poll()
     assert shown == [(plain, False)]
     (moved,) = queued(redis)
-    assert moved["args"] == stored
-    assert moved["compressed"] is True
+    assert {**moved, "enqueued_at": job["enqueued_at"]} == job
+
+
+def test_without_a_middleware_compressed_arguments_are_not_even_looked_at(redis, redis_url, events):
+    job = compressed(["x" * 1000], args=["not what the marks say"])
+    redis.zadd(keys.SCHEDULE, {dumps(job): LONG_AGO})
+    poller(redis_url, events).poll()
+    (moved,) = queued(redis)
+    assert {**moved, "enqueued_at": job["enqueued_at"]} == job
+
+
+SMALL = SizeLimits(compression_threshold=100, limit=200, decompressed_limit=10_000)
+TEXT = ["x" * 500]
+
+
+def replace(job):
+    job["args"] = ["y" * 300]
+
+
+def replace_inside(job):
+    job["args"][0] = "y" * 300
+
+
+def shrink(job):
+    job["args"][:] = ["small"]
+
+
+def retype(job):
+    job["args"] = [True, *job["args"][1:]]
+
+
+@pytest.mark.parametrize(
+    ("before", "act", "after"),
+    [
+        (compressed(TEXT), replace, compressed(["y" * 300])),
+        (compressed(TEXT), replace_inside, compressed(["y" * 300])),
+        (compressed(TEXT), shrink, payload(args=["small"])),
+        (payload(args=TEXT, size_limiter="tracked"), shrink, payload(args=["small"])),
+        (payload(args=["small"]), replace, compressed(["y" * 300])),
+        (payload(args=["small"]), replace_inside, compressed(["y" * 300])),
+        (payload(args=TEXT), replace_inside, compressed(["y" * 300])),
+        (compressed([1, *TEXT]), retype, compressed([True, *TEXT])),
+        (payload(args=TEXT), lambda job: None, payload(args=TEXT)),  # Ruby wrote it so, without a limiter
+        (compressed(TEXT), lambda job: None, compressed(TEXT)),
+        (compressed(TEXT, size_limiter="tracked"), lambda job: None, compressed(TEXT, size_limiter="tracked")),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_a_middleware_makes_of_due_arguments_is_stored_as_at_a_push(redis, redis_url, events, before, act, after):
+    def middleware(worker, job, queue, pool):
+        act(job)
+        yield
+
+    redis.zadd(keys.RETRY, {dumps(before): LONG_AGO})
+    poller(redis_url, events, middleware, limiter=SizeLimiter(SMALL, None)).poll()
+    assert [{**job, "enqueued_at": after["enqueued_at"]} for job in queued(redis)] == [after]
+    assert events.failed == []
+
+
+BIG = random.Random(1).randbytes(2_000).hex()
+
+
+@pytest.mark.parametrize("before", [compressed(TEXT), payload(args=["small"])], ids=("compressed", "plain"))
+@pytest.mark.parametrize(
+    ("value", "words"), [(BIG, "the limit is 200"), (float("nan"), "not finite"), ("x" * 500 + "\ud800", "JSON")]
+)
+def test_what_a_middleware_must_not_make_of_them_leaves_the_job_where_it_was(
+    redis, redis_url, events, before, value, words
+):
+    def middleware(worker, job, queue, pool):
+        job["args"].append(value)
+        yield
+
+    redis.zadd(keys.RETRY, {dumps(before): LONG_AGO})
+    poller(redis_url, events, middleware, limiter=SizeLimiter(SMALL, None)).poll()
+    assert redis.zrange(keys.RETRY, 0, -1) == [dumps(before)]
+    ((_, error),) = events.failed
+    assert words in str(error)
+    assert redis.keys("*") == [keys.RETRY.encode()]
+
+
+def test_a_class_of_big_payloads_has_no_limit_when_it_is_due_either(redis, redis_url, events):
+    def middleware(worker, job, queue, pool):
+        job["args"].append(BIG)
+        yield
+
+    body = {"feature_category": "not_owned", "wire_name": "Job", "perform": lambda self, *args: None}
+    with registry.isolated():
+        type("JobWorker", (ApplicationWorker,), {**body, "queue": "default", "big_payload": True})
+        redis.zadd(keys.RETRY, {encoded(args=["small"]): LONG_AGO})
+        poller(redis_url, events, middleware, limiter=SizeLimiter(SMALL, None)).poll()
+    (job,) = queued(redis)
+    assert job["compressed"]
+
+
+def test_track_mode_reports_what_a_middleware_made_of_a_due_job(redis, redis_url, events):
+    def middleware(worker, job, queue, pool):
+        job["args"].append("x" * 500)
+        yield
+
+    reports = []
+    limiter = SizeLimiter(SizeLimits("track", 100, 200), reports.append)
+    redis.zadd(keys.RETRY, {encoded(args=["small"]): LONG_AGO})
+    poller(redis_url, events, middleware, limiter=limiter).poll()
+    (job,) = queued(redis)
+    assert (job["size_limiter"], len(reports)) == ("tracked", 1)
+
+
+@pytest.mark.parametrize("argument", [b"1e999", b"[" * 90 + b"1.50" + b"]" * 90], ids=["infinite", "deep"])
+def test_what_we_would_not_write_passes_a_middleware_with_its_bytes(redis, redis_url, events, argument):
+    def look(worker, job, queue, pool):
+        yield
+
+    member = b'{"class":"Ruby", "args":[' + argument + b'],"queue":"q","jid":"j"}'
+    redis.zadd(keys.SCHEDULE, {member: LONG_AGO})
+    poller(redis_url, events, look).poll()
+    (moved,) = redis.lrange(keys.queue("q"), 0, -1)
+    assert b'"args":[' + argument + b"]," in moved
 
 
 def test_many_pollers_move_each_job_once(redis, redis_url, events):

@@ -52,6 +52,38 @@ def test_defaults(tmp_path: Path):
     assert settings.strict_arguments == "raise"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ("{limit: 50_000}", ("compression_threshold = 100000", "limit = 50000")),
+        ("{compression_threshold: 5_000_001}", ("compression_threshold = 5000001", "limit = 5000000")),
+        ("{decompressed_limit: 4_999_999}", ("decompressed_limit = 4999999", "limit = 5000000")),
+        ("{mode: track, decompressed_limit: 4_999_999}", ("decompressed_limit = 4999999", "limit = 5000000")),
+        ("{limit: 0, decompressed_limit: 99_999}", ("compression_threshold = 100000", "decompressed_limit = 99999")),
+    ],
+)
+def test_size_limits_that_contradict_each_other(tmp_path: Path, sizes: str, words: tuple[str, ...]):
+    found = problems(project(tmp_path, application=f"size_limit: {sizes}"))
+    message = found["config/application.yml", "size_limit"]
+    assert all(word in message for word in words)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        "{limit: 0}",
+        "{compression_threshold: 0}",
+        "{compression_threshold: 5_000_000}",
+        "{decompressed_limit: 5_000_000}",
+        "{mode: track, limit: 50_000}",
+        "{mode: track, limit: 0, decompressed_limit: 1}",
+        "{compression_threshold: 0, limit: 0, decompressed_limit: 1}",
+    ],
+)
+def test_size_limits_that_hold(tmp_path: Path, sizes: str):
+    assert load({}, project(tmp_path, application=f"size_limit: {sizes}"))
+
+
 @pytest.mark.parametrize(("text", "mode"), [("raise", "raise"), ("warn", "warn"), ("off", "off"), ("'off'", "off")])
 def test_strict_arguments_from_file_and_environment(tmp_path: Path, text: str, mode: str):
     cwd = project(tmp_path, application=f"strict_arguments: {text}")  # off is false to YAML

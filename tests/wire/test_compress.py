@@ -5,35 +5,49 @@ import zlib
 import pytest
 
 from framework.errors import PayloadError
-from framework.wire.compress import compress_arguments, decompress_arguments, pack_backtrace
+from framework.wire.compress import decompress_arguments, deflated, pack_backtrace
 from framework.wire.json import dumps
+from tests.harness import compressed as payload_of
 
 ARGUMENTS = [1, "ä" * 500, {"k": [None, 2**70]}]
+SIZE = len(dumps(ARGUMENTS))
 LIMIT = 10_000
 
 
 def compressed(data=None, **fields):
-    payload = {"class": "Job", "args": ARGUMENTS}
-    compress_arguments(payload, dumps(ARGUMENTS))
+    payload = payload_of(ARGUMENTS, **fields)
     if data is not None:
         payload["args"] = [base64.b64encode(data).decode()]
-    return {**payload, **fields}
+    return payload
 
 
 def test_the_form_is_gitlabs():
     raw = dumps(ARGUMENTS)
-    payload = {"class": "Job", "args": ARGUMENTS}
-    size = compress_arguments(payload, raw)
-    (text,) = payload["args"]
+    text = deflated(raw)
     assert base64.b64decode(text, validate=True) == zlib.compress(raw, 5)  # level 5, no newlines (strict_encode64)
-    assert payload == {"class": "Job", "args": [text], "compressed": True, "original_job_size_bytes": len(raw)}
-    assert size == len(dumps([text]))
+    assert [text.decode()] == compressed()["args"]
 
 
 def test_decompressing_restores_the_arguments_and_removes_both_marks():
     payload = compressed(other=7)
     decompress_arguments(payload, LIMIT)
-    assert payload == {"class": "Job", "args": ARGUMENTS, "other": 7}
+    assert (payload["args"], payload["other"], payload["size_limiter"]) == (ARGUMENTS, 7, "validated")
+    assert "compressed" not in payload
+    assert "original_job_size_bytes" not in payload
+
+
+@pytest.mark.parametrize("level", range(10))
+def test_any_level_is_read(level):
+    payload = compressed(zlib.compress(dumps(ARGUMENTS), level))
+    decompress_arguments(payload, LIMIT)
+    assert payload["args"] == ARGUMENTS
+
+
+def test_whoever_does_not_say_how_large_it_was_is_believed():
+    payload = compressed()
+    del payload["original_job_size_bytes"]
+    decompress_arguments(payload, LIMIT)
+    assert payload["args"] == ARGUMENTS
 
 
 def test_a_plain_payload_stays_as_it_is():
@@ -43,34 +57,48 @@ def test_a_plain_payload_stays_as_it_is():
 
 
 def test_a_bomb_is_refused_at_the_limit_and_not_a_byte_before():
-    exact = json.dumps(["x" * (LIMIT - 4)]).encode()
-    payload = compressed(zlib.compress(exact))
+    exact = ["x" * (LIMIT - 4)]
+    payload = payload_of(exact)
     decompress_arguments(payload, LIMIT)
-    assert payload["args"] == ["x" * (LIMIT - 4)]
+    assert payload["args"] == exact
     with pytest.raises(PayloadError, match="decompressed_limit"):
-        decompress_arguments(compressed(zlib.compress(exact)), LIMIT - 1)
+        decompress_arguments(payload_of(exact), LIMIT - 1)
     with pytest.raises(PayloadError, match="decompressed_limit"):
         decompress_arguments(compressed(zlib.compress(b"0" * 50_000_000)), LIMIT)
 
 
+CHANGED = "a middleware changed them"
+
+
 @pytest.mark.parametrize(
-    "payload",
+    ("payload", "words"),
     [
-        compressed(args=[1]),
-        compressed(args=[]),
-        compressed(args=["a", "b"]),
-        compressed(args=["not base64!"]),
-        compressed(args=["ä"]),
-        compressed(b"not deflated"),
-        compressed(zlib.compress(b'{"no":"list"}')),
-        compressed(zlib.compress(b"[1")),
-        compressed(zlib.compress(dumps(ARGUMENTS))[:-4]),
+        (compressed(args=[1]), CHANGED),
+        (compressed(args=[]), CHANGED),
+        (compressed(args=["a", "b"]), CHANGED),
+        (compressed(args=ARGUMENTS), CHANGED),
+        (compressed(args="text"), CHANGED),
+        (compressed(args=["not base64!"]), "damaged"),
+        (compressed(args=["ä"]), "damaged"),
+        (compressed(args=[compressed()["args"][0][:40] + "\n" + compressed()["args"][0][40:]]), "damaged"),
+        (compressed(args=[compressed()["args"][0][:-1]]), "damaged"),
+        (compressed(b"not deflated"), "damaged"),
+        (compressed(zlib.compress(dumps(ARGUMENTS))[:-4]), "cut off"),
+        (compressed(b""), "cut off"),
+        (compressed(zlib.compress(dumps(ARGUMENTS)) + b"more"), "4 bytes follow"),
+        (compressed(zlib.compress(dumps(ARGUMENTS)) * 2), "bytes follow"),
+        (compressed(original_job_size_bytes=SIZE - 1), f"is {SIZE - 1}, but its arguments inflate to {SIZE:,} bytes"),
+        (compressed(original_job_size_bytes="many"), "is 'many', but"),
+        (compressed(zlib.compress(dumps([2]))), f"is {SIZE}, but its arguments inflate to 3 bytes"),
+        (compressed(zlib.compress(b'{"no":"list"}'), original_job_size_bytes=13), "no list"),
+        (compressed(zlib.compress(b"[1"), original_job_size_bytes=2), "EOF"),
+        (compressed(zlib.compress(b"[NaN]"), original_job_size_bytes=5), "cannot be read"),
     ],
-    ids=["number", "none", "two", "no base64", "no ascii", "no deflate", "no list", "no json", "cut off"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_damage_and_changes_by_others_are_refused_and_leave_the_payload_alone(payload):
+def test_damage_and_changes_by_others_are_told_apart_and_leave_the_payload_alone(payload, words):
     before = dict(payload)
-    with pytest.raises(PayloadError):
+    with pytest.raises(PayloadError, match=words):
         decompress_arguments(payload, LIMIT)
     assert payload == before
 

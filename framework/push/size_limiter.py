@@ -1,0 +1,136 @@
+"""GitLab's size limiter: large arguments are compressed, too large ones refused or tracked. One judge for every way of pushing."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
+from framework.telemetry import logs
+from framework.telemetry.repeated import Repeated
+from framework.telemetry.sentry import NoTracker, Tracker
+from framework.types import Json, Payload
+from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, deflated
+from framework.wire.json import dumps
+
+SIZE_LIMITER = "size_limiter"
+VALIDATED, TRACKED = "validated", "tracked"
+"""What a payload says that was looked at. GitLab's limiter leaves a job alone that says either."""
+
+QUIET_S = 60.0
+"""At most one report per class in this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLimits:
+    """Sizes are bytes of the arguments' JSON: compressed from ``compression_threshold`` on, refused above ``limit``."""
+
+    mode: Literal["compress", "track"] = "compress"
+    compression_threshold: int = 100_000
+    limit: int = 5_000_000
+    """0 = no limit."""
+    decompressed_limit: int = 100_000_000
+    """What no run would inflate is not deflated either."""
+
+
+class Stored(NamedTuple):
+    """Large arguments as they are stored: the one text that stands for them, ``None`` for as they are; and the marks."""
+
+    text: bytes | None
+    marks: dict[str, Json]
+
+
+class SizeLimiter:
+    """Judges arguments by their size. Shared between threads.
+
+    In the mode ``track``, ``report`` is told of what ``compress`` would have refused, and the job is accepted.
+    """
+
+    def __init__(self, limits: SizeLimits, report: Callable[[ExceedLimitError], None]) -> None:
+        self.limits = limits
+        self.unquestioned = min(limits.compression_threshold, limits.limit or limits.compression_threshold)
+        """Arguments of fewer bytes are stored as they are, without marks."""
+        self._report = report
+
+    def stored(self, worker: str, arguments: bytes, *, big_payload: bool) -> Stored:
+        """Return how arguments of ``unquestioned`` bytes of JSON or more are stored.
+
+        Raises:
+            ExceedLimitError: mode is ``compress``, and they are too large even so and the class is no ``big_payload``, or
+                larger than what a run would inflate.
+        """
+        limits, size, text = self.limits, len(arguments), None
+        marks: dict[str, Json] = {SIZE_LIMITER: VALIDATED}
+        if limits.mode == "compress" and size >= limits.compression_threshold:
+            if size > limits.decompressed_limit:
+                raise ExceedLimitError(worker, size, limits.decompressed_limit, setting="size_limit.decompressed_limit")
+            text = deflated(arguments)
+            marks = {COMPRESSED: True, ORIGINAL_SIZE: size, **marks}
+            size = len(text) + 4  # its two quotes, two brackets
+        if limits.limit and size > limits.limit and not big_payload:
+            error = ExceedLimitError(worker, size, limits.limit)
+            if limits.mode == "compress":
+                raise error
+            self._report(error)
+            marks[SIZE_LIMITER] = TRACKED
+        return Stored(text, marks)
+
+    def limit(self, payload: Payload, arguments: bytes, *, big_payload: bool) -> None:
+        """Make the payload's arguments, ``arguments`` as JSON, what is stored, with marks that say so; raises as ``stored``."""
+        for mark in (COMPRESSED, ORIGINAL_SIZE, SIZE_LIMITER):
+            payload.pop(mark, None)
+        if len(arguments) < self.unquestioned:
+            return
+        text, marks = self.stored(str(payload.get("class")), arguments, big_payload=big_payload)
+        if text is not None:
+            payload["args"] = [text.decode("ascii")]
+        payload.update(marks)
+
+    def encode(self, payload: Payload, *, big_payload: bool) -> bytes:
+        """Return the payload's bytes within the limits; ``payload`` itself is not changed. Raises as ``stored``, and
+
+        Raises:
+            ArgumentsError: it cannot be JSON (a middleware put something else in).
+        """
+        try:
+            data = dumps(payload)
+            if len(data) < self.unquestioned or payload.get(COMPRESSED):
+                return data
+            arguments = dumps(payload["args"])
+            if len(arguments) < self.unquestioned:
+                return data
+            limited = dict(payload)
+            self.limit(limited, arguments, big_payload=big_payload)
+            return dumps(limited)
+        except PayloadError as error:
+            raise ArgumentsError(str(payload.get("class")), f"refused: {error.reason}") from error
+
+
+class TrackedPayloads:
+    """Tells of jobs that the mode ``compress`` would have refused: a line, and the error tracker where there is one (GitLab)."""
+
+    def __init__(
+        self, tracker: Callable[[], Tracker] = NoTracker, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._open_tracker = tracker
+        self._told = Repeated(QUIET_S)
+        self._monotonic = monotonic
+
+    def __call__(self, error: ExceedLimitError) -> None:
+        """Tell of one job, unless its class had a report a moment ago."""
+        name = error.worker_class
+        count = self._told.due(name, self._monotonic())
+        if not count:
+            return
+        log = logs.logger(**{"class": name})
+        log.warning(
+            "arguments exceed the size limit; the mode track lets them pass",
+            event_name="payload.tracked",
+            size=error.size,
+            size_limit=error.size_limit,
+            suppressed=count - 1,
+        )
+        try:
+            self._open_tracker().capture(error, {"class": name}, name)
+        except Exception as failure:  # noqa: BLE001 - a report must not fail the push that it is about
+            log.error("a tracked payload could not be reported", event_name="hook.failed", error=failure)

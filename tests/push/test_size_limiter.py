@@ -1,0 +1,311 @@
+"""Sizes of arguments: compressed, refused, tracked; by every way of pushing, with and without a client middleware."""
+
+import base64
+import json
+import logging
+import random
+import zlib
+
+import pytest
+
+from framework.errors import BulkPushError, ExceedLimitError
+from framework.push.size_limiter import QUIET_S, SizeLimiter, SizeLimits, TrackedPayloads
+from framework.wire import keys
+from framework.wire.compress import decompress_arguments
+from framework.wire.json import dumps
+from tests.push.conftest import worker
+
+
+class LetPass:
+    def call(self, cls, job, queue, pool):
+        yield
+
+
+@pytest.fixture(params=["quick", "middleware"])
+def opened_with(request, door):
+    """Open the client with limits, with and without a client middleware."""
+    middleware = [LetPass] if request.param == "middleware" else []
+
+    def open_(limits=None, **more):
+        door.open(*middleware, limits=limits, **more)
+
+    return open_
+
+
+WAYS = {
+    "async": lambda cls, *args: cls.perform_async(*args),
+    "in": lambda cls, *args: cls.perform_in(60, *args),
+    "set": lambda cls, *args: cls.set(retry=1).perform_async(*args),
+    "bulk": lambda cls, *args: cls.perform_bulk([("small",), args, ("last",)])[1],
+    "bulk_in": lambda cls, *args: cls.perform_bulk_in(60, [("small",), args, ("last",)])[1],
+    "bulk_for": lambda cls, *args: cls.perform_bulk_for(
+        [("small",), args, ("last",)], arguments=lambda one: cls.arguments(*one), context=lambda one: {"n": 1}
+    )[1],
+}
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+def stored(redis, jid):
+    """The job with this id, wherever it waits."""
+    found = [*redis.lrange(keys.queue("default"), 0, -1), *redis.zrange(keys.SCHEDULE, 0, -1)]
+    (job,) = [job for job in map(json.loads, found) if job["jid"] == jid]
+    return job
+
+
+def marks(job):
+    return {name: job[name] for name in ("compressed", "original_job_size_bytes", "size_limiter") if name in job}
+
+
+def sized(size):
+    """Arguments whose JSON takes ``size`` bytes, in characters of two bytes."""
+    text = "é" * ((size - 4) // 2) + "x" * (size % 2)
+    assert len(dumps([text])) == size
+    return text
+
+
+def random_text(size):
+    """A text of this JSON size that loses a quarter when it is compressed."""
+    return random.Random(1).randbytes(size).hex()[: size - 4]
+
+
+# --- compression ----------------------------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize(("size", "compressed"), [(99_999, False), (100_000, True), (100_001, True)])
+def test_arguments_are_compressed_from_100000_bytes_on(opened_with, redis, way, size, compressed):
+    opened_with()
+    text = sized(size)
+    job = stored(redis, WAYS[way](worker(queue="default"), text))
+    if compressed:
+        assert marks(job) == {"compressed": True, "original_job_size_bytes": size, "size_limiter": "validated"}
+        assert json.loads(zlib.decompress(base64.b64decode(job["args"][0], validate=True))) == [text]
+        decompress_arguments(job, 10**9)
+    else:
+        assert marks(job) == {}
+    assert job["args"] == [text]
+
+
+@pytest.mark.parametrize("way", ["bulk", "bulk_in", "bulk_for"])
+def test_small_jobs_beside_a_large_one_stay_plain(opened_with, redis, way):
+    opened_with()
+    large = WAYS[way](worker(queue="default"), "x" * 200_000)
+    found = [*reversed(redis.lrange("queue:default", 0, -1)), *redis.zrange(keys.SCHEDULE, 0, -1)]
+    others = [job for job in map(json.loads, found) if job["jid"] != large]
+    assert sorted(job["args"] for job in others) == [["last"], ["small"]]
+    assert [marks(job) for job in others] == [{}, {}]
+
+
+def test_each_large_job_of_many_slices_is_found(opened_with, redis):
+    opened_with(SizeLimits(compression_threshold=300, limit=10_000))
+    jobs = [("x" * 400,) if number % 700 == 3 else (f"{number}%b",) for number in range(2_500)]
+    worker(queue="default").perform_bulk(jobs)
+    found = [json.loads(data) for data in reversed(redis.lrange("queue:default", 0, -1))]
+    assert [number for number, job in enumerate(found) if job.get("compressed")] == [3, 703, 1403, 2103]
+    for job in found:
+        decompress_arguments(job, 10_000)
+    assert [tuple(job["args"]) for job in found] == jobs
+
+
+def test_a_threshold_of_0_compresses_everything(opened_with, redis):
+    opened_with(SizeLimits(compression_threshold=0))
+    job = stored(redis, worker(queue="default").perform_async())
+    assert (marks(job)["original_job_size_bytes"], json.loads(zlib.decompress(base64.b64decode(job["args"][0])))) == (
+        2,
+        [],
+    )
+
+
+# --- the limit ------------------------------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize("size", [5_000_000, 5_000_001])
+def test_the_limit_is_the_largest_size_allowed(opened_with, redis, way, size):
+    opened_with(SizeLimits(compression_threshold=10**9))
+    push = WAYS[way]
+    if size == 5_000_000:
+        job = stored(redis, push(worker(queue="default"), sized(size)))
+        assert marks(job) == {"size_limiter": "validated"}
+        return
+    with pytest.raises(ExceedLimitError, match="5,000,001 bytes, the limit is 5,000,000"):
+        push(worker(queue="default"), sized(size))
+    assert redis.dbsize() == 0
+
+
+@every_way
+def test_what_counts_after_compression_is_what_is_stored(opened_with, redis, way):
+    text = random_text(2_000)
+    size = len(base64.b64encode(zlib.compress(dumps([text]), 5))) + 4
+    assert size < 2_000
+    opened_with(SizeLimits(compression_threshold=200, limit=size))
+    job = stored(redis, WAYS[way](worker(queue="default"), text))
+    assert len(dumps(job["args"])) == size
+    redis.flushall()
+    opened_with(SizeLimits(compression_threshold=200, limit=size - 1))
+    with pytest.raises(ExceedLimitError) as caught:
+        WAYS[way](worker(queue="default"), text)
+    error = caught.value
+    assert (error.worker_class, error.size, error.size_limit, error.setting) == (
+        "Job",
+        size,
+        size - 1,
+        "size_limit.limit",
+    )
+    assert error.job == (1 if "bulk" in way else None)
+    assert ("(job 1 of the bulk)" in str(error)) == ("bulk" in way)
+    assert "big_payload" in str(error)
+    assert text[:20] not in str(error)
+    assert redis.dbsize() == 0
+
+
+def test_by_default_megabytes_that_deflate_badly_are_refused(opened_with, redis):
+    opened_with()
+    with pytest.raises(ExceedLimitError, match="the limit is 5,000,000"):
+        worker(queue="default").perform_async(random_text(7_500_000))
+    assert redis.dbsize() == 0
+    assert worker(queue="default").perform_async("x" * 6_000_000)  # and those that deflate well are not
+
+
+LIMITS = SizeLimits(compression_threshold=200, limit=400)
+
+
+@every_way
+def test_a_class_of_big_payloads_is_compressed_and_has_no_limit(opened_with, redis, way):
+    opened_with(LIMITS)
+    job = stored(redis, WAYS[way](worker(queue="default", big_payload=True), random_text(2_000)))
+    assert marks(job) == {"compressed": True, "original_job_size_bytes": 2_000, "size_limiter": "validated"}
+
+
+@every_way
+def test_no_limit_at_all(opened_with, redis, way):
+    opened_with(SizeLimits(compression_threshold=200, limit=0))
+    assert marks(stored(redis, WAYS[way](worker(queue="default"), random_text(2_000))))["compressed"]
+
+
+@every_way
+@pytest.mark.parametrize("said", [{}, {"big_payload": True}], ids=["plain", "big_payload"])
+@pytest.mark.parametrize("limit", [0, 400])
+def test_what_no_run_would_inflate_is_refused_here(opened_with, redis, way, said, limit):
+    opened_with(SizeLimits(compression_threshold=200, limit=limit, decompressed_limit=5_000))
+    cls = worker(queue="default", **said)
+    job = stored(redis, WAYS[way](cls, "x" * 4_996))
+    decompress_arguments(job, 5_000)
+    redis.flushall()
+    with pytest.raises(ExceedLimitError, match=r"5,001 bytes, the limit is 5,000.*size_limit\.decompressed_limit"):
+        WAYS[way](cls, "x" * 4_997)
+    assert redis.dbsize() == 0
+
+
+def test_a_bulk_with_one_job_too_large_writes_nothing_at_all(door, redis):
+    door.open(limits=LIMITS)
+    jobs = [(number,) for number in range(2_500)]
+    jobs[1_500] = (random_text(1_000),)
+    for given in (jobs, iter(jobs)):
+        with pytest.raises(ExceedLimitError, match=r"\(job 1500 of the bulk\)") as caught:
+            worker(queue="default").perform_bulk(given)
+        assert caught.value.job == 1_500
+    assert redis.dbsize() == 0
+
+
+def test_with_a_client_middleware_the_slices_before_it_are_in(door, redis):
+    """Sizes are known only when the middleware has seen the job."""
+    door.open(LetPass, limits=LIMITS)
+    jobs = [(number,) for number in range(2_500)]
+    jobs[1_500] = (random_text(1_000),)
+    with pytest.raises(BulkPushError, match=r"\(job 1500 of the bulk\)") as caught:
+        worker(queue="default").perform_bulk(jobs)
+    assert (caught.value.failed_from, redis.llen("queue:default")) == (1_000, 1_000)
+    assert isinstance(caught.value.__cause__, ExceedLimitError)
+
+
+@pytest.mark.parametrize(("args", "compressed"), [(["x" * 1_000], True), (["small"], False)])
+def test_what_a_middleware_made_of_the_arguments_is_judged(door, redis, args, compressed):
+    class Change:
+        def call(self, cls, job, queue, pool):
+            job["args"][:] = args
+            yield
+
+    door.open(Change, limits=LIMITS)
+    job = stored(redis, worker(queue="default").perform_async(random_text(2_000) if not compressed else 1))
+    assert bool(marks(job)) == compressed
+    decompress_arguments(job, 10_000)
+    assert job["args"] == args
+
+
+# --- the mode track -------------------------------------------------------------------------------------------------
+
+
+@every_way
+def test_track_mode_lets_pass_marks_and_reports(opened_with, redis, way):
+    reports = []
+    opened_with(SizeLimits("track", 200, 400), report=reports.append)
+    text = random_text(2_000)
+    job = stored(redis, WAYS[way](worker(queue="default"), text))
+    assert (marks(job), job["args"]) == ({"size_limiter": "tracked"}, [text])
+    (error,) = reports
+    assert (error.worker_class, error.size, error.size_limit) == ("Job", 2_000, 400)
+
+
+@every_way
+@pytest.mark.parametrize(("size", "tracked"), [(400, False), (401, True)])
+def test_track_mode_and_the_limit(opened_with, redis, way, size, tracked):
+    reports = []
+    opened_with(SizeLimits("track", 200, 400), report=reports.append)
+    job = stored(redis, WAYS[way](worker(queue="default"), sized(size)))
+    assert marks(job) == {"size_limiter": "tracked" if tracked else "validated"}
+    assert len(reports) == tracked
+    big = stored(redis, WAYS[way](worker("Big", queue="default", big_payload=True), sized(size)))
+    assert marks(big) == {"size_limiter": "validated"}
+    assert len(reports) == tracked
+
+
+class Tracker:
+    def __init__(self, failure=None):
+        self.seen, self.failure = [], failure
+
+    def capture(self, error, tags, transaction):
+        if self.failure is not None:
+            raise self.failure
+        self.seen.append((error, tags, transaction))
+
+
+def lines(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "framework"]
+
+
+def test_a_tracked_job_is_a_line_and_a_report_once_a_minute(caplog):
+    now, tracker = [0.0], Tracker()
+    told = TrackedPayloads(lambda: tracker, monotonic=lambda: now[0])
+    for _ in range(3):
+        told(ExceedLimitError("Job", 500, 400))
+    told(ExceedLimitError("Other", 600, 400))
+    now[0] = QUIET_S
+    told(ExceedLimitError("Job", 700, 400))
+    assert [(error.size, tags, transaction) for error, tags, transaction in tracker.seen] == [
+        (500, {"class": "Job"}, "Job"),
+        (600, {"class": "Other"}, "Other"),
+        (700, {"class": "Job"}, "Job"),
+    ]
+    first, _, last = lines(caplog)
+    for words in ("event_name='payload.tracked'", "class='Job'", "size=500", "size_limit=400", "suppressed=0"):
+        assert words in first
+    assert "suppressed=2" in last
+
+
+def test_a_tracker_that_fails_does_not_fail_the_push(door, redis, caplog):
+    report = TrackedPayloads(lambda: Tracker(RuntimeError("no network")))
+    door.open(limits=SizeLimits("track", 200, 400), report=report)
+    assert worker(queue="default").perform_async(random_text(2_000))
+    assert redis.llen("queue:default") == 1
+    assert ["payload.tracked" in line for line in lines(caplog)] == [True, False]
+
+
+def test_small_arguments_are_never_looked_at(door, redis, caplog, monkeypatch):
+    """The whole hot path of a size limit is one comparison."""
+    monkeypatch.setattr(SizeLimiter, "stored", None)
+    with caplog.at_level(logging.DEBUG):
+        cls = worker(queue="default")
+        cls.perform_async("x" * 99_995)
+        cls.perform_bulk([("x" * 99_995,), (1,)])
+    assert redis.llen("queue:default") == 3
