@@ -225,9 +225,9 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "status_expiration": Attribute(
         rule=values.optional(values.duration),
         group="status",
-        meaning="How long the status of a job can be asked for.",
-        effect="Declared and validated; it travels in the payload.",
-        trap="Choose it longer than the job waits and runs: afterwards it reads as completed.",
+        meaning="How long the state of a job can be asked for, counted from its last change. `None`: it is not tracked.",
+        effect="`framework.status` says how far the job is: queued, running, retrying, completed, failed, discarded.",
+        trap="Choose it longer than the job waits in its queue, and longer than it runs: afterwards it is `unknown`.",
     ),
     "track": Attribute(
         rule=values.boolean,

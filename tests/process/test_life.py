@@ -145,8 +145,27 @@ def test_a_lease_runs_out_by_itself(site, redis, proofs, release):
     assert [job["interrupted_count"] for job in queued(redis)] == [1]
 
 
+def test_a_tracked_job_runs_again_after_a_kill_and_says_so(site, redis, proofs, release):
+    """Completed is said before the job leaves Redis: what runs twice is running twice, and is never completed before."""
+    enqueue(redis, "LongWorker", args=["one"], jid="j1", status_expiration=600)
+    first = site.worker("-q", "default").ready()
+    proofs("begun:one")
+    assert redis.get(keys.status("j1")) == b"running"
+    first.kill()
+    retire(redis, first.identity)
+    second = site.worker("-q", "default")
+    proofs("begun:one", 2)
+    assert redis.get(keys.status("j1")) == b"running"
+    release("one")
+    assert proofs("ended:one") == [str(second.pid)]
+    until(lambda: redis.get(keys.status("j1")) == b"completed")
+    assert 590 < redis.ttl(keys.status("j1")) <= 600
+
+
 def test_a_job_that_kills_too_often_is_quarantined_and_its_class_told(site, redis, proofs):
-    enqueue(redis, "LongWorker", args=["one"], jid="j1", interrupted_count=2)  # its class allows two
+    enqueue(  # its class allows two
+        redis, "LongWorker", args=["one"], jid="j1", interrupted_count=2, status_expiration=600
+    )
     first = site.worker("-q", "default").ready()
     proofs("begun:one")
     first.kill()
@@ -157,6 +176,7 @@ def test_a_job_that_kills_too_often_is_quarantined_and_its_class_told(site, redi
     (job,) = redis.zrange(keys.INTERRUPTED, 0, -1)
     assert json.loads(job)["interrupted_count"] == 3
     assert redis.llen("queue:default") == 0
+    until(lambda: redis.get(keys.status("j1")) == b"failed")
 
 
 def test_a_process_that_stops_leaves_what_it_lost_sight_of_to_others(site, redis):

@@ -21,7 +21,7 @@ from framework.schedule.poller import PAGE, Poller
 from framework.schedule.preparation import Preparation
 from framework.schedule.rhythm import Rhythm
 from framework.settings.model import RoutingRule
-from framework.shard.shard import Shard
+from framework.shard.shard import Shard, Shards
 from framework.store.connect import Endpoint
 from framework.store.script import LAND
 from framework.wire import keys
@@ -308,3 +308,30 @@ def test_a_marked_job_whose_route_leads_back_here_stays(redis, redis_url, second
     Bench(redis_url, second_redis_url, rules=[RoutingRule("*", "job", "main")]).drain()
     (moved,) = redis.lrange(keys.queue("job"), 0, -1)
     assert TRANSIT not in json.loads(moved)
+
+
+def test_a_shard_that_the_push_named_keeps_its_due_jobs(bench, redis, second_redis):
+    wait(redis, "a", aw_shard="main")
+    wait(redis, "b", source=keys.RETRY, retry_count=1, aw_shard="main")
+    bench.drain()
+    assert second_redis.keys("*") == []
+    jobs = landed(redis)  # the queue follows the rules all the same
+    assert sorted((job["jid"], job["aw_shard"]) for job in jobs) == [("a", "main"), ("b", "main")]
+
+
+def test_a_job_that_waits_elsewhere_goes_to_the_shard_that_its_push_named(redis, redis_url, second_redis_url):
+    wait(redis, "a", aw_shard="second")
+    Bench(redis_url, second_redis_url, rules=[RoutingRule("*", "job", "main")]).drain()
+    assert redis.keys("*") == []
+
+
+def test_the_state_stays_right_on_the_way(bench, redis, second_redis):
+    wait(redis, "a", source=keys.RETRY, status_expiration=60)
+    redis.set(keys.status("a"), "retrying")
+    shards = Shards({"main": bench.crossings._shards["main"], "second": bench.second})
+    bench.drain()
+    assert shards.look_up(["a"]) == {"a": "retrying"}
+    States(bench.second, untold).note(landed(second_redis)[0], "running")
+    assert shards.look_up(["a"]) == {"a": "running"}
+    States(bench.second, untold).note(landed(second_redis)[0], "completed")
+    assert shards.look_up(["a"]) == {"a": "completed"}

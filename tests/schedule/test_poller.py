@@ -121,12 +121,15 @@ def test_client_middleware_runs_and_may_change_or_drop(redis, redis_url, events)
         if job["jid"] != "dropped":
             yield
 
-    redis.zadd(keys.SCHEDULE, {encoded(jid="goes"): LONG_AGO, encoded(jid="dropped"): LONG_AGO})
+    for jid in ("goes", "dropped"):
+        redis.zadd(keys.SCHEDULE, {encoded(jid=jid, status_expiration=60): LONG_AGO})
+        redis.set(keys.status(jid), "queued")
     assert poller(redis_url, events, reroute, drop).poll() == 2
     assert sorted(seen) == [("Job", "dropped", "default"), ("Job", "goes", "default")]
     assert [job["jid"] for job in queued(redis, "elsewhere")] == ["goes"]
     assert redis.zcard(keys.SCHEDULE) == 0
     assert events.dropped == [(keys.SCHEDULE, "dropped")]
+    assert (redis.get(keys.status("goes")), redis.get(keys.status("dropped"))) == (b"queued", b"discarded")
 
 
 def test_a_middleware_that_fails_leaves_the_job_where_it_was(redis, redis_url, events):

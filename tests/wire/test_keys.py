@@ -13,4 +13,4 @@ def test_sidekiqs_keys_are_sidekiqs_and_ours_begin_with_aw():
     )
     assert sidekiq == ("queues", "schedule", "retry", "dead", "processes", "queue:a:b", "h:1:n-signals")
     assert keys.work("h:1:n") == ("h:1:n:work", "h:1:n:workers")
-    assert all(key.startswith("aw:") for key in (keys.REGISTRY, keys.working("i"), keys.lease("i")))
+    assert all(key.startswith("aw:") for key in (keys.REGISTRY, keys.working("i"), keys.lease("i"), keys.status("j")))
