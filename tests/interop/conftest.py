@@ -99,7 +99,8 @@ def ruby_console(server: EmbeddedServer) -> Iterator[Ruby]:
 
 @pytest.fixture
 def ruby(ruby_console: Ruby, redis: "Redis") -> Ruby:
-    """The console, on an empty store."""
+    """The console, on an empty store, without a size limiter."""
+    ruby_console("limit_sizes")
     return ruby_console
 
 

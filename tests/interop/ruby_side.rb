@@ -7,10 +7,12 @@
 #
 # A command is {"do": NAME, ...}; the answer is {"ok": RESULT} or {"error": TEXT}.
 
+require "base64"
 require "json"
 require "sidekiq"
 require "sidekiq/api"
 require "sidekiq/scheduled"
+require "zlib"
 
 Sidekiq.strict_args!
 Sidekiq.logger.level = Logger::WARN
@@ -22,6 +24,43 @@ end
 def note(worker, *args)
   Sidekiq.redis { |redis| redis.rpush("interop:ruby", JSON.generate([worker, *args])) }
 end
+
+# GitLab's size limiter, written after its description: what a Ruby client of such a fleet does around each push.
+class SizeLimiter
+  LARGE = Class.new(StandardError)
+
+  class << self
+    attr_accessor :threshold, :limit
+  end
+
+  def call(_worker, job, _queue, _pool = nil)
+    judge(job) if self.class.threshold && !job["size_limiter"]
+    yield
+  end
+
+  def self.decompress(job)
+    return job unless job["compressed"]
+    raise LARGE, "a conflict" unless job["args"].size == 1
+    text = Zlib::Inflate.inflate(Base64.strict_decode64(job["args"].first))
+    job.merge("args" => JSON.parse(text)).reject { |name, _| %w[compressed original_job_size_bytes].include?(name) }
+  end
+
+  private
+
+  def judge(job)
+    job["size_limiter"] = "validated"
+    text = JSON.generate(job["args"])
+    size = text.bytesize
+    if size >= self.class.threshold && !job["compressed"]
+      packed = Base64.strict_encode64(Zlib::Deflate.deflate(text, 5))
+      job.merge!("args" => [packed], "compressed" => true, "original_job_size_bytes" => size)
+      size = JSON.generate(job["args"]).bytesize
+    end
+    raise LARGE, "#{size} bytes" if size > self.class.limit
+  end
+end
+
+Sidekiq.client_middleware { |chain| chain.add(SizeLimiter) }
 
 class EchoWorker
   include Sidekiq::Worker
@@ -66,6 +105,17 @@ module Console
 
   def push(command)
     Sidekiq::Client.push(command["item"])
+  end
+
+  # Pushes and promotions from here on go through GitLab's limiter; without numbers they do not.
+  def limit_sizes(command)
+    SizeLimiter.threshold = command["threshold"]
+    SizeLimiter.limit = command["limit"]
+    true
+  end
+
+  def decompressed(command)
+    Sidekiq::Queue.new(command["name"]).map { |job| SizeLimiter.decompress(job.item) }
   end
 
   def queue(command)

@@ -232,3 +232,57 @@ def test_a_job_given_back_at_shutdown_is_the_next_that_ruby_runs(
     assert younger["args"] == ["younger"]
     with ruby_server():
         assert noted("ruby", 2) == [["WaitingWorker", "interop:closed"], ["EchoWorker", "younger"]]
+
+
+# --- large arguments, as GitLab's Ruby clients and servers have them -------------------------------------------------
+
+LARGE = ["é😀\u2028</script>" * 40_000, {"deep": [None, 2**70, -1.5]}]
+MARKS = ("compressed", "original_job_size_bytes", "size_limiter")
+
+
+def test_what_ruby_compressed_runs_here_and_is_retried_as_it_was(jobs, ruby, python_server, noted, redis, eventually):
+    ruby("limit_sizes", threshold=100, limit=5_000_000)
+    ruby("perform_async", **{"class": "EchoWorker", "args": LARGE})
+    ruby("perform_async", **{"class": "EchoWorker", "args": ["small"]})
+    failing = ruby("push", item={"class": "FailingWorker", "args": ["boom " * 100], "retry": 3})
+    before = {job["jid"]: job["item"] for job in ruby("queue", name="default")["jobs"]}
+    assert [bool(job.get("compressed")) for job in before.values()] == [True, False, True]  # the newest first
+    with python_server() as process:
+        seen = noted("python", 2)
+        eventually(lambda: redis.zcard("retry"), "the failure")
+    assert exact(sorted(seen, key=len)) == exact([["EchoWorker", "small"], ["EchoWorker", *LARGE]])
+    done = next(line for line in process.lines() if line.get("job_status") == "done" and line.get("compressed"))
+    assert (done["args"], done["size_limiter"]) == (["[COMPRESSED]"], "validated")
+    assert done["original_job_size_bytes"] > 400_000
+    ((member, _),) = redis.zrange("retry", 0, -1, withscores=True)
+    retried = json.loads(member)
+    assert {name: retried[name] for name in ("args", *MARKS)} == {
+        name: before[failing][name] for name in ("args", *MARKS)
+    }
+
+
+def test_what_we_compress_is_read_by_ruby(jobs, ruby):
+    jid = jobs.EchoWorker.perform_async(*LARGE)
+    jobs.EchoWorker.perform_bulk([(1,), tuple(LARGE)])
+    (bulk, small, single) = ruby("decompressed", name="default")
+    assert (single["jid"], small["args"]) == (jid, [1])
+    for job in (single, bulk):
+        assert exact(job["args"]) == exact(LARGE)
+        assert job["size_limiter"] == "validated"
+
+
+def test_a_large_job_scheduled_here_passes_the_limiter_of_rubys_poller_as_it_is(
+    jobs, ruby, redis, python_server, noted
+):
+    """Smaller limits over there: it was accepted here, and must be neither compressed again nor lost."""
+    jobs.EchoWorker.perform_in(600, *LARGE)
+    member = redis.zrange("schedule", 0, 0)[0]
+    ruby("limit_sizes", threshold=100, limit=200)
+    redis.zadd("schedule", {member: 1})
+    ruby("enqueue_due")
+    (moved,) = [json.loads(data) for data in redis.lrange("queue:default", 0, -1)]
+    assert {name: moved[name] for name in ("args", *MARKS)} == {
+        name: json.loads(member)[name] for name in ("args", *MARKS)
+    }
+    with python_server():
+        assert exact(noted("python", 1)) == exact([["EchoWorker", *LARGE]])
