@@ -12,7 +12,7 @@ Jid: TypeAlias = str
 Payload: TypeAlias = dict[str, Any]
 """A job as the wire has it: Sidekiq's fields, ours, and whatever else its writer put in."""
 
-WIRE_NAME = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*", re.ASCII)
+WIRE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*")
 """A class name as it travels."""
 
 WIRE_NAME_SHAPE = "a class name as it travels: words joined by '::', for example 'Chaos::SleepWorker'"

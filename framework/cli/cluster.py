@@ -9,6 +9,7 @@ from framework.cluster.supervisor import ChildEvent, ChildSpec, Supervisor
 from framework.process.signals import DUMP, QUIET, STOP, SignalQueue
 from framework.settings.load import load
 from framework.telemetry import logs
+from framework.wiring.connect import open_router
 from framework.wiring.supervise import supervised
 
 _POLL_S = 0.1
@@ -50,6 +51,7 @@ def cluster(
         raise click.UsageError(
             f"no shard is named {shard!r}; config/redis.yml has: {', '.join(sorted(settings.shards))}"
         )
+    open_router(settings)  # a rule that does not hold would end every child anew
     signals = SignalQueue()
     signals.install()
     logs.open_server_log(settings.logging.level, {"worker_id": "cluster"})

@@ -1,21 +1,26 @@
-"""``generate_queues``: write ``workers/all_queues.yml`` and ``config/queues.yml`` from the workers, or check them."""
+"""``generate_queues``: write the generated files from the workers, check them, or explain one worker's entry."""
 
+import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 import yaml
 
+from framework.cli.entry_explained import explain_entry
 from framework.cli.failure import EXIT_FAILED, explained
-from framework.cli.project import Project, load_project
+from framework.cli.project import Project, load_project, refuse_unknown
 from framework.declare import catalog
 from framework.declare.catalog import Comparison, Entry
 from framework.declare.declaration import Declaration
+from framework.declare.schema import all_queues_schema
 from framework.settings.shapes import is_list, is_mapping
 from framework.settings.yaml_file import YamlError, read_yaml
+from framework.wiring.stale_queues import read_entries
 
 COMMAND = "scripts/generate_queues"
 
@@ -23,28 +28,44 @@ COMMAND = "scripts/generate_queues"
 @click.command("generate-queues")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 and list what differs.")
 @click.option(
+    "--explain", "named", metavar="WORKER", help="Write nothing; say where each fact of its entry comes from."
+)
+@click.option(
     "-r", "--require", "modules", multiple=True, metavar="MODULE", help="Load this instead of workers_module."
 )
 @explained
-def generate_queues(*, check: bool, modules: Sequence[str]) -> None:
-    """Write workers/all_queues.yml and config/queues.yml from the worker classes."""
+def generate_queues(*, check: bool, named: str | None, modules: Sequence[str]) -> None:
+    """Write workers/all_queues.yml with its JSON schema, and config/queues.yml, from the worker classes."""
+    if check and named is not None:
+        raise click.UsageError("--check and --explain do not go together.")
     project = load_project(modules)
-    settings, declarations = project.settings, list(project.declarations.values())
-    _refuse_shared_queues(declarations)
-    entries = catalog.entries(declarations, settings.namespace_weights)
-    weights = [list(line) for line in queue_lines(project)]
-    all_queues = settings.root / "workers" / "all_queues.yml"
-    queues = settings.config_dir / "queues.yml"
+    _refuse_shared_queues(project.declarations.values())
+    if named is not None:
+        refuse_unknown([named], project.workers)
+        click.echo(explain_entry(project, named, dict(queue_lines(project))))
+        return
+    entries, weights = generated(project)
     texts = {
-        all_queues: catalog.ALL_QUEUES_HEADER + _dump(entries),
-        queues: catalog.QUEUES_HEADER + _dump({"queues": weights}),
+        project.all_queues: catalog.ALL_QUEUES_HEADER + _dump(entries),
+        project.all_queues.with_name(catalog.SCHEMA_NAME): _schema_text(project),
+        project.queues: catalog.QUEUES_HEADER + _dump({"queues": weights}),
     }
     if check:
-        _check(texts, {all_queues: _compare_workers(all_queues, entries), queues: _compare_weights(queues, weights)})
-    else:
-        for path, text in texts.items():
-            _write(path, text)
-            click.echo(f"wrote {_shown(path)}")
+        differences = {
+            project.all_queues: _compare_workers(project.all_queues, entries),
+            project.queues: _compare_weights(project.queues, weights),
+        }
+        _check(texts, differences)
+        return
+    for path, text in texts.items():
+        _write(path, text)
+        click.echo(f"wrote {_shown(path)}")
+
+
+def generated(project: Project) -> tuple[list[Entry], list[list[Any]]]:
+    """What workers/all_queues.yml and config/queues.yml should hold."""
+    entries = catalog.entries(project.declarations.values(), project.settings.namespace_weights)
+    return entries, [list(line) for line in queue_lines(project)]
 
 
 def queue_lines(project: Project) -> list[tuple[str, int]]:
@@ -61,7 +82,7 @@ def queue_lines(project: Project) -> list[tuple[str, int]]:
     return catalog.queue_weights(declarations, routed, table)
 
 
-def _refuse_shared_queues(declarations: Sequence[Declaration]) -> None:
+def _refuse_shared_queues(declarations: Iterable[Declaration]) -> None:
     shared = catalog.shared_queues(declarations)
     for queue, names in shared.items():
         click.echo(
@@ -73,18 +94,19 @@ def _refuse_shared_queues(declarations: Sequence[Declaration]) -> None:
 
 
 def _compare_workers(path: Path, entries: Sequence[Entry]) -> list[str]:
-    found = _read(path)
-    if isinstance(found, str):
-        return [found]
-    if not is_list(found):
-        return ["is no list of workers"]
-    return _lines(catalog.compare(entries, [item for item in found if is_mapping(item)]))
+    try:
+        return _lines(catalog.compare(entries, read_entries(path)))
+    except YamlError as error:
+        return [str(error)]
 
 
 def _compare_weights(path: Path, weights: Sequence[list[Any]]) -> list[str]:
-    found = _read(path)
-    if isinstance(found, str):
-        return [found]
+    if not path.exists():
+        return ["does not exist"]
+    try:
+        found = read_yaml(path)
+    except YamlError as error:
+        return [str(error)]
     present = found.get("queues") if is_mapping(found) else None
     if not is_list(present):
         return ["has no list under the key queues"]
@@ -103,7 +125,7 @@ def _lines(comparison: Comparison) -> list[str]:
 def _check(texts: Mapping[Path, str], differences: Mapping[Path, list[str]]) -> None:
     stale = False
     for path, text in texts.items():
-        found = differences[path]
+        found = differences.get(path, [] if path.exists() else ["does not exist"])
         if not found and path.read_text(encoding="utf-8") != text:
             found = ["holds the right entries, but not as generated (order, layout or comments)"]
         for line in found:
@@ -115,14 +137,8 @@ def _check(texts: Mapping[Path, str], differences: Mapping[Path, list[str]]) -> 
     click.echo("The generated files are up to date.")
 
 
-def _read(path: Path) -> Any:
-    """The content, or a text saying why there is none."""
-    if not path.exists():
-        return "does not exist"
-    try:
-        return read_yaml(path)
-    except YamlError as error:
-        return str(error)
+def _schema_text(project: Project) -> str:
+    return json.dumps(all_queues_schema(project.settings.feature_categories), indent=2) + "\n"
 
 
 def _dump(content: object) -> str:
@@ -141,11 +157,17 @@ class _Indented(yaml.SafeDumper):
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}.tmp")
-    beside.write_text(text, encoding="utf-8")
-    # A reader sees the old file or the new one, never half of one.
-    beside.replace(path)
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        # A reader sees the old file or the new one, never half of one.
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        click.echo(f"{_shown(path)} cannot be written: {error.strerror}", err=True)
+        sys.exit(EXIT_FAILED)
 
 
 def _shown(path: Path) -> str:

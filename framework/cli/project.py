@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -13,6 +14,7 @@ from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.settings.suggest import did_you_mean
 from framework.wiring.connect import checked_router
+from framework.wiring.stale_queues import all_queues_path
 
 EXIT_USAGE = 2
 
@@ -23,6 +25,16 @@ class Project(NamedTuple):
     settings: Settings
     workers: Mapping[str, type[Any]]
     router: Router
+
+    @property
+    def all_queues(self) -> Path:
+        """The generated file of the workers."""
+        return all_queues_path(self.settings)
+
+    @property
+    def queues(self) -> Path:
+        """The generated file of weights."""
+        return self.settings.config_dir / "queues.yml"
 
     @property
     def declarations(self) -> dict[str, Declaration]:

@@ -16,7 +16,7 @@ from framework.errors import ConfigurationError, Problem
 from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.telemetry import logs
-from framework.wiring.connect import boot
+from framework.wiring.connect import connect
 from framework.wiring.server import Service, serve
 
 MAX_CONCURRENCY = 10_000
@@ -87,7 +87,7 @@ def worker(
     chosen = read_file(config_file, settings.env_name) if config_file else FileOptions()
     log_descriptor = logs.claim_stdout()  # before the first foreign line of code may print
     registry.load(modules or chosen.require or settings.workers_module)
-    settings = boot()
+    connect(settings)
     service = Service(
         shard=_shard(settings, shard or chosen.shard or "main"),
         queues=queues or chosen.queues or tuple(settings.queues) or (("default", 0),),

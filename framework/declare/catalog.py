@@ -10,7 +10,11 @@ from framework.types import Urgency
 Entry: TypeAlias = dict[str, Any]
 """One worker as the file has it: GitLab's fields first, then ours."""
 
-ALL_QUEUES_HEADER = """\
+SCHEMA_NAME = "all_queues.schema.json"
+"""Beside all_queues.yml, whose first line names it for the language servers of editors."""
+
+ALL_QUEUES_HEADER = f"""\
+# yaml-language-server: $schema={SCHEMA_NAME}
 # This file is generated: run scripts/generate_queues after adding or changing a worker, and commit it.
 # One entry per worker: what routing rules and queue selectors can ask about. `name` is the generated queue name,
 # whatever the routing rules say. scripts/generate_queues --check fails when an entry is missing, surplus or changed.

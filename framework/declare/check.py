@@ -104,6 +104,12 @@ def check_keywords(cls: type[Any], abstract: object, others: Mapping[str, Any]) 
         raise DeclarationError(worker, message, attribute=name)
 
 
+def owners_of(cls: type[Any], base: type[Any]) -> dict[str, type[Any]]:
+    """The class along the MRO that says each attribute; those that nobody but ``base`` says are left out."""
+    owners = {name: _owner(cls, base, name) for name in ATTRIBUTES}
+    return {name: owner for name, owner in owners.items() if owner is not base}
+
+
 def place_of(cls: type[Any]) -> str:
     """How messages name a class: where it stands, so that it can be found."""
     return f"{cls.__module__}.{cls.__qualname__}"

@@ -30,6 +30,7 @@ class _Registry:
         self.by_name: dict[str, type[Any]] = {}
         # Every class ever created, so that loading a module again after ``isolated`` brings its workers back.
         self.by_place: dict[tuple[str, str], type[Any]] = {}
+        self.loaded: set[str] = set()
 
 
 _registry = _Registry()
@@ -88,6 +89,12 @@ def load(modules: Sequence[str]) -> None:
         _load_tree(name, problems)
     if problems:
         raise ConfigurationError(problems)
+    _registry.loaded.update(modules)
+
+
+def loaded() -> frozenset[str]:
+    """The modules that ``load`` was given in this process: each is here with all its sub-packages."""
+    return frozenset(_registry.loaded)
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 import inspect
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from reprlib import repr as short_repr
 from typing import Any
@@ -22,6 +22,8 @@ class Rule:
     allowed: str
     """What is allowed, in words: for messages and for the documentation."""
     check: Callable[[Any], Any]
+    schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The same as JSON Schema, where a file can hold such a value: for ``workers/all_queues.schema.json``."""
 
     def __call__(self, value: Any) -> Any:
         """The normalised value; raises ``Invalid`` otherwise."""
@@ -29,9 +31,10 @@ class Rule:
 
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
-_WORD = re.compile(r"\w+", re.ASCII)
-_ROUTABLE = re.compile(r"[\w:]+", re.ASCII)
-_SHARD = re.compile(r"\w[\w-]*", re.ASCII)
+_WORD = re.compile(r"[A-Za-z0-9_]+")
+_ROUTABLE = re.compile(r"[A-Za-z0-9_:]+")
+_SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+# Spelt out, without \w, so that JSON Schema's regular expressions read them as Python does.
 
 
 class Invalid(Exception):
@@ -59,7 +62,7 @@ def one_of(*choices: str) -> Rule:
             return value
         raise Invalid(f"{allowed}{did_you_mean(value, choices)}")
 
-    return Rule(allowed, check)
+    return Rule(allowed, check, {"enum": list(choices)})
 
 
 def _boolean(value: Any) -> bool:
@@ -68,7 +71,7 @@ def _boolean(value: Any) -> bool:
     raise Invalid(boolean.allowed)
 
 
-boolean = Rule("True or False", _boolean)
+boolean = Rule("True or False", _boolean, {"type": "boolean"})
 """Nothing merely truthy."""
 
 
@@ -81,7 +84,7 @@ def integer(minimum: int) -> Rule:
             return value
         raise Invalid(allowed)
 
-    return Rule(allowed, check)
+    return Rule(allowed, check, {"type": "integer", "minimum": minimum})
 
 
 def switch_or_count(minimum: int) -> Rule:
@@ -93,7 +96,7 @@ def switch_or_count(minimum: int) -> Rule:
             return value
         raise Invalid(allowed)
 
-    return Rule(allowed, check)
+    return Rule(allowed, check, {"anyOf": [boolean.schema, integer(minimum).schema]})
 
 
 def _share(value: Any) -> float:
@@ -130,7 +133,7 @@ def _matching(pattern: re.Pattern[str], allowed: str) -> Rule:
             return value
         raise Invalid(allowed)
 
-    return Rule(allowed, check)
+    return Rule(allowed, check, {"type": "string", "pattern": f"^({pattern.pattern})$"})
 
 
 word = _matching(_WORD, "a name of letters, digits and underscores")
@@ -151,7 +154,7 @@ def optional(rule: Rule) -> Rule:
         except Invalid as error:
             raise Invalid(f"{error}, or None") from None
 
-    return Rule(f"{rule.allowed}, or None", check)
+    return Rule(f"{rule.allowed}, or None", check, {"anyOf": [rule.schema, {"type": "null"}]})
 
 
 def tuple_of(rule: Rule, example: str) -> Rule:
@@ -170,7 +173,7 @@ def tuple_of(rule: Rule, example: str) -> Rule:
                 raise Invalid(f"{allowed}; {short_repr(member)} is not") from None
         return value
 
-    return Rule(allowed, check)
+    return Rule(allowed, check, {"type": "array", "items": rule.schema})
 
 
 tags = tuple_of(_tag, "('gitaly',)")

@@ -18,11 +18,11 @@ class YamlError(Exception):
     """A file is no usable YAML; the text says where (line and column) and why."""
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
     """The content of the file, None when it is empty. Raises YamlError, also when it cannot be read."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise YamlError(f"is larger than {MAX_BYTES:,} bytes, which no file of this kind needs")
+        if path.stat().st_size > max_bytes:
+            raise YamlError(f"is larger than {max_bytes:,} bytes, which no file of this kind needs")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise YamlError(f"is not UTF-8 (byte {error.start})") from None

@@ -26,6 +26,7 @@ from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
 from framework.wire.status import Tracked
 from framework.wiring import chains
+from framework.wiring.stale_queues import warn_of_stale_queues
 
 
 class Enqueuer:
@@ -191,17 +192,28 @@ def _options(chosen: ShardSettings) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def connect(settings: Settings) -> None:
+    """Check the whole configuration against the worker classes and connect them to it. Opens no socket.
+
+    Raises:
+        ConfigurationError: with every problem found.
+    """
+    checked_router(settings)
+    port.bind(Enqueuer(settings))
+
+
 def boot() -> Settings:
     """Load and check the whole configuration now and connect the worker classes to it; return the settings.
 
-    A server calls it at start, so that errors come then and not with the first push. Opens no socket.
+    A server calls it at start, so that errors come then and not with the first push. Opens no socket. A generated file that
+    is stale is told to the logger ``framework``.
 
     Raises:
         ConfigurationError: with every problem found.
     """
     settings = load()
-    checked_router(settings)
-    port.bind(Enqueuer(settings))
+    connect(settings)
+    warn_of_stale_queues(settings)
     return settings
 
 

@@ -41,6 +41,7 @@ from framework.version import VERSION
 from framework.wiring import chains
 from framework.wiring.connect import endpoint_of, open_router, tracker_of
 from framework.wiring.schedule import open_poller
+from framework.wiring.stale_queues import warn_of_stale_queues
 
 EXIT_UNREACHABLE = 75
 BOOT_PATIENCE_S = 60.0
@@ -101,6 +102,7 @@ def serve(settings: Settings, service: Service, log_descriptor: int | None = Non
         waited = _wait_for_redis(shard, signals)
         if waited is not None:
             return waited
+        warn_of_stale_queues(settings)
         job_log = JobLog(log, shard.name, jobs=settings.logging.jobs)
         parts = assemble(settings, service, shard, identity, job_log, supervised=supervised)
         status = Launcher(parts, signals).run()

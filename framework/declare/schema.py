@@ -1,0 +1,60 @@
+"""The JSON schema of ``all_queues.yml``, from the rules that check the attributes themselves."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, get_args
+
+from framework.declare import values
+from framework.declare.attributes import ATTRIBUTES
+from framework.declare.declaration import NOT_OWNED
+from framework.declare.policies import DeduplicateStrategy
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_FIELDS = (
+    *("name", "worker_name", "feature_category", "has_external_dependencies", "urgency", "resource_boundary", "weight"),
+    *(
+        "idempotent",
+        "tags",
+        "queue_namespace",
+        "version",
+        "retry",
+        "concurrency_limit",
+        "deduplicate",
+        "defer_on_health",
+    ),
+    *("data_consistency", "pause_control", "shard", "queue"),
+)
+
+_FORMS: Mapping[str, Mapping[str, Any]] = {
+    "name": values.queue.schema,
+    "worker_name": values.wire_name.schema,
+    "feature_category": values.word.schema,
+    "weight": values.integer(1).schema,
+    "concurrency_limit": {"anyOf": [{"type": "integer"}, {"const": "computed"}, {"type": "null"}]},
+    "deduplicate": values.optional(values.one_of(*get_args(DeduplicateStrategy))).schema,
+    "defer_on_health": values.optional(values.word).schema,
+}
+"""Fields that are no attribute, or that the file has in another form than the class."""
+
+
+def all_queues_schema(categories: Collection[str]) -> dict[str, Any]:
+    """The schema (draft 2020-12) of the whole file: a list of entries, each with every field and no other.
+
+    ``categories`` are those of config/feature_categories.yml; without any, every name is allowed. Shards are not listed:
+    their names may differ from one environment to the next, and the generated files may not.
+    """
+    properties = {field: dict(_FORMS.get(field) or ATTRIBUTES[field].rule.schema) for field in _FIELDS}
+    if categories:
+        properties["feature_category"] = {"enum": [*sorted(categories), NOT_OWNED]}
+    return {
+        "$schema": DIALECT,
+        "title": "all_queues.yml",
+        "description": "Every worker class of the application and what it declares. Generated together with all_queues.yml.",
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": properties,
+            "required": list(_FIELDS),
+            "additionalProperties": False,
+        },
+    }

@@ -1,0 +1,119 @@
+"""A process says at boot that workers/all_queues.yml is stale: once, in one line, and goes on."""
+
+import pytest
+
+from tests.harness import ROOT
+
+WORKERS = """
+from framework import ApplicationWorker
+
+
+class AWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    queue_namespace = "cronjob"
+
+    def perform(self) -> None: ...
+
+
+class BWorker(ApplicationWorker):
+    feature_category = "not_owned"
+
+    def perform(self) -> None: ...
+"""
+STALE = "workers/all_queues.yml is not what the workers say: run scripts/generate_queues and commit what it writes"
+
+
+@pytest.fixture
+def package(site):
+    """A folder ``workers``, which the setting workers_module names by default, and its generated files."""
+    folder = site.folder / "workers"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "first.py").write_text(WORKERS)
+    generate(site)
+    return folder
+
+
+def generate(site):
+    done = site.run(str(ROOT / "scripts" / "generate_queues"))
+    assert done.returncode == 0, done.stderr
+
+
+def booted(site, *options):
+    """The lines of a worker process up to the one that says that it is ready."""
+    process = site.start(str(ROOT / "scripts" / "worker"), "-q", "default", *options)
+    process.ready()
+    return process
+
+
+def stale(process):
+    return process.find(event_name="queues.stale")
+
+
+def test_a_fresh_file_is_not_spoken_of(site, package):
+    process = booted(site)
+    assert process.end() == 0
+    assert not stale(process)
+
+
+def test_what_is_missing_surplus_and_changed_stands_in_one_line(site, package):
+    text = WORKERS.replace("BWorker", "CWorker").replace('"cronjob"', '"other"')
+    (package / "first.py").write_text(text)
+    process = booted(site)
+    assert process.end() == 0
+    (line,) = stale(process)
+    assert (line["severity"], line["message"], line["shard"]) == ("WARN", STALE, "main")
+    assert (line["missing"], line["surplus"]) == (["CWorker"], ["BWorker"])
+    assert line["changed"] == [
+        "AWorker: name is 'cronjob:a' in the file, 'other:a' in the class",
+        "AWorker: queue_namespace is 'cronjob' in the file, 'other' in the class",
+    ]
+
+
+def test_of_many_a_few_are_named(site, package):
+    more = "".join(WORKERS.replace("AWorker", f"X{n}Worker").replace("BWorker", f"Y{n}Worker") for n in range(10))
+    (package / "first.py").write_text(WORKERS + more)
+    (line,) = stale(booted(site))
+    assert (line["missing"], line["missing_count"]) == (
+        ["X0Worker", "X1Worker", "X2Worker", "X3Worker", "X4Worker"],
+        20,
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(None, "does not exist"), ("a: 1", "is no list of workers"), ("- {a: [", "line 2, column 1: ...")],
+)
+def test_a_file_that_cannot_be_read_is_a_warning_too(site, package, content, reason):
+    file = package / "all_queues.yml"
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    (line,) = stale(booted(site))
+    assert line["reason"].startswith(reason.removesuffix("..."))
+    assert line["message"] == STALE
+
+
+def test_workers_from_elsewhere_have_no_entry(site, package):
+    (package / "all_queues.yml").unlink()
+    assert not stale(booted(site, "-r", "jobs"))
+
+
+BOOT = "import logging, framework{modules}\nlogging.basicConfig(format='%(name)s %(levelname)s %(message)s')\nframework.boot()"
+
+
+def test_a_producer_is_told_through_the_logger_of_the_framework(site, package):
+    assert site.run("-c", BOOT.format(modules=", workers.first")).stderr == ""
+    (package / "first.py").write_text(WORKERS.replace("BWorker", "CWorker"))
+    said = site.run("-c", BOOT.format(modules=", workers.first"))
+    assert (said.returncode, said.stdout) == (0, "")
+    assert said.stderr.startswith(f"framework WARNING {STALE} event_name='queues.stale' missing=['CWorker']")
+    assert "surplus" not in said.stderr  # it has not loaded all there is
+
+
+def test_a_producer_that_imports_some_workers_is_not_told_of_the_others(site, package):
+    (package / "second.py").write_text(WORKERS.replace("AWorker", "SecondWorker").replace("BWorker", "ThirdWorker"))
+    generate(site)
+    assert site.run("-c", BOOT.format(modules=", workers.second")).stderr == ""
+    assert site.run("-c", BOOT.format(modules="")).stderr == ""
