@@ -196,6 +196,30 @@ class ProcessRecord:
         }
 
 
+def served_queues(client: "redis.Redis") -> set[str]:
+    """Return the queues that the running processes of a shard take jobs from, Ruby's too; quiet ones take none.
+
+    A record that cannot be read counts for nothing. Raises redis errors.
+    """
+    listed: Any = client.smembers(keys.PROCESSES)
+    pipeline: Any = client.pipeline(transaction=False)
+    for identity in listed:
+        pipeline.hmget(identity, "info", "quiet")
+    served: set[str] = set()
+    for info, quiet in pipeline.execute():
+        if info is not None and quiet != b"true":
+            served |= _queues_of(info)
+    return served
+
+
+def _queues_of(info: bytes) -> set[str]:
+    try:
+        record: Any = json.loads(info)
+        return {str(queue) for queue in record["queues"]}
+    except (ValueError, KeyError, TypeError):
+        return set()
+
+
 def shown_payload(data: bytes) -> str:
     """Return the payload as dashboards are shown it: whole, or a large one with a note in place of its arguments.
 

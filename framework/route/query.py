@@ -7,14 +7,16 @@ An attribute is a set of values: ``=`` holds when one of the given values is in 
 """
 
 import re
+import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from reprlib import repr as short_repr
 from typing import Any, TypeAlias, get_args
 
 from framework.declare.declaration import NOT_OWNED
 from framework.errors import FrameworkError
 from framework.settings.shapes import is_list
-from framework.settings.suggest import did_you_mean
+from framework.settings.suggest import did_you_mean, listed
 from framework.types import ResourceBoundary, Urgency
 
 Facts: TypeAlias = Mapping[str, frozenset[str]]
@@ -35,6 +37,9 @@ _CLOSED: Mapping[str, tuple[str, ...]] = {
     "resource_boundary": get_args(ResourceBoundary),
     "has_external_dependencies": ("true", "false"),
 }
+_BEFORE, _AFTER = 60, 40
+"""Characters of a query that are shown before the wrong one, and from there on."""
+
 _WORD = re.compile(r"\w+", re.ASCII)
 _VALUE = re.compile(r"[\w:]+", re.ASCII)
 
@@ -46,9 +51,12 @@ class QueryError(FrameworkError):
         self.query = query
         self.position = position
         self.reason = reason
-        # Control characters would move the caret.
-        shown = "".join(character if character.isprintable() else "?" for character in query)
-        super().__init__(f"{reason}\n      {shown}\n      {' ' * position}^ character {position + 1}")
+        start = max(0, position - _BEFORE)
+        before, after = "..." if start else "", "..." if len(query) > position + _AFTER else ""
+        # Anything but ASCII may be wider or narrower than one column and move the caret; the reason names the character.
+        plain = "".join(one if one.isascii() and one.isprintable() else "?" for one in query[start : position + _AFTER])
+        caret = " " * (len(before) + position - start)
+        super().__init__(f"{reason}\n      {before}{plain}{after}\n      {caret}^ character {position + 1}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +98,13 @@ def parse(text: str, categories: Collection[str] = ()) -> Query:
     """
     if text == "*":
         return Query(())
-    parser = _Parser(text, categories)
+    parser = _Parser(text, closed_vocabularies(categories))
     return Query(parser.alternatives())
+
+
+def closed_vocabularies(categories: Collection[str]) -> dict[str, Collection[str]]:
+    """The attributes whose every value is known; feature_category is among them when there are ``categories``."""
+    return {**_CLOSED, "feature_category": (*categories, NOT_OWNED)} if categories else dict(_CLOSED)
 
 
 def facts_of(entry: Mapping[str, Any]) -> Facts:
@@ -110,12 +123,10 @@ def _value_set(value: Any) -> frozenset[str]:
 
 
 class _Parser:
-    def __init__(self, text: str, categories: Collection[str]) -> None:
+    def __init__(self, text: str, closed: Mapping[str, Collection[str]]) -> None:
         self.text = text
         self.position = 0
-        self.closed: dict[str, Collection[str]] = dict(_CLOSED)
-        if categories:
-            self.closed["feature_category"] = (*categories, NOT_OWNED)
+        self.closed = closed
 
     def alternatives(self) -> tuple[tuple[Term, ...], ...]:
         found = [self.conjunction()]
@@ -136,7 +147,9 @@ class _Parser:
         attribute = self.read(_WORD, f"an attribute is missing here, one of {', '.join(ATTRIBUTES)}")
         if attribute not in ATTRIBUTES:
             hint = did_you_mean(attribute, ATTRIBUTES)
-            raise self.error(f"unknown attribute {attribute!r}{hint}; allowed: {', '.join(ATTRIBUTES)}", start)
+            raise self.error(
+                f"unknown attribute {short_repr(attribute)}{hint}; allowed: {', '.join(ATTRIBUTES)}", start
+            )
         negated = self.take("!=")
         if not negated and not self.take("="):
             raise self.error(f"'=' or '!=' is missing after {attribute}")
@@ -151,7 +164,7 @@ class _Parser:
         known = self.closed.get(attribute)
         if known is not None and value not in known:
             hint = did_you_mean(value, known)
-            raise self.error(f"unknown {attribute} {value!r}{hint}; allowed: {', '.join(known)}", start)
+            raise self.error(f"unknown {attribute} {short_repr(value)}{hint}; allowed: {listed(known)}", start)
         return value
 
     def read(self, pattern: re.Pattern[str], missing: str) -> str:
@@ -159,6 +172,8 @@ class _Parser:
         if match is None:
             raise self.error(missing)
         self.position = match.end()
+        if not self.text[self.position : self.position + 1].isascii():
+            raise self.error(missing)
         return match[0]
 
     def take(self, token: str) -> bool:
@@ -177,4 +192,7 @@ class _Parser:
             reason = "a query has no spaces"
         elif character and character in "()":
             reason = "a query has no parentheses; '&' binds tighter than '|'"
+        elif not character.isascii():
+            name = unicodedata.name(character, "a character without a name")
+            reason = f"{character!r} (U+{ord(character):04X} {name}) cannot stand here: queries are written in ASCII"
         return QueryError(self.text, where, reason)

@@ -8,7 +8,7 @@ from framework.declare import catalog, values
 from framework.declare.declaration import NOT_OWNED, Declaration
 from framework.declare.request import Route
 from framework.errors import ArgumentsError, ConfigurationError, Problem
-from framework.route.query import Facts, Query, QueryError, Term, facts_of, parse
+from framework.route.query import Facts, Query, QueryError, Term, closed_vocabularies, facts_of, parse
 from framework.settings.model import RoutingRule
 from framework.settings.suggest import did_you_mean, listed
 
@@ -50,7 +50,9 @@ class Router:
         source: str = "config/routing.yml",
     ) -> None:
         self._shards = frozenset(shards) | {MAIN}
+        self.source = source
         self._categories = sorted(categories)
+        self.vocabularies = closed_vocabularies(self._categories)
         self._routes: dict[str, tuple[Declaration, Route]] = {}
         self.lines: list[Line] = []
         problems: list[Problem] = []
@@ -111,9 +113,13 @@ class Router:
         """Whether a shard of this name exists."""
         return isinstance(shard, str) and shard in self._shards
 
+    def facts(self, declaration: Declaration) -> Facts:
+        """What rules can see of a worker."""
+        return facts_of(catalog.entry(declaration, {}))  # no rule can ask for a weight
+
     def explain(self, declaration: Declaration) -> list[Verdict]:
         """What each rule says about a worker, in order; the first that matches decides."""
-        facts = _facts(declaration)
+        facts = self.facts(declaration)
         verdicts: list[Verdict] = []
         decided = False
         for line in self.lines:
@@ -127,7 +133,7 @@ class Router:
         problems = self.refusals(declaration)
         if problems:
             raise ConfigurationError(problems)
-        facts = _facts(declaration)
+        facts = self.facts(declaration)
         rule = next((line.rule for line in self.lines if line.query.matches(facts)), None)
         queue = declaration.queue or (rule.queue if rule else None) or declaration.generated_queue
         shard = declaration.shard or (rule.shard if rule else None) or MAIN
@@ -148,10 +154,6 @@ class Router:
     def _unknown(self, shard: str) -> str:
         known = sorted(self._shards)
         return f"unknown shard {short_repr(shard)}{did_you_mean(shard, known)}; config/redis.yml has: {listed(known)}"
-
-
-def _facts(declaration: Declaration) -> Facts:
-    return facts_of(catalog.entry(declaration, {}))  # no rule can ask for a weight
 
 
 def _reason(query: Query, facts: Facts) -> str:

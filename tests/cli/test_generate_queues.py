@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -146,21 +145,6 @@ def test_the_committed_files_are_fresh(tmp_path: Path):
     del tmp_path
     checked = run(ROOT, "--check")
     assert checked.returncode == 0, checked.stderr
-
-
-def test_route_explains(project: Path):
-    script = ROOT / "scripts" / "route"
-    command = [sys.executable, str(script), "MailWorker", "--explain", "-r", "shop"]
-    shown = subprocess.run(command, cwd=project, env=dict(os.environ), capture_output=True, text=True, check=False)
-    assert shown.stdout.splitlines() == [
-        "MailWorker: queue urgent on shard main (rule urgency=high)",
-        "  decides   urgency=high  (urgency is high)",
-        "  too late  *  (matches every worker)",
-    ]
-    command[2] = "MailWorkr"
-    unknown = subprocess.run(command, cwd=project, env=dict(os.environ), capture_output=True, text=True, check=False)
-    assert (unknown.returncode, unknown.stderr) == (2, "there is no worker 'MailWorkr' (did you mean 'MailWorker'?)\n")
-    shutil.rmtree(project / "config")
 
 
 MANY = """

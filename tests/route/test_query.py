@@ -1,7 +1,9 @@
 """The query grammar: what it means, and where an error points."""
 
+from collections.abc import Collection, Mapping
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.route.query import ATTRIBUTES, Query, QueryError, Term, facts_of, parse
@@ -118,7 +120,26 @@ def test_matching(text: str, matches: bool):
         ("resource_boundary=ram", 18, "'cpu', 'memory'"),
         ("has_external_dependencies=yes", 26, "true, false"),
         ("feature_category=serch", 17, "did you mean 'search'"),
-        ("tags=ü", 5, "a value of tags is missing"),
+        ("tags=ü", 5, "'ü' (U+00FC LATIN SMALL LETTER U WITH DIAERESIS) cannot stand here"),
+        ("urg\u0435ncy=high", 3, "U+0435 CYRILLIC SMALL LETTER IE"),
+        ("urgency=h\u0456gh", 9, "U+0456 CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I"),
+        ("urgency\uff1dhigh", 7, "FULLWIDTH EQUALS SIGN"),
+        ("urgency\u2260high", 7, "NOT EQUAL TO"),
+        ("tags=a\uff06tags=b", 6, "FULLWIDTH AMPERSAND"),
+        ("tags=a\u2223tags=b", 6, "DIVIDES"),
+        ("tags=a\u200b", 6, "ZERO WIDTH SPACE"),
+        ("tags=a\u00a0", 6, "no spaces"),
+        ("\u2217", 0, "ASTERISK OPERATOR"),
+        ("tags=\u0661", 5, "ARABIC-INDIC DIGIT ONE"),
+        ("*|tags=a", 0, "an attribute is missing"),
+        ("* ", 0, "an attribute is missing"),
+        ("tags=a,,b", 7, "a value of tags is missing"),
+        ("tags=a,b|", 9, "an attribute is missing"),
+        ("tags!a", 4, "'=' or '!=' is missing"),
+        ("tags=!a", 5, "a value of tags is missing"),
+        ("Urgency=high", 0, "did you mean 'urgency'"),
+        ("urgency=HIGH", 8, "did you mean 'high'"),
+        ("has_external_dependencies=True", 26, "did you mean 'true'"),
         ("tags=a\n", 6, "no spaces"),
     ],
 )
@@ -137,3 +158,142 @@ def test_an_error_points_at_the_character(text: str, position: int, words: str):
 def test_categories_are_open_when_none_are_known():
     assert parse("feature_category=anything")
     assert parse("feature_category=not_owned", categories=["search"])
+
+
+WORD = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
+CLOSED = {
+    "urgency": {"high", "low", "throttled"},
+    "resource_boundary": {"cpu", "memory", "unknown"},
+    "has_external_dependencies": {"true", "false"},
+    "feature_category": {"search", "not_owned"},
+}
+
+
+def first_fault(text: str, closed: Mapping[str, Collection[str]] = CLOSED) -> int | None:
+    """Where a text stops being a query, read character by character: an oracle that shares nothing with the parser."""
+    if text == "*":
+        return None
+    attribute, start, at = "", 0, 0
+    in_value = False
+    while True:
+        here = text[at : at + 1]
+        if here and (here in WORD or (in_value and here == ":")):
+            at += 1
+            continue
+        if at == start or not here.isascii():
+            return at
+        word = text[start:at]
+        if in_value:
+            if word not in closed.get(attribute, {word}):
+                return start
+            if here not in (",", "&", "|"):
+                return at if here else None
+            in_value, at = here == ",", at + 1
+        else:
+            if word not in ATTRIBUTES:
+                return start
+            operator = 2 if text.startswith("!=", at) else int(here == "=")
+            if not operator:
+                return at
+            attribute, in_value, at = word, True, at + operator
+        start = at
+
+
+PIECES = (
+    *ATTRIBUTES,
+    *(
+        "=",
+        "=",
+        "!=",
+        ",",
+        "&",
+        "|",
+        "*",
+        ":",
+        "!",
+        "(",
+        ")",
+        " ",
+        "-",
+        "\t",
+        "\n",
+        "\u0435",
+        "\u200b",
+        "\uff1d",
+        "\x00",
+    ),
+    *("high", "low", "hihg", "cpu", "true", "search", "not_owned", "a", "b1", "Chaos::SleepWorker", "urgenc", ""),
+)
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
+
+
+@settings(max_examples=1500)
+@given(
+    TEXTS | TEXTS.flatmap(lambda text: st.sampled_from(["urgency=high&", "tags=a|", "name=x,"]).map(lambda s: s + text))
+)
+def test_a_text_is_a_query_or_faulty_just_where_the_oracle_says(text: str):
+    error = fault(text)
+    assert (None if error is None else error.position) == first_fault(text)
+    if error is None:
+        assert str(parse(text, categories=["search"])) == text
+        return
+    message = str(error).splitlines()
+    assert len(message) == 3  # whatever the text holds, the caret stands in the line below it
+    assert message[2].endswith(f"^ character {error.position + 1}")
+    if error.position < len(text):
+        shown = text[error.position]
+        assert message[1][message[2].index("^")] == (shown if shown.isascii() and shown.isprintable() else "?")
+
+
+def fault(text: str) -> QueryError | None:
+    try:
+        parse(text, categories=["search"])
+    except QueryError as error:
+        return error
+    return None
+
+
+@given(queries(_VALUES).map(str), st.integers(0, 200), st.sampled_from("\u0435 ()-"))
+def test_a_stray_character_in_a_query_is_what_the_caret_points_at(text: str, at: int, stray: str):
+    at = min(at, len(text))
+    broken = text[:at] + stray + text[at:]
+    with pytest.raises(QueryError) as caught:
+        parse(broken)
+    # What the character cuts in two may be wrong in itself, and then comes first.
+    open_ = {name: words for name, words in CLOSED.items() if name != "feature_category"}
+    assert caught.value.position == first_fault(broken, open_) <= at
+
+
+def test_a_very_long_rule_is_read_quickly_and_shown_in_part():
+    good = "|".join(f"worker_name=Space{number}::LongishNameWorker&tags!=a{number},b" for number in range(5_000))
+    assert len(parse(good).alternatives) == 5_000
+    assert str(parse(good)) == good
+    with pytest.raises(QueryError) as caught:
+        parse(f"{good}|urgency=hihg|{good}")
+    error = caught.value
+    assert error.position == len(good) + 9
+    message = str(error).splitlines()
+    assert max(map(len, message)) < 200
+    caret = message[2].index("^")
+    assert message[1][caret : caret + 4] == "hihg"
+    assert message[1].strip().startswith("...")
+    assert message[1].endswith("...")
+    with pytest.raises(QueryError) as caught:
+        parse("urgency=" + "h" * 100_000)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("text", ["tags=a,a", "tags=a|tags=a", "tags=a&tags=a", "urgency=high,high,high"])
+def test_what_is_said_twice_means_the_same(text: str):
+    assert parse(text).matches({**FACTS})
+    assert str(parse(text)) == text
+
+
+def test_contradictions_are_read_and_match_nobody():
+    assert not parse("urgency=high&urgency=low").matches(FACTS)
+    assert not parse("tags=a&tags!=a").matches(FACTS)
+
+
+@pytest.mark.parametrize("text", ["feature_category=anything_at_all", "feature_category!=not_owned,x"])
+def test_without_categories_in_the_configuration_every_name_is_a_category(text: str):
+    assert str(parse(text, categories=[])) == text

@@ -21,6 +21,7 @@ COMMANDS = {
     "generate_queues": ("generate_queues", "-r", "jobs"),
     "generate_queues --check": ("generate_queues", "-r", "jobs", "--check"),
     "route": ("route", "-r", "jobs"),
+    "route --lint": ("route", "-r", "jobs", "--lint"),
 }
 PROGRAMS = {
     "boot": "import framework, jobs; framework.boot()",
