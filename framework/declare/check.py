@@ -13,11 +13,12 @@ from framework.declare.cross_rules import check_cross_rules
 from framework.declare.declaration import Declaration
 from framework.declare.policies import Deduplicate
 from framework.declare.signature import JobSignature, build_signature, check_method
-from framework.declare.values import QUEUE_NAME, check_value
+from framework.declare.values import check_value
 from framework.declare.versions import VersionHandler
 from framework.errors import DeclarationError
 from framework.settings.shapes import class_of, is_class
 from framework.settings.suggest import did_you_mean, nearest
+from framework.types import QUEUE_NAME
 
 HOOKS: Mapping[str, int] = {
     "retry_in": 3,

@@ -12,7 +12,7 @@ from typing import Any
 from framework.errors import DeclarationError
 from framework.settings.shapes import is_tuple
 from framework.settings.suggest import did_you_mean
-from framework.types import WIRE_NAME, WIRE_NAME_SHAPE
+from framework.types import QUEUE_NAME, WIRE_NAME, WIRE_NAME_SHAPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,6 @@ class Rule:
         return self.check(value)
 
 
-QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
 _WORD = re.compile(r"[A-Za-z0-9_]+")
 _ROUTABLE = re.compile(r"[A-Za-z0-9_:]+")
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")

@@ -4,13 +4,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from reprlib import repr as short_repr
 from typing import Any, NamedTuple
 
-from framework.declare import catalog, values
+from framework.declare import catalog
 from framework.declare.declaration import NOT_OWNED, Declaration
 from framework.declare.request import Route
 from framework.errors import ArgumentsError, ConfigurationError, Problem
 from framework.route.query import Facts, Query, QueryError, Term, closed_vocabularies, facts_of, parse
 from framework.settings.model import RoutingRule
 from framework.settings.suggest import did_you_mean, listed
+from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE
 
 MAIN = "main"
 """The shard of every job that nothing sends elsewhere."""
@@ -145,9 +146,8 @@ class Router:
             self.lines.append(Line(rule, parse(rule.query, self._categories)))
         except QueryError as error:
             yield place._replace(message=str(error))
-        if rule.queue and values.QUEUE_NAME.fullmatch(rule.queue) is None:
-            allowed = "a queue name is made of letters, digits and _ . : -"
-            yield place._replace(message=f"queue {short_repr(rule.queue)} is not allowed: {allowed}")
+        if rule.queue and QUEUE_NAME.fullmatch(rule.queue) is None:
+            yield place._replace(message=f"queue {short_repr(rule.queue)} is not allowed: {QUEUE_NAME_SHAPE}")
         if rule.shard and rule.shard not in self._shards:
             yield place._replace(message=self._unknown(rule.shard))
 

@@ -18,43 +18,19 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from framework.settings import values
+from framework.settings.redis_url import EMBEDDED, check_redis_url
 from framework.settings.shapes import is_list, is_mapping
-from framework.types import WIRE_NAME, WIRE_NAME_SHAPE, StrictArguments
+from framework.settings.suggest import did_you_mean
+from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE, StrictArguments
 
 ENV_PREFIX = "FRAMEWORK_"
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
-EMBEDDED = "embedded"
-_SCHEMES = ("redis", "rediss", "unix")
-_NAME = re.compile(r"\w[\w-]*", re.ASCII)
-_WORD = re.compile(r"\w+", re.ASCII)
+_BYTES_IN_REDIS = 512 * 1024 * 1024
+"""The longest string that a Redis server takes."""
 
-
-def _no_bool(value: Any) -> Any:
-    if value is True or value is False:
-        raise ValueError("must be a number, not true or false")
-    return value
-
-
-def _check_name(name: str) -> str:
-    if _NAME.fullmatch(name) is None:
-        raise ValueError("must be a name of ASCII letters, digits, _ and -")
-    return name
-
-
-def _check_word(name: str) -> str:
-    if _WORD.fullmatch(name) is None:
-        raise ValueError("must be a name of ASCII letters, digits and underscores")
-    return name
-
-
-def _check_category(name: str) -> str:
-    if name == "not_owned":
-        raise ValueError("is reserved for workers that no team owns: it needs no entry")
-    return _check_word(name)
-
-
-Whole = Annotated[int, BeforeValidator(_no_bool)]
-Seconds = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+MAX_CONCURRENCY = 10_000
+MAX_TIMEOUT_S = 7 * 86_400.0
 
 
 class RoutingRule(NamedTuple):
@@ -83,14 +59,23 @@ class Sentinel(NamedTuple):
     port: int
 
 
+_ExistingFile = Annotated[Path | None, BeforeValidator(values.existing_file)]
+
+
 class TlsSettings(_Section):
     """How a TLS connection is made; ``tls: true`` is all defaults: the system's authorities, the host name checked."""
 
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
+    ca_file: _ExistingFile = None
+    cert_file: _ExistingFile = None
+    key_file: _ExistingFile = None
     verify: bool = True
     check_hostname: bool = True
+
+    @model_validator(mode="after")
+    def _check_key(self) -> "TlsSettings":
+        if self.key_file is not None and self.cert_file is None:
+            raise ValueError("key_file needs the cert_file it belongs to")
+        return self
 
 
 def _read_tls(value: Any) -> Any:
@@ -98,26 +83,19 @@ def _read_tls(value: Any) -> Any:
         value = value.lower() == "true"
     if isinstance(value, bool):
         return {} if value else None
+    if value is not None and not is_mapping(value):
+        raise ValueError(
+            f"must be true, false, or keys and values; allowed keys: {', '.join(TlsSettings.model_fields)}"
+        )
     return value
 
 
 def _read_sentinel(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    host, _, port = value.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    number = int(port) if re.fullmatch(r"\d{1,5}", port, re.ASCII) else 0
+    if re.fullmatch(r"[\w.-]+|\[[\dA-Fa-f:.]+\]", host, re.ASCII) is None or not 0 < number < 65536:
         raise ValueError("must be host:port, for example 10.0.0.7:26379")
-    return Sentinel(host, int(port))
-
-
-def _split(value: Any) -> Any:
-    """One word is a list of one; the environment may write ``a,b``."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-def _read_switch(value: Any) -> Any:
-    """YAML reads the word ``off`` as false."""
-    return "off" if value is False else value
+    return Sentinel(host.strip("[]"), number)
 
 
 class ShardSettings(_Section):
@@ -125,13 +103,13 @@ class ShardSettings(_Section):
 
     url: str = Field(default="", repr=False)
     sentinels: Annotated[
-        tuple[Annotated[Sentinel, BeforeValidator(_read_sentinel)], ...], NoDecode, BeforeValidator(_split)
+        tuple[Annotated[Sentinel, BeforeValidator(_read_sentinel)], ...], NoDecode, BeforeValidator(values.split)
     ] = ()
     sentinel_name: str | None = None
     username: str | None = None
     password: SecretStr | None = None
     tls: Annotated[TlsSettings | None, BeforeValidator(_read_tls)] = None
-    protocol: Literal[2, 3] | None = None
+    protocol: Annotated[Literal[2, 3] | None, BeforeValidator(values.digit)] = None
 
     @property
     def embedded(self) -> bool:
@@ -141,18 +119,7 @@ class ShardSettings(_Section):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        if not url or url == EMBEDDED:
-            return url
-        try:
-            parts = urlsplit(url)
-            port_is_fine = parts.port is None or parts.port > 0
-        except ValueError as error:
-            raise ValueError(f"is no URL: {error}") from None
-        if parts.scheme not in _SCHEMES:
-            raise ValueError("must be the word embedded, or begin with redis://, rediss:// or unix://")
-        if not port_is_fine or not (parts.path if parts.scheme == "unix" else parts.hostname):
-            raise ValueError("names no server, for example redis://127.0.0.1:6379/0")
-        return url
+        return url if url in ("", EMBEDDED) else check_redis_url(url)
 
     @model_validator(mode="after")
     def _check_place(self) -> "ShardSettings":
@@ -160,8 +127,14 @@ class ShardSettings(_Section):
             raise ValueError("sentinels and sentinel_name belong together")
         if not self.url and not self.sentinels:
             raise ValueError("needs a url (a Redis URL or the word embedded), or sentinels and sentinel_name")
-        if self.embedded and self.sentinels:
-            raise ValueError("an embedded store has no sentinels")
+        if self.embedded and (self.sentinels or self.username or self.password or self.tls):
+            raise ValueError("an embedded store has no sentinels, no credentials and no TLS: remove these keys")
+        if self.url and self.sentinels:
+            raise ValueError("has a url and sentinels, of which only one can say where the Redis is: remove the other")
+        if self.tls is not None and self.url.startswith("unix://"):
+            raise ValueError("tls does not go with a unix:// url: remove one of them")
+        if self.tls is None and "tls" in self.model_fields_set and self.url.startswith("rediss://"):
+            raise ValueError("tls: false contradicts the rediss:// url: write redis://, or remove tls")
         return self
 
 
@@ -175,18 +148,18 @@ class LoggingSettings(_Section):
 class DeadSettings(_Section):
     """How much the dead set keeps (Sidekiq's ``dead_max_jobs`` and ``dead_timeout_in_seconds``)."""
 
-    max_jobs: Whole = Field(default=10_000, ge=1)
-    timeout_days: Seconds = Field(default=180, gt=0)
+    max_jobs: Annotated[int, values.whole(1, 1_000_000_000)] = 10_000
+    timeout_days: Annotated[float, values.seconds(0.001, 36_500)] = 180
 
 
 class SizeLimitSettings(_Section):
     """Bytes of a job's arguments as JSON (GitLab's size limiter). ``track`` only reports what ``compress`` would refuse."""
 
     mode: Literal["compress", "track"] = "compress"
-    compression_threshold: Whole = Field(default=100_000, ge=0)
-    limit: Whole = Field(default=5_000_000, ge=0)
+    compression_threshold: Annotated[int, values.whole(0, _BYTES_IN_REDIS)] = 100_000
+    limit: Annotated[int, values.whole(0, _BYTES_IN_REDIS)] = 5_000_000
     """0 = no limit."""
-    decompressed_limit: Whole = Field(default=100_000_000, ge=1)
+    decompressed_limit: Annotated[int, values.whole(1, 4 * _BYTES_IN_REDIS)] = 100_000_000
 
     @model_validator(mode="after")
     def _check_order(self) -> "SizeLimitSettings":
@@ -220,8 +193,12 @@ class SentrySettings(_Section):
         text = dsn.get_secret_value().strip() if dsn is not None else ""
         if not text:
             return None
-        parts = urlsplit(text)
-        if parts.scheme not in ("http", "https") or not parts.username or not parts.path.rpartition("/")[2].isdigit():
+        try:
+            parts = urlsplit(text)
+            whole = parts.scheme in ("http", "https") and parts.username and parts.hostname and parts.port != 0
+        except ValueError:
+            whole = False
+        if not whole or not text.rpartition("/")[2].isdecimal():
             raise ValueError("is no DSN: copy it from the project's settings in Sentry (https://KEY@HOST/PROJECT)")
         return SecretStr(text)
 
@@ -234,45 +211,31 @@ class FeatureCategory(_Section):
 
 
 def _read_rule(value: Any) -> Any:
-    shape = "must be [query, queue] or [query, queue, shard]"
-    parts = _parts(value, shape)
-    if len(parts) not in (2, 3) or not isinstance(parts[0], str):
-        raise ValueError(f"{shape}, the query a text")
-    for part, what in zip(parts[1:], ("queue", "shard"), strict=False):
-        if part is not None and not isinstance(part, str):
-            raise ValueError(f"{shape}; the {what} must be a text or null")
-    return RoutingRule(parts[0], parts[1] or None, (parts[2] or None) if len(parts) == 3 else None)
+    if not is_list(value) or len(value) not in (2, 3):
+        raise ValueError("must be [query, queue] or [query, queue, shard]")
+    parts: list[Any] = [*value, None]
+    query, queue, shard = parts[:3]
+    texts = {"query": isinstance(query, str), "queue": _text_or_null(queue), "shard": _text_or_null(shard)}
+    for what, holds in texts.items():
+        if not holds:
+            or_null = " or null" if what != "query" else ""
+            raise ValueError(f"must be [query, queue] or [query, queue, shard]; the {what} must be a text{or_null}")
+    return RoutingRule(query, queue or None, shard or None)
+
+
+def _text_or_null(value: Any) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def _read_weight(value: Any) -> Any:
-    shape = "must be a queue name, or [name, weight]"
-    parts = [value] if isinstance(value, str) else _parts(value, shape)
-    if len(parts) not in (1, 2) or not isinstance(parts[0], str) or not parts[0]:
-        raise ValueError(shape)
-    weight: Any = parts[1] if len(parts) == 2 else 1
+    name, weight, *more = value if is_list(value) and len(value) > 1 else (value, 1)
+    if not isinstance(name, str) or not name or more:
+        raise ValueError("must be a queue name, or [name, weight]")
+    if QUEUE_NAME.fullmatch(name) is None:
+        raise ValueError(f"must be a queue name, or [name, weight]; {QUEUE_NAME_SHAPE}")
     if type(weight) is not int or weight < 1:
-        raise ValueError(f"{shape}; the weight a whole number from 1 on")
-    return QueueWeight(parts[0], weight)
-
-
-def _parts(value: Any, shape: str) -> list[Any]:
-    if not is_list(value):
-        raise ValueError(shape)
-    return value
-
-
-def _check_wire_name(name: str) -> str:
-    if WIRE_NAME.fullmatch(name) is None:
-        raise ValueError(f"must be {WIRE_NAME_SHAPE}")
-    return name
-
-
-def _check_reason(reason: Any) -> Any:
-    if not isinstance(reason, str) or not reason.strip():
-        raise ValueError(
-            "must be a text that says why the class was removed and since when, for those who find its jobs"
-        )
-    return reason.strip()
+        raise ValueError("must be a queue name, or [name, weight]; the weight a whole number from 1 on")
+    return QueueWeight(name, weight)
 
 
 def _check_retired(value: Any) -> Any:
@@ -284,7 +247,7 @@ def _check_retired(value: Any) -> Any:
 
 
 RetiredWorkers = Annotated[
-    dict[Annotated[str, AfterValidator(_check_wire_name)], Annotated[str, BeforeValidator(_check_reason)]],
+    dict[Annotated[str, AfterValidator(values.wire_name)], Annotated[str, BeforeValidator(values.reason)]],
     BeforeValidator(_check_retired),
 ]
 
@@ -302,32 +265,34 @@ class Settings(BaseSettings):
     var_dir: Path
     """Whatever a run makes: stores, logs, reports."""
 
-    shards: dict[Annotated[str, AfterValidator(_check_name)], ShardSettings]
+    shards: dict[Annotated[str, AfterValidator(values.shard_name)], ShardSettings]
     routing_rules: tuple[Annotated[RoutingRule, BeforeValidator(_read_rule)], ...] = ()
-    feature_categories: dict[Annotated[str, AfterValidator(_check_category)], FeatureCategory] = Field(
+    feature_categories: dict[Annotated[str, AfterValidator(values.category)], FeatureCategory] = Field(
         default_factory=dict[str, FeatureCategory]
     )
     queues: tuple[Annotated[QueueWeight, BeforeValidator(_read_weight)], ...] = ()
     """What a worker process without -q listens to."""
 
-    namespace_weights: dict[Annotated[str, AfterValidator(_check_word)], Annotated[Whole, Field(ge=1)]] = Field(
+    namespace_weights: dict[Annotated[str, AfterValidator(values.word)], Annotated[int, values.whole(1)]] = Field(
         default_factory=dict[str, int]
     )
     """What the workers of a namespace weigh that declare no ``weight`` themselves (GitLab's namespace table)."""
-    workers_module: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ("workers",)
+    workers_module: Annotated[
+        tuple[Annotated[str, AfterValidator(values.module_name)], ...], NoDecode, BeforeValidator(values.split)
+    ] = ("workers",)
     """Modules or packages holding the workers."""
     logging: LoggingSettings = LoggingSettings()
-    concurrency: Whole = Field(default=10, ge=1, le=10_000)
+    concurrency: Annotated[int, values.whole(1, MAX_CONCURRENCY)] = 10
     """Jobs one process runs at a time."""
-    timeout: Seconds = Field(default=25, gt=0)
+    timeout: Annotated[float, values.seconds(0, MAX_TIMEOUT_S)] = 25
     """Seconds a stopping process waits for its jobs."""
-    max_retries: Whole = Field(default=25, ge=0)
+    max_retries: Annotated[int, values.whole(0, 10_000)] = 25
     """What ``retry = True`` means."""
     dead: DeadSettings = DeadSettings()
     size_limit: SizeLimitSettings = SizeLimitSettings()
-    strict_arguments: Annotated[StrictArguments, BeforeValidator(_read_switch)] = "raise"
+    strict_arguments: Annotated[StrictArguments, BeforeValidator(values.switch)] = "raise"
     """What happens to arguments that do not fit ``perform`` or that JSON changes; a class may say otherwise."""
-    poll_interval: Seconds = Field(default=1.0, gt=0)
+    poll_interval: Annotated[float, values.seconds(0.01, 3600)] = 1.0
     """Seconds within which some process of a shard looks for jobs that have become due unforeseen."""
     sentry: SentrySettings = SentrySettings()
 
@@ -338,15 +303,27 @@ class Settings(BaseSettings):
     @classmethod
     def _check_main(cls, shards: dict[str, ShardSettings]) -> dict[str, ShardSettings]:
         if "main" not in shards:
-            raise ValueError("the shard main is missing: it always exists (shards: {main: {url: ...}}, or REDIS_URL)")
+            near = next((name for name in shards if did_you_mean(name, ["main"])), None)
+            hint = f"; is {near!r} meant?" if near else ""
+            raise ValueError(
+                f"the shard main is missing: it always exists (shards: {{main: {{url: ...}}}}, or REDIS_URL){hint}"
+            )
         return shards
+
+    @field_validator("queues")
+    @classmethod
+    def _check_queues(cls, queues: tuple[QueueWeight, ...]) -> tuple[QueueWeight, ...]:
+        names = [queue.name for queue in queues]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"must name each queue once: {name!r} stands there {names.count(name)} times")
+        return queues
 
     @field_validator("workers_module")
     @classmethod
     def _check_modules(cls, modules: tuple[str, ...]) -> tuple[str, ...]:
-        for module in modules:
-            if not all(part.isidentifier() for part in module.split(".")):
-                raise ValueError(f"{module!r} is no module name, for example workers or shop.jobs")
+        if not modules:
+            raise ValueError("must name at least one module")
         return modules
 
     @classmethod

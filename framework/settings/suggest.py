@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known word closest to ``word``, or None when nothing is close (or ``word`` is no text)."""
+    """The known word closest to ``word``, or the only one that begins with it; None when nothing is close."""
     if not isinstance(word, str):
         return None
     candidates = list(known)
@@ -13,6 +13,9 @@ def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str | No
     if not matches:
         by_lower = {candidate.lower(): candidate for candidate in candidates}
         matches = [by_lower[word.lower()]] if word.lower() in by_lower else []
+    if not matches and len(word) > 2:
+        longer = [candidate for candidate in candidates if candidate.startswith(word)]
+        matches = longer if len(longer) == 1 else []
     return matches[0] if matches else None
 
 

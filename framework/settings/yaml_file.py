@@ -47,11 +47,27 @@ def parse_yaml(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise YamlError(f"{place}{error.problem or error.context or 'is no YAML'}") from None
+        raise YamlError(f"{place}{_reason(error, text)}") from None
+    except yaml.reader.ReaderError as error:
+        # Its position counts bytes or characters, as the loader has it.
+        before = text.partition(chr(error.character))[0].split("\n")
+        place = f"line {len(before)}, column {len(before[-1]) + 1}: "
+        raise YamlError(f"{place}the character #x{error.character:04x} is not allowed in YAML") from None
     except yaml.YAMLError as error:
         raise YamlError(f"is no YAML: {error}") from None
     except (ValueError, OverflowError) as error:
         raise YamlError(f"holds a value that cannot be read: {error}") from None
+
+
+def _reason(error: yaml.MarkedYAMLError, text: str) -> str:
+    problem = error.problem or error.context or "is no YAML"
+    mark = error.problem_mark
+    line = text.split("\n")[mark.line : mark.line + 1] if mark is not None else []
+    if mark is not None and line and line[0][mark.column : mark.column + 1] == "\t":
+        return f"{problem} (a tab does not indent in YAML: use spaces)"
+    if isinstance(error, yaml.constructor.ConstructorError) and "for the tag" in problem:
+        return f"{problem}; only plain values are allowed, without tags"
+    return f"{error.context}, {problem}" if problem.startswith("but ") and error.context else problem
 
 
 def _check_depth(text: str) -> None:

@@ -36,7 +36,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: 1\n---\nb: 2", "line 2"),
         ("{[1]: 2}: 3", "line 1"),
         ("a: 2026-99-99", "cannot be read"),
-        ("a: \x00", "is no YAML"),
+        ("é: 1\na: \x00", "line 2, column 4: the character #x0000"),
     ],
 )
 def test_refused_texts(text: str, words: str):

@@ -1,0 +1,69 @@
+"""What may stand where in the settings, read from their classes, and how what stands there is shown."""
+
+import json
+from collections.abc import Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from framework.settings.model import Settings
+from framework.settings.redis_url import without_secrets
+
+_LONGEST = 60
+
+
+def keys_at(location: Sequence[int | str]) -> list[str]:
+    """The keys of the section there; none where there is no section."""
+    section = _class(_kind(location))
+    return list(section.model_fields) if section is not None else []
+
+
+def has_parts(key: str) -> bool:
+    """The setting holds keys and values, fixed ones or names of the user's."""
+    kind = _kind([key])
+    return _class(kind) is not None or get_origin(kind) is dict
+
+
+def choices_at(location: Sequence[int | str]) -> tuple[Any, ...]:
+    """The values that may stand there, where there are only so many."""
+    kind = _kind(location)
+    return get_args(kind) if get_origin(kind) is Literal else (True, False) if kind is bool else ()
+
+
+def instead_of(value: Any, location: Sequence[int | str]) -> str:
+    """The end of a message that names a wrong value: as JSON writes it, shortened, and nothing that may be a secret."""
+    if location[0] in ("shards", "sentry") and not (value is None or "tls" in location or choices_at(location)):
+        if not isinstance(value, str) or (location[-1] != "url" and "sentinels" not in location):
+            return " (what stands there is not shown: it may be a secret)"
+        value = without_secrets(value)
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return f", not {text if len(text) <= _LONGEST else f'{text[: _LONGEST - 3]}...'}"
+
+
+def _kind(location: Sequence[int | str]) -> Any:
+    kind: Any = Settings
+    for step in location:
+        section = _class(kind)
+        if section is not None:
+            field = section.model_fields.get(str(step))
+            kind = _bare(field.annotation) if field is not None else None
+        elif get_origin(kind) is dict:
+            kind = _bare(get_args(kind)[1])
+        else:
+            return None
+    return kind
+
+
+def _class(kind: Any) -> type[BaseModel] | None:
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _bare(annotation: Any) -> Any:
+    """The annotation without its validators and without None."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        members = [member for member in get_args(annotation) if member is not type(None)]
+        return _bare(members[0]) if len(members) == 1 else annotation
+    return annotation

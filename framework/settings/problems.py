@@ -1,0 +1,119 @@
+"""From what pydantic found to problems that name the place, the value, what is allowed and the nearest right spelling."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from framework.errors import Problem
+from framework.settings.environment import ENVIRONMENT, Origins
+from framework.settings.files import FILE_OF, label
+from framework.settings.model import ENV_PREFIX
+from framework.settings.outline import choices_at, instead_of, keys_at
+from framework.settings.shapes import is_mapping
+from framework.settings.suggest import did_you_mean
+
+_FORMS = {
+    "shards": "must hold names of shards with their settings, for example {main: {url: embedded}}",
+    "routing_rules": "must be a list of rules, each [query, queue] or [query, queue, shard]",
+    "feature_categories": "must hold names of categories, each with its owner and description",
+    "queues": "must be a list of queue names, or of [name, weight]",
+    "workers_module": "must be the name of a module, or a list of names",
+    "namespace_weights": "must hold namespaces with their weights, for example {mailers: 2}",
+}
+_WANTED = {
+    "missing": "is missing",
+    "string_type": "must be a text",
+    "string_unicode": "must be a text of Unicode",
+    "string_too_short": "must not be empty",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "invalid_key": "this key must be a text",
+}
+"""pydantic's kinds of errors in our words."""
+
+
+class Sources(NamedTuple):
+    """Where values came from."""
+
+    folder: Path | None
+    from_files: dict[str, Any]
+    origins: Origins
+
+
+def problems_of(error: ValidationError, sources: Sources, *, of_wholes: bool = True) -> list[Problem]:
+    """Every fault that was found, each at its place; without ``of_wholes`` not that parts are missing or do not agree."""
+    details = error.errors(include_url=False, include_context=False)
+    return [_problem(detail, sources) for detail in details if of_wholes or not _of_whole(detail)]
+
+
+def _of_whole(detail: ErrorDetails) -> bool:
+    if detail["type"] == "value_error":
+        return is_mapping(detail["input"]) and (detail["loc"] == ("shards",) or bool(keys_at(detail["loc"])))
+    return detail["type"] == "missing"
+
+
+def _problem(detail: ErrorDetails, sources: Sources) -> Problem:
+    location = [step for step in detail["loc"] if step != "[key]"]
+    of_key = len(location) < len(detail["loc"])
+    message = (
+        f"this key {_wanted(detail)}{instead_of(detail['input'], ['a key'])}" if of_key else _message(detail, location)
+    )
+    found = _variable(location, sources)
+    if found is not None:
+        variable, depth = found
+        # A variable that holds JSON has an inside of its own.
+        inner = location[depth:] if variable.startswith(ENV_PREFIX) else []
+        return Problem(ENVIRONMENT, variable + _path(inner), message)
+    file = FILE_OF.get(str(location[0]), "") if location else ""
+    place = label(sources.folder, file) if sources.folder and file else ENVIRONMENT
+    return Problem(place, _path(location).removeprefix("."), message)
+
+
+def _path(steps: Sequence[int | str]) -> str:
+    return "".join(
+        f".{step}" if isinstance(step, str) and step and step.isprintable() else f"[{step!r}]" for step in steps
+    )
+
+
+def _variable(location: Sequence[int | str], sources: Sources) -> tuple[str, int] | None:
+    """The variable that gave the value at this place and how many of the place's steps it names itself, if one did."""
+    if list(location[:1]) == ["env_name"]:
+        return "FRAMEWORK_ENV", 1
+    steps = tuple(str(step) for step in location)
+    above = [path for path in sources.origins if steps[: len(path)] == path]
+    if above:
+        path = max(above, key=len)
+        return sources.origins[path], len(path)
+    # Of a section that no file has, or that a variable has replaced, the variables below it are all there is.
+    below = min((path for path in sources.origins if path[: len(steps)] == steps), default=None)
+    if below is None or is_mapping(_at(sources.from_files, location)):
+        return None
+    return sources.origins[below], len(below)
+
+
+def _at(values: Any, location: Sequence[int | str]) -> Any:
+    for step in location:
+        values = values.get(step) if is_mapping(values) else None
+    return values
+
+
+def _message(detail: ErrorDetails, location: Sequence[int | str]) -> str:
+    kind, value = detail["type"], detail["input"]
+    if kind == "extra_forbidden":
+        known = keys_at(location[:-1])
+        return f"unknown key{did_you_mean(location[-1], known)}; allowed: {', '.join(known)}"
+    choices = choices_at(location)
+    if kind == "literal_error" and choices:
+        words = ", ".join(map(str, choices))
+        return f"must be one of {words}{instead_of(value, location)}{did_you_mean(value, map(str, choices))}"
+    if kind in ("model_type", "dict_type", "tuple_type"):
+        keys = f"must hold keys and values; allowed keys: {', '.join(keys_at(location))}"
+        return f"{_FORMS.get(str(location[0]), keys) if len(location) == 1 else keys}{instead_of(value, location)}"
+    return _wanted(detail) if _of_whole(detail) else f"{_wanted(detail)}{instead_of(value, location)}"
+
+
+def _wanted(detail: ErrorDetails) -> str:
+    return _WANTED.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")

@@ -1,0 +1,127 @@
+"""Rules for single values of the settings: each takes a value and gives it back as it is meant, or says what is allowed."""
+
+import json
+import math
+import re
+from keyword import iskeyword
+from pathlib import Path
+from typing import Any
+
+from pydantic import BeforeValidator
+
+from framework.types import WIRE_NAME, WIRE_NAME_SHAPE
+
+_NAME = re.compile(r"\w[\w-]*", re.ASCII)
+_WORD = re.compile(r"\w+", re.ASCII)
+
+
+def whole(low: int, high: int | None = None) -> BeforeValidator:
+    """A whole number in these bounds, or the digits of one: a variable of the environment is always text."""
+    allowed = f"must be a whole number from {low:,} {f'to {high:,}' if high is not None else 'on'}"
+
+    def read(value: Any) -> int:
+        number = _number(value)
+        if number is None or number != int(number) or number < low or (high is not None and number > high):
+            raise ValueError(allowed)
+        return int(number)
+
+    return BeforeValidator(read)
+
+
+def seconds(low: float, high: float) -> BeforeValidator:
+    """A number in these bounds, or the digits of one."""
+
+    def read(value: Any) -> float:
+        number = _number(value)
+        if number is None or not low <= number <= high:
+            raise ValueError(f"must be a number from {low:,g} to {high:,g}")
+        return float(number)
+
+    return BeforeValidator(read)
+
+
+def _number(value: Any) -> int | float | None:
+    """The finite number that a value is or spells. A bool is none."""
+    if isinstance(value, str) and value.isascii():
+        for kind in (int, float):
+            try:
+                value = kind(value)
+                break
+            except ValueError:
+                pass
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def shard_name(name: str) -> str:
+    """The name of a shard."""
+    if _NAME.fullmatch(name) is None:
+        raise ValueError("must be a name of ASCII letters, digits, _ and -")
+    return name
+
+
+def word(name: str) -> str:
+    """The name of a category or a namespace."""
+    if _WORD.fullmatch(name) is None:
+        raise ValueError("must be a name of ASCII letters, digits and underscores")
+    return name
+
+
+def category(name: str) -> str:
+    """The name of a category that somebody owns."""
+    if name == "not_owned":
+        raise ValueError("is reserved for workers that no team owns: it needs no entry")
+    return word(name)
+
+
+def split(value: Any) -> Any:
+    """One word is a list of one; the environment may write ``a,b`` or a JSON list."""
+    if not isinstance(value, str):
+        return value
+    if value.startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"must be a,b or a JSON list ({error})") from None
+    return [part.strip() for part in value.split(",")] if value.strip() else []
+
+
+def digit(value: Any) -> Any:
+    """A digit may be text: a variable of the environment always is."""
+    return int(value) if isinstance(value, str) and value in set("0123456789") else value
+
+
+def switch(value: Any) -> Any:
+    """YAML reads the word ``off`` as false."""
+    return "off" if value is False else value
+
+
+def existing_file(value: Any) -> Any:
+    """A file that can be opened when the first connection is made, or None."""
+    if value is not None and not (isinstance(value, str | Path) and Path(value).is_file()):
+        raise ValueError("must be the path of a file that exists")
+    return value
+
+
+def wire_name(name: str) -> str:
+    """A class name as it travels."""
+    if WIRE_NAME.fullmatch(name) is None:
+        raise ValueError(f"must be {WIRE_NAME_SHAPE}")
+    return name
+
+
+def reason(value: Any) -> Any:
+    """Why a class was retired."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(
+            "must be a text that says why the class was removed and since when, for those who find its jobs"
+        )
+    return value.strip()
+
+
+def module_name(name: str) -> str:
+    """The name of a module or package, as an import statement has it."""
+    if not all(part.isidentifier() and not iskeyword(part) for part in name.split(".")):
+        raise ValueError("must be the name of a module, for example workers or shop.jobs")
+    return name

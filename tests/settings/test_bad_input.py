@@ -1,0 +1,745 @@
+"""Whatever is wrong in files and variables: the error names the place, the value, what is allowed, the nearest right spelling."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from framework.errors import ConfigurationError, Problem
+from framework.settings.files import FILE_OF, FILES
+from framework.settings.load import load
+from framework.settings.outline import keys_at
+
+SECRET = "hunter2"
+GOOD = "shards: {main: {url: 'redis://h:1/0'}}"
+
+
+@pytest.fixture
+def found(tmp_path: Path):
+    """Load a project with these files and variables; return every problem."""
+    (tmp_path / "config").mkdir()
+
+    def look(files: dict[str, str | bytes], env: dict[str, str] | None = None) -> list[Problem]:
+        for name, content in ({"redis.yml": GOOD} | files).items():
+            data = content if isinstance(content, bytes) else content.encode()
+            (tmp_path / "config" / name).write_bytes(data)
+        with pytest.raises(ConfigurationError) as caught:
+            load(env or {}, tmp_path)
+        assert SECRET not in str(caught.value)
+        return list(caught.value.problems)
+
+    return look
+
+
+WHOLE = "must be a whole number from"
+NO_WHOLE_NUMBERS = {
+    "null": "null",
+    "": "null",
+    "true": "true",
+    ".nan": "NaN",
+    ".inf": "Infinity",
+    "1e400": "'1e400'",
+    "-1": "-1",
+    "1.5": "1.5",
+    "many": "'many'",
+    "''": "''",
+    "[1]": "[1]",
+    "{a: 1}": '{"a": 1}',
+    "2026-01-01": '"2026-01-01"',
+    "٣": "'٣'",
+    "1000000000000000000000": "1000000000000000000000",
+}
+NUMBERS = [
+    ("concurrency: {}", "concurrency", f"{WHOLE} 1 to 10,000, not "),
+    ("max_retries: {}", "max_retries", f"{WHOLE} 0 to 10,000, not "),
+    ("dead: {{max_jobs: {}}}", "dead.max_jobs", f"{WHOLE} 1 to 1,000,000,000, not "),
+    (
+        "size_limit: {{compression_threshold: {}}}",
+        "size_limit.compression_threshold",
+        f"{WHOLE} 0 to 536,870,912, not ",
+    ),
+    ("size_limit: {{limit: {}}}", "size_limit.limit", f"{WHOLE} 0 to 536,870,912, not "),
+    ("size_limit: {{decompressed_limit: {}}}", "size_limit.decompressed_limit", f"{WHOLE} 1 to 2,147,483,648, not "),
+    ("timeout: {}", "timeout", "must be a number from 0 to 604,800, not "),
+    ("poll_interval: {}", "poll_interval", "must be a number from 0.01 to 3,600, not "),
+    ("dead: {{timeout_days: {}}}", "dead.timeout_days", "must be a number from 0.001 to 36,500, not "),
+]
+
+
+@pytest.mark.parametrize(("text", "shown"), NO_WHOLE_NUMBERS.items())
+@pytest.mark.parametrize(("line", "key", "words"), NUMBERS, ids=[key for _, key, _ in NUMBERS])
+def test_what_is_no_number_or_out_of_bounds(found, line, key, words, text, shown):
+    if text == "1.5" and "whole" not in words:
+        text = shown = "-1.5"
+    assert found({"application.yml": line.format(text)}) == [("config/application.yml", key, words + shown)]
+
+
+APP, REDIS, ROUTING, QUEUES, CATEGORIES = (
+    "application.yml",
+    "redis.yml",
+    "routing.yml",
+    "queues.yml",
+    "feature_categories.yml",
+)
+MODULE = "must be the name of a module, for example workers or shop.jobs, not "
+SECTION = "must hold keys and values; allowed keys: "
+RULE = "must be [query, queue] or [query, queue, shard]"
+WEIGHT = "must be a queue name, or [name, weight]"
+SHARD_KEYS = "url, sentinels, sentinel_name, username, password, tls, protocol"
+HIDDEN = " (what stands there is not shown: it may be a secret)"
+URL = "must be the word embedded, or begin with redis://, rediss:// or unix://"
+NO_HOST = (
+    "is no URL: what stands for host and port is neither (in a password write / # ? @ : as %2F %23 %3F %40 %3A), not "
+)
+EMBEDDED_ALONE = "an embedded store has no sentinels, no credentials and no TLS: remove these keys"
+DATABASE = "must end with the number of a database or nothing, for example redis://127.0.0.1:6379/0, not "
+TLS = (
+    "must be true, false, or keys and values; allowed keys: ca_file, cert_file, key_file, verify, check_hostname, not "
+)
+
+ENTRIES = [
+    # application.yml
+    (APP, "workers_module:", "workers_module", "must be the name of a module, or a list of names, not null"),
+    (APP, "workers_module: []", "workers_module", "must name at least one module, not []"),
+    (APP, "workers_module: ' '", "workers_module", "must name at least one module, not ' '"),
+    (APP, "workers_module: shop/jobs", "workers_module[0]", f"{MODULE}'shop/jobs'"),
+    (APP, "workers_module: class", "workers_module[0]", f"{MODULE}'class'"),
+    (APP, "workers_module: 'a,,b'", "workers_module[1]", f"{MODULE}''"),
+    (APP, "workers_module: [a, 1]", "workers_module[1]", "must be a text, not 1"),
+    (
+        APP,
+        "workers_module: {a: b}",
+        "workers_module",
+        'must be the name of a module, or a list of names, not {"a": "b"}',
+    ),
+    (APP, "logging:", "logging", f"{SECTION}level, jobs, not null"),
+    (APP, "logging: [level]", "logging", f'{SECTION}level, jobs, not ["level"]'),
+    (APP, "logging: {levle: info}", "logging.levle", "unknown key (did you mean 'level'?); allowed: level, jobs"),
+    (
+        APP,
+        "logging: {level: warn}",
+        "logging.level",
+        "must be one of debug, info, warning, error, not 'warn' (did you mean 'warning'?)",
+    ),
+    (
+        APP,
+        "logging: {level: INFO}",
+        "logging.level",
+        "must be one of debug, info, warning, error, not 'INFO' (did you mean 'info'?)",
+    ),
+    (APP, "logging: {level: 1}", "logging.level", "must be one of debug, info, warning, error, not 1"),
+    (APP, "logging: {jobs: maybe}", "logging.jobs", "must be true or false, not 'maybe'"),
+    (APP, "logging: {jobs: }", "logging.jobs", "must be true or false, not null"),
+    (APP, "logging: {1: 2}", "logging[1]", "this key must be a text, not 1"),
+    (APP, "dead: 5", "dead", f"{SECTION}max_jobs, timeout_days, not 5"),
+    (
+        APP,
+        "dead: {max_job: 1}",
+        "dead.max_job",
+        "unknown key (did you mean 'max_jobs'?); allowed: max_jobs, timeout_days",
+    ),
+    (
+        APP,
+        "size_limit: {mode: compres}",
+        "size_limit.mode",
+        "must be one of compress, track, not 'compres' (did you mean 'compress'?)",
+    ),
+    (
+        APP,
+        "strict_arguments: rasie",
+        "strict_arguments",
+        "must be one of raise, warn, off, not 'rasie' (did you mean 'raise'?)",
+    ),
+    (
+        APP,
+        "namespace_weights: [mailers]",
+        "namespace_weights",
+        'must hold namespaces with their weights, for example {mailers: 2}, not ["mailers"]',
+    ),
+    (APP, "namespace_weights: {mailers: 0}", "namespace_weights.mailers", f"{WHOLE} 1 on, not 0"),
+    (
+        APP,
+        "retired_workers: {a b: gone}",
+        "retired_workers.a b",
+        "this key must be a class name as it travels: words joined by '::', for example 'Chaos::SleepWorker', not 'a b'",
+    ),
+    (APP, f"sentry: {SECRET}", "sentry", f"{SECTION}dsn{HIDDEN}"),
+    (APP, f"sentry: {{dsm: {SECRET}}}", "sentry.dsm", "unknown key (did you mean 'dsn'?); allowed: dsn"),
+    (
+        APP,
+        f"sentry: {{dsn: 'http://u:{SECRET}@h/x'}}",
+        "sentry.dsn",
+        f"is no DSN: copy it from the project's settings in Sentry (https://KEY@HOST/PROJECT){HIDDEN}",
+    ),
+    (APP, f"sentry: {{dsn: [{SECRET}]}}", "sentry.dsn", f"must be a text{HIDDEN}"),
+    (APP, "null: 2", "null", f"unknown key; allowed: {', '.join(FILES[APP])}"),
+    (APP, "1: 2", "1", f"unknown key; allowed: {', '.join(FILES[APP])}"),
+    (
+        APP,
+        "concurency: 5",
+        "concurency",
+        f"unknown key (did you mean 'concurrency'?); allowed: {', '.join(FILES[APP])}",
+    ),
+    (APP, "shards: {}", "shards", f"unknown key; it belongs to redis.yml; allowed: {', '.join(FILES[APP])}"),
+    (APP, "foo", "", f"must hold keys and values; allowed keys: {', '.join(FILES[APP])}"),
+    (APP, "- a", "", f"must hold keys and values; allowed keys: {', '.join(FILES[APP])}"),
+    (APP, "timeout: 1\ntimeout: 2", "", "line 2, column 1: the key 'timeout' stands here for the second time"),
+    (
+        APP,
+        "\ttimeout: 1",
+        "",
+        "line 1, column 1: found character that cannot start any token (a tab does not indent in YAML: use spaces)",
+    ),
+    (
+        APP,
+        "timeout: !seconds 1",
+        "",
+        "line 1, column 10: could not determine a constructor for the tag '!seconds'; only plain values are allowed, without tags",
+    ),
+    (
+        APP,
+        "a: 1\n---\nb: 2",
+        "",
+        "line 2, column 1: expected a single document in the stream, but found another document",
+    ),
+    (APP, "a: \x01", "", "line 1, column 4: the character #x0001 is not allowed in YAML"),
+    (APP, b"a: \xe4", "", "is not UTF-8 (byte 3)"),
+    # redis.yml
+    (REDIS, "shard: {}", "shard", "unknown key (did you mean 'shards'?); allowed: shards"),
+    (
+        REDIS,
+        "shards:",
+        "shards",
+        "must hold names of shards with their settings, for example {main: {url: embedded}}, not null",
+    ),
+    (
+        REDIS,
+        "shards: {mian: {url: embedded}}",
+        "shards",
+        "the shard main is missing: it always exists (shards: {main: {url: ...}}, or REDIS_URL); is 'mian' meant?",
+    ),
+    (
+        REDIS,
+        "shards: {main: {url: embedded}, 'a b': {url: embedded}}",
+        "shards.a b",
+        "this key must be a name of ASCII letters, digits, _ and -, not 'a b'",
+    ),
+    (
+        REDIS,
+        "shards: {main: {url: embedded}, ünï: {url: embedded}}",
+        "shards.ünï",
+        "this key must be a name of ASCII letters, digits, _ and -, not 'ünï'",
+    ),
+    (REDIS, "shards: {main: {url: embedded}, 5: {url: embedded}}", "shards[5]", "this key must be a text, not 5"),
+    (REDIS, f"shards: {{main: 'redis://:{SECRET}@h'}}", "shards.main", f"{SECTION}{SHARD_KEYS}{HIDDEN}"),
+    (
+        REDIS,
+        f"shards: {{main: {{url: embedded, pasword: {SECRET}}}}}",
+        "shards.main.pasword",
+        f"unknown key (did you mean 'password'?); allowed: {SHARD_KEYS}",
+    ),
+    (
+        REDIS,
+        f"shards: {{main: {{url: embedded, password: [{SECRET}]}}}}",
+        "shards.main.password",
+        f"must be a text{HIDDEN}",
+    ),
+    (REDIS, "shards: {main: {url: embedded, password: 1234}}", "shards.main.password", f"must be a text{HIDDEN}"),
+    (REDIS, "shards: {main: {url: embeded}}", "shards.main.url", f"{URL} (did you mean 'embedded'?), not 'embeded'"),
+    (REDIS, f"shards: {{main: {{url: {SECRET}}}}}", "shards.main.url", f"{URL}, not '***'"),
+    (
+        REDIS,
+        f"shards: {{main: {{url: 'reddis://:{SECRET}@h:1'}}}}",
+        "shards.main.url",
+        f"{URL} (did you mean 'redis'?), not 'reddis://***@h:1'",
+    ),
+    (REDIS, "shards: {main: {url: 'REDIS://h'}}", "shards.main.url", f"{URL} (did you mean 'redis'?), not 'REDIS://h'"),
+    (REDIS, f"shards: {{main: {{url: 'redis://:{SECRET}@h:x'}}}}", "shards.main.url", f"{NO_HOST}'redis://***@h***'"),
+    (REDIS, f"shards: {{main: {{url: 'redis://:{SECRET}#x@h'}}}}", "shards.main.url", f"{NO_HOST}'redis://***@h'"),
+    (REDIS, f"shards: {{main: {{url: 'redis://u:12?{SECRET}@h'}}}}", "shards.main.url", f"{NO_HOST}'redis://***@h'"),
+    (REDIS, f"shards: {{main: {{url: 'redis://u:{SECRET}'}}}}", "shards.main.url", f"{NO_HOST}'redis://u***'"),
+    (
+        REDIS,
+        "shards: {main: {url: 'redis://h:0'}}",
+        "shards.main.url",
+        "names no server, for example redis://127.0.0.1:6379/0, not 'redis://h:0'",
+    ),
+    (REDIS, f"shards: {{main: {{url: 'redis://:{SECRET}@h/x'}}}}", "shards.main.url", f"{DATABASE}'redis://***@h/x'"),
+    (REDIS, "shards: {main: {url: 'redis://h/0/1'}}", "shards.main.url", f"{DATABASE}'redis://h/0/1'"),
+    (REDIS, "shards: {main: {url: 'redis://h/0#1'}}", "shards.main.url", f"{DATABASE}'redis://h/0***'"),
+    (
+        REDIS,
+        "shards: {main: {url: 'redis://h?protocl=3'}}",
+        "shards.main.url",
+        (
+            "has an unknown parameter 'protocl' (did you mean 'protocol'?); allowed: db, protocol, ssl_ca_certs, ssl_certfile, "
+            "ssl_keyfile, ssl_cert_reqs, ssl_check_hostname, not 'redis://h***'"
+        ),
+    ),
+    (
+        REDIS,
+        "shards: {main: {url: 'unix:///s?db=x'}}",
+        "shards.main.url",
+        "must give the parameter db as a whole number, not 'unix:///s***'",
+    ),
+    (
+        REDIS,
+        "shards: {main: {url: ' redis://h'}}",
+        "shards.main.url",
+        "must be a URL without spaces and control characters, not '***://h'",
+    ),
+    (REDIS, "shards: {main: {url: 5}}", "shards.main.url", f"must be a text{HIDDEN}"),
+    (REDIS, "shards: {main: {url: 'redis://h', protocol: 4}}", "shards.main.protocol", "must be one of 2, 3, not 4"),
+    (REDIS, "shards: {main: {url: 'redis://h', tls: maybe}}", "shards.main.tls", f"{TLS}'maybe'"),
+    (
+        REDIS,
+        "shards: {main: {url: 'redis://h', tls: {verfy: true}}}",
+        "shards.main.tls.verfy",
+        "unknown key (did you mean 'verify'?); allowed: ca_file, cert_file, key_file, verify, check_hostname",
+    ),
+    (
+        REDIS,
+        "shards: {main: {url: 'redis://h', tls: {ca_file: /no/such}}}",
+        "shards.main.tls.ca_file",
+        "must be the path of a file that exists, not '/no/such'",
+    ),
+    (
+        REDIS,
+        f"shards: {{main: {{url: 'redis://h', tls: {{key_file: {__file__}}}}}}}",
+        "shards.main.tls",
+        "key_file needs the cert_file it belongs to",
+    ),
+    (
+        REDIS,
+        "shards: {main: {url: 'rediss://h', tls: false}}",
+        "shards.main",
+        "tls: false contradicts the rediss:// url: write redis://, or remove tls",
+    ),
+    (
+        REDIS,
+        "shards: {main: {url: 'unix:///s', tls: true}}",
+        "shards.main",
+        "tls does not go with a unix:// url: remove one of them",
+    ),
+    (REDIS, f"shards: {{main: {{url: embedded, password: {SECRET}}}}}", "shards.main", EMBEDDED_ALONE),
+    (REDIS, "shards: {main: {url: embedded, tls: true}}", "shards.main", EMBEDDED_ALONE),
+    (
+        REDIS,
+        "shards: {main: {url: 'redis://h', sentinels: ['a:1'], sentinel_name: m}}",
+        "shards.main",
+        "has a url and sentinels, of which only one can say where the Redis is: remove the other",
+    ),
+    *(
+        (
+            REDIS,
+            f"shards: {{main: {{sentinels: ['{wrong}'], sentinel_name: m}}}}",
+            "shards.main.sentinels[0]",
+            f"must be host:port, for example 10.0.0.7:26379, not '{shown}'",
+        )
+        for wrong, shown in (
+            ("a:0", "a:0"),
+            ("a:99999", "a:99999"),
+            ("a:²", "***"),
+            ("a", "***"),
+            (f"redis://:{SECRET}@a:1", "redis://***@a:1"),
+        )
+    ),
+    (
+        REDIS,
+        "shards: {main: {sentinels: [[a, 1]], sentinel_name: m}}",
+        "shards.main.sentinels[0]",
+        f"must be host:port, for example 10.0.0.7:26379{HIDDEN}",
+    ),
+    # routing.yml: queries, queues and shards are judged where they are used (tests/route)
+    (ROUTING, "rules: []", "rules", "unknown key; allowed: routing_rules"),
+    (ROUTING, "[['*', a]]", "", "must hold keys and values; allowed keys: routing_rules"),
+    *(
+        (
+            ROUTING,
+            f"routing_rules: {wrong}",
+            "routing_rules",
+            f"must be a list of rules, each [query, queue] or [query, queue, shard], not {shown}",
+        )
+        for wrong, shown in (("", "null"), ("{'*': a}", '{"*": "a"}'), ("'*'", "'*'"))
+    ),
+    (ROUTING, "routing_rules: ['*']", "routing_rules[0]", f"{RULE}, not '*'"),
+    (ROUTING, "routing_rules: [['*', a], ['*']]", "routing_rules[1]", f'{RULE}, not ["*"]'),
+    (ROUTING, "routing_rules: [['*', a, main, x]]", "routing_rules[0]", f'{RULE}, not ["*", "a", "main", "x"]'),
+    (ROUTING, "routing_rules: [[5, a]]", "routing_rules[0]", f'{RULE}; the query must be a text, not [5, "a"]'),
+    (
+        ROUTING,
+        "routing_rules: [['*', 5]]",
+        "routing_rules[0]",
+        f'{RULE}; the queue must be a text or null, not ["*", 5]',
+    ),
+    (
+        ROUTING,
+        "routing_rules: [['*', a, [b]]]",
+        "routing_rules[0]",
+        f'{RULE}; the shard must be a text or null, not ["*", "a", ["b"]]',
+    ),
+    (
+        ROUTING,
+        "routing_rules: [{query: '*', queue: a}]",
+        "routing_rules[0]",
+        f'{RULE}, not {{"query": "*", "queue": "a"}}',
+    ),
+    # queues.yml
+    (QUEUES, ":queues: [a]", ":queues", "unknown key (did you mean 'queues'?); allowed: queues"),
+    (QUEUES, "queues: a", "queues", "must be a list of queue names, or of [name, weight], not 'a'"),
+    *(
+        (QUEUES, f"queues: [{wrong}]", "queues[0]", f"{WEIGHT}, not {shown}")
+        for wrong, shown in (
+            ("5", "5"),
+            ("", "null"),
+            ("{a: 2}", '{"a": 2}'),
+            ("[a, 1, 2]", '["a", 1, 2]'),
+            ("''", "''"),
+        )
+        if wrong
+    ),
+    *(
+        (
+            QUEUES,
+            f"queues: [[a, {wrong}]]",
+            "queues[0]",
+            f'{WEIGHT}; the weight a whole number from 1 on, not ["a", {shown}]',
+        )
+        for wrong, shown in (("0", "0"), ("-1", "-1"), ("true", "true"), ("1.5", "1.5"), ("'2'", '"2"'), ("~", "null"))
+    ),
+    *(
+        (
+            QUEUES,
+            f"queues: ['{wrong}']",
+            "queues[0]",
+            f"{WEIGHT}; a queue name is made of letters, digits and _ . : -, not '{wrong}'",
+        )
+        for wrong in (" a", "a b", "a,2", "ü", "*", "a/b")
+    ),
+    (
+        QUEUES,
+        "queues: [a, [a, 2]]",
+        "queues",
+        'must name each queue once: \'a\' stands there 2 times, not ["a", ["a", 2]]',
+    ),
+    # feature_categories.yml
+    (
+        CATEGORIES,
+        "feature_categories: [a]",
+        "feature_categories",
+        'must hold names of categories, each with its owner and description, not ["a"]',
+    ),
+    (CATEGORIES, "feature_categories: {a: team}", "feature_categories.a", f"{SECTION}owner, description, not 'team'"),
+    (CATEGORIES, "feature_categories: {a: {}}", "feature_categories.a.owner", "is missing"),
+    (CATEGORIES, "feature_categories: {a: {owner: 5}}", "feature_categories.a.owner", "must be a text, not 5"),
+    (CATEGORIES, "feature_categories: {a: {owner: ''}}", "feature_categories.a.owner", "must not be empty, not ''"),
+    (
+        CATEGORIES,
+        "feature_categories: {a-b: {owner: x}}",
+        "feature_categories.a-b",
+        "this key must be a name of ASCII letters, digits and underscores, not 'a-b'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "text", "key", "message"), ENTRIES)
+def test_a_wrong_entry(found, file, text, key, message):
+    assert found({file: text}) == [(f"config/{file}", key, message)]
+
+
+def test_every_key_of_every_file_is_attacked():
+    attacked = {key for _, key, _ in NUMBERS} | {key for _, _, key, _ in ENTRIES}
+    for key in FILE_OF:
+        assert any(one.partition(".")[0].partition("[")[0] == key for one in attacked), key
+        for inner in keys_at([key]):
+            assert f"{key}.{inner}" in attacked, (key, inner)
+
+
+JSON = "must be JSON, as a list or keys and values stand here (Expecting value: line 1 column 1 (char 0))"
+MEANT = "unknown setting (did you mean {}?)"
+EMPTY = "is empty: give it a value, or unset it"
+
+VARIABLES = [
+    ("FRAMEWORK_CONCURRENCY", "", EMPTY),
+    ("FRAMEWORK_CONCURRENCY", "0x10", f"{WHOLE} 1 to 10,000, not '0x10'"),
+    ("FRAMEWORK_CONCURRENCY", "true", f"{WHOLE} 1 to 10,000, not 'true'"),
+    ("FRAMEWORK_CONCURRENCY", "\udcff", f"{WHOLE} 1 to 10,000, not '\\udcff'"),
+    ("FRAMEWORK_CONCURRENCY__X", "5", "no setting has this name: it has no parts"),
+    ("FRAMEWORK_TIMEOUT", "nan", "must be a number from 0 to 604,800, not 'nan'"),
+    ("FRAMEWORK_timeout", "5", "the names of variables are upper case: FRAMEWORK_TIMEOUT"),
+    ("framework_timeout", "5", "the names of variables are upper case: FRAMEWORK_TIMEOUT"),
+    ("FRAMEWORK_LOGGING", "loud", f"{JSON}, not 'loud'"),
+    ("FRAMEWORK_LOGGING", "null", "null is no value: unset the variable"),
+    ("FRAMEWORK_LOGGING", "[]", f"{SECTION}level, jobs, not []"),
+    (
+        "FRAMEWORK_LOGGING",
+        '{"jobs": true, "jobs": false}',
+        (
+            "must be JSON, as a list or keys and values stand here (the key 'jobs' stands there for the second time), not "
+            '\'{"jobs": true, "jobs": false}\''
+        ),
+    ),
+    (
+        "FRAMEWORK_LOGGING__LEVEL",
+        "warn",
+        "must be one of debug, info, warning, error, not 'warn' (did you mean 'warning'?)",
+    ),
+    ("FRAMEWORK_LOGGING__LEVEL", "", EMPTY),
+    ("FRAMEWORK_LOGGING__LEVEL__X", "a", 'must be one of debug, info, warning, error, not {"x": "a"}'),
+    ("FRAMEWORK_LOGGING__LEVLE", "info", "unknown key (did you mean 'level'?); allowed: level, jobs"),
+    ("FRAMEWORK_LOGGING__", "info", "unknown key; allowed: level, jobs"),
+    ("FRAMEWORK_LOGGING__JOBS", "null", "must be true or false, not 'null'"),
+    ("FRAMEWORK_LOGGING_LEVEL", "info", MEANT.format("FRAMEWORK_LOGGING__LEVEL")),
+    ("FRAMEWORK_LOGING__LEVEL", "info", MEANT.format("FRAMEWORK_LOGGING__LEVEL")),
+    ("FRAMEWORK_LOG_LEVEL", "info", MEANT.format("FRAMEWORK_LOGGING__LEVEL")),
+    ("FRAMEWORK__LOGGING__LEVEL", "info", MEANT.format("FRAMEWORK_LOGGING__LEVEL")),
+    ("FRAMEWORK_DEAD_MAX", "5", MEANT.format("FRAMEWORK_DEAD__MAX_JOBS")),
+    ("FRAMEWORK_CONCURENCY", "5", MEANT.format("FRAMEWORK_CONCURRENCY")),
+    ("FRAMEWORK_ROUTING_RULE", "[]", MEANT.format("FRAMEWORK_ROUTING_RULES")),
+    ("FRAMEWORK_SHARDS_B_URL", f"redis://:{SECRET}@h", MEANT.format("FRAMEWORK_SHARDS__B_URL")),
+    ("FRAMEWORK_SHARD__B__URL", f"redis://:{SECRET}@h", MEANT.format("FRAMEWORK_SHARDS__B__URL")),
+    ("FRAMEWORK_REDIS_URL", f"redis://:{SECRET}@h", MEANT.format("REDIS_URL")),
+    ("FRAMEWORK_SENTRY_DSN", SECRET, MEANT.format("FRAMEWORK_SENTRY__DSN")),
+    ("FRAMEWORK_ENVIRONMENT", "production", MEANT.format("FRAMEWORK_ENV")),
+    ("FRAMEWORK_ENV_NAME", "production", MEANT.format("FRAMEWORK_ENV")),
+    ("FRAMEWORK_CONFIG", "x", MEANT.format("FRAMEWORK_CONFIG_DIR")),
+    ("FRAMEWORK_VARDIR", "x", MEANT.format("FRAMEWORK_VAR_DIR")),
+    ("FRAMEWORK_VAR_DIR", __file__, f"{__file__} is no folder"),
+    ("FRAMEWORK_VAR_DIR", "", EMPTY),
+    ("FRAMEWORK_CONFIG_DIR", "", EMPTY),
+    ("FRAMEWORK_ENV", "", EMPTY),
+    ("FRAMEWORK_ENV", "prod", "must be one of development, test, production, not 'prod' (did you mean 'production'?)"),
+    (
+        "FRAMEWORK_ENV",
+        "Production",
+        "must be one of development, test, production, not 'Production' (did you mean 'production'?)",
+    ),
+    ("FRAMEWORK_QUEUES", "a,b", f"{JSON}, not 'a,b'"),
+    ("FRAMEWORK_QUEUES__0", "a", 'must be a list of queue names, or of [name, weight], not {"0": "a"}'),
+    ("FRAMEWORK_WORKERS_MODULE", "", EMPTY),
+    ("FRAMEWORK_SHARDS", SECRET, f"{JSON}{HIDDEN}"),
+    ("FRAMEWORK_SHARDS__B", SECRET, f"{SECTION}{SHARD_KEYS}{HIDDEN}"),
+    ("FRAMEWORK_SHARDS__B__URL", f"http://:{SECRET}@x", f"{URL}, not 'http://***@x'"),
+    (
+        "FRAMEWORK_SHARDS__B__PASSWORD",
+        SECRET,
+        "needs a url (a Redis URL or the word embedded), or sentinels and sentinel_name",
+    ),
+    (
+        "FRAMEWORK_SHARDS__MAIN__TLS__VERFY",
+        "1",
+        "unknown key (did you mean 'verify'?); allowed: ca_file, cert_file, key_file, verify, check_hostname",
+    ),
+    ("REDIS_URL", f"redis://:{SECRET}@h:x/0", f"{NO_HOST}'redis://***@h***'"),
+    ("REDIS_URL", f"redis://:{SECRET}@h/x", f"{DATABASE}'redis://***@h/x'"),
+    ("REDIS_URL", "h:6379", f"{URL}, not 'h:6379'"),
+    (
+        "SENTRY_DSN",
+        SECRET,
+        f"is no DSN: copy it from the project's settings in Sentry (https://KEY@HOST/PROJECT){HIDDEN}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), VARIABLES)
+def test_a_wrong_variable(found, name, value, message):
+    assert found({}, {name: value}) == [("environment", name, message)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "place", "message"),
+    [
+        (
+            "FRAMEWORK_LOGGING",
+            '{"levle": "info"}',
+            ".levle",
+            "unknown key (did you mean 'level'?); allowed: level, jobs",
+        ),
+        ("FRAMEWORK_QUEUES", '["a", 5]', "[1]", f"{WEIGHT}, not 5"),
+        ("FRAMEWORK_ROUTING_RULES", '[["*"]]', "[0]", f'{RULE}, not ["*"]'),
+        ("FRAMEWORK_FEATURE_CATEGORIES", '{"a": {}}', ".a.owner", "is missing"),
+        ("FRAMEWORK_WORKERS_MODULE", "a,b/c", "[1]", f"{MODULE}'b/c'"),
+        ("FRAMEWORK_SHARDS__MAIN__TLS", '{"verify": 3}', ".verify", "must be true or false, not 3"),
+    ],
+)
+def test_the_inside_of_a_variable_is_named(found, name, value, place, message):
+    assert found({}, {name: value}) == [("environment", name + place, message)]
+
+
+def test_variables_of_others_do_not_disturb(tmp_path):
+    env = {
+        "FRAMEWORK_SERVICE_HOST": "10.0.0.1",
+        "FRAMEWORK_SERVICE_PORT_HTTP": "80",
+        "FRAMEWORK_PORT": "tcp://10.0.0.1:80",
+        "FRAMEWORK_PORT_80_TCP_ADDR": "10.0.0.1",
+        "FRAMEWORK_QUEUES_SERVICE_HOST": "10.0.0.1",
+        "FRAMEWORK_LOGGING_PORT_80_TCP": "tcp://10.0.0.1:80",
+        "FRAMEWORK_WORKER_ID": "worker-0-0",
+        "FRAMEWORK_THEME": "dark",
+        "CONCURRENCY": "x",
+        "REDIS_URL": "",
+        "SENTRY_DSN": "",
+    }
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "redis.yml").write_text(GOOD)
+    settings = load(env, tmp_path)
+    assert (settings.concurrency, settings.shards["main"].url) == (10, "redis://h:1/0")
+
+
+def test_numbers_and_lists_may_be_text_as_in_the_environment(tmp_path):
+    env = {
+        "FRAMEWORK_CONCURRENCY": " 1_000 ",
+        "FRAMEWORK_TIMEOUT": "1e1",
+        "FRAMEWORK_WORKERS_MODULE": '["a", "b.c"]',
+        "FRAMEWORK_SHARDS__MAIN__PROTOCOL": "3",
+        "FRAMEWORK_SHARDS__B__SENTINELS": "a:1, [::1]:2",
+        "FRAMEWORK_SHARDS__B__SENTINEL_NAME": "m",
+        "FRAMEWORK_LOGGING": '{"level": "debug", "jobs": true}',
+        "FRAMEWORK_LOGGING__JOBS": "false",
+    }
+    settings = load(env, tmp_path)
+    assert (settings.concurrency, settings.timeout, settings.workers_module) == (1000, 10.0, ("a", "b.c"))
+    assert settings.shards["main"].protocol == 3
+    assert settings.shards["b"].sentinels == (("a", 1), ("::1", 2))
+    assert (settings.logging.level, settings.logging.jobs) == ("debug", False)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "key", "env"),
+    [
+        (APP, "concurrency: many", "concurrency", {"FRAMEWORK_CONCURRENCY": "5"}),
+        (APP, "logging: {level: loud}", "logging.level", {"FRAMEWORK_LOGGING__LEVEL": "info"}),
+        (APP, "logging: loud", "logging", {"FRAMEWORK_LOGGING__LEVEL": "info"}),
+        (APP, "sentry: {dsm: x}", "sentry.dsm", {"SENTRY_DSN": "https://key@h/1"}),
+        (REDIS, "shards: {main: {url: 'http://x'}}", "shards.main.url", {"REDIS_URL": "redis://h"}),
+        (REDIS, "shards: [1]", "shards", {"REDIS_URL": "redis://h"}),
+        (QUEUES, "queues: [5]", "queues[0]", {"FRAMEWORK_QUEUES": '["a"]'}),
+    ],
+)
+def test_a_variable_does_not_hide_what_is_wrong_in_the_file(found, file, text, key, env):
+    assert [(problem.file, problem.key) for problem in found({file: text}, env)] == [(f"config/{file}", key)]
+
+
+def test_file_and_environment_may_each_give_a_part(tmp_path):
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "redis.yml").write_text("shards: {b: {username: u}}")
+    env = {
+        "REDIS_URL": "redis://h",
+        "FRAMEWORK_SHARDS__B__URL": "redis://b",
+        "FRAMEWORK_SHARDS__B__PASSWORD": "x",
+    }
+    assert load(env, tmp_path).shards["b"].username == "u"
+
+
+def test_all_faults_are_listed_at_once(found):
+    problems = found(
+        {
+            APP: "{concurency: 1, timeout: -1, logging: {level: loud, jbos: 1}}",
+            ROUTING: "routing_rules: [[",
+            QUEUES: "queues: [5, [a, 0]]",
+            REDIS: f"shards: {{main: {{url: 'http://:{SECRET}@h'}}, b: {{}}}}",
+            "feature_categories.yaml": "feature_categories: {}",
+        },
+        {"FRAMEWORK_QUEUES": "x", "FRAMEWORK_DEAD": "y", "FRAMEWORK_SIZE_LIMIT__MODE": "z", "FRAMEWORK_LOG_LEVEL": "w"},
+    )
+    assert sorted((problem.file, problem.key) for problem in problems) == [
+        ("config/application.yml", "concurency"),
+        ("config/application.yml", "logging.jbos"),
+        ("config/application.yml", "logging.level"),
+        ("config/application.yml", "timeout"),
+        ("config/feature_categories.yaml", ""),
+        ("config/queues.yml", "queues[0]"),
+        ("config/queues.yml", "queues[1]"),
+        ("config/redis.yml", "shards.b"),
+        ("config/redis.yml", "shards.main.url"),
+        ("config/routing.yml", ""),
+        ("environment", "FRAMEWORK_DEAD"),
+        ("environment", "FRAMEWORK_LOG_LEVEL"),
+        ("environment", "FRAMEWORK_QUEUES"),
+        ("environment", "FRAMEWORK_SIZE_LIMIT__MODE"),
+    ]
+
+
+@pytest.mark.parametrize("content", ["", "# nothing\n", "---\n", "\ufeffconcurrency: 10"])
+def test_an_empty_file_is_no_fault_and_a_byte_order_mark_is_none(tmp_path, content):
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "application.yml").write_text(content, encoding="utf-8")
+    assert load({}, tmp_path).concurrency == 10
+
+
+# --- names of files -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "meant"),
+    [
+        ("rediss.yml", "shards: {}", "redis.yml"),
+        ("Redis.yml", "shards: {}", "redis.yml"),
+        ("routing.yaml", "routing_rules: []", "routing.yml"),
+        ("rooting.yml", "routing_rules: []", "routing.yml"),
+        ("feature_category.yml", "feature_categories: {}", "feature_categories.yml"),
+        ("queue.yml", "queues: []", "queues.yml"),
+        ("aplication.YML", "concurency: 5", "application.yml"),
+    ],
+)
+def test_a_file_that_nobody_would_read_is_named(tmp_path, name, content, meant):
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / name).write_text(content)
+    with pytest.raises(ConfigurationError) as caught:
+        load({}, tmp_path)
+    message = f"nobody reads a file of this name (did you mean {meant!r}?): rename it, or merge it into that one"
+    assert caught.value.problems == ((f"config/{name}", "", message),)
+
+
+@pytest.mark.parametrize("name", ["routing.yaml", "Routing.yml"])
+def test_a_second_file_of_nearly_the_same_name_is_named(found, name):
+    problems = found({"routing.yml": "routing_rules: []", name: "routing_rules: []"})
+    assert [problem.file for problem in problems] == [f"config/{name}"]
+
+
+def test_files_of_others_do_not_disturb(tmp_path):
+    folder = tmp_path / "config"
+    folder.mkdir()
+    others = {
+        "redis.yml": GOOD,
+        "redis2.yml": GOOD,
+        "redis.yml~": "shards: [",
+        "redis.yml.bak": GOOD,
+        "application.yaml": "spring: {}",
+        "queue.yml": "dispatchers: []",
+        "routing.yaml": "[",
+        "database.yml": "development: {}",
+        "schedule.yml": "cron: {}",
+        "._routing.yml": "routing_rules: []",
+        "README": "x",
+    }
+    for name, content in others.items():
+        (folder / name).write_text(content)
+    (folder / "queues").mkdir()
+    assert load({}, tmp_path).config_dir == folder
+
+
+def test_what_stands_in_a_files_place_is_named(found, tmp_path):
+    (tmp_path / "config" / "routing.yml").mkdir()
+    (tmp_path / "config" / "queues.yml").symlink_to("nowhere")
+    assert found({}) == [
+        ("config/routing.yml", "", "cannot be read: Is a directory"),
+        ("config/queues.yml", "", "cannot be read: No such file or directory"),
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_named(found, tmp_path):
+    (tmp_path / "config" / "routing.yml").touch(mode=0)
+    assert found({}) == [("config/routing.yml", "", "cannot be read: Permission denied")]
+
+
+def test_the_folder_that_was_named(found, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "deploy").mkdir()
+    place = "environment", "FRAMEWORK_CONFIG_DIR"
+    missing = f"there is no folder {tmp_path.resolve() / 'confg'} (did you mean 'config'?)"
+    assert found({}, {"FRAMEWORK_CONFIG_DIR": "confg"}) == [(*place, missing)]
+    assert found({}, {"FRAMEWORK_CONFIG_DIR": __file__}) == [(*place, f"there is no folder {__file__}")]
+    nothing = f"{tmp_path.resolve() / 'empty'} holds none of {', '.join(FILES)}; unset it to do without"
+    assert found({}, {"FRAMEWORK_CONFIG_DIR": "empty"}) == [(*place, nothing)]
