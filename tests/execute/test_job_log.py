@@ -189,6 +189,8 @@ NAMED = {
     "interrupted_count": ANY,
     "retry_count": ANY,
     "compressed": ANY,
+    "original_job_size_bytes": ANY,
+    "size_limiter": ANY,
     "error_message": ANY,
     "meta.user": ANY,
     "meta.feature_category": st.sampled_from(["billing", 'a"b', ""]) | ANY,

@@ -219,6 +219,28 @@ def test_arguments_that_no_longer_fit_are_retried(site, redis, args):
     assert not redis.exists("proof:strict")
 
 
+def test_arguments_that_do_not_fit_run_where_the_setting_says_so(site, redis, proofs):
+    for _ in range(3):
+        enqueue(redis, "StrictWorker", args=["7"])
+    process = site.worker("-q", "default", FRAMEWORK_STRICT_ARGUMENTS="warn")
+    assert proofs("strict", 3) == ["7"] * 3
+    until(lambda: len(process.find(job_status="done")) == 3)
+    (line,) = process.find(event_name="arguments.not_strict")  # a class is told of once a minute
+    assert (line["severity"], line["class"], line["jid"], line["suppressed"]) == ("WARN", "StrictWorker", "ab" * 12, 0)
+    assert list(line["arguments"]) == ["number"]
+
+
+@pytest.mark.parametrize("args", [["text"], [5, "\ud83d\ude00"]], ids=["marked, not compressed", "two"])
+def test_marks_that_lie_quarantine_the_job_with_its_bytes(site, redis, proofs, args):
+    data = json.dumps(compressed(["x"], args=args, **{"class": "NoopWorker"})).encode()
+    redis.lpush("queue:default", data)
+    enqueue(redis, "NoopWorker", jid="next")
+    process = site.worker("-q", "default")
+    assert process.line(job_status="quarantined")["exception.class"] == "framework.errors.PayloadError"
+    assert proofs("noop") == ["next"]
+    assert until(lambda: redis.zrange(keys.DEAD, 0, -1)) == [data]
+
+
 def test_what_is_no_payload_goes_to_the_dead_set_byte_for_byte_and_work_goes_on(site, redis, proofs):
     broken = [
         b"\x00\xff{",

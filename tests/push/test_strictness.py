@@ -177,6 +177,15 @@ def test_the_line_names_class_arguments_and_reasons_and_no_value(opened_with, ca
     assert caplog.records[0].levelname == "WARNING"
 
 
+def test_a_line_names_no_more_than_20_arguments(opened_with, caplog):
+    def many(self, *numbers: int) -> None: ...
+
+    opened_with("warn")
+    worker(perform=many).perform_async(*["x"] * 1_000)
+    (line,) = lines(caplog)
+    assert line.count("does not fit") == 20
+
+
 def test_a_bulk_is_one_line_with_the_number_of_its_jobs(opened_with, caplog, redis):
     opened_with("warn")
     cls = worker(perform=take, queue="default")

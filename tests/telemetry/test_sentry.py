@@ -192,6 +192,20 @@ def test_handlers_that_a_module_registers_are_told(site, redis):
     ]
 
 
+def test_a_tracked_payload_is_reported_without_its_arguments(site, redis, receiver):
+    site.write("application.yml", {"size_limit": {"mode": "track", "compression_threshold": 100, "limit": 200}})
+    code = "import jobs, sentry_sdk; jobs.FailWorker.perform_async('s3cret' * 100); sentry_sdk.flush()"
+    ended = site.run("-c", code, SENTRY_DSN=receiver.dsn)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    (event,) = receiver.events
+    (error,) = event["exception"]["values"]
+    assert error["type"] == "ExceedLimitError"
+    assert "FailWorker: the job's arguments take 604 bytes, the limit is 200" in error["value"]
+    assert (event["tags"]["class"], event["transaction"]) == ("FailWorker", "FailWorker")
+    assert not [body for body in receiver.bodies if b"s3cret" in body]
+    assert redis.llen("queue:default") == 1
+
+
 def test_without_a_dsn_nothing_of_it_is_loaded(site):
     script = (
         "import sys, framework; from framework.wiring import server; from framework.telemetry.sentry import open_tracker;"

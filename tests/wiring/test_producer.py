@@ -5,6 +5,7 @@ import json
 import pytest
 
 from framework.wire import keys
+from tests.harness import encoded
 
 
 def test_the_first_push_reads_the_configuration_and_connects(site, redis):
@@ -115,3 +116,57 @@ def test_middleware_of_the_application_runs_in_its_worker_process(site, redis, p
     assert site.run("-c", "import jobs; jobs.NoopWorker.perform_async()").returncode == 0
     assert proofs("server") == ["default"]
     proofs("noop")
+
+
+def test_the_setting_of_strict_arguments_reaches_every_way(site, redis):
+    code = """
+import jobs
+jobs.StrictWorker.perform_inline("7")
+jobs.StrictWorker.perform_async("8")
+jobs.StrictWorker.perform_bulk([("9",)])
+"""
+    ended = site.run("-c", code)
+    assert "ArgumentsError: jobs.StrictWorker: argument 'number' does not fit" in ended.stderr
+    assert redis.dbsize() == 0
+    ended = site.run("-c", code, FRAMEWORK_STRICT_ARGUMENTS="warn")
+    assert (ended.returncode, ended.stderr.count("arguments.not_strict")) == (0, 1)  # a class is told of once a minute
+    assert [json.loads(data)["args"] for data in redis.lrange("queue:default", 0, -1)] == [["9"], ["8"]]
+    assert redis.lrange("proof:strict", 0, -1) == [b"7"]
+    assert site.run("-c", code, FRAMEWORK_STRICT_ARGUMENTS="off").stderr == ""
+
+
+def test_the_size_settings_reach_every_way(site, redis):
+    code = "import jobs; jobs.NoopWorker.perform_bulk([(1,), ('x' * 500,)])"
+    sizes = {"compression_threshold": 100, "limit": 200, "decompressed_limit": 300}
+    site.write("application.yml", {"size_limit": sizes})
+    assert "(job 1 of the bulk)" in site.run("-c", code).stderr
+    assert redis.dbsize() == 0
+    site.write("application.yml", {"size_limit": {**sizes, "decompressed_limit": 3_000}})
+    assert site.run("-c", code).stderr == ""
+    site.write("application.yml", {"size_limit": {**sizes, "mode": "track"}})
+    assert "event_name='payload.tracked'" in site.run("-c", code).stderr
+    assert [json.loads(data).get("size_limiter") for data in redis.lrange("queue:default", 0, -1)] == [
+        "tracked",
+        None,
+        "validated",
+        None,
+    ]
+
+
+def test_the_size_settings_reach_due_jobs_that_a_middleware_changes(site, redis, proofs):
+    site.write(
+        "application.yml", {"size_limit": {"compression_threshold": 100, "limit": 200, "decompressed_limit": 3_000}}
+    )
+    (site.folder / "chained.py").write_text(
+        "from framework.wiring import chains\n"
+        "from jobs import NoopWorker\n"
+        "class Grow:\n"
+        "    def call(self, worker, job, queue, pool):\n"
+        "        job['args'].append('x' * 500)\n"
+        "        yield\n"
+        "chains.client.add(Grow)\n"
+    )
+    redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", args=["small"], jid="due"): 1})
+    process = site.worker("-r", "chained", "-q", "default").ready()
+    assert proofs("noop") == ["due"]
+    assert process.line(job_status="done", jid="due")["original_job_size_bytes"] == 512
