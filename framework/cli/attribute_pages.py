@@ -67,9 +67,5 @@ def _table(group: str) -> str:
         if one.group == group:
             shown = default(name) if one.required else f"`{default(name)}`"
             cells = (f"`{name}`", one.rule.allowed, shown, one.meaning, one.effect, one.trap)
-            lines.append(f"| {' | '.join(map(_cell, cells))} |")
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -137,7 +137,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "retry": Attribute(
         rule=values.switch_or_count(0),
         group="retries",
-        meaning="How often a failed job is tried again: `True` is 25 times, in about three weeks.",
+        meaning="How often a failed job is tried again: `True` is the setting `max_retries`, 25 times in about three weeks.",
         effect="A number is that many retries, then the dead set. `0`: the first failure goes to the dead set. `False`: kept "
         "nowhere, only the log and the handlers know.",
         trap="`0` and `False` differ: after `False` nobody can bring the job back.",

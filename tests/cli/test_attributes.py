@@ -146,6 +146,7 @@ def test_every_attribute_belongs_to_a_group_and_says_something():
         for text in (one.meaning, one.effect, one.trap):
             assert text.endswith("."), name
             assert "\n" not in text, name
+            assert "|" not in text, name  # it would end the cell of a table
 
 
 def test_the_installed_command_knows_it_too():

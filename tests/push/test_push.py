@@ -85,6 +85,14 @@ def test_what_the_class_says_is_in_the_payload(door, jobs):
     assert isinstance(job["retry_for"], int)
 
 
+def test_a_duration_below_a_second_does_not_become_none(door, jobs):
+    job = worker(queue="default", retry_for=0.5, expires_in=timedelta(milliseconds=1), status_expiration=90.2)
+    job.perform_async()
+    job.set(retry_for=0.1).perform_async()
+    first, second = jobs()
+    assert (first["retry_for"], first["expires_in"], first["status_expiration"], second["retry_for"]) == (1, 1, 91, 1)
+
+
 def test_set_stands_over_the_class_for_one_push(door, jobs, redis):
     job = worker(queue="default", retry=3, tags=("a",))
     job.set(queue="urgent", retry=0).set(tags=("b",), dead=False).perform_async()
