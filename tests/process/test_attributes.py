@@ -63,6 +63,11 @@ class Wishes:
     def stored(self, key):
         return [json.loads(member) for member in self.redis.zrange(key, 0, -1)]
 
+    def retire(self):
+        """What a supervisor does that has seen its processes die. Their lines need not have been written yet."""
+        for identity in self.redis.zrange(keys.REGISTRY, 0, -1):
+            retire(self.redis, identity.decode())
+
     def due(self, **changed):
         """The one retry there is, due now; with other fields, if any."""
         (member,) = until(lambda: self.redis.zrange(keys.RETRY, 0, -1), "a retry")
@@ -190,6 +195,7 @@ def test_a_number_of_retries_is_that_many_and_then_the_dead_set(wishes, redis, p
     (buried,) = until(lambda: wishes.stored(keys.DEAD), "the dead set")
     assert (buried["jid"], buried["retry"], buried["retry_count"]) == (jid, 2, 2)
     assert proofs("exhausted") == [jid]
+    process.line(job_status="fail", dead=True)
     assert [line.get("dead") for line in process.find(job_status="fail")] == [None, None, True]
     assert redis.zcard(keys.RETRY) == 0
 
@@ -280,7 +286,7 @@ def test_at_which_kill_a_job_is_quarantined(wishes, redis, proofs, limit, place)
         proofs("begun", death)
         process.send(signal.SIGKILL)
         process.wait()
-        retire(redis, process.identity)
+        wishes.retire()
     dangerous.unlink()
     last = wishes.worker("-q", "default")
     if place == "interrupted":
@@ -318,7 +324,7 @@ def test_a_sync_job_that_has_ended_is_not_run_again_after_a_kill(wishes, redis, 
     wishes.push("LetterWorker.perform_bulk([(n,) for n in range(20)])\nPowerCutWorker.perform_async()")
     first = wishes.worker("-q", "default", "-c", "1")
     assert first.wait() == -signal.SIGKILL
-    retire(redis, first.identity)
+    wishes.retire()
     wishes.worker("-q", "default", "-c", "1")
     proofs("light")
     assert proofs("printed", 20) == [str(number) for number in range(20)]
