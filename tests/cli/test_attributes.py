@@ -158,3 +158,11 @@ def test_the_installed_command_knows_it_too():
         check=False,
     )
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "queue (queues)")
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/guide/attributes").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_shows_the_attributes_of_its_group_first(page: Path):
+    wanted = "rules" if page.stem == "index" else page.stem
+    assert wanted == "rules" or wanted in GROUPS
+    markers = [line for line in page.read_text().splitlines() if line.startswith("<!-- attributes: ")]
+    assert markers[0] == f"<!-- attributes: {wanted} -->"
