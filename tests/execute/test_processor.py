@@ -552,11 +552,16 @@ def test_completed_is_said_before_the_job_has_left(slots, redis, is_async, monke
     monkeypatch.setattr(
         one.fetcher,
         "finish",
-        lambda unit, **how: (seen.append((state(redis, "ab" * 12), redis.llen(WORKING))), finish(unit, **how)),
+        lambda unit, **how: (
+            seen.append((state(redis, "ab" * 12), redis.llen(WORKING), threading.current_thread().name)),
+            finish(unit, **how),
+        ),
     )
     one.start()
     until(one.done)
-    assert seen == [("completed", 1)]
+    ((said, working, thread),) = seen
+    assert (said, working) == ("completed", 1)
+    assert thread != "event-loop"  # which waits for no Redis
 
 
 def test_a_job_that_no_middleware_lets_run_is_discarded(slots, redis):

@@ -289,3 +289,51 @@ def test_a_fork_shares_no_connection(shard, redis):
     shard.enqueue_one("default", b"after")
     assert redis.llen("queue:default") == 102
     assert connections(redis) == 1  # the parent's own, which the child's end has not closed
+
+
+# --- states of tracked jobs -----------------------------------------------------------------------------------------
+
+RUNNING = b"*2\r\n$7\r\nrunning\r\n$-1\r\n"
+
+
+def test_a_question_that_was_cut_off_is_asked_again_once():
+    """It changes nothing, so that whether it was heard does not matter."""
+    with answering(CLOSE, RUNNING) as server:
+        assert opened(server.url).states(["a", "b"]) == [b"running", None]
+        assert server.connections == 2
+    with answering(CLOSE, CLOSE, RUNNING) as server:
+        assert refused(lambda: opened(server.url).states(["a"])).shard == "main"
+
+
+def test_a_state_is_written_once():
+    mark = ("SET", keys.status("a"), "running", "EX", 60)
+    with answering(CLOSE, b"+OK\r\n") as server:
+        assert refused(lambda: opened(server.url).mark(mark)).maybe_written
+        assert len(server.packets) == 1
+    with answering(READONLY, b"+OK\r\n") as server:  # the address leads to another server by now
+        opened(server.url).mark(mark)
+
+
+def test_the_states_go_before_the_jobs_in_one_packet():
+    marks = [("SET", keys.status(jid), "queued", "EX", 60) for jid in "ab"]
+    with answering(b"+OK\r\n" * 2 + TAKEN * 2) as server:
+        opened(server.url).enqueue({"q": [b"1", b"2"]}, marks)
+        (packet,) = server.packets
+    places = [packet.index(word) for word in (b"aw:status:a", b"aw:status:b", b"SADD", b"LPUSH")]
+    assert places == sorted(places)
+
+
+def test_states_that_were_written_do_not_say_that_a_job_was():
+    """The server has become a replica between the two: the state is taken back, and both go to the next server."""
+    mark = ("SET", keys.status("a"), "queued", "EX", 60)
+    with answering(b"+OK\r\n" + TAKEN + READONLY, TAKEN, b"+OK\r\n" + TAKEN + TAKEN) as server:
+        opened(server.url).enqueue_one("q", b"job", [mark])
+        assert [b"LPUSH" in packet for packet in server.packets] == [True, False, True]
+        assert b"UNLINK" in server.packets[1]
+
+
+def test_a_lost_reply_is_a_doubt_with_states_too():
+    with answering(CLOSE) as server:
+        mark = ("SET", keys.status("a"), "queued", "EX", 60)
+        assert refused(lambda: opened(server.url).enqueue_one("q", b"job", [mark])).maybe_written
+        assert len(server.packets) == 1
