@@ -175,7 +175,7 @@ class Processor:
             if run.tracked is None:
                 self._fetcher.finish(unit)
             else:
-                self._settler.settle(unit, outcome, None, run.tracked)
+                self._until_done(unit, partial(self._settle, run, None))
             if _awaits_acknowledgement(run):
                 self._until_done(unit, self._fetcher.acknowledge)
             return

@@ -110,7 +110,7 @@ class Settler:
         match outcome:
             case Succeeded() | Discarded():
                 if tracked is not None:
-                    self._states.write(tracked, "discarded" if isinstance(outcome, Discarded) else "completed")
+                    self._states.end(tracked, "discarded" if isinstance(outcome, Discarded) else "completed")
                 self._fetcher.finish(unit)
                 return Settled("acknowledged")
             case Failed(error):
@@ -132,7 +132,7 @@ class Settler:
         match verdict:
             case Drop(payload, args):
                 if tracked is not None:
-                    self._states.write(tracked, "failed")
+                    self._states.end(tracked, "failed")
                 self._handlers.died(shown(payload, args), error)
                 self._fetcher.finish(unit)
                 return Settled("dropped", payload)

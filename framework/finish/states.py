@@ -3,12 +3,19 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
 from framework.errors import ShardUnavailableError
 from framework.shard.shard import Shard
 from framework.types import JobState, Payload
 from framework.wire.status import Tracked, tracked
 
 Refused: TypeAlias = Callable[[Tracked, JobState, BaseException], None]
+
+_AWAY = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
+"""Nothing that changes Redis comes through: no acknowledgement either."""
 
 
 class States:
@@ -23,6 +30,18 @@ class States:
         try:
             self._shard.mark(tracked.mark(state))
         except ShardUnavailableError as error:
+            self._refused(tracked, state, error)
+
+    def end(self, tracked: Tracked, state: JobState) -> None:
+        """As ``write``, of a job that leaves Redis next: it cannot while Redis is away, so its last state need not be missed.
+
+        Raises redis errors while Redis is away.
+        """
+        try:
+            self._shard.mark(tracked.mark(state))
+        except ShardUnavailableError as error:
+            if isinstance(error.__cause__, _AWAY):
+                raise error.__cause__ from None
             self._refused(tracked, state, error)
 
     def note(self, payload: Payload, state: JobState) -> None:

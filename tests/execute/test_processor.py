@@ -618,27 +618,36 @@ def test_states_that_are_refused_cost_no_job(slots, redis, is_async, how, place)
     assert {wanted for _, wanted, _ in one.untold} <= {"running", "completed", "discarded"}
 
 
-def test_a_server_that_is_gone_when_a_tracked_job_ends(make_server, slots, redis):
-    """The state is missed, the job is not: it is acknowledged when Redis is back."""
+@pytest.mark.parametrize("is_async", [False, True], ids=("def", "async"))
+@pytest.mark.parametrize(
+    ("how", "fields", "after"),
+    [("well", {}, "completed"), ("discard", {}, "discarded"), ("fail", {"retry": False}, "failed")],
+)
+def test_a_server_that_is_gone_when_a_tracked_job_ends(make_server, slots, redis, is_async, how, fields, after):
+    """The job cannot leave Redis before it is back, and its last state goes with it: nobody waits for a state that never comes."""
     own = make_server()
     own_redis = opened(own.url).client
     ran = []
 
-    def perform(self):
+    def end(self):
         ran.append(1)
         own.kill()
+        if how == "fail":
+            raise ValueError(how)
+        if how == "discard":
+            raise Discard(how)
+
+    async def end_async(self):
+        end(self)
 
     with registry.isolated():
-        worker(perform)
-        enqueue(own_redis, "Job", status_expiration=100)
+        worker(end_async if is_async else end)
+        enqueue(own_redis, "Job", status_expiration=100, **fields)
         one = Slots(own_redis, own.url, 1, ()).start()
-        until(lambda: one.untold)
-        assert [(wanted, type(error).__name__) for _, wanted, error in one.untold] == [
-            ("completed", "ShardUnavailableError")
-        ]
+        until(lambda: one.settle_errors)
         own.start()
         one.redis.set(keys.lease(IDENTITY), 1, px=60_000)
-        one.fetcher._exchange.probe()
         until(one.done)
-        assert (ran, one.died) == ([1], [])
+        assert (ran, one.died, one.untold) == ([1], [], [])
+        assert state(own_redis, "ab" * 12) == after
         one.stop()

@@ -39,7 +39,7 @@ class Bench:
         )
         self.states = []
 
-    def write(self, tracked, state):
+    def end(self, tracked, state):
         """The part of ``States``: what was in the working list when the state was written."""
         self.states.append((tracked, state, self.redis.llen(WORKING)))
 
