@@ -42,6 +42,7 @@ def read_attributes(cls: type[Any], base: type[Any]) -> dict[str, Any]:
     _check_body(worker, cls, base)
     for mixin in _mixins(cls, base):
         _check_mixin(worker, mixin)
+    _check_taken(worker, cls, base)
     owners = {name: _owner(cls, base, name) for name in ATTRIBUTES}
     places = {name: _place(owner, cls) for name, owner in owners.items() if owner is not base}
     attributes = {
@@ -223,6 +224,19 @@ def _check_mixin(worker: str, mixin: type[Any]) -> None:
         if match is not None:
             message = f"{name!r} in {place_of(mixin)} is not called by the framework (did you mean {match!r}?)."
             raise DeclarationError(worker, message, attribute=name)
+
+
+def _check_taken(worker: str, cls: type[Any], base: type[Any]) -> None:
+    """Refuse what hides a name of the framework's: ``Worker.route()`` would call a helper, ``self.jid`` be a method."""
+    taken = {name for name, value in vars(base).items() if isinstance(value, classmethod)} - HOOKS.keys()
+    taken |= {"jid", "job_version"}
+    for owner in (cls, *_mixins(cls, base)):
+        for name in sorted(taken & vars(owner).keys()):
+            value = vars(owner)[name]
+            if not isinstance(value, classmethod):  # perform_async and the like may be wrapped
+                said = f"{name} = {short_repr(value)}{_place(owner, cls)}"
+                message = f"{said} is not allowed: it hides the framework's own {name}. Give it another name, such as _{name}."
+                raise DeclarationError(worker, message, attribute=name)
 
 
 def _check_hooks(worker: str, cls: type[Any], base: type[Any]) -> None:

@@ -65,34 +65,34 @@ class ApplicationWorker:
     jid: str = ""
     job_version: int = 0
     """The version that the job carries; that of the class for an instance which no job made (GitLab)."""
-    _declaration: ClassVar[Declaration | None] = None
-    _setter: ClassVar[Setter[Any] | None] = None
-    _job: Payload | None = None
-    _run: RunState | None = None
-    _logger: JobLogger | None = None
-    _extra: dict[str, Any] | None = None
+    _aw_declaration: ClassVar[Declaration | None] = None
+    _aw_setter: ClassVar[Setter[Any] | None] = None
+    _aw_job: Payload | None = None
+    _aw_run: RunState | None = None
+    _aw_logger: JobLogger | None = None
+    _aw_extra: dict[str, Any] | None = None
 
     def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
         super().__init_subclass__()
         check.check_keywords(cls, abstract, others)
         attributes = check.read_attributes(cls, ApplicationWorker)
         cls.job_version = attributes["version"]
-        cls._declaration = cls._setter = None
+        cls._aw_declaration = cls._aw_setter = None
         if abstract:
             _refuse_identity(cls)
             return
-        cls._declaration = check.declare(cls, ApplicationWorker, attributes)
-        cls._setter = Setter(cls, cls._declaration, NO_OPTIONS)
+        cls._aw_declaration = check.declare(cls, ApplicationWorker, attributes)
+        cls._aw_setter = Setter(cls, cls._aw_declaration, NO_OPTIONS)
         registry.register(cls)
 
     @classmethod
     def declaration(cls) -> Declaration:
         """All facts of this class, frozen when it was created. Raises DeclarationError for an abstract class."""
-        if cls._declaration is None:
+        if cls._aw_declaration is None:
             raise DeclarationError(
                 check.place_of(cls), "is abstract: it has no jobs. Subclass it, or drop abstract=True."
             )
-        return cls._declaration
+        return cls._aw_declaration
 
     def perform(self, *args: Any, **kwargs: Any) -> Any:
         """Do the job. Every worker writes its own; ``def`` runs in a thread, ``async def`` on the event loop."""
@@ -128,25 +128,25 @@ class ApplicationWorker:
     @property
     def logger(self) -> JobLogger:
         """A logger that knows this job's class and id: ``self.logger.info("indexed", files=3)``."""
-        if self._logger is None:
-            self._logger = PlainLogger() if self._run is None else self._run.logger(self._job or {})
-        return self._logger
+        if self._aw_logger is None:
+            self._aw_logger = PlainLogger() if self._aw_run is None else self._aw_run.logger(self._aw_job or {})
+        return self._aw_logger
 
     def log_extra(self, **fields: Any) -> None:
         """The fields are on the line written when this job is done (GitLab's log_extra_metadata_on_done)."""
-        if self._extra is None:
-            self._extra = {}
-        self._extra.update(fields)
+        if self._aw_extra is None:
+            self._aw_extra = {}
+        self._aw_extra.update(fields)
 
     @property
     def cancelled(self) -> bool:
         """Somebody asked for this job to stop; a long loop should look and return."""
-        return self._run is not None and self._run.cancelled
+        return self._aw_run is not None and self._aw_run.cancelled
 
     @property
     def interrupted(self) -> bool:
         """The process is stopping; a long loop should save its place and return."""
-        return self._run is not None and self._run.interrupted
+        return self._aw_run is not None and self._aw_run.interrupted
 
     @classmethod
     def route(cls) -> Route:
@@ -241,7 +241,7 @@ class ApplicationWorker:
 
 def _pushes(cls: type[Performs[P]]) -> Setter[P]:
     worker: Any = cls  # not cast(), which is a call, and this is the way of every push
-    made: Setter[P] | None = worker._setter
+    made: Setter[P] | None = worker._aw_setter
     return Setter(cls, worker.declaration(), NO_OPTIONS) if made is None else made
 
 

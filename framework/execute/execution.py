@@ -162,7 +162,7 @@ class Executor:
         if declaration is None:
             raise UnknownWorkerError(payload["class"], registry.nearest(payload["class"]))
         run.instance = instance = new_instance(run.worker, payload)
-        instance._run = self._runs
+        instance._aw_run = self._runs
         suspected = suspect(payload)
         if suspected or run.tracked is not None or not declaration.is_async:
             self._relay()
@@ -235,7 +235,7 @@ def new_instance(worker: Any, payload: Payload) -> Any:
     if "version" in payload or worker.version:
         # Left out, it was written when the class had none: version 0, whatever the class says today.
         instance.job_version = version_of(payload)
-    instance._job = payload
+    instance._aw_job = payload
     return instance
 
 

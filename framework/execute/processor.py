@@ -239,7 +239,7 @@ def _awaits_acknowledgement(run: Execution) -> bool:
 
 def _more(run: Execution, verdict: Verdict | None) -> dict[str, Any] | None:
     """Return what the end line says besides the usual; ``None`` for nothing."""
-    extra = run.instance._extra if run.instance is not None else None  # pyright: ignore[reportPrivateUsage]
+    extra = run.instance._aw_extra if run.instance is not None else None  # pyright: ignore[reportPrivateUsage]
     if extra is None and run.outcome is SUCCEEDED:
         return None
     more = _verdict_fields(verdict)

@@ -584,8 +584,49 @@ def test_an_instance_before_any_process_runs_it(caplog: pytest.LogCaptureFixture
     assert (worker.jid, worker.job_version, worker.cancelled, worker.interrupted) == ("", 0, False, False)
     worker.log_extra(files=3)
     worker.log_extra(lines=4)
-    assert worker._extra == {"files": 3, "lines": 4}
-    assert make("FreshWorker")()._extra is None
+    assert worker._aw_extra == {"files": 3, "lines": 4}
+    assert make("FreshWorker")()._aw_extra is None
     with caplog.at_level("INFO", logger="framework"):
         worker.logger.info("indexed", files=3)
     assert caplog.messages == ["indexed files=3"]
+
+
+@pytest.mark.parametrize("name", ["route", "set", "arguments", "declaration", "perform_async", "jid", "job_version"])
+@pytest.mark.parametrize("place", ["body", "mixin"])
+def test_a_helper_may_not_hide_a_name_of_the_frameworks(name: str, place: str) -> None:
+    helper = {name: lambda self: None}
+    bases = (ApplicationWorker,) if place == "body" else (type("Mixin", (), helper), ApplicationWorker)
+    body = {"feature_category": "not_owned", "perform": lambda self: None}
+    with pytest.raises(DeclarationError, match=rf"{name} = <function .*hides the framework's own {name}\. .*_{name}"):
+        type("HidingWorker", bases, body | (helper if place == "body" else {}))
+
+
+def test_a_push_may_be_wrapped() -> None:
+    class WrappedWorker(ApplicationWorker):
+        feature_category = "not_owned"
+
+        def perform(self, number: int) -> None: ...
+
+        @classmethod
+        def arguments(cls, *args, **kwargs):
+            return super().arguments(*args, **kwargs)
+
+    assert WrappedWorker.arguments(1).args == [1]
+
+
+def test_the_usual_names_of_helpers_are_free() -> None:
+    class HelpedWorker(ApplicationWorker):
+        feature_category = "not_owned"
+
+        def perform(self) -> None: ...
+
+        def _run(self) -> str:
+            return "mine"
+
+        _job = _logger = _extra = _setter = _declaration = _run
+
+    worker = HelpedWorker()
+    worker.log_extra(rows=1)
+    worker.logger.info("a line")
+    assert [getattr(worker, name)() for name in ("_run", "_job", "_logger", "_extra", "_setter")] == ["mine"] * 5
+    assert HelpedWorker.declaration().wire_name == "HelpedWorker"

@@ -60,7 +60,7 @@ else:
 
         def perform_v1(self, path: str, then: str = "end") -> None:
             self.tell("perform_v1", path)
-            count = self._job.get("retry_count")
+            count = self._aw_job.get("retry_count")
             if then == "fail" and count is None:
                 raise ValueError(then)
             if then == "later" and not proofs.set("later", 1, nx=True):

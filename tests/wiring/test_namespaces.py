@@ -20,7 +20,7 @@ class CronWorker(ApplicationWorker, abstract=True):
     queue_namespace = "cronjob"
 
     def perform(self) -> None:
-        prove("ran", self._job["queue"])
+        prove("ran", self._aw_job["queue"])
 
 
 class FirstWorker(CronWorker): ...

@@ -73,7 +73,7 @@ def job(tmp_path, redis_url, second_redis_url, ran):
     enqueuer = Enqueuer(load({"FRAMEWORK_CONFIG_DIR": str(folder)}, tmp_path))
 
     def perform(self, number: int) -> None:
-        ran.append(dict(self._job))
+        ran.append(dict(self._aw_job))
         if number == 13:
             raise LookupError("13")
         if number == 14:
