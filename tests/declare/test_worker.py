@@ -629,4 +629,4 @@ def test_the_usual_names_of_helpers_are_free() -> None:
     worker.log_extra(rows=1)
     worker.logger.info("a line")
     assert [getattr(worker, name)() for name in ("_run", "_job", "_logger", "_extra", "_setter")] == ["mine"] * 5
-    assert HelpedWorker.declaration().wire_name == "HelpedWorker"
+    assert HelpedWorker.declaration().class_name.endswith("HelpedWorker")
