@@ -72,6 +72,13 @@ def _places(project: Project, declaration: Declaration, lines: Mapping[str, int]
             (queue == declaration.generated_queue, "its generated name"),
             (queue == route.queue, f"its jobs go there, on shard {route.shard} ({_why(declaration, route.rule)})"),
             (queue == declaration.retry_queue, "its retries go there"),
+            *(
+                (
+                    queue in project.router.queues_of_alias(declaration, alias),
+                    f"jobs of its alias {alias} may wait there",
+                )
+                for alias in declaration.aliases
+            ),
         )
         line = queue if queue in lines else queue.partition(":")[0]
         reason = _line_reason(project, declaration, queue, line)

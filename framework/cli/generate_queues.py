@@ -17,6 +17,7 @@ from framework.cli.project import Project, load_project, refuse_unknown
 from framework.declare import catalog
 from framework.declare.catalog import Comparison, Entry
 from framework.declare.declaration import Declaration
+from framework.declare.names import queue_name
 from framework.declare.schema import all_queues_schema
 from framework.settings.shapes import is_list, is_mapping
 from framework.settings.yaml_file import YamlError, read_yaml
@@ -70,7 +71,8 @@ def generated(project: Project) -> tuple[list[Entry], list[list[Any]]]:
 
 def queue_lines(project: Project) -> list[tuple[str, int]]:
     """The lines of config/queues.yml: generated queues and namespaces, and every queue that rules, overrides and retry queues
-    name, with the largest weight among its workers.
+    name, with the largest weight among its workers; and the generated queues of retired classes, whose jobs may wait there yet
+    (of a namespace that one had, nobody knows any more).
     """
     table = project.settings.namespace_weights
     declarations = project.declarations.values()
@@ -79,6 +81,8 @@ def queue_lines(project: Project) -> list[tuple[str, int]]:
         for queue in project.router.queues_of(declaration):
             if queue != declaration.generated_queue:
                 routed[queue] = max(routed.get(queue, 1), catalog.weight_of(declaration, table).value)
+    for name in project.settings.retired_workers:
+        routed.setdefault(queue_name(name, None), 1)
     return catalog.queue_weights(declarations, routed, table)
 
 

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +12,10 @@ from redis.exceptions import RedisError
 
 from framework.cli.failure import EXIT_FAILED, explained
 from framework.errors import ShardUnavailableError
+from framework.process.record import served_queues
 from framework.settings.load import load
 from framework.settings.suggest import did_you_mean
-from framework.shard.leftovers import count_leftovers
+from framework.shard.leftovers import QUEUE, count_leftovers
 from framework.shard.shard import Shard
 from framework.wire import keys
 from framework.wiring.connect import open_shards
@@ -25,12 +26,18 @@ _TELL_EVERY_S = 2.0
 
 @dataclass
 class Sight:
-    """What was seen on one shard: jobs dropped and jobs left, by class."""
+    """What was seen on one shard: jobs dropped and jobs left, by class, and the queues that running processes serve."""
 
     shard: Shard
     dropped: dict[str, int] = field(default_factory=dict[str, int])
     left: Mapping[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+    served: Collection[str] = ()
     failed: bool = False
+
+    def unserved(self, name: str) -> list[str]:
+        """The queues in which jobs of the class wait for nobody."""
+        queues = [place.removeprefix(QUEUE) for place in self.left.get(name, ()) if place.startswith(QUEUE)]
+        return [queue for queue in queues if queue not in self.served]
 
 
 @click.command("retired")
@@ -38,7 +45,7 @@ class Sight:
 @explained
 def retired(names: Sequence[str]) -> None:
     """Show for each retired class (setting retired_workers), or the named ones, why it was removed, how many of its jobs were
-    dropped on each shard, and how many are left; and say whether its entry can go.
+    dropped on each shard, and how many are left, also where nobody fetches them; and say whether its entry can go.
 
     Status 1 when a shard does not answer.
     """
@@ -86,6 +93,7 @@ def _look(sight: Sight, names: Sequence[str]) -> None:
             click.echo(f"{sight.shard.name}: {looked:,} jobs looked at, now in {place}", err=True)
 
     sight.left = count_leftovers(sight.shard.client, names, tell)
+    sight.served = served_queues(sight.shard.client)
 
 
 def _refuse_unknown(names: Sequence[str], known: Sequence[str]) -> None:
@@ -112,6 +120,9 @@ def _show(name: str, reason: str | None, sights: Sequence[Sight]) -> None:
         click.echo(
             f"  {sight.shard.name:{width}}  dropped {sight.dropped.get(name, 0)}, waiting {places.total()}{where}"
         )
+    for shard, queue in [(sight.shard.name, queue) for sight in sights for queue in sight.unserved(name)]:
+        way_out = f"start one with `scripts/worker --shard {shard} -q {queue}`"
+        click.echo(f"  no running process of {shard} serves the queue {queue}: {way_out}")
     click.echo(f"  {_verdict(left, configured=reason is not None, whole=not any(sight.failed for sight in sights))}")
 
 

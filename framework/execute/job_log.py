@@ -26,7 +26,7 @@ _MAX_ARGUMENTS = 10_240  # characters of all arguments together (GitLab: 10 KiB)
 _MANY_SHAPES = 512
 _NOT_LOGGABLE = frozenset[int]()
 _SIZES = ("compressed", "original_job_size_bytes", "size_limiter")
-_COPIED = ("version", "tags", "bid", "interrupted_count", "retry_count", "job_deferred_by", *_SIZES)
+_COPIED = ("tags", "bid", "interrupted_count", "retry_count", "job_deferred_by", *_SIZES)
 _RARE_TIMES = ("scheduled_at", "failed_at", "retried_at")
 _TARGETS = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}
 """Urgency to target seconds of waiting and running (GitLab's SLO table)."""
@@ -194,7 +194,9 @@ class JobLog:
         extras: list[_Extra] = []
         for name in shape:
             key = f",{json_text(name)}:"
-            if name in _COPIED:
+            if name == "version":
+                extras.append(_Extra(name, key, _shown_version))
+            elif name in _COPIED:
                 extras.append(_Extra(name, key, _shown_if_any))
             elif name in _RARE_TIMES:
                 extras.append(_Extra(name, key, _shown_time))
@@ -213,6 +215,11 @@ def _shown_extras(payload: Payload, extras: list[_Extra]) -> str:
 
 def _shown_if_any(value: object) -> str | None:
     return None if value is None else json_text(value)
+
+
+def _shown_version(value: object) -> str | None:
+    """As the run reads it: a number whoever wrote it, so that a log index has one type for it."""
+    return None if value is None else json_text(version_of({"version": value}))
 
 
 def _shown_time(value: object) -> str | None:

@@ -78,9 +78,14 @@ class Router:
         and those of its aliases: a renamed class has jobs in the queue of its former name.
         """
         queues = [self.route(declaration).queue, declaration.generated_queue, declaration.retry_queue]
-        for former in map(declaration.under, declaration.aliases):
-            queues += [self._decide(former).queue, former.generated_queue]
+        for alias in declaration.aliases:
+            queues += self.queues_of_alias(declaration, alias)
         return list(dict.fromkeys(queue for queue in queues if queue is not None))
+
+    def queues_of_alias(self, declaration: Declaration, alias: str) -> list[str]:
+        """The queues in which jobs may wait that were pushed when the class was called ``alias``."""
+        former = declaration.under(alias)
+        return [self._decide(former).queue, former.generated_queue]
 
     def refusals(self, declaration: Declaration) -> list[Problem]:
         """What the worker says that the configuration does not know: a feature category, a shard."""

@@ -18,6 +18,9 @@ PAGE = 500
 IN_HAND = "in hand"
 """Where jobs are that a process has fetched."""
 
+QUEUE = "queue "
+"""How a place begins that is a queue; its name follows."""
+
 _QUEUE, _WORKING = keys.queue("").encode(), keys.working("").encode()  # names are bytes: nobody says that they are text
 
 
@@ -49,7 +52,7 @@ def _pages(client: "redis.Redis") -> Iterator[tuple[str, list[bytes]]]:
     for key in (keys.SCHEDULE, keys.RETRY):
         yield from _members(client, key)
     for queue in _queues(client):
-        yield from _elements(client, _QUEUE + queue, f"queue {queue.decode(errors='replace')}")
+        yield from _elements(client, _QUEUE + queue, QUEUE + queue.decode(errors="replace"))
     identities: Any = client.zrange(keys.REGISTRY, 0, -1)
     for identity in identities:
         yield from _elements(client, _WORKING + identity, IN_HAND)

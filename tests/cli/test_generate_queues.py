@@ -293,6 +293,28 @@ def test_explain_says_where_each_fact_comes_from(project: Path):
     assert "[d, 3] serves d (its generated name): a line of its own, as the worker has no namespace" in lines
 
 
+def test_a_queue_of_a_former_name_says_whose_it_is(project: Path):
+    (project / "shop.py").write_text(WORKERS.replace("weight = 3", "aliases = ('Post::OldWorker',)"))
+    done = run(project, "-r", "shop", "--explain", "MailWorker")
+    line = "[post_old, 3] serves post_old (jobs of its alias Post::OldWorker may wait there): a line of its own"
+    assert line in [one.strip() for one in done.stdout.splitlines()]
+
+
+def test_the_queue_of_a_retired_class_stays_until_its_entry_goes(project: Path):
+    """Nobody else would fetch its left-over jobs, to drop and count them."""
+    retired = {
+        "FRAMEWORK_RETIRED_WORKERS": '{"Old::FaxWorker": "gone", "Search::Worker": "gone", "MailWorker2": "gone"}'
+    }
+    assert run(project, "-r", "shop", **retired).returncode == 0
+    found = yaml.safe_load((project / "config" / "queues.yml").read_text())["queues"]
+    assert found == [
+        *(["default", 1], ["mail", 3], ["mail_worker2", 1], ["old_fax", 1], ["search", 1], ["search_worker", 1]),
+        ["urgent", 3],
+    ]
+    assert run(project, "-r", "shop", "--check", **retired).returncode == 0
+    assert "surplus old_fax" in run(project, "-r", "shop", "--check").stderr
+
+
 def test_an_unknown_worker_is_named_with_the_nearest(project: Path):
     unknown = run(project, "-r", "shop", "--explain", "MailWorkr")
     assert (unknown.returncode, unknown.stderr) == (2, "there is no worker 'MailWorkr' (did you mean 'MailWorker'?)\n")

@@ -22,6 +22,11 @@ def look(site):
     return run
 
 
+def unserved(shard, queue):
+    way_out = f"start one with `scripts/worker --shard {shard} -q {queue}`"
+    return f"  no running process of {shard} serves the queue {queue}: {way_out}\n"
+
+
 def test_nothing_is_retired(look):
     done = look()
     assert (done.returncode, done.stderr) == (0, "")
@@ -42,6 +47,7 @@ def test_counts_leftovers_and_verdicts_on_every_shard(site, look, redis, second_
         "Old::Worker: merged into ReportWorker in 4.2\n"
         "  main    dropped 12, waiting 2: retry 1, queue reports 1\n"
         "  second  dropped 1, waiting 1: queue reports 1\n"
+        f"{unserved('main', 'reports')}{unserved('second', 'reports')}"
         "  3 waiting\n"
         "GoneWorker: nobody reads it\n"
         "  main    dropped 3, waiting 0\n"
@@ -50,9 +56,21 @@ def test_counts_leftovers_and_verdicts_on_every_shard(site, look, redis, second_
         "AncientWorker: no longer in retired_workers\n"
         "  main    dropped 4, waiting 0\n"
         "  second  dropped 0, waiting 1: queue default 1\n"
+        f"{unserved('second', 'default')}"
         "  1 waiting: they fail, unless the class is back\n"
     )
     assert redis.llen("queue:reports") == 1  # it only looks
+
+
+def test_a_queue_that_nobody_serves_is_said_with_what_serves_it(look, redis):
+    """Otherwise its jobs wait for ever, and nothing says why."""
+    for queue in ("kept", "left"):
+        enqueue(redis, "Old", queue=queue)
+    redis.sadd(keys.PROCESSES, "ruby:1:x")
+    redis.hset("ruby:1:x", mapping={"info": json.dumps({"queues": ["kept"]}), "quiet": "false"})
+    assert look(retired={"Old": "x"}).stdout == (
+        f"Old: x\n  main  dropped 0, waiting 2: queue kept 1, queue left 1\n{unserved('main', 'left')}  2 waiting\n"
+    )
 
 
 def test_one_class_alone_and_through_the_other_entry(site, look):
@@ -81,7 +99,7 @@ def test_a_shard_that_does_not_answer_is_told_of_and_the_others_are_shown(site, 
     assert "shard 'away' is unavailable: redis://127.0.0.1:1/0: " in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == (
-        "Old: x\n  away  did not answer\n  main  dropped 0, waiting 1: queue default 1\n  1 waiting\n"
+        f"Old: x\n  away  did not answer\n  main  dropped 0, waiting 1: queue default 1\n{unserved('main', 'default')}  1 waiting\n"
         "Gone: y\n  away  did not answer\n  main  dropped 0, waiting 0\n  nothing left on the shards that answered\n"
     )
 

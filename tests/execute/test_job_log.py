@@ -18,7 +18,7 @@ from framework.execute import job_log
 from framework.execute.job_log import JobLog, shown_arguments, shown_retry
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry.logs import ServerLog, iso_time
-from framework.wire.job import decode, timestamp
+from framework.wire.job import decode, timestamp, version_of
 from framework.wire.json import dumps
 from tests.harness import STARTED, payload
 
@@ -129,8 +129,9 @@ def plainly(job, unit, declaration):
         callers = job.get("meta.feature_category")
         if declaration.feature_category == "not_owned" and isinstance(callers, str) and callers:
             fields["feature_category"] = callers
+    if job.get("version") is not None:
+        fields["version"] = version_of(job)
     copied = (
-        "version",
         "tags",
         "bid",
         "interrupted_count",
@@ -295,6 +296,12 @@ def test_the_end_line_repeats_what_the_start_line_said(lines):
     assert end["message"] == f"Job JID-{job['jid']}: done: 0.250000 sec"
     assert (end["duration_s"], end["cpu_s"], end["completed_at"]) == (0.25, 0.125, iso_time(NOW))
     assert (end["meta.caller_id"], end["version"], end["target_duration_s"]) == ("POST /orders", 2, 10)
+
+
+@pytest.mark.parametrize(("version", "shown"), [(3, 3), ("3", 3), ("x", 0), ({"a": "b"}, 0), (-1, 0), (None, None)])
+def test_the_version_is_a_number_whoever_wrote_it(lines, version, shown):
+    start, end = written(lines(), payload(version=version))
+    assert (start.get("version"), end.get("version")) == (shown, shown)
 
 
 def test_a_failure_is_told_with_what_it_changes(lines):
