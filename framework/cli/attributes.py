@@ -10,6 +10,7 @@ import click
 
 from framework.cli.attribute_pages import PageError, default, filled, rules_of
 from framework.cli.failure import EXIT_FAILED
+from framework.cli.written import write_all
 from framework.declare.attributes import ATTRIBUTES, GROUPS
 from framework.settings.suggest import did_you_mean
 
@@ -77,9 +78,9 @@ def _refresh(docs: Path, *, write: bool) -> None:
     if not docs.is_dir():
         raise click.UsageError(f"{docs} is no folder; name the documentation with --docs.")
     stale = {page: text for page in sorted(docs.rglob("*.md")) if (text := _stale(page)) is not None}
-    for page, text in stale.items():
-        if write:
-            page.write_text(text, encoding="utf-8")
+    if write:
+        write_all(stale)
+    for page in stale:
         click.echo(f"{'wrote' if write else 'stale:'} {page.relative_to(docs.parent)}", err=not write)
     if stale and not write:
         click.echo(f"Run {COMMAND} --write and commit the pages.", err=True)
@@ -90,10 +91,10 @@ def _refresh(docs: Path, *, write: bool) -> None:
 
 def _stale(page: Path) -> str | None:
     """The text the page should have, or None when it has it. Ends the command when its markers do not hold."""
-    before = page.read_text(encoding="utf-8")
     try:
+        before = page.read_text(encoding="utf-8")
         after = filled(before)
-    except PageError as error:
+    except (PageError, OSError, UnicodeDecodeError) as error:
         click.echo(f"{page}:{error}", err=True)
         sys.exit(EXIT_FAILED)
     return after if after != before else None

@@ -5,9 +5,12 @@ import sys
 import click
 
 from framework.cli.failure import explained
+from framework.cli.options import GroupOption, ModuleOption, SecondsOption, check_shard
 from framework.cluster.supervisor import ChildEvent, ChildSpec, Supervisor
+from framework.declare import registry
 from framework.process.signals import DUMP, QUIET, STOP, SignalQueue
 from framework.settings.load import load
+from framework.settings.model import MAX_CONCURRENCY
 from framework.telemetry import logs
 from framework.wiring.connect import open_router
 from framework.wiring.supervise import supervised
@@ -16,42 +19,42 @@ _POLL_S = 0.1
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("groups", nargs=-1, required=True, metavar="QUEUES...")
+@click.argument("groups", type=GroupOption(), nargs=-1, required=True, metavar="QUEUES...")
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes per group.")
 @click.option("--shard", default="main", show_default=True, help="The shard that all processes serve.")
-@click.option("--max-concurrency", type=click.IntRange(1), help="Jobs at a time per process.")
+@click.option("--max-concurrency", type=click.IntRange(1, MAX_CONCURRENCY), help="Jobs at a time per process.")
+@click.option("--timeout", type=SecondsOption(), help="Seconds running jobs get at the end (default 25).")
 @click.option(
-    "--timeout",
-    type=click.FloatRange(min=0),
-    default=25.0,
-    show_default=True,
-    help="Seconds running jobs get at the end.",
+    "-r",
+    "--require",
+    "modules",
+    type=ModuleOption(),
+    multiple=True,
+    help="Module or package of workers instead of `workers`, repeatable.",
 )
-@click.option("-r", "--require", "modules", multiple=True, help="Module or package of workers instead of `workers`.")
 @click.option("--dryrun", is_flag=True, help="Print the command lines and start nothing.")
 @explained
 def cluster(
-    groups: tuple[str, ...],
+    groups: tuple[tuple[str, ...], ...],
     processes: int,
     shard: str,
     max_concurrency: int | None,
-    timeout: float,
+    timeout: float | None,
     modules: tuple[str, ...],
     *,
     dryrun: bool,
 ) -> None:
     """Keep one worker process (or --processes) running for each group of comma-separated QUEUES."""
-    specs = plan(groups, processes, shard, max_concurrency, timeout, modules)
+    settings = load()
+    patience_s = settings.timeout if timeout is None else timeout
+    specs = plan(groups, processes, check_shard(settings, shard), max_concurrency, patience_s, modules)
     if dryrun:
         for spec in specs:
             click.echo(" ".join(spec.argv))
         return
-    settings = load()
-    if shard not in settings.shards:
-        raise click.UsageError(
-            f"no shard is named {shard!r}; config/redis.yml has: {', '.join(sorted(settings.shards))}"
-        )
-    open_router(settings)  # a rule that does not hold would end every child anew
+    # What does not hold now would end every child anew.
+    registry.refuse_missing(modules or settings.workers_module)
+    open_router(settings)
     signals = SignalQueue()
     signals.install()
     logs.open_server_log(settings.logging.level, {"worker_id": "cluster"})
@@ -59,13 +62,13 @@ def cluster(
     supervisor.start()
     _watch(supervisor, signals)
     failed = supervisor.failed
-    supervisor.stop(timeout)
+    supervisor.stop(patience_s)
     logs.close_server_log()
     sys.exit(int(failed))
 
 
 def plan(
-    groups: tuple[str, ...],
+    groups: tuple[tuple[str, ...], ...],
     processes: int,
     shard: str,
     concurrency: int | None,
@@ -79,7 +82,7 @@ def plan(
     common += [part for module in modules for part in ("-r", module)]
     specs: list[ChildSpec] = []
     for number, group in enumerate(groups):
-        queues = [part for name in group.split(",") if name for part in ("-q", name)]
+        queues = [part for name in group for part in ("-q", name)]
         for copy in range(processes):
             name = f"worker-{number}-{copy}"
             argv = [sys.executable, "-m", "framework", "worker", *common, *queues]

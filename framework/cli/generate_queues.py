@@ -1,10 +1,8 @@
 """``generate_queues``: write the generated files from the workers, check them, or explain one worker's entry."""
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,9 @@ import yaml
 
 from framework.cli.entry_explained import explain_entry
 from framework.cli.failure import EXIT_FAILED, explained
+from framework.cli.options import ModuleOption
 from framework.cli.project import Project, load_project, refuse_unknown
+from framework.cli.written import shown, write_all
 from framework.declare import catalog
 from framework.declare.catalog import Comparison, Entry
 from framework.declare.declaration import Declaration
@@ -32,7 +32,7 @@ COMMAND = "scripts/generate_queues"
     "--explain", "named", metavar="WORKER", help="Write nothing; say where each fact of its entry comes from."
 )
 @click.option(
-    "-r", "--require", "modules", multiple=True, metavar="MODULE", help="Load this instead of workers_module."
+    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
 )
 @explained
 def generate_queues(*, check: bool, named: str | None, modules: Sequence[str]) -> None:
@@ -58,9 +58,9 @@ def generate_queues(*, check: bool, named: str | None, modules: Sequence[str]) -
         }
         _check(texts, differences)
         return
-    for path, text in texts.items():
-        _write(path, text)
-        click.echo(f"wrote {_shown(path)}")
+    write_all(texts)
+    for path in texts:
+        click.echo(f"wrote {shown(path)}")
 
 
 def generated(project: Project) -> tuple[list[Entry], list[list[Any]]]:
@@ -130,15 +130,22 @@ def _check(texts: Mapping[Path, str], differences: Mapping[Path, list[str]]) -> 
     stale = False
     for path, text in texts.items():
         found = differences.get(path, [] if path.exists() else ["does not exist"])
-        if not found and path.read_text(encoding="utf-8") != text:
+        if not found and _bytes(path) != text.encode():
             found = ["holds the right entries, but not as generated (order, layout or comments)"]
         for line in found:
-            click.echo(f"{_shown(path)}: {line}", err=True)
+            click.echo(f"{shown(path)}: {line}", err=True)
         stale = stale or bool(found)
     if stale:
         click.echo(f"Run {COMMAND} and commit the files.", err=True)
         sys.exit(EXIT_FAILED)
     click.echo("The generated files are up to date.")
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def _schema_text(project: Project) -> str:
@@ -158,22 +165,3 @@ class _Indented(yaml.SafeDumper):
         """Equal lists are written out each time: a reference between workers would read oddly."""
         del data
         return True
-
-
-def _write(path: Path, text: str) -> None:
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        # A reader sees the old file or the new one, never half of one.
-        beside.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
-        click.echo(f"{_shown(path)} cannot be written: {error.strerror}", err=True)
-        sys.exit(EXIT_FAILED)
-
-
-def _shown(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -9,6 +9,7 @@ import click
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
+from framework.errors import ConfigurationError, Problem
 from framework.route.router import Router
 from framework.settings.load import load
 from framework.settings.model import Settings
@@ -51,6 +52,10 @@ def load_project(modules: Sequence[str]) -> Project:
     settings = load()
     registry.load(list(modules) or list(settings.workers_module))
     workers = {worker.declaration().wire_name: worker for worker in registry.workers()}
+    if not workers:
+        place = "-r" if modules else "the setting workers_module"
+        message = f"no worker class is defined there: name the module of the workers with {place}"
+        raise ConfigurationError([Problem(name, "", message) for name in modules or settings.workers_module])
     return Project(settings, workers, checked_router(settings))
 
 

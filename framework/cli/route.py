@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from framework.cli.failure import EXIT_FAILED, explained
+from framework.cli.options import ModuleOption
 from framework.cli.project import Project, load_project, refuse_unknown
 from framework.declare.declaration import Declaration
 from framework.route.lint import Finding, Lint, unserved_live
@@ -22,7 +23,7 @@ _NO_RULE = "(none: the generated name on main)"
 @click.option("--lint", is_flag=True, help="Look for rules that cannot be meant; exit 1 when there are findings.")
 @click.option("--live", is_flag=True, help="With --lint: also ask each shard which queues its processes serve.")
 @click.option(
-    "-r", "--require", "modules", multiple=True, metavar="MODULE", help="Load this instead of workers_module."
+    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
 )
 @explained
 def route(names: Sequence[str], *, explain: bool, lint: bool, live: bool, modules: Sequence[str]) -> None:

@@ -5,12 +5,9 @@ from collections.abc import Mapping
 
 import click
 
-from framework.errors import ConfigurationError
+from framework.cli.failure import EXIT_FAILED, explained
 from framework.settings.load import load
 from framework.store.embedded import EmbeddedServer, store_dir
-
-EXIT_CHECK_FAILED = 1
-EXIT_CONFIGURATION = 78
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,6 +19,7 @@ def store() -> None:
 
 
 @store.command()
+@explained
 def start() -> None:
     """Start the stores that do not run yet; each answers when this returns."""
     for shard, server in _servers().items():
@@ -31,6 +29,7 @@ def start() -> None:
 
 
 @store.command()
+@explained
 def stop() -> None:
     """Stop the stores in order; their data stays."""
     for shard, server in _servers().items():
@@ -40,22 +39,19 @@ def stop() -> None:
 
 
 @store.command()
+@explained
 def status() -> None:
     """Show each store; the exit status is 1 unless all of them run."""
     servers = _servers()
     for shard, server in servers.items():
         click.echo(f"{shard}: {f'runs, pid {server.pid}, {server.url}' if server.running else 'does not run'}")
     if not all(server.running for server in servers.values()):
-        sys.exit(EXIT_CHECK_FAILED)
+        sys.exit(EXIT_FAILED)
 
 
 def main() -> None:
-    """Run the command line; exit 78 with every problem listed when the configuration does not hold."""
-    try:
-        store(prog_name="scripts/store")
-    except ConfigurationError as error:
-        click.echo(str(error), err=True)
-        sys.exit(EXIT_CONFIGURATION)
+    """Entry point of ``scripts/store``."""
+    store(prog_name="scripts/store")
 
 
 def _servers() -> Mapping[str, EmbeddedServer]:

@@ -1,6 +1,7 @@
 """Which worker classes exist in this process, by the name they have on the wire. A payload never imports anything."""
 
 import importlib
+import importlib.util
 import pkgutil
 import sys
 import threading
@@ -81,15 +82,25 @@ def load(modules: Sequence[str]) -> None:
 
     The working directory is importable. Raises ConfigurationError naming every module that could not be imported.
     """
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+    _search_here()
     problems: list[Problem] = []
     for name in modules:
         _load_tree(name, problems)
     if problems:
         raise ConfigurationError(problems)
     _registry.loaded.update(modules)
+
+
+def refuse_missing(modules: Sequence[str]) -> None:
+    """Every module could be imported as far as its place goes; nothing is imported. Raises ConfigurationError otherwise."""
+    _search_here()
+    problems = [
+        Problem(name, "", _missing(name))
+        for name in modules
+        if importlib.util.find_spec(name.partition(".")[0]) is None
+    ]
+    if problems:
+        raise ConfigurationError(problems)
 
 
 def loaded() -> frozenset[str]:
@@ -111,6 +122,12 @@ def isolated(workers: Iterable[type[Any]] = ()) -> Generator[None, None, None]:
         with _registry.lock:
             _registry.by_name.clear()
             _registry.by_name.update(saved)
+
+
+def _search_here() -> None:
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
 
 
 def _declaration(worker: type[Any]) -> Declaration:
@@ -144,7 +161,7 @@ def _import(name: str, problems: list[Problem]) -> ModuleType | None:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            message = f"no module of that name (searched from {Path.cwd()}); name another with -r or the setting workers_module"
+            message = _missing(name)
         else:
             message = f"it imports {error.name!r}, which is not installed"
     except SyntaxError as error:
@@ -155,6 +172,20 @@ def _import(name: str, problems: list[Problem]) -> ModuleType | None:
         message = f"importing it fails with {type(error).__name__}: {error} ({_line_of(error)})"
     problems.append(Problem(file=name, key="", message=message))
     return None
+
+
+def _missing(name: str) -> str:
+    parent, _, last = name.rpartition(".")
+    folders = getattr(sys.modules.get(parent), "__path__", []) if parent else [str(Path.cwd())]
+    siblings = [module.name for module in pkgutil.iter_modules(folders)]
+    near = nearest_word(last, siblings)
+    meant = near and f"{parent}.{near}".removeprefix(".")
+    if parent and last == "py":  # the name of a file instead of the module's
+        meant = parent
+    hint = f" (did you mean {meant!r}?)" if meant else ""
+    return (
+        f"no module of that name{hint} (searched from {Path.cwd()}); name another with -r or the setting workers_module"
+    )
 
 
 def _line_of(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -24,6 +24,7 @@ from framework.settings.shapes import is_list, is_mapping
 from framework.settings.suggest import did_you_mean
 from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE, StrictArguments
 
+EnvName: TypeAlias = Literal["development", "test", "production"]
 ENV_PREFIX = "FRAMEWORK_"
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 _BYTES_IN_REDIS = 512 * 1024 * 1024
@@ -257,7 +258,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter="__")
 
-    env_name: Literal["development", "test", "production"] = "development"
+    env_name: EnvName = "development"
     config_dir: Path
     """Where the files were read from, or would be."""
     root: Path

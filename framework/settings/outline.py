@@ -1,6 +1,5 @@
 """What may stand where in the settings, read from their classes, and how what stands there is shown."""
 
-import json
 from collections.abc import Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -9,8 +8,7 @@ from pydantic import BaseModel
 
 from framework.settings.model import Settings
 from framework.settings.redis_url import without_secrets
-
-_LONGEST = 60
+from framework.settings.values import shown
 
 
 def keys_at(location: Sequence[int | str]) -> list[str]:
@@ -37,8 +35,7 @@ def instead_of(value: Any, location: Sequence[int | str]) -> str:
         if not isinstance(value, str) or (location[-1] != "url" and "sentinels" not in location):
             return " (what stands there is not shown: it may be a secret)"
         value = without_secrets(value)
-    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return f", not {text if len(text) <= _LONGEST else f'{text[: _LONGEST - 3]}...'}"
+    return f", not {shown(value)}"
 
 
 def _kind(location: Sequence[int | str]) -> Any:

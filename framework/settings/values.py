@@ -13,31 +13,39 @@ from framework.types import WIRE_NAME, WIRE_NAME_SHAPE
 
 _NAME = re.compile(r"\w[\w-]*", re.ASCII)
 _WORD = re.compile(r"\w+", re.ASCII)
+_LONGEST = 60
+
+
+def shown(value: Any) -> str:
+    """A value for a message: as JSON writes it, shortened."""
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def read_whole(value: Any, low: int, high: int | None = None) -> int:
+    """The whole number in these bounds that a value is or spells. Raises ValueError."""
+    number = _number(value)
+    if number is None or number != int(number) or number < low or (high is not None and number > high):
+        raise ValueError(f"must be a whole number from {low:,} {f'to {high:,}' if high is not None else 'on'}")
+    return int(number)
+
+
+def read_number(value: Any, low: float, high: float) -> float:
+    """The number in these bounds that a value is or spells. Raises ValueError."""
+    number = _number(value)
+    if number is None or not low <= number <= high:
+        raise ValueError(f"must be a number from {low:,g} to {high:,g}")
+    return float(number)
 
 
 def whole(low: int, high: int | None = None) -> BeforeValidator:
-    """A whole number in these bounds, or the digits of one: a variable of the environment is always text."""
-    allowed = f"must be a whole number from {low:,} {f'to {high:,}' if high is not None else 'on'}"
-
-    def read(value: Any) -> int:
-        number = _number(value)
-        if number is None or number != int(number) or number < low or (high is not None and number > high):
-            raise ValueError(allowed)
-        return int(number)
-
-    return BeforeValidator(read)
+    """See ``read_whole``: a variable of the environment is always text."""
+    return BeforeValidator(lambda value: read_whole(value, low, high))
 
 
 def seconds(low: float, high: float) -> BeforeValidator:
-    """A number in these bounds, or the digits of one."""
-
-    def read(value: Any) -> float:
-        number = _number(value)
-        if number is None or not low <= number <= high:
-            raise ValueError(f"must be a number from {low:,g} to {high:,g}")
-        return float(number)
-
-    return BeforeValidator(read)
+    """See ``read_number``."""
+    return BeforeValidator(lambda value: read_number(value, low, high))
 
 
 def _number(value: Any) -> int | float | None:

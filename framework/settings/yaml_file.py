@@ -20,15 +20,19 @@ class YamlError(Exception):
 
 def read_yaml(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
     """The content of the file, None when it is empty. Raises YamlError, also when it cannot be read."""
+    return parse_yaml(read_text(path, max_bytes=max_bytes))
+
+
+def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
+    """The text of the file. Raises YamlError when it cannot be read."""
     try:
         if path.stat().st_size > max_bytes:
             raise YamlError(f"is larger than {max_bytes:,} bytes, which no file of this kind needs")
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise YamlError(f"is not UTF-8 (byte {error.start})") from None
     except OSError as error:
         raise YamlError(f"cannot be read: {error.strerror}") from None
-    return parse_yaml(text)
 
 
 def parse_yaml(text: str) -> Any:

@@ -138,7 +138,11 @@ class EmbeddedServer:
         Raises:
             ConfigurationError: there is no server program, or it does not come up (the message ends with its log).
         """
-        self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (self.data_dir / "lock").touch()
+        except OSError as error:
+            raise self._failure(f"its folder cannot be written: {error.strerror} (set FRAMEWORK_VAR_DIR)") from None
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._launched(deadline) and not _answers(_read(self.data_dir / "url")):
             if time.monotonic() > deadline:

@@ -34,6 +34,7 @@ from framework.push.strictness import Strictness
 from framework.route.router import Router
 from framework.schedule.rhythm import Rhythm
 from framework.settings.model import Settings
+from framework.settings.suggest import nearest
 from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry import logs
@@ -79,6 +80,31 @@ def expanded(queues: tuple[tuple[str, int], ...], known: Collection[str]) -> Que
     )
 
 
+def warn_of_the_service(settings: Settings, service: Service, known: Collection[str]) -> None:
+    """Warn of what would serve nobody in silence: no worker class at all, or a queue that is nearly called like one of ours.
+
+    A queue that is like none may be another producer's; what config/queues.yml lists was generated.
+    """
+    if not registry.workers():
+        logs.logger().warning(
+            "no worker class is loaded, so every job would fail: name the module of the workers with -r or the setting "
+            "workers_module",
+            event_name="boot.no_workers",
+        )
+    names = {*known, *(name.partition(":")[0] for name in known if ":" in name)}
+    listed = {name for name, _ in settings.queues}
+    for name, _ in service.queues:
+        near = nearest(name, sorted(names), cutoff=0.8) if name not in names | listed else None
+        if near is not None:
+            logs.logger().warning(
+                f"no worker's jobs go to the queue {name!r} (did you mean {near!r}?); it is served, as other producers may "
+                "use it",
+                event_name="boot.unknown_queue",
+                queue=name,
+                nearest=near,
+            )
+
+
 def serve(settings: Settings, service: Service, log_descriptor: int | None = None) -> int:
     """Run one worker process from this, the main thread, until it is told to stop; return its exit status.
 
@@ -103,6 +129,7 @@ def serve(settings: Settings, service: Service, log_descriptor: int | None = Non
         if waited is not None:
             return waited
         warn_of_stale_queues(settings)
+        warn_of_the_service(settings, service, known_queues(open_router(settings)))
         job_log = JobLog(log, shard.name, jobs=settings.logging.jobs)
         parts = assemble(settings, service, shard, identity, job_log, supervised=supervised)
         status = Launcher(parts, signals).run()

@@ -206,7 +206,7 @@ def test_a_folder_that_cannot_be_written_is_said(project: Path):
     (project / "workers").write_text("a file is in the way")
     refused = run(project, "-r", "shop")
     assert refused.returncode == 1
-    assert refused.stderr == "workers/all_queues.yml cannot be written: File exists\n"
+    assert refused.stderr == "workers/all_queues.yml cannot be written: File exists. Nothing was changed.\n"
 
 
 EXPLAINED = """

@@ -4,8 +4,6 @@ import signal
 
 import pytest
 
-from framework.cli.worker import FileOptions, read_file
-from framework.errors import ConfigurationError
 from tests.harness import ROOT, enqueue, until
 
 WORKER_CLASS = """
@@ -167,38 +165,82 @@ def test_the_modules_setting_names_what_is_loaded(site, redis, proofs):
     assert process.end() == 0
 
 
-# --- the file of -C -------------------------------------------------------------------------------------------------
+def test_the_environment_beats_the_file_for_queues_modules_and_the_time_at_the_end(site, redis, proofs, release):
+    file = site.folder / "worker.yml"
+    file.write_text("queues: [a]\nrequire: no_such_module\ntimeout: 600\n")
+    enqueue(redis, "LongWorker", args=["one"], queue="b")
+    env = {"FRAMEWORK_QUEUES": '["b"]', "FRAMEWORK_WORKERS_MODULE": "jobs", "FRAMEWORK_TIMEOUT": "0"}
+    process = site.start(WORKER, "-C", str(file), **env)
+    proofs("begun:one")
+    assert process.line(event_name="process.ready")["queues"] == ["b"]
+    assert process.end() == 0  # at once: the job is given back
+    assert redis.llen("queue:b") == 1
+    process = site.worker("-C", str(file), "-q", "c", "-t", "0", FRAMEWORK_QUEUES='["b"]', FRAMEWORK_TIMEOUT="600")
+    assert process.ready().line(event_name="process.ready")["queues"] == ["c"]
+    assert process.end() == 0
 
 
-def test_a_file_in_sidekiqs_form(tmp_path):
-    file = tmp_path / "sidekiq.yml"
-    file.write_text(
-        "concurrency: 5\ntimeout: 8.5\nshard: s\nrequire: jobs\nqueues: [a, [b, 2]]\nproduction: {concurrency: 7}\n"
+def test_flags_beat_the_file_for_shard_and_environment(site, second_redis_url):
+    site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
+    file = site.folder / "worker.yml"
+    file.write_text("shard: second\nproduction: {queues: [p]}\ntest: {queues: [t]}\n")
+
+    def ready(*options, **env):
+        process = site.worker("-C", str(file), *options, **env)
+        line = process.line(event_name="process.ready")
+        assert process.end() == 0
+        return line["shard"], line["queues"]
+
+    assert ready() == ("second", ["default"])
+    assert ready("--shard", "main", FRAMEWORK_ENV="test") == ("main", ["t"])
+    assert ready("-e", "production", FRAMEWORK_ENV="test") == ("second", ["p"])
+
+
+# --- what would serve nobody in silence -----------------------------------------------------------------------------
+
+
+def test_a_queue_that_is_nearly_a_known_one_is_warned_of_and_served(site):
+    process = site.worker("-q", "defualt", "-q", "else", "-q", "noop").ready()
+    assert process.end() == 0
+    warned = process.find(event_name="boot.unknown_queue")
+    assert [(line["severity"], line["queue"], line["nearest"]) for line in warned] == [("WARN", "defualt", "default")]
+    assert "no worker's jobs go to the queue 'defualt' (did you mean 'default'?)" in warned[0]["message"]
+    assert process.line(event_name="process.ready")["queues"] == ["defualt", "else", "noop"]
+
+
+def test_a_generated_queue_and_a_namespace_are_not_warned_of(site):
+    (site.folder / "named.py").write_text(
+        WORKER_CLASS.format("queue_namespace = 'cronjob'") + WORKER_CLASS.replace("Odd", "Even").format("")
     )
-    options = FileOptions(concurrency=5, timeout=8.5, shard="s", queues=(("a", 0), ("b", 2)), require=("jobs",))
-    assert read_file(file, "development") == options
-    assert read_file(file, "production").concurrency == 7
-    file.write_text("")
-    assert read_file(file, "test") == FileOptions()
+    site.write("queues.yml", {"queues": ["oddd", "cronjobs"]})
+    process = site.worker("-r", "named", "-q", "cronjob", "-q", "oddd").ready()
+    assert process.end() == 0
+    assert process.find(event_name="boot.unknown_queue") == []
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[",
-        "- a",
-        "concurrency: x",
-        "concurrency: 0",
-        "concurrency: true",
-        "timeout: -1",
-        "queues: [[a, 0]]",
-        "queues: [7]",
-        "queues: {a: 1}",
-    ],
-)
-def test_what_is_not_of_that_form_is_refused_naming_the_file(tmp_path, content):
-    file = tmp_path / "sidekiq.yml"
-    file.write_text(content)
-    with pytest.raises(ConfigurationError) as caught:
-        read_file(file, "test")
-    assert str(file) in str(caught.value)
+def test_no_worker_class_at_all_is_warned_of(site):
+    (site.folder / "empty.py").write_text("")
+    process = site.start(WORKER, "-r", "empty", "-q", "default").ready()
+    assert process.end() == 0
+    assert process.line(event_name="boot.no_workers")["severity"] == "WARN"
+
+
+def test_keys_of_the_file_without_effect_are_told_on_stderr(site):
+    file = site.folder / "worker.yml"
+    file.write_text(":tag: shop\n:max_retries: 3\n")
+    process = site.worker("-C", str(file)).ready()
+    assert process.end() == 0
+    assert process.lines
+    told = process.errors.read_text().splitlines()
+    assert told == [
+        f"{file}: tag has no effect here",
+        f"{file}: max_retries has no effect here: set max_retries in config/application.yml",
+    ]
+
+
+def test_an_unknown_shard_in_the_file_ends_with_78(site):
+    file = site.folder / "worker.yml"
+    file.write_text("shard: mian")
+    ended = run(site, "-C", str(file), "-r", "jobs")
+    assert (ended.returncode, ended.stdout) == (78, "")
+    assert f"{file}: shard: no shard is named 'mian' (did you mean 'main'?)" in ended.stderr

@@ -1,0 +1,132 @@
+"""Values of options that several commands take: each wrong one is told with what is allowed and the nearest right spelling."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import click
+
+from framework.settings import values
+from framework.settings.model import MAX_TIMEOUT_S, Settings
+from framework.settings.suggest import did_you_mean, listed
+from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE
+
+WeightedQueue = tuple[str, int]
+"""A queue or namespace, and its weight; 0 = none given."""
+
+
+def read_queue(text: str) -> WeightedQueue:
+    """What NAME or NAME,WEIGHT says. Raises ValueError."""
+    name, comma, weight = text.partition(",")
+    if not QUEUE_NAME.fullmatch(name):
+        raise ValueError(f"{text!r} names no queue: {QUEUE_NAME_SHAPE}; write NAME or NAME,WEIGHT")
+    if comma and (re.fullmatch(r"\d+", weight, re.ASCII) is None or int(weight) < 1):
+        raise ValueError(f"{weight!r} in {text!r} is no weight: it is a whole number from 1 on")
+    return name, int(weight) if comma else 0
+
+
+def conflicting_weights(queues: Iterable[WeightedQueue]) -> str | None:
+    """What is wrong when a queue is given twice with different weights, of which only one can be meant; else None.
+
+    Twice with the same weight is Sidekiq's older way to give it twice the weight.
+    """
+    seen: dict[str, int] = {}
+    for name, weight in queues:
+        if seen.setdefault(name, weight) != weight:
+            first, second = (str(one) if one else "no weight" for one in (seen[name], weight))
+            return f"the queue {name!r} is given twice, with {first} and with {second}: give it once"
+    return None
+
+
+class QueueOption(click.ParamType[WeightedQueue]):
+    """NAME or NAME,WEIGHT."""
+
+    name = "NAME[,WEIGHT]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> WeightedQueue:
+        """Return (name, weight)."""
+        if isinstance(value, tuple):
+            return cast("WeightedQueue", value)
+        try:
+            return read_queue(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class GroupOption(click.ParamType[tuple[str, ...]]):
+    """QUEUE,QUEUE,...: what the processes of one group serve, in strict order."""
+
+    name = "QUEUE[,QUEUE]..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Return the names."""
+        if isinstance(value, tuple):
+            return cast("tuple[str, ...]", value)
+        names = tuple(str(value).split(","))
+        for name in names:
+            if not QUEUE_NAME.fullmatch(name):
+                self.fail(f"{name!r} in {value!r} names no queue: {QUEUE_NAME_SHAPE}", param, ctx)
+            if name.isdecimal():
+                self.fail(f"{name!r} in {value!r} looks like a weight: a group has names of queues only", param, ctx)
+        return names
+
+
+class SecondsOption(click.ParamType[float]):
+    """How long a process waits at its end."""
+
+    name = "SECONDS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; neither infinite nor longer than a week."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds <= MAX_TIMEOUT_S:
+            self.fail(f"{value!r} is no number of seconds from 0 to {MAX_TIMEOUT_S:,g}", param, ctx)
+        return seconds
+
+
+class ModuleOption(click.ParamType[str]):
+    """The name of a module or package."""
+
+    name = "MODULE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name."""
+        try:
+            return values.module_name(str(value))
+        except ValueError as error:
+            # The path of a file is what Ruby's -r takes.
+            dotted = str(value).removeprefix("./").removesuffix(".py").rstrip("/").replace("/", ".")
+            hint = f" (did you mean {dotted!r}?)" if _is_module(dotted) else ""
+            self.fail(f"{value!r} {error}{hint}", param, ctx)
+
+
+class WordOption(click.Choice[str]):
+    """One of a few words."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Return click's message with the nearest word."""
+        return f"{super().get_invalid_choice_message(value, ctx).rstrip('.')}{did_you_mean(value, self.choices)}."
+
+
+def check_shard(settings: Settings, name: str) -> str:
+    """Return the name of a shard that exists; anything else is wrong usage."""
+    if name not in settings.shards:
+        raise click.UsageError(unknown_shard(settings, name))
+    return name
+
+
+def unknown_shard(settings: Settings, name: str) -> str:
+    """What to say of a shard that does not exist."""
+    known: Sequence[str] = sorted(settings.shards)
+    return f"no shard is named {name!r}{did_you_mean(name, known)}; config/redis.yml has: {listed(known)}"
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return bool(values.module_name(name))
+    except ValueError:
+        return False

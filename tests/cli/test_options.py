@@ -1,0 +1,289 @@
+"""Wrong options of every command: one clear message with the nearest right spelling, nothing on stdout, nothing written."""
+
+import pytest
+from click.testing import CliRunner
+
+from framework.cli.main import main
+from framework.cli.sidekiq_file import FileOptions, read_file
+from framework.errors import ConfigurationError
+
+QUEUE_NAME = "a queue name is made of letters, digits and _ . : -"
+JOBS = """
+from framework import ApplicationWorker
+class OneWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    def perform(self): ...
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with a configuration of two shards; the working directory."""
+    (tmp_path / "config").mkdir()
+    shards = "shards: {main: {url: 'redis://127.0.0.1:1'}, second: {url: 'redis://127.0.0.1:1/1'}}"
+    (tmp_path / "config" / "redis.yml").write_text(shards)
+    (tmp_path / "optional_jobs.py").write_text(JOBS)
+    (tmp_path / "no_jobs.py").write_text("import json")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+
+
+RANGE = "0 is not in the range 1<=x<=10000."
+SECONDS = "is no number of seconds from 0 to 604,800"
+MODULE = "must be the name of a module, for example workers or shop.jobs"
+WHEN = "'development', 'test', 'production'"
+
+USAGE = [
+    ("worker --concurency 3", "No such option '--concurency'. Did you mean '--concurrency'?"),
+    ("worker -q a,0", "'0' in 'a,0' is no weight: it is a whole number from 1 on"),
+    ("worker -q a,x", "'x' in 'a,x' is no weight: it is a whole number from 1 on"),
+    ("worker -q a,", "'' in 'a,' is no weight: it is a whole number from 1 on"),
+    ("worker -q a,2,3", "'2,3' in 'a,2,3' is no weight: it is a whole number from 1 on"),
+    ("worker -q a,²", "'²' in 'a,²' is no weight: it is a whole number from 1 on"),
+    *(
+        (("worker", "-q", name), f"{name!r} names no queue: {QUEUE_NAME}; write NAME or NAME,WEIGHT")
+        for name in (",3", "", " ", "a b", " a", "ünï", "a/b", "*", "a\n")
+    ),
+    ("worker -q a,2 -q a,3", "the queue 'a' is given twice, with 2 and with 3: give it once."),
+    ("worker -q a -q b -q a,3", "the queue 'a' is given twice, with no weight and with 3: give it once."),
+    ("worker -c 0", RANGE),
+    ("worker -c 99999999", "99999999 is not in the range 1<=x<=10000."),
+    ("worker -c 1.5", "'1.5' is not a valid integer"),
+    ("worker -t -1", f"'-1' {SECONDS}"),
+    ("worker -t nan", f"'nan' {SECONDS}"),
+    ("worker -t inf", f"'inf' {SECONDS}"),
+    ("worker -t soon", f"'soon' {SECONDS}"),
+    ("worker -e prod", f"'prod' is not one of {WHEN} (did you mean 'production'?)."),
+    ("worker -e Test", f"'Test' is not one of {WHEN} (did you mean 'test'?)."),
+    (("worker", "-e", ""), f"'' is not one of {WHEN}."),
+    ("worker --shard secnd", "no shard is named 'secnd' (did you mean 'second'?); config/redis.yml has: main, second"),
+    (("worker", "--shard", ""), "no shard is named ''; config/redis.yml has: main, second"),
+    ("worker -r ./optional_jobs.py", f"'./optional_jobs.py' {MODULE} (did you mean 'optional_jobs'?)"),
+    ("worker -r shop/jobs", f"'shop/jobs' {MODULE} (did you mean 'shop.jobs'?)"),
+    ("worker -r /etc/passwd", f"'/etc/passwd' {MODULE}"),
+    ("worker -r ..jobs", f"'..jobs' {MODULE}"),
+    (("worker", "-r", ""), f"'' {MODULE}"),
+    ("worker -C none.yml", "File 'none.yml' does not exist."),
+    ("worker -C config", "File 'config' is a directory."),
+    ("worker default", "Got unexpected extra argument (default)"),
+    ("worker -q", "Option '-q' requires an argument."),
+    ("cluster", "Missing argument 'QUEUES...'."),
+    (("cluster", ""), f"'' in '' names no queue: {QUEUE_NAME}"),
+    ("cluster a,,b", f"'' in 'a,,b' names no queue: {QUEUE_NAME}"),
+    ("cluster a, --dryrun", f"'' in 'a,' names no queue: {QUEUE_NAME}"),
+    (("cluster", "a b"), f"'a b' in 'a b' names no queue: {QUEUE_NAME}"),
+    ("cluster a,3", "'3' in 'a,3' looks like a weight: a group has names of queues only"),
+    (
+        "cluster a --shard secnd",
+        "no shard is named 'secnd' (did you mean 'second'?); config/redis.yml has: main, second",
+    ),
+    ("cluster a --shard secnd --dryrun", "no shard is named 'secnd' (did you mean 'second'?)"),
+    ("cluster a --timeout nan", f"'nan' {SECONDS}"),
+    ("cluster a --max-concurrency 99999999", "99999999 is not in the range 1<=x<=10000."),
+    ("cluster a --max-concurrency 0", RANGE),
+    ("cluster a --processes 1000", "1000 is not in the range 1<=x<=256."),
+    ("cluster a --process 3", "No such option '--process'. Did you mean '--processes'?"),
+    ("cluster a -r a/b", f"'a/b' {MODULE} (did you mean 'a.b'?)"),
+    ("store strat", "No such command 'strat'. (Did you mean one of: 'start', 'status'?)"),
+    ("store start now", "Got unexpected extra argument (now)"),
+    ("generate-queues --chek", "No such option '--chek'. (Did you mean one of: '--check', '--help'?)"),
+    ("generate-queues optional_jobs", "Got unexpected extra argument (optional_jobs)"),
+    ("generate-queues -r optional_jobs.py/", f"'optional_jobs.py/' {MODULE}"),
+    ("route --explan", "No such option '--explan'. Did you mean '--explain'?"),
+    ("route -r optional_jobs OneWroker", "there is no worker 'OneWroker' (did you mean 'OneWorker'?)"),
+    ("attributes urgncy", "there is no attribute 'urgncy' (did you mean 'urgency'?)"),
+    ("attributes --wirte", "No such option '--wirte'. Did you mean '--write'?"),
+    ("attributes --check --docs nowhere", "nowhere is no folder; name the documentation with --docs."),
+    ("retired Nobody", "no class 'Nobody' is retired"),
+    ("wrker", "No such command 'wrker'. Did you mean 'worker'?"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), USAGE)
+def test_wrong_usage_ends_with_2(project, arguments, message):
+    before = files(project)
+    ended = CliRunner().invoke(main, arguments.split() if isinstance(arguments, str) else arguments)
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert message in ended.stderr
+    assert files(project) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "worker",
+        "cluster a",
+        "store start",
+        "store stop",
+        "store status",
+        "generate-queues",
+        "generate-queues --check",
+        "route",
+        "retired",
+    ],
+)
+def test_every_command_tells_of_a_broken_configuration_with_78(project, command):
+    (project / "config" / "redis.yml").write_text("shrds: {main: {url: embedded}}")
+    before = files(project)
+    ended = CliRunner().invoke(main, command.split())
+    assert (ended.exit_code, ended.stdout) == (78, "")
+    assert "config/redis.yml: shrds: unknown key (did you mean 'shards'?)" in ended.stderr
+    assert files(project) == before
+
+
+@pytest.mark.parametrize("command", ["generate-queues", "generate-queues --check", "route"])
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("optional_jbos", "optional_jbos: no module of that name (did you mean 'optional_jobs'?)"),
+        ("optional_jobs.py", "optional_jobs.py: no module of that name (did you mean 'optional_jobs'?)"),
+        ("no_jobs", "no_jobs: no worker class is defined there: name the module of the workers with -r"),
+    ],
+)
+def test_modules_without_workers_end_with_78(project, command, module, message):
+    from framework.declare import registry
+
+    before = files(project)
+    with registry.isolated():
+        ended = CliRunner().invoke(main, [*command.split(), "-r", module])
+    assert (ended.exit_code, ended.stdout) == (78, "")
+    assert message in ended.stderr
+    assert files(project) == before
+
+
+def test_cluster_starts_no_child_for_a_module_that_is_not_there(project):
+    ended = CliRunner().invoke(main, ["cluster", "a", "-r", "optional_jbos"])
+    assert (ended.exit_code, ended.stdout) == (78, "")
+    assert "optional_jbos: no module of that name (did you mean 'optional_jobs'?)" in ended.stderr
+
+
+def test_a_cluster_waits_as_long_as_the_settings_say(project, monkeypatch):
+    (project / "config" / "application.yml").write_text("timeout: 7.5")
+
+    def planned(*options):
+        return CliRunner().invoke(main, ["cluster", "a", "--dryrun", *options]).stdout.split(" worker ")[1]
+
+    assert planned() == "--shard main -t 7.5 -q a\n"
+    monkeypatch.setenv("FRAMEWORK_TIMEOUT", "8")
+    assert planned() == "--shard main -t 8 -q a\n"
+    assert planned("--timeout", "0") == "--shard main -t 0 -q a\n"
+
+
+def test_a_store_without_a_place_is_told_of(project, monkeypatch):
+    (project / "config" / "redis.yml").write_text("shards: {main: {url: embedded}}")
+    monkeypatch.setenv("FRAMEWORK_VAR_DIR", "/proc/nowhere")
+    ended = CliRunner().invoke(main, ["store", "start"])
+    assert (ended.exit_code, ended.stdout) == (78, "")
+    assert "/proc/nowhere/stores/main: its folder cannot be written" in ended.stderr
+
+
+# --- the file of worker -C ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def read(tmp_path):
+    def of(content, environment="development"):
+        path = tmp_path / "sidekiq.yml"
+        path.write_text(content)
+        return read_file(path, environment)
+
+    return of
+
+
+def test_a_file_in_sidekiqs_form(read):
+    text = "concurrency: 5\ntimeout: 8.5\nshard: s\nrequire: jobs\nqueues: [a, [b, 2], 'c,3', [d]]\nproduction: {concurrency: 7}\n"
+    queues = (("a", 0), ("b", 2), ("c", 3), ("d", 0))
+    wanted = FileOptions(concurrency=5, timeout=8.5, shard="s", queues=queues, require=("jobs",))
+    assert read(text) == wanted
+    assert read(text, "production").concurrency == 7
+    for empty in ("", "---\n", "# nothing", "production:"):
+        assert read(empty) == FileOptions()
+
+
+def test_rubys_symbols(read):
+    text = ":concurrency: 5\n:queues:\n  - :a\n  - [b, 2]\n  - - :c\n    - 3\n:test:\n  :concurrency: 1\n"
+    assert read(text) == FileOptions(concurrency=5, queues=(("a", 0), ("b", 2), ("c", 3)))
+    assert read(text, "test").concurrency == 1
+
+
+def test_sidekiqs_other_keys_are_told_to_have_no_effect(read):
+    text = ":tag: x\n:labels: [a]\n:max_retries: 3\n:verbose: true\n:scheduler: {x: 1}\nstaging: {concurrency: 2}\n"
+    assert read(text) == FileOptions(
+        without_effect=(
+            "tag has no effect here",
+            "labels has no effect here",
+            "max_retries has no effect here: set max_retries in config/application.yml",
+            "verbose has no effect here: set logging.level in config/application.yml",
+            "scheduler is no key of ours and has no effect here",
+            "staging is no key of ours and has no effect here",
+        )
+    )
+
+
+NO_QUEUE = "is no queue: write NAME, or [NAME, WEIGHT] with a whole number from 1 on"
+WHOLE = "must be a whole number from 1 to 10,000, not"
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "message"),
+    [
+        ("[", "", "line 2, column 1: did not find expected node content"),
+        ("\ta: 1", "", "a tab does not indent in YAML: use spaces"),
+        ("- a", "", "must hold keys and values; keys: concurrency, timeout, shard, queues, require"),
+        ("a: <%= 5 %>", "", "holds ERB (<% %>), which is not evaluated here"),
+        (
+            "concurrency: 1\nconcurrency: 2",
+            "",
+            "line 2, column 1: the key 'concurrency' stands here for the second time",
+        ),
+        ("concurrency: 1\n:concurrency: 2", "concurrency", "stands there twice, with and without a colon before it"),
+        (
+            ":concurency: 1",
+            "concurency",
+            "unknown key (did you mean 'concurrency'?); keys: concurrency, timeout, shard",
+        ),
+        ("prodution: {}", "prodution", "unknown key (did you mean 'production'?)"),
+        ("max_retry: 1", "max_retry", "unknown key (did you mean 'max_retries'?)"),
+        ("production: 5", "production", "must hold keys and values"),
+        ("production: {timeout: x}", "production.timeout", "must be a number from 0 to 604,800, not 'x'"),
+        ("production: {concurency: 1}", "production.concurency", "unknown key (did you mean 'concurrency'?)"),
+        *((f"concurrency: {wrong}", "concurrency", WHOLE) for wrong in ("x", "0", "true", "~", "1.5", "10001", "[1]")),
+        *((f"timeout: {wrong}", "timeout", "604,800, not") for wrong in ("-1", ".nan", ".inf", "~", "true")),
+        ("queues:", "queues", f"null {NO_QUEUE}"),
+        ("queues: []", "queues", "must name at least one queue"),
+        ("queues: {a: 1}", "queues", f'{{"a": 1}} {NO_QUEUE}'),
+        ("queues: [[a, 0], 7]", "queues", f'["a", 0] {NO_QUEUE}; 7 {NO_QUEUE}'),
+        ("queues: [[a, true]]", "queues", f'["a", true] {NO_QUEUE}'),
+        ("queues: [['a,2', 3]]", "queues", f'["a,2", 3] {NO_QUEUE}'),
+        ("queues: ['a b']", "queues", f"'a b' names no queue: {QUEUE_NAME}"),
+        ("queues: [['a b', 1]]", "queues", f"'a b' names no queue: {QUEUE_NAME}"),
+        ("queues: ['a,x']", "queues", "'x' in 'a,x' is no weight"),
+        ("queues: [[a, 2], a]", "queues", "the queue 'a' is given twice, with 2 and with no weight: give it once"),
+        ("shard: 5", "shard", "must be the name of a shard, not 5"),
+        ("require: ./app.rb", "require", f"{MODULE}, not './app.rb'"),
+        ("require: [a, 5]", "require", f"{MODULE}, not 5"),
+        ("capsules: {x: {queues: [a]}}", "capsules", "start a process for each capsule, with -q and -c"),
+    ],
+)
+def test_what_is_not_of_that_form_is_refused_naming_file_and_key(read, tmp_path, content, key, message):
+    with pytest.raises(ConfigurationError) as caught:
+        read(content)
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.key) == (str(tmp_path / "sidekiq.yml"), key)
+    assert message in problem.message
+
+
+def test_all_faults_of_a_file_are_listed(read):
+    with pytest.raises(ConfigurationError) as caught:
+        read("concurrency: x\nqueues: [5]\ntest: {timeout: x}\nproduction: {shrad: s}")
+    assert [problem.key for problem in caught.value.problems] == [
+        "concurrency",
+        "queues",
+        "test.timeout",
+        "production.shrad",
+    ]
