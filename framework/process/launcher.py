@@ -98,9 +98,8 @@ class Launcher:
         self._watchdog = Watchdog([self._lease_loop, *self._loops], _WATCH_S)
 
     def run(self) -> int:
-        """Work until told to stop; return the exit status: 0, or 1 when a thread of the framework died."""
+        """Work until told to stop; return the exit status: 0, or 1 when a thread of the framework died. The lease is held."""
         parts = self._parts
-        parts.lease.beat()
         self._lease_loop.start()
         for loop in self._loops:
             loop.start()

@@ -125,13 +125,13 @@ def serve(settings: Settings, service: Service, log_descriptor: int | None = Non
     )
     shard = Shard(service.shard, endpoint_of(settings, service.shard), role=f"worker:{os.getpid()}")
     try:
-        waited = _wait_for_redis(shard, signals)
-        if waited is not None:
-            return waited
         warn_of_stale_queues(settings)
         warn_of_the_service(settings, service, known_queues(open_router(settings)))
         job_log = JobLog(log, shard.name, jobs=settings.logging.jobs)
         parts = assemble(settings, service, shard, identity, job_log, supervised=supervised)
+        waited = _wait_for_redis(shard, parts.lease, signals)
+        if waited is not None:
+            return waited
         status = Launcher(parts, signals).run()
         parts.events.tracker.close()
     finally:
@@ -197,15 +197,19 @@ def _recovered(events: ProcessEvents, states: States, recovered: Recovered) -> N
         states.note(recovered.job, "failed")
 
 
-def _wait_for_redis(shard: Shard, signals: SignalQueue) -> int | None:
-    """Wait until the shard answers; return an exit status when it did not in time or when told to stop."""
+def _wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue) -> int | None:
+    """Wait for the first beat of ``lease``; return an exit status when it did not come in time or when told to stop.
+
+    Nothing less will do: a server that answers may load, be a replica, or be gone a moment later.
+    """
     log = logs.logger()
     deadline = time.monotonic() + BOOT_PATIENCE_S
     said = False
     while True:
         try:
-            shard.client.ping()  # pyright: ignore[reportUnknownMemberType]
+            lease.beat()
         except (RedisError, OSError) as error:
+            lease.client.connection_pool.disconnect()
             if not said:
                 log.warning("waiting for Redis", event_name="boot.waiting", address=shard.endpoint.shown, error=error)
                 said = True

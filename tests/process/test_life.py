@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from framework.fetch.reaper import retire
+from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from tests.harness import enqueue, full_memory, until
 
@@ -205,12 +206,23 @@ def test_a_worker_started_before_its_redis_waits_for_it(site, make_server, redis
     assert waiting["address"] == url
     own.start()
     process.ready()
-    from framework.store.connect import Endpoint, open_client
-
     with open_client(Endpoint(own.url), name="tests") as client:
         enqueue(client, "NoopWorker")
     process.line(job_status="done")
     assert process.end() == 0
+
+
+def test_a_redis_that_answers_but_takes_no_lease_yet_is_waited_for(site, make_server):
+    """One that loads, is a replica, or dies between two commands: no traceback, no status 1."""
+    own = make_server()
+    with open_client(Endpoint(own.url), name="tests") as client:
+        client.execute_command("ACL", "SETUSER", "default", "-eval", "-evalsha")
+        process = site.worker("-q", "default", REDIS_URL=own.url, PROOF_URL=site.url)
+        assert process.line(event_name="boot.waiting")["exception.class"] == "redis.exceptions.NoPermissionError"
+        client.execute_command("ACL", "SETUSER", "default", "+eval", "+evalsha")
+        process.ready()
+        assert process.end() == 0
+    assert process.errors.read_text() == ""
 
 
 def test_a_worker_that_waits_for_redis_can_be_stopped(site, short_path):
@@ -231,8 +243,6 @@ def test_an_unreachable_redis_ends_in_75(site, short_path):
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_work_goes_on_when_redis_comes_back(site, make_server, redis, proofs, release, end):
-    from framework.store.connect import Endpoint, open_client
-
     own = make_server()
     process = site.worker("-q", "default", "-c", "2", REDIS_URL=own.url).ready()
     with open_client(Endpoint(own.url), name="tests") as client:
