@@ -63,6 +63,7 @@ def test_what_is_missing_surplus_and_changed_stands_in_one_line(site, package):
     assert process.end() == 0
     (line,) = stale(process)
     assert (line["severity"], line["message"], line["shard"]) == ("WARN", STALE, "main")
+    assert STALE not in process.errors.read_text()  # it stands in the log alone
     assert (line["missing"], line["surplus"]) == (["CWorker"], ["BWorker"])
     assert line["changed"] == [
         "AWorker: name is 'cronjob:a' in the file, 'other:a' in the class",
