@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, assert_never
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch.unit_of_work import UnitOfWork
@@ -189,10 +190,15 @@ class Settler:
         """Run one moving script; remember when it is not known whether it ran."""
         names, arguments = [self._working, target], [unit.data, *more]
         if state is not None:
-            names.append(state.key)
+            names.append(keys.status(state.tracked.jid))
             arguments += [state.word, state.lifetime_s]
         try:
             return script(self._client, names, arguments)
+        except NoPermissionError as error:  # before anything ran; of the keys only that of the state may be missed
+            if state is None:
+                raise
+            self._states.missed(state.tracked, state.word, error)
+            return self._run(script, unit, target, more, None)
         except (RedisConnectionError, RedisTimeoutError, OSError):
             self._in_doubt.add(unit.data)
             raise
@@ -212,7 +218,7 @@ class Settler:
 class _State(NamedTuple):
     """What a moving script writes besides."""
 
-    key: str
+    tracked: Tracked
     word: JobState
     lifetime_s: int
 
@@ -220,7 +226,7 @@ class _State(NamedTuple):
 def _state(tracked: Tracked | None, word: JobState, waits_s: float = 0.0) -> _State | None:
     if tracked is None:
         return None
-    return _State(keys.status(tracked.jid), word, tracked.lifetime_s(waits_s))
+    return _State(tracked, word, tracked.lifetime_s(waits_s))
 
 
 def _exhausted(verdict: Verdict) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import json
 import os
+import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -599,8 +600,11 @@ def test_an_untracked_job_asks_nothing_of_redis(slots, redis):
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=("def", "async"))
-@pytest.mark.parametrize(("how", "place"), [("well", None), ("fail", keys.RETRY), ("discard", None)])
-def test_states_that_are_refused_cost_no_job(slots, redis, is_async, how, place):
+@pytest.mark.parametrize(
+    ("how", "place", "after"),
+    [("well", None, "completed"), ("fail", keys.RETRY, "retrying"), ("discard", None, "discarded")],
+)
+def test_a_full_server_refuses_no_last_state_and_costs_no_job(slots, redis, is_async, how, place, after):
     ran = []
     worker(acts(redis, ran, is_async=is_async))
     for number in range(20):
@@ -615,7 +619,32 @@ def test_states_that_are_refused_cost_no_job(slots, redis, is_async, how, place)
     assert ran == [None] * 20
     assert (one.died, redis.zcard(place) if place else 20) == ([], 20)
     assert {type(error).__name__ for _, _, error in one.untold} == {"ShardUnavailableError"}
-    assert {wanted for _, wanted, _ in one.untold} <= {"running", "completed", "discarded"}
+    assert {wanted for _, wanted, _ in one.untold} == {"running"}
+    assert {state(redis, str(number)) for number in range(20)} == {after}
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=("def", "async"))
+@pytest.mark.parametrize(
+    ("how", "place", "after"),
+    [("well", None, ["completed"]), ("fail", keys.RETRY, ["retrying"]), ("discard", None, ["discarded"])],
+)
+def test_states_that_are_refused_cost_no_job(slots, redis, is_async, how, place, after, monkeypatch):
+    """By an ACL that was written before there were states."""
+    ran = []
+    monkeypatch.setattr(sys.modules[__name__], "state", lambda *facts: None)
+    worker(acts(redis, ran, is_async=is_async))
+    for number in range(20):
+        enqueue(redis, "Job", args=[how], jid=str(number), status_expiration=100)
+    one = slots(4)
+    redis.execute_command("ACL", "SETUSER", "default", "resetkeys", "~queue*", "~retry", "~aw:[^s]*")
+    try:
+        one.start()
+        until(one.done)
+    finally:
+        redis.execute_command("ACL", "SETUSER", "default", "~*")
+    assert (one.died, redis.zcard(place) if place else 20) == ([], 20)
+    assert {wanted for _, wanted, _ in one.untold} == {"running", *after}
+    assert not redis.keys("aw:status:*")
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=("def", "async"))

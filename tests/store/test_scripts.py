@@ -23,6 +23,7 @@ from framework.store.script import (
     RECLAIM,
     REQUEUE,
     RETIRE,
+    STATE,
 )
 from tests.harness import full_memory
 
@@ -157,6 +158,16 @@ def test_drop_puts_the_job_back_when_it_cannot_be_counted(redis, memory, spoil):
     with memory(), pytest.raises(ResponseError):
         DROP(redis, [WORKING, "counts"], [ODD, "Old"])
     assert listed(redis, WORKING) == [ODD]
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda r: None, lambda r: r.set("state", "running"), lambda r: r.lpush("state", "x")]
+)
+def test_a_last_state_stands_whatever_was_there(redis, memory, spoil):
+    spoil(redis)
+    with memory():
+        STATE(redis, ["state"], ["completed", 100])
+    assert (redis.get("state"), 90 < redis.ttl("state") <= 100) == (b"completed", True)
 
 
 def test_due_reads_what_is_due_earliest_first_and_moves_nothing(redis, memory):
