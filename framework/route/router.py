@@ -36,7 +36,8 @@ class Verdict(NamedTuple):
 class Router:
     """Answers where a worker's jobs go. Made once; answers are kept per wire name.
 
-    ``source`` is where the rules stand, for messages. Without ``categories`` every feature category is allowed.
+    ``source`` is where the rules stand, for messages. Without ``categories`` every feature category is allowed. ``retired`` are
+    the names whose jobs are dropped: no class that lives may have one.
 
     Raises ConfigurationError listing every rule that is wrong, with a caret under the character: there is no running on
     without rules, as jobs would wait on queues nobody reads.
@@ -49,9 +50,11 @@ class Router:
         categories: Collection[str] = (),
         *,
         source: str = "config/routing.yml",
+        retired: Collection[str] = (),
     ) -> None:
         self._shards = frozenset(shards) | {MAIN}
         self.source = source
+        self._retired = frozenset(retired)
         self._categories = sorted(categories)
         self.vocabularies = closed_vocabularies(self._categories)
         self._routes: dict[str, tuple[Declaration, Route]] = {}
@@ -88,7 +91,7 @@ class Router:
         return [self._decide(former).queue, former.generated_queue]
 
     def refusals(self, declaration: Declaration) -> list[Problem]:
-        """What the worker says that the configuration does not know: a feature category, a shard."""
+        """What the worker says that the configuration does not know, a feature category or a shard, and names that are retired."""
         problems: list[Problem] = []
         category, shard = declaration.feature_category, declaration.shard
         if self._categories and category not in (*self._categories, NOT_OWNED):
@@ -98,6 +101,12 @@ class Router:
             problems.append(Problem(declaration.place, "feature_category", message))
         if shard is not None and shard not in self._shards:
             problems.append(Problem(declaration.place, "shard", self._unknown(shard)))
+        for name in (declaration.wire_name, *declaration.aliases):
+            if name in self._retired:
+                own = name == declaration.wire_name
+                way_out = "the class" if own else "this alias"
+                message = f"{name!r} is also in the setting retired_workers: remove that entry, or {way_out}"
+                problems.append(Problem(declaration.place, "wire_name" if own else "aliases", message))
         return problems
 
     def route_push(self, declaration: Declaration, options: Mapping[str, Any]) -> Route:

@@ -1,7 +1,7 @@
 """From settings to shards, router and client."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from framework.declare import port, registry
@@ -116,7 +116,13 @@ def open_router(settings: Settings) -> Router:
     source = f"{settings.config_dir.name}/routing.yml"
     if f"{ENV_PREFIX}ROUTING_RULES" in os.environ:
         source = f"environment: {ENV_PREFIX}ROUTING_RULES"
-    return Router(settings.routing_rules, settings.shards, settings.feature_categories, source=source)
+    return Router(
+        settings.routing_rules,
+        settings.shards,
+        settings.feature_categories,
+        source=source,
+        retired=settings.retired_workers,
+    )
 
 
 def open_limiter(settings: Settings) -> SizeLimiter:
@@ -153,23 +159,13 @@ def checked_router(settings: Settings) -> Router:
         router = open_router(settings)
     except ConfigurationError as error:
         problems += error.problems
-        router = Router((), settings.shards, settings.feature_categories)
+        router = Router((), settings.shards, settings.feature_categories, retired=settings.retired_workers)
     for worker in registry.workers():
         declaration: Declaration = worker.declaration()
-        problems += (*router.refusals(declaration), *_retired(declaration, settings))
+        problems += router.refusals(declaration)
     if problems:
         raise ConfigurationError(problems)
     return router
-
-
-def _retired(declaration: Declaration, settings: Settings) -> Iterator[Problem]:
-    """A worker that lives cannot have a name that is retired."""
-    for name in (declaration.wire_name, *declaration.aliases):
-        if name in settings.retired_workers:
-            own = name == declaration.wire_name
-            way_out = "the class" if own else "this alias"
-            message = f"{name!r} is also in the setting retired_workers: remove that entry, or {way_out}"
-            yield Problem(declaration.place, "wire_name" if own else "aliases", message)
 
 
 def _options(chosen: ShardSettings) -> dict[str, Any]:

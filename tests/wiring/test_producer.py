@@ -38,6 +38,15 @@ def test_routing_rules_reach_another_shard(site, redis, second_redis, second_red
     assert redis.dbsize() == 0
 
 
+@pytest.mark.parametrize("call", ["perform_async(1)", "perform_bulk([(1,)])", "perform_in(60, 1)"])
+def test_a_class_that_the_setting_retires_is_not_pushed(site, redis, call):
+    """A process without its module would drop the job: nobody else would ever know that the class lives."""
+    ended = site.run("-c", f"import jobs; jobs.NoopWorker.{call}", FRAMEWORK_RETIRED_WORKERS='{"NoopWorker": "gone"}')
+    assert ended.returncode == 1
+    assert "jobs.NoopWorker: wire_name: 'NoopWorker' is also in the setting retired_workers" in ended.stderr
+    assert redis.dbsize() == 0
+
+
 def test_importing_opens_nothing(site, short_path):
     """Neither a broken configuration nor an absent Redis matter before the first push."""
     site.write("redis.yml", "shards: [")
