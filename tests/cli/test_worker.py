@@ -212,8 +212,8 @@ def test_a_generated_queue_and_a_namespace_are_not_warned_of(site):
     (site.folder / "named.py").write_text(
         WORKER_CLASS.format("queue_namespace = 'cronjob'") + WORKER_CLASS.replace("Odd", "Even").format("")
     )
-    site.write("queues.yml", {"queues": ["oddd", "cronjobs"]})
-    process = site.worker("-r", "named", "-q", "cronjob", "-q", "oddd").ready()
+    site.write("queues.yml", {"queues": ["evenn"]})
+    process = site.worker("-r", "named", "-q", "cronjob", "-q", "evenn").ready()
     assert process.end() == 0
     assert process.find(event_name="boot.unknown_queue") == []
 
