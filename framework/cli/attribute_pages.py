@@ -66,6 +66,6 @@ def _table(group: str) -> str:
     for name, one in ATTRIBUTES.items():
         if one.group == group:
             shown = default(name) if one.required else f"`{default(name)}`"
-            cells = (f"`{name}`", one.rule.allowed, shown, one.meaning, one.effect, one.trap)
+            cells = (f"`{name}`", one.allowed, shown, one.meaning, one.effect, one.trap)
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

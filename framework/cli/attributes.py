@@ -44,7 +44,7 @@ def attributes(*, names: Sequence[str], write: bool, check: bool, docs: Path) ->
 
 def _listed(group: str) -> str:
     lines = [
-        _hanging(f"  {name:{_NAME_WIDTH}}  {default(name):9} ", one.rule.allowed)
+        _hanging(f"  {name:{_NAME_WIDTH}}  {default(name):9} ", one.allowed)
         for name, one in ATTRIBUTES.items()
         if one.group == group
     ]
@@ -62,7 +62,7 @@ def _explain(names: Sequence[str]) -> None:
 
 def _explained(name: str) -> str:
     one = ATTRIBUTES[name]
-    texts = zip(_LABELS, (one.meaning, one.rule.allowed, default(name), one.effect, one.trap), strict=True)
+    texts = zip(_LABELS, (one.meaning, one.allowed, default(name), one.effect, one.trap), strict=True)
     lines = [_hanging(f"  {label:8} ", text) for label, text in (*texts, *(("Rule", rule) for rule in rules_of(name)))]
     return "\n".join([f"{name} ({one.group})", *lines])
 

@@ -40,6 +40,11 @@ class Attribute:
     required: bool = False
     """The default will not do: a class that runs has to say it."""
 
+    @property
+    def allowed(self) -> str:
+        """The rule's own words; of a required one without the None that only an abstract base may leave it at."""
+        return self.rule.allowed.removesuffix(", or None") if self.required else self.rule.allowed
+
 
 ATTRIBUTES: Mapping[str, Attribute] = {
     "feature_category": Attribute(

@@ -44,10 +44,6 @@ def find_folder(named: str | None, here: Path, problems: list[Problem]) -> Path 
         if not folder.is_dir():
             hint = "" if folder.exists() else did_you_mean(folder.name, _names(folder.parent))
             problems.append(place._replace(message=f"there is no folder {folder}{hint}"))
-        elif not _holds_ours(folder):
-            problems.append(
-                place._replace(message=f"{folder} holds none of {', '.join(FILES)}; unset it to do without")
-            )
         return folder
     beside_package = Path(__file__).resolve().parent.parent.parent / "config"
     return next((folder for folder in ((here / "config").resolve(), beside_package) if _holds_ours(folder)), None)

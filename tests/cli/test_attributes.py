@@ -56,7 +56,7 @@ def test_one_attribute_is_explained_whole():
     done = run("retry", "urgency")
     said, retry, urgency = words(done.stdout), ATTRIBUTES["retry"], ATTRIBUTES["urgency"]
     assert done.returncode == 0
-    for text in (retry.meaning, retry.rule.allowed, "Default True", retry.effect, retry.trap, urgency.trap):
+    for text in (retry.meaning, retry.allowed, "Default True", retry.effect, retry.trap, urgency.trap):
         assert words(text) in said
     assert all(str(rule) in said and rule.because in said and rule.instead in said for rule in CROSS_RULES)
     assert "forbids" not in run("tags").stdout
@@ -111,7 +111,7 @@ def test_the_parts_hold_every_attribute_with_all_that_is_known_of_it():
         rows = [line for line in parts()["all"].splitlines() if line.startswith(f"| `{name}` |")]
         assert rows == [line for line in parts()[one.group].splitlines() if line.startswith(f"| `{name}` |")]
         assert len(rows) == 1
-        for text in (one.rule.allowed, one.meaning, one.effect, one.trap):
+        for text in (one.allowed, one.meaning, one.effect, one.trap):
             assert text in rows[0]
         assert len(rows[0].split(" | ")) == 6
     assert all(f"`{rule}`" in parts()["rules"] for rule in CROSS_RULES)
