@@ -24,9 +24,9 @@ answer: a job's state is merged over all shards, so without one of them nothing 
 """
 
 from collections.abc import Iterable
-from reprlib import repr as short_repr
 
 from framework.declare import port
+from framework.settings.shapes import short_repr
 from framework.types import Jid, JobState
 
 __all__ = [

@@ -38,6 +38,19 @@ def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 30.0)
     return found
 
 
+def forked(act: Callable[[], Any], timeout_s: int = 20) -> int:
+    """What ``act`` came to in a forked child: 0 when it returned, 1 when it raised, or below 0 when it hung."""
+    child = os.fork()
+    if not child:
+        signal.alarm(timeout_s)
+        try:
+            act()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def payload(name: str = "Job", **fields: Any) -> dict[str, Any]:
     """A payload as Sidekiq writes it."""
     head = {"class": name, "args": [], "queue": "default", "jid": "ab" * 12, "retry": True}

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from reprlib import repr as short_repr
 from typing import Any
 
 from typing_extensions import Format, get_annotations
@@ -16,7 +15,7 @@ from framework.declare.signature import JobSignature, build_signature, check_met
 from framework.declare.values import check_value
 from framework.declare.versions import VersionHandler
 from framework.errors import DeclarationError
-from framework.settings.shapes import class_of, is_class
+from framework.settings.shapes import class_of, is_class, short_repr
 from framework.settings.suggest import did_you_mean, nearest
 from framework.types import QUEUE_NAME
 

@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from framework.settings.shapes import short_repr
+
 MAX_DEPTH = 64
 """Levels of lists and objects in one argument. Ruby's parser stops at 100, pydantic_core's at 200."""
 
@@ -41,7 +43,7 @@ class InexactError(Exception):
 
     def inside(self, step: object) -> "InexactError":
         """The same error, seen from one level further out."""
-        self.path = f"[{step!r}]{self.path}"
+        self.path = f"[{short_repr(step)}]{self.path}"
         return self
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from reprlib import repr as short_repr
 from typing import Any, TypedDict, cast
 
 from framework.declare import values
@@ -12,6 +11,7 @@ from framework.declare.exact_json import InexactError, check_exact
 from framework.declare.request import Pace
 from framework.declare.values import Invalid, Rule
 from framework.errors import ArgumentsError
+from framework.settings.shapes import short_repr
 from framework.settings.suggest import did_you_mean
 from framework.types import Json
 
@@ -158,10 +158,14 @@ def bulk_times(
     if batch_size is None or batch_delay is None:
         raise ArgumentsError(worker, "batch_size and batch_delay belong together; give both or neither")
     if type(batch_size) is not int or batch_size < 1:
-        raise ArgumentsError(worker, f"batch_size = {batch_size!r} is not allowed. Allowed: a whole number >= 1")
+        raise ArgumentsError(
+            worker, f"batch_size = {short_repr(batch_size)} is not allowed. Allowed: a whole number >= 1"
+        )
     try:
         step = values.duration(batch_delay).total_seconds()
     except Invalid as error:
-        raise ArgumentsError(worker, f"batch_delay = {batch_delay!r} is not allowed. Allowed: {error}") from None
+        raise ArgumentsError(
+            worker, f"batch_delay = {short_repr(batch_delay)} is not allowed. Allowed: {error}"
+        ) from None
     now = clock()
     return Pace(due_at(worker, delay, lambda: now) or now, batch_size, step)

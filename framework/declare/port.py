@@ -1,5 +1,6 @@
 """The door through which worker classes push. ``wiring`` puts the real client behind it; importing opens nothing."""
 
+import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,13 @@ class _Port:
 
 
 _port = _Port()
+
+
+def _unlock() -> None:
+    _port.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)  # a thread of the parent may have held it, making the client
 
 
 def bind(enqueues: Enqueues) -> None:

@@ -4,7 +4,6 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from reprlib import repr as short_repr
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,6 +15,7 @@ from framework.declare.exact_json import InexactError, check_exact
 from framework.declare.json_form import json_form
 from framework.declare.values import Invalid
 from framework.errors import ArgumentsError, DeclarationError
+from framework.settings.shapes import short_repr
 from framework.settings.suggest import did_you_mean
 
 _LOOSER = (

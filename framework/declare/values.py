@@ -6,11 +6,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from reprlib import repr as short_repr
-from typing import Any
+from typing import Any, cast
 
 from framework.errors import DeclarationError
-from framework.settings.shapes import is_tuple
+from framework.settings.shapes import is_tuple, short_repr
 from framework.settings.suggest import did_you_mean
 from framework.types import QUEUE_NAME, WIRE_NAME, WIRE_NAME_SHAPE
 
@@ -34,6 +33,7 @@ _WORD = re.compile(r"[A-Za-z0-9_]+")
 _ROUTABLE = re.compile(r"[A-Za-z0-9_:]+")
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 # Spelt out, without \w, so that JSON Schema's regular expressions read them as Python does.
+_MOST_DIGITS = 15
 
 
 class Invalid(Exception):
@@ -74,13 +74,20 @@ boolean = Rule("True or False", _boolean, {"type": "boolean"})
 """Nothing merely truthy."""
 
 
+def _countable(number: int, allowed: str) -> int:
+    # What counts nothing any more would be refused at each push, if not in a generated file.
+    if abs(number) < 10**_MOST_DIGITS:
+        return number
+    raise Invalid(f"{allowed}, of at most {_MOST_DIGITS} digits")
+
+
 def integer(minimum: int) -> Rule:
     """A whole number from ``minimum`` on; a bool is none."""
     allowed = f"a whole number >= {minimum}"
 
     def check(value: Any) -> int:
         if type(value) is int and value >= minimum:
-            return value
+            return _countable(value, allowed)
         raise Invalid(allowed)
 
     return Rule(allowed, check, {"type": "integer", "minimum": minimum})
@@ -91,8 +98,10 @@ def switch_or_count(minimum: int) -> Rule:
     allowed = f"True, False or a whole number >= {minimum}"
 
     def check(value: Any) -> bool | int:
-        if type(value) is bool or (type(value) is int and value >= minimum):
+        if type(value) is bool:
             return value
+        if type(value) is int and value >= minimum:
+            return _countable(value, allowed)
         raise Invalid(allowed)
 
     return Rule(allowed, check, {"anyOf": [boolean.schema, integer(minimum).schema]})
@@ -195,8 +204,10 @@ def instance_of(kind: type[Any], example: str) -> Rule:
 
 def _limit(value: Any) -> Any:
     candidate = value.__func__ if isinstance(value, staticmethod) else value
-    if candidate is None or type(candidate) is int:
+    if candidate is None:
         return candidate
+    if type(candidate) is int:
+        return _countable(cast("int", candidate), limit.allowed)
     if not callable(candidate) or isinstance(candidate, type):
         raise Invalid(limit.allowed)
     if inspect.iscoroutinefunction(candidate) or inspect.isgeneratorfunction(candidate):

@@ -15,6 +15,9 @@ class EventLoop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._inner: EventLoop | None = None
+        self._held = False
         self._submitted: deque[tuple[Coroutine[Any, Any, None], Context, str]] = deque()
         self._poked = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -31,7 +34,19 @@ class EventLoop:
             loop.call_soon_threadsafe(self._begin)
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run ``coroutine`` on the loop in a copy of this thread's context; return or raise what it does."""
+        """Run ``coroutine`` on the loop in a copy of this thread's context; return or raise what it does.
+
+        Called by a coroutine of this loop, which then waits here and holds up the loop, it runs on another one; and so does
+        whatever is run meanwhile, as the waiting one may wait for it.
+        """
+        if threading.current_thread() is self._thread:
+            self._held = True
+            try:
+                return self._another().run(coroutine)
+            finally:
+                self._held = False
+        if self._held:
+            return self._another().run(coroutine)
         result, error = asyncio.run_coroutine_threadsafe(_contained(coroutine), self._started()).result()
         if error is not None:
             raise error
@@ -77,14 +92,20 @@ class EventLoop:
         for task in self.tasks():
             task.cancel()
 
+    def _another(self) -> "EventLoop":
+        with self._lock:
+            self._inner = self._inner or EventLoop()
+            return self._inner
+
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is not None:
             return self._loop
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                threading.Thread(target=_run_for_ever, args=(loop,), name="event-loop", daemon=True).start()
-                self._loop = loop
+                thread = threading.Thread(target=_run_for_ever, args=(loop,), name="event-loop", daemon=True)
+                thread.start()
+                self._loop, self._thread = loop, thread
             return self._loop
 
 

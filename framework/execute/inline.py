@@ -3,6 +3,7 @@
 A tracked one has its states all the same: whoever gets its id (``set(sync=True)``), or is told of it by the job, may ask.
 """
 
+import os
 from contextvars import copy_context
 from typing import Any
 
@@ -18,8 +19,16 @@ from framework.wire.compress import decompress_arguments
 from framework.wire.job import decode
 from framework.wire.status import tracked
 
-_LOOP = EventLoop()
-"""One for all inline runs of this process; its thread starts with the first async one."""
+_loops = [EventLoop()]
+"""The last is for all inline runs of this process; its thread starts with the first async one."""
+
+
+def _begin_anew() -> None:
+    # The thread of the loop is the parent's. The loop is kept: collected, it would be closed, and the parent's with it (epoll).
+    _loops.append(EventLoop())
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def run_inline(
@@ -55,5 +64,5 @@ def _run(worker: Any, payload: Payload, middleware: tuple[Call, ...], strictness
         if open_:
             coroutine = call(instance, worker.declaration(), payload, strictness)
             if coroutine is not None:
-                _LOOP.run(coroutine)
+                _loops[-1].run(coroutine)
     return open_

@@ -9,9 +9,11 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
-from framework.wire.job import SHARD, stamp
+from framework.wire.job import QUEUE, SHARD, stamp
 
 NO_CONTEXT: Mapping[str, Json] = {}
+_CHOICES = (("queue", QUEUE), ("shard", SHARD))
+"""Options whose values the payload says once more, as a choice: what routing gave may be changed by routing."""
 _NO_FIELDS = frozenset({"queue", "shard", "context", "sync"})
 
 
@@ -108,8 +110,7 @@ def class_fields(declaration: Declaration) -> Payload:
 def option_fields(options: Mapping[str, Any]) -> Payload:
     """Return the payload fields that the options of ``set`` decide, but for the queue and the context."""
     fields = {name: wire_value(value) for name, value in options.items() if name not in _NO_FIELDS}
-    if "shard" in options:
-        fields[SHARD] = options["shard"]
+    fields.update({field: options[name] for name, field in _CHOICES if name in options})
     return fields
 
 

@@ -10,12 +10,11 @@ import re
 import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from reprlib import repr as short_repr
 from typing import Any, TypeAlias, get_args
 
 from framework.declare.declaration import NOT_OWNED
 from framework.errors import FrameworkError
-from framework.settings.shapes import is_list
+from framework.settings.shapes import is_list, short_repr
 from framework.settings.suggest import did_you_mean, listed
 from framework.types import ResourceBoundary, Urgency
 

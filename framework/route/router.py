@@ -1,7 +1,6 @@
 """Routing rules: the first that matches a worker says its queue and shard (GitLab's routing rules)."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from reprlib import repr as short_repr
 from typing import Any, NamedTuple
 
 from framework.declare import catalog
@@ -10,6 +9,7 @@ from framework.declare.request import Route
 from framework.errors import ArgumentsError, ConfigurationError, Problem
 from framework.route.query import Facts, Query, QueryError, Term, closed_vocabularies, facts_of, parse
 from framework.settings.model import RoutingRule
+from framework.settings.shapes import short_repr
 from framework.settings.suggest import did_you_mean, listed
 from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE
 

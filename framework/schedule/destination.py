@@ -7,7 +7,7 @@ from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
 from framework.route.router import Router
 from framework.types import Payload
-from framework.wire.job import SHARD
+from framework.wire.job import QUEUE, SHARD
 
 
 class Destination(NamedTuple):
@@ -21,9 +21,10 @@ class Destinations:
     """Answers for one process and the ``shard`` whose sets it polls; ``router`` has the rules of this process.
 
     A queue that routing could have given to the class, or to one of its aliases (the generated name, its own ``queue``,
-    that of any rule which matches it), is taken for routed and follows today's rules. Any other (``set(queue=...)``,
-    ``retry_queue``, Ruby's choice) stays, and so do jobs of classes that are not registered here. A shard that the push
-    named (``set(shard=...)``) stands over the rules as long as it exists; the queue follows them all the same.
+    that of any rule which matches it), is taken for routed and follows today's rules, unless the payload says that it was
+    chosen (``set(queue=...)``, ``retry_queue``). Any other stays, and so do jobs of classes that are not registered here. A
+    shard that the push named (``set(shard=...)``) stands over the rules as long as it exists; the queue follows them all the
+    same.
     """
 
     def __init__(self, router: Router, shard: str) -> None:
@@ -43,7 +44,8 @@ class Destinations:
                 raise PayloadError("it names no queue, and its class is not known here")
             return Destination(named, shard or self._shard)
         declaration: Declaration = worker.declaration()
-        if named is not None and (named == payload.get("retry_queue") or named not in self._could_give(declaration)):
+        chosen_queue = named is not None and named in (payload.get(QUEUE), payload.get("retry_queue"))
+        if named is not None and (chosen_queue or named not in self._could_give(declaration)):
             return Destination(named, shard or self._shard)
         route = self._router.route(declaration)
         return Destination(route.queue, shard or route.shard)

@@ -1,5 +1,6 @@
-"""Is a value of unknown making a list or a mapping? Narrowed for type checkers without saying what is inside."""
+"""A value of unknown making: is it a list or a mapping (narrowed for type checkers), and how does a message show it?"""
 
+import reprlib
 from typing import Any, TypeGuard, cast
 
 
@@ -26,3 +27,15 @@ def class_of(value: object) -> type[Any]:
 def is_class(value: object) -> TypeGuard[type[Any]]:
     """It is a class."""
     return isinstance(value, type)
+
+
+class _Short(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:  # Python prints 4,300 digits at most
+            return "<a very long number>"
+
+
+short_repr = _Short().repr
+"""A value as a message shows it: cut to a line, and said whatever its own ``__repr__`` does."""

@@ -6,7 +6,6 @@ is unrouted. The framework's own clients are no application pools and are never 
 """
 
 import inspect
-import threading
 import time
 import traceback
 from collections.abc import Callable, Collection
@@ -18,12 +17,12 @@ import hiredis
 
 from framework.errors import UnroutedCallError
 from framework.telemetry import logs
+from framework.telemetry.repeated import Repeated
 from framework.telemetry.sentry import NoTracker, Tracker
 
 QUIET_S = 60.0
 """An unrouted call that goes on is reported once in this time per place in the application's code, with a count."""
 
-_MANY_PLACES = 1_000
 _SHOWN_COMMANDS = 3
 _NOT_THE_APPLICATION = ("redis", "framework", "contextlib")
 
@@ -41,7 +40,8 @@ class Block:
 
     def __enter__(self) -> None:
         self.open = True
-        _entered.set((*_entered.get(), self))
+        # Those that ended in another context, as a generator's may, were not taken out of this one.
+        _entered.set((*(block for block in _entered.get() if block.open), self))
 
     def __exit__(self, *_: object) -> None:
         # What was copied from this context, or holds it up (a generator), must learn of the end as well.
@@ -106,8 +106,7 @@ class Validator:
         self.strict = strict
         self._open_tracker = tracker
         self._tracker: Tracker | None = None
-        self._lock = threading.Lock()
-        self._places: dict[str, tuple[float, int]] = {}
+        self._told = Repeated(QUIET_S)
         self._log = logs.logger()
 
     def refuses(self, shard: str) -> bool:
@@ -136,7 +135,7 @@ class Validator:
         self._report(error, _caller())
 
     def _report(self, error: UnroutedCallError, caller: str) -> None:
-        count = self._due(caller)
+        count = self._told.due(caller, time.monotonic())
         if not count:
             return
         self._log.warning(
@@ -154,17 +153,6 @@ class Validator:
             self._tracker.capture(error, tags, "shard.unrouted")
         except Exception as failure:  # noqa: BLE001 - the report must not fail what it lets through
             self._log.error("an unrouted call could not be reported", event_name="hook.failed", error=failure)
-
-    def _due(self, caller: str) -> int:
-        """Return how often this place has called since its last report, 0 when it is too early for another."""
-        now = time.monotonic()
-        with self._lock:
-            if len(self._places) >= _MANY_PLACES:
-                self._places.clear()
-            last, count = self._places.get(caller, (-QUIET_S, 0))
-            due = now - last >= QUIET_S
-            self._places[caller] = (now, 0) if due else (last, count + 1)
-            return count + 1 if due else 0
 
 
 def command_names(packet: Any) -> str:

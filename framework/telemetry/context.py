@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from framework.errors import PayloadError
+from framework.settings.shapes import short_repr
 from framework.types import Json, Payload
 from framework.wire.json import dumps
 
@@ -86,10 +87,10 @@ def callers_category(payload: Mapping[str, Any]) -> str | None:
 
 def _check(correlation_id: object, facts: Mapping[str, Json]) -> None:
     if correlation_id is not None and (not isinstance(correlation_id, str) or not correlation_id):
-        raise ValueError(f"correlation_id must be a text that is not empty, not {correlation_id!r}")
-    for name, value in facts.items():
+        raise ValueError(f"correlation_id must be a text that is not empty, not {short_repr(correlation_id)}")
+    for name, value in {"correlation_id": correlation_id, **facts}.items():
         try:
-            dumps(value)
+            dumps({name: value})  # a level of its own, as the payload is
         except PayloadError as error:
             raise ValueError(
                 f"the fact {name!r} travels with jobs, and JSON cannot carry it: {error.reason}. Give a text or a number."

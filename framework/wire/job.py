@@ -12,6 +12,9 @@ TRANSIT = "aw_transit"
 SHARD = "aw_shard"
 """Field of a job whose push named its shard (``set(shard=...)``): the rules do not send it elsewhere."""
 
+QUEUE = "aw_queue"
+"""Field of a job whose push named its queue (``set(queue=...)``): as long as it is for that queue, it stays there."""
+
 _OLDEST_MILLISECONDS = 100_000_000_000  # 1973 as milliseconds, the year 5138 as seconds: no stamp is ambiguous
 _MOST_DIGITS = 18
 _YEAR_10000 = 253_402_300_800

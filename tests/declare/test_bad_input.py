@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from reprlib import repr as short_repr
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from framework.declare.cross_rules import CROSS_RULES
 from framework.declare.policies import Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError, DeclarationError
+from framework.settings.shapes import short_repr
 
 NAN, INF = math.nan, math.inf
 MODULE = "workers.sample"
@@ -68,6 +68,7 @@ JUNK = (
     NAN, INF, -1.5, 1 + 2j, Decimal("0.5"), b"high", "", " ", "a b", "x\n", "ü", "\ud800", [], ["mode"], [["mode"]], {},
     {"mode": 1}, {"mode"}, frozenset(), (1,), ("a b",), (("mode",),), (None,), ("mode", 1), object(), Hostile(), int,
     Deduplicate, property, takes_one, datetime(2030, 1, 1, tzinfo=UTC), range(3), NotImplemented, ...,
+    10**5_000, -(10**5_000), (10**5_000,),
 )  # fmt: skip
 """Right for no attribute."""
 
@@ -222,6 +223,7 @@ def test_a_mixin_may_announce_what_it_finds_in_a_worker():
 def values_of(depth: int) -> st.SearchStrategy[Any]:
     plain = st.one_of(
         st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.timedeltas(), st.complex_numbers(),
+        st.sampled_from([10**5_000, -(10**5_000)]),
         st.sampled_from(["high", "low", "cpu", "sync", "delayed", (), Hostile(), takes_one, Deduplicate(), DeferOnHealth()]),
     )  # fmt: skip
     return (

@@ -1,5 +1,7 @@
 """Declaring workers: what is resolved, what is refused, and what a call becomes."""
 
+import os
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +16,7 @@ from framework.declare.policies import Deduplicate, DeferOnHealth
 from framework.declare.request import Pace
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError, PushError
+from tests.harness import forked
 
 
 def perform(self: Any, project_id: int, mode: str = "full") -> None: ...
@@ -389,6 +392,9 @@ def test_options_are_checked_and_merged(recorder: Any):
         ({"retry": -1}, "True, False or a whole number"),
         ({"tags": "x"}, "comma"),
         ({"queue": "a b"}, "queue name"),
+        ({"queue": 10**5_000}, r"queue=<a very long number>\) is not allowed"),
+        ({"retry": 10**15}, "at most 15 digits"),
+        ({"context": {"a": {10**5_000: 1}}}, "keys are str"),
     ],
 )
 def test_refused_options(options: dict[str, Any], words: str):
@@ -471,6 +477,8 @@ def test_bulk_times():
         (2, None, "both or neither"),
         (None, 2, "both or neither"),
         (0, 2, "batch_size"),
+        (-(10**5_000), 2, "batch_size = <a very long number>"),
+        (2, -(10**5_000), "batch_delay = <a very long number>"),
         (2, 0, "batch_delay"),
     ):
         with pytest.raises(ArgumentsError, match=words):
@@ -577,6 +585,28 @@ def test_the_factory_is_called_once_and_again_only_after_a_failure(recorder: Any
         port.unbind()
         with pytest.raises(PushError):
             port.current()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_forked_while_a_thread_makes_the_client_makes_its_own(recorder: Any):
+    making, made = threading.Event(), threading.Event()
+    parent = os.getpid()
+
+    def factory() -> Any:
+        if os.getpid() == parent:
+            making.set()
+            made.wait(20)
+        return recorder
+
+    with port.replaced(None):
+        port.bind_factory(factory)
+        thread = threading.Thread(target=port.current)
+        thread.start()
+        making.wait(20)
+        status = forked(port.current, timeout_s=5)
+        made.set()
+        thread.join(20)
+    assert status == 0
 
 
 def test_an_instance_before_any_process_runs_it(caplog: pytest.LogCaptureFixture):

@@ -177,3 +177,47 @@ def test_an_unused_loop_has_no_thread():
     one.cancel_all()
     assert one.wait_idle(20)
     assert threading.active_count() == before
+
+
+# --- a run within a run ---------------------------------------------------------------------------------------------
+
+
+def in_time(act):
+    """What ``act`` returns, on a thread that is given up after a while: what hangs must not hang the tests."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(act()), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert found, "it hangs"
+    return found[0]
+
+
+def test_a_coroutine_may_run_another_and_wait_for_it(loop):
+    async def nested(depth):
+        LABEL.set(f"{LABEL.get()} {depth}")
+        await asyncio.sleep(0)
+        return [depth, *loop.run(nested(depth - 1))] if depth else [LABEL.get()]
+
+    assert in_time(lambda: loop.run(nested(3))) == [3, 2, 1, "none 3 2 1 0"]
+
+    async def threaded():
+        return await asyncio.to_thread(loop.run, nested(1))
+
+    async def outer():
+        return loop.run(threaded())
+
+    assert in_time(lambda: loop.run(outer())) == [1, "none 1 0"]  # by a thread that the waiting one waits for
+    assert in_time(lambda: loop.run(nested(0))) == ["none 0"]
+
+
+def test_a_run_within_a_run_raises_what_it_raises_and_the_loop_goes_on(loop):
+    async def broken():
+        raise LookupError("inner")
+
+    async def outer():
+        with pytest.raises(LookupError, match="inner"):
+            loop.run(broken())
+        return threading.current_thread().name
+
+    assert in_time(lambda: loop.run(outer())) == "event-loop"
+    assert not loop._held

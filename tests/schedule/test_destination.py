@@ -48,10 +48,25 @@ def test_a_declared_queue_and_shard_stand_over_the_rules():
     assert where(payload(queue="job")) == ("own", "main")
 
 
-@pytest.mark.parametrize("fields", [{"queue": "chosen"}, {"queue": "common", "retry_queue": "common"}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"queue": "chosen"},
+        {"queue": "common", "retry_queue": "common"},
+        {"queue": "common", "aw_queue": "common"},
+        {"queue": "slow", "aw_queue": "common", "retry_queue": "slow"},
+    ],
+)
 def test_a_queue_of_somebodys_choice_stays_where_it_is(fields):
     worker()
     assert where(payload(**fields)) == (fields["queue"], "here")
+
+
+def test_a_queue_that_the_push_named_is_kept_though_a_rule_could_have_given_it():
+    worker(urgency="high")
+    assert where(payload(queue="common", aw_queue="common")) == ("common", "here")
+    assert where(payload(queue="common", aw_queue="common", aw_shard="fast")) == ("common", "fast")
+    assert where(payload(queue="common", aw_queue="other")) == ("urgent", "fast")  # a middleware sent it elsewhere
 
 
 def test_a_class_that_is_not_known_keeps_queue_and_shard():

@@ -1,3 +1,5 @@
+import contextlib
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
@@ -5,6 +7,7 @@ import pytest
 
 import framework.context
 from framework.telemetry import context
+from framework.wire.json import dumps
 
 
 def test_facts_are_flat_and_nest():
@@ -55,7 +58,17 @@ def test_a_fact_that_cannot_travel_is_refused_at_once(fact):
     assert context.current() == {}
 
 
-@pytest.mark.parametrize("correlation_id", ["", 7, b"c1"])
+@pytest.mark.parametrize(("name", "levels", "fits"), [("user", 63, True), ("user", 64, False), ("\ud800", 0, False)])
+def test_what_is_bound_can_be_written_into_a_payload(name, levels, fits):
+    fact = functools.reduce(lambda inner, _: [inner], range(levels), 7)
+    outcome = contextlib.nullcontext() if fits else pytest.raises(ValueError, match="travels with jobs")
+    with outcome, context.bound("c1", **{name: fact}):
+        dumps(context.current())
+    with pytest.raises(ValueError, match="'correlation_id' travels with jobs"), context.bound("half \ud800"):
+        pass
+
+
+@pytest.mark.parametrize("correlation_id", ["", 7, b"c1", [10**5_000]])
 def test_a_correlation_id_is_a_text(correlation_id):
     with pytest.raises(ValueError, match="correlation_id must be a text"), context.bound(correlation_id):
         pass

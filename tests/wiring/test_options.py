@@ -1,6 +1,7 @@
 """Every option of ``set`` through every way to push, on two real shards; what is refused writes nothing."""
 
 import json
+import os
 from datetime import timedelta
 
 import pytest
@@ -15,10 +16,11 @@ from framework.telemetry import context
 from framework.wire import keys
 from framework.wiring import chains
 from framework.wiring.connect import Enqueuer
+from tests.harness import forked
 from tests.push.conftest import worker
 
 OPTIONS = {
-    "queue": ("urgent", {"queue": "urgent"}),
+    "queue": ("urgent", {"queue": "urgent", "aw_queue": "urgent"}),
     "shard": ("second", {"aw_shard": "second"}),
     "retry": (0, {"retry": 0}),
     "retry_for": (timedelta(minutes=1), {"retry_for": 60}),
@@ -205,6 +207,22 @@ def test_a_tracked_inline_run_has_its_states(job, ran, redis, number, state):
     assert seen == ["running"]
     assert status.of(ran[0]["jid"]) == state
     assert redis.keys("*") == [keys.status(ran[0]["jid"]).encode()]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_async_inline_runs_go_on_in_a_forked_child(job):
+    started = []
+
+    async def perform(self, depth: int) -> None:
+        started.append((os.getpid(), depth))
+        if depth:
+            slow.perform_inline(depth - 1)  # from the event loop, which waits
+
+    slow = worker("Slow", perform=perform)
+    slow.perform_inline(1)
+    assert forked(lambda: slow.perform_inline(1)) == 0
+    slow.perform_inline(2)
+    assert started == [(os.getpid(), depth) for depth in (1, 0, 2, 1, 0)]
 
 
 def test_an_inline_run_that_no_middleware_lets_through_is_discarded(job, redis):
