@@ -51,6 +51,10 @@ class Problem(NamedTuple):
         return f"{place}: {self.message}"
 
 
+EXIT_CONFIGURATION = 78
+"""The exit status of a command that the configuration does not allow to run (EX_CONFIG)."""
+
+
 class ConfigurationError(FrameworkError):
     """The configuration does not hold; ``problems`` lists every fault found, not only the first."""
 

@@ -61,10 +61,10 @@ def cluster(
     supervisor = supervised(settings, specs, _tell)
     supervisor.start()
     _watch(supervisor, signals)
-    failed = supervisor.failed
+    failure = supervisor.failure
     supervisor.stop(patience_s)
     logs.close_server_log()
-    sys.exit(int(failed))
+    sys.exit(failure or 0)
 
 
 def plan(
@@ -92,7 +92,7 @@ def plan(
 
 def _watch(supervisor: Supervisor, signals: SignalQueue) -> None:
     """Look after the children until told to stop, or unable to; the quiet and the stack-dump signal are handed on."""
-    while not supervisor.failed:
+    while supervisor.failure is None:
         for number in signals.wait(_POLL_S):
             if number in STOP:
                 return

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from framework.errors import ConfigurationError, DeclarationError, FrameworkError
+from framework.errors import EXIT_CONFIGURATION, ConfigurationError, DeclarationError, FrameworkError
 
 EXIT_FAILED = 1
-EXIT_CONFIGURATION = 78
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol, TypeAlias
 
+from framework.errors import EXIT_CONFIGURATION
 from framework.fetch.identity import NONCE_VARIABLE, draw_nonce, identity_of
 
 _FIRST_BACKOFF_S = 0.0
@@ -146,11 +147,18 @@ class Supervisor:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._refused = False
 
     @property
-    def failed(self) -> bool:
-        """Whether nobody tells Redis of the children any more: the group must be stopped, with status 1."""
-        return self._guard.failed
+    def failure(self) -> int | None:
+        """The status with which the group must be stopped, ``None`` while all is well.
+
+        1 when nobody tells Redis of the children any more; 78 when a child's first start was refused by the configuration,
+        which no restart mends. A later one is tried again: the others go on with what they read while it is put right.
+        """
+        if self._refused:
+            return EXIT_CONFIGURATION
+        return 1 if self._guard.failed else None
 
     def start(self) -> None:
         """Start every child."""
@@ -168,6 +176,8 @@ class Supervisor:
                 status = child.collect()
                 if status is not None:
                     self._bereave(child, status)
+                if self._refused:
+                    return
                 if child.process is None and time.monotonic() >= child.start_after:
                     child.restarts += 1
                     self._start(child)
@@ -240,6 +250,7 @@ class Supervisor:
             self._on_event(ChildEvent("started", child.name, child.spec.shard, child.pid))
 
     def _bereave(self, child: Child, status: int) -> None:
+        self._refused = self._refused or (status == EXIT_CONFIGURATION and child.restarts == 0)
         pid = int(child.identity.rsplit(":", 2)[1])
         self._on_event(ChildEvent("died", child.name, child.spec.shard, pid, status))
         self._guard.died(child.spec.shard, child.identity)

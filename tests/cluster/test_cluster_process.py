@@ -113,6 +113,20 @@ def test_quiet_reaches_the_children(cluster, redis):
     assert process.end() == 0
 
 
+def test_a_worker_that_the_configuration_does_not_know_ends_the_group(site, redis):
+    (site.folder / "config" / "feature_categories.yml").write_text("feature_categories: {billing: {owner: us}}\n")
+    (site.folder / "odd.py").write_text(
+        "from framework import ApplicationWorker\n\nclass OddWorker(ApplicationWorker):\n"
+        "    feature_category = 'biling'\n\n    def perform(self) -> None: ...\n"
+    )
+    shown = site.run("-m", "framework", "cluster", "default", "--processes", "2", "-r", "odd")
+    assert shown.returncode == 78
+    assert "'biling' is not in config/feature_categories.yml (did you mean 'billing'?)" in shown.stderr
+    lines = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert {line["status"] for line in lines if line.get("event_name") == "child.died"} == {78}
+    assert all(gone(line["child_pid"]) for line in lines if "child_pid" in line)
+
+
 def test_a_plan_may_be_looked_at_first(site):
     shown = site.run(
         "-m", "framework", "cluster", "a,b", "c", "--processes", "2", "--max-concurrency", "3", "--dryrun", "-r", "jobs"

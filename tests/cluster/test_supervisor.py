@@ -71,6 +71,7 @@ def house(tmp_path):
         made[-1].supervisor.start()
         return made[-1]
 
+    make.folder = tmp_path
     yield make
     for one in made:
         one.supervisor.stop(0)
@@ -103,6 +104,25 @@ def test_a_child_that_keeps_failing_is_started_again_with_growing_pauses(house):
     until(lambda: (one.supervisor.poll(), one.kinds().count("died"))[1] == 2, "the second death")
     assert child.start_after > child.started_at + 0.5  # not before half a second: no busy loop of restarts
     assert one.kinds() == ["started", "died", "started", "died"]
+
+
+def test_a_first_start_that_the_configuration_refuses_ends_the_group(house):
+    one = house("import os, signal; os.environ['MARK'] == '0' and exit(78); print('up', flush=True); signal.pause()", 2)
+    one.up(1)
+    until(lambda: (one.supervisor.poll(), one.supervisor.failure)[1] is not None, "the verdict")
+    one.supervisor.poll()
+    assert (one.supervisor.failure, one.children[0].restarts, one.kinds().count("started")) == (78, 0, 2)
+
+
+def test_a_restart_that_the_configuration_refuses_is_tried_again(house):
+    one = house(
+        "import pathlib, signal; ran = pathlib.Path(FILE); ran.exists() and exit(78); "
+        "ran.touch(); print('up', flush=True); signal.pause()".replace("FILE", repr(str(house.folder / "ran")))
+    ).up()
+    os.kill(one.children[0].pid, signal.SIGKILL)
+    until(lambda: (one.supervisor.poll(), one.children[0].restarts)[1] >= 2, "a second restart")
+    assert [event.status for event in one.events if event.kind == "died"][:2] == [-signal.SIGKILL, 78]
+    assert one.supervisor.failure is None
 
 
 def test_a_child_that_is_killed_again_and_again_is_replaced_at_once_if_it_has_worked(house, monkeypatch):
