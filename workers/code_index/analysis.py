@@ -7,6 +7,7 @@ import io
 import os
 import re
 import stat
+import threading
 import tokenize
 import warnings
 from collections.abc import Iterator
@@ -26,6 +27,9 @@ Kind: TypeAlias = Literal[
 # The parser warns of invalid escapes under the file name it is given. A name of our own lets one filter silence
 # exactly these, in any thread; `warnings.catch_warnings` would swap the filters of the whole process.
 _PARSED_AS: Final = "code-index-source"
+# CPython 3.11 counts the depth of the tree it makes once for all threads, and fails (SystemError) when the interpreter
+# changes threads in between. It makes trees one at a time anyway.
+_PARSER: Final = threading.Lock()
 _PARSED_MODULE: Final[object] = re.compile(_PARSED_AS)
 _UNREADABLE: Final = frozenset(
     {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
@@ -126,7 +130,8 @@ def _decoded(content: bytes) -> str:
 def _parsed(text: str) -> ast.Module:
     if not any(module == _PARSED_MODULE for _, _, _, module, _ in warnings.filters):
         warnings.filterwarnings("ignore", module=_PARSED_AS)
-    return ast.parse(text, filename=_PARSED_AS)
+    with _PARSER:
+        return ast.parse(text, filename=_PARSED_AS)
 
 
 def _measured(tree: ast.Module, text: str, size: int) -> Measured:
