@@ -73,7 +73,7 @@ def test_what_cannot_be_run_waits_for_its_retry(scene):
         assert after["retry_count"] == 0
         assert after["error_class"]
         assert len(after["error_message"]) <= 10_000
-        assert process.find(job_status="fail", jid=after["jid"])
+        process.line(job_status="fail", jid=after["jid"])
     assert process.end() == 0
     assert process.errors.read_text() == ""
 
