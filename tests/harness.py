@@ -20,6 +20,7 @@ from redis import Redis
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
+from framework.telemetry import logs
 from framework.wire import keys
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +37,35 @@ def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 30.0)
             pytest.fail(f"in vain: {what or condition}")
         time.sleep(0.01)
     return found
+
+
+@contextmanager
+def server_lines(level: str) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """Make a pipe the server log; what it gives returns every line so far, parsed. The log is closed by the first look."""
+    reader, writer = os.pipe()
+    logs.open_server_log(level, {}, writer)
+
+    def read() -> list[dict[str, Any]]:
+        logs.close_server_log()
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            return [json.loads(line) for line in pipe]
+
+    yield read
+    logs.close_server_log()
+
+
+class Told:
+    """An error tracker that remembers."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def capture(self, error: BaseException, tags: Mapping[str, str], transaction: str) -> None:
+        self.told.append((error, tags, transaction))
+
+    def close(self) -> None:
+        pass
 
 
 def forked(act: Callable[[], Any], timeout_s: int = 20) -> int:

@@ -9,13 +9,11 @@ from pathlib import Path
 import click
 
 from framework.cli.attribute_pages import PageError, default, filled, rules_of
-from framework.cli.failure import EXIT_FAILED
+from framework.cli.failure import EXIT_FAILED, refuse_unknown
 from framework.cli.written import write_all
 from framework.declare.attributes import ATTRIBUTES, GROUPS
-from framework.settings.suggest import did_you_mean
 
 COMMAND = "scripts/attributes"
-EXIT_USAGE = 2
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 """The documentation of this checkout; beside an installed package there is none."""
 
@@ -52,11 +50,7 @@ def _listed(group: str) -> str:
 
 
 def _explain(names: Sequence[str]) -> None:
-    unknown = [name for name in names if name not in ATTRIBUTES]
-    for name in unknown:
-        click.echo(f"there is no attribute {name!r}{did_you_mean(name, ATTRIBUTES)}", err=True)
-    if unknown:
-        sys.exit(EXIT_USAGE)
+    refuse_unknown(names, ATTRIBUTES, lambda name, hint: f"there is no attribute {name!r}{hint}")
     click.echo("\n\n".join(map(_explained, names)))
 
 

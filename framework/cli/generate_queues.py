@@ -10,9 +10,9 @@ import click
 import yaml
 
 from framework.cli.entry_explained import explain_entry
-from framework.cli.failure import EXIT_FAILED, explained
+from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
 from framework.cli.options import ModuleOption
-from framework.cli.project import Project, load_project, refuse_unknown
+from framework.cli.project import Project, load_project
 from framework.cli.written import shown, write_all
 from framework.declare import catalog
 from framework.declare.catalog import Comparison, Entry
@@ -42,7 +42,7 @@ def generate_queues(*, check: bool, named: str | None, modules: Sequence[str]) -
     project = load_project(modules)
     _refuse_shared_queues(project.declarations.values())
     if named is not None:
-        refuse_unknown([named], project.workers)
+        refuse_unknown([named], project.workers, no_worker)
         click.echo(explain_entry(project, named, dict(queue_lines(project))))
         return
     entries, weights = generated(project)

@@ -1,11 +1,8 @@
 """What commands about workers begin with: the settings, the worker classes, the router that agrees with them."""
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import click
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
@@ -13,11 +10,8 @@ from framework.errors import ConfigurationError, Problem
 from framework.route.router import Router
 from framework.settings.load import load
 from framework.settings.model import Settings
-from framework.settings.suggest import did_you_mean
 from framework.wiring.connect import checked_router
 from framework.wiring.stale_queues import all_queues_path
-
-EXIT_USAGE = 2
 
 
 class Project(NamedTuple):
@@ -57,13 +51,3 @@ def load_project(modules: Sequence[str]) -> Project:
         message = f"no worker class is defined there: name the module of the workers with {place}"
         raise ConfigurationError([Problem(name, "", message) for name in modules or settings.workers_module])
     return Project(settings, workers, checked_router(settings))
-
-
-def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
-    """Name every worker that does not exist, with the nearest that does, and end with status 2; without one, go on."""
-    workers = list(known)
-    unknown = [name for name in names if name not in workers]
-    for name in unknown:
-        click.echo(f"there is no worker {name!r}{did_you_mean(name, workers)}", err=True)
-    if unknown:
-        sys.exit(EXIT_USAGE)

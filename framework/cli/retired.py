@@ -10,17 +10,15 @@ from typing import Any
 import click
 from redis.exceptions import RedisError
 
-from framework.cli.failure import EXIT_FAILED, explained
+from framework.cli.failure import EXIT_FAILED, explained, refuse_unknown
 from framework.errors import ShardUnavailableError
 from framework.process.record import served_queues
 from framework.settings.load import load
-from framework.settings.suggest import did_you_mean
 from framework.shard.leftovers import QUEUE, count_leftovers
 from framework.shard.shard import Shard
 from framework.wire import keys
 from framework.wiring.connect import open_shards
 
-EXIT_USAGE = 2
 _TELL_EVERY_S = 2.0
 
 
@@ -55,7 +53,8 @@ def retired(names: Sequence[str]) -> None:
     for sight in sights:
         _attempt(sight, _read_dropped)
     known = [*reasons, *sorted({name for sight in sights for name in sight.dropped} - reasons.keys())]
-    _refuse_unknown(names, known)
+    listed = ", ".join(known) or "none"
+    refuse_unknown(names, known, lambda name, hint: f"no class {name!r} is retired{hint}; retired: {listed}")
     wanted = list(dict.fromkeys(names)) or known
     if not wanted:
         click.echo("No class is retired: the setting retired_workers (config/application.yml) is empty.")
@@ -94,16 +93,6 @@ def _look(sight: Sight, names: Sequence[str]) -> None:
 
     sight.left = count_leftovers(sight.shard.client, names, tell)
     sight.served = served_queues(sight.shard.client)
-
-
-def _refuse_unknown(names: Sequence[str], known: Sequence[str]) -> None:
-    unknown = [name for name in names if name not in known]
-    for name in unknown:
-        click.echo(
-            f"no class {name!r} is retired{did_you_mean(name, known)}; retired: {', '.join(known) or 'none'}", err=True
-        )
-    if unknown:
-        sys.exit(EXIT_USAGE)
 
 
 def _show(name: str, reason: str | None, sights: Sequence[Sight]) -> None:

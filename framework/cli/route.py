@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from framework.cli.failure import EXIT_FAILED, explained
+from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
 from framework.cli.options import ModuleOption
-from framework.cli.project import Project, load_project, refuse_unknown
+from framework.cli.project import Project, load_project
 from framework.declare.declaration import Declaration
 from framework.route.lint import Finding, Lint, unserved_live
 from framework.route.router import Router
@@ -33,7 +33,7 @@ def route(names: Sequence[str], *, explain: bool, lint: bool, live: bool, module
     if live and not lint:
         raise click.UsageError("--live belongs to --lint.")
     project = load_project(modules)
-    refuse_unknown(names, project.workers)
+    refuse_unknown(names, project.workers, no_worker)
     chosen = [project.declarations[name] for name in names or project.workers]
     if lint:
         _lint(project, live=live)

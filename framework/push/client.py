@@ -86,8 +86,8 @@ class Client:
         try:
             declaration.signature.check(args)
         except ArgumentsError as error:
-            args = self._strictness.loosened(declaration, args, error)
-            request = request._replace(args=args)
+            request = self._loosened(request, error)
+            args = request.args
         if self._has_middleware:
             return self._around.push(request)
         way = self._way(declaration, options)
@@ -111,7 +111,7 @@ class Client:
         try:
             request.declaration.signature.check(request.args)
         except ArgumentsError as error:
-            request = request._replace(args=self._strictness.loosened(request.declaration, request.args, error))
+            request = self._loosened(request, error)
         return self._around.payload_bytes(request)
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
@@ -176,6 +176,10 @@ class Client:
         marks = [way.mark(jid, at) for jid, at in zip(jids, due, strict=True)] if way.kept_s else ()
         way.shard.schedule(list(zip(due, payloads, strict=True)), marks)
         return jids
+
+    def _loosened(self, request: PushRequest, error: ArgumentsError) -> PushRequest:
+        """Return the request with its arguments as JSON gives them; raises ``error`` where the class's mode wants them strict."""
+        return request._replace(args=self._strictness.loosened(request.declaration, request.args, error))
 
     def _way(self, declaration: Declaration, options: Mapping[str, Any]) -> Way:
         if options:

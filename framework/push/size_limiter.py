@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
 from framework.telemetry import logs
 from framework.telemetry.repeated import Repeated
-from framework.telemetry.sentry import NoTracker, Tracker
+from framework.telemetry.sentry import LazyTracker, NoTracker, Tracker
 from framework.types import Json, Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, deflated
 from framework.wire.json import dumps
@@ -112,7 +112,7 @@ class TrackedPayloads:
     def __init__(
         self, tracker: Callable[[], Tracker] = NoTracker, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._open_tracker = tracker
+        self._tracker = LazyTracker(tracker)
         self._told = Repeated(QUIET_S)
         self._monotonic = monotonic
 
@@ -122,15 +122,12 @@ class TrackedPayloads:
         count = self._told.due(name, self._monotonic())
         if not count:
             return
-        log = logs.logger(**{"class": name})
-        log.warning(
+        tags = {"class": name}
+        logs.logger(**tags).warning(
             "arguments exceed the size limit; the mode track lets them pass",
             event_name="payload.tracked",
             size=error.size,
             size_limit=error.size_limit,
             suppressed=count - 1,
         )
-        try:
-            self._open_tracker().capture(error, {"class": name}, name)
-        except Exception as failure:  # noqa: BLE001 - a report must not fail the push that it is about
-            log.error("a tracked payload could not be reported", event_name="hook.failed", error=failure)
+        self._tracker.capture(error, tags, name, otherwise="a tracked payload could not be reported")

@@ -18,7 +18,7 @@ import hiredis
 from framework.errors import UnroutedCallError
 from framework.telemetry import logs
 from framework.telemetry.repeated import Repeated
-from framework.telemetry.sentry import NoTracker, Tracker
+from framework.telemetry.sentry import LazyTracker, NoTracker, Tracker
 
 QUIET_S = 60.0
 """An unrouted call that goes on is reported once in this time per place in the application's code, with a count."""
@@ -104,8 +104,7 @@ class Validator:
 
     def __init__(self, *, strict: bool = True, tracker: Callable[[], Tracker] = NoTracker) -> None:
         self.strict = strict
-        self._open_tracker = tracker
-        self._tracker: Tracker | None = None
+        self._tracker = LazyTracker(tracker)
         self._told = Repeated(QUIET_S)
         self._log = logs.logger()
 
@@ -146,13 +145,8 @@ class Validator:
             caller=caller,
             count=count,
         )
-        try:
-            if self._tracker is None:
-                self._tracker = self._open_tracker()
-            tags = {"shard": error.shard, "command": error.command, "caller": caller}
-            self._tracker.capture(error, tags, "shard.unrouted")
-        except Exception as failure:  # noqa: BLE001 - the report must not fail what it lets through
-            self._log.error("an unrouted call could not be reported", event_name="hook.failed", error=failure)
+        tags = {"shard": error.shard, "command": error.command, "caller": caller}
+        self._tracker.capture(error, tags, "shard.unrouted", otherwise="an unrouted call could not be reported")
 
 
 def command_names(packet: Any) -> str:

@@ -6,8 +6,10 @@ The exception's message is sent as it is; it is the application's to keep people
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+from framework.telemetry import logs
 
 FLUSH_S = 2.0
 """How long the end of a process waits for what is still to be sent."""
@@ -31,6 +33,23 @@ class NoTracker:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+class LazyTracker:
+    """The tracker that ``open_`` gives when something is first captured; a report that fails is told and fails nothing else."""
+
+    def __init__(self, open_: Callable[[], Tracker]) -> None:
+        self._open = open_
+        self._tracker: Tracker | None = None
+
+    def capture(self, error: BaseException, tags: Mapping[str, str], transaction: str, *, otherwise: str) -> None:
+        """Report one error, or write the line ``otherwise`` with what went wrong; raises nothing."""
+        try:
+            if self._tracker is None:
+                self._tracker = self._open()
+            self._tracker.capture(error, tags, transaction)
+        except Exception as failure:  # noqa: BLE001 - the report must not fail what it is about
+            logs.logger(**tags).error(otherwise, event_name="hook.failed", error=failure)
 
 
 class SentryTracker:

@@ -126,9 +126,11 @@ def serve(settings: Settings, service: Service, log_descriptor: int | None = Non
     shard = Shard(service.shard, endpoint_of(settings, service.shard), role=f"worker:{os.getpid()}")
     try:
         warn_of_stale_queues(settings)
-        warn_of_the_service(settings, service, known_queues(open_router(settings)))
+        known = known_queues(open_router(settings))
+        warn_of_the_service(settings, service, known)
         job_log = JobLog(log, shard.name, jobs=settings.logging.jobs)
-        parts = assemble(settings, service, shard, identity, job_log, supervised=supervised)
+        order = expanded(service.queues, known)
+        parts = assemble(settings, service, order, shard, identity, job_log, supervised=supervised)
         waited = _wait_for_redis(shard, parts.lease, signals)
         if waited is not None:
             return waited
@@ -142,11 +144,17 @@ def serve(settings: Settings, service: Service, log_descriptor: int | None = Non
 
 
 def assemble(
-    settings: Settings, service: Service, shard: Shard, identity: str, log: JobLog, *, supervised: bool
+    settings: Settings,
+    service: Service,
+    order: QueueOrder,
+    shard: Shard,
+    identity: str,
+    log: JobLog,
+    *,
+    supervised: bool,
 ) -> Parts:
-    """Join the parts of one process; nothing runs yet."""
+    """Join the parts of one process, which serves the queues in ``order``; nothing runs yet."""
     events = ProcessEvents(shard.name, tracker_of(settings))
-    order = expanded(service.queues, known_queues(open_router(settings)))
     limit = settings.size_limit.decompressed_limit
     dead_set = DeadSetLimits(settings.dead.max_jobs, settings.dead.timeout_days * 86_400.0)
     fetcher = Fetcher(shard, identity, order, service.slots, events)

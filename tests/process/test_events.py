@@ -1,30 +1,17 @@
 """What parts tell becomes one line, not one per try."""
 
-import json
-import os
-
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
 from framework.process.events import ProcessEvents
-from framework.telemetry import logs
+from tests.harness import server_lines
 
 
 @pytest.fixture
 def lines():
-    """Every line so far, parsed; the log is closed by the first look."""
-    reader, writer = os.pipe()
-    logs.open_server_log("info", {}, writer)
-
-    def read():
-        logs.close_server_log()
-        os.close(writer)
-        with os.fdopen(reader, "rb") as pipe:
-            return [json.loads(line) for line in pipe]
-
-    yield read
-    logs.close_server_log()
+    with server_lines("info") as read:
+        yield read
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import json
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -16,8 +14,7 @@ from framework.shard import validator as validator_module
 from framework.shard.shard import Shard
 from framework.shard.validator import Block, Validator, allow_unrouted
 from framework.store.connect import Endpoint
-from framework.telemetry import logs
-from tests.harness import until
+from tests.harness import Told, server_lines, until
 from tests.store.test_connect import started
 
 __all__ = ["started"]  # a fixture
@@ -355,18 +352,8 @@ def test_the_frameworks_own_client_is_not_asked(redis_url):
 
 @pytest.fixture
 def lines():
-    """Every line so far, parsed; the log is closed by the first look."""
-    reader, writer = os.pipe()
-    logs.open_server_log("debug", {}, writer)
-
-    def read():
-        logs.close_server_log()
-        os.close(writer)
-        with os.fdopen(reader, "rb") as pipe:
-            return [json.loads(line) for line in pipe]
-
-    yield read
-    logs.close_server_log()
+    with server_lines("debug") as read:
+        yield read
 
 
 def test_what_is_allowed_passes_with_its_reason_in_a_debug_line(pool, lines):
@@ -453,18 +440,7 @@ def test_the_reason_has_no_default():
 # --- production -----------------------------------------------------------------------------------------------------
 
 
-class Tracker:
-    def __init__(self):
-        self.told = []
-
-    def capture(self, error, tags, transaction):
-        self.told.append((error, tags, transaction))
-
-    def close(self):
-        pass
-
-
-class Broken(Tracker):
+class Broken(Told):
     def capture(self, error, tags, transaction):
         raise OSError("no way out")
 
@@ -474,7 +450,7 @@ def reported(lines):
 
 
 def test_in_production_the_call_goes_through_and_is_reported(redis, redis_url, lines):
-    tracker = Tracker()
+    tracker = Told()
     pool = opened(redis_url, strict=False, tracker=lambda: tracker).pool
     assert pool.set("a", 1)
     assert redis.get("a") == b"1"
@@ -499,7 +475,7 @@ def test_every_way_is_reported_as_a_call_of_the_application(redis_url, lines, ca
 def test_a_place_is_reported_once_a_minute_with_a_count(redis_url, lines, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(validator_module.time, "monotonic", lambda: now[0])
-    tracker = Tracker()
+    tracker = Told()
     pool = opened(redis_url, strict=False, tracker=lambda: tracker).pool
     for _ in range(70):
         pool.ping()

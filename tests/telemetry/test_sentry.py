@@ -17,7 +17,7 @@ from framework.errors import BusinessError, PayloadError, RetryError
 from framework.finish.report import JobReporter
 from framework.process.events import ProcessEvents
 from framework.telemetry.sentry import NoTracker, open_tracker
-from tests.harness import ROOT, Site, payload, until
+from tests.harness import ROOT, Site, Told, payload, until
 
 JOBS = """
 import os
@@ -238,17 +238,6 @@ tracker.close()
     assert event["release"] == "theirs"
     assert event["tags"]["jid"] == "j"
     assert not [body for body in receiver.bodies if b"s3cret" in body]
-
-
-class Told:
-    def __init__(self):
-        self.told = []
-
-    def capture(self, error, tags, transaction):
-        self.told.append((error, tags, transaction))
-
-    def close(self):
-        pass
 
 
 class Quiet(RetryError):
