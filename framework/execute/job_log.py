@@ -64,10 +64,9 @@ class _Thread(threading.local):
 class JobLog:
     """Writes the start and end lines of one process's runs. ``jobs`` false leaves out all but failures."""
 
-    def __init__(self, log: ServerLog, shard: str, *, jobs: bool) -> None:
+    def __init__(self, log: ServerLog, *, jobs: bool) -> None:
         self._log = log
         self._write = log.writer.write
-        self._static = {**log.static, "shard": shard}
         self._jobs = jobs
         self._known: dict[tuple[str, str], _Known] = {}
         self._shapes: dict[tuple[str, ...], list[_Extra]] = {}
@@ -164,7 +163,7 @@ class JobLog:
         )
 
     def _describe(self, name: str, queue: str, declaration: Declaration | None) -> _Known:
-        fields: dict[str, Any] = {**self._static, "class": name, "queue": queue}
+        fields: dict[str, Any] = {**self._log.static, "class": name, "queue": queue}
         loggable = _NOT_LOGGABLE
         if declaration is not None:
             wait, run = _TARGETS[declaration.urgency]

@@ -128,7 +128,7 @@ def serve(settings: Settings, service: Service, log_descriptor: int | None = Non
         warn_of_stale_queues(settings)
         known = known_queues(open_router(settings))
         warn_of_the_service(settings, service, known)
-        job_log = JobLog(log, shard.name, jobs=settings.logging.jobs)
+        job_log = JobLog(log, jobs=settings.logging.jobs)
         order = expanded(service.queues, known)
         parts = assemble(settings, service, order, shard, identity, job_log, supervised=supervised)
         waited = _wait_for_redis(shard, parts.lease, signals)

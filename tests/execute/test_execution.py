@@ -48,7 +48,7 @@ def alone():
 def log():
     """A server log into a pipe; calling it reads the lines so far."""
     reader, writer = os.pipe()
-    server_log = ServerLog(writer, "info", {"pid": 1})
+    server_log = ServerLog(writer, "info", {"pid": 1, "shard": "main"})
 
     def read():
         server_log.writer.flush()
@@ -69,7 +69,7 @@ def run(log):
         chain = Chain()
         for one in middleware:
             chain.add(one)
-        job_log = JobLog(log.server, "main", jobs=jobs)
+        job_log = JobLog(log.server, jobs=jobs)
         executor = Executor(
             chain.compiled(),
             job_log,

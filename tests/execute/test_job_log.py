@@ -23,18 +23,18 @@ from framework.wire.json import dumps
 from tests.harness import STARTED, payload
 
 NOW = STARTED + 1.25
-STATIC = {"pid": 711, "worker_id": "sidekiq_1"}
+STATIC = {"pid": 711, "worker_id": "sidekiq_1", "shard": "main"}
 HEAD = ["severity", "time", "message", *STATIC]
 
 
 class Lines:
     """A job log, the clock it reads, and the lines that it wrote."""
 
-    def __init__(self, shard="main", *, jobs=True):
+    def __init__(self, *, jobs=True):
         self.file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
         self.read = 0
         self.server = ServerLog(self.file.fileno(), "info", STATIC)
-        self.log = JobLog(self.server, shard, jobs=jobs)
+        self.log = JobLog(self.server, jobs=jobs)
 
     def take(self):
         """The lines since the last time."""

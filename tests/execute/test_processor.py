@@ -50,8 +50,8 @@ class Slots:
         self.fetcher = Fetcher(self.shard, IDENTITY, QueueOrder.of([("default", 0)]), slots, self)
         self.runs = Runs(self.fetcher.custody.running)
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
-        self.server_log = ServerLog(self._file.fileno(), "info", {})
-        log = JobLog(self.server_log, "main", jobs=True)
+        self.server_log = ServerLog(self._file.fileno(), "info", {"shard": "main"})
+        log = JobLog(self.server_log, jobs=True)
         chain = Chain()
         for one in middleware:
             chain.add(one)

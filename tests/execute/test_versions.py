@@ -40,7 +40,7 @@ def alone():
 def run():
     """Run a payload through an executor; return what came of it and its start line."""
     reader, writer = os.pipe()
-    log = ServerLog(writer, "info", {"pid": 1})
+    log = ServerLog(writer, "info", {"pid": 1, "shard": "main"})
 
     def go(*middleware, data=None, retired=None, strictness=None, **fields):
         chain = Chain()
@@ -48,7 +48,7 @@ def run():
             chain.add(one)
         executor = Executor(
             chain.compiled(),
-            JobLog(log, "main", jobs=True),
+            JobLog(log, jobs=True),
             Runs(list),
             10_000,
             lambda: relays.append(None),
