@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from framework.store.connect import Endpoint, open_client
-from tests.chaos.proxy import Proxy
+from chaos_parts.proxy import Proxy
 from tests.harness import Process, Site, payload, until
 
 HERE = Path(__file__).resolve().parent
