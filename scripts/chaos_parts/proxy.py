@@ -78,7 +78,7 @@ class Proxy:
 
         Then the connection is reset, or hangs for ever.
         """
-        self._rule = _Rule(re.compile(pattern, re.IGNORECASE | re.DOTALL), numbers, hang)
+        self._rule = _Rule(re.compile(pattern, re.IGNORECASE | re.DOTALL), numbers, hang=hang)
 
     def lose_under_way(self, pattern: bytes) -> None:
         """The reply to the request that a connection waits for, if it matches, will be lost when it comes."""
@@ -167,7 +167,9 @@ class Proxy:
 
 
 class _Rule:
-    def __init__(self, pattern: "re.Pattern[bytes]", numbers: "range | set[int]", hang: bool, passed: int = 0) -> None:
+    def __init__(
+        self, pattern: "re.Pattern[bytes]", numbers: "range | set[int]", *, hang: bool, passed: int = 0
+    ) -> None:
         self.pattern, self.numbers, self.hang, self.passed = pattern, numbers, hang, passed
         self._seen = 0
 

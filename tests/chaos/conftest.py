@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from chaos_parts.proxy import Proxy
 
 from framework.store.connect import Endpoint, open_client
-from chaos_parts.proxy import Proxy
 from tests.harness import Process, Site, payload, until
 
 HERE = Path(__file__).resolve().parent
