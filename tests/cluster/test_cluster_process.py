@@ -35,6 +35,7 @@ def children(process, kind="started"):
     return [line["child_pid"] for line in process.find(event_name=f"child.{kind}")]
 
 
+@pytest.mark.proves("F1", "I24")
 def test_a_killed_child_is_replaced_its_job_taken_back_and_nothing_is_left(cluster, redis, proofs, release):
     enqueue(redis, "LongWorker", args=["one"], jid="j1")
     process = cluster("default")
@@ -68,6 +69,7 @@ class KillerWorker(Base):
 """
 
 
+@pytest.mark.proves("F25", "R24", "R25")
 def test_a_job_that_kills_its_process_is_quarantined_and_its_neighbours_run(cluster, site, redis, proofs):
     (site.folder / "killers.py").write_text(KILLERS)
     for number in range(30):

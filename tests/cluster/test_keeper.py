@@ -90,12 +90,14 @@ def registered(redis, silent_s=10.0, lease_ms=2_000):
     redis.zadd(keys.REGISTRY, {ME: redis.time()[0] - silent_s})
 
 
+@pytest.mark.proves("R23")
 def test_a_late_child_keeps_its_lease(redis, keeper, sleeper):
     registered(redis)
     keeper()
     until(lambda: redis.pttl(keys.lease(ME)) > 10_000)
 
 
+@pytest.mark.proves("F6")
 def test_a_stopped_child_does_not_and_is_left_alone(redis, keeper, group, sleeper):
     sleeper.send_signal(signal.SIGSTOP)
     until(lambda: not works(sleeper.pid))
@@ -107,6 +109,7 @@ def test_a_stopped_child_does_not_and_is_left_alone(redis, keeper, group, sleepe
     until(lambda: group.killed)  # it works, and its silence is too long
 
 
+@pytest.mark.proves("R69")
 def test_a_child_that_is_silent_for_too_long_is_killed_and_not_extended(redis, keeper, group, sleeper):
     registered(redis, lease_ms=60_000)
     keeper(limit_s=1)
@@ -115,6 +118,7 @@ def test_a_child_that_is_silent_for_too_long_is_killed_and_not_extended(redis, k
     assert redis.pttl(keys.lease(ME)) <= 60_000
 
 
+@pytest.mark.proves("F7")
 def test_after_an_outage_a_living_child_gets_its_lease_back(make_server, keeper, group, told, sleeper):
     server = make_server()
     client = open_client(Endpoint(server.url), name="keeper", read_timeout_s=0.2)

@@ -80,6 +80,7 @@ def house(tmp_path):
                 os.kill(event.pid, 0)
 
 
+@pytest.mark.proves("F1")
 def test_a_killed_child_is_replaced_and_its_identity_told_first(house):
     one = house(WAITS, 2)
     one.up(0).up(1)
@@ -168,6 +169,7 @@ def test_a_child_that_does_not_stop_is_killed_and_told_as_dead(house, monkeypatc
     assert one.deaths == [("shard-0", identity)]
 
 
+@pytest.mark.proves("R63", "R64", "R65")
 def test_the_nonce_and_the_environment_reach_the_child_by_exec(house):
     one = house(
         "import os; print('up', os.environ['FRAMEWORK_PROCESS_NONCE'], os.environ['MARK'], os.getpid(), flush=True)"
@@ -178,6 +180,7 @@ def test_the_nonce_and_the_environment_reach_the_child_by_exec(house):
     assert mark == "0"
 
 
+@pytest.mark.proves("F51")
 def test_a_child_that_cannot_be_started_is_tried_again_and_harms_nobody(tmp_path):
     events = []
     specs = [

@@ -80,6 +80,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.proves("R52", "I22")
 @given(_ANYTHING)
 def test_what_is_accepted_survives_both_codecs_unchanged(value: Any):
     if accepted(value):
@@ -92,6 +93,7 @@ def test_all_json_is_accepted(value: Any):
     assert accepted(value)
 
 
+@pytest.mark.proves("R54")
 def test_the_limits_stand_where_they_say():
     assert accepted(nested(MAX_DEPTH))
     assert not accepted(nested(MAX_DEPTH + 1))

@@ -112,6 +112,7 @@ def test_cancelling_reaches_what_has_not_begun(loop):
     assert loop.idle
 
 
+@pytest.mark.proves("F31")
 def test_a_job_that_stops_the_loop_stops_no_other(loop):
     gate, done = Gate(loop), []
 
@@ -132,6 +133,7 @@ def test_a_job_that_stops_the_loop_stops_no_other(loop):
     assert done == ["stopper", "other"]
 
 
+@pytest.mark.proves("F31")
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_task_of_a_jobs_own_that_wants_to_exit_stops_no_other(error):

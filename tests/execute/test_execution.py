@@ -161,6 +161,7 @@ def test_flow_control_has_its_own_ends(run, error, outcome):
     assert run().outcome == outcome
 
 
+@pytest.mark.proves("F31")
 @pytest.mark.parametrize(
     "error", [ValueError("x"), SystemExit(1), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()], ids=repr
 )

@@ -358,6 +358,7 @@ def test_each_queue_of_a_class_has_its_name(lines):
     assert [line["queue"] for line in both.take()] == ["a", "b", "a"]
 
 
+@pytest.mark.proves("R53", "I20")
 def test_a_time_that_is_none_is_left_out(lines):
     start, _ = written(lines(), payload(created_at=2.6e11))
     assert "created_at" not in start

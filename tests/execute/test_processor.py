@@ -269,6 +269,7 @@ def test_async_jobs_that_fail_are_retried_and_others_go_on(slots, redis):
     assert ends == ["done", "done", "done", "fail", "rescheduled"]
 
 
+@pytest.mark.proves("F31")
 def test_an_async_job_that_cancels_itself_and_fails_gives_its_slot_back(slots, redis):
     async def perform(self, number):
         asyncio.current_task().cancel()
@@ -354,6 +355,7 @@ def test_with_ack_sync_the_thread_goes_on_when_redis_has_confirmed(slots, redis,
     assert len(confirmed) >= 29
 
 
+@pytest.mark.proves("F19")
 def test_a_failure_that_redis_does_not_take_is_settled_when_it_is_back(slots, redis):
     def perform(self):
         redis.client_kill_filter(_type="normal", skipme=True)
@@ -368,6 +370,7 @@ def test_a_failure_that_redis_does_not_take_is_settled_when_it_is_back(slots, re
     assert one.died == []
 
 
+@pytest.mark.proves("F38")
 def test_what_cannot_be_read_goes_to_the_dead_set_and_is_not_counted(slots, redis):
     redis.lpush("queue:default", b"{")
     one = slots(1).start()
@@ -377,6 +380,7 @@ def test_what_cannot_be_read_goes_to_the_dead_set_and_is_not_counted(slots, redi
     assert one.runs.totals().processed == 0
 
 
+@pytest.mark.proves("R22")
 def test_an_end_too_late_is_told(slots, redis):
     def perform(self, fails):
         redis.delete(WORKING)  # somebody has taken it over
@@ -444,6 +448,7 @@ def test_an_error_of_the_framework_itself_is_told(slots, redis):
     assert [type(error) for _, error in one.died] == [ZeroDivisionError]
 
 
+@pytest.mark.proves("F51")
 def test_a_thread_that_cannot_be_started_fails_no_job(slots, redis):
     worker(lambda self: None)
     one = slots(3)
@@ -462,6 +467,7 @@ def test_a_thread_that_cannot_be_started_fails_no_job(slots, redis):
     assert one.failed == []
 
 
+@pytest.mark.proves("I4")
 def test_many_jobs_of_all_kinds_end_once_each(slots, redis):
     ran = []
 

@@ -13,6 +13,7 @@ def evidence(redis):
     return Evidence.of(redis.hgetall(keys.runs(IDENTITY)))
 
 
+@pytest.mark.proves("R25")
 @pytest.mark.parametrize(
     ("rank", "guilt"),
     [(0, "ran"), (1, "ran"), (2, "perhaps"), (1 + UNACKNOWLEDGED, "perhaps"), (2 + UNACKNOWLEDGED, "waited")],
@@ -26,6 +27,7 @@ def test_of_whom_nothing_is_known_nobody_is_accused():
     assert Evidence.of({b"slots": b"many"}).slots is None
 
 
+@pytest.mark.proves("R25")
 def test_a_suspect_ran_if_it_was_announced(redis):
     fields = payload(suspect=True)
     data = encoded(suspect=True)
@@ -93,6 +95,7 @@ def slow_turns(monkeypatch):
     monkeypatch.setattr("framework.fetch.blame.TRIAL_S", 60.0)
 
 
+@pytest.mark.proves("R25")
 def test_suspects_take_turns(redis, slow_turns):
     announcer = Announcer(redis, IDENTITY)
     announcer.begin(b"one", 0)

@@ -71,6 +71,7 @@ def test_what_ended_goes_after_a_moment_even_if_it_is_little(bench):
     assert len(one.custody.sent) == 1
 
 
+@pytest.mark.proves("R9", "R17")
 def test_a_lost_reply_sends_the_acknowledgements_again_and_loses_no_job(bench, redis):
     """The call was heard and its reply was not: nothing is acknowledged twice, and what it fetched is in our list."""
     redis.lpush(QUEUE, "new")
@@ -108,6 +109,7 @@ def test_a_call_that_was_never_heard_is_made_again(bench, redis):
     assert len(one.fenced_units) in {0, 2}  # of a call that was heard after all
 
 
+@pytest.mark.proves("I16")
 def test_while_redis_is_silent_no_more_jobs_end_than_a_kill_may_repeat(bench, redis):
     one = bench(slots=2, job=lambda unit: False)
     taken(one, 200)
@@ -179,6 +181,7 @@ def test_one_thread_at_a_time_talks_to_redis(bench):
 # --- what is not ours to start --------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("F6", "R22")
 def test_after_a_jump_of_the_clock_buffered_jobs_are_not_started_and_go_back(bench, redis, monkeypatch):
     one = bench(slots=2)
     redis.lpush(QUEUE, "waiting")
@@ -196,6 +199,7 @@ def test_after_a_jump_of_the_clock_buffered_jobs_are_not_started_and_go_back(ben
     assert sorted(one.got(2)) == [b"0", b"1"]
 
 
+@pytest.mark.proves("F6", "R22")
 def test_jobs_whose_reply_is_read_long_after_the_question_are_not_started(bench, redis, monkeypatch):
     """We slept while the reply waited: what it brought may have been taken over."""
     one = bench(slots=2)
@@ -211,6 +215,7 @@ def test_jobs_whose_reply_is_read_long_after_the_question_are_not_started(bench,
     assert one.units == []
 
 
+@pytest.mark.proves("F6", "R22")
 def test_a_lost_lease_gives_the_buffer_back_and_starts_nothing_until_a_beat(bench, redis):
     one = bench(slots=1)
     redis.lpush(QUEUE, "waiting")
@@ -225,6 +230,7 @@ def test_a_lost_lease_gives_the_buffer_back_and_starts_nothing_until_a_beat(benc
     assert one.got(1) == [b"0"]
 
 
+@pytest.mark.proves("F10", "I1")
 def test_jobs_in_hand_go_on_through_an_outage_and_none_is_lost(bench, redis):
     """Connections die again and again under load: each job runs once, but those whose reply was lost, which are in our list."""
     redis.lpush(QUEUE, *range(3_000))

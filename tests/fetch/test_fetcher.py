@@ -14,6 +14,7 @@ QUEUE = "queue:default"
 WORKING = keys.working(IDENTITY)
 
 
+@pytest.mark.proves("I12")
 def test_jobs_come_oldest_first_up_to_the_slots_and_each_end_makes_room(bench, redis):
     redis.lpush(QUEUE, *(f"{number}" for number in range(5)))
     one = bench(slots=2).start()
@@ -39,6 +40,7 @@ def test_finished_jobs_leave_the_working_list_and_memory(bench, redis):
     assert one.fenced_units == []
 
 
+@pytest.mark.proves("R22")
 def test_an_end_that_comes_too_late_is_told(bench, redis):
     redis.lpush(QUEUE, "a", "b")
     one = bench(slots=2).start()
@@ -146,6 +148,7 @@ def test_ends_after_the_stop_are_acknowledged_on_request(bench, redis):
 # --- trouble --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("R19")
 def test_without_a_lease_nothing_is_taken_until_it_is_back(bench, redis):
     one = bench()
     redis.delete(keys.lease(IDENTITY))
@@ -180,6 +183,7 @@ def test_a_lease_lost_while_waiting_takes_nothing_from_the_parked_calls(bench, r
     until(lambda: one.parked() == 0, "the parked calls end: they would go on fetching")
 
 
+@pytest.mark.proves("R1")
 def test_a_broken_connection_is_replaced(bench, redis):
     one = bench().start()
     until(one.idle)
@@ -189,6 +193,7 @@ def test_a_broken_connection_is_replaced(bench, redis):
     assert one.got(1) == [b"a"]
 
 
+@pytest.mark.proves("R1")
 def test_a_restarted_server_is_served_again(make_server):
     own = make_server()
     client: Redis = open_client(Endpoint(own.url), name="tests")
@@ -210,6 +215,7 @@ def test_a_restarted_server_is_served_again(make_server):
         client.close()
 
 
+@pytest.mark.proves("F14", "R14")
 def test_a_full_server_is_still_served(bench, redis):
     redis.lpush(QUEUE, "a")
     one = bench(queues=(("default", 0), ("b", 0)), slots=1)
@@ -227,6 +233,7 @@ def test_a_full_server_is_still_served(bench, redis):
         assert one.got(3)[2] == b"c"
 
 
+@pytest.mark.proves("F40")
 def test_a_queue_whose_key_is_no_list_is_told_and_stops_no_other(bench, redis):
     redis.set("queue:bad", "text")
     redis.lpush(QUEUE, "a")
@@ -249,6 +256,7 @@ def test_more_slots_than_lua_unpacks_lose_nothing(bench, redis):
 # --- requeue --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("I12")
 def test_giving_back_keeps_the_order(redis):
     redis.lpush(QUEUE, "waiting")
     redis.lpush(WORKING, "1", "2", "3")

@@ -2,9 +2,12 @@ import os
 import re
 import socket
 
+import pytest
+
 from framework.fetch.identity import NONCE_VARIABLE, draw_nonce, identity_of, own_identity
 
 
+@pytest.mark.proves("R65")
 def test_the_form_is_sidekiqs(monkeypatch):
     monkeypatch.delenv("DYNO", raising=False)
     monkeypatch.delenv(NONCE_VARIABLE, raising=False)
@@ -14,6 +17,7 @@ def test_the_form_is_sidekiqs(monkeypatch):
     assert identity_of(7, "abc") == "worker.1:7:abc"
 
 
+@pytest.mark.proves("R65")
 def test_a_supervisors_nonce_is_used_once_and_not_handed_on(monkeypatch):
     nonce = draw_nonce()
     monkeypatch.setenv(NONCE_VARIABLE, nonce)

@@ -90,6 +90,7 @@ def test_a_full_server_refuses_and_the_connection_stays(parking, redis):
     until(lambda: blocked(redis))
 
 
+@pytest.mark.proves("R3")
 def test_a_call_that_is_never_answered_is_given_up(parking, redis, monkeypatch):
     parking.park("a")
     until(lambda: blocked(redis))
@@ -100,6 +101,7 @@ def test_a_call_that_is_never_answered_is_given_up(parking, redis, monkeypatch):
     assert parking.lost_at is not None
 
 
+@pytest.mark.proves("R11")
 def test_abandoned_calls_are_closed_and_may_be_left_on_the_server(parking, redis):
     parking.park("a")
     until(lambda: blocked(redis))
@@ -122,6 +124,7 @@ def test_a_job_that_came_while_another_call_broke_is_not_overlooked(parking, red
     assert parking.queues == set()
 
 
+@pytest.mark.proves("R3")
 def test_a_server_that_hangs_is_waited_for_once(parking, redis, monkeypatch):
     for name in "abcd":
         parking.park(name)

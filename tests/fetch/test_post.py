@@ -125,6 +125,7 @@ def buffered(one, *names):
     one.custody.add(units)
 
 
+@pytest.mark.proves("I12", "I16")
 @pytest.mark.parametrize("slots", [1, 2])
 def test_what_waits_behind_slow_jobs_goes_back_in_order(bench, redis, slots):
     one = bench(slots=slots)
@@ -188,6 +189,7 @@ def test_at_the_end_what_has_not_begun_goes_back(bench, redis):
 # --- queues ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("I15")
 def test_paused_queues_give_nothing_until_they_are_not(bench, redis):
     one = bench(queues=(("a", 0), ("b", 0)), slots=4).start()
     until(one.idle)
@@ -202,6 +204,7 @@ def test_paused_queues_give_nothing_until_they_are_not(bench, redis):
     assert one.got(2)[1] == b"paused"
 
 
+@pytest.mark.proves("I15")
 def test_a_queue_paused_from_the_start_is_never_asked(bench, redis):
     redis.lpush("queue:a", "1")
     redis.lpush("queue:b", "2")
@@ -214,6 +217,7 @@ def test_a_queue_paused_from_the_start_is_never_asked(bench, redis):
     assert one.got(1) == [b"2"]
 
 
+@pytest.mark.proves("F35", "I14")
 def test_of_a_thousand_queues_the_one_that_has_work_is_found(bench, redis):
     redis.lpush("queue:q999", "far")
     one = bench(queues=[(f"q{number}", 0) for number in range(1_000)], slots=2, job=lambda unit: False).start()
@@ -227,6 +231,7 @@ def test_of_a_thousand_queues_the_one_that_has_work_is_found(bench, redis):
     assert len(one.units) == 203
 
 
+@pytest.mark.proves("F35", "I14")
 def test_a_newly_filled_queue_of_many_is_found_while_others_are_busy(bench, redis):
     """Busy ones are asked every time, all now and then: nobody starves."""
     stop = threading.Event()
@@ -261,6 +266,7 @@ def test_of_many_queues_those_that_are_busy_are_asked_alone(bench, redis):
     assert ["q10"] in asked
 
 
+@pytest.mark.proves("F14")
 def test_a_full_server_that_refuses_to_park_is_asked_from_time_to_time(bench, redis):
     one = bench()
     with full_memory(redis):

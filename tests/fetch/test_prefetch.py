@@ -29,6 +29,7 @@ def test_never_less_than_nothing_is_wanted():
     assert at(2_000).wanted(0, 50) == 0
 
 
+@pytest.mark.proves("R29", "I16")
 def test_when_jobs_turn_slow_no_more_are_fetched_ahead():
     prefetch = at(10_000)
     for second in range(3):
@@ -39,6 +40,7 @@ def test_when_jobs_turn_slow_no_more_are_fetched_ahead():
     assert prefetch.wanted(2, 0) == 2
 
 
+@pytest.mark.proves("R29", "I16")
 def test_large_payloads_bound_the_bytes_ahead_at_once():
     prefetch = at(1_000_000)
     prefetch.arrived([500_000])

@@ -26,12 +26,14 @@ def drawn(weights, times=6_000):
     return [tuple(name for name, _ in order.draw(order.weights)) for _ in range(times)]
 
 
+@pytest.mark.proves("I14")
 def test_every_draw_has_every_queue_once_and_with_its_weight():
     assert {tuple(sorted(order)) for order in drawn([("a", 3), ("b", 1), ("c", 0)], 200)} == {("a", "b", "c")}
     order = QueueOrder.of([("a", 3), ("b", 1)])
     assert dict(order.draw(order.weights)) == {"a": 3, "b": 1}
 
 
+@pytest.mark.proves("I14")
 def test_weights_are_the_chances_to_be_first():
     first = Counter(order[0] for order in drawn([("a", 3), ("b", 2), ("c", 1)]))
     assert {name: round(first[name] / 1_000) for name in "abc"} == {"a": 3, "b": 2, "c": 1}
@@ -53,6 +55,7 @@ def test_in_strict_order_each_queue_may_give_everything_in_declared_order():
         assert rounds.complete
 
 
+@pytest.mark.proves("I14")
 @pytest.mark.parametrize(("wanted", "quotas"), [(12, {"a": 6, "b": 4, "c": 2}), (1, {"a": 1, "b": 1, "c": 1})])
 def test_with_weights_a_batch_is_shared_out_in_proportion(wanted, quotas):
     rounds = Rounds(QueueOrder.of([("a", 3), ("b", 2), ("c", 1)]))
@@ -85,6 +88,7 @@ def names(rounds, now):
     return [name for name, _ in rounds.next(5, now)]
 
 
+@pytest.mark.proves("F35", "I14")
 def test_of_many_queues_those_that_gave_are_asked_and_the_others_now_and_then():
     rounds = many()
     assert len(names(rounds, 1.0)) == 1_000

@@ -62,6 +62,7 @@ def queued(redis, name="default"):
     return [json.loads(data) for data in reversed(redis.lrange(keys.queue(name), 0, -1))]
 
 
+@pytest.mark.proves("R18", "R21", "I8")
 def test_jobs_are_taken_back_from_the_dead_only(reaper, redis, recovered):
     beat(redis, IDENTITY)
     die(redis, OTHER)
@@ -92,6 +93,7 @@ def test_a_sweep_leaves_the_sweeper_alone(reaper, redis):
     assert redis.llen(keys.working(IDENTITY)) == 1
 
 
+@pytest.mark.proves("R21")
 def test_a_process_that_comes_back_to_life_keeps_the_rest(redis, recovered):
     die(redis, OTHER)
     for number in range(3):
@@ -106,6 +108,7 @@ def test_a_process_that_comes_back_to_life_keeps_the_rest(redis, recovered):
     assert redis.llen(keys.working(OTHER)) == 2
 
 
+@pytest.mark.proves("I12")
 def test_order_is_kept_over_many_pages(reaper, redis):
     redis.lpush("queue:default", encoded(jid="waiting"))
     die(redis, OTHER)
@@ -132,6 +135,7 @@ def limited(limit):
     return type("Limited", (ApplicationWorker,), {**body, "max_retries_after_interruption": limit})
 
 
+@pytest.mark.proves("R24", "I6")
 @pytest.mark.parametrize(
     ("name", "before", "destination"),
     [
@@ -162,6 +166,7 @@ def test_jobs_interrupted_too_often_are_quarantined(reaper, redis, recovered, na
     assert redis.llen(keys.working(OTHER)) == 0
 
 
+@pytest.mark.proves("F38", "R53")
 @pytest.mark.parametrize("data", [b"\x00\xff not json", b'{"class":"A","args":[],"jid":"no queue"}', b"[]"])
 def test_what_cannot_be_given_back_goes_to_the_dead_set_byte_for_byte(reaper, redis, recovered, data):
     die(redis, OTHER)
@@ -173,6 +178,7 @@ def test_what_cannot_be_given_back_goes_to_the_dead_set_byte_for_byte(reaper, re
     assert {one.destination for one in recovered} == {"dead", "queue:default"}
 
 
+@pytest.mark.proves("F14", "R14")
 def test_recovery_works_on_a_full_server(reaper, redis):
     die(redis, OTHER)
     hold(redis, encoded(), OTHER)
@@ -181,6 +187,7 @@ def test_recovery_works_on_a_full_server(reaper, redis):
     assert len(queued(redis)) == 1
 
 
+@pytest.mark.proves("I24")
 def test_the_dead_are_forgotten_once_no_parked_call_can_be_alive(reaper, redis):
     die(redis, OTHER, since_s=FORGET_AFTER_S - 5)
     reaper.sweep()
@@ -211,6 +218,7 @@ def test_retiring_makes_a_process_dead_at_once(reaper, redis):
     assert reaper.sweep() == 1
 
 
+@pytest.mark.proves("F7")
 def test_after_an_outage_nobody_but_the_retired_is_dead(redis, recovered):
     die(redis, IDENTITY, since_s=100)
     die(redis, OTHER, since_s=100)
@@ -227,6 +235,7 @@ def test_after_an_outage_nobody_but_the_retired_is_dead(redis, recovered):
     assert redis.llen(keys.working(IDENTITY)) == 1
 
 
+@pytest.mark.proves("R57")
 def test_a_sweep_over_the_living_costs_one_command(reaper, redis):
     for number in range(100):
         beat(redis, f"host:{number}:abc")
@@ -235,6 +244,7 @@ def test_a_sweep_over_the_living_costs_one_command(reaper, redis):
     assert redis.info("stats")["total_commands_processed"] - before <= 2  # the sweep and an INFO
 
 
+@pytest.mark.proves("F40")
 def test_a_process_whose_keys_are_odd_hides_no_other(reaper, redis):
     die(redis, IDENTITY, since_s=100)
     die(redis, OTHER)
@@ -245,6 +255,7 @@ def test_a_process_whose_keys_are_odd_hides_no_other(reaper, redis):
     assert len(queued(redis)) == 1
 
 
+@pytest.mark.proves("I16")
 @pytest.mark.parametrize(("key", "limit", "count"), [(keys.INTERRUPTED, 10_000, 2), (keys.DEAD, 5, None)])
 def test_sets_that_nobody_empties_are_trimmed(redis, key, limit, count):
     old = redis.time()[0] - 91 * 86_400
@@ -279,6 +290,7 @@ def run_until_killed(redis, identity, unacknowledged=17):
     retire(redis, identity)  # its parent has seen it die
 
 
+@pytest.mark.proves("R25")
 @pytest.mark.parametrize("before", [0, 1, 20, 60])
 def test_a_killer_is_quarantined_and_its_neighbours_are_not(reaper, redis, before):
     jobs = [f"innocent-{number}" for number in range(200)]
@@ -311,6 +323,7 @@ def reconciler(redis, custody, recovered):
     return Reconciler(redis, IDENTITY, custody, recovered.append, KEEP)
 
 
+@pytest.mark.proves("R9", "I7")
 def test_what_two_looks_do_not_know_is_given_back(redis, custody, reconciler, recovered):
     known = hold(redis, encoded(jid="known"))
     custody.add([known])
@@ -323,6 +336,7 @@ def test_what_two_looks_do_not_know_is_given_back(redis, custody, reconciler, re
     assert [(one.job.jid, one.destination, one.cause) for one in recovered] == [("lost", "queue:default", "lost reply")]
 
 
+@pytest.mark.proves("I7")
 def test_a_reply_that_arrives_between_two_looks_is_no_loss(redis, custody, reconciler):
     late = hold(redis, encoded())
     reconciler.look()
@@ -333,6 +347,7 @@ def test_a_reply_that_arrives_between_two_looks_is_no_loss(redis, custody, recon
     assert redis.llen(keys.working(IDENTITY)) == 1
 
 
+@pytest.mark.proves("I12")
 def test_a_lost_batch_keeps_its_order(redis, reconciler):
     redis.lpush("queue:default", encoded(jid="waiting"))
     for number in range(5):
@@ -342,6 +357,7 @@ def test_a_lost_batch_keeps_its_order(redis, reconciler):
     assert [job["jid"] for job in queued(redis)] == ["0", "1", "2", "3", "4", "waiting"]
 
 
+@pytest.mark.proves("F38")
 @pytest.mark.parametrize("data", [b"\x00\xff not json", b'{"class":"A","args":[],"jid":"no queue"}'])
 def test_what_has_no_way_home_goes_to_the_dead_set_byte_for_byte(redis, reconciler, data):
     hold(redis, data)

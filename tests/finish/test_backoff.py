@@ -26,6 +26,7 @@ def test_both_ends_of_the_jitter_are_reached():
     assert (jitter_s(4, lambda: 0.0), jitter_s(4, lambda: 0.9999)) == (0, 49)
 
 
+@pytest.mark.proves("R53")
 @given(st.integers(0, 10**400), DRAWS)
 def test_any_count_that_a_payload_may_hold_gives_a_delay_redis_can_store(count, draw):
     assert 15 <= retry_delay_s(count, lambda: draw) < 1e12

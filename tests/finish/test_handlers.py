@@ -72,6 +72,7 @@ def test_a_handler_cannot_change_what_the_next_one_sees(registered):
     assert told == [{"jid": "j"}, {"jid": "j"}]
 
 
+@pytest.mark.proves("F30")
 def test_a_recursion_in_a_handler_is_reported_and_nothing_more():
     reported = []
     handlers = Handlers(lambda what, error: reported.append(type(error)))

@@ -66,6 +66,7 @@ def test_later_failures_write_retried_at_and_keep_failed_at():
     assert verdict.delay_s == 81 + 15 + 20
 
 
+@pytest.mark.proves("I6")
 @pytest.mark.parametrize(
     ("retry", "count", "kind"),
     [
@@ -186,6 +187,7 @@ class Numeric(Exception):
         return 5  # noqa: PLE0307 - on purpose
 
 
+@pytest.mark.proves("F29", "R26")
 @pytest.mark.parametrize(
     ("error", "name", "message"),
     [
@@ -203,6 +205,7 @@ def test_errors_are_shown_whatever_they_are(error, name, message):
     dumps(judge(payload(), error).payload)
 
 
+@pytest.mark.proves("R53")
 @pytest.mark.parametrize(
     "field", ["retry_count", "failed_at", "retry_for", "retry", "backtrace", "dead", "retry_queue"]
 )
@@ -266,6 +269,7 @@ def test_a_delay_beyond_all_times_is_a_hundred_years(answer):
     assert judge(payload(), cls=worker(answer)).delay_s == 3_155_760_000.0
 
 
+@pytest.mark.proves("F30", "R36")
 def test_the_backtrace_of_a_recursion_is_kept_small():
     def down(n):
         return down(n + 1)
@@ -279,6 +283,7 @@ def test_the_backtrace_of_a_recursion_is_kept_small():
     assert len(dumps(verdict.payload)) < 16_384
 
 
+@pytest.mark.proves("R36")
 def test_a_backtrace_that_does_not_fit_keeps_its_innermost_lines(monkeypatch):
     def outer():
         raise raised(ValueError("no"))
@@ -325,6 +330,7 @@ class Masked(Exception, metaclass=Meta):
     pass
 
 
+@pytest.mark.proves("F29", "R26")
 @pytest.mark.parametrize(("error", "name", "message"), [(Odd(), "Odd", "sly"), (Masked("m"), "Masked", "m")])
 def test_classes_and_texts_that_misbehave_are_shown_too(error, name, message):
     assert error_class(error).rpartition(".")[2] == name

@@ -106,6 +106,7 @@ def test_a_failure_moves_to_the_retry_set_due_by_the_servers_clock(bench, redis)
     assert bench.died == []
 
 
+@pytest.mark.proves("R16")
 def test_a_retry_goes_back_to_the_queue_it_was_fetched_from(bench, redis):
     """Sidekiq writes it; a payload of another producer may lack it, or name another."""
     data = dumps({"class": "Job", "args": [], "jid": "j"})
@@ -198,6 +199,7 @@ def test_a_postponed_job_whose_producer_named_no_queue_knows_its_own(bench, redi
     assert json.loads(member) == {"class": "A", "args": [], "jid": "j", "queue": "mails"}
 
 
+@pytest.mark.proves("R51", "I5")
 @pytest.mark.parametrize(
     ("outcome", "retry", "place"),
     [(ERROR, 3, keys.RETRY), (ERROR, 0, keys.DEAD), (Postponed(60.0, "busy"), 3, keys.SCHEDULE)],
@@ -213,6 +215,7 @@ def test_compressed_arguments_stay_the_bytes_they_were(bench, redis, outcome, re
     assert {name: stored[name] for name in names} == {name: job[name] for name in names}
 
 
+@pytest.mark.proves("F38")
 @pytest.mark.parametrize("data", [b"{not json \xff\x00", b"", b'{"class":"A"}'])
 def test_what_cannot_be_read_is_buried_byte_for_byte(bench, data):
     unit = hold(bench.redis, data)
@@ -220,6 +223,7 @@ def test_what_cannot_be_read_is_buried_byte_for_byte(bench, data):
     assert bench.places() == {keys.DEAD: [data]}
 
 
+@pytest.mark.proves("R51", "R54", "I5")
 @pytest.mark.parametrize("argument", [b"1e999", b"[" * 90 + b"1.50" + b"]" * 90], ids=["infinite", "deep"])
 @pytest.mark.parametrize(
     ("outcome", "retry", "place"),
@@ -241,6 +245,7 @@ def test_an_interrupted_job_stays_in_custody(bench):
     assert bench.places() == {WORKING: [bench.unit.data]}
 
 
+@pytest.mark.proves("R22")
 @pytest.mark.parametrize("outcome", [ERROR, Postponed(5, "")])
 @pytest.mark.parametrize("fields", [{}, {"retry": 0}])
 def test_what_somebody_else_has_taken_over_is_not_written(bench, outcome, fields):
@@ -250,6 +255,7 @@ def test_what_somebody_else_has_taken_over_is_not_written(bench, outcome, fields
     assert bench.finished == [(bench.unit, True)]
 
 
+@pytest.mark.proves("R37", "I16")
 def test_the_dead_set_keeps_9999_and_drops_the_oldest(redis):
     with registry.isolated():
         bench = Bench(redis)
@@ -274,6 +280,7 @@ def test_the_dead_set_forgets_what_is_too_old(redis):
         assert bench.trimmed == [1]
 
 
+@pytest.mark.proves("F14", "R14")
 @pytest.mark.parametrize(("fields", "fate"), [({}, "retry"), ({"retry": 0}, "dead")])
 def test_failures_are_kept_at_maxmemory(bench, redis, fields, fate):
     unit = hold(redis, encoded(**fields))
@@ -304,6 +311,7 @@ class LosesReply:
         return self.redis.zscore(*arguments)
 
 
+@pytest.mark.proves("R17", "I19")
 @pytest.mark.parametrize(
     ("outcome", "fields", "fate", "place", "deaths"),
     [
@@ -326,6 +334,7 @@ def test_a_lost_reply_is_no_loss_of_the_job_or_of_its_handlers(bench, redis, out
     assert [(key, len(jobs)) for key, jobs in bench.places().items()] == [(place, 1)]
 
 
+@pytest.mark.proves("R22")
 @pytest.mark.parametrize("fields", [{}, {"retry": 0}], ids=["retry", "dead"])
 def test_a_try_that_never_arrived_and_a_job_taken_over_since_is_fenced(bench, redis, fields):
     class Silent(LosesReply):
@@ -473,6 +482,7 @@ def test_the_state_of_what_is_acknowledged_is_written_before(bench, outcome, fie
     assert bench.finished == [(bench.unit, False)]
 
 
+@pytest.mark.proves("R22")
 @pytest.mark.parametrize("outcome", [ERROR, Postponed(10.0, ""), Unreadable(PayloadError("x")), RETIRED])
 def test_whoever_was_fenced_says_nothing(bench, redis, outcome):
     redis.set(STATUS, "completed")

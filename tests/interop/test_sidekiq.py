@@ -6,6 +6,8 @@ import time
 import zlib
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 ARGUMENTS = [
     None,
     True,
@@ -31,6 +33,7 @@ def exact(value):
     return repr(value)
 
 
+@pytest.mark.proves("F42", "I12", "I23")
 def test_python_pushes_and_ruby_runs_it_with_equal_arguments_in_order(jobs, ruby, ruby_server, noted):
     jid = jobs.EchoWorker.perform_async(*ARGUMENTS)
     jobs.EchoWorker.perform_bulk([(number,) for number in range(20)])
@@ -49,6 +52,7 @@ def test_python_pushes_and_ruby_runs_it_with_equal_arguments_in_order(jobs, ruby
     assert seen[1:] == [["EchoWorker", number] for number in range(20)] + [["EchoWorker", "last"]]
 
 
+@pytest.mark.proves("F42", "I23")
 def test_a_job_scheduled_here_is_moved_by_ruby_when_it_is_due(jobs, ruby, redis):
     due = datetime.now(UTC) + timedelta(minutes=10)
     jid = jobs.EchoWorker.perform_at(due, "later")
@@ -66,6 +70,7 @@ def test_a_job_scheduled_here_is_moved_by_ruby_when_it_is_due(jobs, ruby, redis)
     assert redis.zcard("schedule") == 0
 
 
+@pytest.mark.proves("F42", "I23")
 def test_ruby_pushes_now_and_later_and_python_runs_it(jobs, ruby, python_server, noted, redis):
     ruby("perform_async", **{"class": "EchoWorker", "args": ARGUMENTS})
     ruby("perform_in", **{"class": "EchoWorker", "args": ["later"], "seconds": 0.3})
@@ -76,6 +81,7 @@ def test_ruby_pushes_now_and_later_and_python_runs_it(jobs, ruby, python_server,
     assert exact(sorted(seen, key=len)) == exact([["EchoWorker", "later"], ["EchoWorker", *ARGUMENTS]])
 
 
+@pytest.mark.proves("F42", "I23")
 def test_what_failed_in_ruby_is_retried_here(jobs, ruby, ruby_server, python_server, noted, redis):
     item = {"class": "HandoverWorker", "args": [1], "retry": 5, "backtrace": 2, **FOREIGN}
     jid = ruby("push", item=item)
@@ -96,6 +102,7 @@ def test_what_failed_in_ruby_is_retried_here(jobs, ruby, ruby_server, python_ser
     assert redis.zcard("retry") == 0
 
 
+@pytest.mark.proves("F42", "I5", "I23")
 def test_what_failed_here_is_read_by_ruby_with_other_writers_fields_intact(
     jobs, ruby, python_server, redis, eventually
 ):
@@ -131,6 +138,7 @@ def test_what_failed_here_is_read_by_ruby_with_other_writers_fields_intact(
     assert "boom é😀" in page["body"]
 
 
+@pytest.mark.proves("F42", "I23")
 def test_a_dead_job_goes_back_to_work_from_ruby(jobs, ruby, python_server, noted, redis, eventually):
     jid = jobs.MendableWorker.perform_async(5)
     redis.lpush("queue:default", NO_JSON)
@@ -148,6 +156,7 @@ def test_a_dead_job_goes_back_to_work_from_ruby(jobs, ruby, python_server, noted
     assert redis.zcard("dead") == 1
 
 
+@pytest.mark.proves("R70", "I23")
 def test_ruby_sees_our_process_its_job_and_its_figures_and_is_obeyed(
     jobs, ruby, python_server, noted, redis, eventually
 ):
@@ -219,6 +228,7 @@ def pages_answer(ruby):
     assert "default" in pages["/queues"]["body"]
 
 
+@pytest.mark.proves("F42", "I12")
 def test_a_job_given_back_at_shutdown_is_the_next_that_ruby_runs(
     jobs, ruby, python_server, ruby_server, noted, redis, eventually
 ):
@@ -240,6 +250,7 @@ LARGE = ["é😀\u2028</script>" * 40_000, {"deep": [None, 2**70, -1.5]}]
 MARKS = ("compressed", "original_job_size_bytes", "size_limiter")
 
 
+@pytest.mark.proves("I23")
 def test_what_ruby_compressed_runs_here_and_is_retried_as_it_was(jobs, ruby, python_server, noted, redis, eventually):
     ruby("limit_sizes", threshold=100, limit=5_000_000)
     ruby("perform_async", **{"class": "EchoWorker", "args": LARGE})
@@ -261,6 +272,7 @@ def test_what_ruby_compressed_runs_here_and_is_retried_as_it_was(jobs, ruby, pyt
     }
 
 
+@pytest.mark.proves("I23")
 def test_what_we_compress_is_read_by_ruby(jobs, ruby):
     jid = jobs.EchoWorker.perform_async(*LARGE)
     jobs.EchoWorker.perform_bulk([(1,), tuple(LARGE)])

@@ -184,6 +184,7 @@ def test_the_lines_carry_targets_category_and_tags(owned):
 # --- retries --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("I6")
 def test_a_number_of_retries_is_that_many_and_then_the_dead_set(wishes, redis, proofs):
     wishes.declare(FAILING + "class Twice(Failing):\n    retry = 2\n")
     (jid,) = wishes.push("print(Twice.perform_async())")
@@ -267,6 +268,7 @@ def test_the_traceback_is_kept_as_far_as_asked_for(wishes, said, lines):
     assert len(kept) == lines if lines else len(kept) > 1
 
 
+@pytest.mark.proves("R24", "I6")
 @pytest.mark.parametrize(("limit", "place"), [(0, "interrupted"), (-1, "run again")])
 def test_at_which_kill_a_job_is_quarantined(wishes, redis, proofs, limit, place):
     wishes.declare(
@@ -318,6 +320,7 @@ class PowerCutWorker(Base):
 """
 
 
+@pytest.mark.proves("I4")
 @pytest.mark.parametrize("perform", ["def perform", "async def perform"])
 def test_a_sync_job_that_has_ended_is_not_run_again_after_a_kill(wishes, redis, proofs, perform):
     wishes.declare(LETTERS.format(perform=perform))

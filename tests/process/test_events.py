@@ -19,6 +19,7 @@ def events():
     return ProcessEvents("main")
 
 
+@pytest.mark.proves("R13")
 def test_an_outage_is_one_line_for_all_parts_and_one_when_it_ends(lines, events):
     for part in ("lease", "record", "reaper", "lease", "fetcher"):
         events.redis_failed(part, RedisConnectionError("gone"))
@@ -47,6 +48,7 @@ def test_what_is_refused_to_one_part_is_told_apart(lines, events):
     ]
 
 
+@pytest.mark.proves("R13")
 def test_what_goes_on_is_told_again_with_its_count(lines, events, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("framework.process.events.time.monotonic", lambda: now[0])
@@ -69,6 +71,7 @@ def test_an_outage_whose_end_nobody_told_does_not_prolong_the_next(lines, events
     assert [line["away_s"] for line in lines() if line["event_name"] == "redis.back"] == [2.0]
 
 
+@pytest.mark.proves("R13")
 def test_flapping_does_not_flood_the_log(lines, events):
     for _ in range(50):
         events.redis_failed("lease", RedisConnectionError("gone"))

@@ -88,6 +88,7 @@ def test_redis_errors_are_told_survived_and_tried_again_soon(loop, told, error):
     assert not told.dead
 
 
+@pytest.mark.proves("R4")
 def test_any_other_error_is_the_end(loop, told):
     def step():
         raise ValueError("a bug")
@@ -97,6 +98,7 @@ def test_any_other_error_is_the_end(loop, told):
     assert str(told.dead[0]) == "a bug"
 
 
+@pytest.mark.proves("R10")
 def test_after_a_refusal_the_address_is_looked_up_anew(loop, told, redis, redis_url):
     shard = opened(redis_url)
     name = []
@@ -112,6 +114,7 @@ def test_after_a_refusal_the_address_is_looked_up_anew(loop, told, redis, redis_
     shard.close()
 
 
+@pytest.mark.proves("R10")
 def test_pauses_grow_and_are_spread():
     assert 0.05 <= backoff_s(1) <= 0.1
     assert all(1.0 <= backoff_s(failures) <= 2.0 for failures in (6, 50, 10_000))
@@ -128,6 +131,7 @@ def hang():
     event.set()
 
 
+@pytest.mark.proves("R1", "R72")
 def test_a_step_that_hangs_is_found(loop, hang):
     fine = loop(lambda: None, period_s=0.001)
     stuck = loop(hang.wait, limit_s=0.05)
@@ -147,6 +151,7 @@ def test_a_loop_that_rests_or_steps_does_not_hang(loop):
         until(lambda seen=seen: stepping.steps > seen + 2)
 
 
+@pytest.mark.proves("F6")
 def test_a_frozen_process_is_not_taken_for_one_that_hangs(loop, hang, monkeypatch):
     stuck = loop(hang.wait, limit_s=60)
     until(lambda: stuck.steps % 2)
@@ -169,6 +174,7 @@ def test_a_beat_says_whether_the_lease_had_lapsed(redis):
     assert redis.hget(keys.runs(IDENTITY), "slots") == b"2"
 
 
+@pytest.mark.proves("F6", "R22")
 def test_a_process_that_was_frozen_has_lost_its_lease_though_its_parent_renewed_it(redis):
     lease = Lease(redis, IDENTITY, 2, Grace(0.05, 0.01), lease_ms=60_000)
     lease.beat()
@@ -179,6 +185,7 @@ def test_a_process_that_was_frozen_has_lost_its_lease_though_its_parent_renewed_
     assert lease.beat()
 
 
+@pytest.mark.proves("R6")
 def test_a_process_that_was_forgotten_registers_again(redis):
     lease = Lease(redis, IDENTITY, 2, Grace(15.0, 3.0))
     lease.beat()
@@ -263,6 +270,7 @@ def restart(server):
     server.start()
 
 
+@pytest.mark.proves("F7", "R21")
 @pytest.mark.parametrize("outage", [freeze, restart])
 def test_after_an_outage_longer_than_the_lease_nobody_takes_from_the_living(pair, outage):
     server, members = pair

@@ -42,6 +42,7 @@ def drained(redis, process):
     until(lambda: not redis.llen("queue:default") and not redis.llen(keys.working(process.identity)), "all done")
 
 
+@pytest.mark.proves("F46", "I15")
 def test_a_paused_queue_is_skipped_until_it_is_resumed(site, redis):
     redis.sadd(keys.PAUSED, "default")
     process = site.worker("-q", "default", "-q", "other")
@@ -82,6 +83,7 @@ def test_a_job_runs_and_every_line_of_stdout_is_json(site, redis):
     assert redis.exists("stat:failed") == 0
 
 
+@pytest.mark.proves("I24")
 def test_nothing_is_left_in_redis_after_an_orderly_end(site, redis, proofs):
     enqueue(redis, "NoopWorker")
     process = site.worker("-q", "default").ready()
@@ -127,6 +129,7 @@ def test_async_jobs_run_on_one_loop_and_keep_their_context(site, redis, proofs):
     assert {line["correlation_id"] for line in children} == {f"c{number}" for number in range(20)}
 
 
+@pytest.mark.proves("F31")
 def test_an_async_job_that_exits_takes_nobody_with_it(site, redis, proofs):
     process = site.worker("-q", "default", "-c", "1")
     enqueue(redis, "AsyncExitWorker", retry=0)
@@ -137,6 +140,7 @@ def test_an_async_job_that_exits_takes_nobody_with_it(site, redis, proofs):
     drained(redis, process)
 
 
+@pytest.mark.proves("F31")
 @pytest.mark.parametrize(
     ("kind", "status", "error", "place"),
     [
@@ -198,6 +202,7 @@ def test_without_job_lines_failures_are_still_written(site, redis, proofs):
 # --- what others put into the queue ---------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("F39")
 def test_an_unknown_class_is_retried_and_named(site, redis):
     enqueue(redis, "NopWorker", args=[1, "x"])
     process = site.worker("-q", "default")
@@ -209,6 +214,7 @@ def test_an_unknown_class_is_retried_and_named(site, redis):
     assert (job["class"], job["args"]) == ("NopWorker", [1, "x"])
 
 
+@pytest.mark.proves("F39")
 @pytest.mark.parametrize("args", [[], [1, 2], ["1"], [True], [None]])
 def test_arguments_that_no_longer_fit_are_retried(site, redis, args):
     enqueue(redis, "StrictWorker", args=args)
@@ -241,6 +247,7 @@ def test_marks_that_lie_quarantine_the_job_with_its_bytes(site, redis, proofs, a
     assert until(lambda: redis.zrange(keys.DEAD, 0, -1)) == [data]
 
 
+@pytest.mark.proves("F38", "R54")
 def test_what_is_no_payload_goes_to_the_dead_set_byte_for_byte_and_work_goes_on(site, redis, proofs):
     broken = [
         b"\x00\xff{",
@@ -259,6 +266,7 @@ def test_what_is_no_payload_goes_to_the_dead_set_byte_for_byte_and_work_goes_on(
     assert process.end() == 0
 
 
+@pytest.mark.proves("R53")
 @pytest.mark.parametrize(
     "fields",
     [
@@ -286,6 +294,7 @@ def test_odd_fields_cost_the_process_nothing(site, redis, proofs, fields):
     assert process.end() == 0
 
 
+@pytest.mark.proves("F30")
 def test_deep_recursion_is_one_jobs_failure(site, redis, proofs):
     enqueue(redis, "RecursiveWorker")
     enqueue(redis, "NoopWorker")
@@ -310,6 +319,7 @@ def test_compressed_arguments_are_read_and_not_logged(site, redis, proofs):
 SIZES = ("args", "compressed", "original_job_size_bytes", "size_limiter")
 
 
+@pytest.mark.proves("R51", "I5")
 def test_compressed_arguments_stay_the_bytes_they_were_on_every_way(site, redis, proofs):
     """Scheduled, promoted, given back at a stop, quarantined after a kill; failed, retried, failed again."""
     name = "x" * 200_000
@@ -350,6 +360,7 @@ def test_compressed_arguments_stay_the_bytes_they_were_on_every_way(site, redis,
 # --- due jobs -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("I13")
 def test_due_jobs_come_back_and_others_wait(site, redis, proofs):
     redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", jid="due"): redis.time()[0] - 5})
     redis.zadd(keys.RETRY, {encoded("NoopWorker", jid="again", retry_count=2): redis.time()[0] - 5})

@@ -29,11 +29,13 @@ def other(redis, recovered):
     return Reaper(redis, recovered.append, Grace(15.0, 3.0), Keep(10, 60.0))
 
 
+@pytest.mark.proves("I24")
 def test_an_empty_handed_process_leaves_nothing(redis, lease):
     lease.drop()
     assert set(redis.keys("aw:*")) <= {keys.BEATS.encode()}  # that one runs out by itself
 
 
+@pytest.mark.proves("I1", "I8")
 def test_a_job_whose_fetch_was_never_answered_is_found_by_others_at_once(redis, lease, other, recovered):
     redis.lpush(keys.working(ME), JOB)
     lease.drop()
@@ -42,6 +44,7 @@ def test_a_job_whose_fetch_was_never_answered_is_found_by_others_at_once(redis, 
     assert recovered[0].job.jid == "j1"
 
 
+@pytest.mark.proves("I1", "I8")
 def test_a_job_that_a_lost_parked_call_brings_later_is_found_too(redis, lease, other):
     lease.drop(emptied=False)
     assert other.sweep() == 0

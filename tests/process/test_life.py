@@ -16,6 +16,7 @@ def queued(redis, name="default"):
     return [json.loads(data) for data in reversed(redis.lrange(keys.queue(name), 0, -1))]
 
 
+@pytest.mark.proves("F4", "I12", "I24")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_unfinished_jobs_go_back_where_they_came_from(site, redis, proofs, number):
     enqueue(redis, "LongWorker", args=["one"], jid="j1")
@@ -37,6 +38,7 @@ def test_unfinished_jobs_go_back_where_they_came_from(site, redis, proofs, numbe
     assert not process.find(job_status="fail")
 
 
+@pytest.mark.proves("F3")
 def test_what_ends_in_time_is_done(site, redis, proofs, release):
     enqueue(redis, "LongWorker", args=["one"])
     process = site.worker("-q", "default", "-t", "30").ready()
@@ -51,6 +53,7 @@ def test_what_ends_in_time_is_done(site, redis, proofs, release):
     assert redis.get("stat:processed") == b"1"
 
 
+@pytest.mark.proves("F28", "R69")
 def test_a_job_that_cannot_be_stopped_does_not_keep_the_process(site, redis, proofs):
     enqueue(redis, "StubbornWorker")
     process = site.worker("-q", "default", "-t", "0").ready()
@@ -93,6 +96,7 @@ def test_a_dashboard_may_ask_through_redis(site, redis):
     assert process.wait() == 0
 
 
+@pytest.mark.proves("R70")
 def test_the_record_is_what_sidekiqs_pages_read(site, redis, proofs):
     enqueue(redis, "LongWorker", args=["one"], jid="j1")
     process = site.worker("-q", "default,2", "-q", "other,1", "-c", "3", "-t", "0").ready()
@@ -118,6 +122,7 @@ def test_the_record_is_what_sidekiqs_pages_read(site, redis, proofs):
 # --- death ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("R18", "I8")
 def test_the_jobs_of_a_killed_process_are_taken_back_by_another(site, redis, proofs, release):
     enqueue(redis, "LongWorker", args=["one"], jid="j1", bid="kept")
     first = site.worker("-q", "default").ready()
@@ -134,6 +139,7 @@ def test_the_jobs_of_a_killed_process_are_taken_back_by_another(site, redis, pro
     until(lambda: redis.exists(keys.working(first.identity)) == 0)
 
 
+@pytest.mark.proves("R18", "R30", "I8")
 @pytest.mark.slow
 def test_a_lease_runs_out_by_itself(site, redis, proofs, release):
     enqueue(redis, "LongWorker", args=["one"])
@@ -163,6 +169,7 @@ def test_a_tracked_job_runs_again_after_a_kill_and_says_so(site, redis, proofs, 
     assert 590 < redis.ttl(keys.status("j1")) <= 600
 
 
+@pytest.mark.proves("R24", "I6")
 def test_a_job_that_kills_too_often_is_quarantined_and_its_class_told(site, redis, proofs):
     enqueue(  # its class allows two
         redis, "LongWorker", args=["one"], jid="j1", interrupted_count=2, status_expiration=600
@@ -180,6 +187,7 @@ def test_a_job_that_kills_too_often_is_quarantined_and_its_class_told(site, redi
     until(lambda: redis.get(keys.status("j1")) == b"failed")
 
 
+@pytest.mark.proves("I1")
 def test_a_process_that_stops_leaves_what_it_lost_sight_of_to_others(site, redis):
     """A fetch whose reply was lost: the job is in the working list and in nobody's memory."""
     process = site.worker("-q", "default").ready()
@@ -196,6 +204,7 @@ def test_a_process_that_stops_leaves_what_it_lost_sight_of_to_others(site, redis
 # --- Redis in trouble -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("F23")
 def test_a_worker_started_before_its_redis_waits_for_it(site, make_server, redis):
     own = make_server()
     url = own.url
@@ -212,6 +221,7 @@ def test_a_worker_started_before_its_redis_waits_for_it(site, make_server, redis
     assert process.end() == 0
 
 
+@pytest.mark.proves("F23", "R19")
 def test_a_redis_that_answers_but_takes_no_lease_yet_is_waited_for(site, make_server):
     """One that loads, is a replica, or dies between two commands: no traceback, no status 1."""
     own = make_server()
@@ -231,6 +241,7 @@ def test_a_worker_that_waits_for_redis_can_be_stopped(site, short_path):
     assert process.end() == 0
 
 
+@pytest.mark.proves("F23")
 def test_an_unreachable_redis_ends_in_75(site, short_path):
     code = "import framework.wiring.server as s; s.BOOT_PATIENCE_S = 0.1; from framework.cli.worker import main; main()"
     process = site.start("-c", code, "-r", "jobs", "-q", "default", REDIS_URL=f"unix://{short_path}/nobody.sock")
@@ -241,6 +252,7 @@ def test_an_unreachable_redis_ends_in_75(site, short_path):
     assert process.errors.read_text() == ""
 
 
+@pytest.mark.proves("F7", "R1")
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_work_goes_on_when_redis_comes_back(site, make_server, redis, proofs, release, end):
     own = make_server()
@@ -261,6 +273,7 @@ def test_work_goes_on_when_redis_comes_back(site, make_server, redis, proofs, re
     assert len(proofs("begun:one")) == 1
 
 
+@pytest.mark.proves("F14", "R14")
 def test_work_goes_on_at_maxmemory(site, redis, proofs):
     for number in range(20):
         enqueue(redis, "StrictWorker", args=["does not fit"], jid=str(number))
@@ -275,6 +288,7 @@ def test_work_goes_on_at_maxmemory(site, redis, proofs):
     assert process.end() == 0
 
 
+@pytest.mark.proves("R4")
 def test_a_dead_thread_of_the_framework_ends_the_process_with_1(site, redis):
     """Promise 4: no process may stand there with a part of it dead."""
     code = (
@@ -290,6 +304,7 @@ def test_a_dead_thread_of_the_framework_ends_the_process_with_1(site, redis):
     assert not redis.exists(keys.lease(process.identity))
 
 
+@pytest.mark.proves("F33")
 def test_what_is_sent_to_a_forked_child_stops_the_child_and_not_us(site, redis, proofs):
     process = site.worker("-q", "default")
     enqueue(redis, "ForkWorker")

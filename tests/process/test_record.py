@@ -66,6 +66,7 @@ def test_every_wish_of_a_dashboard_is_heard_in_one_beat(redis, record):
     assert record.beat() == []
 
 
+@pytest.mark.proves("R57")
 def test_two_idle_beats_cost_four_commands(redis, record):
     record.beat()
     before = redis.info("stats")["total_commands_processed"]
@@ -112,6 +113,7 @@ def test_a_refused_record_is_written_by_the_next_beat(redis, record):
     assert written(redis, record)
 
 
+@pytest.mark.proves("R6", "R70")
 def test_a_process_that_was_struck_off_the_list_is_on_it_again(redis, record):
     record.beat()
     redis.delete(IDENTITY, keys.PROCESSES)  # Sidekiq prunes those whose record has run out
@@ -120,6 +122,7 @@ def test_a_process_that_was_struck_off_the_list_is_on_it_again(redis, record):
     assert redis.smembers(keys.PROCESSES) == {IDENTITY.encode()}
 
 
+@pytest.mark.proves("R58")
 @pytest.mark.parametrize(
     ("data", "shown"),
     [

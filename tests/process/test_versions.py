@@ -64,6 +64,7 @@ def test_a_scheduled_job_keeps_its_version_through_a_change_of_queue_and_shard(
     until(lambda: not redis.zcard(keys.SCHEDULE) and not redis.llen("queue:import"))
 
 
+@pytest.mark.proves("I5")
 def test_an_interrupted_job_keeps_its_version(site, redis, proofs):
     push(site, 'ImportWorker.perform_async("a.csv", "hang")')
     process = site.worker("-q", "import", "-t", "0.1")
@@ -136,6 +137,7 @@ def test_jobs_of_a_retired_class_are_dropped_with_a_line_and_counted(site, redis
     assert "nothing left: remove the entry" in looked.stdout
 
 
+@pytest.mark.proves("F42")
 def test_a_process_of_the_former_release_still_runs_them(site, redis, proofs):
     push(site, 'RemovedWorker.perform_async("secret")')
     site.worker("-q", "removed", RELEASE="old")

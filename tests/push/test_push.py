@@ -174,6 +174,7 @@ def test_what_is_nested_too_deep_for_readers_is_refused(door, redis):
 # --- routes and shards ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("I18")
 def test_a_rule_sends_a_job_to_another_shard(door, jobs, redis, second_redis, second_redis_url):
     other = opened(second_redis_url, "second")
     Door({"main": door.shards["main"], "second": other}).open(
@@ -219,6 +220,7 @@ def test_a_refusal_is_no_doubt_and_the_connection_serves_the_next_push(door, job
     assert [one["args"] for one in jobs()] == [[2]]
 
 
+@pytest.mark.proves("R17")
 def test_a_lost_reply_is_a_doubt(door, redis, redis_url):
     """The server is stopped in its tracks: the command has left, no answer comes."""
     hurried = Shard("main", Endpoint(redis_url), role="tests", read_timeout_s=0.05)
@@ -359,6 +361,7 @@ def test_what_a_middleware_puts_in_is_checked_too(door, redis, value):
 # --- arguments and their size ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("R54", "I22")
 @pytest.mark.parametrize(
     "value",
     [math.nan, (1,), b"x", {1: 2}, object(), "\ud800"],

@@ -119,6 +119,7 @@ def test_a_threshold_of_0_compresses_everything(opened_with, redis):
 # --- the limit ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("R59")
 @every_way
 @pytest.mark.parametrize("size", [5_000_000, 5_000_001])
 def test_the_limit_is_the_largest_size_allowed(opened_with, redis, way, size):
@@ -159,6 +160,7 @@ def test_what_counts_after_compression_is_what_is_stored(opened_with, redis, way
     assert redis.dbsize() == 0
 
 
+@pytest.mark.proves("R59")
 def test_by_default_megabytes_that_deflate_badly_are_refused(opened_with, redis):
     opened_with()
     with pytest.raises(ExceedLimitError, match="the limit is 5,000,000"):
@@ -183,6 +185,7 @@ def test_no_limit_at_all(opened_with, redis, way):
     assert marks(stored(redis, WAYS[way](worker(queue="default"), random_text(2_000))))["compressed"]
 
 
+@pytest.mark.proves("R60")
 @every_way
 @pytest.mark.parametrize("said", [{}, {"big_payload": True}], ids=["plain", "big_payload"])
 @pytest.mark.parametrize("limit", [0, 400])
@@ -197,6 +200,7 @@ def test_what_no_run_would_inflate_is_refused_here(opened_with, redis, way, said
     assert redis.dbsize() == 0
 
 
+@pytest.mark.proves("R59")
 def test_a_bulk_with_one_job_too_large_writes_nothing_at_all(door, redis):
     door.open(limits=LIMITS)
     jobs = [(number,) for number in range(2_500)]

@@ -76,6 +76,7 @@ def test_set_tracks_one_push(way, redis):
     assert fields == [None, 3600, 1]
 
 
+@pytest.mark.proves("R46")
 def test_what_waits_cannot_expire_before_it_may_start(way, redis):
     jid = tracked().perform_in(1_000, 1)
     assert 1_050 < redis.ttl(keys.status(jid)) <= 1_061

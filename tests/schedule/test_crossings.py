@@ -155,6 +155,7 @@ def test_guards_of_jobs_that_arrived_do_not_stay_long(bench, redis, second_redis
     assert 0 < second_redis.ttl(guard) <= LANDED_GUARD_S
 
 
+@pytest.mark.proves("R16", "I1", "I2", "I18")
 def test_a_death_after_any_step_neither_loses_nor_doubles(
     redis, second_redis, redis_url, second_redis_url, monkeypatch
 ):
@@ -195,6 +196,7 @@ def test_a_death_after_any_step_neither_loses_nor_doubles(
             return
 
 
+@pytest.mark.proves("R32", "I2")
 def test_many_pollers_move_each_job_once(redis, second_redis, redis_url, second_redis_url):
     wait(redis, *(f"{n:04d}" for n in range(3 * PAGE)))
     threads = [threading.Thread(target=Bench(redis_url, second_redis_url).drain) for _ in range(6)]
@@ -206,6 +208,7 @@ def test_many_pollers_move_each_job_once(redis, second_redis, redis_url, second_
     assert redis.zcard(keys.SCHEDULE) == 0
 
 
+@pytest.mark.proves("R31", "I4")
 def test_a_poller_that_was_held_up_writes_nothing_that_has_been_moved_meanwhile(
     redis, second_redis, redis_url, second_redis_url
 ):
@@ -234,6 +237,7 @@ def test_the_same_bytes_may_be_scheduled_and_moved_again(bench, redis, second_re
     assert [job["jid"] for job in landed(second_redis)] == ["a", "a"]
 
 
+@pytest.mark.proves("R16", "I2")
 def test_a_lost_reply_of_the_other_shard_does_not_double(bench, redis, second_redis, monkeypatch):
     def cut(*arguments):
         LAND(*arguments)
@@ -254,6 +258,7 @@ def test_a_lost_reply_of_the_other_shard_does_not_double(bench, redis, second_re
     assert redis.zcard(keys.SCHEDULE) == 0
 
 
+@pytest.mark.proves("F21")
 def test_a_shard_that_is_away_holds_up_nobody_else(redis, redis_url):
     clock = [100.0]
     bench = Bench(redis_url, "redis://127.0.0.1:1/0", monotonic=lambda: clock[0])
@@ -275,6 +280,7 @@ def test_a_shard_that_is_away_holds_up_nobody_else(redis, redis_url):
     assert redis.zcard(keys.SCHEDULE) == PAGE
 
 
+@pytest.mark.proves("R16")
 def test_a_full_shard_refuses_and_the_job_waits_here(bench, redis, second_redis):
     wait(redis, "a")
     with full_memory(second_redis):

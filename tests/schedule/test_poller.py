@@ -78,6 +78,7 @@ def queued(redis, name="default"):
     return [json.loads(data) for data in reversed(redis.lrange(keys.queue(name), 0, -1))]
 
 
+@pytest.mark.proves("R28", "I13")
 def test_due_jobs_of_both_sets_move_in_order_and_others_stay(redis, redis_url, events):
     redis.zadd(keys.SCHEDULE, {encoded(jid="b"): LONG_AGO + 1, encoded(jid="a"): LONG_AGO, encoded(jid="later"): FAR})
     redis.zadd(keys.RETRY, {encoded(jid="r", retry_count=2, bid="B-1"): LONG_AGO})
@@ -91,6 +92,7 @@ def test_due_jobs_of_both_sets_move_in_order_and_others_stay(redis, redis_url, e
     assert redis.smembers(keys.QUEUES) == {b"default"}
 
 
+@pytest.mark.proves("R50", "I13")
 def test_the_servers_clock_decides(redis, redis_url, events):
     seconds, _ = redis.time()
     redis.zadd(keys.SCHEDULE, {encoded(jid="now"): seconds - 1, encoded(jid="not yet"): seconds + 3600})
@@ -99,6 +101,7 @@ def test_the_servers_clock_decides(redis, redis_url, events):
     assert [job["jid"] for job in queued(redis)] == ["now"]
 
 
+@pytest.mark.proves("R34", "R53")
 @pytest.mark.parametrize("member", [b"\xff\x00 no JSON", b"[]", b'{"class":"X","args":[]}', b'{"args":[],"queue":"q"}'])
 def test_what_cannot_be_read_goes_to_the_dead_set_as_it_is_and_stops_nobody(redis, redis_url, events, member):
     redis.zadd(keys.RETRY, {member: LONG_AGO, encoded(jid="fine"): LONG_AGO + 1})
@@ -132,6 +135,7 @@ def test_client_middleware_runs_and_may_change_or_drop(redis, redis_url, events)
     assert (redis.get(keys.status("goes")), redis.get(keys.status("dropped"))) == (b"queued", b"discarded")
 
 
+@pytest.mark.proves("R35")
 def test_a_middleware_that_fails_leaves_the_job_where_it_was(redis, redis_url, events):
     def fail(worker, job, queue, pool):
         if job["jid"] == "bad":
@@ -146,6 +150,7 @@ def test_a_middleware_that_fails_leaves_the_job_where_it_was(redis, redis_url, e
     assert score > redis.time()[0]
 
 
+@pytest.mark.proves("R33", "R35")
 def test_a_page_of_failing_jobs_does_not_hide_those_behind_it(redis, redis_url, events):
     def fail(worker, job, queue, pool):
         if job["jid"].startswith("bad"):
@@ -160,6 +165,7 @@ def test_a_page_of_failing_jobs_does_not_hide_those_behind_it(redis, redis_url, 
     assert redis.zcard(keys.RETRY) == PAGE
 
 
+@pytest.mark.proves("R51")
 def test_compressed_arguments_are_shown_plain_and_stored_as_they_were(redis, redis_url, events):
     plain = ["x" * 1000, 2**70]
     job = compressed(plain)
@@ -293,6 +299,7 @@ def test_what_we_would_not_write_passes_a_middleware_with_its_bytes(redis, redis
     assert b'"args":[' + argument + b"]," in moved
 
 
+@pytest.mark.proves("R32")
 def test_many_pollers_move_each_job_once(redis, redis_url, events):
     redis.zadd(keys.SCHEDULE, {encoded(jid=f"{n:05d}"): LONG_AGO + n for n in range(5 * PAGE)})
 
@@ -310,6 +317,7 @@ def test_many_pollers_move_each_job_once(redis, redis_url, events):
     assert redis.zcard(keys.SCHEDULE) == 0
 
 
+@pytest.mark.proves("F14", "R14")
 def test_due_jobs_move_at_maxmemory(redis, redis_url, events):
     redis.zadd(keys.RETRY, {encoded(jid="r"): LONG_AGO})
     with full_memory(redis):
@@ -346,6 +354,7 @@ def test_a_middleware_that_writes_what_is_no_json_fails_and_the_member_is_kept(r
     assert redis.zcard(keys.DEAD) == 0
 
 
+@pytest.mark.proves("R51", "R54", "I5")
 @pytest.mark.parametrize("argument", [b"1e999", b"[" * 90 + b"1.50" + b"]" * 90], ids=["infinite", "deep"])
 def test_what_we_would_not_write_moves_with_its_bytes(redis, redis_url, events, argument):
     member = b'{"class":"Ruby", "args":[' + argument + b'],"queue":"q","jid":"j"}'
@@ -356,6 +365,7 @@ def test_what_we_would_not_write_moves_with_its_bytes(redis, redis_url, events, 
     assert b'"enqueued_at":' in moved
 
 
+@pytest.mark.proves("R37", "I16")
 def test_the_dead_set_is_trimmed_when_poison_goes_there_and_it_is_told(redis, redis_url, events):
     now = redis.time()[0]
     redis.zadd(keys.DEAD, {f"old-{n}": now - 1000 + n for n in range(5)})
@@ -365,6 +375,7 @@ def test_the_dead_set_is_trimmed_when_poison_goes_there_and_it_is_told(redis, re
     assert events.trims == [4]
 
 
+@pytest.mark.proves("F40")
 @pytest.mark.parametrize(("broken", "other"), [(keys.RETRY, keys.SCHEDULE), (keys.SCHEDULE, keys.RETRY)])
 @pytest.mark.parametrize("way", ["step", "poll"])
 def test_a_set_whose_key_is_of_another_type_hides_no_other(redis, redis_url, events, broken, other, way):
@@ -384,6 +395,7 @@ def test_a_queue_whose_key_is_no_list_puts_its_jobs_off_and_is_told(redis, redis
     assert events.queues == ["broken"]
 
 
+@pytest.mark.proves("R33", "I13")
 def test_a_step_moves_what_is_due_and_says_when_to_come_back(redis, redis_url, events):
     seconds, microseconds = redis.time()
     redis.zadd(keys.RETRY, {encoded(jid=f"{n:05d}"): LONG_AGO + n for n in range(PAGE + 1)})
@@ -397,6 +409,7 @@ def test_a_step_moves_what_is_due_and_says_when_to_come_back(redis, redis_url, e
     assert one.step() > 0
 
 
+@pytest.mark.proves("R57")
 def test_an_idle_poller_costs_little_more_than_a_command_a_look(redis, redis_url, events):
     redis.zadd(keys.SCHEDULE, {encoded(jid="far"): FAR})
     seconds = Clock()

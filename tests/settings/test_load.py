@@ -170,6 +170,7 @@ def test_files(tmp_path: Path):
     assert settings.logging.level == "info"
 
 
+@pytest.mark.proves("I25")
 def test_secrets_are_not_shown(tmp_path: Path):
     settings = load({}, project(tmp_path, redis="shards: {main: {url: 'redis://:hunter2@h/0', password: hunter3}}"))
     assert "hunter" not in repr(settings)
@@ -364,6 +365,7 @@ def test_a_problem_of_the_environment_names_the_variable(tmp_path: Path, name: s
     assert words in found[("environment", name)]
 
 
+@pytest.mark.proves("I25")
 def test_all_problems_come_together_and_no_secret_with_them(tmp_path: Path):
     cwd = project(
         tmp_path,

@@ -33,6 +33,7 @@ def test_a_job_is_found_wherever_it_waits(redis):
     }
 
 
+@pytest.mark.proves("R53")
 def test_what_is_no_job_is_passed_over(redis):
     redis.lpush("queue:a", b"Old \xff{", b"[]", b'{"class":5,"args":["Old"]}', encoded("Old"))
     redis.zadd(keys.DEAD, {b"Old \x00": 1})
@@ -47,6 +48,7 @@ def test_a_name_with_colons_is_found_however_json_writes_it(redis):
     assert count(redis, "Old::Job")["Old::Job"] == {"queue a": 2}
 
 
+@pytest.mark.proves("R55")
 @pytest.mark.parametrize("number", [0, 1, 499, 500, 501, 1_234])
 def test_every_job_of_a_long_list_or_set_is_seen_in_bounded_steps(redis, number):
     jobs = [encoded("Old", jid=str(n)) for n in range(number)]
@@ -61,6 +63,7 @@ def test_every_job_of_a_long_list_or_set_is_seen_in_bounded_steps(redis, number)
     assert all(after - before <= 2 * leftovers.PAGE for before, after in itertools.pairwise(looked))
 
 
+@pytest.mark.proves("R62")
 def test_jobs_that_are_pushed_meanwhile_hide_none(redis):
     redis.rpush("queue:a", *(encoded("Old", jid=str(n)) for n in range(1_200)))
 

@@ -77,6 +77,7 @@ def test_a_refusal_says_what_to_do_and_wrote_nothing(line, words):
         shard.close()
 
 
+@pytest.mark.proves("R10", "R17")
 @pytest.mark.parametrize("line", [READONLY, b"-LOADING Redis is loading the dataset in memory\r\n"])
 def test_what_another_server_may_take_is_sent_there_once_more(line):
     with answering(TAKEN + line, TAKEN + TAKEN) as server:
@@ -99,6 +100,7 @@ def test_a_full_server_is_not_asked_twice():
         shard.close()
 
 
+@pytest.mark.proves("R17")
 @pytest.mark.parametrize(
     ("replies", "maybe"),
     [
@@ -134,6 +136,7 @@ def test_a_replica_is_met_once_and_not_on_every_connection():
         shard.close()
 
 
+@pytest.mark.proves("F49", "I25")
 def test_a_password_that_is_wrong_is_tried_once():
     with scripted(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n") as server:
         shard = opened(server.url.replace("//", "//:secret@"))
@@ -171,6 +174,7 @@ def test_a_key_of_another_type(shard, redis):
     assert redis.lrange("queue:default", 0, -1) == [b"job"]  # it is in: saying otherwise would run it twice
 
 
+@pytest.mark.proves("F49", "I25")
 def test_a_server_that_wants_a_password(make_server):
     own = make_server()
     shard = opened(own.url)
@@ -184,6 +188,7 @@ def test_a_server_that_wants_a_password(make_server):
 # --- lost connections -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("F10", "R17")
 def test_a_lost_reply_is_a_doubt_and_never_sent_again():
     with answering(CLOSE, TAKEN + TAKEN) as server:
         shard = opened(server.url)
@@ -244,6 +249,7 @@ def test_nobody_there_is_no_doubt(short_path):
 # --- connections ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("R56", "I16")
 def test_threads_have_connections_of_their_own_and_few_are_kept(shard, redis):
     together = threading.Barrier(30)
 
@@ -271,6 +277,7 @@ def test_one_thread_needs_one_connection(shard, redis):
     assert connections(redis) == 1
 
 
+@pytest.mark.proves("F33", "R63")
 def test_a_fork_shares_no_connection(shard, redis):
     shard.enqueue_one("default", b"parent 1")
     child = os.fork()
@@ -296,6 +303,7 @@ def test_a_fork_shares_no_connection(shard, redis):
 RUNNING = b"*2\r\n$7\r\nrunning\r\n$-1\r\n"
 
 
+@pytest.mark.proves("R17")
 def test_a_question_that_was_cut_off_is_asked_again_once():
     """It changes nothing, so that whether it was heard does not matter."""
     with answering(CLOSE, RUNNING) as server:

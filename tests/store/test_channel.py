@@ -139,6 +139,7 @@ def test_error_replies_among_others(channel, redis):
     assert channel.open
 
 
+@pytest.mark.proves("R3")
 def test_every_read_has_a_deadline():
     answers = iter([b"+PONG\r\n", b"", b"+PONG\r\n"])
     with scripted(lambda packet: next(answers)) as server:
@@ -153,6 +154,7 @@ def test_every_read_has_a_deadline():
         channel.close()
 
 
+@pytest.mark.proves("R3")
 def test_a_server_that_reads_nothing_is_no_endless_wait():
     reading = threading.Event()
 
@@ -167,6 +169,7 @@ def test_a_server_that_reads_nothing_is_no_endless_wait():
         reading.set()
 
 
+@pytest.mark.proves("R11")
 def test_what_was_left_over_at_the_deadline_is_sent_after_all():
     """A send that has handed over a part returns; the rest goes the same way, with a deadline of its own."""
     came = 0
@@ -198,6 +201,7 @@ def test_a_server_that_closes_is_an_error_and_then_found_again():
         channel.close()
 
 
+@pytest.mark.proves("R11")
 def test_half_a_reply_is_no_reply():
     with scripted(lambda packet: b"$10\r\nhalf") as server:
         channel = channel_to(server.url, read_timeout_s=0.1)
@@ -206,6 +210,7 @@ def test_half_a_reply_is_no_reply():
         channel.close()
 
 
+@pytest.mark.proves("R11")
 def test_what_is_no_reply_at_all():
     with scripted(b"HTTP/1.1 400 Bad Request\r\n") as server:
         channel = channel_to(server.url)
@@ -244,6 +249,7 @@ def test_a_packet_that_could_not_leave_was_not_sent(make_server):
     assert channel.call("GET", "key") is None
 
 
+@pytest.mark.proves("R11")
 def test_a_byte_nobody_asked_for_is_no_health(redis, redis_url):
     channel = channel_to(redis_url)
     channel.send(("PING",))
@@ -262,6 +268,7 @@ class Doubling(Script):
         self.digest = hashlib.sha1(self.source).hexdigest()
 
 
+@pytest.mark.proves("R12")
 def test_a_script_is_sent_whole_where_it_is_unknown(channel, redis):
     redis.script_flush()
     assert channel.run(Doubling(), ["runs"], [21]) == 42

@@ -64,6 +64,7 @@ def test_a_redis_with_a_password_is_found_through_its_sentinel(started, guarded,
         one.close()
 
 
+@pytest.mark.proves("R3")
 def test_an_unreachable_sentinel_is_an_error_soon():
     client = open_client(Endpoint("", (("127.0.0.1", 1),), "house"), name="tests")
     began = time.monotonic()

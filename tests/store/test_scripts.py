@@ -73,12 +73,14 @@ def test_every_file_has_a_script_and_a_header():
         assert all(f"-- {word}" in source for word in ("KEYS", "ARGV", "RETURN", "COST", "CRASH")), name
 
 
+@pytest.mark.proves("R12")
 def test_a_server_that_forgot_the_script_is_sent_it_whole(redis):
     redis.script_flush()
     assert ANNOUNCE(redis, [LEASE, RUNS], [1000, "digest"]) == 1
     assert redis.script_exists(hashlib.sha1(ANNOUNCE.source, usedforsecurity=False).hexdigest()) == [True]
 
 
+@pytest.mark.proves("I12")
 def test_fetch_takes_the_oldest_in_queue_order(redis, memory):
     redis.lpush(QUEUE, "q1", ODD, "q3")
     redis.lpush(OTHER, "r1", "r2")
@@ -97,6 +99,7 @@ def test_fetch_takes_the_oldest_in_queue_order(redis, memory):
     assert 0 < redis.pttl(LEASE) <= 5000
 
 
+@pytest.mark.proves("R22", "I19")
 def test_fetch_acknowledges_and_names_what_was_not_ours(redis, memory):
     redis.lpush(WORKING, "a", ODD, "b", "b")
     redis.lpush(QUEUE, "new")
@@ -116,6 +119,7 @@ def test_without_a_lease_fetch_acknowledges_but_takes_nothing(redis, memory):
     assert not redis.exists(LEASE)
 
 
+@pytest.mark.proves("R22", "R50", "I19")
 def test_postpone_moves_by_the_servers_clock_and_only_what_is_ours(redis, memory):
     redis.lpush(WORKING, ODD, "a")
     with memory():
@@ -127,6 +131,7 @@ def test_postpone_moves_by_the_servers_clock_and_only_what_is_ours(redis, memory
     assert 50 < due - now(redis) <= 60.5
 
 
+@pytest.mark.proves("R22", "I16", "I19")
 def test_bury_moves_once_and_trims_both_ways(redis, memory):
     redis.lpush(WORKING, ODD, "a")
     stamp = now(redis)
@@ -139,6 +144,7 @@ def test_bury_moves_once_and_trims_both_ways(redis, memory):
     assert redis.llen(WORKING) == 0
 
 
+@pytest.mark.proves("R22", "I19")
 def test_drop_takes_out_and_counts_once(redis, memory):
     redis.lpush(WORKING, ODD, "a", ODD)
     redis.hset("counts", "Old", 5)
@@ -192,6 +198,7 @@ def promote(redis, jobs, *, most=10_000, longest=1e9):
     )
 
 
+@pytest.mark.proves("R31", "I19")
 def test_promote_moves_whoever_comes_first(redis, memory):
     redis.zadd(SET, {"a": 1, ODD: 2, "broken": 3, "moving": 4.125, "bad": 5, "dropped": 6})
     jobs = [
@@ -234,6 +241,7 @@ def land(redis, *jobs):
     return LAND(redis, [QUEUES, *places], [len(jobs), 60_000, *payloads, *names])
 
 
+@pytest.mark.proves("I19")
 def test_land_writes_each_token_once(redis):
     assert land(redis, ("t1", ODD, "q"), ("t2", "two", "r")) == [1, 1]
     assert land(redis, ("t2", "two", "r"), ("t1", ODD, "q"), ("t3", "three", "q")) == [0, 0, 1]
@@ -255,6 +263,7 @@ def test_promoted_jobs_stand_behind_those_that_wait(redis):
     assert listed(redis, QUEUE) == [b"b", b"a", b"waiting"]
 
 
+@pytest.mark.proves("R22", "I12", "I19")
 def test_requeue_gives_back_to_the_right_end_and_only_what_is_ours(redis, memory):
     redis.lpush(WORKING, "oldest", ODD, "theirs")
     redis.lpush(QUEUE, "waiting")
@@ -267,6 +276,7 @@ def test_requeue_gives_back_to_the_right_end_and_only_what_is_ours(redis, memory
     assert redis.smembers(QUEUES) == {b"q"}
 
 
+@pytest.mark.proves("R21", "I19")
 @pytest.mark.parametrize(("name", "key"), [("q", QUEUE), ("", SET)])
 def test_reclaim_takes_from_the_dead_only_and_once(redis, memory, name, key):
     redis.lpush(WORKING, ODD, "a")
@@ -295,6 +305,7 @@ def test_reclaim_trims_the_set_both_ways(redis):
     assert redis.zrange(SET, 0, -1) == [ODD, b"next"]
 
 
+@pytest.mark.proves("R20")
 def test_reclaim_does_not_act_on_what_was_found_too_long_ago(redis):
     redis.delete(LEASE)
     redis.lpush(WORKING, ODD)
@@ -363,6 +374,7 @@ def test_examine_shows_what_the_dead_left(redis, memory):
     assert examined(redis) == []  # nobody knows it
 
 
+@pytest.mark.proves("R20")
 @pytest.mark.parametrize(
     ("silent", "since", "found"),
     [
@@ -383,6 +395,7 @@ def test_examine_takes_nobody_for_dead_unless_beats_have_come_through_for_long(r
     assert examined(redis)  # whom its parent saw die is dead
 
 
+@pytest.mark.proves("R50")
 def test_a_clock_that_went_back_begins_the_wait_anew(redis, memory):
     redis.delete(LEASE)
     redis.zadd(REGISTRY, {"me": now(redis) - 100})
@@ -414,6 +427,7 @@ def test_extend_renews_the_late_tells_the_silence_and_leaves_the_rest(redis, mem
     assert abs(float(reply[0]) - stamp) < 5
 
 
+@pytest.mark.proves("I24")
 def test_forget_strikes_only_the_long_dead_with_nothing_left(redis):
     redis.zadd(REGISTRY, {"me": now(redis) - 100})
     for name in (RUNS, "record"):
@@ -450,6 +464,7 @@ def wrong(redis):
     return "wrong"
 
 
+@pytest.mark.proves("F40")
 def test_fetch_passes_over_a_queue_whose_key_is_no_list(redis, wrong):
     redis.lpush(QUEUE, "q1")
     redis.lpush(OTHER, "r1")
@@ -457,6 +472,7 @@ def test_fetch_passes_over_a_queue_whose_key_is_no_list(redis, wrong):
     assert reply == [1, [], [2], 1, [b"q1"], 3, [b"r1"]]
 
 
+@pytest.mark.proves("F40", "I1")
 @pytest.mark.parametrize("move", [POSTPONE, BURY], ids=lambda one: one.name)
 def test_a_job_that_cannot_be_stored_is_back_in_the_working_list(redis, wrong, move):
     redis.lpush(WORKING, ODD)
@@ -465,6 +481,7 @@ def test_a_job_that_cannot_be_stored_is_back_in_the_working_list(redis, wrong, m
     assert listed(redis, WORKING) == [ODD]
 
 
+@pytest.mark.proves("F40", "I1")
 def test_requeue_keeps_what_cannot_go_back_and_returns_the_rest(redis, wrong):
     redis.lpush(WORKING, "a", ODD)
     assert REQUEUE(redis, [WORKING, QUEUES, wrong, QUEUE], [2, ODD, "a", "odd2", "a2", "w", "q"]) == 1
@@ -472,6 +489,7 @@ def test_requeue_keeps_what_cannot_go_back_and_returns_the_rest(redis, wrong):
     assert listed(redis, QUEUE) == [b"a2"]
 
 
+@pytest.mark.proves("F40", "I1")
 @pytest.mark.parametrize("name", ["q", ""])
 def test_reclaim_leaves_what_it_cannot_place(redis, wrong, name):
     redis.delete(LEASE)
@@ -481,6 +499,7 @@ def test_reclaim_leaves_what_it_cannot_place(redis, wrong, name):
     assert listed(redis, WORKING) == [ODD]
 
 
+@pytest.mark.proves("F40", "I1")
 def test_promote_puts_off_what_it_cannot_place_and_goes_on(redis):
     redis.set(OTHER, "no list")
     redis.set(DEAD, "no set")
@@ -493,6 +512,7 @@ def test_promote_puts_off_what_it_cannot_place_and_goes_on(redis):
     assert listed(redis, QUEUE) == [b"good2"]
 
 
+@pytest.mark.proves("F40", "I1")
 def test_land_writes_no_guard_for_what_it_cannot_place_and_goes_on(redis):
     redis.set(OTHER, "no list")
     assert land(redis, ("t1", "one", "r"), ("t2", "two", "q")) == [-1, 1]

@@ -89,6 +89,7 @@ def test_no_field_can_cost_the_line(lines, value):
     assert "odd" in line
 
 
+@pytest.mark.proves("R26")
 def test_an_error_that_cannot_be_shown_is_shown_as_far_as_it_can(lines):
     logs.logger().error("failed", error=Unprintable())
     (line,) = lines()

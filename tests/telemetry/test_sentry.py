@@ -150,6 +150,7 @@ def pushed(redis, *names, **fields):
         redis.lpush("queue:default", json.dumps(job))
 
 
+@pytest.mark.proves("I25")
 def test_a_worker_reports_failures_of_jobs_with_their_tags_and_without_their_arguments(site, redis, receiver):
     process = site.worker("-q", "default", SENTRY_DSN=receiver.dsn, SENTRY_RELEASE="r1").ready()
     quiet = ("RetryErrorWorker", "BusinessWorker", "LaterWorker", "DiscardWorker")
@@ -277,6 +278,7 @@ def test_a_class_that_nobody_owns_fails_for_its_callers_category(own, callers, t
     assert tracker.told[0][1]["feature_category"] == told
 
 
+@pytest.mark.proves("I25")
 def test_an_unreadable_payload_is_reported_without_its_bytes():
     tracker = Told()
     events = ProcessEvents("main", tracker)

@@ -38,6 +38,7 @@ class Reader:
         return self.data.decode().splitlines()
 
 
+@pytest.mark.proves("F50")
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_blocked_output_blocks_nobody_and_what_is_lost_is_counted_in_its_place(blocking):
     reader = Reader(blocking)
@@ -109,6 +110,7 @@ def test_processes_that_share_a_pipe_do_not_mix_their_lines():
     assert sorted(lines) == sorted(letter * 999 for letter in "abc" for _ in range(3_000))
 
 
+@pytest.mark.proves("F50")
 def test_a_reader_that_is_gone_costs_nothing():
     reader, descriptor = os.pipe()
     os.close(reader)
@@ -138,6 +140,7 @@ def test_a_new_reader_is_told_what_the_old_one_did_not_get(tmp_path):
     os.close(new)
 
 
+@pytest.mark.proves("F20")
 def test_a_disk_that_was_full_gets_every_line(monkeypatch, tmp_path):
     refusals = iter(range(3))
     taken = []
@@ -167,6 +170,7 @@ logs.close_server_log()
 """
 
 
+@pytest.mark.proves("F50")
 def test_a_reader_that_hangs_does_not_keep_the_process():
     reader, descriptor = os.pipe()
     child = subprocess.Popen([sys.executable, "-c", HANGING], stdout=descriptor, stdin=subprocess.DEVNULL)

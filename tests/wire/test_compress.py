@@ -56,6 +56,7 @@ def test_a_plain_payload_stays_as_it_is():
     assert payload == {"class": "Job", "args": ["not base64!"]}
 
 
+@pytest.mark.proves("R60")
 def test_a_bomb_is_refused_at_the_limit_and_not_a_byte_before():
     exact = ["x" * (LIMIT - 4)]
     payload = payload_of(exact)

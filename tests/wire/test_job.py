@@ -90,6 +90,7 @@ def test_decoding_keeps_everything():
     assert decode(dumps(fields)) == fields
 
 
+@pytest.mark.proves("R53")
 def test_a_job_reads_its_fields_whatever_they_hold():
     job = Job(
         {

@@ -32,6 +32,7 @@ def same(left, right):
     return left == right and (left != 0 or math.copysign(1, left) == math.copysign(1, right) or type(left) is int)
 
 
+@pytest.mark.proves("R52", "I22")
 @given(VALUES)
 def test_whatever_is_written_reads_back_as_it_was(value):
     try:
@@ -47,6 +48,7 @@ def test_plain_values_are_never_refused(value):
     assert same(loads(dumps(value)), value)
 
 
+@pytest.mark.proves("R54")
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
     "wrap", [lambda n: n, lambda n: [1, {"a": n}], lambda n: {"x": (n,)}], ids=["bare", "deep", "tuple"]
@@ -60,6 +62,7 @@ def test_texts_that_look_like_such_numbers_pass():
     assert loads(dumps(["NaN", "-Infinity"])) == ["NaN", "-Infinity"]
 
 
+@pytest.mark.proves("R54")
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
 def test_half_a_surrogate_pair_is_refused(text):
     for value in (text, [text], {text: 1}):
@@ -67,6 +70,7 @@ def test_half_a_surrogate_pair_is_refused(text):
             dumps(value)
 
 
+@pytest.mark.proves("R54")
 def test_nesting_stops_where_readers_stop():
     assert loads(dumps(nested(MAX_NESTING))) == nested(MAX_NESTING)
     for levels in (MAX_NESTING + 1, 150, 250, 5000):
@@ -75,12 +79,14 @@ def test_nesting_stops_where_readers_stop():
     assert dumps([[] for _ in range(500)])  # many brackets are not deep
 
 
+@pytest.mark.proves("R51", "R54")
 def test_whole_numbers_are_exact_and_what_nobody_could_read_is_refused():
     assert loads(dumps([2**53 + 1, -(2**64) - 1, 10**4000])) == [2**53 + 1, -(2**64) - 1, 10**4000]
     with pytest.raises(PayloadError):
         dumps([10**4400])
 
 
+@pytest.mark.proves("R54")
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"NaN", b"[Infinity]", b"{} x", b"[1,]", b"'a'", b'"\xff"', b"[" * 300 + b"]" * 300]
 )

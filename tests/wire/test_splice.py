@@ -15,6 +15,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.proves("R51", "I5")
 @given(st.dictionaries(st.text(), JSON, max_size=5), st.sampled_from([None, 2]), st.booleans())
 def test_each_fields_bytes_are_found_however_it_is_written(payload, indent, ascii_only):
     data = json.dumps(payload, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
@@ -31,6 +32,7 @@ def test_what_can_be_written_is_written_as_always():
     assert rewrite(data, payload) == dumps(payload)
 
 
+@pytest.mark.proves("R51", "I5")
 @pytest.mark.parametrize("odd", [b"1e999", b"-1e999", b"[" * 99 + b'"\\"]"' + b"]" * 99])
 def test_what_cannot_be_written_again_keeps_its_bytes(odd):
     data = b'{"class":"A" , "args":[ ' + odd + b', 1.50 ],"old":1,"n":1,"gone":2}'

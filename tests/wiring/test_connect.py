@@ -40,6 +40,7 @@ def test_a_running_embedded_store_is_found_where_it_says_it_is(configured):
     assert endpoint.shown == "redis://127.0.0.1:7777/0"
 
 
+@pytest.mark.proves("F49")
 def test_credentials_tls_and_sentinels_reach_the_client(configured):
     settings = configured(
         redis="""
@@ -61,6 +62,7 @@ def test_credentials_tls_and_sentinels_reach_the_client(configured):
     assert other.sentinel_name == "jobs"
 
 
+@pytest.mark.proves("R3", "R17")
 def test_every_client_has_the_safe_options(configured):
     """redis-py's own defaults retry each command ten times, which repeats pushes and loses fetched jobs."""
     settings = configured(redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}')
