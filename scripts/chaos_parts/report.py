@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from prove_parts.prover import Verdict
+
 from chaos_parts.account import ACKNOWLEDGED_LATE, Account, percentile
 from chaos_parts.blows import Blow
 from chaos_parts.producer import Producer
@@ -40,6 +42,7 @@ class Outcome:
     keys_left: list[str]
     processes_left: list[int]
     told: Counter[str]
+    history: Verdict
 
     @property
     def checks(self) -> list[tuple[str, str, str, bool]]:
@@ -66,6 +69,7 @@ class Outcome:
             ("ends of processes that nobody caused", _some(self.surprises), "0", not self.surprises),
             ("keys left", _some(self.keys_left), "0", not self.keys_left),
             ("processes left", _some(self.processes_left), "0", not self.processes_left),
+            ("instants at which a job was in no key, or two", f"{self.history.broken}", "0", not self.history.broken),
         ]
 
     @property
@@ -89,6 +93,7 @@ class Outcome:
             "recovery p50, p95, max (s)": [round(percentile(times, share), 3) for share in (0.5, 0.95, 1.0)],
             "producer: refusals": dict(self.producer.refusals),
             "producer: jobs maybe written twice": len(self.producer.doubtful),
+            "instants replayed from Redis's history": self.history.groups,
             "producer: slowest push (s)": round(self.producer.slowest_s, 2),
         }
 
@@ -103,6 +108,8 @@ def show(outcomes: Sequence[Outcome]) -> None:
         print(f"\n  {'promise':<46} {'found':>12}   {'allowed':>8}")
         for name, value, allowed, ok in outcome.checks:
             print(f"  {name:<46} {value:>12}   {allowed:>8}   {'ok' if ok else 'BROKEN'}")
+        for violation in outcome.history.violations[:1]:
+            print(f"\n{violation}")
     broken = sum(not outcome.held for outcome in outcomes)
     print(f"\n{'Every promise held.' if not broken else f'{broken} of {len(outcomes)} rounds broke a promise.'}")
 
@@ -130,6 +137,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "lost": outcome.account.lost,
         "unexplained": outcome.account.unexplained,
         "keys left": outcome.keys_left,
+        "broken instants": [str(violation) for violation in outcome.history.violations],
         "surprises": outcome.surprises,
         "untyped errors": outcome.producer.untyped,
         "refusals by text": outcome.producer.reasons,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from demo_parts.folder import RunFolder
 from demo_parts.stop import StopSignal
+from prove_parts.prover import Verdict, prove
 from redis import Redis
 
 import framework
@@ -20,10 +21,12 @@ from chaos_parts.account import account
 from chaos_parts.blows import Freezes, Kills, RedisTrouble, Round
 from chaos_parts.effects import ENDED, FOLDER, Effect, Effects
 from chaos_parts.fleet import BareFleet, ClusterFleet, Fleet
+from chaos_parts.marks import STORES
 from chaos_parts.producer import Producer
+from chaos_parts.recorded import RecordedServer
 from chaos_parts.report import Outcome
 from framework.store.connect import Endpoint, open_client
-from framework.store.embedded import LONGEST_SOCKET_PATH, EmbeddedServer
+from framework.store.embedded import LONGEST_SOCKET_PATH
 
 HELD, BROKEN, INTERRUPTED = 0, 1, 130
 _LOOK_S = 0.02
@@ -57,13 +60,14 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
 
 
 @contextmanager
-def prepared(folder: Path) -> Iterator[EmbeddedServer]:
+def prepared(folder: Path) -> Iterator[RecordedServer]:
     """A Redis of our own; this process pushes to it, and so do those that inherit its environment."""
     for name in [name for name in os.environ if name.startswith(_FOREIGN)]:
         del os.environ[name]
     (folder / "config").mkdir()
-    with EmbeddedServer(folder / "redis-0") as server:
+    with RecordedServer(folder / "redis-0") as server:
         os.environ["REDIS_URL"] = server.url
+        os.environ[STORES] = f"main={server.url}"
         os.environ["FRAMEWORK_CONFIG_DIR"] = str(folder / "config")
         os.environ["FRAMEWORK_LOGGING__JOBS"] = "false"
         framework.boot()
@@ -84,7 +88,7 @@ def _plan(wish: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _round(
-    root: Path, folder: Path, server: EmbeddedServer, name: str, mode: str,
+    root: Path, folder: Path, server: RecordedServer, name: str, mode: str,
     wish: argparse.Namespace, seed: int, stop: StopSignal,
 ) -> Outcome:  # fmt: skip
     effects = folder / "effects"
@@ -98,8 +102,8 @@ def _round(
         root, folder / "logs", environment(root, effects),
         processes=wish.processes, concurrency=wish.concurrency, timeout_s=shape.timeout_s,
     )  # fmt: skip
+    server.begin()
     with open_client(Endpoint(server.url), name="chaos") as client:
-        client.flushall()
         make: type = shape
         blows: Round = make(fleet, server, client, rng, **({"every": wish.every} if name == "kill" else {}))
         producer = Producer(wish.jobs, wish.seconds, rng, long_jobs=shape.long_jobs, long_ms=shape.long_ms)
@@ -112,7 +116,8 @@ def _round(
             producer.stop()
             fleet.stop()
         scene.read()
-        return _judge(name, mode, scene, client, wish)
+        server.written()
+        return _judge(name, mode, scene, client, prove(server.data_dir), wish)
 
 
 class Scene:
@@ -169,7 +174,7 @@ class Scene:
         )
 
 
-def _judge(name: str, mode: str, scene: Scene, client: Redis, wish: argparse.Namespace) -> Outcome:
+def _judge(name: str, mode: str, scene: Scene, client: Redis, history: Verdict, wish: argparse.Namespace) -> Outcome:
     places = {key: int(client.zcard(key)) for key in ("retry", "schedule", "dead", "interrupted")}
     return Outcome(
         name=name,
@@ -185,4 +190,5 @@ def _judge(name: str, mode: str, scene: Scene, client: Redis, wish: argparse.Nam
         keys_left=census.leaks(client),
         processes_left=scene.fleet.left(),
         told=scene.fleet.told,
+        history=history,
     )

@@ -1,0 +1,55 @@
+"""Where a job can be (docs/redis.md): the keys whose members are jobs, and how a job is told from another by its bytes."""
+
+import json
+from functools import lru_cache
+
+WAITING, DUE, WORKING, END = "waiting", "due", "working", "end"
+"""A queue; ``schedule`` or ``retry``; a working list; ``dead`` or ``interrupted``, where a job may stay, or be trimmed."""
+
+_SETS = {b"schedule": DUE, b"retry": DUE, b"dead": END, b"interrupted": END}
+_LISTS = {b"queue:": WAITING, b"aw:working:": WORKING}
+
+_JID = b'"jid"'
+_QUOTED = b'"jid":"'
+
+
+@lru_cache(maxsize=4096)
+def place_of(key: bytes) -> str | None:
+    """Return what kind of place a key is; None when no job can be in it."""
+    if key in _SETS:
+        return _SETS[key]
+    return next((kind for prefix, kind in _LISTS.items() if key.startswith(prefix)), None)
+
+
+def jid_of(payload: bytes) -> bytes:
+    """Return the job's id; for what is no job, the bytes themselves in brackets.
+
+    An unescaped ``"jid"`` can only be a key, and where there is one only it must be the job's: no parsing is needed.
+    """
+    start = payload.find(_JID)
+    if start >= 0 and payload.startswith(_QUOTED, start) and payload.find(_JID, start + 5) < 0:
+        start += len(_QUOTED)
+        return payload[start : payload.find(b'"', start)]
+    fields = _fields(payload)
+    return str(fields["jid"]).encode() if fields.get("jid") else b"[%b]" % payload
+
+
+def readable(jid: bytes) -> bool:
+    """Whether it is the id of a job: of what is none, the same bytes may be there more than once."""
+    return not jid.startswith(b"[")
+
+
+def transit(payload: bytes) -> bytes | None:
+    """The token of a job that is on its way to another shard."""
+    if b'"aw_transit"' not in payload:
+        return None
+    token = _fields(payload).get("aw_transit")
+    return str(token).encode() if token else None
+
+
+def _fields(payload: bytes) -> dict[str, object]:
+    try:
+        found = json.loads(payload)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
