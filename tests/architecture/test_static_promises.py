@@ -1,0 +1,80 @@
+"""Promises that are read from the source: what no test run could show, as one line in a rare branch would break them."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCES = sorted((ROOT / "framework").rglob("*.py"))
+SCRIPTS = sorted((ROOT / "framework" / "store" / "scripts").glob("*.lua"))
+
+TAKING = {
+    *("BLMPOP", "BLPOP", "BRPOP", "BZMPOP", "BZPOPMAX", "BZPOPMIN", "GETDEL", "LMPOP", "LPOP", "LREM", "LTRIM", "RPOP"),
+    *("SPOP", "ZMPOP", "ZPOPMAX", "ZPOPMIN", "ZRANGESTORE", "ZREM"),
+}
+"""Commands that take members out of a key and write them nowhere."""
+
+WRITING = {"LPUSH", "RPUSH", "ZADD"}
+
+MAY_TAKE = {
+    "bury": {"LREM"},
+    "drop": {"LREM"},
+    "fetch": {"LREM", "RPOP"},
+    "forget": {"ZREM"},  # an identity
+    "postpone": {"LREM"},
+    "promote": {"ZREM"},
+    "reclaim": {"LREM"},
+    "requeue": {"LREM"},
+}
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Each call with the last word of what is called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield getattr(node.func, "attr", getattr(node.func, "id", "")), node
+
+
+@pytest.mark.proves("R8")
+def test_no_line_of_python_takes_a_job_out_of_a_key() -> None:
+    """Neither by a method of a client nor as a command of its own in a packet. The one that is: signals of a dashboard."""
+    taking = [
+        f"{path.relative_to(ROOT)}: {word.upper()}"
+        for path in SOURCES
+        for tree in [ast.parse(path.read_text())]
+        for word in [
+            *(name for name, _ in calls(tree) if name.upper() in TAKING and name.islower()),
+            *(node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in TAKING),
+        ]
+    ]
+    assert taking == ["framework/process/record.py: RPOP"]
+
+
+@pytest.mark.proves("R8")
+def test_only_scripts_that_write_too_take_a_job_out_of_a_key() -> None:
+    commands = {path.stem: set(re.findall(r"redis\.p?call\(\s*['\"](\w+)", path.read_text())) for path in SCRIPTS}
+    assert commands
+    assert {name: taken for name, said in commands.items() if (taken := said & TAKING)} == MAY_TAKE
+    assert not [name for name in MAY_TAKE if name not in ("drop", "forget") and not commands[name] & WRITING]
+    assert "HINCRBY" in commands["drop"]  # the job ends here, counted
+
+
+@pytest.mark.proves("R7")
+def test_a_signal_handler_calls_nothing() -> None:
+    """Python runs it between any two lines of the main thread: what it called would find every lock and reply half way."""
+    handlers = []
+    for path in SOURCES:
+        tree = ast.parse(path.read_text())
+        functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        for name, call in calls(tree):
+            assert name not in ("add_signal_handler", "siginterrupt", "setitimer"), path
+            if ast.unparse(call.func) == "signal.signal":
+                handler = call.args[1]
+                if not ast.unparse(handler).startswith("signal.SIG_"):
+                    assert isinstance(handler, ast.Name), f"{path}:{call.lineno}: a handler is a function by its name"
+                    handlers.append(functions[handler.id])
+    assert handlers
+    assert not [f"{one.name} calls {found}" for one in handlers for found, _ in calls(one)]
