@@ -358,7 +358,14 @@ def test_each_queue_of_a_class_has_its_name(lines):
     assert [line["queue"] for line in both.take()] == ["a", "b", "a"]
 
 
-@pytest.mark.proves("R53", "I20")
+@pytest.mark.proves("I20")
+def test_no_duration_is_below_zero_though_the_producers_clock_is_ahead(lines):
+    start, end = written(lines(), payload(enqueued_at=NOW + 3600, scheduled_at=NOW + 7200))
+    assert start["queue_duration_s"] == end["queue_duration_s"] == 0
+    assert not [name for name, value in end.items() if name.endswith("_s") and value < 0]
+
+
+@pytest.mark.proves("R53")
 def test_a_time_that_is_none_is_left_out(lines):
     start, _ = written(lines(), payload(created_at=2.6e11))
     assert "created_at" not in start

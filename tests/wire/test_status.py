@@ -2,6 +2,8 @@ import math
 from typing import get_args
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from framework.types import JobState
 from framework.wire.status import LONGEST_S, Tracked, merged, tracked
@@ -33,6 +35,27 @@ def test_a_mark_is_the_command_that_writes_it():
     assert job.mark_queued(1_800_000_000.2) == ("SET", "aw:status:j", "queued", "EXAT", 1_800_000_061)
     assert job.lifetime_s(10.4) == 71
     assert (job.mark_queued(1e300)[4], job.lifetime_s(1e300)) == (LONGEST_S, LONGEST_S)
+
+
+@pytest.mark.proves("R46")
+@example(kept=5e-324, waits_s=0.0)
+@given(kept=st.floats() | st.floats(0, 3) | st.integers() | st.text(), waits_s=st.floats(0, 1e300))
+def test_no_key_is_given_a_time_to_live_that_redis_refuses(kept, waits_s):
+    """Whatever another writer put into the payload: between a second and the most that Redis takes."""
+    job = tracked({"jid": "j", "status_expiration": kept})
+    if job is not None:
+        marks = [job.mark("running"), job.mark("retrying", waits_s=waits_s), job.mark_queued(None)]
+        assert all(type(mark[4]) is int and 1 <= mark[4] <= LONGEST_S for mark in marks)
+        assert type(job.mark_queued(waits_s)[4]) is int
+
+
+@pytest.mark.proves("R46")
+def test_redis_takes_the_longest_and_the_shortest(redis):
+    for seconds in (1, LONGEST_S):
+        redis.execute_command(*Tracked("j", seconds).mark("running"))
+        assert 0 <= redis.ttl("aw:status:j") <= seconds
+    redis.execute_command(*Tracked("j", LONGEST_S).mark_queued(1e300))
+    assert redis.ttl("aw:status:j") > 1e9
 
 
 def test_the_most_advanced_state_wins():

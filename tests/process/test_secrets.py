@@ -1,0 +1,72 @@
+"""What must not be told: the password of a Redis, and the arguments that a class does not list, whatever goes wrong."""
+
+import pytest
+
+from framework.store.connect import Endpoint, open_client
+from framework.wire import keys
+from tests.harness import ROOT, enqueue, until
+
+PASSWORD = "s3same-0pen"
+ARGUMENT = "4111-1111-1111-1111"
+READS = {
+    "string": lambda client, key: [client.get(key)],
+    "list": lambda client, key: client.lrange(key, 0, -1),
+    "set": lambda client, key: list(client.smembers(key)),
+    "zset": lambda client, key: client.zrange(key, 0, -1),
+    "hash": lambda client, key: [part for pair in client.hgetall(key).items() for part in pair],
+}
+
+
+def everything(client):
+    """Every byte that this Redis holds."""
+    return b"".join(part for key in client.keys("*") for part in [key, *READS[client.type(key).decode()](client, key)])
+
+
+@pytest.fixture
+def guarded(make_server):
+    """A server with a password: its client, and its URL with another password than that."""
+    own = make_server()
+    with open_client(Endpoint(own.url), name="tests") as client:
+        client.config_set("requirepass", PASSWORD)
+        with open_client(Endpoint(own.url.replace("unix://", f"unix://:{PASSWORD}@")), name="tests") as known:
+            yield own, known
+
+
+@pytest.mark.proves("I25")
+def test_neither_is_told_in_a_line_a_key_or_a_report(site, guarded):
+    own, client = guarded
+    url = own.url.replace("unix://", f"unix://:{PASSWORD}@")
+    enqueue(client, "StrictWorker", args=[ARGUMENT])  # a failure about this very argument
+    enqueue(client, "TalkWorker", args=[1, ARGUMENT])
+    process = site.worker("-q", "default", "-t", "0", REDIS_URL=url).ready()
+    process.line(job_status="fail"), process.line(job_status="done")
+    until(lambda: client.hgetall(process.identity), "its record")
+    (failed,) = until(lambda: client.zrange(keys.RETRY, 0, -1))
+    assert failed.count(ARGUMENT.encode()) == 1  # where it was, and not in the error beside it
+    assert PASSWORD.encode() not in everything(client)
+    own.kill()
+    process.line(event_name="redis.failed")
+    own.start()  # it wants no password now, and says so to whoever brings one
+    process.end()
+    assert process.log.read_bytes().count(ARGUMENT.encode()) == 0
+    assert PASSWORD.encode() not in process.log.read_bytes() + process.errors.read_bytes()
+
+
+@pytest.mark.proves("I25")
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["-c", "import jobs; jobs.NoopWorker.perform_async()"],
+        [str(ROOT / "scripts" / "retired")],
+        [str(ROOT / "scripts" / "route"), "--lint", "--live", "-r", "jobs"],
+    ],
+    ids=["a push", "retired", "route"],
+)
+def test_a_wrong_password_is_not_told_by_who_is_refused(site, guarded, argv):
+    own, _ = guarded
+    wrong = f"not-{PASSWORD}"
+    site.write("application.yml", {"retired_workers": {"Gone": "no need"}})
+    done = site.run(*argv, REDIS_URL=own.url.replace("unix://", f"unix://:{wrong}@"))
+    assert done.returncode
+    assert "invalid username-password pair" in done.stdout + done.stderr  # it came as far as that
+    assert PASSWORD not in done.stdout + done.stderr
