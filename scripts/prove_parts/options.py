@@ -1,6 +1,7 @@
 """The command line of ``scripts/prove``: one sub-command per proof, each run by the ``run`` of the module of its name."""
 
 import argparse
+from pathlib import Path
 
 
 def parse(doc: str | None) -> argparse.Namespace:
@@ -11,5 +12,20 @@ def parse(doc: str | None) -> argparse.Namespace:
     matrix = proofs.add_parser("matrix", help="the tables of docs/reliability.md: which test shows which row")
     matrix.add_argument("--write", action="store_true", help="write them into the page")
     matrix.add_argument("--check", action="store_true", help="status 1 when the page is not as it should be")
+
+    history = proofs.add_parser("history", help="replay append-only files: was a job in no key after any command?")
+    history.add_argument(
+        "places", nargs="*", type=Path, metavar="PLACE",
+        help="data folders, appendonlydirs or files of the shards of one installation (default: a history is made)",
+    )  # fmt: skip
+    history.add_argument("--run", type=float, default=20.0, metavar="S", help="seconds of the one made (default 20)")
+    history.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
+
+    prefixes = proofs.add_parser("prefixes", help="Redis dies at any byte of its append-only file: is anything lost?")
+    prefixes.add_argument(
+        "history", nargs="?", type=Path, metavar="PLACE", help="a data folder (default: a history is made)"
+    )
+    prefixes.add_argument("--cuts", type=int, default=200, metavar="N", help="how many prefixes (default 200)")
+    prefixes.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
 
     return parser.parse_args()
