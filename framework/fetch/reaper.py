@@ -55,12 +55,13 @@ Cause: TypeAlias = Literal["death", "lost reply"]
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """One job taken back: from whom and why, where it went, and how often it has been interrupted."""
+    """One job taken back: from whom and why, where it went, and how many older entries had to leave that set for it."""
 
     owner: str
     job: Job
     destination: str
     cause: Cause = "death"
+    trimmed: int = 0
 
     @property
     def quarantined(self) -> bool:
@@ -109,7 +110,7 @@ class Reaper:
         moved = 0
         while (found := self._examine(identity)) is not None and found.page:
             results = [self._reclaim_one(identity, found, index) for index in range(len(found.page))]
-            moved += results.count(1)
+            moved += sum(result > 0 for result in results)
             if -1 in results or not any(results):
                 break  # it lives, or others are at the same work
         if found is not None:
@@ -138,8 +139,8 @@ class Reaper:
             [keys.lease(identity), keys.working(identity), fate.key, keys.QUEUES],
             [data, fate.data, found.until, fate.queue, *limits],
         )
-        if moved == 1:
-            self._on_recovered(Recovered(identity, Job(fate.payload), fate.key))
+        if moved > 0:
+            self._on_recovered(Recovered(identity, Job(fate.payload), fate.key, trimmed=moved - 1))
         return int(moved)
 
 
@@ -226,13 +227,13 @@ class Reconciler:
             payload, queue = _read(data)
         except PayloadError:
             payload, destination = Payload(), keys.DEAD
-            trimmed: Any = BURY(self._client, [keys.working(self._identity), keys.DEAD], [data, data, *self._dead])
-            moved = int(trimmed >= 0)
+            buried: Any = BURY(self._client, [keys.working(self._identity), keys.DEAD], [data, data, *self._dead])
+            moved, trimmed = int(buried >= 0), max(0, int(buried))
         else:
-            destination = keys.queue(queue)
+            destination, trimmed = keys.queue(queue), 0
             moved = requeue(self._client, self._identity, [(UnitOfWork(queue, data), data)])
         if moved:
-            self._on_recovered(Recovered(self._identity, Job(payload), destination, "lost reply"))
+            self._on_recovered(Recovered(self._identity, Job(payload), destination, "lost reply", trimmed))
         return moved
 
 

@@ -17,6 +17,7 @@ from framework.telemetry import logs
 from framework.telemetry.repeated import Repeated
 from framework.telemetry.sentry import NoTracker, Tracker
 from framework.types import JobState, Payload
+from framework.wire import keys
 from framework.wire.status import Tracked
 
 _QUIET_S = 30.0
@@ -223,12 +224,15 @@ class ProcessEvents:
             interrupted_count=job.interrupted_count,
             **{"class": job.worker},
         )
+        if recovered.trimmed:
+            self.trimmed(recovered.trimmed, recovered.destination)
         worker: Any = registry.find(job.worker)
         if recovered.quarantined and worker is not None:
             self.handlers.guard("interruptions_exhausted", lambda: worker.interruptions_exhausted(job))
 
-    def trimmed(self, count: int) -> None:
-        self._log.warning("the dead set was trimmed", event_name="dead.trimmed", count=count)
+    def trimmed(self, count: int, source: str = keys.DEAD) -> None:
+        """The oldest entries of a set that is full, or those older than it keeps, are gone."""
+        self._log.warning(f"the {source} set was trimmed", event_name=f"{source}.trimmed", count=count)
 
     def _hook_failed(self, what: str, error: BaseException) -> None:
         self._log.error("a hook failed; the job goes on without it", event_name="hook.failed", hook=what, error=error)

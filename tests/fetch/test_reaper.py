@@ -255,18 +255,19 @@ def test_a_process_whose_keys_are_odd_hides_no_other(reaper, redis):
     assert len(queued(redis)) == 1
 
 
-@pytest.mark.proves("I16")
+@pytest.mark.proves("R37", "I16")
 @pytest.mark.parametrize(("key", "limit", "count"), [(keys.INTERRUPTED, 10_000, 2), (keys.DEAD, 5, None)])
-def test_sets_that_nobody_empties_are_trimmed(redis, key, limit, count):
+def test_sets_that_nobody_empties_are_trimmed_and_it_is_told(redis, recovered, key, limit, count):
     old = redis.time()[0] - 91 * 86_400
     redis.zadd(key, {"too old": old, **{str(number): redis.time()[0] for number in range(limit + 3)}})
     die(redis, OTHER)
     data = b"not json" if count is None else encoded(interrupted_count=count)
     hold(redis, data, OTHER)
     with registry.isolated():
-        Reaper(redis, lambda _: None, long_up(redis), Keep(5, 86_400.0)).sweep()
+        assert Reaper(redis, recovered.append, long_up(redis), Keep(5, 86_400.0)).sweep() == 1
     assert redis.zcard(key) == limit - 1
     assert redis.zscore(key, "too old") is None
+    assert [(one.destination, one.trimmed) for one in recovered] == [(key, 6)]  # limit + 5 entries were there
 
 
 def run_until_killed(redis, identity, unacknowledged=17):
@@ -359,11 +360,13 @@ def test_a_lost_batch_keeps_its_order(redis, reconciler):
 
 @pytest.mark.proves("F38")
 @pytest.mark.parametrize("data", [b"\x00\xff not json", b'{"class":"A","args":[],"jid":"no queue"}'])
-def test_what_has_no_way_home_goes_to_the_dead_set_byte_for_byte(redis, reconciler, data):
+def test_what_has_no_way_home_goes_to_the_dead_set_byte_for_byte(redis, reconciler, recovered, data):
     hold(redis, data)
+    redis.zadd(keys.DEAD, {"too old": 1})
     assert [reconciler.look() for _ in range(3)] == [0, 1, 0]
     assert redis.llen(keys.working(IDENTITY)) == 0
     assert redis.zrange(keys.DEAD, 0, -1) == [data]
+    assert [one.trimmed for one in recovered] == [1]
 
 
 def test_units_are_told_apart_by_identity_not_by_bytes():

@@ -4,7 +4,9 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
+from framework.fetch.reaper import Recovered
 from framework.process.events import ProcessEvents
+from framework.wire.job import Job
 from tests.harness import server_lines
 
 
@@ -77,3 +79,13 @@ def test_flapping_does_not_flood_the_log(lines, events):
         events.redis_failed("lease", RedisConnectionError("gone"))
         events.redis_answered("lease")
     assert [line["event_name"] for line in lines()] == ["redis.failed", "redis.back"]
+
+
+@pytest.mark.proves("R37")
+def test_what_had_to_leave_a_full_set_is_told_beside_what_came_in(lines, events):
+    for destination, trimmed in (("queue:default", 0), ("interrupted", 3), ("dead", 1)):
+        events.recovered(
+            Recovered("host:1:abc", Job({"class": "GoneWorker", "jid": "j"}), destination, trimmed=trimmed)
+        )
+    told = [(line["event_name"], line["count"], line["severity"]) for line in lines() if "event_name" in line]
+    assert told == [("interrupted.trimmed", 3, "WARN"), ("dead.trimmed", 1, "WARN")]

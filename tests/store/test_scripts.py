@@ -299,9 +299,9 @@ def test_reclaim_trims_the_set_both_ways(redis):
     redis.zadd(SET, {"ancient": stamp - 500, "old": stamp - 50, "young": stamp - 5})
     redis.lpush(WORKING, ODD)
     redis.lpush(WORKING, "next")
-    assert RECLAIM(redis, [LEASE, WORKING, SET, QUEUES], [ODD, ODD, stamp + 60, "", 10, 100]) == 1
+    assert RECLAIM(redis, [LEASE, WORKING, SET, QUEUES], [ODD, ODD, stamp + 60, "", 10, 100]) == 2
     assert redis.zrange(SET, 0, -1) == [b"old", b"young", ODD]
-    assert RECLAIM(redis, [LEASE, WORKING, SET, QUEUES], ["next", "next", stamp + 60, "", 3, 100]) == 1
+    assert RECLAIM(redis, [LEASE, WORKING, SET, QUEUES], ["next", "next", stamp + 60, "", 3, 100]) == 3
     assert redis.zrange(SET, 0, -1) == [ODD, b"next"]
 
 

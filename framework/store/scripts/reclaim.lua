@@ -2,7 +2,7 @@
 -- KEYS    1 lease of the dead process  2 its working list  3 destination  4 set of queue names
 -- ARGV    1 payload as found  2 payload to store  3 until when it counts as dead (seconds of Redis's clock)
 --         4 queue name, '' when the destination is a sorted set  5 the set's most entries  6 their longest stay in seconds
--- RETURN  1 moved, 0 somebody else did or the destination's key is of another type (the job stays),
+-- RETURN  1 + entries trimmed from the set: moved, 0 somebody else did or the destination's key is of another type (the job stays),
 --         -1 the process is alive and keeps its jobs, or too much time has passed since it was examined
 -- COST    O(W + log N + trimmed)
 -- CRASH   before: in the working list. after: at the destination. Any number of reapers may run at once.
@@ -22,8 +22,6 @@ if type(moved) == 'table' then
   redis.call('RPUSH', KEYS[2], ARGV[1])
   return 0
 end
-if ARGV[4] == '' then
-  redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', string.format('%.6f', now - tonumber(ARGV[6])))
-  redis.call('ZREMRANGEBYRANK', KEYS[3], 0, -tonumber(ARGV[5]))
-end
-return 1
+if ARGV[4] ~= '' then return 1 end
+local old = redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', string.format('%.6f', now - tonumber(ARGV[6])))
+return 1 + old + redis.call('ZREMRANGEBYRANK', KEYS[3], 0, -tonumber(ARGV[5]))
