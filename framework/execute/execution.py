@@ -25,6 +25,7 @@ from framework.fetch.blame import COUNT, Announcer, suspect
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import (
     SUCCEEDED,
+    AwaitsTurn,
     Discarded,
     Failed,
     Interrupted,
@@ -136,6 +137,18 @@ class Executor:
             self._stop_clocks(run)
         return run
 
+    def begin_in_turn(self, run: Execution) -> None:
+        """Go on with a run that awaits its turn as ``begin`` would have, after that wait; raises nothing."""
+        run.outcome = SUCCEEDED
+        run.started_cpu = time.thread_time()
+        try:
+            assert run.declaration is not None and run.payload is not None, "it was begun"  # noqa: S101, PT018
+            self._enter(run, run.declaration, run.payload)
+        except BaseException as error:  # noqa: BLE001 - as above
+            run.outcome = self._outcome(error)
+        if run.coroutine is None:
+            self._stop_clocks(run)
+
     async def complete(self, run: Execution) -> None:
         """Go on with a run whose job is async, on the event loop; raises nothing."""
         try:
@@ -163,12 +176,22 @@ class Executor:
             raise UnknownWorkerError(payload["class"], registry.nearest(payload["class"]))
         run.instance = instance = new_instance(run.worker, payload)
         instance._aw_run = self._runs
-        suspected = suspect(payload)
-        if suspected or run.tracked is not None or not declaration.is_async:
+        if declaration.is_async:
+            if suspect(payload):
+                run.outcome = AwaitsTurn()  # not here: an async process holds thousands, and each would have its thread
+                return
+            if run.tracked is not None:
+                self._relay()
+        else:
             self._relay()
+        self._enter(run, declaration, payload)
+
+    def _enter(self, run: Execution, declaration: Declaration, payload: Payload) -> None:
+        """Announce the job if need be, and go through the middleware into ``perform``."""
+        instance = run.instance
         if run.tracked is not None:
             self._states.write(run.tracked, "running")
-        if suspected:
+        if suspect(payload):
             run.announced = True
             self._announcer.begin(run.unit.data, whole_number(payload.get(COUNT)) or 0)
         if not self._middleware:

@@ -6,7 +6,7 @@ A thread only starts an async job; the job goes on upon the event loop and keeps
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import (
     SUCCEEDED,
+    AwaitsTurn,
     Discarded,
     Failed,
     Interrupted,
@@ -87,6 +88,9 @@ class Processor:
         # Settling a failure waits for Redis, which the event loop must not.
         self._settling = ThreadPoolExecutor(1, "async-settler")
         self._unsettled: set[Future[None]] = set()
+        # So does the begin of a job that a death interrupted; one thread will do, as they take turns.
+        self._starting = ThreadPoolExecutor(1, "async-starter")
+        self._unstarted: set[Future[None]] = set()
         self._async_tally = runs.tally()
         self._async_failures = runs.tally()
 
@@ -102,7 +106,8 @@ class Processor:
             if thread.is_alive():
                 thread.join(timeout_s)
                 break
-        return self._loop.idle and not self._unsettled and not any(thread.is_alive() for thread in self._threads)
+        waiting = self._unstarted or self._unsettled
+        return not waiting and self._loop.idle and not any(thread.is_alive() for thread in self._threads)
 
     def abandon(self) -> None:
         """From now on nothing is settled: the jobs in hand are given back by somebody else."""
@@ -134,10 +139,33 @@ class Processor:
                     else:
                         unit.thread = 0
                         self._loop.submit(self._go_on(run), context, str(run.instance.jid))
+                elif isinstance(run.outcome, AwaitsTurn):
+                    unit.thread = 0
+                    self._start_in_turn(run, context)
                 else:
                     context.run(self._conclude, run, tally)
         except BaseException as error:  # noqa: BLE001 - nothing may kill a slot unseen
             self._events.component_died(threading.current_thread().name, error)
+
+    def _start_in_turn(self, run: Execution, context: Context) -> None:
+        starting = self._starting.submit(self._take_turn, run, context)
+        self._unstarted.add(starting)
+        starting.add_done_callback(self._started)
+
+    def _take_turn(self, run: Execution, context: Context) -> None:
+        if self._abandoned.is_set():
+            return
+        context.run(self._executor.begin_in_turn, run)
+        if run.outcome is SUCCEEDED and run.coroutine is not None:
+            self._loop.submit(self._go_on(run), context, str(run.instance.jid))
+        else:
+            context.run(self._settle_aside, run)
+
+    def _started(self, starting: Future[None]) -> None:
+        error = starting.exception()
+        if error is not None:
+            self._events.component_died("async-starter", error)
+        self._unstarted.discard(starting)
 
     async def _go_on(self, run: Execution) -> None:
         """The rest of an async job's run, upon the event loop."""

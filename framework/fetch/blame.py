@@ -33,6 +33,11 @@ TURN_S = 0.5
 TRIAL_S = 5.0
 """How long a suspect keeps the others of its process from starting, at most; the second for one that was interrupted twice."""
 
+WHOLE_TURNS = 10
+"""Slots up to which turns are so long. With more they are shorter in proportion: all that a process can hold have begun within
+5 s (50 s), and a job that kills is found in several steps, among ever fewer.
+"""
+
 SLOTS = "slots"
 """Field of what a process says about its runs, beside a field per announced job."""
 
@@ -45,10 +50,11 @@ def suspect(payload: Payload) -> bool:
 
 
 class Announcer:
-    """Says of one process which suspect jobs run in it, and lets them take turns. Safe from any thread."""
+    """Says of a process with so many slots which suspect jobs run in it, and lets them take turns. Safe from any thread."""
 
-    def __init__(self, client: "redis.Redis", identity: str) -> None:
+    def __init__(self, client: "redis.Redis", identity: str, slots: int) -> None:
         self._client = client
+        self._share = min(1.0, WHOLE_TURNS / slots)
         self._keys = [keys.lease(identity), keys.runs(identity)]
         self._ended: deque[str] = deque()
         self._turn = threading.Condition()
@@ -61,7 +67,7 @@ class Announcer:
         If Redis cannot be told, the job runs unannounced, and a death is not counted for it.
         """
         digest = _digest(data)
-        self._take_turn(digest, TURN_S if interruptions < 2 else TRIAL_S)
+        self._take_turn(digest, self._share * (TURN_S if interruptions < 2 else TRIAL_S))
         ended: list[str] = []
         with contextlib.suppress(IndexError):
             while True:

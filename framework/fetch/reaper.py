@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import redis
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from framework.declare import registry
 from framework.errors import PayloadError
@@ -109,7 +109,7 @@ class Reaper:
         """Take back everything in one working list unless its owner may live; forget the owner when that is safe."""
         moved = 0
         while (found := self._examine(identity)) is not None and found.page:
-            results = [self._reclaim_one(identity, found, index) for index in range(len(found.page))]
+            results = self._reclaim_page(identity, found)
             moved += sum(result > 0 for result in results)
             if -1 in results or not any(results):
                 break  # it lives, or others are at the same work
@@ -129,19 +129,22 @@ class Reaper:
         evidence = Evidence.of(dict(zip(said[::2], said[1::2], strict=True)))
         return _Estate(f"{float(now) + _VERDICT_S:.6f}", int(length), evidence, page)
 
-    def _reclaim_one(self, identity: str, found: "_Estate", index: int) -> int:
+    def _reclaim_page(self, identity: str, found: "_Estate") -> list[int]:
         # The head is the youngest; each goes to the right end in turn, so the oldest ends up next to run.
-        data = found.page[index]
-        fate = _fate(data, found.evidence, found.length - 1 - index)
+        fates = [_fate(data, found.evidence, found.length - 1 - index) for index, data in enumerate(found.page)]
+        results = RECLAIM.each(self._client, [self._move(identity, found, fate) for fate in fates])
+        for fate, result in zip(fates, results, strict=True):
+            if isinstance(result, int) and result > 0:
+                self._on_recovered(Recovered(identity, Job(fate.payload), fate.key, trimmed=result - 1))
+        for result in results:
+            if isinstance(result, RedisError):
+                raise result  # what was done has been told
+        return results
+
+    def _move(self, identity: str, found: "_Estate", fate: "_Fate") -> tuple[list[str], list[Any]]:
         limits = KEEP_INTERRUPTED if fate.key == keys.INTERRUPTED else self._dead
-        moved: Any = RECLAIM(
-            self._client,
-            [keys.lease(identity), keys.working(identity), fate.key, keys.QUEUES],
-            [data, fate.data, found.until, fate.queue, *limits],
-        )
-        if moved > 0:
-            self._on_recovered(Recovered(identity, Job(fate.payload), fate.key, trimmed=moved - 1))
-        return int(moved)
+        places = [keys.lease(identity), keys.working(identity), fate.key, keys.QUEUES]
+        return places, [fate.found, fate.data, found.until, fate.queue, *limits]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,7 @@ class _Estate:
 
 @dataclass(frozen=True, slots=True)
 class _Fate:
+    found: bytes
     key: str
     queue: str
     data: bytes
@@ -169,10 +173,10 @@ def _fate(data: bytes, evidence: Evidence, rank: int) -> _Fate:
         guilt = evidence.guilt(data, payload, rank)
         changed = data if guilt == "waited" else dumps(_suspected(payload, guilt))
     except PayloadError:
-        return _Fate(keys.DEAD, "", data, {})
+        return _Fate(data, keys.DEAD, "", data, {})
     if guilt == "ran" and 0 <= _max_interruptions(payload) <= payload[COUNT]:
-        return _Fate(keys.INTERRUPTED, "", changed, payload)
-    return _Fate(keys.queue(queue), queue, changed, payload)
+        return _Fate(data, keys.INTERRUPTED, "", changed, payload)
+    return _Fate(data, keys.queue(queue), queue, changed, payload)
 
 
 def _read(data: bytes) -> tuple[Payload, str]:

@@ -57,5 +57,10 @@ class Interrupted:
     """The process is stopping and the job did not end; shutdown gives it back."""
 
 
-Outcome: TypeAlias = Succeeded | Failed | Postponed | Discarded | Retired | Unreadable | Interrupted
+@dataclass(frozen=True, slots=True)
+class AwaitsTurn:
+    """It has not begun: an async job that a death interrupted, and others of the kind are before it."""
+
+
+Outcome: TypeAlias = Succeeded | Failed | Postponed | Discarded | Retired | Unreadable | Interrupted | AwaitsTurn
 """All there are."""

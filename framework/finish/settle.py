@@ -12,7 +12,17 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
-from framework.finish.outcome import Discarded, Failed, Interrupted, Outcome, Postponed, Retired, Succeeded, Unreadable
+from framework.finish.outcome import (
+    AwaitsTurn,
+    Discarded,
+    Failed,
+    Interrupted,
+    Outcome,
+    Postponed,
+    Retired,
+    Succeeded,
+    Unreadable,
+)
 from framework.finish.retry import Bury, Drop, Retry, RetryPolicy, Verdict, shown
 from framework.finish.states import States
 from framework.store.script import BURY, DROP, POSTPONE, Script
@@ -124,7 +134,7 @@ class Settler:
                 return self._drop(unit, name, tracked)
             case Unreadable(error):
                 return self._bury(unit, unit.data, None, error, tracked)
-            case Interrupted():
+            case Interrupted() | AwaitsTurn():
                 return Settled("interrupted")  # still in custody; shutdown gives it back
             case _:
                 assert_never(outcome)

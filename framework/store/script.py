@@ -1,6 +1,7 @@
 """Lua scripts as files: called by digest, sent whole when the server does not know them."""
 
 import hashlib
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, cast
 
@@ -23,6 +24,20 @@ class Script:
             return execute("EVALSHA", self.digest, len(keys), *keys, *arguments)
         except NoScriptError:
             return execute("EVAL", self.source, len(keys), *keys, *arguments)
+
+    def each(self, client: "redis.Redis", calls: Sequence[tuple[list[str], list[Any]]]) -> list[Any]:
+        """Run the script once for each (keys, arguments), every run a step of its own, in one round trip.
+
+        Returns the replies; an error reply stands among them. Raises what the connection raises: some may have run.
+        """
+        pipeline: Any = client.pipeline(transaction=False)
+        for keys, arguments in calls:
+            pipeline.execute_command("EVALSHA", self.digest, len(keys), *keys, *arguments)
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        return [
+            self(client, *call) if isinstance(reply, NoScriptError) else reply
+            for call, reply in zip(calls, replies, strict=True)
+        ]
 
 
 ANNOUNCE = Script("announce")

@@ -166,7 +166,7 @@ def assemble(
         runs,
         limit,
         fetcher.relay,
-        Announcer(shard.client, identity),
+        Announcer(shard.client, identity, service.slots),
         Strictness(settings.strict_arguments),
         states,
         settings.retired_workers,

@@ -55,7 +55,7 @@ class Slots:
         chain = Chain()
         for one in middleware:
             chain.add(one)
-        announcer = Announcer(self.shard.client, IDENTITY)
+        announcer = Announcer(self.shard.client, IDENTITY, slots)
         self.untold = []
         states = States(self.shard, lambda *facts: self.untold.append(facts))
         relay = self.fetcher.relay

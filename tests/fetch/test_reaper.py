@@ -94,18 +94,40 @@ def test_a_sweep_leaves_the_sweeper_alone(reaper, redis):
 
 
 @pytest.mark.proves("R21")
-def test_a_process_that_comes_back_to_life_keeps_the_rest(redis, recovered):
+def test_a_process_that_comes_back_to_life_keeps_the_rest(reaper, redis, recovered, monkeypatch):
     die(redis, OTHER)
     for number in range(3):
         hold(redis, encoded(jid=str(number)), OTHER)
 
-    def revive(one):
-        recovered.append(one)
+    def reviving(client, calls):
+        first = RECLAIM(client, *calls[0])
         beat(redis, OTHER)
+        return [first, *(RECLAIM(client, *call) for call in calls[1:])]
 
-    with registry.isolated():
-        assert Reaper(redis, revive, long_up(redis), KEEP).sweep() == 1
+    monkeypatch.setattr(RECLAIM, "each", reviving)
+    assert reaper.sweep() == 1
+    assert len(recovered) == 1
     assert redis.llen(keys.working(OTHER)) == 2
+
+
+@pytest.mark.proves("R12")
+def test_a_page_is_taken_back_by_a_server_that_forgot_the_script(reaper, redis, recovered):
+    die(redis, OTHER)
+    for number in range(60):
+        hold(redis, encoded(jid=str(number)), OTHER)
+    redis.script_flush()
+    assert reaper.sweep() == 60
+    assert [job["jid"] for job in queued(redis)] == [*map(str, range(60))]
+    assert len(recovered) == 60
+
+
+def test_what_a_page_could_not_do_hides_nothing_that_it_did(reaper, redis, recovered):
+    """A user of Redis who may not write one queue, say: those that went elsewhere are told of, and the sweep says what failed."""
+    die(redis, OTHER)
+    for queue in ("default", "forbidden"):
+        hold(redis, encoded(queue=queue), OTHER)
+    redis.acl_setuser("reaper", enabled=True, nopass=True, commands=["+@all"], keys=["*"], reset=True)
+    redis.execute_command("ACL", "SETUSER", "reaper", "resetkeys", "~queue:default", "~queues", "~aw:*")
 
 
 @pytest.mark.proves("I12")
@@ -273,7 +295,7 @@ def test_sets_that_nobody_empties_are_trimmed_and_it_is_told(redis, recovered, k
 def run_until_killed(redis, identity, unacknowledged=17):
     """A process with two slots: it fetches 100 jobs, runs the oldest, acknowledges late, and meets the killer."""
     beat(redis, identity)
-    announcer = Announcer(redis, identity)
+    announcer = Announcer(redis, identity, 2)
     working = keys.working(identity)
     while redis.llen(working) < 100 and redis.lmove("queue:default", working, "RIGHT", "LEFT"):
         pass

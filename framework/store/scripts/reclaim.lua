@@ -4,13 +4,14 @@
 --         4 queue name, '' when the destination is a sorted set  5 the set's most entries  6 their longest stay in seconds
 -- RETURN  1 + entries trimmed from the set: moved, 0 somebody else did or the destination's key is of another type (the job stays),
 --         -1 the process is alive and keeps its jobs, or too much time has passed since it was examined
--- COST    O(W + log N + trimmed)
+-- COST    O(what stands before it, which is what the call before could not move + log N + trimmed)
 -- CRASH   before: in the working list. after: at the destination. Any number of reapers may run at once.
 -- That the lease is gone is asked here, in the step that moves the job: asked earlier it might be back by now.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 if redis.call('EXISTS', KEYS[1]) == 1 or now > tonumber(ARGV[3]) then return -1 end
-if redis.call('LREM', KEYS[2], -1, ARGV[1]) == 0 then return 0 end
+-- From the head, where the page begins that was examined: a process of thousands of slots has a list as long.
+if redis.call('LREM', KEYS[2], 1, ARGV[1]) == 0 then return 0 end
 local moved
 if ARGV[4] ~= '' then
   moved = redis.pcall('RPUSH', KEYS[3], ARGV[2])
