@@ -194,6 +194,9 @@ class Executor:
         if suspect(payload):
             run.announced = True
             self._announcer.begin(run.unit.data, whole_number(payload.get(COUNT)) or 0)
+            if self._runs.interrupted:  # its turn has come too late; it goes back as it is
+                run.outcome = Interrupted()
+                return
         if not self._middleware:
             run.coroutine = call(instance, declaration, payload, self._strictness)
             return

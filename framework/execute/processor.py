@@ -153,8 +153,8 @@ class Processor:
         starting.add_done_callback(self._started)
 
     def _take_turn(self, run: Execution, context: Context) -> None:
-        if self._abandoned.is_set():
-            return
+        if self._runs.interrupted:
+            return  # it goes back
         context.run(self._executor.begin_in_turn, run)
         if run.outcome is SUCCEEDED and run.coroutine is not None:
             self._loop.submit(self._go_on(run), context, str(run.instance.jid))

@@ -13,7 +13,7 @@ import pytest
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
-from framework.errors import Discard, RetryLater
+from framework.errors import Discard, RetryLater, Shutdown
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
 from framework.execute.job_log import JobLog
@@ -193,6 +193,77 @@ def test_more_async_jobs_are_under_way_than_there_are_threads(slots, redis, gate
     until(one.done)
     assert len(set(running)) == 60
     assert (one.runs.totals().processed, one.runs.totals().failed) == (60, 0)
+    assert one.died == []
+
+
+@pytest.mark.proves("R25")
+def test_async_jobs_that_a_death_interrupted_begin_one_after_the_other_in_one_thread(slots, redis, gate, monkeypatch):
+    monkeypatch.setattr("framework.fetch.blame.TURN_S", 0.1)
+    running = []
+
+    async def perform(self):
+        running.append(int(self.jid))
+        await gate()
+
+    worker(perform)
+    for number in range(200):
+        enqueue(redis, "Job", jid=str(number), suspect=True)
+    for number in range(20):
+        enqueue(redis, "Job", jid=str(1_000 + number))
+    one = slots(220).start()
+    until(lambda: 1_019 in running)  # who is no suspect waits for none of them
+    assert len(running) < 220
+    until(lambda: len(running) == 220)
+    assert [jid for jid in running if jid < 1_000] == [*range(200)]
+    assert one.threads() < 10
+    assert redis.hlen(keys.runs(IDENTITY)) == 200
+    gate.open()
+    until(one.done)
+    assert one.runs.totals().processed == 220
+    assert one.died == []
+
+
+def test_an_async_job_that_a_death_interrupted_may_fail_before_it_begins(slots, redis, gate):
+    async def perform(self, number):
+        await gate()
+
+    worker(perform)
+    enqueue(redis, "Job", args=["no number", "and one too many"], suspect=True)
+    one = slots(2).start()
+    until(lambda: redis.zcard(keys.RETRY) == 1)
+    until(one.done)
+    (line,) = one.lines(job_status="fail")
+    assert line["cpu_s"] >= 0
+    assert one.died == []
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_at_the_stop_jobs_that_await_their_turn_are_left_to_be_given_back(slots, redis, monkeypatch, is_async):
+    monkeypatch.setattr("framework.fetch.blame.TURN_S", 60.0)
+    running, opened_ = [], threading.Event()
+
+    async def asynchronous(self):
+        running.append(self.jid)
+        await asyncio.Event().wait()
+
+    def plain(self):
+        running.append(self.jid)
+        opened_.wait(60)
+        raise Shutdown
+
+    worker(asynchronous if is_async else plain)
+    for number in range(3):
+        enqueue(redis, "Job", jid=str(number), suspect=True)
+    one = slots(3).start()
+    until(lambda: running and len(one.fetcher.custody.running()) == 3)
+    one.runs.interrupted = True
+    one.fetcher.stop()
+    opened_.set()
+    one.processor.cancel_async(0.0)  # the turn of the first is over
+    until(lambda: one.processor.join(0.1), "the end of every thread")
+    assert len(running) == 1
+    assert len(one.fetcher.custody.running()) == 3
+    assert redis.llen(WORKING) == 3
     assert one.died == []
 
 
