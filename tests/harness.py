@@ -28,6 +28,14 @@ SAMPLE_JOBS = ROOT / "tests" / "process" / "sample_jobs.py"
 IDENTITY = "host:1:abc"
 STARTED = 1_750_000_000.5
 
+HURRIED = """
+from framework.process import launcher
+launcher.RECORD_PERIOD_S = 0.2
+from framework.cli.worker import main
+main()
+"""
+"""A worker that writes its record, and reads what dashboards and `paused` say, five times a second instead of once in 5 s."""
+
 
 def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 30.0) -> Any:
     """Return what ``condition`` returns as soon as it is true; fail after ``timeout_s``, which no passing test waits for."""
@@ -220,6 +228,10 @@ class Site:
     def worker(self, *options: str, **env: str) -> Process:
         """Start ``scripts/worker`` on the sample jobs."""
         return self.start(str(ROOT / "scripts" / "worker"), "-r", "jobs", *options, **env)
+
+    def hurried_worker(self, *options: str, **env: str) -> Process:
+        """Start one whose record a test waits for: see ``HURRIED``."""
+        return self.start("-c", HURRIED, "-r", "jobs", *options, **env)
 
     def run(self, *argv: str, **env: str) -> "subprocess.CompletedProcess[str]":
         """Run a Python command to its end."""

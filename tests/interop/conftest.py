@@ -21,9 +21,9 @@ from framework.declare import port, registry
 from framework.settings.load import load
 from framework.store.embedded import EmbeddedServer
 from framework.wiring.connect import Enqueuer, bind_default
+from tests.harness import HURRIED
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 PATIENCE_S = 20.0
 
 
@@ -189,7 +189,7 @@ def python_server(environment: dict[str, str], tmp_path: Path) -> Callable[..., 
     """`with python_server(): ...` runs our worker process on the store; leaving the block stops it and wants status 0."""
 
     def start(*flags: str) -> Any:
-        command = [sys.executable, str(ROOT / "scripts" / "worker"), "-r", "interop_jobs", "-q", "default", "-c", "2"]
+        command = [sys.executable, "-c", HURRIED, "-r", "interop_jobs", "-q", "default", "-c", "2"]
         return started([*command, *flags], environment, tmp_path / "worker.log", "process.ready")
 
     return start

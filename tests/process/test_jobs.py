@@ -45,7 +45,7 @@ def drained(redis, process):
 @pytest.mark.proves("F46", "I15")
 def test_a_paused_queue_is_skipped_until_it_is_resumed(site, redis):
     redis.sadd(keys.PAUSED, "default")
-    process = site.worker("-q", "default", "-q", "other")
+    process = site.hurried_worker("-q", "default", "-q", "other")
     assert process.line(event_name="queues.paused")["queues"] == ["default"]
     until(lambda: sum("b" in client["flags"] for client in redis.client_list()) == 1, "only `other` is waited at")
     enqueue(redis, "TalkWorker", args=[1, "a", "quick"], jid="held back")
@@ -324,6 +324,7 @@ def test_compressed_arguments_stay_the_bytes_they_were_on_every_way(site, redis,
     """Scheduled, promoted, given back at a stop, quarantined after a kill; failed, retried, failed again."""
     name = "x" * 200_000
     push = "import jobs; jobs.{}.perform_in(0.05, 'x' * 200_000)"
+    site.write("application.yml", {"poll_interval": 0.1})
     assert site.run("-c", push.format("LongWorker")).returncode == 0
     (written,) = members(redis, keys.SCHEDULE)
     assert (written["compressed"], written["original_job_size_bytes"], written["size_limiter"]) == (

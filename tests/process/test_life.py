@@ -64,7 +64,7 @@ def test_a_job_that_cannot_be_stopped_does_not_keep_the_process(site, redis, pro
 
 def test_a_quiet_process_takes_nothing_new_and_ends_what_it_has(site, redis, proofs, release):
     enqueue(redis, "LongWorker", args=["one"])
-    process = site.worker("-q", "default", "-c", "2").ready()
+    process = site.hurried_worker("-q", "default", "-c", "2").ready()
     proofs("begun:one")
     process.send(signal.SIGTSTP)
     process.line(event_name="process.quiet")
@@ -91,7 +91,7 @@ def test_stacks_are_dumped_with_their_jobs(site, redis, proofs):
 
 
 def test_a_dashboard_may_ask_through_redis(site, redis):
-    process = site.worker("-q", "default").ready()
+    process = site.hurried_worker("-q", "default").ready()
     redis.lpush(keys.signals(process.identity), "TERM")
     assert process.wait() == 0
 
@@ -99,7 +99,7 @@ def test_a_dashboard_may_ask_through_redis(site, redis):
 @pytest.mark.proves("R70")
 def test_the_record_is_what_sidekiqs_pages_read(site, redis, proofs):
     enqueue(redis, "LongWorker", args=["one"], jid="j1")
-    process = site.worker("-q", "default,2", "-q", "other,1", "-c", "3", "-t", "0").ready()
+    process = site.hurried_worker("-q", "default,2", "-q", "other,1", "-c", "3", "-t", "0").ready()
     identity = process.identity
     until(lambda: redis.hlen(f"{identity}:work"), "the job in the record")
     assert redis.smembers(keys.PROCESSES) == {identity.encode()}

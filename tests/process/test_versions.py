@@ -45,8 +45,12 @@ def test_a_job_of_the_former_release_runs_under_the_signature_it_was_pushed_unde
 
 @pytest.mark.parametrize("then", ["fail", "later"])
 def test_retries_and_later_runs_keep_the_version_of_the_job(site, redis, proofs, then):
+    site.write("application.yml", {"poll_interval": 0.1})
     push(site, f'ImportWorker.perform_async("a.csv", "{then}")')
     process = site.worker("-q", "import")
+    if then == "fail":  # its delay has a jitter of up to 10 s
+        (failed,) = until(lambda: redis.zrange(keys.RETRY, 0, -1))
+        redis.zadd(keys.RETRY, {failed: 1}, xx=True)
     assert proofs("ran", 2) == ["ImportWorker 1 perform_v1 a.csv"] * 2
     assert process.line(job_status="fail" if then == "fail" else "rescheduled")["version"] == 1
     assert process.line(job_status="done")["version"] == 1
@@ -98,6 +102,7 @@ def test_inline_runs_the_current_version(site, redis, proofs):
 
 
 def test_jobs_under_the_former_name_run_in_the_renamed_class(site, redis, proofs):
+    site.write("application.yml", {"poll_interval": 0.1})
     push(site, "RenamedWorker.perform_async(1)")
     push(site, "RenamedWorker.perform_in(0.01, 2)")
     redis.zadd(keys.RETRY, {encoded("Old::ReportWorker", args=[3], queue="old_report", retry_count=0): 1})
@@ -116,6 +121,7 @@ def test_jobs_under_the_former_name_run_in_the_renamed_class(site, redis, proofs
 
 
 def test_jobs_of_a_retired_class_are_dropped_with_a_line_and_counted(site, redis):
+    site.write("application.yml", {"poll_interval": 0.1})
     for number in range(3):
         push(site, f'RemovedWorker.perform_async("secret {number}")')
     redis.zadd(keys.SCHEDULE, {encoded("RemovedWorker", args=["secret"], queue="removed", jid="due"): 1})
