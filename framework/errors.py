@@ -23,7 +23,9 @@ Shutdown (BaseException)      the process stops; user code that catches ``Except
 import math
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class FrameworkError(Exception):
@@ -260,6 +262,11 @@ EXPECTED = (RetryError, RetryLater, Discard, BusinessError)
 
 class Shutdown(BaseException):
     """The process is stopping; raised into what still runs. Not an ``Exception``, so that user code does not swallow it."""
+
+
+def is_a(error: BaseException, *kinds: type[E]) -> TypeGuard[E]:
+    """Tell whether an error is of one of these kinds by its type alone: ``isinstance`` also asks the error, which may raise."""
+    return issubclass(type(error), kinds)
 
 
 def error_class(error: BaseException) -> str:

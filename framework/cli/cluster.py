@@ -8,7 +8,7 @@ from framework.cli.failure import explained
 from framework.cli.options import GroupOption, ModuleOption, SecondsOption, check_shard
 from framework.cluster.supervisor import ChildEvent, ChildSpec, Supervisor
 from framework.declare import registry
-from framework.process.signals import DUMP, QUIET, STOP, SignalQueue
+from framework.process.signals import DUMP, QUIET, STOP, STOP_NOW, SignalQueue
 from framework.settings.load import load
 from framework.settings.model import MAX_CONCURRENCY
 from framework.telemetry import logs
@@ -60,9 +60,9 @@ def cluster(
     logs.open_server_log(settings.logging.level, {"worker_id": "cluster"})
     supervisor = supervised(settings, specs, _tell)
     supervisor.start()
-    _watch(supervisor, signals)
+    at_once = _watch(supervisor, signals) == STOP_NOW
     failure = supervisor.failure
-    supervisor.stop(patience_s)
+    supervisor.stop(patience_s, lambda: at_once or any(number in (*STOP, STOP_NOW) for number in signals.wait(0)))
     logs.close_server_log()
     sys.exit(failure or 0)
 
@@ -90,15 +90,21 @@ def plan(
     return specs
 
 
-def _watch(supervisor: Supervisor, signals: SignalQueue) -> None:
-    """Look after the children until told to stop, or unable to; the quiet and the stack-dump signal are handed on."""
+def _watch(supervisor: Supervisor, signals: SignalQueue) -> int | None:
+    """Look after the children until told to stop, by the signal that is returned, or unable to.
+
+    The quiet and the stack-dump signal are handed on.
+    """
     while supervisor.failure is None:
         for number in signals.wait(_POLL_S):
-            if number in STOP:
-                return
+            if number in (*STOP, STOP_NOW):
+                return number
             if number in (QUIET, DUMP):
                 supervisor.forward(number)
         supervisor.poll()
+        if sys.platform == "linux":
+            supervisor.reap_adopted()
+    return None
 
 
 def _tell(event: ChildEvent) -> None:
@@ -110,7 +116,10 @@ def _tell(event: ChildEvent) -> None:
             silent_s=event.status,
         )
         return
-    level = log.warning if event.kind in ("died", "killed") else log.info
+    if event.kind == "strays":
+        log.warning("what the jobs of a dead child had left running is killed", event_name="child.strays")
+        return
+    level = log.warning if event.kind in ("died", "killed", "failed") else log.info
     level(f"child {event.kind}", event_name=f"child.{event.kind}", status=event.status)
 
 

@@ -4,6 +4,7 @@ It sees a child die at once (wait), tells its guard, and starts the next: the re
 shard, takes the jobs back. It knows nothing of jobs, and nothing it does waits for Redis.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,9 +17,13 @@ from typing import IO, Protocol, TypeAlias
 
 from framework.errors import EXIT_CONFIGURATION
 from framework.fetch.identity import NONCE_VARIABLE, draw_nonce, identity_of
+from framework.process.signals import STOP_NOW
 
 _FIRST_BACKOFF_S = 0.0
 _LONGEST_BACKOFF_S = 30.0
+_LONGEST_START_BACKOFF_S = 5.0
+"""While not even a process can be started (no memory, no file descriptor): a try costs nothing, and the trouble is ours alone."""
+
 _STEADY_S = 30.0
 """A child that lived this long before it ended by itself starts anew without back-off."""
 
@@ -30,8 +35,8 @@ _PATIENCE = 5
 
 _STOP_POLL_S = 0.02
 
-KILL_MARGIN_S = 4.0
-"""Seconds beyond a child's own deadline before it is killed."""
+KILL_MARGIN_S = 2.0
+"""Seconds beyond a child's own deadline before it is killed: a job may have made it deaf to signals."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class ChildSpec:
 @dataclass(frozen=True, slots=True)
 class ChildEvent:
     """What happened to a child: started, failed (could not be started; status = errno), died, killed (at stop), stopped,
-    stuck (killed because it had not beaten for ``status`` seconds).
+    stuck (killed because it had not beaten for ``status`` seconds), strays (what its jobs had left running was killed).
     """
 
     kind: str
@@ -129,11 +134,11 @@ class Child:
         self.plan_restart(failed=failed, patience=_PATIENCE if killed else 0)
         return status
 
-    def plan_restart(self, *, failed: bool, patience: int = 0) -> None:
+    def plan_restart(self, *, failed: bool, patience: int = 0, longest_s: float = _LONGEST_BACKOFF_S) -> None:
         """Decide when the next start may be: at once after the first failure, then later and later, ``patience`` failures late."""
         self._failures = self._failures + 1 if failed else 1
         growth = 0.25 * 2.0 ** (self._failures - patience)
-        pause_s = _FIRST_BACKOFF_S if self._failures == 1 else min(_LONGEST_BACKOFF_S, growth)
+        pause_s = _FIRST_BACKOFF_S if self._failures == 1 else min(longest_s, growth)
         self.start_after = time.monotonic() + pause_s
 
 
@@ -212,14 +217,21 @@ class Supervisor:
                     self._on_event(ChildEvent("stuck", child.name, child.spec.shard, child.pid, silent_s))
                     child.process.kill()
 
-    def stop(self, timeout_s: float = 25.0) -> None:
-        """End every child: TERM, wait ``timeout_s`` and a margin, then KILL. Afterwards none is left. Twice is legal."""
+    def stop(self, timeout_s: float = 25.0, hurried: Callable[[], bool] | None = None) -> None:
+        """End every child: TERM, wait ``timeout_s`` and a margin, then KILL. Afterwards none is left. Twice is legal.
+
+        When ``hurried`` is true, no job is waited for any longer.
+        """
         self._stopping.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self.forward(signal.SIGTERM)
         deadline = time.monotonic() + timeout_s + KILL_MARGIN_S
         while self._any_left() and time.monotonic() < deadline:
+            if hurried is not None and hurried():
+                hurried = None
+                self.forward(STOP_NOW)
+                deadline = min(deadline, time.monotonic() + KILL_MARGIN_S)
             time.sleep(_STOP_POLL_S)
         for child in self.children:
             if child.process is not None:
@@ -227,6 +239,18 @@ class Supervisor:
                 child.process.wait()
                 self._ended(child, child.process, "killed")
         self._guard.stop()
+
+    def reap_adopted(self) -> None:
+        """Take the status of dead children that are not ours; only for a process without other children of its own.
+
+        To process 1 of a container, and to a sub-reaper, comes whatever has lost its parent, and stays a zombie until then.
+        """
+        own = {child.pid for child in self.children}
+        with contextlib.suppress(ChildProcessError):
+            while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if found.si_pid in own:
+                    return
+                os.waitpid(found.si_pid, 0)
 
     def _any_left(self) -> bool:
         for child in self.children:
@@ -237,6 +261,7 @@ class Supervisor:
     def _ended(self, child: Child, process: "subprocess.Popen[bytes]", kind: str) -> None:
         child.process = None
         self._on_event(ChildEvent(kind, child.name, child.spec.shard, process.pid, process.returncode))
+        self._end_strays(child, process.pid)
         if process.returncode != 0:
             self._guard.died(child.spec.shard, child.identity)
 
@@ -244,7 +269,7 @@ class Supervisor:
         try:
             child.start()
         except OSError as error:  # no memory, no process table entry, no log folder: the next try may do better
-            child.plan_restart(failed=True)
+            child.plan_restart(failed=True, longest_s=_LONGEST_START_BACKOFF_S)
             self._on_event(ChildEvent("failed", child.name, child.spec.shard, 0, error.errno))
         else:
             self._on_event(ChildEvent("started", child.name, child.spec.shard, child.pid))
@@ -253,7 +278,14 @@ class Supervisor:
         self._refused = self._refused or (status == EXIT_CONFIGURATION and child.restarts == 0)
         pid = int(child.identity.rsplit(":", 2)[1])
         self._on_event(ChildEvent("died", child.name, child.spec.shard, pid, status))
+        self._end_strays(child, pid)
         self._guard.died(child.spec.shard, child.identity)
+
+    def _end_strays(self, child: Child, pid: int) -> None:
+        """Kill what is left of a dead child's process group: its jobs run again, and nobody waits for these."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+            self._on_event(ChildEvent("strays", child.name, child.spec.shard, pid))
 
 
 def _ignore(_event: ChildEvent) -> None:

@@ -1,12 +1,14 @@
 """Run one job: decode, resolve, check, call through the server middleware, and say what came of it."""
 
-import inspect
+import os
+import sys
 import time
+import traceback
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import ExitStack
-from types import MappingProxyType
-from typing import Any
+from contextlib import ExitStack, suppress
+from types import CoroutineType, MappingProxyType
+from typing import Any, NoReturn
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
@@ -18,6 +20,7 @@ from framework.errors import (
     RetryLater,
     Shutdown,
     UnknownWorkerError,
+    is_a,
 )
 from framework.execute.job_log import JobLog, Started
 from framework.execute.runs import Runs
@@ -112,6 +115,11 @@ class Executor:
         self._strictness = strictness
         self._states = states
         self._retired = retired
+        self._come_out: Callable[[Execution], None] = self._stop_clocks
+
+    def end_in_child(self) -> None:
+        """This process is a child that a job has forked: a run that comes out of its job ends it."""
+        self._come_out = _end_child
 
     def begin(self, unit: UnitOfWork) -> Execution:
         """Run one fetched job, in the caller's context, to its end or to its ``coroutine``; raises nothing."""
@@ -134,7 +142,7 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - the job's code may raise anything; the process must not
             run.outcome = self._outcome(error)
         if run.coroutine is None:
-            self._stop_clocks(run)
+            self._come_out(run)
         return run
 
     def begin_in_turn(self, run: Execution) -> None:
@@ -155,7 +163,7 @@ class Executor:
             await self._awaited(run)
         except BaseException as error:  # noqa: BLE001 - as above; what gets out of a task ends the loop
             run.outcome = self._outcome(error)
-        self._stop_clocks(run)
+        self._come_out(run)
 
     async def _awaited(self, run: Execution) -> None:
         assert run.coroutine is not None, "only async jobs are completed"  # noqa: S101
@@ -210,15 +218,13 @@ class Executor:
 
     def _outcome(self, error: BaseException) -> Outcome:
         """Turn what was raised into one word; even SystemExit and KeyboardInterrupt are only this job's failure."""
-        if isinstance(error, PayloadError):
-            return Unreadable(error)
-        if isinstance(error, RetryLater):
-            return Postponed(error.delay_s, error.reason)
-        if isinstance(error, Discard):
-            return Discarded(error.reason)
-        if self._runs.interrupted and _is_shutdown(error):
+        try:
+            said = _said(error)
+        except BaseException:  # noqa: BLE001 - a class of the application's own may lack what ours have; it fails like others
+            said = None
+        if said is None and self._runs.interrupted and is_a(error, Shutdown, CancelledError):
             return Interrupted()
-        return Failed(error)
+        return said or Failed(error)
 
     def _stop_clocks(self, run: Execution) -> None:
         if run.announced:
@@ -228,6 +234,21 @@ class Executor:
         run.duration_s = time.perf_counter() - run.started
         if run.coroutine is None:  # of an async job no clock says how much was its own
             run.cpu_s = time.thread_time() - run.started_cpu
+
+
+def _end_child(run: Execution) -> NoReturn:
+    """End a child that a job forked, with the status that a program of its own would have had; nothing is settled."""
+    status = 0
+    with suppress(BaseException):
+        if isinstance(run.outcome, Failed):
+            status, error = 1, run.outcome.error
+            if is_a(error, SystemExit):
+                status = error.code if type(error.code) is int else int(error.code is not None)
+            else:
+                traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)
 
 
 def call(
@@ -249,9 +270,10 @@ def call(
             reason = f"argument '{error.argument}' {error.reason}" if error.argument else error.reason
             name, version = declaration.wire_name, instance.job_version
             raise ArgumentsMismatchError(name, reason, method=signature.method, version=version) from error
-    result = perform(*arguments)
+    result: Any = perform(*arguments)
     # Asked of the result, not of the class: a plain decorator around an `async def` returns a coroutine too.
-    return result if result is not None and inspect.iscoroutine(result) else None
+    coroutine: Coroutine[Any, Any, Any] | None = result if type(result) is CoroutineType else None
+    return coroutine
 
 
 def new_instance(worker: Any, payload: Payload) -> Any:
@@ -265,5 +287,14 @@ def new_instance(worker: Any, payload: Payload) -> Any:
     return instance
 
 
-def _is_shutdown(error: BaseException) -> bool:
-    return isinstance(error, Shutdown | CancelledError)
+def _said(error: BaseException) -> Outcome | None:
+    """What a job said on purpose by what it raised, ``None`` for a failure; raises what its own subclass of ours raises."""
+    if is_a(error, PayloadError):
+        return Unreadable(error)
+    if is_a(error, RetryLater):
+        return Postponed(
+            RetryLater(error.delay_s).delay_s, error.reason
+        )  # what a subclass has put there is judged, too
+    if is_a(error, Discard):
+        return Discarded(error.reason)
+    return None

@@ -7,7 +7,7 @@ import os
 from contextvars import copy_context
 from typing import Any
 
-from framework.errors import Discard
+from framework.errors import Discard, is_a
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import call, new_instance
 from framework.finish.states import States
@@ -50,7 +50,7 @@ def run_inline(
     try:
         performed = copy_context().run(_run, worker, payload, middleware, strictness)
     except BaseException as error:
-        states.write(found, "discarded" if isinstance(error, Discard) else "failed")
+        states.write(found, "discarded" if is_a(error, Discard) else "failed")
         raise
     states.write(found, "completed" if performed else "discarded")
     return found.jid

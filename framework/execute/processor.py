@@ -1,14 +1,17 @@
 """The slots: threads made on demand, each of which takes a unit, runs it, logs it, settles it, and takes the next.
 
 A thread only starts an async job; the job goes on upon the event loop and keeps its slot, and the thread takes the next.
+A child that a job forks ends where it would come out of the job: the run, its unit and every connection are its parent's.
 """
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from redis.exceptions import RedisError
 
@@ -93,6 +96,7 @@ class Processor:
         self._unstarted: set[Future[None]] = set()
         self._async_tally = runs.tally()
         self._async_failures = runs.tally()
+        _all.add(self)
 
     def hire(self) -> None:
         """Start one more thread."""
@@ -124,6 +128,11 @@ class Processor:
         """Cancel the async jobs and give them ``timeout_s`` to clean up."""
         self._loop.cancel_all()
         self._loop.wait_idle(timeout_s)
+
+    def end_in_child(self) -> None:
+        """This process is a child that a job has forked: no run comes out of its job, and none is begun."""
+        self._executor.end_in_child()
+        self._fetcher.end_in_child()
 
     def _work(self) -> None:
         tally = self._runs.tally()
@@ -293,3 +302,14 @@ def _verdict_fields(verdict: Verdict | None) -> dict[str, Any]:
             return {"retry_count": payload["retry_count"], "dead": False, "error_class": payload["error_class"]}
         case None:
             return {}
+
+
+_all: WeakSet[Processor] = WeakSet()
+
+
+def _end_in_child() -> None:
+    for processor in list(_all):
+        processor.end_in_child()
+
+
+os.register_at_fork(after_in_child=_end_in_child)

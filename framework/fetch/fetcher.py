@@ -101,6 +101,10 @@ class Fetcher:
         self._post.stop()
         self.crew.wake_all()
 
+    def end_in_child(self) -> None:
+        """This process is a child that a job has forked: every ``next`` returns ``None``; the connections are the parent's."""
+        self._stopped = True
+
     def wind_down(self, timeout_s: float) -> None:
         """After ``stop``: end what is under way and give back what was not started. Raises redis errors."""
         if not self._post.manned.acquire(timeout=timeout_s):

@@ -5,7 +5,7 @@ from typing import Any
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.errors import EXPECTED
+from framework.errors import EXPECTED, is_a
 from framework.telemetry.context import CORRELATION_ID, callers_category
 from framework.telemetry.sentry import Tracker
 
@@ -21,7 +21,7 @@ class JobReporter:
 
     def __call__(self, error: BaseException, facts: Mapping[str, Any]) -> None:
         """Report a failed job, unless its error is one by which jobs say what they want."""
-        if isinstance(error, EXPECTED):
+        if is_a(error, *EXPECTED):
             return
         job: Mapping[str, Any] = facts.get("job") or {}
         tags = self._tags(job, facts.get("queue"))

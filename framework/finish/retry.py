@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from framework.errors import BusinessError, error_class, error_message
+from framework.errors import BusinessError, error_class, error_message, is_a
 from framework.finish.backoff import jitter_s, retry_delay_s
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, pack_backtrace
@@ -83,7 +83,7 @@ class RetryPolicy:
         count = self._count_failure(payload, worker, error)
         if limit is None:
             return Drop(payload, args)
-        if isinstance(error, BusinessError) or self._exhausted(payload, worker, count, limit):
+        if is_a(error, BusinessError) or self._exhausted(payload, worker, count, limit):
             return self._end(payload, worker, args)
         chosen = worker.retry_in(count, error, shown(payload, args)) if worker is not None and ask else None
         if chosen == "discard":

@@ -8,7 +8,7 @@ from typing import Any
 from redis.exceptions import ClusterDownError, ReadOnlyError, ResponseError
 
 from framework.declare import registry
-from framework.errors import EXPECTED
+from framework.errors import EXPECTED, is_a
 from framework.fetch.reaper import Recovered
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
@@ -131,7 +131,7 @@ class ProcessEvents:
         self.handlers.guard("error tracker", lambda: self.tracker.capture(error, tags, component))
 
     def job_failed(self, error: BaseException, facts: dict[str, Any]) -> None:
-        if not isinstance(error, EXPECTED):
+        if not is_a(error, *EXPECTED):
             self.handlers.failed(error, facts)
 
     def unreadable(self, unit: UnitOfWork, error: BaseException) -> None:

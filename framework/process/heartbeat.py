@@ -180,6 +180,10 @@ class Lease:
         self._keys = [keys.lease(identity), keys.REGISTRY, keys.runs(identity), keys.BEATS]
         self._arguments = [identity, lease_ms, slots, int(grace.gap_s * 1000)]
 
+    def taken(self) -> bool:
+        """Before the first beat: whether a process of the same identity lives. Raises redis errors."""
+        return bool(self.client.exists(self._keys[0]))
+
     def beat(self) -> bool:
         """Renew and tell ``grace``; return whether it had been held without a gap. Raises redis errors.
 

@@ -38,7 +38,7 @@ from framework.process.heartbeat import (
     Watchdog,
 )
 from framework.process.record import ProcessRecord
-from framework.process.signals import DUMP, QUIET, STOP, SWEEP, SignalQueue
+from framework.process.signals import DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue
 from framework.schedule.poller import Poller
 from framework.telemetry import logs
 from framework.wire import keys
@@ -95,6 +95,8 @@ class Launcher:
         self._active_at = 0.0
         self._watched_at = time.monotonic()
         self._in_vain_s = 0.0
+        self._at_once = False
+        """Whether no job is waited for at the end."""
         self._watchdog = Watchdog([self._lease_loop, *self._loops], _WATCH_S)
 
     def run(self) -> int:
@@ -116,17 +118,26 @@ class Launcher:
 
     def _obey(self, timeout_s: float) -> bool:
         """Handle the signals that came; return whether to stop."""
+        stop = False
         for number in self._signals.wait(timeout_s):
-            if number in STOP:
+            if number in (*STOP, STOP_NOW):
+                if number == STOP_NOW or (stop and self._hurries(number)):
+                    self._at_once = True
+                stop = True
                 self._log.info("stopping", event_name="process.stopping", signal=signal.Signals(number).name)
-                return True
-            if number == QUIET:
+            elif number == QUIET:
                 self._quiet()
             elif number == DUMP:
                 self._dump()
             elif number == SWEEP:
                 self._sweep_loop.hurry()
-        return False
+            elif number == HANG_UP:
+                self._log.info("the log is stdout: there is no file to open anew", event_name="process.hangup")
+        return stop
+
+    def _hurries(self, number: int) -> bool:
+        """Whether a signal that comes after the first to stop says that no job is to be waited for."""
+        return number == STOP_NOW or (number in STOP and not self._parts.supervised)
 
     def _watch(self) -> None:
         stuck = self._watchdog.look()
@@ -173,7 +184,7 @@ class Launcher:
 
     def _stop(self) -> None:
         parts = self._parts
-        deadline = time.monotonic() + parts.timeout_s
+        deadline = time.monotonic() + (0.0 if self._at_once else parts.timeout_s)
         parts.record.quiet = True
         parts.record.runs.interrupted = True
         parts.fetcher.stop()
@@ -202,16 +213,25 @@ class Launcher:
             self._log.error("stopped without Redis; jobs in hand are left to be recovered", error=error)
 
     def _drain(self, deadline: float) -> bool:
-        """Wait for the jobs in hand until the deadline or a second TERM; acknowledge as they end. Tell whether all did."""
+        """Wait for the jobs in hand until the deadline, or until told to wait no longer; tell whether all have ended.
+
+        Acknowledges as they end.
+        """
         while not self._parts.processor.join(_DRAIN_S):
             with contextlib.suppress(
                 RedisError, OSError
             ):  # tried again: a death before the end would repeat these jobs
                 self._parts.fetcher.acknowledge()
-            again = any(number in STOP for number in self._signals.wait(0))
-            if again or time.monotonic() >= deadline:
+            if self._waits_no_longer() or time.monotonic() >= deadline:
                 return False
         return True
+
+    def _waits_no_longer(self) -> bool:
+        for number in self._signals.wait(0):
+            if self._hurries(number):
+                self._log.info("not waiting for jobs", event_name="process.forced", signal=signal.Signals(number).name)
+                return True
+        return False
 
     def _give_back(self) -> int:
         """Give back what runs, its interruptions counted, and what has not begun, as it was."""

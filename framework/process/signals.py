@@ -8,24 +8,38 @@ import socket
 from collections.abc import Iterator
 
 STOP = (signal.SIGTERM, signal.SIGINT)
+STOP_NOW = signal.SIGQUIT
+"""Stop, and wait for no job: what a second STOP says to a process without a supervisor, and a supervisor to its children.
+
+A second TERM says nothing to these: whoever stops the whole group (systemd, a container's end) sends one, the supervisor another.
+"""
+
 QUIET = signal.SIGTSTP
 DUMP = signal.SIGTTIN
+HANG_UP = signal.SIGHUP
+"""Its terminal has gone. What was started in one stops; without one it is asked to open its log anew, which is stdout."""
+
 SWEEP = signal.SIGURG
 """From the supervisor: a process of your shard died, look after its jobs now. Ignored where no handler is installed yet."""
+
+
+_HEARD = (*STOP, STOP_NOW, QUIET, DUMP, HANG_UP, SWEEP)
 
 
 class SignalQueue:
     """Received signals in order; ``put`` adds one by hand (a dashboard asked, a thread died)."""
 
     def __init__(self) -> None:
+        self._in_terminal = os.isatty(0)
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
 
     def install(self) -> None:
-        """Catch TERM, INT, TSTP, TTIN and URG from now on. Main thread only."""
-        for number in (*STOP, QUIET, DUMP, SWEEP):
-            signal.signal(number, _ignore)
+        """Catch TERM, INT, QUIT, TSTP, TTIN, HUP and URG from now on. Main thread only."""
+        for number in _HEARD:
+            if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored means: started with nohup
+                signal.signal(number, _ignore)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=_forget)
 
@@ -39,13 +53,14 @@ class SignalQueue:
         ready, _, _ = select.select([self._reader], [], [], timeout_s)
         if ready:
             with contextlib.suppress(BlockingIOError):
-                yield from self._reader.recv(256)
+                for number in self._reader.recv(256):
+                    yield signal.SIGTERM if number == HANG_UP and self._in_terminal else number
 
 
 def _forget() -> None:
     """A child that a job forks has signals of its own: what is sent to it must not stop us, and must stop it."""
     signal.set_wakeup_fd(-1)
-    for number in (*STOP, QUIET, DUMP, SWEEP):
+    for number in _HEARD:
         signal.signal(number, signal.SIG_DFL)
 
 

@@ -40,6 +40,7 @@ class LogWriter:
         self._writing = False
         self._closed = False
         self._given_up = False
+        self._in_hand = 0
         self._lost = 0
         self._losing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
@@ -81,7 +82,10 @@ class LogWriter:
             if not self._lines and not self._closed:
                 self._bell.get()
             self._asleep = False
-            self._write_pending()
+            try:
+                self._write_pending()
+            except Exception:  # noqa: BLE001 - no memory, as a job has taken it all: the log goes on when there is some again
+                self._drop_what_is_in_hand()
             if self._closed:
                 return
             try:
@@ -94,14 +98,22 @@ class LogWriter:
         while lines:
             self._writing = True
             self._tell_of_the_lost()
-            batch = "".join([lines.popleft() for _ in range(min(len(lines), _BATCH))])
+            self._in_hand = min(len(lines), _BATCH)
+            batch = "".join([lines.popleft() for _ in range(self._in_hand)])
             rest = self._write_whole(batch.encode())
+            self._in_hand = 0
             if rest:
                 with self._losing:
                     self._lost += rest.count(b"\n")
             self._writing = False
         with self._idle:
             self._idle.notify_all()
+
+    def _drop_what_is_in_hand(self) -> None:
+        with self._losing:
+            self._lost += self._in_hand
+        self._in_hand = 0
+        self._writing = False
 
     def _tell_of_the_lost(self) -> None:
         count = self._lost

@@ -27,9 +27,9 @@ from framework.finish.settle import DeadSetLimits, Settler
 from framework.finish.states import States
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import LEASE_PERIOD_S, Lease
-from framework.process.launcher import Launcher, Parts
+from framework.process.launcher import EXIT_DIED, Launcher, Parts
 from framework.process.record import ProcessRecord
-from framework.process.signals import STOP, SignalQueue
+from framework.process.signals import STOP, STOP_NOW, SignalQueue
 from framework.push.strictness import Strictness
 from framework.route.router import Router
 from framework.schedule.rhythm import Rhythm
@@ -208,13 +208,18 @@ def _recovered(events: ProcessEvents, states: States, recovered: Recovered) -> N
 def _wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue) -> int | None:
     """Wait for the first beat of ``lease``; return an exit status when it did not come in time or when told to stop.
 
-    Nothing less will do: a server that answers may load, be a replica, or be gone a moment later.
+    Nothing less will do: a server that answers may load, be a replica, or be gone a moment later. A lease that somebody holds
+    already is a copy's of us, with whom we would share a working list: whoever started us starts us with another nonce.
     """
     log = logs.logger()
     deadline = time.monotonic() + BOOT_PATIENCE_S
-    said = False
+    said = asked = False
     while True:
         try:
+            if not asked and lease.taken():
+                log.error("another process has this identity; this one ends", event_name="identity.collision")
+                return EXIT_DIED
+            asked = True  # from here on the lease may be ours, whatever became of the reply
             lease.beat()
         except (RedisError, OSError) as error:
             lease.client.connection_pool.disconnect()
@@ -231,5 +236,5 @@ def _wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue) -> int | N
                 return EXIT_UNREACHABLE
         else:
             return None
-        if any(number in STOP for number in signals.wait(0.5)):
+        if any(number in (*STOP, STOP_NOW) for number in signals.wait(0.5)):
             return 0

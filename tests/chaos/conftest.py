@@ -1,5 +1,7 @@
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -12,6 +14,16 @@ from framework.store.connect import Endpoint, open_client
 from tests.harness import Process, Site, payload, until
 
 HERE = Path(__file__).resolve().parent
+
+
+def runs(pid: int, command: bytes = b"") -> bool:
+    """Whether a process with this word in its command line is there and has not ended."""
+    try:
+        # A zombie has no command line.
+        shown = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return bool(shown) and command in shown
 
 
 class Producer:
@@ -59,6 +71,21 @@ class Scene:
         flags = options if "-q" in options else ("-q", "default", *options)
         return self.site.worker(*flags, REDIS_URL=url or self.url)
 
+    def cluster(self, *options: str, **env: str) -> Process:
+        """Start ``scripts/cluster`` on the queue ``default`` (and whatever else ``options`` name)."""
+        return self.site.start("-m", "framework", "cluster", "-r", "jobs", "default", *options, REDIS_URL=self.url, **env)
+
+    def module(self, name: str) -> str:
+        """Put a module of workers of this folder beside ``jobs``; return its name."""
+        shutil.copy(HERE / f"{name}.py", self.site.folder)
+        return name
+
+    def jobs_of(self, place: str) -> list[dict]:
+        """The jobs of a queue, next to run first, or of a sorted set."""
+        if place in ("retry", "dead", "schedule", "interrupted"):
+            return [json.loads(data) for data in self.client.zrange(place, 0, -1)]
+        return [json.loads(data) for data in reversed(self.client.lrange(f"queue:{place}", 0, -1))]
+
     def producer(self, url: str | None = None, **env: str) -> Producer:
         producer = Producer(self.site, REDIS_URL=url or self.url, **env)
         self._made.append(producer)
@@ -94,6 +121,10 @@ class Scene:
             if isinstance(one, Producer):
                 one.close()
         self.site.close()
+        lines = [line for process in self.site.processes for line in process.lines]
+        for pid in {line["child_pid"] for line in lines if line.get("event_name") == "child.started"}:
+            if runs(pid, b"framework"):  # a supervisor that was killed has left its children
+                os.kill(pid, signal.SIGKILL)
         for one in self._made:
             if isinstance(one, Proxy):
                 one.__exit__()

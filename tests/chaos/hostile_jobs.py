@@ -1,0 +1,253 @@
+"""Workers that do to their process what jobs can do to it; copied beside ``jobs`` as the module ``hostile_jobs``."""
+
+import asyncio
+import ctypes
+import faulthandler
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from jobs import Base, NoteWorker, prove
+
+_LIBC = ctypes.CDLL(None)
+_LIBC_THAT_KEEPS_THE_GIL = ctypes.PyDLL(None)
+_leaked: list[object] = []
+
+
+def _overflow_the_c_stack() -> None:
+    """A callback that C calls, which has C call it: the interpreter counts no depth on the way down."""
+    sys.setrecursionlimit(10**9)
+
+    def compare(_left: object, _right: object) -> int:
+        _LIBC.qsort((ctypes.c_int * 2)(2, 1), 2, 4, callback)
+        return 0
+
+    callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(compare)
+    compare(0, 0)
+
+
+def _take_all_memory() -> None:
+    taken: list[bytes] = []
+    while True:
+        taken.append(bytes(10_000_000))
+
+
+DEADLY: dict[str, Callable[[], object]] = {
+    "exit": lambda: os._exit(1),
+    "segmentation": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "stack": _overflow_the_c_stack,
+    "descriptors": lambda: os.closerange(0, 101),
+}
+
+
+class DieWorker(Base):
+    """Takes its process with it."""
+
+    def perform(self, how: str) -> None:
+        prove(f"died {how}", time.time())
+        faulthandler.disable()
+        DEADLY[how]()
+        if how == "descriptors":
+            time.sleep(30)  # the process notices while it runs
+
+
+class MemoryWorker(Base):
+    def perform(self) -> None:
+        prove("memory")
+        _take_all_memory()
+
+
+class OddClassError(Exception):
+    @property
+    def __class__(self) -> type:
+        raise RuntimeError("not even its class")
+
+
+class OddTextError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    __repr__ = __str__
+
+
+class SlowTextError(Exception):
+    def __str__(self) -> str:
+        time.sleep(0.2)
+        return "told at leisure"
+
+
+class EndlessTextError(Exception):
+    def __str__(self) -> str:
+        return str(self)
+
+
+def _cycle() -> Exception:
+    one, two = ValueError("one"), ValueError("two")
+    one.__cause__, two.__cause__ = two, one
+    return one
+
+
+RAISED: dict[str, Callable[[], BaseException]] = {
+    "class": OddClassError,
+    "text": OddTextError,
+    "slow text": SlowTextError,
+    "endless text": EndlessTextError,
+    "cycle": _cycle,
+    "group": lambda: ExceptionGroup("many", [ValueError(str(number)) for number in range(10_000)]),
+    "huge": lambda: ValueError("x" * 100_000_000),
+    "bytes": lambda: ValueError("\udcff"),
+    "exit": lambda: SystemExit(4),
+    "interrupt": KeyboardInterrupt,
+    "generator": GeneratorExit,
+    "cancelled": asyncio.CancelledError,
+    "stop": StopIteration,
+    "memory": MemoryError,
+    "recursion": RecursionError,
+}
+
+
+class RaiseWorker(Base):
+    def perform(self, what: str) -> None:
+        raise RAISED[what]()
+
+
+class AsyncRaiseWorker(Base):
+    async def perform(self, what: str) -> None:
+        await asyncio.sleep(0)
+        raise RAISED[what]()
+
+
+class BottomWorker(Base):
+    """Goes down to the limit of recursion, and uses the framework on the way back."""
+
+    def perform(self) -> None:
+        try:
+            self.perform()
+        finally:
+            self.log_extra(depth=1)
+            self.logger.debug("on the way up")
+
+
+RESULTS: dict[str, Callable[[], object]] = {
+    "lambda": lambda: print,
+    "lock": threading.Lock,
+    "generator": lambda: (number for number in range(3)),
+    "not a number": lambda: float("nan"),
+    "class": OddClassError,
+}
+
+
+class ResultWorker(Base):
+    """Returns what no JSON holds."""
+
+    def perform(self, what: str) -> object:
+        return RESULTS[what]()
+
+
+SETTINGS: dict[str, Callable[[], object]] = {
+    "logging": logging.shutdown,
+    "handlers": lambda: logging.getLogger().handlers.clear(),
+    "signal": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),  # refused: not in the main thread
+    "mask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT]),
+    "folder": lambda: os.chdir("/"),
+    "standard streams": lambda: os.closerange(0, 3),
+    "exit": sys.exit,
+}
+
+
+class SettingsWorker(Base):
+    """Changes what belongs to the whole process."""
+
+    def perform(self, what: str) -> None:
+        SETTINGS[what]()
+
+
+class ForkWorker(Base):
+    """Forks, and lets the child come out of ``perform`` as nobody means to."""
+
+    def perform(self, how: str) -> None:
+        _fork(how)
+
+
+class AsyncForkWorker(Base):
+    async def perform(self, how: str) -> None:
+        await asyncio.sleep(0)
+        _fork(how)
+
+
+def _fork(how: str) -> None:
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        prove("forked", f"{how} {os.waitstatus_to_exitcode(status)}")
+    elif how == "raises":
+        raise ValueError("in the child")
+    elif how == "exits":
+        sys.exit(5)
+    elif how == "pushes":
+        NoteWorker.perform_async("from a forked child")
+
+
+class FamilyWorker(Base):
+    """Has children of all kinds, and leaves two of them running; tells who they are."""
+
+    def perform(self) -> None:
+        process = multiprocessing.get_context("fork").Process(target=NoteWorker.perform_async, args=("multiprocessing",))
+        process.start()
+        process.join()
+        subprocess.run(["true"], check=True)
+        stray = subprocess.Popen(["sleep", "600"])
+        daemon = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        _leaked.extend((stray, daemon))
+        prove("family", f"{os.getpid()} {stray.pid} {daemon.pid}")
+        while True:
+            time.sleep(60)
+
+
+class DeafWorker(Base):
+    """Hangs where no signal and no exception helps."""
+
+    def perform(self, how: str) -> None:
+        prove("begun", how)
+        if how == "ignores":
+            _LIBC.signal(signal.SIGTERM, ctypes.c_void_p(1))
+        if how == "holds the interpreter":
+            _LIBC_THAT_KEEPS_THE_GIL.sleep(600)
+        while True:
+            try:
+                time.sleep(600)
+            except BaseException:
+                continue
+
+
+class HoldWorker(Base):
+    """Keeps the interpreter to itself for a while, as C code does that computes."""
+
+    def perform(self, seconds: int) -> None:
+        prove("holding", os.getpid())
+        _LIBC_THAT_KEEPS_THE_GIL.sleep(seconds)
+        prove("held", os.getpid())
+
+
+class LeakWorker(Base):
+    """Takes threads or files until there are no more, and keeps them until its gate is opened."""
+
+    def perform(self, what: str) -> None:
+        try:
+            while True:
+                _leaked.append(_sleeper() if what == "threads" else open("/dev/null"))
+        except (RuntimeError, OSError) as refusal:
+            prove(f"refused {what}", type(refusal).__name__)
+
+
+def _sleeper() -> threading.Thread:
+    thread = threading.Thread(target=time.sleep, args=(600,), daemon=True)
+    thread.start()
+    return thread
