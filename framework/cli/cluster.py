@@ -1,5 +1,6 @@
 """``scripts/cluster``: a supervised group of worker processes, one per queue group."""
 
+import signal
 import sys
 
 import click
@@ -98,6 +99,7 @@ def _watch(supervisor: Supervisor, signals: SignalQueue) -> int | None:
     while supervisor.failure is None:
         for number in signals.wait(_POLL_S):
             if number in (*STOP, STOP_NOW):
+                logs.logger().info("stopping", event_name="cluster.stopping", signal=signal.Signals(number).name)
                 return number
             if number in (QUIET, DUMP):
                 supervisor.forward(number)

@@ -73,7 +73,9 @@ class Scene:
 
     def cluster(self, *options: str, **env: str) -> Process:
         """Start ``scripts/cluster`` on the queue ``default`` (and whatever else ``options`` name)."""
-        return self.site.start("-m", "framework", "cluster", "-r", "jobs", "default", *options, REDIS_URL=self.url, **env)
+        return self.site.start(
+            "-m", "framework", "cluster", "-r", "jobs", "default", *options, REDIS_URL=self.url, **env
+        )
 
     def module(self, name: str) -> str:
         """Put a module of workers of this folder beside ``jobs``; return its name."""

@@ -115,13 +115,15 @@ RAISED: dict[str, Callable[[], BaseException]] = {
 
 class RaiseWorker(Base):
     def perform(self, what: str) -> None:
-        raise RAISED[what]()
+        error = RAISED[what]()
+        raise error
 
 
 class AsyncRaiseWorker(Base):
     async def perform(self, what: str) -> None:
         await asyncio.sleep(0)
-        raise RAISED[what]()
+        error = RAISED[what]()
+        raise error
 
 
 class BottomWorker(Base):
@@ -153,7 +155,7 @@ class ResultWorker(Base):
 
 SETTINGS: dict[str, Callable[[], object]] = {
     "logging": logging.shutdown,
-    "handlers": lambda: logging.getLogger().handlers.clear(),
+    "handlers": lambda: setattr(logging.getLogger(), "handlers", []),
     "signal": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),  # refused: not in the main thread
     "mask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT]),
     "folder": lambda: os.chdir("/"),
@@ -199,7 +201,9 @@ class FamilyWorker(Base):
     """Has children of all kinds, and leaves two of them running; tells who they are."""
 
     def perform(self) -> None:
-        process = multiprocessing.get_context("fork").Process(target=NoteWorker.perform_async, args=("multiprocessing",))
+        process = multiprocessing.get_context("fork").Process(
+            target=NoteWorker.perform_async, args=("multiprocessing",)
+        )
         process.start()
         process.join()
         subprocess.run(["true"], check=True)
@@ -242,7 +246,7 @@ class LeakWorker(Base):
     def perform(self, what: str) -> None:
         try:
             while True:
-                _leaked.append(_sleeper() if what == "threads" else open("/dev/null"))
+                _leaked.append(_sleeper() if what == "threads" else os.open("/dev/null", os.O_RDONLY))
         except (RuntimeError, OSError) as refusal:
             prove(f"refused {what}", type(refusal).__name__)
 
