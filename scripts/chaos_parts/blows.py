@@ -1,180 +1,120 @@
-"""What is done to the processes and to Redis in a round, and when."""
+"""What a blow is, what a fault is, and who strikes: the faults of a round, one after the other or two at a time.
+
+A fault is a generator: it strikes, yields until it is time to go on, heals. Between two steps the scene goes on, so
+nothing here sleeps. A fault that is ended early (``close``) heals in its ``finally``.
+"""
 
 import random
-import signal
 import time
-from abc import ABC, abstractmethod
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from redis import Redis
-from redis.exceptions import RedisError
+if TYPE_CHECKING:
+    from chaos_parts.scene import Side
 
-from chaos_parts.fleet import Fleet
-from framework.store.embedded import EmbeddedServer
-
-FREEZE_S = 22.0
-"""Longer than the lease (15 s) and a sweep (5 s, give or take a fifth): others have taken over when it wakes."""
+Steps: TypeAlias = Generator[None, None, None]
 
 
 @dataclass
 class Blow:
-    """One blow: what, at whom (pid 0: Redis), from when until when on the monotonic clock."""
+    """One blow: what, at whom (pid 0: Redis or the way to it), from when until it is well again (monotonic seconds)."""
 
     kind: str
     pid: int
     at: float
     until: float = 0.0
+    forgets_from: float = 0.0
+    """0: nothing that was answered is forgotten. Else since when the server's answers were forgotten."""
+    forgotten: frozenset[int] = frozenset()
+    """Serials whose push is in what was forgotten, as the servers' own files say."""
 
 
-class Round(ABC):
-    """Strikes when ``strike`` is called, which is often; remembers every blow."""
+class Fault(NamedTuple):
+    """One kind of trouble. ``family`` is what it needs for itself alone: no two of a family at a time (empty: any number)."""
 
-    name: str
-    long_jobs = 0
-    """Jobs of ``long_ms`` among the short ones, that a deadline or a freeze can cut."""
-    long_ms = 1_500.0
-    timeout_s = 25.0
+    kind: str
+    family: str
+    act: Callable[["Side", Blow], Steps]
+    possible: Callable[["Side"], bool]
+    to_the_end: bool
+    """Whether it must run to its end when the round is over, rather than be ended early."""
 
-    def __init__(self, fleet: Fleet, server: EmbeddedServer, client: Redis, rng: random.Random) -> None:
-        self.fleet = fleet
-        self.server = server
-        self.client = client
-        self.rng = rng
+
+def fault(
+    kind: str, family: str, *, possible: Callable[["Side"], bool] = lambda _: True, to_the_end: bool = False
+) -> Callable[[Callable[["Side", Blow], Steps]], Fault]:
+    """Make a fault of a generator function."""
+    return lambda act: Fault(kind, family, act, possible, to_the_end)
+
+
+def lasting(seconds: float) -> Steps:
+    """Yield until so much time has passed."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        yield
+
+
+class Striker:
+    """Strikes at one side when ``look`` is called, which is often; remembers every blow."""
+
+    def __init__(
+        self, side: "Side", faults: Sequence[Fault], pause_s: tuple[float, float], at_once: int, rng: random.Random
+    ) -> None:
         self.blows: list[Blow] = []
-        self.next_at = 0.0
+        self._side, self._faults, self._pause_s, self._at_once, self._rng = side, faults, pause_s, at_once, rng
+        self._deck: list[Fault] = []
+        self._active: list[tuple[Fault, Blow, Steps]] = []
+        self._next_at = 0.0
 
-    @abstractmethod
-    def strike(self, now: float) -> None:
-        """Do what is due."""
+    @property
+    def busy(self) -> bool:
+        """Whether a fault is under way."""
+        return bool(self._active)
 
-    @abstractmethod
+    def look(self, now: float, *, strike: bool = True) -> None:
+        """Go on with what is under way; begin another fault if it is time."""
+        for one in list(self._active):
+            self._step(*one)
+        if strike and now >= self._next_at and len(self._active) < self._at_once and (chosen := self._draw()):
+            self._next_at = max(now, self._next_at + self._rng.uniform(*self._pause_s))
+            self._begin(chosen)
+
     def finish(self) -> None:
-        """Heal everything."""
+        """End early what need not run to its end; ``busy`` says whether something goes on."""
+        for chosen, blow, steps in list(self._active):
+            if not chosen.to_the_end:
+                self._over(chosen, blow, steps)
 
-    def hit(self, kind: str, pid: int, number: int) -> Blow:
-        """Send a signal and remember it."""
-        blow = Blow(kind, pid, time.monotonic())
-        self.fleet.send(pid, number)
+    def abandon(self) -> None:
+        """End everything now."""
+        for one in list(self._active):
+            self._over(*one)
+
+    def _draw(self) -> Fault | None:
+        """Each kind once, in random order, then all again; one that is not possible now waits for a later draw."""
+        if not self._deck:
+            self._deck = self._rng.sample(self._faults, len(self._faults))
+        taken = {chosen.family for chosen, _, _ in self._active} - {""}
+        for index, one in enumerate(self._deck):
+            if one.family not in taken and one.possible(self._side):
+                return self._deck.pop(index)
+        return None
+
+    def _begin(self, chosen: Fault) -> None:
+        blow = Blow(chosen.kind, 0, time.monotonic())
         self.blows.append(blow)
-        return blow
+        steps = chosen.act(self._side, blow)
+        self._active.append((chosen, blow, steps))
+        self._step(chosen, blow, steps)
 
+    def _step(self, chosen: Fault, blow: Blow, steps: Steps) -> None:
+        try:
+            next(steps)
+        except StopIteration:
+            self._over(chosen, blow, steps)
 
-class Kills(Round):
-    """One process killed with -9 every ``every`` seconds, whoever it hits."""
-
-    name = "kill"
-
-    def __init__(self, *args: Any, every: float) -> None:
-        super().__init__(*args)
-        self.every = every
-
-    def strike(self, now: float) -> None:
-        if now < self.next_at or not (living := self.fleet.living):
-            return
-        self.next_at = max(now, self.next_at + self.every)
-        self.hit("kill", self.rng.choice(living), signal.SIGKILL)
-
-    def finish(self) -> None:
-        pass
-
-
-class Freezes(Round):
-    """Processes stand still for longer than their lease; in between others are killed, or end with a short deadline."""
-
-    name = "freeze"
-    long_jobs = 60
-    timeout_s = 1.0
-    every = 4.0
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.frozen: list[Blow] = []
-
-    def strike(self, now: float) -> None:
-        for blow in [blow for blow in self.frozen if now >= blow.at + FREEZE_S]:
-            self._thaw(blow)
-        if now < self.next_at:
-            return
-        self.next_at = now + self.every
-        asleep = {blow.pid for blow in self.frozen}
-        awake = [pid for pid in self.fleet.living if pid not in asleep]
-        if not awake:
-            return
-        victim = self.rng.choice(awake)
-        kind = self.rng.choice(("freeze", "freeze", "kill", "term")) if len(awake) > 1 else "term"
-        if kind == "freeze":
-            blow = self.hit("freeze", victim, signal.SIGSTOP)
-            blow.until = blow.at + FREEZE_S
-            self.frozen.append(blow)
-        else:
-            self.hit(kind, victim, signal.SIGKILL if kind == "kill" else signal.SIGTERM)
-
-    def finish(self) -> None:
-        for blow in list(self.frozen):
-            self._thaw(blow)
-
-    def _thaw(self, blow: Blow) -> None:
+    def _over(self, chosen: Fault, blow: Blow, steps: Steps) -> None:
+        steps.close()
         blow.until = time.monotonic()
-        self.frozen.remove(blow)
-        self.fleet.send(blow.pid, signal.SIGCONT)
-
-
-class RedisTrouble(Round):
-    """Redis restarts, forgets scripts, drops connections, is full; a process is killed or ended now and then."""
-
-    name = "redis"
-    long_jobs = 60
-    timeout_s = 1.0
-    every = 2.0
-    kinds = ("restart", "restart, always", "kill -9", "script flush", "client kill", "full", "kill", "term")
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.full: Blow | None = None
-        self.plan: list[str] = []
-
-    def strike(self, now: float) -> None:
-        if self.full is not None and now >= self.full.at + 1.0:
-            self._relieve()
-        if now < self.next_at or self.full is not None:
-            return
-        self.next_at = now + self.every
-        if not self.plan:
-            self.plan = self.rng.sample(self.kinds, len(self.kinds))  # each once, then all again
-        kind = self.plan.pop()
-        if kind in ("kill", "term"):
-            if living := self.fleet.living:
-                self.hit(kind, self.rng.choice(living), signal.SIGKILL if kind == "kill" else signal.SIGTERM)
-            return
-        blow = Blow(kind, 0, time.monotonic())
-        self.blows.append(blow)
-        self._trouble(kind, blow)
-        blow.until = time.monotonic()
-
-    def _trouble(self, kind: str, blow: Blow) -> None:
-        if kind == "script flush":
-            self.client.script_flush()
-        elif kind == "client kill":
-            self.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        elif kind == "full":
-            self.client.config_set("maxmemory", 1)
-            self.full = blow
-        else:
-            # What was answered has been handed to the kernel before, so not even a kill may lose it.
-            self.client.config_set("appendfsync", "always" if "always" in kind else "everysec")
-            (self.server.kill if kind == "kill -9" else self.server.stop)()
-            time.sleep(self.rng.uniform(0.2, 2.0))
-            self.server.start()
-
-    def finish(self) -> None:
-        self._relieve()
-
-    def _relieve(self) -> None:
-        if self.full is None:
-            return
-        self.full.until = time.monotonic()
-        self.full = None
-        with suppress(RedisError):
-            self.client.config_set("maxmemory", 0)
+        self._active.remove((chosen, blow, steps))

@@ -30,6 +30,12 @@ def leaks(client: Redis) -> list[str]:
     return found
 
 
+def set_aside(client: Redis) -> dict[str, int]:
+    """Return how many jobs are in which set: none of the jobs here did anything wrong."""
+    counts = {key: int(client.zcard(key)) for key in ("retry", "schedule", "dead", "interrupted")}
+    return {key: count for key, count in counts.items() if count}
+
+
 def silent(client: Redis) -> list[tuple[str, float]]:
     """Members of the registry that should have been struck off, and the seconds since their last beat."""
     return [(name, age) for name, age in registered(client) if age > _FORGOTTEN_S]

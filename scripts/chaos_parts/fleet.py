@@ -9,22 +9,34 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from chaos_parts.jobs import QUEUE
 
 PATIENCE_S = 45.0
 """How long a process may take to end after TERM before that is a finding."""
 
 
+@dataclass
+class Life:
+    """How long a process was at work (monotonic seconds; ``until`` 0: it still is)."""
+
+    since: float
+    until: float = 0.0
+
+
 class Fleet(ABC):
     """Processes that serve the queue. ``living`` are those that said they are ready and have not ended."""
 
-    def __init__(self, root: Path, folder: Path, env: dict[str, str], *, concurrency: int, timeout_s: float) -> None:
+    def __init__(
+        self, root: Path, folder: Path, env: dict[str, str], *,
+        shard: str, queue: str, processes: int, concurrency: int, timeout_s: float,
+    ) -> None:  # fmt: skip
         self.scripts = root / "scripts"
         self.folder = folder
         self.env = env
+        self.place = (shard, queue)
+        self.processes = processes
         self.options = (concurrency, timeout_s)
         self.pids: set[int] = set()
         """Every process that ever was one of ours."""
@@ -34,6 +46,10 @@ class Fleet(ABC):
         """The exit status with which a process that we struck may end."""
         self.surprises: list[str] = []
         """Ends that nobody caused."""
+        self.lives: dict[int, Life] = {}
+        """Of each process that was ever at work, from when until when."""
+        self.asleep: set[int] = set()
+        """Processes that are frozen."""
         self._ready: set[int] = set()
         self._tails: dict[Path, int] = {}
         folder.mkdir(parents=True)
@@ -60,6 +76,11 @@ class Fleet(ABC):
         """Worker processes that are at work."""
         return sorted(self._ready & self.running)
 
+    @property
+    def awake(self) -> list[int]:
+        """Worker processes that are at work and not frozen."""
+        return [pid for pid in self.living if pid not in self.asleep]
+
     def send(self, pid: int, number: int) -> None:
         """Send a signal to one process; its end by it is no surprise."""
         if number in (signal.SIGKILL, signal.SIGTERM):
@@ -81,6 +102,7 @@ class Fleet(ABC):
             self.told[f"{line.get('severity', '')} {name or 'other'}"] += 1
             if name == "process.ready":
                 self._ready.add(int(line["pid"]))
+                self.lives[int(line["pid"])] = Life(time.monotonic())
         return lines
 
     def _tail(self, path: Path) -> list[dict[str, Any]]:
@@ -115,6 +137,8 @@ class Fleet(ABC):
         return process
 
     def _judge(self, pid: int, status: int) -> None:
+        if pid in self.lives:
+            self.lives[pid].until = time.monotonic()
         if self.expected.get(pid) != status:
             self.surprises.append(f"process {pid} ended with status {status}")
 
@@ -122,9 +146,9 @@ class Fleet(ABC):
 class BareFleet(Fleet):
     """``scripts/worker`` processes without a supervisor; we start a successor at once."""
 
-    def __init__(self, *args: Any, processes: int, **options: Any) -> None:
+    def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._processes: list[subprocess.Popen[bytes] | None] = [None] * processes
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * self.processes
 
     def start(self) -> None:
         for slot in range(len(self._processes)):
@@ -157,25 +181,25 @@ class BareFleet(Fleet):
         return {process.pid for process in self._processes if process is not None and process.poll() is None}
 
     def _start(self, slot: int) -> None:
-        concurrency, timeout_s = self.options
+        (shard, queue), (concurrency, timeout_s) = self.place, self.options
         worker = str(self.scripts / "worker")
-        flags = ["-q", QUEUE, "-c", str(concurrency), "-t", f"{timeout_s:g}", "-r", "chaos_parts.jobs"]
+        size = ["-c", str(concurrency), "-t", f"{timeout_s:g}"]
+        flags = ["--shard", shard, "-q", queue, *size, "-r", "chaos_parts.jobs"]
         self._processes[slot] = self._open(f"worker-{slot}", [worker, *flags])
 
 
 class ClusterFleet(Fleet):
     """One ``scripts/cluster`` that keeps the processes; we know its children from its log."""
 
-    def __init__(self, *args: Any, processes: int, **options: Any) -> None:
+    def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._count = processes
         self._cluster: subprocess.Popen[bytes] | None = None
         self._children: set[int] = set()
 
     def start(self) -> None:
-        concurrency, timeout_s = self.options
-        size = ["--processes", str(self._count), "--max-concurrency", str(concurrency)]
-        flags = [QUEUE, *size, "--timeout", f"{timeout_s:g}", "-r", "chaos_parts.jobs"]
+        (shard, queue), (concurrency, timeout_s) = self.place, self.options
+        size = ["--processes", str(self.processes), "--max-concurrency", str(concurrency)]
+        flags = [queue, "--shard", shard, *size, "--timeout", f"{timeout_s:g}", "-r", "chaos_parts.jobs"]
         self._cluster = self._open("cluster", [str(self.scripts / "cluster"), *flags])
 
     def tend(self) -> None:

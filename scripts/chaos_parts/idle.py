@@ -15,8 +15,8 @@ from demo_parts.stop import StopSignal
 from redis import Redis
 
 from chaos_parts.fleet import PATIENCE_S
-from chaos_parts.run import BROKEN, HELD, INTERRUPTED, environment, prepared
-from framework.store.connect import Endpoint, open_client
+from chaos_parts.run import BROKEN, HELD, INTERRUPTED, clear_environment, configured, environment
+from chaos_parts.stores import SingleStore
 
 CPU_PERCENT, COMMANDS_PER_S, RESIDENT_MB = 0.2, 5.0, 60.0
 """What an idle process may use at most (issue 3): of one core, with one queue or ten."""
@@ -44,7 +44,9 @@ def watch(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
     """Start one process on queues without jobs, watch it, print the table; return the exit status."""
     parent = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "chaos"
     folder = RunFolder(parent).path
-    with prepared(folder) as server, open_client(Endpoint(server.url), name="chaos") as client:
+    clear_environment()
+    with SingleStore(folder / "redis") as store, configured(folder, {"main": dict(store.settings)}, [["*", None]]):
+        client = store.client
         queues = [part for number in range(wish.queues) for part in ("-q", f"idle-{number}")]
         flags = [*queues, "-c", str(wish.concurrency), "-r", "chaos_parts.jobs"]
         with (folder / "worker.log").open("wb") as log:

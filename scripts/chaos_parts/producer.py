@@ -1,60 +1,97 @@
-"""Pushes the jobs of a round evenly over its length, and knows of each whether it was accepted."""
+"""Pushes the jobs of a side evenly over its length, and knows of each whether it was accepted, when, and how surely."""
 
 import random
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from chaos_parts.jobs import StampWorker
-from framework import FrameworkError
+from framework import ApplicationWorker, FrameworkError
 from framework.errors import BulkPushError, ShardUnavailableError
 
+Witness = Callable[[], Callable[[], bool]]
+"""Called before a push; what it returns is called after it, and says whether the push is surely on a replica, too."""
+
 _STEP_S = 0.05
-_HEAD_START = 0.1
-"""The part of the jobs that waits before the first process is up."""
+_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True)
+class Load:
+    """How many jobs, over how many seconds; ``long`` of them take ``long_ms``, the others 1 to 10 ms."""
+
+    jobs: int
+    seconds: float
+    head_start: float = 0.1
+    """The part of the jobs that waits before the first process is up."""
+    long: int = 0
+    long_ms: float = 1_500.0
+
+    def lengths(self, rng: random.Random) -> list[float]:
+        """Draw how many milliseconds each job takes."""
+        found = [round(rng.uniform(1, 10), 1) for _ in range(self.jobs)]
+        for _ in range(self.long):
+            found[rng.randrange(self.jobs)] = self.long_ms
+        return found
 
 
 class Producer:
-    """A thread of our own process that pushes ``jobs`` serials. Nothing is pushed again unless it surely was not written,
+    """A thread of our own process that pushes serials in order. Nothing is pushed again unless it surely was not written,
     or is remembered as doubtful: such a job may legally run twice.
     """
 
-    def __init__(self, jobs: int, seconds: float, rng: random.Random, *, long_jobs: int, long_ms: float) -> None:
-        self.doubtful: set[int] = set()
+    def __init__(
+        self, worker: type[ApplicationWorker], load: Load, rng: random.Random, witness: Witness | None = None
+    ) -> None:
+        self.doubtful: Counter[int] = Counter()
+        """How many pushes of a serial were in doubt, before one was accepted."""
         self.refusals: dict[str, int] = {}
         """How often a push failed, by the kind of error."""
         self.reasons: dict[str, int] = {}
         """The same by the text of the error."""
         self.untyped: list[str] = []
         """Errors that are none of the framework's: producers were promised clear ones."""
-        self.accepted = 0
+        self.pushed_at: list[float] = []
+        """When the push of each serial began that was accepted; serials are accepted in order."""
+        self.accepted_at: list[float] = []
+        """When each was accepted."""
+        self.witnessed: set[int] = set()
+        """Serials that were surely on a replica when they were accepted."""
         self.slowest_s = 0.0
-        lengths = [rng.uniform(1, 10) for _ in range(jobs)]
-        for _ in range(long_jobs):
-            lengths[rng.randrange(jobs)] = long_ms
-        self._args = [(serial, round(length, 1)) for serial, length in enumerate(lengths)]
-        self._seconds = seconds
+        self._worker, self._load, self._witness = worker, load, witness
+        self._args = list(enumerate(load.lengths(rng)))
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
 
-    def start(self) -> None:
-        """Push the head start now, the rest from a thread."""
-        self._push_up_to(int(len(self._args) * _HEAD_START))
-        self._thread.start()
+    @property
+    def accepted(self) -> int:
+        """How many were accepted."""
+        return len(self.accepted_at)
 
     @property
     def done(self) -> bool:
         """Whether every job was accepted."""
         return self.accepted == len(self._args)
 
+    def push_head_start(self) -> None:
+        """Push what shall wait when the first process comes."""
+        self._push_up_to(int(len(self._args) * self._load.head_start))
+
+    def start(self) -> None:
+        """Push the rest, from a thread."""
+        self._thread.start()
+
     def stop(self) -> None:
         """Push no more."""
         self._stopping.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _run(self) -> None:
         started, head = time.monotonic(), self.accepted
         while not self.done and not self._stopping.wait(_STEP_S):
-            share = min(1.0, (time.monotonic() - started) / self._seconds)
+            share = min(1.0, (time.monotonic() - started) / self._load.seconds)
             self._push_up_to(head + int((len(self._args) - head) * share))
 
     def _push_up_to(self, count: int) -> None:
@@ -62,19 +99,26 @@ class Producer:
             batch = self._args[self.accepted : min(count, self.accepted + 1_000)]
             started = time.monotonic()
             try:
-                StampWorker.perform_bulk(batch)
-                self.accepted += len(batch)
+                self._push(batch, started)
             except (BulkPushError, ShardUnavailableError) as error:
                 self._refused(batch, error)
-                self._stopping.wait(0.1)
+                self._stopping.wait(_PAUSE_S)
             except FrameworkError as error:
                 self._count(error)
-                self._stopping.wait(0.1)
+                self._stopping.wait(_PAUSE_S)
             except Exception as error:  # noqa: BLE001 - that an error of any other kind comes out is what we look for
                 self.untyped.append(repr(error))
                 self._doubt(batch)
-                self._stopping.wait(0.1)
+                self._stopping.wait(_PAUSE_S)
             self.slowest_s = max(self.slowest_s, time.monotonic() - started)
+
+    def _push(self, batch: list[tuple[int, float]], started: float) -> None:
+        ask = self._witness() if self._witness is not None else None
+        self._worker.perform_bulk(batch)
+        self.pushed_at += [started] * len(batch)
+        self.accepted_at += [time.monotonic()] * len(batch)
+        if ask is not None and ask():
+            self.witnessed.update(serial for serial, _ in batch)
 
     def _refused(self, batch: list[tuple[int, float]], error: FrameworkError) -> None:
         """A batch is one slice, one round trip: all of it is in, or none, or nobody knows."""

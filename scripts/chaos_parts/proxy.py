@@ -31,6 +31,8 @@ class Proxy:
         self.refused = 0
         self.delay_s = 0.0
         """How late every reply is."""
+        self.bytes_per_s = 0
+        """How much comes through each way on each connection; 0: all."""
         self.lost: list[bytes] = []
         """The replies that were lost by ``lose_replies``."""
         self._ever: list[_Link] = []
@@ -71,6 +73,7 @@ class Proxy:
         self._hole = False
         self.refusal = None
         self.delay_s = 0.0
+        self.bytes_per_s = 0
         self._rule = None
 
     def lose_replies(self, pattern: bytes, numbers: "range | set[int]", *, hang: bool = False) -> None:
@@ -146,6 +149,7 @@ class Proxy:
                     if self._rule is not None and self._rule.strikes(data):
                         link.doom = self._rule
                 link.last = data
+                self._squeeze(data)
                 link.server.sendall(data)
 
     def _pump_down(self, link: "_Link") -> None:
@@ -153,6 +157,7 @@ class Proxy:
             while data := link.server.recv(1 << 16):
                 if self.delay_s:
                     time.sleep(self.delay_s)
+                self._squeeze(data)
                 if link.swallowed:
                     continue
                 if link.doom is None:
@@ -164,6 +169,11 @@ class Proxy:
                     link.swallowed = True
                 else:
                     link.reset()
+
+
+    def _squeeze(self, data: bytes) -> None:
+        if self.bytes_per_s:
+            time.sleep(len(data) / self.bytes_per_s)
 
 
 class _Rule:

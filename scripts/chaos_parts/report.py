@@ -1,117 +1,37 @@
-"""The table at the end, and ``report.json``."""
+"""The tables at the end, as Markdown that can be pasted, and ``report.json``."""
 
 import argparse
 import json
 import platform
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from prove_parts.prover import Verdict
+from chaos_parts.account import Kind, percentile
+from chaos_parts.outcome import Outcome
 
-from chaos_parts.account import ACKNOWLEDGED_LATE, Account, percentile
-from chaos_parts.blows import Blow
-from chaos_parts.producer import Producer
-
-RECOVERY_S = {"cluster": 2.0, "bare": 25.0}
-"""Promised longest time from the death of a process to the next run of what it was running (docs/redis.md, design 7)."""
-
-RESUMED_S = 5.0
-"""Promised longest time from the moment Redis is well again to the next job that begins (issue 3)."""
-
-_SHOWN = 5
-
-
-@dataclass
-class Outcome:
-    """What came out of one round."""
-
-    name: str
-    mode: str
-    jobs: int
-    slots: int
-    seconds: float
-    account: Account
-    blows: Sequence[Blow]
-    producer: Producer
-    set_aside: dict[str, int]
-    surprises: list[str]
-    keys_left: list[str]
-    processes_left: list[int]
-    told: Counter[str]
-    history: Verdict
-
-    @property
-    def checks(self) -> list[tuple[str, str, str, bool]]:
-        """What was promised: name, what was found, what is allowed, whether it held."""
-        found, allowed = self.account, self.slots + ACKNOWLEDGED_LATE
-        redis = sum(count for kind, count in found.extra.items() if kind in _redis_kinds(self.blows))
-        slowest, limit = max(found.recoveries, default=0.0), RECOVERY_S[self.mode]
-        resumed = max(found.resumed, default=0.0)
-        return [
-            ("jobs accepted", f"{self.producer.accepted:,}", f"{self.jobs:,}", self.producer.done),
-            ("lost", _some(found.lost), "0", not found.lost),
-            ("most extra runs by one blow at a process", f"{found.worst}", f"{allowed}", found.worst <= allowed),
-            ("extra runs by blows at Redis", f"{redis}", "0", redis == 0),
-            ("extra runs nobody caused", _some(found.unexplained), "0", not found.unexplained),
-            ("set aside (retry, dead, interrupted)", str(self.set_aside or 0), "0", not self.set_aside),
-            ("slowest recovery", f"{slowest:.2f} s", f"{limit:g} s", slowest <= limit),
-            ("longest standstill when Redis is back", f"{resumed:.2f} s", f"{RESUMED_S:g} s", resumed <= RESUMED_S),
-            (
-                "errors without a type of ours at the producer",
-                _some(self.producer.untyped),
-                "0",
-                not self.producer.untyped,
-            ),
-            ("ends of processes that nobody caused", _some(self.surprises), "0", not self.surprises),
-            ("keys left", _some(self.keys_left), "0", not self.keys_left),
-            ("processes left", _some(self.processes_left), "0", not self.processes_left),
-            ("instants at which a job was in no key, or two", f"{self.history.broken}", "0", not self.history.broken),
-        ]
-
-    @property
-    def held(self) -> bool:
-        """Whether every promise was kept."""
-        return all(ok for _, _, _, ok in self.checks)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Numbers that nothing was promised about, and those behind the checks."""
-        found = self.account
-        times = found.recoveries
-        return {
-            "seconds": round(self.seconds, 1),
-            "jobs": self.jobs,
-            "runs": found.runs,
-            "blows": dict(Counter(blow.kind for blow in self.blows)),
-            "runs cut off": found.interrupted,
-            "extra runs": dict(found.extra),
-            "recoveries": len(times),
-            "recovery p50, p95, max (s)": [round(percentile(times, share), 3) for share in (0.5, 0.95, 1.0)],
-            "producer: refusals": dict(self.producer.refusals),
-            "producer: jobs maybe written twice": len(self.producer.doubtful),
-            "instants replayed from Redis's history": self.history.groups,
-            "producer: slowest push (s)": round(self.producer.slowest_s, 2),
-        }
+_ROUNDS = (
+    "Round", "Blows", "Jobs", "Cut off", "Lost", "Forgotten", "Extra runs (most by one blow)",
+    "Recovered p50, p99, max", "Standstill max", "Beside: throughput, p99",
+)  # fmt: skip
+_KINDS = ("Fault", "Blows", "Cut off", "Forgotten", "Extra runs", "Recovered p50, p99, max (s)", "Resumed p50, max (s)")
+_PRODUCERS = ("Round", "Accepted", "Refused", "In doubt", "Pushed again", "Slowest push", "Witnessed")
+_CHECKS = ("Promise", "Found", "Allowed", "")
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
-    """Print what was found, broken promises marked."""
+    """Print what was found; broken promises are marked."""
     for outcome in outcomes:
-        print(f"\nRound {outcome.name} ({outcome.mode})")
-        for name, value in outcome.facts.items():
-            shown = ", ".join(f"{key} {count:,}" for key, count in value.items()) if isinstance(value, dict) else value
-            print(f"  {name:<46} {shown if shown != '' else 'none'}")
-        print(f"\n  {'promise':<46} {'found':>12}   {'allowed':>8}")
-        for name, value, allowed, ok in outcome.checks:
-            print(f"  {name:<46} {value:>12}   {allowed:>8}   {'ok' if ok else 'BROKEN'}")
-        for violation in outcome.history.violations[:1]:
-            print(f"\n{violation}")
+        print(f"\n### Round {outcome.title}\n")
+        _print(_KINDS, (_kind_row(name, kind) for name, kind in sorted(outcome.account.kinds.items())))
+        _print(_CHECKS, ((*check[:3], "ok" if check.held else "**BROKEN**") for check in outcome.checks))
+    print("\n### All rounds\n")
+    _print(_ROUNDS, map(_round_row, outcomes))
+    _print(_PRODUCERS, map(_producer_row, outcomes))
     broken = sum(not outcome.held for outcome in outcomes)
-    print(f"\n{'Every promise held.' if not broken else f'{broken} of {len(outcomes)} rounds broke a promise.'}")
+    print("Every promise held." if not broken else f"{broken} of {len(outcomes)} rounds broke a promise.")
 
 
 def write(outcomes: Sequence[Outcome], wish: argparse.Namespace, seed: int, paths: Sequence[Path]) -> None:
@@ -124,35 +44,83 @@ def write(outcomes: Sequence[Outcome], wish: argparse.Namespace, seed: int, path
         "rounds": [_as_json(outcome) for outcome in outcomes],
     }
     for path in paths:
-        path.write_text(json.dumps(content, indent=1, default=str) + "\n")
+        path.write_text(json.dumps(content, indent=1, default=_plain) + "\n")
+
+
+def _round_row(outcome: Outcome) -> Iterator[str]:
+    found, other = outcome.account, outcome.impact
+    yield outcome.title
+    yield f"{len(outcome.blows):,}"
+    yield f"{outcome.jobs:,}"
+    yield f"{found.interrupted:,}"
+    yield f"{len(found.lost):,}"
+    yield f"{len(found.forgotten):,}"
+    yield f"{found.extra.total():,} ({found.worst})"
+    yield _spread(found.recoveries, " s")
+    yield f"{max(found.resumed):.2f} s" if found.resumed else ""
+    yield f"{other.throughput:.0%}, {other.p99_during * 1000:.0f} ms ({other.slower:.1f}x)"
+
+
+def _producer_row(outcome: Outcome) -> Iterator[str]:
+    producer = outcome.struck.producer
+    doubtful = sum(count for name, count in producer.refusals.items() if "maybe written" in name)
+    yield outcome.title
+    yield f"{producer.accepted:,}"
+    yield f"{sum(producer.refusals.values()) - doubtful:,}"
+    yield f"{doubtful:,}"
+    yield f"{len(producer.doubtful):,}"
+    yield f"{producer.slowest_s:.2f} s"
+    yield f"{len(producer.witnessed):,}"
+
+
+def _kind_row(name: str, kind: Kind) -> Iterator[str]:
+    yield name
+    for count in (kind.blows, kind.interrupted, kind.forgotten, kind.extra):
+        yield f"{count:,}"
+    yield _spread(kind.recoveries)
+    yield f"{percentile(kind.resumed, 0.5):.2f}, {max(kind.resumed):.2f}" if kind.resumed else ""
+
+
+def _spread(seconds: Sequence[float], unit: str = "") -> str:
+    if not seconds:
+        return ""
+    return ", ".join(f"{percentile(seconds, share):.2f}" for share in (0.5, 0.99, 1.0)) + unit
+
+
+def _print(head: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
+    """A Markdown table whose columns are also aligned where it is read as text."""
+    table = [list(head), *(list(row) for row in rows)]
+    if len(table) == 1:
+        return
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    table.insert(1, ["-" * width for width in widths])
+    for row in table:
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |")
+    print()
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:
+    found, sides = outcome.account, (outcome.struck, outcome.beside)
+    told: Counter[str] = sum((side.fleet.told for side in sides), Counter())
     return {
         "round": outcome.name,
         "mode": outcome.mode,
         "held": outcome.held,
         **outcome.facts,
-        "checks": [dict(zip(("promise", "found", "allowed", "held"), check, strict=True)) for check in outcome.checks],
-        "lost": outcome.account.lost,
-        "unexplained": outcome.account.unexplained,
+        "checks": [check._asdict() for check in outcome.checks],
+        "kinds": {name: vars(kind) for name, kind in found.kinds.items()},
+        "lost": found.lost,
+        "forgotten": found.forgotten,
+        "unexplained": found.unexplained,
         "keys left": outcome.keys_left,
-        "broken instants": [str(violation) for violation in outcome.history.violations],
-        "surprises": outcome.surprises,
-        "untyped errors": outcome.producer.untyped,
-        "refusals by text": outcome.producer.reasons,
-        "log lines": dict(outcome.told.most_common()),
-        "all recoveries (s)": sorted(round(seconds, 3) for seconds in outcome.account.recoveries),
-        "all blows": [vars(blow) for blow in outcome.blows],
+        "surprises": [end for side in sides for end in side.fleet.surprises],
+        "untyped errors": [error for side in sides for error in side.producer.untyped],
+        "refusals by text": outcome.struck.producer.reasons,
+        "log lines": dict(told.most_common()),
+        "all recoveries (s)": sorted(round(seconds, 3) for seconds in found.recoveries),
+        "all blows": [{**vars(blow), "forgotten": len(blow.forgotten)} for blow in outcome.blows],
     }
 
 
-def _redis_kinds(blows: Sequence[Blow]) -> set[str]:
-    return {blow.kind for blow in blows if not blow.pid}
-
-
-def _some(found: Sequence[object]) -> str:
-    if not found:
-        return "0"
-    shown = ", ".join(str(one) for one in found[:_SHOWN])
-    return f"{len(found):,}: {shown}{', ...' if len(found) > _SHOWN else ''}"
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set | frozenset) else str(value)

@@ -1,77 +1,88 @@
-"""All rounds of ``scripts/chaos kill``: each on a Redis and a fleet of its own, then the table."""
+"""All rounds of ``scripts/chaos run``: each with two shards and fleets of its own, then the tables and the pictures."""
 
 import argparse
+import json
 import os
 import random
 import secrets
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from demo_parts.folder import RunFolder
 from demo_parts.stop import StopSignal
-from prove_parts.prover import Verdict, prove
-from redis import Redis
 
 import framework
-from chaos_parts import census, report
+from chaos_parts import census, report, timeline
 from chaos_parts.account import account
-from chaos_parts.blows import Freezes, Kills, RedisTrouble, Round
-from chaos_parts.effects import ENDED, FOLDER, Effect, Effects
+from chaos_parts.blows import Striker
+from chaos_parts.effects import FOLDER, Effects
 from chaos_parts.fleet import BareFleet, ClusterFleet, Fleet
-from chaos_parts.marks import STORES
-from chaos_parts.producer import Producer
-from chaos_parts.recorded import RecordedServer
-from chaos_parts.report import Outcome
-from framework.store.connect import Endpoint, open_client
+from chaos_parts.impact import impact
+from chaos_parts.jobs import BesideWorker, StampWorker
+from chaos_parts.outcome import Outcome
+from chaos_parts.producer import Load, Producer
+from chaos_parts.rounds import Round, planned
+from chaos_parts.scene import Scene, Side
+from chaos_parts.stores import SingleStore, Store
+from framework import ApplicationWorker
 from framework.store.embedded import LONGEST_SOCKET_PATH
 
 HELD, BROKEN, INTERRUPTED = 0, 1, 130
-_LOOK_S = 0.02
-_LINE_S = 2.0
-_STANDSTILL_S = 60.0
-"""No job ended for so long after the last blow: what is missing then is lost."""
+
+STRUCK, BESIDE = "main", "beside"
+"""The two shards."""
 
 _FOREIGN = ("FRAMEWORK_", "REDIS_URL")
+_LONGEST_NAME = "00-failover-witnessed"
+_FLEETS: dict[str, type[Fleet]] = {"bare": BareFleet, "cluster": ClusterFleet}
 
 
 def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
-    """Run the rounds, print the table, write ``report.json``; return the exit status."""
+    """Run the rounds, print the tables, write ``report.json``; return the exit status."""
     parent = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "chaos"
     folder = RunFolder(parent).path
-    if len(os.fsencode(folder / "redis-0" / "server.sock")) > LONGEST_SOCKET_PATH:
+    if len(os.fsencode(folder / _LONGEST_NAME / BESIDE / "server.sock")) > LONGEST_SOCKET_PATH:
         print(f"scripts/chaos: {folder} is too long a path for a socket; set FRAMEWORK_VAR_DIR", file=sys.stderr)
         return 2
     seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
-    print(f"Seed {seed}; logs and effects under {os.path.relpath(folder)}", flush=True)
+    print(f"Seed {seed}; logs, effects and pictures under {os.path.relpath(folder)}", flush=True)
+    clear_environment()
     outcomes: list[Outcome] = []
-    with prepared(folder) as server:
-        for number, (name, mode) in enumerate(_plan(wish)):
-            outcomes.append(_round(root, folder / f"{number}-{name}-{mode}", server, name, mode, wish, seed, stop))
-            if stop.asked:
-                break
-    report.write(outcomes, wish, seed, [folder / "report.json", parent / "report.json"])
+    for number, chosen in enumerate(planned(wish)):
+        place = folder / f"{number}-{chosen.name}-{chosen.mode}".replace(" ", "-")
+        outcomes.append(_round(root, place, chosen, wish, seed, stop))
+        if stop.asked:
+            break
+    paths = [folder / "report.json", parent / "report.json", *([Path(wish.out)] if wish.out else [])]
+    report.write(outcomes, wish, seed, paths)
     report.show(outcomes)
     if stop.asked:
         return INTERRUPTED
     return HELD if all(outcome.held for outcome in outcomes) else BROKEN
 
 
-@contextmanager
-def prepared(folder: Path) -> Iterator[RecordedServer]:
-    """A Redis of our own; this process pushes to it, and so do those that inherit its environment."""
+def clear_environment() -> None:
+    """The settings of whoever runs this are not ours."""
     for name in [name for name in os.environ if name.startswith(_FOREIGN)]:
         del os.environ[name]
-    (folder / "config").mkdir()
-    with RecordedServer(folder / "redis-0") as server:
-        os.environ["REDIS_URL"] = server.url
-        os.environ[STORES] = f"main={server.url}"
-        os.environ["FRAMEWORK_CONFIG_DIR"] = str(folder / "config")
-        os.environ["FRAMEWORK_LOGGING__JOBS"] = "false"
-        framework.boot()
-        yield server
+
+
+@contextmanager
+def configured(folder: Path, shards: dict[str, Any], rules: list[list[Any]]) -> Iterator[None]:
+    """This process pushes to these shards, and so do those that inherit its environment."""
+    config = folder / "config"
+    config.mkdir()
+    (config / "redis.yml").write_text(json.dumps({"shards": shards}))  # JSON is YAML
+    (config / "routing.yml").write_text(json.dumps({"routing_rules": rules}))
+    os.environ["FRAMEWORK_CONFIG_DIR"] = str(config)
+    os.environ["FRAMEWORK_LOGGING__JOBS"] = "false"
+    framework.boot()
+    yield
+    clear_environment()
 
 
 def environment(root: Path, effects: Path) -> dict[str, str]:
@@ -79,116 +90,63 @@ def environment(root: Path, effects: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'scripts'}", FOLDER: str(effects)}
 
 
-def _plan(wish: argparse.Namespace) -> list[tuple[str, str]]:
-    modes = ("bare", "cluster") if wish.mode == "both" else (wish.mode,)
-    kills = [("kill", mode) for mode in modes]
-    if wish.round == "all":
-        return [*kills, ("freeze", "bare"), ("redis", "bare")]
-    return kills if wish.round == "kill" else [(wish.round, "bare")]
-
-
-def _round(
-    root: Path, folder: Path, server: RecordedServer, name: str, mode: str,
-    wish: argparse.Namespace, seed: int, stop: StopSignal,
-) -> Outcome:  # fmt: skip
-    effects = folder / "effects"
-    effects.mkdir(parents=True)
-    rng = random.Random(f"{seed} {name} {mode}")
-    kinds: dict[str, type[Round]] = {"kill": Kills, "freeze": Freezes, "redis": RedisTrouble}
-    shape = kinds[name]
-    fleets: dict[str, type[Fleet]] = {"bare": BareFleet, "cluster": ClusterFleet}
-    build: type = fleets[mode]
-    fleet: Fleet = build(
-        root, folder / "logs", environment(root, effects),
-        processes=wish.processes, concurrency=wish.concurrency, timeout_s=shape.timeout_s,
-    )  # fmt: skip
-    server.begin()
-    with open_client(Endpoint(server.url), name="chaos") as client:
-        make: type = shape
-        blows: Round = make(fleet, server, client, rng, **({"every": wish.every} if name == "kill" else {}))
-        producer = Producer(wish.jobs, wish.seconds, rng, long_jobs=shape.long_jobs, long_ms=shape.long_ms)
-        print(f"\nRound {name} ({mode}): {wish.jobs:,} jobs, {wish.processes} processes", flush=True)
-        scene = Scene(fleet, blows, producer, Effects(effects), wish)
+def _round(root: Path, folder: Path, chosen: Round, wish: argparse.Namespace, seed: int, stop: StopSignal) -> Outcome:
+    folder.mkdir()
+    rng = random.Random(f"{seed} {chosen.name} {chosen.mode}")
+    with ExitStack() as stack:
+        store = stack.enter_context(chosen.store(folder / STRUCK))
+        other = stack.enter_context(SingleStore(folder / BESIDE))
+        shards = {STRUCK: dict(store.settings), BESIDE: dict(other.settings)}
+        rules = [["worker_name=BesideWorker", None, BESIDE], ["*", None]]
+        stack.enter_context(configured(folder, shards, rules))
+        load = Load(wish.jobs, wish.seconds, long=chosen.long)
+        struck = _side(root, folder, STRUCK, store, StampWorker, load, chosen, wish.processes, wish, rng)
+        load = Load(wish.other_jobs or max(1, wish.jobs // 5), wish.seconds, head_start=0.0)
+        beside = _side(root, folder, BESIDE, other, BesideWorker, load, chosen, 1, wish, rng)
+        striker = Striker(struck, chosen.faults, chosen.pause_s, chosen.at_once, rng)
+        print(f"\nRound {chosen.name} ({chosen.mode}): {wish.jobs:,} jobs, {wish.processes} processes", flush=True)
+        scene = Scene(struck, beside, striker, wish.seconds)
         try:
             scene.play(stop)
-            census.settle(client, wish.settle if not stop.asked else 0.0, wish.processes)
+            if not stop.asked:
+                census.settle(store.client, wish.settle, wish.processes)
         finally:
-            producer.stop()
-            fleet.stop()
-        scene.read()
-        server.written()
-        return _judge(name, mode, scene, client, prove(server.data_dir), wish)
+            for side in scene.sides:
+                side.stop()
+        outcome = _judge(chosen, scene, wish)
+        (folder / "timeline.svg").write_text(timeline.drawn(outcome, scene))
+        return outcome
 
 
-class Scene:
-    """One round under way."""
-
-    def __init__(
-        self, fleet: Fleet, blows: Round, producer: Producer, effects: Effects, wish: argparse.Namespace
-    ) -> None:
-        self.fleet, self.blows, self.producer, self.wish = fleet, blows, producer, wish
-        self.seen: list[Effect] = []
-        self.done: set[int] = set()
-        self.started = self.changed = self.shown = time.monotonic()
-        self._effects = effects
-
-    def play(self, stop: StopSignal) -> None:
-        """Strike until the time is over, then let the fleet finish; return when all is done or nothing moves any more."""
-        self.producer.start()
-        self.fleet.start()
-        while not stop.wait(_LOOK_S):
-            self.fleet.tend()
-            now = time.monotonic()
-            if now - self.started < self.wish.seconds:
-                self.blows.strike(now)
-            elif not self._over:
-                self.blows.finish()
-                self._over = True
-                self.changed = now
-            self.read()
-            self._tell(now)
-            if self._over and (len(self.done) == self.wish.jobs or now - self.changed > _STANDSTILL_S):
-                break
-        self.blows.finish()
-
-    _over = False
-
-    def read(self) -> None:
-        """Take in what the jobs have told."""
-        fresh = list(self._effects.fresh())
-        before = len(self.done)
-        self.seen += fresh
-        self.done.update(effect.serial for effect in fresh if effect.kind == ENDED)
-        if len(self.done) != before:
-            self.changed = time.monotonic()
-
-    def _tell(self, now: float) -> None:
-        if now - self.shown < _LINE_S:
-            return
-        self.shown = now
-        again = sum(effect.kind == ENDED for effect in self.seen) - len(self.done)
-        print(
-            f"  {now - self.started:5.0f} s  {len(self.done):>8,} done, {self.producer.accepted - len(self.done):>6,} waiting, "
-            f"{again} ended again, {len(self.blows.blows)} blows, {len(self.fleet.living)} processes",
-            flush=True,
-        )
+def _side(
+    root: Path, folder: Path, shard: str, store: Store, worker: type[ApplicationWorker], load: Load,
+    chosen: Round, processes: int, wish: argparse.Namespace, rng: random.Random,
+) -> Side:  # fmt: skip
+    effects = folder / shard / "effects"
+    effects.mkdir()
+    fleet = _FLEETS[chosen.fleet](
+        root, folder / shard / "logs", environment(root, effects), shard=shard, queue=str(worker.queue),
+        processes=processes, concurrency=wish.concurrency, timeout_s=chosen.timeout_s,
+    )  # fmt: skip
+    witness = store.witness if chosen.witnessed and shard == STRUCK else None
+    return Side(store, fleet, Producer(worker, load, rng, witness), Effects(effects), rng)
 
 
-def _judge(name: str, mode: str, scene: Scene, client: Redis, history: Verdict, wish: argparse.Namespace) -> Outcome:
-    places = {key: int(client.zcard(key)) for key in ("retry", "schedule", "dead", "interrupted")}
+def _judge(chosen: Round, scene: Scene, wish: argparse.Namespace) -> Outcome:
+    struck, beside, blows = scene.struck, scene.beside, scene.striker.blows
     return Outcome(
-        name=name,
-        mode=mode,
+        name=chosen.name,
+        mode=chosen.mode,
+        fleet=chosen.fleet,
         jobs=wish.jobs,
         slots=wish.concurrency,
         seconds=time.monotonic() - scene.started,
-        account=account(scene.producer.accepted, scene.seen, scene.blows.blows, scene.producer.doubtful),
-        blows=scene.blows.blows,
-        producer=scene.producer,
-        set_aside={key: count for key, count in places.items() if count},
-        surprises=scene.fleet.surprises,
-        keys_left=census.leaks(client),
-        processes_left=scene.fleet.left(),
-        told=scene.fleet.told,
-        history=history,
+        struck=struck,
+        beside=beside,
+        blows=blows,
+        account=account(struck.producer.accepted_at, struck.seen, blows, struck.producer.doubtful),
+        account_beside=account(beside.producer.accepted_at, beside.seen, [], beside.producer.doubtful),
+        impact=impact(beside.producer.pushed_at, beside.seen, blows, scene.started, scene.started + scene.seconds),
+        set_aside=census.set_aside(struck.store.client) | census.set_aside(beside.store.client),
+        keys_left=[*census.leaks(struck.store.client), *census.leaks(beside.store.client)],
     )

@@ -1,0 +1,86 @@
+"""Faults of the way to Redis, by the proxy in front of it."""
+
+from chaos_parts.blows import Blow, Fault, Steps, fault, lasting
+from chaos_parts.proxy import Proxy
+from chaos_parts.scene import Side
+
+SLOW_S, NARROW_BYTES_PER_S = 0.2, 50_000
+_ANY_SCRIPT, _FETCH_OR_PARKED, _PUSH = rb"EVALSHA", rb"EVALSHA|BLMOVE", rb"LPUSH"
+
+
+def _proxy(side: Side) -> Proxy:
+    found = side.store.proxy
+    assert found is not None, "this round has no proxy"  # noqa: S101
+    return found
+
+
+@fault("reset", "network")
+def reset(side: Side, _: Blow) -> Steps:
+    """Every connection gets an RST."""
+    _proxy(side).reset()
+    yield from ()
+
+
+@fault("black hole", "network")
+def black_hole(side: Side, _: Blow) -> Steps:
+    """Nothing comes through and nothing is closed; what was open then never wakes again."""
+    _proxy(side).swallow()
+    try:
+        yield from lasting(side.rng.uniform(1, 8))
+    finally:
+        _proxy(side).heal()
+
+
+@fault("lost replies", "network")
+def lost_replies(side: Side, _: Blow) -> Steps:
+    """Redis carries out a command, its reply is lost with the connection: some n-th scripts, a parked call or a push."""
+    pattern = side.rng.choice((_ANY_SCRIPT, _FETCH_OR_PARKED, _PUSH))
+    numbers = {side.rng.randint(1, 40) for _ in range(5)}
+    _proxy(side).lose_replies(pattern, numbers)
+    try:
+        yield from lasting(1.0)
+    finally:
+        _proxy(side).heal()
+
+
+@fault("hanging reply", "network")
+def hanging_reply(side: Side, _: Blow) -> Steps:
+    """As lost replies, but the connection stays open and says nothing any more."""
+    _proxy(side).lose_replies(_ANY_SCRIPT, {side.rng.randint(1, 40)}, hang=True)
+    try:
+        yield from lasting(1.0)
+    finally:
+        _proxy(side).heal()
+
+
+@fault("cut reply", "network")
+def cut_reply(side: Side, _: Blow) -> Steps:
+    """Of the next reply some bytes come through, then the connection is reset."""
+    _proxy(side).cut_after(side.rng.randint(0, 60))
+    try:
+        yield from lasting(0.5)
+    finally:
+        _proxy(side).heal()
+
+
+@fault("slow", "network")
+def slow(side: Side, _: Blow) -> Steps:
+    """Every reply is 200 ms late."""
+    _proxy(side).delay_s = SLOW_S
+    try:
+        yield from lasting(side.rng.uniform(1, 3))
+    finally:
+        _proxy(side).heal()
+
+
+@fault("narrow", "network")
+def narrow(side: Side, _: Blow) -> Steps:
+    """50 KB per second each way on every connection."""
+    _proxy(side).bytes_per_s = NARROW_BYTES_PER_S
+    try:
+        yield from lasting(side.rng.uniform(1, 3))
+    finally:
+        _proxy(side).heal()
+
+
+NETWORK_FAULTS: tuple[Fault, ...] = (reset, black_hole, lost_replies, hanging_reply, cut_reply, slow, narrow)

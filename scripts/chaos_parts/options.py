@@ -1,0 +1,51 @@
+"""The command line of ``scripts/chaos``."""
+
+import argparse
+
+ROUNDS = ("kill", "freeze", "redis", "network", "failover", "mixed")
+
+
+def parse(doc: str | None) -> argparse.Namespace:
+    """Return what was asked for; ``wish.command`` is ``run`` (or its older name ``kill``) or ``idle``."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="run|idle")
+    _add_run(commands.add_parser("run", aliases=["kill"], help="break processes, Redis and the network, then count"))
+    _add_idle(commands.add_parser("idle", help="watch an idle process"))
+    wish = parser.parse_args()
+    for name, value in vars(wish).items():
+        if isinstance(value, int | float) and name not in ("seed", "settle") and value <= 0:
+            parser.error(f"--{name.replace('_', '-')} must be more than 0")
+    return wish
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    rounds = (*ROUNDS, "all")
+    run.add_argument(
+        "--round", choices=rounds, action="append", help="repeatable; default: all", metavar="|".join(rounds)
+    )
+    run.add_argument(
+        "--mode", choices=("bare", "cluster", "both"), default="both", help="who restarts what dies (round kill)"
+    )
+    run.add_argument("--processes", type=int, default=3, metavar="N", help="workers of the struck shard (default 3)")
+    run.add_argument(
+        "--concurrency", type=int, default=10, metavar="N", help="jobs at a time per process (default 10)"
+    )
+    run.add_argument(
+        "--jobs", type=int, default=100_000, metavar="N", help="jobs per round, of 1 to 10 ms (default 100,000)"
+    )
+    run.add_argument(
+        "--other-jobs", type=int, default=None, metavar="N", help="jobs of the shard beside it (default a fifth)"
+    )
+    run.add_argument("--every", type=float, default=0.7, metavar="S", help="pause between two kills (default 0.7)")
+    run.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long jobs are pushed (default 60)")
+    run.add_argument(
+        "--settle", type=float, default=45.0, metavar="S", help="longest wait for dead names to go (default 45)"
+    )
+    run.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
+    run.add_argument("--out", metavar="FILE.json", help="write the report there, too")
+
+
+def _add_idle(idle: argparse.ArgumentParser) -> None:
+    idle.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long to watch (default 60)")
+    idle.add_argument("--queues", type=int, default=1, metavar="N", help="queues it serves (default 1)")
+    idle.add_argument("--concurrency", type=int, default=10, metavar="N", help="jobs at a time (default 10)")

@@ -1,0 +1,97 @@
+"""The rounds: which faults, how often, on what kind of Redis and under whom."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from chaos_parts.blows import Fault
+from chaos_parts.network_faults import NETWORK_FAULTS
+from chaos_parts.options import ROUNDS
+from chaos_parts.process_faults import PROCESS_FAULTS, freeze, kill, term
+from chaos_parts.redis_faults import REDIS_FAULTS, client_kill, full_memory, script_flush
+from chaos_parts.replicated import FAILOVER_FAULTS, ReplicatedStore
+from chaos_parts.stores import SingleStore, Store
+
+Fleets = Literal["bare", "cluster"]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What is done in one round."""
+
+    name: str
+    mode: str
+    fleet: Fleets
+    """``bare``: we start a successor of what ends; ``cluster``: ``scripts/cluster`` does."""
+    faults: tuple[Fault, ...]
+    pause_s: tuple[float, float]
+    """Between two blows."""
+    store: Callable[[Path], Store] = SingleStore
+    at_once: int = 1
+    long: int = 0
+    """Long jobs among the short ones, that a deadline or a freeze can cut."""
+    timeout_s: float = 25.0
+    witnessed: bool = False
+    """Whether the producer asks a replica's word for each push."""
+
+
+def planned(wish: argparse.Namespace) -> list[Round]:
+    """Return the rounds that were asked for."""
+    names = ROUNDS if not wish.round or "all" in wish.round else tuple(dict.fromkeys(wish.round))
+    return [one for name in names for one in _MAKERS[name](wish)]
+
+
+def _kills(wish: argparse.Namespace) -> list[Round]:
+    modes: tuple[Fleets, ...] = ("bare", "cluster") if wish.mode == "both" else (wish.mode,)
+    return [Round("kill", mode, mode, (kill,), (wish.every, wish.every)) for mode in modes]
+
+
+def _freezes(_: argparse.Namespace) -> list[Round]:
+    faults = (freeze, freeze, kill, term)
+    return [Round("freeze", "bare", "bare", faults, (4.0, 4.0), at_once=10, long=60, timeout_s=1.0)]
+
+
+def _redis(_: argparse.Namespace) -> list[Round]:
+    faults = (*REDIS_FAULTS, kill, term)
+    return [Round("redis", "bare", "bare", faults, (2.0, 2.5), long=60, timeout_s=1.0)]
+
+
+def _network(_: argparse.Namespace) -> list[Round]:
+    return [Round("network", "bare", "bare", NETWORK_FAULTS, (2.0, 4.0), _behind_a_proxy)]
+
+
+def _failovers(_: argparse.Namespace) -> list[Round]:
+    """Once as Redis comes, once with a replica's word for each write: ``min-replicas-to-write 1``, and WAIT at the producer."""
+    return [
+        Round("failover", "plain", "cluster", FAILOVER_FAULTS, (10.0, 12.0), ReplicatedStore),
+        Round("failover", "witnessed", "cluster", FAILOVER_FAULTS, (10.0, 12.0), _witnessed, witnessed=True),
+    ]
+
+
+def _mixed(_: argparse.Namespace) -> list[Round]:
+    single = (*PROCESS_FAULTS, *REDIS_FAULTS, *NETWORK_FAULTS)
+    replicated = (*PROCESS_FAULTS, *FAILOVER_FAULTS, script_flush, client_kill, full_memory)
+    return [
+        Round("mixed", "one server", "cluster", single, (1.0, 5.0), _behind_a_proxy, at_once=2, long=60, timeout_s=1.0),
+        Round("mixed", "sentinels", "cluster", replicated, (1.0, 5.0), ReplicatedStore, at_once=2, long=60, timeout_s=1.0),
+    ]
+
+
+def _behind_a_proxy(folder: Path) -> Store:
+    return SingleStore(folder, behind_a_proxy=True)
+
+
+def _witnessed(folder: Path) -> Store:
+    return ReplicatedStore(folder, witnesses=1)
+
+
+_MAKERS: dict[str, Callable[[argparse.Namespace], list[Round]]] = {
+    "kill": _kills,
+    "freeze": _freezes,
+    "redis": _redis,
+    "network": _network,
+    "failover": _failovers,
+    "mixed": _mixed,
+}
