@@ -37,7 +37,7 @@ LONGEST_SOCKET_PATH = 100
 
 _PAUSE_S = 0.01
 
-_LAUNCHER = """
+LAUNCHER = """
 import os, signal, sys
 parent, detached, *command = sys.argv[1:]
 if detached == "yes":
@@ -51,6 +51,8 @@ elif sys.platform == "linux":
 os.execv(command[0], command)
 """
 """Runs between us and the server, then becomes it: asks Linux to kill it with us (1 is PR_SET_PDEATHSIG), or lets go.
+
+``python -c LAUNCHER PARENT_PID yes|no COMMAND...``, where ``yes`` lets go.
 
 A program of its own rather than Popen's ``preexec_fn``, which may hang in a process that has threads.
 """
@@ -188,7 +190,7 @@ class EmbeddedServer:
             (self.data_dir / "server.conf").open("rb") as settings,
         ):
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), detached, *command],
+                [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid()), detached, *command],
                 stdin=settings,
                 stdout=output,
                 stderr=output,

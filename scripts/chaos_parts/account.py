@@ -21,6 +21,9 @@ _DYING_S = 0.5
 _UNACKNOWLEDGED_S = 2.0
 """What ended so long before a blow may not have been acknowledged yet, on a loaded machine; longer while Redis is away."""
 
+_ANSWER_S = 0.5
+"""How long after a server's end its last answer may be taken note of."""
+
 _REDIS_AFTERMATH_S = 25.0
 """How long after a blow to Redis a second run is laid to it: a lease and two sweeps."""
 
@@ -104,7 +107,7 @@ def gone(accepted_at: Sequence[float], blows: Iterable[Blow]) -> dict[int, Blow]
         serial: blow
         for blow in blows
         for serial in blow.forgotten
-        if serial < len(accepted_at) and accepted_at[serial] <= (blow.until or blow.at)
+        if serial < len(accepted_at) and blow.forgets and accepted_at[serial] <= blow.forgets[1] + _ANSWER_S
     }
 
 
@@ -134,7 +137,7 @@ def _tell_lost(found: Account, never: Collection[int], accepted_at: Sequence[flo
             continue
         found.forgotten.append(serial)
         found.kinds[blow.kind].forgotten += 1
-        if accepted_at[serial] < blow.forgets_from:
+        if blow.forgets and accepted_at[serial] < blow.forgets[0]:
             found.forgotten_early.append(serial)
 
 
@@ -160,9 +163,9 @@ class _Causes:
             if woken.kind == "freeze" and woken.until - 0.1 <= run.begun <= woken.until + WAKING_S:
                 return woken
         for blow in self.redis:
-            in_time = blow.forgets_from and before.begun <= blow.until and blow.at <= run.begun
-            if in_time and (before.ended is None or before.ended >= blow.forgets_from - _UNACKNOWLEDGED_S):
-                return blow
+            if blow.forgets and before.begun <= blow.forgets[1] + _ANSWER_S and blow.at <= run.begun:
+                if before.ended is None or before.ended >= blow.forgets[0] - _UNACKNOWLEDGED_S:
+                    return blow
         return None
 
     def suspect(self, run: Run) -> Blow | None:
@@ -174,7 +177,9 @@ class _Causes:
         """Whether what ran was not acknowledged at ``at``, perhaps."""
         if run.ended is None or run.ended >= at - _UNACKNOWLEDGED_S:
             return True
-        return any(blow.at <= run.ended + _UNACKNOWLEDGED_S and at - _UNACKNOWLEDGED_S <= blow.until for blow in self.redis)
+        return any(
+            blow.at <= run.ended + _UNACKNOWLEDGED_S and at - _UNACKNOWLEDGED_S <= blow.until for blow in self.redis
+        )
 
     def well_from(self, at: float, until: float) -> float:
         """From when on between the two Redis was well: trouble there is none of a dead process's doing."""

@@ -24,8 +24,8 @@ class Blow:
     pid: int
     at: float
     until: float = 0.0
-    forgets_from: float = 0.0
-    """0: nothing that was answered is forgotten. Else since when the server's answers were forgotten."""
+    forgets: tuple[float, float] | None = None
+    """From when until when a server gave answers that it, or its successor, then forgot."""
     forgotten: frozenset[int] = frozenset()
     """Serials whose push is in what was forgotten, as the servers' own files say."""
 
@@ -116,5 +116,5 @@ class Striker:
 
     def _over(self, chosen: Fault, blow: Blow, steps: Steps) -> None:
         steps.close()
-        blow.until = time.monotonic()
+        blow.until = blow.until or time.monotonic()
         self._active.remove((chosen, blow, steps))

@@ -1,49 +1,66 @@
-"""What the append-only files of a server say: which jobs were pushed, and how much it may forget."""
+"""What the append-only files of a server say: which jobs were pushed, and how much of that it forgets."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
-import hiredis
+from prove_parts.aof import History
 
 _SERIAL = re.compile(rb'"args":\[(\d+),')
-_NUMBER = re.compile(r"\.(\d+)\.")
+_NUMBER = re.compile(r"\.(\d+)\.incr\.")
+
+Moment: TypeAlias = Mapping[Path, int]
+"""How long each file was at some moment."""
 
 
-class History:
-    """The append-only files of one server; ``folder`` is its data folder."""
+class Files:
+    """The files of commands of one server; ``folder`` is its data folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "appendonlydir"
+        self._folder = folder
+        self._tails = 0
 
     @property
-    def files(self) -> list[Path]:
-        """The files of commands, oldest first; the last one is being written."""
-        found = [path for path in self._folder.glob("*.aof") if _NUMBER.search(path.name)]
-        return sorted(found, key=lambda path: (int(_NUMBER.findall(path.name)[-1]), ".incr." in path.name))
+    def paths(self) -> list[Path]:
+        """The files, oldest first; the last one is being written."""
+        found = [path for path in self._folder.glob("appendonlydir/*.aof") if _NUMBER.search(path.name)]
+        return sorted(found, key=lambda path: int(_NUMBER.findall(path.name)[-1]))
 
-    def pushed(self) -> frozenset[int]:
-        """Serials of all jobs that were ever pushed, as far as the files go back."""
-        return pushed_in(path.read_bytes() for path in self.files)
+    @property
+    def now(self) -> Moment:
+        """What is written now."""
+        return {path: path.stat().st_size for path in self.paths}
+
+    def pushed_since(self, moment: Moment) -> frozenset[int]:
+        """Return the serials of the jobs whose push was written after ``moment``."""
+        found: set[int] = set()
+        for path in self.paths:
+            data = path.read_bytes()[moment.get(path, 0) :]
+            found |= self._pushed(data)
+        return frozenset(found)
 
     def cut_back(self, mark: bytes) -> frozenset[int]:
-        """Forget what was written after the command whose last word is ``mark``; return the serials pushed in that."""
-        newest = self.files[-1]
+        """Forget what was written after the command whose last word is ``mark``; return the serials pushed in that.
+
+        For a server that does not run. What is cut off stays beside the data, as a file of its own.
+        """
+        newest = self.paths[-1]
         data = newest.read_bytes()
         end = data.rindex(mark) + len(mark) + len(b"\r\n")
         with newest.open("r+b") as file:
             file.truncate(end)
-        return pushed_in([data[end:]])
+        return self._pushed(data[end:])
 
-
-def pushed_in(parts: Iterable[bytes]) -> frozenset[int]:
-    """Return the serials of the jobs that commands append to queues; half a command at the end does not count."""
-    found: set[int] = set()
-    for data in parts:
-        reader: Any = hiredis.Reader()
-        reader.feed(data)
-        while command := reader.gets():
-            if command[0].upper() == b"LPUSH" and command[1].startswith(b"queue:"):
-                found.update(int(serial) for job in command[2:] for serial in _SERIAL.findall(job)[:1])
-    return frozenset(found)
+    def _pushed(self, data: bytes) -> frozenset[int]:
+        self._tails += 1
+        tail = self._folder / f"tail-{self._tails}.aof"
+        tail.write_bytes(data)
+        return frozenset(
+            int(serial)
+            for group in History(tail).groups()
+            for command in group.commands
+            if command[0].upper() == b"LPUSH" and command[1].startswith(b"queue:")
+            for payload in command[2:]
+            for serial in _SERIAL.findall(payload)[:1]
+        )

@@ -3,6 +3,7 @@
 import time
 
 from chaos_parts.effects import BEGUN, ENDED, recorder
+from chaos_parts.marks import mark
 from framework import ApplicationWorker
 
 
@@ -16,6 +17,7 @@ class StampWorker(ApplicationWorker):
         recorder().write(BEGUN, serial)
         time.sleep(milliseconds / 1000)
         recorder().write(ENDED, serial)
+        mark(self.jid)
 
 
 class BesideWorker(StampWorker):

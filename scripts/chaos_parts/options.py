@@ -27,9 +27,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         "--mode", choices=("bare", "cluster", "both"), default="both", help="who restarts what dies (round kill)"
     )
     run.add_argument("--processes", type=int, default=3, metavar="N", help="workers of the struck shard (default 3)")
-    run.add_argument(
-        "--concurrency", type=int, default=10, metavar="N", help="jobs at a time per process (default 10)"
-    )
+    run.add_argument("--concurrency", type=int, default=10, metavar="N", help="jobs at a time per process (default 10)")
     run.add_argument(
         "--jobs", type=int, default=100_000, metavar="N", help="jobs per round, of 1 to 10 ms (default 100,000)"
     )

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from prove_parts.prover import Verdict
+
 from chaos_parts.account import ACKNOWLEDGED_LATE, Account, percentile
 from chaos_parts.blows import Blow
 from chaos_parts.impact import Impact
@@ -52,6 +54,8 @@ class Outcome:
     impact: Impact
     set_aside: dict[str, int]
     keys_left: list[str]
+    histories: list[Verdict]
+    """What the replay of the servers' files came to, of those whose files go back to their beginning."""
 
     @property
     def title(self) -> str:
@@ -70,7 +74,7 @@ class Outcome:
 
     def _jobs(self) -> list[Check]:
         found, producer, allowed = self.account, self.struck.producer, self.slots + ACKNOWLEDGED_LATE
-        harmless = {blow.kind for blow in self.blows if not blow.pid and not blow.forgets_from}
+        harmless = {blow.kind for blow in self.blows if not blow.pid and not blow.forgets}
         redis = {kind: found.extra[kind] for kind in sorted(harmless) if found.extra[kind]}
         witnessed = [serial for serial in found.forgotten if serial in producer.witnessed]
         return [
@@ -78,9 +82,7 @@ class Outcome:
             _none("lost", found.lost),
             _none("forgotten, though accepted before the time that a server forgot", found.forgotten_early),
             _none("forgotten, though witnessed by a replica", witnessed),
-            Check(
-                "most extra runs by one blow at a process", f"{found.worst}", f"{allowed}", found.worst <= allowed
-            ),
+            Check("most extra runs by one blow at a process", f"{found.worst}", f"{allowed}", found.worst <= allowed),
             Check("extra runs by trouble in which nothing was forgotten", _counts(redis), "0", not redis),
             _none("extra runs nobody caused", found.unexplained),
             Check("set aside (retry, dead, interrupted)", _counts(self.set_aside), "0", not self.set_aside),
@@ -104,6 +106,9 @@ class Outcome:
             _none("errors without a type of ours at the producers", untyped),
             _none("ends of processes that nobody caused", [end for side in sides for end in side.fleet.surprises]),
             _none("keys left", self.keys_left),
+            _none(
+                "instants at which a job was in no key, or two", [one for it in self.histories for one in it.violations]
+            ),
             _none("processes left", [pid for side in sides for pid in side.fleet.left()]),
         ]
 
@@ -131,6 +136,7 @@ class Outcome:
             "extra runs": dict(found.extra),
             "recoveries": len(times),
             "recovery p50, p99, max (s)": [round(percentile(times, share), 3) for share in (0.5, 0.99, 1.0)],
+            "instants replayed from the servers' files": sum(history.groups for history in self.histories),
             "producer: refusals": dict(producer.refusals),
             "producer: jobs maybe written twice": len(producer.doubtful),
             "producer: slowest push (s)": round(producer.slowest_s, 2),

@@ -170,7 +170,6 @@ class Proxy:
                 else:
                     link.reset()
 
-
     def _squeeze(self, data: bytes) -> None:
         if self.bytes_per_s:
             time.sleep(len(data) / self.bytes_per_s)

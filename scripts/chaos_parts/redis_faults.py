@@ -52,7 +52,7 @@ def restart_always(side: Side, _: Blow) -> Steps:
 
 
 @fault("kill -9", "redis")
-def killed(side: Side, _: Blow) -> Steps:
+def kill_redis(side: Side, _: Blow) -> Steps:
     """Killed; what was answered had been handed to the kernel before, so nothing of it may be lost."""
     _single(side).server.kill()
     yield from _away(side)
@@ -70,8 +70,8 @@ def power_cut(side: Side, blow: Blow) -> Steps:
     yield from lasting(side.rng.uniform(0.1, 0.9))
     blow.at = time.monotonic()
     store.server.kill()
-    blow.forgotten = store.cut_back(repr(marked_at).encode())
-    blow.forgets_from = marked_at
+    blow.forgotten = store.files.cut_back(repr(marked_at).encode())
+    blow.forgets = (marked_at, blow.at)
     yield from _away(side)
     _client(side).delete(_MARK)
 
@@ -107,7 +107,7 @@ def full_disk(side: Side, _: Blow) -> Steps:
     server = _single(side).server
     pid = server.pid
     assert pid is not None, "the server runs"  # noqa: S101
-    size = max(file.stat().st_size for file in _single(side).history.files)
+    size = max(file.stat().st_size for file in _single(side).files.paths)
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size + _ROOM_BYTES, hard))
     try:
@@ -145,7 +145,7 @@ def read_only(side: Side, _: Blow) -> Steps:
 
 
 REDIS_FAULTS: tuple[Fault, ...] = (
-    restart, restart_always, killed, power_cut, script_flush, client_kill, full_memory, full_disk, snapshot_fails,
+    restart, restart_always, kill_redis, power_cut, script_flush, client_kill, full_memory, full_disk, snapshot_fails,
     read_only,
 )  # fmt: skip
 """For one server. Any server stands these: ``script_flush``, ``client_kill``, ``full_memory``."""

@@ -14,7 +14,7 @@ from chaos_parts.outcome import Outcome
 
 _ROUNDS = (
     "Round", "Blows", "Jobs", "Cut off", "Lost", "Forgotten", "Extra runs (most by one blow)",
-    "Recovered p50, p99, max", "Standstill max", "Beside: throughput, p99",
+    "Recovered p50, p99, max", "Standstill max", "Instants replayed", "Beside: throughput, p99",
 )  # fmt: skip
 _KINDS = ("Fault", "Blows", "Cut off", "Forgotten", "Extra runs", "Recovered p50, p99, max (s)", "Resumed p50, max (s)")
 _PRODUCERS = ("Round", "Accepted", "Refused", "In doubt", "Pushed again", "Slowest push", "Witnessed")
@@ -26,6 +26,8 @@ def show(outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         print(f"\n### Round {outcome.title}\n")
         _print(_KINDS, (_kind_row(name, kind) for name, kind in sorted(outcome.account.kinds.items())))
+        for violation in [one for history in outcome.histories for one in history.violations][:1]:
+            print(f"{violation}\n")
         _print(_CHECKS, ((*check[:3], "ok" if check.held else "**BROKEN**") for check in outcome.checks))
     print("\n### All rounds\n")
     _print(_ROUNDS, map(_round_row, outcomes))
@@ -58,6 +60,7 @@ def _round_row(outcome: Outcome) -> Iterator[str]:
     yield f"{found.extra.total():,} ({found.worst})"
     yield _spread(found.recoveries, " s")
     yield f"{max(found.resumed):.2f} s" if found.resumed else ""
+    yield f"{sum(history.groups for history in outcome.histories):,}"
     yield f"{other.throughput:.0%}, {other.p99_during * 1000:.0f} ms ({other.slower:.1f}x)"
 
 
@@ -113,6 +116,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "forgotten": found.forgotten,
         "unexplained": found.unexplained,
         "keys left": outcome.keys_left,
+        "broken instants": [str(one) for history in outcome.histories for one in history.violations],
         "surprises": [end for side in sides for end in side.fleet.surprises],
         "untyped errors": [error for side in sides for error in side.producer.untyped],
         "refusals by text": outcome.struck.producer.reasons,

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from chaos_parts.blows import Fault
+from chaos_parts.failover_faults import FAILOVER_FAULTS
 from chaos_parts.network_faults import NETWORK_FAULTS
 from chaos_parts.options import ROUNDS
 from chaos_parts.process_faults import PROCESS_FAULTS, freeze, kill, term
-from chaos_parts.redis_faults import REDIS_FAULTS, client_kill, full_memory, script_flush
-from chaos_parts.replicated import FAILOVER_FAULTS, ReplicatedStore
+from chaos_parts.redis_faults import REDIS_FAULTS, client_kill, full_memory, kill_redis, power_cut, script_flush
+from chaos_parts.replicated import ReplicatedStore
 from chaos_parts.stores import SingleStore, Store
 
 Fleets = Literal["bare", "cluster"]
@@ -33,6 +34,8 @@ class Round:
     long: int = 0
     """Long jobs among the short ones, that a deadline or a freeze can cut."""
     timeout_s: float = 25.0
+    forgets: bool = False
+    """Whether a server may forget what it has answered: its jobs leave no end marks in it then."""
     witnessed: bool = False
     """Whether the producer asks a replica's word for each push."""
 
@@ -54,8 +57,12 @@ def _freezes(_: argparse.Namespace) -> list[Round]:
 
 
 def _redis(_: argparse.Namespace) -> list[Round]:
-    faults = (*REDIS_FAULTS, kill, term)
-    return [Round("redis", "bare", "bare", faults, (2.0, 2.5), long=60, timeout_s=1.0)]
+    """Once with troubles in which nothing may be forgotten, once with those that cost up to a second of answers."""
+    kept = (*(one for one in REDIS_FAULTS if one is not power_cut), kill, term)
+    return [
+        Round("redis", "kept", "bare", kept, (2.0, 2.5), long=60, timeout_s=1.0),
+        Round("redis", "power cuts", "bare", (power_cut, kill_redis, kill), (2.5, 4.0), forgets=True),
+    ]
 
 
 def _network(_: argparse.Namespace) -> list[Round]:
@@ -65,17 +72,24 @@ def _network(_: argparse.Namespace) -> list[Round]:
 def _failovers(_: argparse.Namespace) -> list[Round]:
     """Once as Redis comes, once with a replica's word for each write: ``min-replicas-to-write 1``, and WAIT at the producer."""
     return [
-        Round("failover", "plain", "cluster", FAILOVER_FAULTS, (10.0, 12.0), ReplicatedStore),
-        Round("failover", "witnessed", "cluster", FAILOVER_FAULTS, (10.0, 12.0), _witnessed, witnessed=True),
+        Round("failover", "plain", "cluster", FAILOVER_FAULTS, (10.0, 12.0), ReplicatedStore, forgets=True),
+        Round(
+            "failover", "witnessed", "cluster", FAILOVER_FAULTS, (10.0, 12.0), _witnessed, forgets=True, witnessed=True
+        ),
     ]
 
 
 def _mixed(_: argparse.Namespace) -> list[Round]:
     single = (*PROCESS_FAULTS, *REDIS_FAULTS, *NETWORK_FAULTS)
     replicated = (*PROCESS_FAULTS, *FAILOVER_FAULTS, script_flush, client_kill, full_memory)
+    often = (1.0, 5.0)
     return [
-        Round("mixed", "one server", "cluster", single, (1.0, 5.0), _behind_a_proxy, at_once=2, long=60, timeout_s=1.0),
-        Round("mixed", "sentinels", "cluster", replicated, (1.0, 5.0), ReplicatedStore, at_once=2, long=60, timeout_s=1.0),
+        Round(
+            "mixed", "one server", "cluster", single, often, _behind_a_proxy, 2, long=60, timeout_s=1.0, forgets=True
+        ),
+        Round(
+            "mixed", "sentinels", "cluster", replicated, often, ReplicatedStore, 2, long=60, timeout_s=1.0, forgets=True
+        ),
     ]
 
 

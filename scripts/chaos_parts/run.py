@@ -23,6 +23,7 @@ from chaos_parts.effects import FOLDER, Effects
 from chaos_parts.fleet import BareFleet, ClusterFleet, Fleet
 from chaos_parts.impact import impact
 from chaos_parts.jobs import BesideWorker, StampWorker
+from chaos_parts.marks import STORES
 from chaos_parts.outcome import Outcome
 from chaos_parts.producer import Load, Producer
 from chaos_parts.rounds import Round, planned
@@ -85,9 +86,10 @@ def configured(folder: Path, shards: dict[str, Any], rules: list[list[Any]]) -> 
     clear_environment()
 
 
-def environment(root: Path, effects: Path) -> dict[str, str]:
+def environment(root: Path, effects: Path, marks: str = "") -> dict[str, str]:
     """What the workers are started with; children of a supervisor find our modules by it."""
-    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'scripts'}", FOLDER: str(effects)}
+    found = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'scripts'}", FOLDER: str(effects)}
+    return found | ({STORES: marks} if marks else {})
 
 
 def _round(root: Path, folder: Path, chosen: Round, wish: argparse.Namespace, seed: int, stop: StopSignal) -> Outcome:
@@ -124,8 +126,9 @@ def _side(
 ) -> Side:  # fmt: skip
     effects = folder / shard / "effects"
     effects.mkdir()
+    marks = "" if chosen.forgets and shard == STRUCK else store.marks
     fleet = _FLEETS[chosen.fleet](
-        root, folder / shard / "logs", environment(root, effects), shard=shard, queue=str(worker.queue),
+        root, folder / shard / "logs", environment(root, effects, marks), shard=shard, queue=str(worker.queue),
         processes=processes, concurrency=wish.concurrency, timeout_s=chosen.timeout_s,
     )  # fmt: skip
     witness = store.witness if chosen.witnessed and shard == STRUCK else None
@@ -148,5 +151,6 @@ def _judge(chosen: Round, scene: Scene, wish: argparse.Namespace) -> Outcome:
         account_beside=account(beside.producer.accepted_at, beside.seen, [], beside.producer.doubtful),
         impact=impact(beside.producer.pushed_at, beside.seen, blows, scene.started, scene.started + scene.seconds),
         set_aside=census.set_aside(struck.store.client) | census.set_aside(beside.store.client),
+        histories=[history for side in scene.sides if (history := side.store.history()) is not None],
         keys_left=[*census.leaks(struck.store.client), *census.leaks(beside.store.client)],
     )

@@ -1,16 +1,17 @@
 """The Redis of one shard in a round: a server alone, perhaps behind a proxy; ``replicated`` has the one with a replica."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from prove_parts.prover import Verdict, prove
 from redis import Redis
 
-from chaos_parts.history import History
+from chaos_parts.history import Files
 from chaos_parts.proxy import Proxy
+from chaos_parts.recorded import RecordedServer
 from framework.store.connect import Endpoint, open_client
-from framework.store.embedded import EmbeddedServer
 
 
 class Store(ABC):
@@ -37,13 +38,26 @@ class Store(ABC):
     def client(self) -> Redis:
         """Ours, past the proxy, to whoever is master."""
 
+    @property
+    @abstractmethod
+    def marks(self) -> str:
+        """Where jobs write that they have ended (``marks``); empty: nowhere."""
+
+    @abstractmethod
+    def history(self) -> Verdict | None:
+        """Replay all that it ever did; None when its files do not go back to its beginning."""
+
+    def witness(self) -> Callable[[], bool]:
+        """See ``producer.Witness``: here nobody bears witness."""
+        return lambda: False
+
 
 class SingleStore(Store):
     """One server on a data folder."""
 
     def __init__(self, folder: Path, *, behind_a_proxy: bool = False) -> None:
-        self.server = EmbeddedServer(folder)
-        self.history = History(folder)
+        self.server = RecordedServer(folder)
+        self.files = Files(folder)
         self._behind_a_proxy = behind_a_proxy
         self._client: Redis | None = None
 
@@ -73,6 +87,10 @@ class SingleStore(Store):
         """Return another client, past the proxy."""
         return open_client(Endpoint(self.server.url), name="chaos")
 
-    def cut_back(self, mark: bytes) -> frozenset[int]:
-        """Let the server, which does not run, forget what it wrote after ``mark``; return the serials pushed in that."""
-        return self.history.cut_back(mark)
+    @property
+    def marks(self) -> str:
+        return f"main={self.server.url}"
+
+    def history(self) -> Verdict | None:
+        self.server.written()
+        return prove(self.server.data_dir)
