@@ -5,6 +5,7 @@ from html import escape
 
 from bench_parts.campaign import PINNED, UNPINNED, Result, Results
 from bench_parts.figures import shown
+from bench_parts.svg import picture, text
 from bench_parts.table import REFERENCE, by_rank, spread, times_reference
 from bench_parts.workloads import BY_NAME, Workload
 
@@ -18,14 +19,10 @@ TEXT_DROP = 12  # from the top of a bar to its text's baseline
 LEGEND = "solid: pinned, Redis and worker on a core each; pale: on all cores; line: least to greatest; cut: longer than shown"
 
 STYLE = """
-svg { font: 13px system-ui, sans-serif; }
-.ground { fill: #ffffff; } .text { fill: #1f2328; } .faint { fill: #59636e; } .axis { stroke: #d1d9e0; }
 .ours { fill: #0969da; } .reference { fill: #bc4c00; } .peer { fill: #818b98; }
-.floor { fill: #d1d9e0; stroke: #818b98; stroke-dasharray: 3 2; }
-.unpinned { opacity: .55; } .title { font-weight: 600; font-size: 15px; } .small { font-size: 12px; }
+.floor { fill: #d1d9e0; stroke: #818b98; stroke-dasharray: 3 2; } .unpinned { opacity: .55; }
 .range { stroke: #1f2328; stroke-width: 1.5; } .cut { stroke: #ffffff; stroke-width: 4; }
 @media (prefers-color-scheme: dark) {
-  .ground { fill: #0d1117; } .text { fill: #f0f6fc; } .faint { fill: #9198a1; } .axis { stroke: #3d444d; }
   .ours { fill: #4493f8; } .reference { fill: #db6d28; } .peer { fill: #656c76; }
   .floor { fill: #21262d; stroke: #656c76; } .range { stroke: #f0f6fc; } .cut { stroke: #0d1117; }
 }
@@ -40,35 +37,19 @@ def drawn(results: Results) -> str:
         panel = list(_panel(results, BY_NAME[name], top))
         parts.extend(part for part, _ in panel)
         top = panel[-1][1] + PANEL_GAP
-    legend = _text(MARGIN, top, LEGEND, "faint small")
-    height = top + MARGIN
-    return "\n".join(
-        [
-            _opening(height),
-            f"<style>{STYLE}</style>",
-            f'<rect class="ground" width="{WIDTH}" height="{height}"/>',
-            *parts,
-            legend,
-            "</svg>",
-            "",
-        ]
-    )
-
-
-def _opening(height: int) -> str:
-    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="Benchmark results">'
+    legend = text(MARGIN, top, LEGEND, "faint small")
+    return picture(WIDTH, top + MARGIN, "Benchmark results", STYLE, [*parts, legend])
 
 
 def _panel(results: Results, workload: Workload, top: int) -> Iterator[tuple[str, int]]:
     """Pieces of a panel, each with where it ends."""
     better = "" if workload.more_is_better else ", less is better"
-    yield _text(MARGIN, top + 15, f"{workload.title} ({workload.unit}{better})", "text title"), top + TITLE_HEIGHT
+    yield text(MARGIN, top + 15, f"{workload.title} ({workload.unit}{better})", "text title"), top + TITLE_HEIGHT
     rows = _rows(results, workload)
     greatest = _greatest(workload, rows)
     at = top + TITLE_HEIGHT - 12
     for row in rows:
-        yield _text(BAR_LEFT - 10, at + TEXT_DROP, row[0].contestant, "text", anchor="end"), at
+        yield text(BAR_LEFT - 10, at + TEXT_DROP, row[0].contestant, "text", anchor="end"), at
         for result in row:
             yield _bar(results, workload, result, at, greatest), at + BAR_HEIGHT
             at += BAR_HEIGHT + 2
@@ -110,7 +91,7 @@ def _bar(results: Results, workload: Workload, result: Result, top: int, greates
         parts.append(f'<path class="range" d="M{BAR_LEFT + low:.1f} {middle}H{BAR_LEFT + high:.1f}"/>')
     label = " · ".join([shown(series.median), *_more(results, workload, result)])
     title = f"<title>{escape(f'{result.contestant}, {result.mode}: {spread(series)} {workload.unit}')}</title>"
-    parts.append(_text(round(end) + 8, top + TEXT_DROP, label, "text small"))
+    parts.append(text(round(end) + 8, top + TEXT_DROP, label, "text small"))
     return f"<g>{title}{''.join(parts)}</g>"
 
 
@@ -128,7 +109,3 @@ def _kind(contestant: str) -> str:
     if contestant.startswith("framework"):
         return "ours"
     return {REFERENCE: "reference", "bare": "floor"}.get(contestant, "peer")
-
-
-def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> str:
-    return f'<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>'

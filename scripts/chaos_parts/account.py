@@ -67,6 +67,8 @@ class Account:
     """Those of them that were answered before the time that may be forgotten."""
     runs: int = 0
     kinds: dict[str, Kind] = field(default_factory=dict[str, Kind])
+    spans: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    """From each blow at a process to the next begin of each job that it cut off."""
     extra: Counter[str] = field(default_factory=Counter[str])
     """Second and further runs, by the kind of blow that explains them; ``unexplained`` is nobody's."""
     worst: int = 0
@@ -163,9 +165,8 @@ class _Causes:
             if woken.kind == "freeze" and woken.until - 0.1 <= run.begun <= woken.until + WAKING_S:
                 return woken
         for blow in self.redis:
-            if blow.forgets and before.begun <= blow.forgets[1] + _ANSWER_S and blow.at <= run.begun:
-                if before.ended is None or before.ended >= blow.forgets[0] - _UNACKNOWLEDGED_S:
-                    return blow
+            if blow.forgets and blow.at <= run.begun and _overlaps(before, *blow.forgets):
+                return blow
         return None
 
     def suspect(self, run: Run) -> Blow | None:
@@ -185,6 +186,12 @@ class _Causes:
         """From when on between the two Redis was well: trouble there is none of a dead process's doing."""
         ends = [blow.until for blow in self.redis if blow.at < until and blow.until > at]
         return min(until, max(ends, default=at))
+
+
+def _overlaps(run: Run, since: float, until: float) -> bool:
+    """Whether a server that forgot what it was told between the two times may not know that the run was over."""
+    unacknowledged = run.ended is None or run.ended >= since - _UNACKNOWLEDGED_S
+    return unacknowledged and run.begun <= until + _ANSWER_S
 
 
 def _tell_extra(found: Account, runs: Mapping[int, list[Run]], causes: _Causes, doubts: Mapping[int, int]) -> None:
@@ -217,14 +224,18 @@ def _tell_recoveries(found: Account, runs: Mapping[int, list[Run]], causes: _Cau
             found.kinds[blow.kind].interrupted += 1
             later = next((other for other in own[index + 1 :] if other.pid != run.pid), None)
             if later is not None:
+                found.spans.append((blow.at, later.begun))
                 found.kinds[blow.kind].recoveries.append(later.begun - causes.well_from(blow.at, later.begun))
 
 
 def _tell_resumed(found: Account, runs: Mapping[int, list[Run]], causes: _Causes) -> None:
     begins = sorted(run.begun for own in runs.values() for run in own)
-    for blow in causes.redis:
+    for blow, following in zip(causes.redis, [*causes.redis[1:], None], strict=True):
         index = bisect.bisect_left(begins, blow.until)
-        found.kinds[blow.kind].resumed += [begin - blow.until for begin in begins[index : index + 1]]
+        begin = begins[index] if index < len(begins) else None
+        # What began before the next trouble did is this one's end; else it is the next one's to tell.
+        if begin is not None and (following is None or begin <= following.at):
+            found.kinds[blow.kind].resumed.append(begin - blow.until)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

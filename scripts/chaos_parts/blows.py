@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from chaos_parts.scene import Side
 
+PROCESS, REDIS, NETWORK = "process", "redis", "network"
 Steps: TypeAlias = Generator[None, None, None]
 
 
@@ -23,6 +24,7 @@ class Blow:
     kind: str
     pid: int
     at: float
+    family: str = "redis"
     until: float = 0.0
     forgets: tuple[float, float] | None = None
     """From when until when a server gave answers that it, or its successor, then forgot."""
@@ -31,7 +33,9 @@ class Blow:
 
 
 class Fault(NamedTuple):
-    """One kind of trouble. ``family`` is what it needs for itself alone: no two of a family at a time (empty: any number)."""
+    """One kind of trouble. ``family`` says what it strikes: ``process``, ``redis`` or ``network``; no two at a time strike
+    Redis, or the network.
+    """
 
     kind: str
     family: str
@@ -56,13 +60,24 @@ def lasting(seconds: float) -> Steps:
 
 
 class Striker:
-    """Strikes at one side when ``look`` is called, which is often; remembers every blow."""
+    """Strikes at one side when ``look`` is called, which is often; remembers every blow.
+
+    ``pause_s`` (least, most) is from the begin of a fault to that of the next, ``rest_s`` the least from an end to a begin.
+    """
 
     def __init__(
-        self, side: "Side", faults: Sequence[Fault], pause_s: tuple[float, float], at_once: int, rng: random.Random
+        self,
+        side: "Side",
+        faults: Sequence[Fault],
+        pause_s: tuple[float, float],
+        rng: random.Random,
+        *,
+        at_once: int = 1,
+        rest_s: float = 0.0,
     ) -> None:
         self.blows: list[Blow] = []
-        self._side, self._faults, self._pause_s, self._at_once, self._rng = side, faults, pause_s, at_once, rng
+        self._side, self._faults, self._rng = side, faults, rng
+        self._pause_s, self._at_once, self._rest_s = pause_s, at_once, rest_s
         self._deck: list[Fault] = []
         self._active: list[tuple[Fault, Blow, Steps]] = []
         self._next_at = 0.0
@@ -95,14 +110,14 @@ class Striker:
         """Each kind once, in random order, then all again; one that is not possible now waits for a later draw."""
         if not self._deck:
             self._deck = self._rng.sample(self._faults, len(self._faults))
-        taken = {chosen.family for chosen, _, _ in self._active} - {""}
+        taken = {chosen.family for chosen, _, _ in self._active} - {PROCESS}
         for index, one in enumerate(self._deck):
             if one.family not in taken and one.possible(self._side):
                 return self._deck.pop(index)
         return None
 
     def _begin(self, chosen: Fault) -> None:
-        blow = Blow(chosen.kind, 0, time.monotonic())
+        blow = Blow(chosen.kind, 0, time.monotonic(), chosen.family)
         self.blows.append(blow)
         steps = chosen.act(self._side, blow)
         self._active.append((chosen, blow, steps))
@@ -118,3 +133,4 @@ class Striker:
         steps.close()
         blow.until = blow.until or time.monotonic()
         self._active.remove((chosen, blow, steps))
+        self._next_at = max(self._next_at, time.monotonic() + self._rest_s)

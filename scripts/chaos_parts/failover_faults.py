@@ -5,7 +5,7 @@ import time
 
 from redis.exceptions import RedisError
 
-from chaos_parts.blows import Blow, Fault, Steps, fault, lasting
+from chaos_parts.blows import REDIS, Blow, Fault, Steps, fault, lasting
 from chaos_parts.replicated import NAME, Node, ReplicatedStore
 from chaos_parts.scene import Side
 
@@ -48,7 +48,7 @@ class _Failover:
             blow.until = time.monotonic()
 
 
-@fault("master killed", "redis", to_the_end=True)
+@fault("master killed", REDIS, to_the_end=True)
 def master_killed(side: Side, blow: Blow) -> Steps:
     """The master is killed with -9."""
     change = _Failover(side)
@@ -63,7 +63,7 @@ _REACHES_S = 0.05
 """A replica that follows has an answer this much after the client, on a loaded machine."""
 
 
-@fault("master killed, replica behind", "redis", to_the_end=True)
+@fault("master killed, replica behind", REDIS, to_the_end=True)
 def replica_behind(side: Side, blow: Blow) -> Steps:
     """The replica loses its connection to the master some time before the master is killed."""
     change = _Failover(side)
@@ -81,7 +81,7 @@ def replica_behind(side: Side, blow: Blow) -> Steps:
     yield from change.rejoin(blow)
 
 
-@fault("SENTINEL FAILOVER", "redis", to_the_end=True)
+@fault("SENTINEL FAILOVER", REDIS, to_the_end=True)
 def ordered(side: Side, blow: Blow) -> Steps:
     """An ordered change: the old master goes on answering until a sentinel tells it."""
     change = _Failover(side)
@@ -94,7 +94,7 @@ def ordered(side: Side, blow: Blow) -> Steps:
     change.forget(blow, blow.at - _REACHES_S, blow.until)
 
 
-@fault("master frozen", "redis", to_the_end=True)
+@fault("master frozen", REDIS, to_the_end=True)
 def master_frozen(side: Side, blow: Blow) -> Steps:
     """The master stands still until another has taken its place, and wakes believing that it is the master."""
     change = _Failover(side)

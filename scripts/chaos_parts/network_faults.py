@@ -1,6 +1,6 @@
 """Faults of the way to Redis, by the proxy in front of it."""
 
-from chaos_parts.blows import Blow, Fault, Steps, fault, lasting
+from chaos_parts.blows import NETWORK, Blow, Fault, Steps, fault, lasting
 from chaos_parts.proxy import Proxy
 from chaos_parts.scene import Side
 
@@ -14,14 +14,14 @@ def _proxy(side: Side) -> Proxy:
     return found
 
 
-@fault("reset", "network")
+@fault("reset", NETWORK)
 def reset(side: Side, _: Blow) -> Steps:
     """Every connection gets an RST."""
     _proxy(side).reset()
     yield from ()
 
 
-@fault("black hole", "network")
+@fault("black hole", NETWORK)
 def black_hole(side: Side, _: Blow) -> Steps:
     """Nothing comes through and nothing is closed; what was open then never wakes again."""
     _proxy(side).swallow()
@@ -31,7 +31,7 @@ def black_hole(side: Side, _: Blow) -> Steps:
         _proxy(side).heal()
 
 
-@fault("lost replies", "network")
+@fault("lost replies", NETWORK)
 def lost_replies(side: Side, _: Blow) -> Steps:
     """Redis carries out a command, its reply is lost with the connection: some n-th scripts, a parked call or a push."""
     pattern = side.rng.choice((_ANY_SCRIPT, _FETCH_OR_PARKED, _PUSH))
@@ -43,7 +43,7 @@ def lost_replies(side: Side, _: Blow) -> Steps:
         _proxy(side).heal()
 
 
-@fault("hanging reply", "network")
+@fault("hanging reply", NETWORK)
 def hanging_reply(side: Side, _: Blow) -> Steps:
     """As lost replies, but the connection stays open and says nothing any more."""
     _proxy(side).lose_replies(_ANY_SCRIPT, {side.rng.randint(1, 40)}, hang=True)
@@ -53,7 +53,7 @@ def hanging_reply(side: Side, _: Blow) -> Steps:
         _proxy(side).heal()
 
 
-@fault("cut reply", "network")
+@fault("cut reply", NETWORK)
 def cut_reply(side: Side, _: Blow) -> Steps:
     """Of the next reply some bytes come through, then the connection is reset."""
     _proxy(side).cut_after(side.rng.randint(0, 60))
@@ -63,7 +63,7 @@ def cut_reply(side: Side, _: Blow) -> Steps:
         _proxy(side).heal()
 
 
-@fault("slow", "network")
+@fault("slow", NETWORK)
 def slow(side: Side, _: Blow) -> Steps:
     """Every reply is 200 ms late."""
     _proxy(side).delay_s = SLOW_S
@@ -73,7 +73,7 @@ def slow(side: Side, _: Blow) -> Steps:
         _proxy(side).heal()
 
 
-@fault("narrow", "network")
+@fault("narrow", NETWORK)
 def narrow(side: Side, _: Blow) -> Steps:
     """50 KB per second each way on every connection."""
     _proxy(side).bytes_per_s = NARROW_BYTES_PER_S

@@ -3,7 +3,7 @@
 import signal
 import time
 
-from chaos_parts.blows import Blow, Fault, Steps, fault, lasting
+from chaos_parts.blows import PROCESS, Blow, Fault, Steps, fault, lasting
 from chaos_parts.scene import Side
 
 FREEZE_S = 22.0
@@ -24,21 +24,21 @@ def _hit(side: Side, blow: Blow, number: int) -> None:
     side.fleet.send(blow.pid, number)
 
 
-@fault("kill", "", possible=_some_awake)
+@fault("kill", PROCESS, possible=_some_awake)
 def kill(side: Side, blow: Blow) -> Steps:
     """One process is killed with -9, whatever it does."""
     _hit(side, blow, signal.SIGKILL)
     yield from ()
 
 
-@fault("term", "", possible=_some_awake)
+@fault("term", PROCESS, possible=_some_awake)
 def term(side: Side, blow: Blow) -> Steps:
     """One process is told to end, with the deadline of its round."""
     _hit(side, blow, signal.SIGTERM)
     yield from ()
 
 
-@fault("freeze", "", possible=_several_awake)
+@fault("freeze", PROCESS, possible=_several_awake)
 def freeze(side: Side, blow: Blow) -> Steps:
     """One process stands still until others have taken over, and wakes."""
     _hit(side, blow, signal.SIGSTOP)

@@ -13,7 +13,6 @@ from framework.errors import BulkPushError, ShardUnavailableError
 Witness = Callable[[], Callable[[], bool]]
 """Called before a push; what it returns is called after it, and says whether the push is surely on a replica, too."""
 
-_STEP_S = 0.05
 _PAUSE_S = 0.1
 
 
@@ -27,6 +26,8 @@ class Load:
     """The part of the jobs that waits before the first process is up."""
     long: int = 0
     long_ms: float = 1_500.0
+    step_s: float = 0.05
+    """How often some are pushed: rarely means in bursts, so that jobs wait."""
 
     def lengths(self, rng: random.Random) -> list[float]:
         """Draw how many milliseconds each job takes."""
@@ -90,7 +91,7 @@ class Producer:
 
     def _run(self) -> None:
         started, head = time.monotonic(), self.accepted
-        while not self.done and not self._stopping.wait(_STEP_S):
+        while not self.done and not self._stopping.wait(self._load.step_s):
             share = min(1.0, (time.monotonic() - started) / self._load.seconds)
             self._push_up_to(head + int((len(self._args) - head) * share))
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from redis import Redis
 from redis.exceptions import RedisError
 
-from chaos_parts.blows import Blow, Fault, Steps, fault, lasting
+from chaos_parts.blows import REDIS, Blow, Fault, Steps, fault, lasting
 from chaos_parts.scene import Side
 from chaos_parts.stores import SingleStore
 
@@ -35,14 +35,14 @@ def _away(side: Side) -> Steps:
         _single(side).server.start()
 
 
-@fault("restart", "redis")
+@fault("restart", REDIS)
 def restart(side: Side, _: Blow) -> Steps:
     """Stopped in order and started again; the file goes to the disk every second."""
     _single(side).server.stop()
     yield from _away(side)
 
 
-@fault("restart, always", "redis")
+@fault("restart, always", REDIS)
 def restart_always(side: Side, _: Blow) -> Steps:
     """The same after a time in which each write went to the disk before it was answered."""
     _client(side).config_set("appendfsync", "always")
@@ -51,14 +51,14 @@ def restart_always(side: Side, _: Blow) -> Steps:
     yield from _away(side)
 
 
-@fault("kill -9", "redis")
+@fault("kill -9", REDIS)
 def kill_redis(side: Side, _: Blow) -> Steps:
     """Killed; what was answered had been handed to the kernel before, so nothing of it may be lost."""
     _single(side).server.kill()
     yield from _away(side)
 
 
-@fault("power cut", "redis")
+@fault("power cut", REDIS)
 def power_cut(side: Side, blow: Blow) -> Steps:
     """Killed, and its file is cut back to what it had said to be on the disk: up to a second of answers is forgotten."""
     store = _single(side)
@@ -76,21 +76,21 @@ def power_cut(side: Side, blow: Blow) -> Steps:
     _client(side).delete(_MARK)
 
 
-@fault("script flush", "redis")
+@fault("script flush", REDIS)
 def script_flush(side: Side, _: Blow) -> Steps:
     """All scripts are forgotten."""
     _client(side).script_flush()
     yield from ()
 
 
-@fault("client kill", "redis")
+@fault("client kill", REDIS)
 def client_kill(side: Side, _: Blow) -> Steps:
     """Redis closes every connection."""
     _client(side).execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     yield from ()
 
 
-@fault("full memory", "redis")
+@fault("full memory", REDIS)
 def full_memory(side: Side, _: Blow) -> Steps:
     """At maxmemory: pushes are refused, jobs go on."""
     _client(side).config_set("maxmemory", 1)
@@ -101,14 +101,14 @@ def full_memory(side: Side, _: Blow) -> Steps:
             _client(side).config_set("maxmemory", 0)
 
 
-@fault("full disk", "redis")
+@fault("full disk", REDIS)
 def full_disk(side: Side, _: Blow) -> Steps:
     """The append-only file may not grow any more: Redis then refuses all writes (MISCONF) until there is room."""
     server = _single(side).server
     pid = server.pid
     assert pid is not None, "the server runs"  # noqa: S101
     size = max(file.stat().st_size for file in _single(side).files.paths)
-    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size + _ROOM_BYTES, hard))
     try:
         yield from lasting(_REFUSING_S)
@@ -118,7 +118,7 @@ def full_disk(side: Side, _: Blow) -> Steps:
         yield
 
 
-@fault("snapshot fails", "redis")
+@fault("snapshot fails", REDIS)
 def snapshot_fails(side: Side, _: Blow) -> Steps:
     """Its snapshot cannot be written, as a folder has its name: Redis then refuses all writes (MISCONF)."""
     client = _client(side)
@@ -133,7 +133,7 @@ def snapshot_fails(side: Side, _: Blow) -> Steps:
         client.config_set("save", "")
 
 
-@fault("read-only", "redis")
+@fault("read-only", REDIS)
 def read_only(side: Side, _: Blow) -> Steps:
     """It is made a replica of nobody: writes are refused, parked calls end (READONLY)."""
     client = _client(side)

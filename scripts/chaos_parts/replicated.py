@@ -202,14 +202,10 @@ class ReplicatedStore(Store):
     def _settled(self) -> bool:
         """Whether each sentinel knows the others and the replica, and the replica has the data."""
         for one in self.sentinels:
-            flat = cast("list[bytes]", one.client.execute_command("SENTINEL", "MASTER", NAME, **_RAW))
-            state = dict(zip(flat[::2], flat[1::2], strict=True))
-            if (state[b"num-slaves"], state[b"num-other-sentinels"]) != (b"1", b"2"):
+            state = cast("dict[str, Any]", cast("Any", one.client).sentinel_master(NAME))
+            if (state["num-slaves"], state["num-other-sentinels"]) != (1, 2):
                 return False
         return self.nodes[1].follows(self.nodes[0].port)
-
-
-_RAW: dict[str, Any] = {}
 
 
 def _named_by(sentinel: Node) -> int:

@@ -31,6 +31,8 @@ class Round:
     """Between two blows."""
     store: Callable[[Path], Store] = SingleStore
     at_once: int = 1
+    rest_s: float = 0.0
+    """At least so long between the end of a fault and the next: what comes back is seen to be at work."""
     long: int = 0
     """Long jobs among the short ones, that a deadline or a freeze can cut."""
     timeout_s: float = 25.0
@@ -60,21 +62,29 @@ def _redis(_: argparse.Namespace) -> list[Round]:
     """Once with troubles in which nothing may be forgotten, once with those that cost up to a second of answers."""
     kept = (*(one for one in REDIS_FAULTS if one is not power_cut), kill, term)
     return [
-        Round("redis", "kept", "bare", kept, (2.0, 2.5), long=60, timeout_s=1.0),
-        Round("redis", "power cuts", "bare", (power_cut, kill_redis, kill), (2.5, 4.0), forgets=True),
+        Round("redis", "kept", "bare", kept, (2.0, 2.5), rest_s=1.0, long=60, timeout_s=1.0),
+        Round("redis", "power cuts", "bare", (power_cut, kill_redis, kill), (2.5, 4.0), rest_s=1.0, forgets=True),
     ]
 
 
 def _network(_: argparse.Namespace) -> list[Round]:
-    return [Round("network", "bare", "bare", NETWORK_FAULTS, (2.0, 4.0), _behind_a_proxy)]
+    return [Round("network", "bare", "bare", NETWORK_FAULTS, (2.0, 4.0), _behind_a_proxy, rest_s=1.5)]
 
 
 def _failovers(_: argparse.Namespace) -> list[Round]:
     """Once as Redis comes, once with a replica's word for each write: ``min-replicas-to-write 1``, and WAIT at the producer."""
     return [
-        Round("failover", "plain", "cluster", FAILOVER_FAULTS, (10.0, 12.0), ReplicatedStore, forgets=True),
+        Round("failover", "plain", "cluster", FAILOVER_FAULTS, (10.0, 12.0), ReplicatedStore, rest_s=6.0, forgets=True),
         Round(
-            "failover", "witnessed", "cluster", FAILOVER_FAULTS, (10.0, 12.0), _witnessed, forgets=True, witnessed=True
+            "failover",
+            "witnessed",
+            "cluster",
+            FAILOVER_FAULTS,
+            (10.0, 12.0),
+            _witnessed,
+            rest_s=6.0,
+            forgets=True,
+            witnessed=True,
         ),
     ]
 

@@ -16,10 +16,10 @@ from demo_parts.folder import RunFolder
 from demo_parts.stop import StopSignal
 
 import framework
-from chaos_parts import census, report, timeline
+from chaos_parts import census, report
 from chaos_parts.account import account
 from chaos_parts.blows import Striker
-from chaos_parts.effects import FOLDER, Effects
+from chaos_parts.effects import ENDED, FOLDER, Effects
 from chaos_parts.fleet import BareFleet, ClusterFleet, Fleet
 from chaos_parts.impact import impact
 from chaos_parts.jobs import BesideWorker, StampWorker
@@ -29,6 +29,7 @@ from chaos_parts.producer import Load, Producer
 from chaos_parts.rounds import Round, planned
 from chaos_parts.scene import Scene, Side
 from chaos_parts.stores import SingleStore, Store
+from chaos_parts.timeline import Timeline, drawn
 from framework import ApplicationWorker
 from framework.store.embedded import LONGEST_SOCKET_PATH
 
@@ -36,6 +37,9 @@ HELD, BROKEN, INTERRUPTED = 0, 1, 130
 
 STRUCK, BESIDE = "main", "beside"
 """The two shards."""
+
+_STEP_S, _BURST_S = 0.05, 1.0
+"""How often jobs are pushed. Where servers forget, in bursts: what never waits is never forgotten."""
 
 _FOREIGN = ("FRAMEWORK_", "REDIS_URL")
 _LONGEST_NAME = "00-failover-witnessed"
@@ -101,11 +105,11 @@ def _round(root: Path, folder: Path, chosen: Round, wish: argparse.Namespace, se
         shards = {STRUCK: dict(store.settings), BESIDE: dict(other.settings)}
         rules = [["worker_name=BesideWorker", None, BESIDE], ["*", None]]
         stack.enter_context(configured(folder, shards, rules))
-        load = Load(wish.jobs, wish.seconds, long=chosen.long)
+        load = Load(wish.jobs, wish.seconds, long=chosen.long, step_s=_BURST_S if chosen.forgets else _STEP_S)
         struck = _side(root, folder, STRUCK, store, StampWorker, load, chosen, wish.processes, wish, rng)
         load = Load(wish.other_jobs or max(1, wish.jobs // 5), wish.seconds, head_start=0.0)
         beside = _side(root, folder, BESIDE, other, BesideWorker, load, chosen, 1, wish, rng)
-        striker = Striker(struck, chosen.faults, chosen.pause_s, chosen.at_once, rng)
+        striker = Striker(struck, chosen.faults, chosen.pause_s, rng, at_once=chosen.at_once, rest_s=chosen.rest_s)
         print(f"\nRound {chosen.name} ({chosen.mode}): {wish.jobs:,} jobs, {wish.processes} processes", flush=True)
         scene = Scene(struck, beside, striker, wish.seconds)
         try:
@@ -116,7 +120,7 @@ def _round(root: Path, folder: Path, chosen: Round, wish: argparse.Namespace, se
             for side in scene.sides:
                 side.stop()
         outcome = _judge(chosen, scene, wish)
-        (folder / "timeline.svg").write_text(timeline.drawn(outcome, scene))
+        (folder / "timeline.svg").write_text(drawn(_timeline(outcome, scene)))
         return outcome
 
 
@@ -153,4 +157,21 @@ def _judge(chosen: Round, scene: Scene, wish: argparse.Namespace) -> Outcome:
         set_aside=census.set_aside(struck.store.client) | census.set_aside(beside.store.client),
         histories=[history for side in scene.sides if (history := side.store.history()) is not None],
         keys_left=[*census.leaks(struck.store.client), *census.leaks(beside.store.client)],
+    )
+
+
+def _timeline(outcome: Outcome, scene: Scene) -> Timeline:
+    ends = [[effect.at for effect in side.seen if effect.kind == ENDED] for side in scene.sides]
+    found = outcome.account
+    return Timeline(
+        title=f"Round {outcome.title}: {outcome.jobs:,} jobs, {len(outcome.blows)} blows, {len(found.lost)} lost",
+        facts=f"{found.interrupted:,} runs cut off, {found.extra.total():,} extra runs, "
+        f"{len(found.forgotten):,} jobs forgotten with their server",
+        since=scene.started,
+        until=max(scene.started + scene.seconds, *ends[0][-1:]),
+        struck=ends[0],
+        beside=ends[1],
+        blows=outcome.blows,
+        lives=list(scene.struck.fleet.lives.values()),
+        recoveries=found.spans,
     )
