@@ -4,7 +4,7 @@ import bisect
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from chaos_parts.blows import Blow
 from chaos_parts.effects import BEGUN, Effect
@@ -230,7 +230,7 @@ def _tell_recoveries(found: Account, runs: Mapping[int, list[Run]], causes: _Cau
 
 def _tell_resumed(found: Account, runs: Mapping[int, list[Run]], causes: _Causes) -> None:
     begins = sorted(run.begun for own in runs.values() for run in own)
-    for blow, following in zip(causes.redis, [*causes.redis[1:], None], strict=True):
+    for blow, following in zip_longest(causes.redis, causes.redis[1:]):
         index = bisect.bisect_left(begins, blow.until)
         begin = begins[index] if index < len(begins) else None
         # What began before the next trouble did is this one's end; else it is the next one's to tell.

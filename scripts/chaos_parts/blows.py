@@ -24,8 +24,8 @@ class Blow:
     kind: str
     pid: int
     at: float
-    family: str = "redis"
     until: float = 0.0
+    family: str = REDIS
     forgets: tuple[float, float] | None = None
     """From when until when a server gave answers that it, or its successor, then forgot."""
     forgotten: frozenset[int] = frozenset()
@@ -117,7 +117,7 @@ class Striker:
         return None
 
     def _begin(self, chosen: Fault) -> None:
-        blow = Blow(chosen.kind, 0, time.monotonic(), chosen.family)
+        blow = Blow(chosen.kind, 0, time.monotonic(), family=chosen.family)
         self.blows.append(blow)
         steps = chosen.act(self._side, blow)
         self._active.append((chosen, blow, steps))

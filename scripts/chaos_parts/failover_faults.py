@@ -63,7 +63,7 @@ _REACHES_S = 0.05
 """A replica that follows has an answer this much after the client, on a loaded machine."""
 
 
-@fault("master killed, replica behind", REDIS, to_the_end=True)
+@fault("master killed, lagging", REDIS, to_the_end=True)
 def replica_behind(side: Side, blow: Blow) -> Steps:
     """The replica loses its connection to the master some time before the master is killed."""
     change = _Failover(side)

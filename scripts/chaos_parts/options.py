@@ -3,6 +3,7 @@
 import argparse
 
 ROUNDS = ("kill", "freeze", "redis", "network", "failover", "mixed")
+MODES = ("bare", "cluster", "kept", "cut", "plain", "witnessed", "single", "sentinels")
 
 
 def parse(doc: str | None) -> argparse.Namespace:
@@ -24,7 +25,11 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         "--round", choices=rounds, action="append", help="repeatable; default: all", metavar="|".join(rounds)
     )
     run.add_argument(
-        "--mode", choices=("bare", "cluster", "both"), default="both", help="who restarts what dies (round kill)"
+        "--mode",
+        choices=(*MODES, "both"),
+        default="both",
+        help="of rounds with several modes only this",
+        metavar="MODE",
     )
     run.add_argument("--processes", type=int, default=3, metavar="N", help="workers of the struck shard (default 3)")
     run.add_argument("--concurrency", type=int, default=10, metavar="N", help="jobs at a time per process (default 10)")

@@ -24,6 +24,7 @@ class Round:
 
     name: str
     mode: str
+    """What tells it from the other rounds of its name."""
     fleet: Fleets
     """``bare``: we start a successor of what ends; ``cluster``: ``scripts/cluster`` does."""
     faults: tuple[Fault, ...]
@@ -45,12 +46,17 @@ class Round:
 def planned(wish: argparse.Namespace) -> list[Round]:
     """Return the rounds that were asked for."""
     names = ROUNDS if not wish.round or "all" in wish.round else tuple(dict.fromkeys(wish.round))
-    return [one for name in names for one in _MAKERS[name](wish)]
+    return [one for name in names for one in _in_mode(_MAKERS[name](wish), wish.mode)]
+
+
+def _in_mode(rounds: list[Round], mode: str) -> list[Round]:
+    """Those of the mode; all, where a round has no such mode."""
+    return [one for one in rounds if one.mode == mode] or rounds
 
 
 def _kills(wish: argparse.Namespace) -> list[Round]:
-    modes: tuple[Fleets, ...] = ("bare", "cluster") if wish.mode == "both" else (wish.mode,)
-    return [Round("kill", mode, mode, (kill,), (wish.every, wish.every)) for mode in modes]
+    fleets: tuple[Fleets, ...] = ("bare", "cluster")
+    return [Round("kill", fleet, fleet, (kill,), (wish.every, wish.every)) for fleet in fleets]
 
 
 def _freezes(_: argparse.Namespace) -> list[Round]:
@@ -63,7 +69,7 @@ def _redis(_: argparse.Namespace) -> list[Round]:
     kept = (*(one for one in REDIS_FAULTS if one is not power_cut), kill, term)
     return [
         Round("redis", "kept", "bare", kept, (2.0, 2.5), rest_s=1.0, long=60, timeout_s=1.0),
-        Round("redis", "power cuts", "bare", (power_cut, kill_redis, kill), (2.5, 4.0), rest_s=1.0, forgets=True),
+        Round("redis", "cut", "bare", (power_cut, kill_redis, kill), (2.5, 4.0), rest_s=1.0, forgets=True),
     ]
 
 
@@ -94,9 +100,7 @@ def _mixed(_: argparse.Namespace) -> list[Round]:
     replicated = (*PROCESS_FAULTS, *FAILOVER_FAULTS, script_flush, client_kill, full_memory)
     often = (1.0, 5.0)
     return [
-        Round(
-            "mixed", "one server", "cluster", single, often, _behind_a_proxy, 2, long=60, timeout_s=1.0, forgets=True
-        ),
+        Round("mixed", "single", "cluster", single, often, _behind_a_proxy, 2, long=60, timeout_s=1.0, forgets=True),
         Round(
             "mixed", "sentinels", "cluster", replicated, often, ReplicatedStore, 2, long=60, timeout_s=1.0, forgets=True
         ),

@@ -83,19 +83,30 @@ def drawn(line: Timeline) -> str:
 
 def _area(line: Timeline, name: str, kind: str, ends: Sequence[float], top: float, height: float) -> Iterator[str]:
     """Jobs per second as an area, with what its height stands for."""
-    width_s = (line.until - line.since) / _BUCKETS
-    counts = Counter(int((at - line.since) / width_s) for at in ends if line.since <= at < line.until)
-    most = max(counts.values(), default=1)
+    rates = _rates(line, ends)
+    most = max(rates) or 1.0
     step = SPAN / _BUCKETS
     points = [f"M{LEFT} {top + height:g}"]
-    for bucket in range(_BUCKETS):
-        y = top + height * (1 - counts[bucket] / most)
+    for bucket, rate in enumerate(rates):
+        y = top + height * (1 - rate / most)
         points.append(f"L{LEFT + bucket * step:.1f} {y:.1f}H{LEFT + (bucket + 1) * step:.1f}")
     title = f"<title>{escape(f'{name}: {len(ends):,} jobs')}</title>"
     yield f'<path class="{kind}" d="{"".join(points)}V{top + height:g}Z">{title}</path>'
     yield text(LEFT - 10, top + 14, name, "text small", anchor="end")
-    yield text(LEFT - 10, top + 30, f"up to {most / width_s:,.0f} jobs/s", "faint small", anchor="end")
+    yield text(LEFT - 10, top + 30, f"up to {most:,.0f} jobs/s", "faint small", anchor="end")
     yield f'<path class="axis" d="M{LEFT} {top + height:g}h{SPAN}"/>'
+
+
+def _rates(line: Timeline, ends: Sequence[float]) -> list[float]:
+    """Jobs per second in each bucket, over the second around it: some producers push in bursts."""
+    width_s = (line.until - line.since) / _BUCKETS
+    counts = Counter(int((at - line.since) / width_s) for at in ends if line.since <= at < line.until)
+    reach = round(0.5 / width_s)
+    found: list[float] = []
+    for bucket in range(_BUCKETS):
+        near = range(max(0, bucket - reach), min(_BUCKETS, bucket + reach + 1))
+        found.append(sum(counts[one] for one in near) / (len(near) * width_s))
+    return found
 
 
 def _band(line: Timeline, blow: Blow, top: float, height: float) -> str:

@@ -1,0 +1,212 @@
+"""The account of ``scripts/chaos``: what counts as lost, forgotten, run again and why; and its picture."""
+
+import random
+import time
+from itertools import pairwise
+from types import SimpleNamespace
+from xml.etree import ElementTree as ET
+
+import pytest
+from chaos_parts.account import account
+from chaos_parts.blows import NETWORK, PROCESS, REDIS, Blow, Fault, Striker, lasting
+from chaos_parts.effects import BEGUN, ENDED, Effect
+from chaos_parts.fleet import Life
+from chaos_parts.history import Files
+from chaos_parts.impact import impact
+from chaos_parts.timeline import Timeline, drawn
+
+from framework.store.connect import Endpoint, open_client
+from tests.harness import encoded
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def ran(serial, pid, begun, ended=None):
+    effects = [Effect(BEGUN, serial, pid, begun)]
+    return effects if ended is None else [*effects, Effect(ENDED, serial, pid, ended)]
+
+
+def judged(effects, blows=(), *, accepted=1, doubts=None):
+    return account([0.0] * accepted, effects, blows, doubts or {})
+
+
+# --- lost and forgotten
+
+
+def test_a_job_that_never_ended_is_lost():
+    found = judged(ran(0, 1, 1.0, 1.1) + ran(1, 1, 1.0), accepted=3)
+    assert (found.lost, found.forgotten) == ([1, 2], [])
+
+
+def cut(serials, since=4.0, at=5.0):
+    return Blow("power cut", 0, at, until=6.0, forgets=(since, at), forgotten=frozenset(serials))
+
+
+def test_what_a_server_forgot_is_told_apart_from_what_is_lost():
+    found = account([4.5, 4.6, 4.7], ran(2, 1, 4.8, 4.9), [cut({0, 2})], {})
+    assert (found.lost, found.forgotten, found.forgotten_early) == ([1], [0], [])
+    assert found.kinds["power cut"].forgotten == 1
+
+
+def test_what_was_accepted_before_the_time_that_may_be_forgotten_is_named():
+    assert account([3.9], [], [cut({0})], {}).forgotten_early == [0]
+
+
+def test_what_was_pushed_again_after_the_cut_is_lost_if_it_never_ran():
+    found = account([6.5], [], [cut({0})], {})
+    assert (found.lost, found.forgotten) == ([0], [])
+
+
+# --- extra runs
+
+
+TWICE = ran(0, 1, 1.0, 1.1) + ran(0, 2, 9.0, 9.1)
+
+
+@pytest.mark.parametrize(
+    ("first", "blow", "kind"),
+    [
+        (ran(0, 1, 1.0), Blow("kill", 1, 1.05), "kill"),
+        (ran(0, 1, 1.0, 1.1), Blow("kill", 1, 1.2), "kill"),  # had ended, perhaps not acknowledged
+        (ran(0, 1, 1.0, 1.1), Blow("kill", 1, 5.0), "unexplained"),  # acknowledged long before
+        (ran(0, 1, 1.0, 1.1), Blow("kill", 7, 1.2), "unexplained"),  # somebody else
+        (ran(0, 1, 1.0, 1.1), Blow("freeze", 2, 0.5, until=8.9), "freeze"),  # the second run is of one that woke
+        (ran(0, 1, 1.0, 1.1), cut((), 2.0, 3.0), "power cut"),  # its acknowledgement may be in the cut
+        (ran(0, 1, 1.0, 1.1), cut((), 4.0, 5.0), "power cut"),  # a suspect, though it should not be
+        (ran(0, 1, 1.0, 1.1), Blow("restart", 0, 2.0, 3.0), "restart"),
+    ],
+)
+def test_an_extra_run_is_laid_to_the_blow_that_explains_it(first, blow, kind):
+    found = judged(first + ran(0, 2, 9.0, 9.1), [blow])
+    assert dict(found.extra) == {kind: 1}
+    assert found.unexplained == ([0] if kind == "unexplained" else [])
+
+
+def test_a_push_in_doubt_excuses_one_run_for_each_doubt():
+    found = judged([*TWICE, *ran(0, 2, 12.0, 12.1)], doubts={0: 1})
+    assert dict(found.extra) == {"doubtful push": 1, "unexplained": 1}
+
+
+def test_the_worst_blow_is_the_one_with_the_most_extra_runs():
+    effects = [effect for serial in range(3) for effect in ran(serial, 1, 1.0) + ran(serial, 2, 2.0, 2.1)]
+    found = judged(effects, [Blow("kill", 1, 1.1), Blow("kill", 2, 60.0)], accepted=3)
+    assert (found.worst, found.interrupted, found.runs) == (3, 3, 6)
+    assert found.kinds["kill"].recoveries == [pytest.approx(0.9)] * 3
+
+
+def test_while_redis_is_away_nobody_can_take_back():
+    found = judged(ran(0, 1, 1.0) + ran(0, 2, 5.0, 5.1), [Blow("kill", 1, 1.1), Blow("restart", 0, 1.5, until=4.0)])
+    assert found.kinds["kill"].recoveries == [pytest.approx(1.0)]
+    assert found.spans == [(1.1, 5.0)]
+
+
+def test_the_standstill_after_a_trouble_ends_with_the_next_begin_unless_the_next_trouble_comes_first():
+    blows = [Blow("restart", 0, 1.0, until=2.0), Blow("client kill", 0, 2.5, until=2.6)]
+    found = judged(ran(0, 1, 2.9, 3.0), blows)
+    assert found.kinds["restart"].resumed == []
+    assert found.kinds["client kill"].resumed == [pytest.approx(0.3)]
+
+
+# --- the shard beside
+
+
+def test_the_shard_beside_is_compared_with_itself():
+    calm = [effect for serial in range(10) for effect in ran(serial, 1, serial + 0.01, serial + 0.02)]
+    slow = [effect for serial in range(10, 15) for effect in ran(serial, 1, 2.0 * serial - 9.7, 2.0 * serial - 9.6)]
+    pushed = [*map(float, range(10)), *(2.0 * serial - 10 for serial in range(10, 15))]
+    found = impact(pushed, calm + slow, [Blow("restart", 0, 10.0, until=19.5)], 0.0, 20.0)
+    assert found.throughput == pytest.approx(0.5)
+    assert (found.p99_during, found.p99_outside) == (pytest.approx(0.3), pytest.approx(0.01))
+    assert not found.near
+
+
+# --- who strikes
+
+
+def test_two_faults_of_one_family_never_overlap_and_each_kind_comes_before_any_comes_again():
+    def act(_, __):
+        yield from lasting(0.002)
+
+    faults = [Fault(f"{family} {number}", family, act, lambda _: True, to_the_end=False)
+              for family in (PROCESS, REDIS, NETWORK) for number in range(2)]  # fmt: skip
+    striker = Striker(SimpleNamespace(), faults, (0.0, 0.0), random.Random(3), at_once=2)
+    while len(striker.blows) < 30:
+        striker.look(time.monotonic())
+    striker.abandon()
+    blows = striker.blows[:30]
+    for start in range(0, 30, 6):
+        assert len({blow.kind for blow in blows[start : start + 6]}) == 6
+    for family in (REDIS, NETWORK):
+        own = [blow for blow in blows if blow.family == family]
+        assert all(earlier.until <= later.at for earlier, later in pairwise(own))
+
+
+def test_a_fault_that_is_ended_early_heals():
+    healed = []
+
+    def act(_, __):
+        try:
+            yield from lasting(60)
+        finally:
+            healed.append(True)
+
+    striker = Striker(SimpleNamespace(), [Fault("hole", NETWORK, act, lambda _: True, to_the_end=False)], (0, 0),
+                      random.Random(3))  # fmt: skip
+    striker.look(1.0)
+    assert (striker.busy, healed) == (True, [])
+    striker.finish()
+    assert (striker.busy, healed) == (False, [True])
+
+
+# --- what is in the files
+
+
+def push(client, *serials):
+    client.lpush("queue:chaos", *(encoded(args=[serial, 1.5], queue="chaos") for serial in serials))
+
+
+def test_a_server_cut_back_to_a_mark_knows_what_was_before_and_the_rest_is_named(make_server):
+    server = make_server()
+    files = Files(server.data_dir)
+    with open_client(Endpoint(server.url), name="tests") as client:
+        push(client, 1, 2)
+        before = files.now
+        push(client, 3)
+        client.set("chaos:mark", "here 7")
+        push(client, 4)
+        push(client, 5, 6)
+        assert files.pushed_since({}) == {1, 2, 3, 4, 5, 6}
+        assert files.pushed_since(before) == {3, 4, 5, 6}
+        server.kill()
+        assert files.cut_back(b"here 7") == {4, 5, 6}
+        server.start()
+        assert client.llen("queue:chaos") == 3
+        push(client, 8)
+        assert files.pushed_since({}) == {1, 2, 3, 8}
+
+
+# --- the picture
+
+
+def test_the_picture_names_every_fault_and_has_no_script():
+    blows = [
+        Blow("kill", 7, 3.0, 3.0, PROCESS),
+        Blow("a < b", 0, 4.0, 6.0, REDIS),
+        Blow("power cut", 0, 8.0, 9.0, REDIS, forgets=(7.5, 8.0)),
+    ]
+    line = Timeline(
+        'Round "x" & y', "facts", 0.0, 20.0, [1.0, 1.5, 12.0], [2.0], blows,
+        [Life(0.5, 3.0), Life(0.5), Life(3.5)], [(3.0, 3.4), (3.0, 4.0)],
+    )  # fmt: skip
+    root = ET.fromstring(drawn(line))
+    words = "".join(root.itertext())
+    assert {"kill (1)", "a < b (1)", "power cut (1)", 'Round "x" & y'} <= {one.text for one in root.iter(f"{SVG}text")}
+    assert "a < b at 4.0 s, for 2.0 s" in words
+    assert not list(root.iter(f"{SVG}script"))
+    kinds = [one.get("class") for one in root.iter(f"{SVG}rect")]
+    assert (kinds.count("forgets"), kinds.count("forgets band")) == (2, 1)  # one of them in the legend
+    lives = [one for one in root.iter(f"{SVG}path") if one.get("class") == "life"]
+    assert (
+        len({one.get("d").split(" ")[1].split("H")[0] for one in lives}) == 2
+    )  # the third follows the first in its row
+    assert len([one for one in root.iter(f"{SVG}circle") if one.get("class") == "recovered"]) == 2

@@ -1,0 +1,80 @@
+"""``scripts/chaos`` itself, short: the long rounds are run by hand (docs/guide/chaos.md)."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.harness import ROOT, until
+
+CHAOS = [sys.executable, str(ROOT / "scripts" / "chaos")]
+TIMED = ("slowest", "longest", "throughput")
+"""Promises about times: on a loaded machine the program may find them broken, and then says so."""
+
+
+@pytest.fixture
+def chaos(short_path):
+    """Run the program to its end; return it, its report and the pictures."""
+
+    def run(*argv):
+        env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
+        done = subprocess.run([*CHAOS, *argv], env=env, capture_output=True, text=True, timeout=100, check=False)
+        report = short_path / "chaos" / "report.json"
+        assert report.exists(), done.stdout + done.stderr
+        return done, json.loads(report.read_text())
+
+    return run
+
+
+def broken(found):
+    return {check["promise"]: check["found"] for check in found["checks"] if not check["held"]}
+
+
+@pytest.mark.slow
+@pytest.mark.proves("F1")
+def test_a_short_round_of_kills_keeps_every_promise(chaos):
+    size = ["--processes", "2", "--jobs", "9000", "--seconds", "8", "--every", "2.2", "--settle", "0"]
+    done, report = chaos("kill", "--round", "kill", "--mode", "cluster", *size)
+    assert done.returncode == 0, done.stdout
+    assert report["held"]
+    (found,) = report["rounds"]
+    assert (found["round"], found["mode"], found["lost"], found["jobs"]) == ("kill", "cluster", [], 9000)
+    assert found["blows"]["kill"] >= 2
+    assert found["runs cut off"] > 0
+    assert found["recoveries"] == found["runs cut off"]
+    assert "Every promise held." in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.proves("F21", "I1", "I24")
+def test_a_short_mixed_round_beside_a_shard_that_is_left_alone(chaos, short_path):
+    out = short_path / "out.json"
+    size = ["--processes", "1", "--jobs", "3000", "--other-jobs", "600", "--seconds", "8", "--settle", "0"]
+    done, report = chaos("run", "--round", "mixed", "--mode", "single", *size, "--seed", "11", "--out", str(out))
+    assert json.loads(out.read_text()) == report
+    assert done.returncode == (0 if report["held"] else 1), done.stdout
+    (found,) = report["rounds"]
+    assert not [promise for promise in broken(found) if not promise.startswith(TIMED)], done.stdout
+    assert found["lost"] == []
+    assert sum(found["blows"].values()) >= 2
+    assert found["beside: jobs, throughput, p99 during and outside (s)"][0] == 600
+    assert found["instants replayed from the servers' files"] > 600
+    (picture,) = short_path.glob("chaos/*/*/timeline.svg")
+    words = "".join(ET.fromstring(picture.read_text()).itertext())
+    assert all(f"{kind} ({count})" in words for kind, count in found["blows"].items())
+    assert f"{found['lost'] or 0} lost" in words
+    assert "| mixed, single" in done.stdout
+
+
+def test_ctrl_c_ends_everything(short_path):
+    env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
+    argv = [*CHAOS, "kill", "--round", "kill", "--mode", "bare", "--processes", "1", "--jobs", "1000000"]
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) as process:
+        until(lambda: list(short_path.glob("chaos/*/*/*/effects/*.effects")), "jobs are running")
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(40) == 130
