@@ -17,6 +17,8 @@ class Life:
     running: set[int] = field(default_factory=set[int])
     """Serials of the jobs in flight."""
     killed_us: int | None = None
+    cut_off: int = 0
+    """Jobs in flight when it was killed."""
     again: int = 0
     """Jobs that had ended in it and ran again: their acknowledgement died with it."""
 
@@ -62,17 +64,13 @@ class Ledger:
     def bury(self, life: Life, killed_us: int) -> None:
         """A process is dead, its last record taken in; what was in flight in it has been killed."""
         life.killed_us = killed_us
-        self.killed += len(life.running)
+        life.cut_off = len(life.running)
+        self.killed += life.cut_off
         for serial in life.running:
             if not self._once_killed[serial]:
                 self._once_killed[serial] = 1
                 self.struck += 1
         life.running.clear()
-
-    @property
-    def again(self) -> int:
-        """Second runs of jobs whose acknowledgement died with their process."""
-        return sum(life.again for life in self.lives)
 
     @property
     def awaited(self) -> int:
