@@ -154,10 +154,8 @@ class Storm:
         still = now - self._moved > _STILL_S
         if not (still or self._hasty or self.ledger.awaited <= self._most_awaited):
             return
-        last = self.accepted == self.jobs
-        victims = [life for life, full in self.living.items() if last or len(life.running) >= full]
-        if not victims and still:
-            victims = list(self.living)
+        last = self.accepted == self.jobs and not self.ledger.awaited
+        victims = [life for life, full in self.living.items() if still or last or len(life.running) >= full]
         victim = max(victims, key=lambda life: len(life.running), default=None)
         if victim is not None and victim.running:
             self._kill(victim)

@@ -53,7 +53,7 @@ class Fleet(ABC):
             except subprocess.TimeoutExpired:
                 process.kill()
                 status = process.wait()
-            if status:
+            if status not in (0, -signal.SIGTERM):  # killed by it: still booting
                 self.surprises.append(f"process {process.pid} ended with status {status} after TERM")
         self._started = []
         self.read_log()

@@ -1,0 +1,100 @@
+"""``scripts/prove storm``, short: the million is run by hand (docs/guide/proofs.md)."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from prove_parts.storm_jobs import JOURNAL, Journal, Recorder, create_marks
+from prove_parts.storm_ledger import Ledger
+from prove_parts.storm_report import broken
+
+from tests.harness import ROOT
+
+
+@pytest.mark.slow
+@pytest.mark.proves("F1", "R18", "R24", "I1")
+def test_jobs_killed_in_flight_by_the_thousand_are_all_accounted_for(short_path):
+    argv = [sys.executable, str(ROOT / "scripts" / "prove"), "storm", "--jobs", "3000", "--processes", "2"]
+    env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
+    done = subprocess.run(
+        [*argv, "--concurrency", "1000"], env=env, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every promise held." in done.stdout
+    found = json.loads((short_path / "prove" / "storm" / "report.json").read_text())
+    assert (found["lost"], found["ended"], found["different jobs among them"]) == (0, 3000, 3000)
+    assert found["kills"] >= 3
+    assert found["runs"] == 3000 + found["killed in flight"] + found["ended and run again"]
+    assert found["lines that tell of a job taken back"] > 0
+
+
+class Worlds:
+    """A ledger of five jobs, and processes that record what they are told to."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        create_marks(folder, 5)
+        self.ledger = Ledger(5)
+
+    def process(self):
+        recorder = Recorder(self.folder)
+        known = {life.journal.path for life in self.ledger.lives}
+        (path,) = {path for path in self.folder.glob(f"*{JOURNAL}") if path not in known}
+        return recorder, self.ledger.open(Journal(path))
+
+
+@pytest.fixture
+def worlds(tmp_path):
+    return Worlds(tmp_path)
+
+
+def test_the_ledger_tells_what_was_in_flight_and_when_it_came_back(worlds):
+    ledger = worlds.ledger
+    first, life = worlds.process()
+    assert [first.begin(serial) for serial in (0, 1, 2)] == [True] * 3
+    first.end(2)
+    ledger.read(life)
+    ledger.bury(life, killed_us=0)
+    assert (ledger.killed, ledger.struck, ledger.awaited, ledger.ended) == (2, 2, 2, 1)
+    second, other = worlds.process()
+    for serial in (0, 2):
+        assert not second.begin(serial)
+        second.end(serial)
+    ledger.read(other)
+    assert (ledger.runs, ledger.ended, ledger.awaited, life.again, life.cut_off) == (5, 2, 1, 1, 2)
+    assert len(ledger.recoveries_us) == 1
+    assert ledger.lost() == [1, 3, 4]
+    assert ledger.unexplained == []
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_second_run_that_no_kill_caused_is_told(worlds, ended):
+    (first, life), (second, other) = worlds.process(), worlds.process()
+    first.begin(4)
+    if ended:
+        first.end(4)
+    worlds.ledger.read(life)
+    second.begin(4)
+    worlds.ledger.read(other)
+    assert len(worlds.ledger.unexplained) == 1
+
+
+SOUND = {
+    "jobs": 5, "accepted": 5, "lost": 0, "second runs nobody caused": [], "set aside": {}, "surprises": [], "keys left": [],
+    "most second runs by one kill": 3, "second runs allowed by one kill": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"accepted": 4}, {"lost": 1}, {"second runs nobody caused": ["x"]}, {"set aside": {"dead": 1}}, {"surprises": ["x"]},
+        {"keys left": ["x"]}, {"most second runs by one kill": 4},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_each_promise_can_be_broken(wrong):
+    assert broken(SOUND) == []
+    assert len(broken({**SOUND, **wrong})) == 1
