@@ -151,11 +151,15 @@ class Exchange:
             with self._lock:
                 self._tell()
 
-    def probe(self) -> None:
-        """After trouble: ask whether Redis answers and our lease is held; go on if so. Raises redis errors."""
+    def probe(self, come_back: Callable[[], None]) -> None:
+        """After trouble: ask whether Redis answers and our lease is held; go on if so. Raises redis errors.
+
+        When calls had failed, ``come_back`` is called before any other is made: no reply to one of ours can come any more.
+        """
         with self._lock:
             self.suspended = not self._tell()
             if self.failures:
+                come_back()
                 self._events.redis_answered("fetcher")
             self.failures = 0
             self.dry = False

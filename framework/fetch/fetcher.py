@@ -7,15 +7,16 @@ to run one calls up the next.
 
 from collections.abc import Callable, Collection
 
+import redis
+
 from framework.fetch.crew import Crew
 from framework.fetch.custody import Custody
 from framework.fetch.exchange import Exchange, FetchEvents, clock
 from framework.fetch.parking import Parking
 from framework.fetch.post import Post
 from framework.fetch.queues import QueueOrder
+from framework.fetch.reaper import Reconciler
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.shard.shard import Shard
-from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.wire import keys
 
 STALE_S = 10.0
@@ -26,13 +27,20 @@ when it was fetched, may have run out: it may be somebody else's."""
 class Fetcher:
     """Gives units to the threads that call ``next``. Everything is safe from any thread."""
 
-    def __init__(self, shard: Shard, identity: str, order: QueueOrder, slots: int, events: FetchEvents) -> None:
-        client = shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
-        self.custody = Custody(slots)
-        self.crew = Crew(slots + 1)
+    def __init__(
+        self,
+        client: "redis.Redis",
+        identity: str,
+        order: QueueOrder,
+        custody: Custody,
+        events: FetchEvents,
+        reconciler: Reconciler,
+    ) -> None:
+        self.custody = custody
+        self.crew = Crew(custody.slots + 1)
         parking = Parking(client, keys.working(identity))
-        self._exchange = Exchange(client, identity, order, self.custody, events, parking.wake)
-        self._post = Post(client, identity, self.custody, self._exchange, parking)
+        self._exchange = Exchange(client, identity, order, custody, events, parking.wake)
+        self._post = Post(client, identity, custody, self._exchange, parking, reconciler)
         self._stopped = False
 
     def start(self, hire: Callable[[], None]) -> None:

@@ -1,14 +1,18 @@
 """Idle wake-up: one BLMOVE parked per queue, straight into the working list, so that waiting costs Redis nothing.
 
 Each parked call has a connection of its own. If we die while parked, the server may still move one job into our working
-list when it notices too late; that is why a dead process's list is swept until no parked call can be alive.
+list when it notices too late; that is why a dead process's list is swept until no parked call can be alive. If only the
+connection dies (a network that swallows packets), the server serves that call first, as it waits the longest: it is ended by
+its client id as soon as the server can be reached.
 """
 
 import contextlib
+import select
 import selectors
 import socket
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 from redis.exceptions import RedisError, ResponseError
@@ -23,6 +27,9 @@ PARK_S = 10
 
 REPLY_MARGIN_S = 2.0
 """A reply later than this after ``PARK_S`` means a dead connection."""
+
+ANSWER_S = 1.0
+"""How long a call that was told to end may take to answer: a few round trips. Its connection is dead if it does not."""
 
 PARKED_QUEUES = 16
 """Parked connections per process; queues beyond these are found by the periodic sweep."""
@@ -53,6 +60,8 @@ class Parking:
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+        self._unanswered: list[tuple[int, float]] = []
+        """Calls given up without an answer: client id, and until when (monotonic) the server may still serve it."""
         self.lost_at: float | None = None
         """When a call was last given up without an answer (monotonic seconds): until it times out on the server, a job may
         still come into our working list."""
@@ -86,7 +95,7 @@ class Parking:
         """
         arrived: list[tuple[str, bytes, float]] = []
         failure: RedisError | None = None
-        for key, _ in self._selector.select(timeout_s):
+        for key, _ in self._selector.select(min(timeout_s, self._overdue_in_s())):
             if key.data is None:
                 self._drain_wakes()
                 continue
@@ -110,26 +119,28 @@ class Parking:
         self._check_overdue()
         return []
 
-    def unpark(self) -> list[UnitOfWork]:
-        """End every parked call and return the jobs that came meanwhile.
+    def unpark(self, *, hurried: bool = False) -> list[UnitOfWork]:
+        """End every parked call, those given up unanswered too, and return the jobs that came meanwhile.
 
-        UNBLOCK makes the server answer each call, so nothing is in flight afterwards. Where it is not allowed, the calls
-        end by themselves within ``PARK_S``. A server that hangs is waited for once, not once for each call.
+        UNBLOCK makes the server answer each call, so nothing is in flight afterwards; who has not answered ``ANSWER_S`` later
+        sits on a dead connection and is given up. Where UNBLOCK is not allowed, the calls end by themselves within ``PARK_S``,
+        or, if we are ``hurried``, are given up. A server that hangs is waited for once, not once for each call.
         """
         arrived: list[UnitOfWork] = []
+        patience_s = ANSWER_S
         try:
-            for call in self._parked.values():
-                self._client.client_unblock(call.client_id)  # pyright: ignore[reportUnknownMemberType]
-        except ResponseError:
-            pass  # not allowed
+            self._unblock()
+        except ResponseError:  # not allowed
+            patience_s = 0.0 if hurried else PARK_S + REPLY_MARGIN_S
         except (RedisError, OSError):
             self.abandon()
+        deadline = time.monotonic() + patience_s
         for queue, call in list(self._parked.items()):
+            if not _has_answered(call, deadline - time.monotonic()):
+                self._give_up(queue)
+                continue
             try:
                 data = self._collect(call)
-            except RedisTimeoutError:
-                self.abandon()
-                break
             except RedisError:
                 continue  # the connection is gone: what it may have moved is in the working list, the reaper's to find
             if data is not None:
@@ -168,20 +179,46 @@ class Parking:
             self._close(call)  # refused: nothing was moved
             raise
         except BaseException:
-            self._close(call)
-            self.lost_at = time.monotonic()
+            self._lose(call)
             raise
         self._spare.append(call)
         return reply if isinstance(reply, bytes) else None
 
     def _give_up(self, queue: str) -> None:
-        self._close(self._parked.pop(queue))
-        self.lost_at = time.monotonic()
+        self._lose(self._parked.pop(queue))
+
+    def _lose(self, call: _Call) -> None:
+        self._close(call)
+        self.lost_at = now = time.monotonic()
+        self._unanswered = [(client_id, until) for client_id, until in self._unanswered if until > now]
+        self._unanswered.append((call.client_id, call.parked_at + PARK_S + REPLY_MARGIN_S))
+
+    def _unblock(self) -> None:
+        """Tell the server to end every call that it may still hold for us, in one round trip. Raises redis errors."""
+        now = time.monotonic()
+        client_ids = [client_id for client_id, until in self._unanswered if until > now]
+        client_ids += [call.client_id for call in self._parked.values()]
+        if not client_ids:
+            return
+        pipeline: Any = self._client.pipeline(transaction=False)
+        for client_id in client_ids:
+            pipeline.client_unblock(
+                client_id
+            )  # should the number be another's since a restart, that reads as a time-out
+        pipeline.execute()
+        self._unanswered.clear()
 
     def _close(self, call: _Call) -> None:
         with contextlib.suppress(KeyError, ValueError, OSError):  # closed by itself when it failed
             self._selector.unregister(call.descriptor)
         call.channel.close()
+
+    def _overdue_in_s(self) -> float:
+        """Return the seconds until the oldest parked call should have been answered; they stand in the order of parking."""
+        oldest = next(iter(self._parked.values()), None)
+        if oldest is None:
+            return PARK_S
+        return max(0.0, oldest.parked_at + PARK_S + REPLY_MARGIN_S - time.monotonic())
 
     def _check_overdue(self) -> None:
         latest = time.monotonic() - PARK_S - REPLY_MARGIN_S
@@ -197,3 +234,10 @@ class Parking:
                 pass
         except BlockingIOError:
             pass
+
+
+def _has_answered(call: _Call, within_s: float) -> bool:
+    """Wait until there is something to read on a call's connection, its end included; tell whether there is."""
+    poll = select.poll()
+    poll.register(call.descriptor, select.POLLIN)
+    return bool(poll.poll(max(0.0, within_s) * 1000))

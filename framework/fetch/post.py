@@ -13,6 +13,7 @@ from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, Re
 from framework.fetch.custody import Custody
 from framework.fetch.exchange import Exchange, clock
 from framework.fetch.parking import PARK_S, PARKED_QUEUES, Parking
+from framework.fetch.reaper import Reconciler
 from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork
 
@@ -34,7 +35,13 @@ class Post:
     """``attend`` is for one thread at a time, the holder of ``manned``; everything else is safe from any."""
 
     def __init__(
-        self, client: "redis.Redis", identity: str, custody: Custody, exchange: Exchange, parking: Parking
+        self,
+        client: "redis.Redis",
+        identity: str,
+        custody: Custody,
+        exchange: Exchange,
+        parking: Parking,
+        reconciler: Reconciler,
     ) -> None:
         self.manned = threading.Lock()
         self.asleep = False
@@ -48,6 +55,7 @@ class Post:
         self._custody = custody
         self._exchange = exchange
         self._parking = parking
+        self._reconciler = reconciler
         self._stopping = threading.Event()
         self._leaving = False
         self._park_from = 0.0
@@ -121,22 +129,37 @@ class Post:
 
     def _return_to_work(self) -> None:
         """Trouble: what is not started goes back while it is ours; then ask until Redis answers and our lease is held."""
+        if self._exchange.failures:
+            self._forget_connections()
         if self._exchange.suspended:
             self._retreat()
-        self._exchange.probe()
+        self._exchange.probe(self._come_back)
         if self._exchange.suspended:
             self._stopping.wait(_LEASE_PAUSE_S)
+
+    def _come_back(self) -> None:
+        """Redis answers after trouble and nothing is under way: see that no call parked before it keeps a job from us.
+
+        A connection may be dead without a sign (a network that swallowed its packets). The server would serve the call parked
+        there before any other, for up to ``PARK_S``, and nobody would hear of the job.
+        """
+        self._retreat(hurried=True)
+        self._reconciler.look_at_rest()
+
+    def _forget_connections(self) -> None:
+        """Of our client's: they lead to where the address led before the trouble, or nowhere. Others' are theirs."""
+        self._client.connection_pool.disconnect(inuse_connections=False)
 
     def _step_back(self) -> None:
         """Forget every connection, since the address may lead elsewhere now, and wait: 50 ms at first, 2 s at most."""
         self._parking.abandon()
-        self._client.connection_pool.disconnect()
+        self._forget_connections()
         longest = min(_LONGEST_PAUSE_S, 0.05 * 2.0 ** min(self._exchange.failures, 6))
         self._stopping.wait(longest * random.uniform(0.5, 1.0))
 
-    def _retreat(self) -> None:
+    def _retreat(self, *, hurried: bool = False) -> None:
         """End every parked call, and give back what came and what has not been started."""
-        self._custody.add(self._parking.unpark())  # kept in sight until it has gone back, whatever fails
+        self._custody.add(self._parking.unpark(hurried=hurried))  # kept in sight until it has gone back, whatever fails
         self._empty_buffer()
 
     def _park(self) -> None:

@@ -203,8 +203,9 @@ def _max_interruptions(payload: Payload) -> int:
 class Reconciler:
     """Finds jobs that are in our own working list but not in our memory: a fetch whose reply was lost.
 
-    Only what two looks in a row did not know is given back: a reply may be on its way during the first. What cannot be
-    read, or names no queue, goes to the dead set as it is, limited by ``dead``.
+    Only what two looks in a row did not know is given back: a reply may be on its way during the first. After trouble with
+    Redis, when no connection is open on which one could come, one look is enough (``look_at_rest``). What cannot be read,
+    or names no queue, goes to the dead set as it is, limited by ``dead``.
     """
 
     def __init__(
@@ -219,11 +220,25 @@ class Reconciler:
 
     def look(self) -> int:
         """Compare once; return how many jobs were given back. Raises redis errors."""
-        known = self._custody.known()  # before the list is read: what is fetched in between is at worst a suspect
-        listed = cast("list[bytes]", self._client.lrange(keys.working(self._identity), 0, -1))
-        unknown = [data for data in reversed(listed) if data not in known]
+        unknown = self._unknown()
         lost = [data for data in unknown if data in self._suspects]
         self._suspects = set(unknown)
+        return self._give_back(lost)
+
+    def look_at_rest(self) -> int:
+        """Compare while no fetch is under way and no call is parked; return how many jobs were given back. Raises redis errors.
+
+        Safe beside a ``look`` of another thread: whoever finds a job in the list moves it.
+        """
+        return self._give_back(self._unknown())
+
+    def _unknown(self) -> list[bytes]:
+        """Return what is in the list and not in memory, oldest first."""
+        known = self._custody.known()  # before the list is read: what is fetched in between is at worst a suspect
+        listed = cast("list[bytes]", self._client.lrange(keys.working(self._identity), 0, -1))
+        return [data for data in reversed(listed) if data not in known]
+
+    def _give_back(self, lost: list[bytes]) -> int:
         return sum(self._return(data) for data in reversed(lost))  # the youngest first, which keeps the order
 
     def _return(self, data: bytes) -> int:

@@ -17,6 +17,7 @@ from framework.execute.processor import Processor
 from framework.execute.runs import Runs
 from framework.fetch.blame import Announcer
 from framework.fetch.call import LEASE_MS
+from framework.fetch.custody import Custody
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.grace import Grace
 from framework.fetch.identity import NONCE_VARIABLE, own_identity
@@ -157,9 +158,14 @@ def assemble(
     events = ProcessEvents(shard.name, tracker_of(settings))
     limit = settings.size_limit.decompressed_limit
     dead_set = DeadSetLimits(settings.dead.max_jobs, settings.dead.timeout_days * 86_400.0)
-    fetcher = Fetcher(shard, identity, order, service.slots, events)
-    runs = Runs(fetcher.custody.running)
+    keep = Keep(dead_set.max_jobs, dead_set.timeout_s)
     states = States(shard, events.state_refused)
+    recovered = partial(_recovered, events, states)
+    custody = Custody(service.slots)
+    fetching = shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
+    reconciler = Reconciler(fetching, identity, custody, recovered, keep)
+    fetcher = Fetcher(fetching, identity, order, custody, events, reconciler)
+    runs = Runs(custody.running)
     executor = Executor(
         chains.server.compiled(),
         log,
@@ -179,8 +185,6 @@ def assemble(
     )
     processor = Processor(fetcher, executor, settler, log, runs, EventLoop(), events)
     grace = Grace(LEASE_MS / 1000, LEASE_PERIOD_S)
-    keep = Keep(dead_set.max_jobs, dead_set.timeout_s)
-    recovered = partial(_recovered, events, states)
     return Parts(
         identity=identity,
         client=shard.client,
@@ -190,7 +194,7 @@ def assemble(
         record=ProcessRecord(upkeep, identity, order, service.slots, VERSION, runs),
         poller=open_poller(settings, shard.name, upkeep, rhythm, events, states, dead_set),
         reaper=Reaper(upkeep, recovered, grace, keep),
-        reconciler=Reconciler(upkeep, identity, fetcher.custody, recovered, keep),
+        reconciler=reconciler,
         events=events,
         poll_interval_s=settings.poll_interval,
         timeout_s=service.timeout_s,

@@ -20,14 +20,17 @@ from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.runs import Runs
 from framework.fetch.blame import Announcer
+from framework.fetch.custody import Custody
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
+from framework.fetch.reaper import Keep, Reconciler
 from framework.finish.handlers import Handlers
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.finish.states import States
 from framework.middleware.chain import Chain
 from framework.push.strictness import Strictness
+from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry import context
 from framework.telemetry.logs import ServerLog
 from framework.wire import keys
@@ -47,7 +50,9 @@ class Slots:
             [] for _ in range(6)
         )
         self.shard = opened(url)
-        self.fetcher = Fetcher(self.shard, IDENTITY, QueueOrder.of([("default", 0)]), slots, self)
+        custody, client = Custody(slots), self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
+        reconciler = Reconciler(client, IDENTITY, custody, lambda recovered: None, Keep(100, 3600.0))
+        self.fetcher = Fetcher(client, IDENTITY, QueueOrder.of([("default", 0)]), custody, self, reconciler)
         self.runs = Runs(self.fetcher.custody.running)
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
         self.server_log = ServerLog(self._file.fileno(), "info", {"shard": "main"})

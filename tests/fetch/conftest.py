@@ -5,8 +5,11 @@ from queue import SimpleQueue
 
 import pytest
 
+from framework.fetch.custody import Custody
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
+from framework.fetch.reaper import Keep, Reconciler
+from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.wire import keys
 from tests.harness import IDENTITY, opened, until
 
@@ -22,8 +25,12 @@ class Bench:
         self.shard = opened(url)
         self.slots = slots
         self.units, self.fenced_units, self.lost, self.errors, self.refused, self.died = [], [], 0, [], [], []
-        self.fetcher = Fetcher(self.shard, IDENTITY, QueueOrder.of(queues), slots, self)
-        self.custody = self.fetcher.custody
+        self.custody = Custody(slots)
+        client = self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
+        self.recovered = []
+        self.reconciler = Reconciler(client, IDENTITY, self.custody, self.recovered.append, Keep(100, 3600.0))
+        order = QueueOrder.of(queues)
+        self.fetcher = Fetcher(client, IDENTITY, order, self.custody, self, self.reconciler)
         self.exchange = self.fetcher._exchange
         self.post = self.fetcher._post
         self.parking = self.post._parking
@@ -147,8 +154,8 @@ class Bench:
 def bench(redis, redis_url):
     made = []
 
-    def make(**options):
-        made.append(Bench(redis, redis_url, **options))
+    def make(*, url=redis_url, **options):
+        made.append(Bench(redis, url, **options))
         return made[-1]
 
     yield make

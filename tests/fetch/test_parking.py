@@ -1,6 +1,9 @@
 import select
+import time
+from contextlib import contextmanager
 
 import pytest
+from chaos_parts.proxy import Proxy
 from redis.exceptions import OutOfMemoryError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -12,15 +15,21 @@ from tests.harness import IDENTITY, full_memory, opened, until
 WORKING = keys.working(IDENTITY)
 
 
-@pytest.fixture
-def parking(redis, redis_url):
-    shard = opened(redis_url)
+@contextmanager
+def parking_at(url):
+    shard = opened(url)
     client = shard.open_client("fetch", read_timeout_s=5.0)
     one = Parking(client, WORKING)
     yield one
     one.close()
     client.close()
     shard.close()
+
+
+@pytest.fixture
+def parking(redis, redis_url):
+    with parking_at(redis_url) as one:
+        yield one
 
 
 def blocked(redis):
@@ -131,11 +140,74 @@ def test_a_server_that_hangs_is_waited_for_once(parking, redis, monkeypatch):
     until(lambda: len(blocked(redis)) == 4)
     asked = []
 
-    def hang(client_id):
-        asked.append(client_id)
+    def hang():
+        asked.append(1)
         raise RedisTimeoutError("no answer")
 
-    monkeypatch.setattr(parking._client, "client_unblock", hang)
+    monkeypatch.setattr(parking, "_unblock", hang)
     assert parking.unpark() == []
     assert len(asked) == 1
     assert parking.lost_at is not None
+
+
+# --- connections that die without a sign ----------------------------------------------------------------------------
+
+
+@pytest.mark.proves("F11", "R3")
+def test_a_call_in_a_black_hole_is_given_up_when_its_answer_is_overdue(redis, redis_url, monkeypatch):
+    monkeypatch.setattr(parking_module, "PARK_S", 1)
+    monkeypatch.setattr(parking_module, "REPLY_MARGIN_S", 0.2)
+    with Proxy(redis_url) as proxy, parking_at(proxy.url) as parking:
+        parking.park("a")
+        until(lambda: blocked(redis))
+        proxy.swallow()
+        began = time.monotonic()
+        with pytest.raises(RedisError, match="no answer"):
+            parking.wait(60.0)  # however long there would be nothing else to do
+        assert time.monotonic() - began < 10.0
+        assert parking.queues == set()
+
+
+@pytest.mark.proves("F11")
+def test_a_call_whose_connection_is_dead_is_ended_at_the_server_and_not_waited_for(redis, redis_url):
+    with Proxy(redis_url) as proxy, parking_at(proxy.url) as parking:
+        parking.park("dead")
+        proxy.swallow()
+        proxy.heal()
+        parking.park("healthy")
+        until(lambda: len(blocked(redis)) == 2)
+        redis.lpush("queue:healthy", "job")
+        began = time.monotonic()
+        assert [unit.data for unit in parking.unpark()] == [b"job"]
+        assert time.monotonic() - began < 10.0  # which its answer could have taken
+        assert blocked(redis) == []
+        assert parking.queues == set()
+        assert parking.lost_at is not None
+
+
+@pytest.mark.proves("F11")
+def test_calls_abandoned_in_a_black_hole_are_ended_at_the_server_once_it_is_reached(redis, redis_url):
+    with Proxy(redis_url) as proxy, parking_at(proxy.url) as parking:
+        parking.park("a")
+        until(lambda: blocked(redis))
+        proxy.swallow()
+        parking.abandon()
+        proxy.heal()
+        assert len(blocked(redis)) == 1  # it would take the next job, and nobody would hear of it
+        assert parking.unpark() == []
+        assert blocked(redis) == []
+
+
+def test_where_calls_may_not_be_ended_the_hurried_give_them_up(redis, redis_url):
+    redis.acl_setuser(
+        "default", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", "-client|unblock"]
+    )
+    try:
+        with parking_at(redis_url) as parking:
+            parking.park("a")
+            until(lambda: blocked(redis))
+            assert parking.unpark(hurried=True) == []
+            assert parking.lost_at is not None
+            until(lambda: not blocked(redis), "closed, which the server sees")
+    finally:
+        redis.acl_setuser("default", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all"])

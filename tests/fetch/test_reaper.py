@@ -386,6 +386,17 @@ def test_a_lost_batch_keeps_its_order(redis, reconciler):
     assert [job["jid"] for job in queued(redis)] == ["0", "1", "2", "3", "4", "waiting"]
 
 
+def test_at_rest_one_look_is_enough(redis, custody, reconciler, recovered):
+    redis.lpush("queue:default", encoded(jid="waiting"))
+    custody.add([hold(redis, encoded(jid="known"))])
+    for number in range(3):
+        hold(redis, encoded(jid=str(number)))
+    assert reconciler.look_at_rest() == 3
+    assert [job["jid"] for job in queued(redis)] == ["0", "1", "2", "waiting"]
+    assert redis.llen(keys.working(IDENTITY)) == 1
+    assert {one.cause for one in recovered} == {"lost reply"}
+
+
 @pytest.mark.proves("F38")
 @pytest.mark.parametrize("data", [b"\x00\xff not json", b'{"class":"A","args":[],"jid":"no queue"}'])
 def test_what_has_no_way_home_goes_to_the_dead_set_byte_for_byte(redis, reconciler, recovered, data):
