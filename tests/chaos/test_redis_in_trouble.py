@@ -49,6 +49,7 @@ def test_lost_connections(scene, how):
     assert process.end() == 0
 
 
+@pytest.mark.proves("F11", "R1", "R3")
 def test_a_black_hole_and_a_producer_in_it(scene):
     proxy = scene.proxy()
     process = scene.worker("-c", "2", url=proxy.url).ready()

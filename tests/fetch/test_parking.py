@@ -172,6 +172,7 @@ def test_a_call_in_a_black_hole_is_given_up_when_its_answer_is_overdue(redis, re
 def test_a_call_whose_connection_is_dead_is_ended_at_the_server_and_not_waited_for(redis, redis_url):
     with Proxy(redis_url) as proxy, parking_at(proxy.url) as parking:
         parking.park("dead")
+        until(lambda: blocked(redis))
         proxy.swallow()
         proxy.heal()
         parking.park("healthy")
