@@ -1,0 +1,124 @@
+"""Real processes under kills and lost replies: at no instant was a job in no key, and Redis may die at any byte of it.
+
+The long runs are ``scripts/prove history`` and ``scripts/prove prefixes`` (docs/guide/proofs.md).
+"""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from prove_parts.aof import History
+from prove_parts.lively import LivelyRun
+from prove_parts.prefixes import Account, cut_all, judge
+from prove_parts.prover import prove
+
+from framework.store.connect import Endpoint, open_client
+from tests.harness import ROOT
+
+CUTS = 25
+
+
+def told(folder, name, **wanted):
+    """The lines of a process's log that have these fields."""
+    lines = [json.loads(line) for line in (folder / f"{name}.log").read_text().splitlines()]
+    return [line for line in lines if wanted.items() <= line.items()]
+
+
+@pytest.mark.slow
+@pytest.mark.proves("F1", "F48", "I1", "I2", "I3")
+def test_a_lively_history_holds_at_every_instant_and_when_it_is_cut_anywhere(short_path):
+    run = LivelyRun(ROOT, short_path, seed=1)
+    run.play(3.0)
+
+    # It had in it what the proof is about.
+    assert run.kills >= 2
+    assert told(short_path, "bare", job_status="recovered", cause="lost reply")
+    assert told(short_path, "cluster", job_status="recovered", cause="death")
+    commands = [command for group in History(run.data).groups() for command in group.commands]
+    assert {b"schedule", b"retry", b"dead"} <= {command[1] for command in commands if command[0] == b"ZADD"}
+
+    verdict = prove(run.data)
+    assert not [str(violation) for violation in verdict.violations]
+    assert verdict.marked  # each acknowledgement came after the end of its job
+    assert set(verdict.left) <= {"dead"}
+    assert verdict.jobs == sum(verdict.ends.values()) + sum(verdict.left.values()) > 200
+    assert verdict.ends["finished"] > 200
+
+    account = Account()
+    for _ in cut_all(run.data, short_path / "prefix", CUTS, random.Random(1), account):
+        assert not account.problems
+    assert set(account.cuts) == {"between groups", "any byte", "amid a group"}
+    assert account.cuts.total() >= CUTS
+    assert account.unfinished >= account.ran > 0  # the others had been interrupted too often
+
+
+def test_what_a_prefix_may_not_come_to():
+    expected = {b"waits": (b"queue:a",), b"held": (b"aw:working:x",)}
+    known = {*expected, b"dead"}
+    assert not list(judge(expected, known, counted(b"waits", b"held"), counted(b"dead")))
+    assert not list(judge(expected, known, counted(b"waits"), counted(b"dead", b"held")))
+    (lost,) = judge(expected, known, counted(b"waits"), counted())
+    assert lost == "job held was in aw:working:x, and never ran: lost"
+    (twice,) = judge(expected, known, counted(b"waits", b"held", b"held"), counted())
+    assert twice == "job held ran or rests 2 times"
+    (both,) = judge(expected, known, counted(b"waits", b"held"), counted(b"held"))
+    assert both == "job held ran or rests 2 times"
+    (stray,) = judge(expected, known, counted(b"waits", b"held", b"gone"), counted())
+    assert stray == "job gone had ended or was never pushed, and appears"
+
+
+def counted(*jids):
+    return Counter(jids)
+
+
+@pytest.fixture
+def history(make_server, short_path):
+    """The data folder of a server that did a little."""
+
+    def make(*commands):
+        server = make_server()
+        with open_client(Endpoint(server.url), name="tests") as client:
+            for command in commands:
+                client.execute_command(*command)
+        server.stop()
+        return server.data_dir
+
+    return make
+
+
+def prove_command(short_path, *argv):
+    env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
+    argv = [sys.executable, str(ROOT / "scripts" / "prove"), *map(str, argv)]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command_says_what_held_and_what_did_not(history, short_path):
+    good = history(("LPUSH", "queue:a", '{"jid":"j1"}'), ("LMOVE", "queue:a", "aw:working:x", "RIGHT", "LEFT"))
+    done = prove_command(short_path, "history", good)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "At none of 2 instants was an accepted, unfinished job in no key, or in two." in done.stdout
+
+    bad = history(("LPUSH", "queue:a", '{"jid":"j1"}'), ("RPOP", "queue:a"))
+    done = prove_command(short_path, "history", good, bad)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "I1: job j1 left queue:a by RPOP, and is in no key" in done.stdout
+    assert "1 jobs broke an invariant." in done.stdout
+
+    done = prove_command(short_path, "history", short_path)
+    assert done.returncode == 2
+    assert "no append-only file" in done.stdout
+
+
+def test_the_command_cuts_a_history(history, short_path):
+    data = history(("LPUSH", "queue:a", '{"class":"J","args":[],"jid":"j1","queue":"a"}'), ("SADD", "queues", "a"))
+    done = prove_command(short_path, "prefixes", data, "--cuts", "6", "--seed", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "cut between groups" in done.stdout
+    (made,) = (short_path / "prove").glob("*")
+    assert not list(made.rglob("appendonlydir"))
+    shutil.rmtree(made)

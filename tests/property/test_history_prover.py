@@ -1,0 +1,310 @@
+"""Histories of real servers with a violation planted in them: the prover names the first command, the job, and where it was."""
+
+import shutil
+
+import pytest
+from prove_parts.aof import History, HistoryError
+from prove_parts.keyspace import UnknownCommandError
+from prove_parts.prover import prove, prove_all
+
+from framework.store.connect import Endpoint, open_client
+from framework.store.script import BURY, FETCH, LAND, POSTPONE, PROMOTE
+from tests.harness import encoded, until
+
+LEASE, MINE, OTHERS = "aw:lease:me", "aw:working:me", "aw:working:you"
+JOB = encoded(jid="j1")
+RETRIED = encoded(jid="j1", retry_count=0)
+
+
+class Told:
+    """A server whose history is to be judged."""
+
+    def __init__(self, server, client):
+        self.server, self.client = server, client
+
+    def __getattr__(self, name):
+        return getattr(self.client, name)
+
+    def together(self, *commands):
+        """In one MULTI: one instant."""
+        pipeline = self.client.pipeline(transaction=True)
+        for command in commands:
+            pipeline.execute_command(*command)
+        pipeline.execute()
+
+    def push(self, data=JOB):
+        self.client.lpush("queue:default", data)
+
+    def fetch(self, *ended):
+        self.client.set(LEASE, 1)
+        arguments = [15_000, 10, len(ended), *ended, 10]
+        FETCH(self.client, [LEASE, MINE, "queue:default"], arguments)
+
+    def mark(self, jid="j1"):
+        self.client.set("proof:ended", jid)
+
+    @property
+    def history(self):
+        until(lambda: not self.client.info("persistence")["aof_buffer_length"], "written")
+        return self.server.data_dir
+
+    @property
+    def verdict(self):
+        return prove(self.history)
+
+    def violation(self):
+        (found,) = self.verdict.violations
+        return found
+
+
+@pytest.fixture
+def told(make_server):
+    server = make_server()
+    with open_client(Endpoint(server.url), name="tests") as client:
+        client.config_set("aof-timestamp-enabled", "yes")
+        yield Told(server, client)
+
+
+def shown(violation):
+    """The rule, what is said of the job, where it was, and the command that did it."""
+    commands = [b" ".join(command[:2]).decode() for command in violation.group.commands]
+    return violation.rule, violation.what, violation.before, commands
+
+
+@pytest.mark.proves("I1", "I2", "I3")
+def test_the_life_of_jobs_by_the_real_scripts_is_proven(told):
+    told.push()
+    told.fetch()
+    POSTPONE(told.client, [MINE, "retry"], [JOB, RETRIED, -1])
+    PROMOTE(
+        told.client,
+        ["retry", "queues", "dead", "queue:default"],
+        [1, 10, 1000, 60, RETRIED, "queue", RETRIED, "default"],
+    )
+    told.fetch()
+    told.mark()
+    told.fetch(RETRIED)
+    told.push(encoded(jid="j2"))
+    told.fetch()
+    BURY(told.client, [MINE, "dead"], [encoded(jid="j2"), encoded(jid="j2"), 10, 1000])
+    told.push(encoded(jid="j3"))
+    verdict = told.verdict
+    assert not verdict.violations
+    assert (verdict.jobs, verdict.ends, verdict.left) == (3, {"finished": 1}, {"dead": 1, "queue:default": 1})
+    assert verdict.marked
+    assert verdict.torn is None
+    assert verdict.groups < verdict.commands  # scripts are groups of several
+
+
+@pytest.mark.proves("m1", "I1")
+def test_a_cleaner_that_pops_and_then_pushes(told):
+    told.push()
+    told.fetch()
+    told.push(encoded(jid="j2"))
+    told.rpop(MINE)
+    told.rpush("queue:default", JOB)
+    found = told.violation()
+    rule = "left aw:working:me by RPOP, and is in no key"
+    assert shown(found) == ("I1", rule, (MINE.encode(),), [f"RPOP {MINE}"])
+    data = found.group.path.read_bytes()
+    assert data[found.group.offset : found.group.end] == b"*2\r\n$4\r\nRPOP\r\n$13\r\naw:working:me\r\n"
+    assert found.group.number == 5  # LPUSH, SET lease, fetch, LPUSH, and this
+    assert abs(found.group.at - told.time()[0]) < 60
+    text = str(found)
+    assert all(part in text for part in ("j1", "byte", "group 5", "RPOP aw:working:me", " UTC"))
+
+
+@pytest.mark.proves("m2", "I2")
+def test_a_postpone_that_adds_before_it_removes(told):
+    told.push()
+    told.fetch()
+    told.zadd("retry", {RETRIED: 5})
+    told.lrem(MINE, -1, JOB)
+    rule = "is in two places: aw:working:me, retry"
+    assert shown(told.violation()) == ("I2", rule, (MINE.encode(),), ["ZADD retry"])
+
+
+@pytest.mark.proves("m9", "I1")
+def test_an_acknowledgement_before_the_end(told):
+    told.push()
+    told.push(encoded(jid="j2"))
+    told.fetch()
+    told.mark("j2")
+    told.fetch(encoded(jid="j2"), JOB)
+    told.mark("j1")
+    found = told.violation()
+    assert found.jid == b"j1"
+    rule = "was acknowledged before it had ended"
+    assert shown(found)[:3] == ("I1", rule, (MINE.encode(),))
+    assert [command[0] for command in found.group.commands][-2:] == [b"LREM", b"LREM"]
+
+
+@pytest.mark.proves("I3")
+def test_two_working_lists(told):
+    told.push()
+    told.fetch()
+    told.lpush(OTHERS, JOB)
+    rule = "is in two working lists: aw:working:me, aw:working:you"
+    assert shown(told.violation()) == ("I3", rule, (MINE.encode(),), [f"LPUSH {OTHERS}"])
+
+
+@pytest.mark.proves("I1")
+def test_a_fetch_that_loses_its_second_half(told):
+    told.push()
+    told.push(encoded(jid="j2"))
+    told.together(("RPOP", "queue:default"), ("SADD", "queues", "default"))
+    rule = "left queue:default by RPOP, and is in no key"
+    assert shown(told.violation()) == ("I1", rule, (b"queue:default",), ["RPOP queue:default", "SADD queues"])
+
+
+@pytest.mark.proves("m7", "I1")
+def test_a_promotion_outside_of_a_script(told):
+    told.zadd("schedule", {JOB: 1})
+    told.zrem("schedule", JOB)
+    told.push()
+    assert shown(told.violation())[:3] == ("I1", "left schedule by ZREM, and is in no key", (b"schedule",))
+
+
+@pytest.mark.proves("I1", "I4")
+def test_what_had_ended_and_comes_back(told):
+    told.push()
+    told.fetch()
+    told.fetch(JOB)
+    told.rpush("queue:default", JOB)
+    assert shown(told.violation())[:3] == ("I1", "had ended, and comes back in queue:default", ())
+
+
+def test_a_job_that_nobody_pushed(told):
+    told.lpush(MINE, JOB)
+    assert shown(told.violation())[:3] == ("I1", "comes from nowhere into aw:working:me", ())
+
+
+def test_only_the_first_violation_of_a_job_is_told_and_the_others_go_on(told):
+    for jid in ("j1", "j2", "j3"):
+        told.push(encoded(jid=jid))
+    told.rpop("queue:default")
+    told.push(JOB)
+    told.rpop("queue:default")
+    verdict = told.verdict
+    assert [violation.jid for violation in verdict.violations] == [b"j1", b"j2"]
+    assert verdict.broken == 2
+    assert verdict.left == {"queue:default": 2}
+
+
+def test_in_one_step_a_job_may_pass_through_nowhere(told):
+    told.push()
+    told.together(("RPOP", "queue:default"), ("LPUSH", MINE, JOB))
+    told.together(("LREM", MINE, -1, JOB), ("ZADD", "retry", 1, RETRIED))
+    assert not told.verdict.broken
+
+
+def test_legal_ends(told):
+    """Retired, trimmed, wiped; what is no job may be there twice."""
+    told.zadd("dead", {encoded(jid="old"): 1, encoded(jid="older"): 0})
+    told.zremrangebyscore("dead", "-inf", 0)
+    told.push()
+    told.fetch()
+    told.together(("LREM", MINE, -1, JOB), ("HINCRBY", "aw:retired", "Gone", 1))
+    told.push(b"null")
+    told.push(b"null")
+    verdict = told.verdict
+    assert not verdict.violations
+    assert verdict.ends == {"left dead": 1, "dropped, its class is retired": 1}
+    told.flushall()
+    told.push()
+    verdict = told.verdict
+    assert not verdict.violations
+    assert verdict.ends["wiped by FLUSHALL"] == 2  # `old` in dead, and what is no job
+
+
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.proves("I1", "I2")
+def test_the_way_to_another_shard(told, make_server, lands):
+    there = make_server()
+    marked = encoded(jid="j1", aw_transit="T1")
+    told.zadd("schedule", {JOB: 1})
+    keys = ["schedule", "queues", "dead", "dead"]
+    PROMOTE(told.client, keys, [1, 10, 1000, 60, JOB, "mark", marked, ""])
+    with open_client(Endpoint(there.url), name="tests") as client:
+        if lands:
+            LAND(client, ["queues", "aw:landed:T1", "queue:default"], [1, 60_000, JOB, "default"])
+        PROMOTE(told.client, keys, [1, 10, 1000, 60, marked, "gone", marked, ""])
+        until(lambda: not client.info("persistence")["aof_buffer_length"], "written")
+    assert not told.verdict.broken  # alone it cannot be told
+    here, other = prove_all([told.server.data_dir, there.data_dir])
+    assert here.ends == {"went to another shard": 1}
+    if lands:
+        assert not here.broken
+        assert other.left == {"queue:default": 1}
+    else:
+        (found,) = here.violations
+        assert shown(found)[:2] == ("I1", "left for another shard, and landed on none (token T1)")
+        assert found.group.commands[0][0] == b"ZREM"
+
+
+# --- the reader
+
+
+def cut(told, tmp_path, at):
+    """A copy of the history that ends after so many bytes (below 0: so many are missing)."""
+    assert told.verdict.groups
+    (path,) = History(told.server.data_dir).files
+    folder = tmp_path / "cut"
+    shutil.copytree(path.parent, folder, dirs_exist_ok=True)
+    data = path.read_bytes()[:at]
+    (folder / path.name).write_bytes(data)
+    return folder
+
+
+@pytest.mark.proves("F48")
+def test_a_torn_end_is_dropped_as_the_server_drops_it(told, tmp_path):
+    told.push()
+    told.push(encoded(jid="j2"))
+    whole = told.verdict
+    folder = cut(told, tmp_path, -1)
+    torn = prove(folder)
+    assert torn.groups == whole.groups - 1
+    assert torn.left == {"queue:default": 1}
+    assert torn.torn.reason == "half a command"
+    assert (folder / torn.torn.path.name).read_bytes()[torn.torn.offset :].startswith(b"*3\r\n$5\r\nLPUSH")
+
+
+def test_a_multi_without_its_exec_is_no_instant(told, tmp_path):
+    told.push()
+    told.together(("RPOP", "queue:default"), ("LPUSH", MINE, JOB))
+    assert told.verdict.left == {MINE: 1}
+    torn = prove(cut(told, tmp_path, -len(b"*1\r\n$4\r\nEXEC\r\n")))
+    assert (torn.left, torn.broken) == ({"queue:default": 1}, 0)
+    assert torn.torn.reason == "a MULTI without its EXEC"
+
+
+def test_a_rewritten_history_is_not_whole(told):
+    told.push()
+    told.bgrewriteaof()
+    until(lambda: told.info("persistence")["aof_rewrites"] and not told.info("persistence")["aof_rewrite_in_progress"])
+    with pytest.raises(HistoryError, match="not whole: the file was rewritten"):
+        prove(told.server.data_dir)
+
+
+def test_restarts_go_on_with_the_same_history(told):
+    told.push()
+    told.server.kill()
+    told.server.start()
+    told.push(encoded(jid="j2"))
+    assert told.verdict.left == {"queue:default": 2}
+
+
+def test_what_is_no_history(tmp_path):
+    with pytest.raises(HistoryError, match="no append-only file"):
+        prove(tmp_path)
+    path = tmp_path / "x.aof"
+    path.write_bytes(b"*1\r\n$8\r\nFLUSHALL\r\nnonsense\r\n")
+    with pytest.raises(HistoryError, match="no command at byte 18"):
+        prove(path)
+
+
+def test_what_touches_a_place_and_is_not_known_is_no_proof(told):
+    told.push()
+    told.rename("queue:default", "queue:other")
+    with pytest.raises(UnknownCommandError, match="group 2: RENAME queue:default"):
+        prove(told.history)
