@@ -61,6 +61,16 @@ class ProcessEvents:
     def lease_lost(self) -> None:
         self._log.warning("the lease has lapsed; nothing is fetched until it is renewed", event_name="lease.lost")
 
+    def clock_skewed(self, seconds: float) -> None:
+        count = self._due("clock")
+        if count:
+            self._log.warning(
+                "this host's clock and Redis's are apart; leases and due jobs go by Redis's, times in lines and payloads by ours",
+                event_name="clock.skew",
+                skew_s=round(seconds, 3),
+                count=count,
+            )
+
     def queue_refused(self, queue: str) -> None:
         count = self._due(f"queue {queue}")
         if count:

@@ -179,6 +179,8 @@ class Lease:
         self._grace = grace
         self._keys = [keys.lease(identity), keys.REGISTRY, keys.runs(identity), keys.BEATS]
         self._arguments = [identity, lease_ms, slots, int(grace.gap_s * 1000)]
+        self.skew_s = 0.0
+        """How far this host's clock is ahead of Redis's (below 0: behind), at least, as the last beat has shown."""
 
     def taken(self) -> bool:
         """Before the first beat: whether a process of the same identity lives. Raises redis errors."""
@@ -189,8 +191,10 @@ class Lease:
 
         A parent may have renewed it meanwhile; after a whole lease without a beat of ours it counts as lost all the same.
         """
+        sent_at = time.time()
         reply: Any = BEAT(self.client, self._keys, self._arguments)
         held, now = cast("tuple[int, bytes]", reply)
+        self.skew_s = max(0.0, sent_at - float(now)) + min(0.0, time.time() - float(now))
         return self._grace.beat(float(now), held=bool(held)) <= self._grace.lease_s and bool(held)
 
     def drop(self, *, emptied: bool = True) -> None:

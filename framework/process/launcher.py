@@ -52,6 +52,7 @@ _WIND_DOWN_S = 6.0  # a read of 5 s that the thread at the post is in the middle
 _CANCEL_S = 0.5  # for cancelled async jobs to clean up
 _DRAIN_S = 0.1  # how often acknowledgements leave while the last jobs run
 _FETCHER_LIMIT_S = 60.0  # the post is looked after each 10 s at the latest, its reads have deadlines of 5 s
+_SKEW_S = 2.0  # between our clock and Redis's, that somebody should see to
 _WATCH_S = 1.0  # how often the main thread looks for a dead component or a dead parent
 
 
@@ -140,6 +141,7 @@ class Launcher:
         return number == STOP_NOW or (number in STOP and not self._parts.supervised)
 
     def _watch(self) -> None:
+        self._parts.fetcher.relay()  # a thread that could not be had when it was needed may be had by now
         stuck = self._watchdog.look()
         if stuck is not None:
             error = StuckError(f"a step of {stuck.name} has been under way for more than {stuck.limit_s:g} s")
@@ -243,6 +245,8 @@ class Launcher:
 
     def _beat(self) -> None:
         self._parts.lease.beat()
+        if abs(self._parts.lease.skew_s) >= _SKEW_S:
+            self._parts.events.clock_skewed(self._parts.lease.skew_s)
 
     def _write_record(self) -> None:
         for name in self._parts.record.beat():

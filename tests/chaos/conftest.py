@@ -141,3 +141,9 @@ def scene(short_path, make_server, redis, redis_url):
         made = Scene(site, server, client, redis)
         yield made
         made.close()
+
+
+@pytest.fixture
+def measured(request):
+    """Keep a figure of a test beside its result: ``--junitxml=FILE -o junit_family=xunit1`` shows them."""
+    return lambda name, figure: request.node.user_properties.append((name, round(figure, 3)))

@@ -116,7 +116,7 @@ NEIGHBOURS = 200
 
 @pytest.mark.slow
 @pytest.mark.proves("F25", "R24", "R25")
-def test_jobs_that_kill_are_quarantined_and_their_neighbours_run(scene, record_property):
+def test_jobs_that_kill_are_quarantined_and_their_neighbours_run(scene, measured):
     process = scene.cluster("-r", scene.module("hostile_jobs"), "--processes", "2", "--max-concurrency", "2")
     until(lambda: len(process.find(event_name="process.ready")) == 2, "both are up")
     values = [str(number) for number in range(NEIGHBOURS)]
@@ -132,14 +132,14 @@ def test_jobs_that_kill_are_quarantined_and_their_neighbours_run(scene, record_p
     assert process.end() == 0
     took = {how: _quarantined_in_s(scene, process, how) for how in DEADLY}
     for how, took_s in took.items():
-        record_property(f"quarantined_after_{how}_s", took_s)
+        measured(f"quarantined_after_{how}_s", took_s)
     assert max(took.values()) <= 30 + SLACK_S
     # Three that count; the first may be in doubt, as one of several that the dead process held.
     assert {len(scene.proven(f"died {how}")) for how in DEADLY} <= {3, 4}
     runs_of = Counter(scene.proven("note"))
     deaths = len(process.find(event_name="child.died"))
-    record_property("extra_runs", sum(runs_of.values()) - NEIGHBOURS)
-    record_property("deaths", deaths)
+    measured("extra_runs", sum(runs_of.values()) - NEIGHBOURS)
+    measured("deaths", deaths)
     assert sum(runs_of.values()) - NEIGHBOURS <= deaths * (2 + UNACKNOWLEDGED)
     assert max(runs_of.values()) <= 1 + len(DEADLY)  # one more for each job that kills
     counts = [line.get("interrupted_count", 0) for line in process.find(job_status="done")]

@@ -31,7 +31,7 @@ def ended_in_s(process, *numbers):
 
 
 @pytest.mark.proves("F3")
-def test_term_amid_quick_jobs_gives_the_rest_back_and_repeats_none(scene, record_property):
+def test_term_amid_quick_jobs_gives_the_rest_back_and_repeats_none(scene, measured):
     """That the order is kept shows ``test_ends``."""
     values = [str(number) for number in range(5_000)]
     scene.client.lpush("queue:default", *(_note(value) for value in values))
@@ -46,9 +46,9 @@ def test_term_amid_quick_jobs_gives_the_rest_back_and_repeats_none(scene, record
     (stopping,), (stopped,) = (process.find(event_name=f"process.{what}") for what in ("stopping", "stopped"))
     late_s = max(at(line) for line in process.find(job_status="start")) - at(stopping)
     assert late_s <= 0.1 + SLACK_S
-    record_property("ended_s", took_s)
-    record_property("last_begin_s", late_s)
-    record_property("all_back_s", at(stopped) - at(stopping))
+    measured("ended_s", took_s)
+    measured("last_begin_s", late_s)
+    measured("all_back_s", at(stopped) - at(stopping))
 
 
 def _note(value):
@@ -58,7 +58,7 @@ def _note(value):
 
 
 @pytest.mark.proves("F4")
-def test_at_the_deadline_others_run_what_is_not_done(scene, record_property):
+def test_at_the_deadline_others_run_what_is_not_done(scene, measured):
     scene.enqueue("GateWorker", "long", jid="long")
     first = scene.worker("-c", "2", "-t", "0.5").ready()
     scene.wait_for("begun", "long")
@@ -70,8 +70,8 @@ def test_at_the_deadline_others_run_what_is_not_done(scene, record_property):
     assert first.wait() == 0
     ended_s = time.monotonic() - begun
     assert ended_s <= 0.5 + 2 + SLACK_S
-    record_property("again_s", again_s)
-    record_property("ended_s", ended_s)
+    measured("again_s", again_s)
+    measured("ended_s", ended_s)
     scene.open_gate("long")
     scene.wait_for("ended", "long")
     scene.settled(second)
@@ -84,7 +84,7 @@ WAYS = {"term": (signal.SIGTERM,) * 2, "int": (signal.SIGINT,) * 2, "quit": (sig
 
 
 @pytest.mark.proves("F5")
-def test_who_is_told_twice_or_to_quit_waits_for_no_job_and_a_hangup_ends_nobody(scene, record_property):
+def test_who_is_told_twice_or_to_quit_waits_for_no_job_and_a_hangup_ends_nobody(scene, measured):
     processes = {way: scene.worker("-q", way, "-c", "2", "-t", "300") for way in WAYS}
     for way, process in processes.items():
         scene.enqueue("GateWorker", way, queue=way, jid=way)
@@ -94,7 +94,7 @@ def test_who_is_told_twice_or_to_quit_waits_for_no_job_and_a_hangup_ends_nobody(
         process.line(event_name="process.hangup")
     for way, process in processes.items():
         took_s, status = ended_in_s(process, *WAYS[way])
-        record_property(f"ended_by_{way}_s", took_s)
+        measured(f"ended_by_{way}_s", took_s)
         assert (status, took_s <= 2 + SLACK_S) == (0, True)
         assert [(job["jid"], job["interrupted_count"]) for job in scene.jobs_of(way)] == [(way, 1)]
         assert len(process.find(event_name="process.forced")) == (way != "quit")
@@ -103,7 +103,7 @@ def test_who_is_told_twice_or_to_quit_waits_for_no_job_and_a_hangup_ends_nobody(
 
 
 @pytest.mark.proves("F5", "R67")
-def test_term_to_a_whole_group_is_one_term_and_a_second_to_its_parent_is_the_second(scene, record_property):
+def test_term_to_a_whole_group_is_one_term_and_a_second_to_its_parent_is_the_second(scene, measured):
     names = [f"job {number}" for number in range(4)]
     for name in names:
         scene.enqueue("GateWorker", name, jid=name)
@@ -127,7 +127,7 @@ def test_term_to_a_whole_group_is_one_term_and_a_second_to_its_parent_is_the_sec
     assert all(map(runs, children))
     assert not group.find(event_name="process.forced")
     took_s, status = ended_in_s(group, signal.SIGTERM)
-    record_property("ended_s", took_s)
+    measured("ended_s", took_s)
     assert (status, took_s <= 2 + SLACK_S) == (0, True)
     assert sorted(job["jid"] for job in scene.jobs_of("default")) == stays
     assert {line["jid"] for line in group.find(job_status="done")} == set(ends.values())
@@ -135,7 +135,7 @@ def test_term_to_a_whole_group_is_one_term_and_a_second_to_its_parent_is_the_sec
 
 
 @pytest.mark.proves("F28", "R69")
-def test_what_no_signal_reaches_is_killed_at_the_deadline_and_its_job_is_back(scene, record_property):
+def test_what_no_signal_reaches_is_killed_at_the_deadline_and_its_job_is_back(scene, measured):
     kinds = ["swallows", "ignores", "holds the interpreter"]
     for kind in kinds:
         scene.enqueue("DeafWorker", kind, jid=kind)
@@ -143,7 +143,7 @@ def test_what_no_signal_reaches_is_killed_at_the_deadline_and_its_job_is_back(sc
     group = scene.cluster("-r", module, "--processes", "3", "--max-concurrency", "1", "--timeout", "0.5")
     scene.wait_for("begun", *kinds)
     took_s, status = ended_in_s(group, signal.SIGTERM)
-    record_property("ended_s", took_s)
+    measured("ended_s", took_s)
     assert (status, took_s <= 0.5 + 2 + SLACK_S) == (0, True)
     assert len(group.find(event_name="child.killed")) == 2
     rescuer = scene.worker("-q", "other").ready()

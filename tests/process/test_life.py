@@ -140,18 +140,6 @@ def test_the_jobs_of_a_killed_process_are_taken_back_by_another(site, redis, pro
 
 
 @pytest.mark.proves("R18", "R30", "I8")
-@pytest.mark.slow
-def test_a_lease_runs_out_by_itself(site, redis, proofs, release):
-    enqueue(redis, "LongWorker", args=["one"])
-    first = site.worker("-q", "default").ready()
-    second = site.worker("-q", "other").ready()
-    proofs("begun:one")
-    first.kill()
-    assert 0 < redis.pttl(keys.lease(first.identity)) <= 15_000
-    second.line(job_status="recovered", owner=first.identity)
-    assert [job["interrupted_count"] for job in queued(redis)] == [1]
-
-
 def test_a_tracked_job_runs_again_after_a_kill_and_says_so(site, redis, proofs, release):
     """Completed is said before the job leaves Redis: what runs twice is running twice, and is never completed before."""
     enqueue(redis, "LongWorker", args=["one"], jid="j1", status_expiration=600)

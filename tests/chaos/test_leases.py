@@ -1,0 +1,74 @@
+"""Whoever is silent for a lease loses its jobs to others, whoever only seems to be does not: one scene of half a minute."""
+
+import os
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from framework.fetch.custody import UNACKNOWLEDGED
+from tests.chaos.test_signals import SLACK_S, at
+from tests.harness import until
+
+SLOTS = 3
+HELD_S = 21
+"""Longer than a lease, a beat and a sweep: who did not beat for so long would have lost its jobs."""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("F2", "F6", "R18", "R22", "R23", "R28", "R30")
+def test_the_frozen_and_the_killed_are_taken_over_and_who_holds_the_interpreter_is_not(scene, measured):
+    module = scene.module("hostile_jobs")
+    witness = scene.worker("-q", "other").ready()  # an idle peer
+    holder = scene.cluster("holding", "-r", module, "--max-concurrency", "1")
+    group = scene.cluster("pulled", "-r", module, "--max-concurrency", "1", "--processes", "2")
+    frozen = scene.worker("-r", module, "-q", "held", "-q", "stream", "-c", str(SLOTS)).ready()
+    scene.enqueue("HoldWorker", HELD_S, queue="holding", jid="holding")
+    for name, queue in (("held", "held"), ("pulled 0", "pulled"), ("pulled 1", "pulled")):
+        scene.enqueue("GateWorker", name, queue=queue, jid=name)
+    until(lambda: scene.proven("holding"), "the interpreter is held")
+    scene.wait_for("begun", "held", "pulled 0", "pulled 1")
+    values = [str(number) for number in range(3_000)]
+    for value in values:
+        scene.enqueue("NoteWorker", value, queue="stream", jid=f"note {value}")
+    until(lambda: len(scene.proven("note")) > 300, "the stream flows")
+
+    frozen.send(signal.SIGSTOP)
+    for pid in (group.pid, *(line["child_pid"] for line in group.find(event_name="child.started"))):
+        os.kill(pid, signal.SIGKILL)  # as if the host had gone
+    gone_at = time.monotonic()
+    runner = scene.worker("-r", module, "-q", "held", "-q", "pulled", "-q", "stream", "-q", "holding", "-c", "8").ready()
+    for name in ("held", "pulled 0", "pulled 1"):
+        until(lambda name=name: scene.proven("begun").count(name) == 2, f"{name} runs again", 25 + SLACK_S)
+        measured(f"{name}_again_s", time.monotonic() - gone_at)
+    scene.wait_for("note", *values)
+
+    runner.send(signal.SIGTSTP)
+    runner.line(event_name="process.quiet")
+    scene.enqueue("NoteWorker", "after", queue="stream", jid="after")
+    woken_at, told_before = time.time(), len(frozen.lines)
+    begun_at = time.monotonic()
+    frozen.send(signal.SIGCONT)
+    scene.wait_for("note", "after", timeout_s=5 + SLACK_S)
+    measured("at_work_again_s", time.monotonic() - begun_at)
+    for name in ("held", "pulled 0", "pulled 1"):
+        scene.open_gate(name)
+    until(lambda: scene.proven("ended").count("held") == 2, "both runs of it end")
+    until(lambda: frozen.find(job_status="fenced", queue="held"), "the end of the first is not written")
+    until(lambda: scene.proven("held"), "the interpreter is given back")
+    for process in (frozen, runner, witness, holder):
+        assert process.end() == 0
+
+    begun = {line["jid"] for line in frozen.lines[told_before:] if line.get("job_status") == "start" and at(line) > woken_at}
+    assert begun == {"after"}  # nothing of what was buffered
+    assert len(frozen.find(event_name="lease.lost")) == 1
+    assert len(scene.proven("held")) == 1
+    again = Counter(scene.proven("note"))
+    measured("extra_runs", sum(again.values()) - len(values) - 1)
+    assert sum(again.values()) - len(values) - 1 <= SLOTS + UNACKNOWLEDGED
+    back = Counter(line["jid"] for line in runner.find(job_status="recovered") + witness.find(job_status="recovered"))
+    assert set(back.values()) == {1}
+    assert set(back) >= {"held", "pulled 0", "pulled 1"}
+    assert "holding" not in back
+    assert not scene.client.exists("retry", "dead", "interrupted")
