@@ -1,11 +1,12 @@
 """What the parts of a process tell, turned into log lines, handlers, and the end of the process."""
 
+import ssl
 import threading
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import ClusterDownError, ReadOnlyError, ResponseError
+from redis.exceptions import AuthenticationError, ClusterDownError, ReadOnlyError, ResponseError
 
 from framework.declare import registry
 from framework.errors import EXPECTED, is_a
@@ -28,6 +29,13 @@ _LOST_S = 60.0
 
 _SHOWN_BYTES = 64
 _SILENT = "silent"
+_STRANGER = "stranger"
+_UNTRUSTED = "untrusted"
+_WORDS = {
+    _SILENT: "Redis does not answer; trying again",
+    _STRANGER: "Redis does not accept our user and password; trying again",
+    _UNTRUSTED: "Redis's certificate is not accepted; trying again",
+}
 
 
 @dataclass(slots=True)
@@ -44,11 +52,12 @@ class _Away:
 class ProcessEvents:
     """One object for all parts: each method is one event with one log line. Safe to call from any thread."""
 
-    def __init__(self, shard: str, tracker: Tracker | None = None) -> None:
+    def __init__(self, shard: str, tracker: Tracker | None = None, user: str = "default") -> None:
         self._log = logs.logger(shard=shard)
         self.handlers = Handlers(self._hook_failed)
         self.tracker = tracker or NoTracker()
         self._shard = shard
+        self._user = user
         self.handlers.error.append(JobReporter(self.tracker, shard))
         self.died = threading.Event()
         self._lock = threading.Lock()
@@ -102,9 +111,10 @@ class ProcessEvents:
             away.reported = away.reported or report
         if count:
             self._log.error(
-                "Redis does not answer; trying again" if trouble == _SILENT else "Redis refuses; trying again",
+                _WORDS.get(trouble, "Redis refuses; trying again"),
                 event_name="redis.failed",
                 component=component,
+                user=self._user,
                 count=count,
                 error=error,
             )
@@ -114,7 +124,7 @@ class ProcessEvents:
     def redis_answered(self, component: str) -> None:
         """Redis answers this part again: told once for all, with how long it was away, if the failure was told."""
         with self._lock:
-            ended = [self._away.pop(trouble, None) for trouble in (_SILENT, component)]
+            ended = [self._away.pop(trouble, None) for trouble in (*_WORDS, component)]
         told = [away for away in ended if away is not None and away.told]
         if told:
             self._log.info(
@@ -253,7 +263,11 @@ class ProcessEvents:
 
 
 def _trouble(component: str, error: BaseException) -> str:
-    """Return what is wrong: nobody is answered, or one part is refused (a full server, a key of a wrong type)."""
+    """Return what is wrong: nobody is answered, or let in, or one part is refused (a full server, a key of a wrong type)."""
+    if isinstance(error, AuthenticationError):
+        return _STRANGER
+    if isinstance(error.__context__, ssl.SSLCertVerificationError):
+        return _UNTRUSTED
     refused = isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError | ClusterDownError)
     return component if refused else _SILENT
 

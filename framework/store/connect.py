@@ -6,6 +6,7 @@ job. So: no retries at all. It also times out reads after 5 s, so a blocking rea
 
 from dataclasses import dataclass
 from typing import Any, cast
+from urllib.parse import unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -38,6 +39,11 @@ class Endpoint:
         """The address without credentials, for messages."""
         scheme, separator, rest = self.url.partition("://")
         return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+    @property
+    def user(self) -> str:
+        """Who we are to its ACL."""
+        return str(dict(self.options).get("username") or unquote(urlsplit(self.url).username or "") or "default")
 
 
 def open_client(endpoint: Endpoint, *, name: str, read_timeout_s: float = COMMAND_TIMEOUT_S) -> "redis.Redis":

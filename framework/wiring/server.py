@@ -155,7 +155,7 @@ def assemble(
     supervised: bool,
 ) -> Parts:
     """Join the parts of one process, which serves the queues in ``order``; nothing runs yet."""
-    events = ProcessEvents(shard.name, tracker_of(settings))
+    events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
     limit = settings.size_limit.decompressed_limit
     dead_set = DeadSetLimits(settings.dead.max_jobs, settings.dead.timeout_days * 86_400.0)
     keep = Keep(dead_set.max_jobs, dead_set.timeout_s)
@@ -228,7 +228,8 @@ def _wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue) -> int | N
         except (RedisError, OSError) as error:
             lease.client.connection_pool.disconnect()
             if not said:
-                log.warning("waiting for Redis", event_name="boot.waiting", address=shard.endpoint.shown, error=error)
+                address, user = shard.endpoint.shown, shard.endpoint.user
+                log.warning("waiting for Redis", event_name="boot.waiting", address=address, user=user, error=error)
                 said = True
             if time.monotonic() >= deadline:
                 log.error(

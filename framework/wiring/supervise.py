@@ -22,7 +22,7 @@ class _Keepers:
 
     def __init__(self, settings: Settings, names: Sequence[str]) -> None:
         shards = open_shards(settings, role="supervisor")
-        self._events = {name: ProcessEvents(name) for name in names}
+        self._events = {name: ProcessEvents(name, user=shards[name].endpoint.user) for name in names}
         self._keepers = {
             name: LeaseKeeper(
                 name, shards[name].open_client("leases", read_timeout_s=COMMAND_TIMEOUT_S), self._events[name]

@@ -117,7 +117,19 @@ def test_an_output_that_nobody_reads_delays_no_job_and_what_is_lost_is_counted(s
             os.write(writer, b"\n" * 4_096)
     except BlockingIOError:
         os.set_blocking(writer, True)
-    argv = [sys.executable, "-c", FEW_LINES, "-r", "jobs", "-r", scene.module("hostile_jobs"), "-q", "default", "-c", "1"]
+    argv = [
+        sys.executable,
+        "-c",
+        FEW_LINES,
+        "-r",
+        "jobs",
+        "-r",
+        scene.module("hostile_jobs"),
+        "-q",
+        "default",
+        "-c",
+        "1",
+    ]
     env = {**scene.site.env, "REDIS_URL": scene.url}
     with subprocess.Popen(argv, cwd=scene.site.folder, env=env, stdin=subprocess.DEVNULL, stdout=writer) as process:
         try:

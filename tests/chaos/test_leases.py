@@ -38,7 +38,9 @@ def test_the_frozen_and_the_killed_are_taken_over_and_who_holds_the_interpreter_
     for pid in (group.pid, *(line["child_pid"] for line in group.find(event_name="child.started"))):
         os.kill(pid, signal.SIGKILL)  # as if the host had gone
     gone_at = time.monotonic()
-    runner = scene.worker("-r", module, "-q", "held", "-q", "pulled", "-q", "stream", "-q", "holding", "-c", "8").ready()
+    runner = scene.worker(
+        "-r", module, "-q", "held", "-q", "pulled", "-q", "stream", "-q", "holding", "-c", "8"
+    ).ready()
     for name in ("held", "pulled 0", "pulled 1"):
         until(lambda name=name: scene.proven("begun").count(name) == 2, f"{name} runs again", 25 + SLACK_S)
         measured(f"{name}_again_s", time.monotonic() - gone_at)
@@ -60,7 +62,9 @@ def test_the_frozen_and_the_killed_are_taken_over_and_who_holds_the_interpreter_
     for process in (frozen, runner, witness, holder):
         assert process.end() == 0
 
-    begun = {line["jid"] for line in frozen.lines[told_before:] if line.get("job_status") == "start" and at(line) > woken_at}
+    begun = {
+        line["jid"] for line in frozen.lines[told_before:] if line.get("job_status") == "start" and at(line) > woken_at
+    }
     assert begun == {"after"}  # nothing of what was buffered
     assert len(frozen.find(event_name="lease.lost")) == 1
     assert len(scene.proven("held")) == 1
