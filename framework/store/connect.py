@@ -13,7 +13,8 @@ from redis.backoff import NoBackoff
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
-from redis.sentinel import Sentinel
+
+from framework.store.sentinels import Followed, FollowedSSL, Sentinels, watch
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
@@ -63,12 +64,20 @@ def open_client(endpoint: Endpoint, *, name: str, read_timeout_s: float = COMMAN
     else:
         settings["socket_keepalive"] = True
     if endpoint.sentinels:
-        return cast("redis.Redis", _find(endpoint).master_for(endpoint.sentinel_name, **settings))
+        return _follow(endpoint, settings)
     # The client owns its pool: closing it closes the connections.
     return redis.Redis.from_pool(ConnectionPool.from_url(endpoint.url, **settings))
 
 
-def _find(endpoint: Endpoint) -> Any:
+def _follow(endpoint: Endpoint, settings: dict[str, Any]) -> "redis.Redis":
+    """Return a client of whoever is the master, whose connections end when that changes."""
+    found = _find(endpoint)
+    settings["connection_class"] = FollowedSSL if settings.pop("ssl", False) else Followed
+    settings["watch"] = watch(found, endpoint.sentinels, endpoint.sentinel_name)
+    return cast("redis.Redis", found.master_for(endpoint.sentinel_name, **settings))  # type: ignore[no-untyped-call]
+
+
+def _find(endpoint: Endpoint) -> Sentinels:
     """Return the sentinels, which are reached as the Redis itself is: with its TLS options, and with its credentials.
 
     A sentinel without a password refuses one, and that is common; so each is asked with and then without.
@@ -81,8 +90,5 @@ def _find(endpoint: Endpoint) -> Any:
     }
     common |= {name: value for name, value in endpoint.options if name.startswith("ssl") or name == "protocol"}
     secret = {name: value for name, value in endpoint.options if name in _CREDENTIALS}
-    open_sentinel: Any = Sentinel
-    found = open_sentinel(list(endpoint.sentinels), sentinel_kwargs={**common, **secret})
-    if secret:
-        found.sentinels += open_sentinel(list(endpoint.sentinels), sentinel_kwargs=common).sentinels
-    return found
+    kinds = ({**common, **secret}, common) if secret else (common,)
+    return Sentinels(redis.Redis(host, port, **kind) for kind in kinds for host, port in endpoint.sentinels)

@@ -1,0 +1,165 @@
+"""A master that Sentinel keeps: found through it, and left as soon as it names another.
+
+A master that was replaced goes on answering those who stay connected to it, until a sentinel demotes it: 11 s were seen, in which
+every push was accepted and then forgotten, while other connections of the same process were with the new master. So the
+connections of a process to such a shard move together: each second the sentinels are asked, and those that lead to an earlier
+choice are shut down, which their users take for any other loss of a connection.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterable
+from typing import Any, TypeAlias, cast
+from weakref import WeakSet
+
+import redis
+from redis.exceptions import RedisError
+from redis.sentinel import (
+    MasterNotFoundError,
+    Sentinel,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
+
+LOOK_S = 1.0
+"""How often the sentinels are asked whether the master is still the one that they named."""
+
+_LEAVES_AFTER = 60  # looks without a connection, until the thread ends
+
+Address: TypeAlias = tuple[str, int]
+
+
+class Sentinels(Sentinel):
+    """Some sentinels, asked one after the other, beginning with one that knew the latest choice. Safe from any thread.
+
+    redis-py's own reorders its list while other threads walk through it, which can drop a sentinel for good.
+    """
+
+    def __init__(self, clients: Iterable["redis.Redis"]) -> None:
+        super().__init__([])  # type: ignore[no-untyped-call]
+        self.sentinels = list(clients)
+        self._first = 0
+
+    def discover_master(self, service_name: str) -> Address:
+        """Return where the master is. Raises MasterNotFoundError, a redis ConnectionError, when no sentinel knows one that is up."""
+        count, first = len(self.sentinels), self._first
+        failures: list[str] = []
+        for index in (*range(first, count), *range(first)):
+            try:
+                state = self._state(index, service_name)
+            except (RedisError, OSError) as error:
+                failures.append(f"{self.sentinels[index]} - {error!r}")
+                continue
+            if state and self.check_master_state(state, service_name):  # type: ignore[no-untyped-call]
+                return _address(state)
+        told = f" : {', '.join(failures)}" if failures else ""
+        raise MasterNotFoundError(f"No master found for {service_name!r}{told}")
+
+    def latest(self, service_name: str) -> set[Address]:
+        """Return what the sentinels that know the latest choice name, up or down: one address, or names of the same server."""
+        found: set[Address] = set()
+        highest = -1
+        for index in range(len(self.sentinels)):
+            with contextlib.suppress(RedisError, OSError):
+                state = self._state(index, service_name)
+                if state and state["config-epoch"] > highest:
+                    found, highest, self._first = set[Address](), state["config-epoch"], index
+                if state and state["config-epoch"] == highest:
+                    found.add(_address(state))
+        return found
+
+    def _state(self, index: int, service_name: str) -> dict[str, Any] | None:
+        masters = cast("Any", self.sentinels[index]).sentinel_masters()
+        return cast("dict[str, dict[str, Any]]", masters).get(service_name)
+
+
+class Watch:
+    """Shuts down the connections to a master that was replaced. One for all clients of a shard in a process."""
+
+    def __init__(self, sentinels: Sentinels, service_name: str) -> None:
+        self._sentinels = sentinels
+        self._service_name = service_name
+        self._connections: WeakSet[Any] = WeakSet()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, connection: Any) -> None:
+        """Watch a connection from now on."""
+        with self._lock:
+            self._connections.add(connection)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="sentinels", daemon=True)
+                self._thread.start()
+
+    def look(self) -> None:
+        """Ask the sentinels, and shut down what leads to an earlier choice."""
+        named = self._sentinels.latest(self._service_name)
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            if named and (connection.host, connection.port) not in named:
+                _shut_down(connection)
+
+    def forget(self) -> None:
+        """After a fork: the connections are the parent's, and the thread is not here."""
+        self._connections = WeakSet()
+        self._lock = threading.Lock()
+        self._thread = None
+
+    def _run(self) -> None:
+        pause, empty = threading.Event(), 0
+        while True:
+            pause.wait(LOOK_S)
+            with self._lock:
+                empty = 0 if self._connections else empty + 1
+                if empty > _LEAVES_AFTER:
+                    self._thread = None
+                    return
+            self.look()
+
+
+class Followed(SentinelManagedConnection):
+    """A connection to a master that is watched."""
+
+    def __init__(self, *, watch: Watch, **settings: Any) -> None:
+        super().__init__(**settings)  # type: ignore[no-untyped-call]
+        self._watch = watch
+
+    def connect_to(self, address: Address) -> None:
+        """Connect, and be watched."""
+        super().connect_to(address)  # type: ignore[no-untyped-call]
+        self._watch.add(self)
+
+
+class FollowedSSL(Followed, SentinelManagedSSLConnection):
+    """The same with TLS."""
+
+
+_watches: dict[Any, Watch] = {}
+
+
+def watch(sentinels: Sentinels, addresses: tuple[Address, ...], service_name: str) -> Watch:
+    """Return the watch over the master of this name, one for a process; the first call gives it its sentinels."""
+    return _watches.setdefault((addresses, service_name), Watch(sentinels, service_name))
+
+
+def _address(state: dict[str, Any]) -> Address:
+    return state["ip"], state["port"]
+
+
+def _shut_down(connection: Any) -> None:
+    opened = connection._sock
+    if opened is not None:
+        with contextlib.suppress(OSError):
+            # Past the TLS layer, which is not for two threads: whoever uses the connection finds it at its end.
+            socket.socket.shutdown(opened, socket.SHUT_RDWR)
+
+
+def _forget_all() -> None:
+    for one in _watches.values():
+        one.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

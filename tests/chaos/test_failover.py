@@ -1,0 +1,121 @@
+"""A shard that Sentinel keeps: a master, a replica and three sentinels, as config/redis.yml allows them."""
+
+import threading
+import time
+
+import pytest
+from chaos_parts.replicated import NAME, ReplicatedStore
+from redis.exceptions import RedisError
+
+from framework.store.connect import Endpoint, open_client
+from tests.chaos.conftest import Producer
+from tests.harness import until
+
+RESUMED_S = 5.0
+"""Promised: at work so long after the sentinels name another master (reference F9)."""
+LOADED_S = 5.0
+"""For a loaded machine."""
+
+
+@pytest.fixture(scope="module")
+def house():
+    from tests.conftest import short_folder
+
+    with short_folder() as folder, ReplicatedStore(folder / "house") as store:
+        yield store
+
+
+@pytest.fixture
+def followed(house, scene):
+    """A worker process and a producer, configured with sentinels."""
+    scene.site.write("redis.yml", {"shards": {"main": dict(house.settings)}})
+    process = scene.site.worker("-q", "default", "-c", "2").ready()
+    producer = Producer(scene.site)
+    yield scene, process, producer
+    producer.close()
+
+
+def pushed(producer, *values):
+    for value in values:
+        until(lambda value=value: producer.push("NoteWorker", value).get("jid"), f"{value} is accepted")
+
+
+@pytest.mark.slow
+@pytest.mark.proves("F9")
+def test_all_connections_follow_the_master(house, followed):
+    scene, process, producer = followed
+    pushed(producer, "before")
+    scene.wait_for("note", "before")
+    the_killed_master_is_followed(house, scene, producer)
+    the_replaced_master_is_left(house, scene, producer)
+    assert process.end() == 0
+    no_sentinel_is_forgotten(house)
+
+
+def the_killed_master_is_followed(house, scene, producer):
+    old, new = house.master, house.replica
+    assert producer.push("GateWorker", "one").get("jid")
+    scene.wait_for("begun", "one")
+    old.stop()
+    until(lambda: house.all_name(new), "another master is named")
+    began = time.monotonic()
+    pushed(producer, "killed")
+    scene.open_gate("one")  # began on one master, is acknowledged on the other
+    scene.wait_for("note", "killed", timeout_s=RESUMED_S + LOADED_S - (time.monotonic() - began))
+    scene.wait_for("ended", "one")
+    until(lambda: not new.client.keys("aw:working:*"), "acknowledged")
+    scene.once("begun")
+    old.start(f"replicaof 127.0.0.1 {new.port}")
+    until(lambda: old.follows(new.port), "the killed one follows")
+
+
+def the_replaced_master_is_left(house, scene, producer):
+    """It is demoted some ten seconds after it was replaced, and forgets what it was told until then."""
+    old, new = house.master, house.replica
+    until(lambda: in_order(house), "a change is ordered")
+    until(lambda: house.all_name(new), "another master is named")
+    until(lambda: not connected(old), "nobody is connected to the old one", RESUMED_S + LOADED_S)
+    assert old.role() == "master", "it was demoted before anybody had to notice by himself"
+    pushed(producer, "followed 1", "followed 2")
+    scene.wait_for("note", "followed 1", "followed 2")
+
+
+def in_order(house):
+    try:
+        return house.sentinels[0].client.execute_command("SENTINEL", "FAILOVER", NAME)
+    except RedisError:  # the replica that was just a master is not yet fit
+        return False
+
+
+def connected(node):
+    return [one["name"] for one in node.client.client_list() if one["name"].startswith("framework")]
+
+
+def no_sentinel_is_forgotten(house):
+    """Threads look the master up at once, while one sentinel is down, and then another: each is asked as long as it takes."""
+    addresses = tuple(("127.0.0.1", one.port) for one in house.sentinels)
+    client = open_client(Endpoint("", addresses, NAME), name="tests")
+    found = client.connection_pool.sentinel_manager
+    house.sentinels[0].stop()
+    failures: list[BaseException] = []
+
+    def look():
+        try:
+            for _ in range(100):
+                found.discover_master(NAME)
+        except RedisError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    ports = {one.connection_pool.connection_kwargs["port"] for one in found.sentinels}
+    assert ports == {one.port for one in house.sentinels}
+    house.sentinels[0].start()
+    house.sentinels[1].stop()
+    house.sentinels[2].stop()
+    assert client.ping()
+    client.close()
