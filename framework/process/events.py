@@ -68,7 +68,9 @@ class ProcessEvents:
         self._log.warning("a job had been taken over before its end was written", job_status="fenced", queue=unit.queue)
 
     def lease_lost(self) -> None:
-        self._log.warning("the lease has lapsed; nothing is fetched until it is renewed", event_name="lease.lost")
+        """Told by whoever notices first: the beat, or the next call of the fetcher."""
+        if self._due("lease"):
+            self._log.warning("the lease has lapsed; nothing is fetched until it is renewed", event_name="lease.lost")
 
     def clock_skewed(self, seconds: float) -> None:
         count = self._due("clock")

@@ -179,6 +179,8 @@ class Lease:
         self._grace = grace
         self._keys = [keys.lease(identity), keys.REGISTRY, keys.runs(identity), keys.BEATS]
         self._arguments = [identity, lease_ms, slots, int(grace.gap_s * 1000)]
+        self.lapsed = False
+        """Whether the last beat found that the lease had run out, so that others may have taken what was in the working list."""
         self.skew_s = 0.0
         """How far this host's clock is ahead of Redis's (below 0: behind), at least, as the last beat has shown."""
 
@@ -194,6 +196,7 @@ class Lease:
         sent_at = time.time()
         reply: Any = BEAT(self.client, self._keys, self._arguments)
         held, now = cast("tuple[int, bytes]", reply)
+        self.lapsed = not held
         self.skew_s = max(0.0, sent_at - float(now)) + min(0.0, time.time() - float(now))
         return self._grace.beat(float(now), held=bool(held)) <= self._grace.lease_s and bool(held)
 

@@ -244,9 +244,12 @@ class Launcher:
         return requeue(self._parts.client, self._parts.identity, jobs)
 
     def _beat(self) -> None:
-        self._parts.lease.beat()
-        if abs(self._parts.lease.skew_s) >= _SKEW_S:
-            self._parts.events.clock_skewed(self._parts.lease.skew_s)
+        lease, events = self._parts.lease, self._parts.events
+        lease.beat()
+        if lease.lapsed:
+            events.lease_lost()
+        if abs(lease.skew_s) >= _SKEW_S:
+            events.clock_skewed(lease.skew_s)
 
     def _write_record(self) -> None:
         for name in self._parts.record.beat():

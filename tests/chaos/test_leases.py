@@ -71,7 +71,8 @@ def test_the_frozen_and_the_killed_are_taken_over_and_who_holds_the_interpreter_
     again = Counter(scene.proven("note"))
     measured("extra_runs", sum(again.values()) - len(values) - 1)
     assert sum(again.values()) - len(values) - 1 <= SLOTS + UNACKNOWLEDGED
-    back = Counter(line["jid"] for line in runner.find(job_status="recovered") + witness.find(job_status="recovered"))
+    told = [line for process in (runner, witness, holder) for line in process.find(job_status="recovered")]
+    back = Counter(line["jid"] for line in told)
     assert set(back.values()) == {1}
     assert set(back) >= {"held", "pulled 0", "pulled 1"}
     assert "holding" not in back
