@@ -5,6 +5,7 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from demo_parts.folder import RunFolder
@@ -27,7 +28,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
         folder = RunFolder(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "prove").path
         seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
         print(f"Seed {seed}; {wish.run:g} s of kills, retries, jobs for later and lost replies", flush=True)
-        lively = LivelyRun(root, folder, seed=seed)
+        lively = LivelyRun(root, folder, seed=seed, tell=partial(print, flush=True))
         lively.play(wish.run, stopped=lambda: stop.asked)
         places = [lively.data]
         print(f"  {lively.kills} kills; the history is {os.path.relpath(lively.data)}", flush=True)

@@ -26,6 +26,7 @@ _KILL_EVERY_S = 1.2
 _SEED_EVERY_S = 0.4
 _PATIENCE_S = 60.0
 _LOOK_S = 0.05
+_LINE_S = 2.0
 
 
 class LivelyRun:
@@ -34,8 +35,12 @@ class LivelyRun:
     ``play`` works for ``seconds``, then waits until every job has ended; what stays is the data folder with the history.
     """
 
-    def __init__(self, root: Path, folder: Path, *, seed: int = 0) -> None:
+    def __init__(
+        self, root: Path, folder: Path, *, seed: int = 0, tell: Callable[[str], object] = lambda _: None
+    ) -> None:
         self.data = folder / "redis"
+        self._tell = tell
+        self._told = 0.0
         self.kills = 0
         self._root = root
         self._folder = folder
@@ -90,12 +95,12 @@ class LivelyRun:
 
     def _strike(self, client: Redis, seconds: float, stopped: Callable[[], bool]) -> None:
         while not self._children() and not stopped():
-            self._watch()
+            self._watch("processes start")
             time.sleep(_LOOK_S)
         begun = killed = seeded = now = time.monotonic()
         while now - begun < seconds and not stopped():
             time.sleep(_LOOK_S)
-            self._watch()
+            self._watch(f"{now - begun:.0f} of {seconds:g} s")
             now = time.monotonic()
             if now - seeded > _SEED_EVERY_S:
                 seeded = now
@@ -131,11 +136,15 @@ class LivelyRun:
             if time.monotonic() > deadline:
                 message = f"jobs are left: {left}; logs are in {self._folder}"
                 raise RuntimeError(message)
-            self._watch()
+            self._watch(f"{sum(left.values())} jobs are left")
             _hasten(client)
             time.sleep(_LOOK_S)
 
-    def _watch(self) -> None:
+    def _watch(self, doing: str) -> None:
+        """Called often: tells every 2 s what is being done, and notices a process that ended by itself."""
+        if time.monotonic() - self._told > _LINE_S:
+            self._told = time.monotonic()
+            self._tell(f"  {doing}; {self.kills} kills")
         for process in self._processes:
             if process.poll() is not None:
                 message = f"a process ended with {process.returncode}; logs are in {self._folder}"

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,7 +62,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
     place = wish.history
     if place is None:
         print(f"  a history of {_RUN_S:g} s is made: kills, retries, jobs for later, lost replies", flush=True)
-        lively = LivelyRun(root, folder / "lively", seed=seed)
+        lively = LivelyRun(root, folder / "lively", seed=seed, tell=partial(print, flush=True))
         lively.play(_RUN_S, stopped=lambda: stop.asked)
         place = lively.data
     account, started, shown = Account(), time.monotonic(), 0.0
