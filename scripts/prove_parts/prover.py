@@ -218,14 +218,13 @@ class Prover:
 _SETS_STRING = {b"SET", b"set"}
 
 
-def prove(place: Path, told: Told | None = None, *, marks: bool = True) -> Verdict:
+def prove(place: Path, told: Told | None = None) -> Verdict:
     """Replay the whole history of one server; ``told`` is called often with the bytes done and the bytes there are.
 
-    ``marks=False`` for a server that was made to forget its last writes: end marks may be among them.
     Raises HistoryError when it is not whole, UnknownCommandError when the model cannot follow it.
     """
     history = History(place)
-    prover = Prover(place, marked=marks and _marked(history))
+    prover = Prover(place, marked=_marked(history))
     verdict, started = prover.verdict, time.monotonic()
     done = 0
     for group in history.groups():
@@ -241,9 +240,9 @@ def prove(place: Path, told: Told | None = None, *, marks: bool = True) -> Verdi
     return verdict
 
 
-def prove_all(places: Iterable[Path], told: Told | None = None, *, marks: bool = True) -> list[Verdict]:
+def prove_all(places: Iterable[Path], told: Told | None = None) -> list[Verdict]:
     """Replay the histories of all shards of one installation: what left one for another must have landed there."""
-    verdicts = [prove(place, told, marks=marks) for place in places]
+    verdicts = [prove(place, told) for place in places]
     for verdict in verdicts:
         others = set[bytes]().union(*(other.landed for other in verdicts if other is not verdict))
         for token, (jid, group) in verdict.crossed.items():
