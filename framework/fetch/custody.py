@@ -6,10 +6,11 @@ has been confirmed. Every step is one operation on a deque or dict, atomic under
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from threading import get_ident
 
+from framework.fetch.replies import Replies
 from framework.fetch.unit_of_work import UnitOfWork
 
 UNACKNOWLEDGED = 32
@@ -24,7 +25,10 @@ class Custody:
         self.buffer: deque[UnitOfWork] = deque()
         self.done: deque[UnitOfWork] = deque()
         self.sent: list[UnitOfWork] = []
+        self.replies = Replies()
         self.last_start = 0.0
+        self.returned: set[bytes] | None = None
+        """What has been given back since somebody wanted to know: the same bytes may come again."""
         self._free = deque(range(slots))
         self._running: dict[int, UnitOfWork] = {}
         self._held: dict[int, UnitOfWork] = {}
@@ -115,9 +119,15 @@ class Custody:
         return taken
 
     def drop(self, units: Sequence[UnitOfWork]) -> None:
-        """The units have left the working list."""
+        """The units have been given back: they have left the working list."""
+        self.note_returned(unit.data for unit in units)
         for unit in units:
             self._held.pop(id(unit), None)
+
+    def note_returned(self, payloads: Iterable[bytes]) -> None:
+        """These have been given back, or are about to be."""
+        if self.returned is not None:
+            self.returned.update(payloads)
 
     def running(self) -> list[UnitOfWork]:
         """The units whose jobs run, oldest first."""

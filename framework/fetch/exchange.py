@@ -204,11 +204,22 @@ class Exchange:
         ended = self._custody.take_done(most)
         self._prefetch.ended(len(ended), now)
         self._asked_at = now
+        self._custody.replies.asked += (
+            1  # before it is sent: who sees in Redis what it did must know that it is under way
+        )
         self._call.send(ended, self._rounds.next(wanted, now) if wanted else [], wanted, now)
 
     def _collect(self) -> bool:
         """Read the reply that is due, if any; tell whether our lease was held."""
-        return not self._call.pending or self._take_in(self._call.read())
+        if not self._call.pending:
+            return True
+        held = self._take_in(self._call.read())
+        self._answered()
+        return held
+
+    def _answered(self) -> None:
+        replies = self._custody.replies
+        replies.answered = replies.asked
 
     def _take_in(self, reply: Reply) -> bool:
         sent = self._custody.confirm()
@@ -238,3 +249,4 @@ class Exchange:
         # Heard or not, a second LREM of the same bytes is harmless: what was acknowledged is simply not found.
         self._custody.unsend()
         self._call.close()
+        self._answered()

@@ -39,6 +39,7 @@ class Fetcher:
         self.custody = custody
         self.crew = Crew(custody.slots + 1)
         parking = Parking(client, keys.working(identity))
+        custody.replies.hurry = parking.wake
         self._exchange = Exchange(client, identity, order, custody, events, parking.wake)
         self._post = Post(client, identity, custody, self._exchange, parking, reconciler)
         self._stopped = False

@@ -172,13 +172,15 @@ class Post:
                 parking.park(name)
 
     def _watch(self) -> None:
-        patience_s = self._patience_s()
+        replies, patience_s = self._custody.replies, self._patience_s()
         self.asleep, self.drowsy = True, patience_s > STALLED_S
         try:
             # Looked at once more after `drowsy` can be seen: who acts later than this wakes us.
             if self.ready or self.uncovered or (self._exchange.idle_and_due and not self._custody.buffer):
                 return
             began = clock()
+            replies.again = False
+            replies.begun += 1
             arrived = self._parking.wait(patience_s)
         except ResponseError as error:
             self._refuse_to_park(error)
@@ -188,8 +190,11 @@ class Post:
         if clock() - began > patience_s + _SLEPT_S:
             self._exchange.suspend()  # we were stopped meanwhile; what arrived is looked at when our lease is known to be held
         self._receive(arrived)
+        replies.looks = replies.begun
 
     def _patience_s(self) -> float:
+        if self._custody.replies.again:
+            return 0.0
         if self._custody.buffer or self._exchange.unfinished:
             return STALLED_S
         if self._exchange.closed or not self._custody.free:

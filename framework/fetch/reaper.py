@@ -19,6 +19,7 @@ from framework.fetch.call import LEASE_MS
 from framework.fetch.custody import Custody
 from framework.fetch.grace import Grace
 from framework.fetch.parking import PARK_S, REPLY_MARGIN_S
+from framework.fetch.replies import Mark
 from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import BURY, EXAMINE, FORGET, RECLAIM, RETIRE
@@ -203,9 +204,10 @@ def _max_interruptions(payload: Payload) -> int:
 class Reconciler:
     """Finds jobs that are in our own working list but not in our memory: a fetch whose reply was lost.
 
-    Only what two looks in a row did not know is given back: a reply may be on its way during the first. After trouble with
-    Redis, when no connection is open on which one could come, one look is enough (``look_at_rest``). What cannot be read,
-    or names no queue, goes to the dead set as it is, limited by ``dead``.
+    Given back is only what one look did not know, and a later one still does not once every reply has been read that was under
+    way during the first: two looks may come close together, and a reply may lie unread for as long as we are stopped. After
+    trouble with Redis, when no connection is open on which one could come, one look is enough (``look_at_rest``). What cannot
+    be read, or names no queue, goes to the dead set as it is, limited by ``dead``.
     """
 
     def __init__(
@@ -217,12 +219,24 @@ class Reconciler:
         self._on_recovered = on_recovered
         self._dead = dead
         self._suspects: set[bytes] = set()
+        self._mark = Mark(0, 0)
 
     def look(self) -> int:
         """Compare once; return how many jobs were given back. Raises redis errors."""
+        custody = self._custody
+        read = custody.replies.read_since(self._mark)  # first of all: then a suspect whose reply has been read is known
+        self._suspects -= custody.returned or set()  # those were read, and the same bytes may have come again
+        custody.returned = returned = set[bytes]()
         unknown = self._unknown()
-        lost = [data for data in unknown if data in self._suspects]
+        if self._suspects and not read:
+            self._suspects.intersection_update(unknown)
+            return 0
+        lost = [data for data in unknown if data in self._suspects and data not in returned]
         self._suspects = set(unknown)
+        if unknown:
+            self._mark = custody.replies.mark()
+        else:
+            custody.returned = None
         return self._give_back(lost)
 
     def look_at_rest(self) -> int:
@@ -239,6 +253,7 @@ class Reconciler:
         return [data for data in reversed(listed) if data not in known]
 
     def _give_back(self, lost: list[bytes]) -> int:
+        self._custody.note_returned(lost)
         return sum(self._return(data) for data in reversed(lost))  # the youngest first, which keeps the order
 
     def _return(self, data: bytes) -> int:

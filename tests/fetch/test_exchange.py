@@ -12,7 +12,7 @@ from framework.fetch.exchange import GROUP, clock
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import FETCH
 from framework.wire import keys
-from tests.harness import IDENTITY, until
+from tests.harness import IDENTITY, encoded, until
 
 QUEUE = "queue:default"
 WORKING = keys.working(IDENTITY)
@@ -176,6 +176,43 @@ def test_one_thread_at_a_time_talks_to_redis(bench):
         assert len(one.custody.done) == GROUP
     one.exchange.settle_up(clock())
     assert len(one.custody.sent) == GROUP
+
+
+# --- what lies unread is not lost -----------------------------------------------------------------------------------
+
+
+def test_what_a_call_brought_is_not_given_back_before_its_reply_is_read(bench, redis):
+    one = bench(slots=2)
+    redis.lpush(QUEUE, encoded())
+    one.exchange._ask(clock(), 32)
+    until(lambda: redis.llen(QUEUE) == 0)
+    one.reconciler.look()
+    for _ in range(2):  # whoever is at the post looks, but the reply is another thread's to read
+        one.post._watch()
+    assert [one.reconciler.look(), one.reconciler.look()] == [0, 0]
+    one.exchange._collect()
+    assert [one.reconciler.look(), one.reconciler.look()] == [0, 0]
+    assert one.working() == list(one.custody.known()) == [encoded()]
+
+
+def test_what_a_parked_call_brought_is_not_given_back_before_its_reply_is_read(bench, redis):
+    one = bench(slots=2)
+    one.exchange.dry = True
+    one.post._park()
+    redis.lpush(QUEUE, encoded())
+    assert [one.reconciler.look() for _ in range(3)] == [0, 0, 0]
+    one.post._watch()
+    assert [one.reconciler.look() for _ in range(3)] == [0, 0, 0]
+    assert one.working() == list(one.custody.known()) == [encoded()]
+
+
+def test_what_no_reply_brings_is_given_back_as_soon_as_all_are_read(bench, redis):
+    one = bench(slots=2).start()
+    until(one.idle)
+    redis.lpush(WORKING, encoded(queue="elsewhere"))
+    assert one.reconciler.look() == 0
+    until(one.reconciler.look, "whoever sleeps at the post, for ten seconds, is woken to look", timeout_s=5)
+    assert redis.lrange("queue:elsewhere", 0, -1) == [encoded(queue="elsewhere")]
 
 
 # --- what is not ours to start --------------------------------------------------------------------------------------

@@ -344,7 +344,11 @@ def test_a_killer_is_quarantined_and_its_neighbours_are_not(reaper, redis, befor
 
 @pytest.fixture
 def custody():
-    return Custody(4)
+    """Somebody has looked at the parked calls, and found nothing, whenever it is asked for."""
+    custody = Custody(4)
+    custody.replies.hurry = lambda: None
+    custody.replies.looks = 1
+    return custody
 
 
 @pytest.fixture
@@ -377,6 +381,36 @@ def test_a_reply_that_arrives_between_two_looks_is_no_loss(redis, custody, recon
 
 
 @pytest.mark.proves("I12")
+def test_a_reply_that_lies_unread_is_no_loss_however_often_is_looked(redis, custody, reconciler):
+    """Two deaths of siblings in a moment hurry two looks; and whoever is woken after a freeze looks before it reads."""
+    unread = hold(redis, encoded())
+    custody.replies.asked += 1
+    custody.replies.begun += 1
+    assert [reconciler.look() for _ in range(3)] == [0, 0, 0]
+    assert redis.lrange(keys.working(IDENTITY), 0, -1) == [unread.data]
+    custody.replies.answered += 1
+    assert [reconciler.look(), reconciler.look()] == [0, 0]  # nobody has looked at the parked calls
+    custody.replies.looks += 1
+    assert reconciler.look() == 1  # and nobody knows it still
+
+
+def test_what_was_given_back_meanwhile_and_came_again_is_seen_for_the_first_time(redis, custody, reconciler):
+    late = hold(redis, encoded())
+    reconciler.look()
+    custody.add([late])
+    redis.delete(keys.working(IDENTITY))
+    custody.drop(custody.take_buffer())  # it could not be started and has gone back
+    hold(redis, late.data)  # a call that is parked brings it at once; its reply is on its way
+    assert [reconciler.look(), reconciler.look()] == [0, 1]
+    hold(redis, late.data)  # and again
+    assert [reconciler.look(), reconciler.look()] == [0, 1]
+    hold(redis, late.data)
+    reconciler.look()
+    reconciler.look_at_rest()
+    hold(redis, late.data)
+    assert [reconciler.look(), reconciler.look()] == [0, 1]
+
+
 def test_a_lost_batch_keeps_its_order(redis, reconciler):
     redis.lpush("queue:default", encoded(jid="waiting"))
     for number in range(5):
