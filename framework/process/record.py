@@ -19,6 +19,7 @@ from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.wire import keys
 from framework.wire.job import decode
+from framework.wire.json import loads
 
 TTL_S = 60
 _DAY_TTL_S = 5 * 365 * 86_400
@@ -214,9 +215,9 @@ def served_queues(client: "redis.Redis") -> set[str]:
 
 def _queues_of(info: bytes) -> set[str]:
     try:
-        record: Any = json.loads(info)
+        record = loads(info)
         return {str(queue) for queue in record["queues"]}
-    except (ValueError, KeyError, TypeError):
+    except (PayloadError, ValueError, KeyError, TypeError):
         return set()
 
 

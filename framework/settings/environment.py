@@ -95,6 +95,8 @@ def _value(name: str, text: str) -> dict[str, Any]:
     source.env_vars = {name.lower(): text}
     try:
         values = source()
+    except RecursionError:
+        raise ValueError("is nested deeper than anything here") from None
     except SettingsError as error:
         key = name.removeprefix(ENV_PREFIX).lower().partition("__")[0]
         reason = f"must be JSON, as a list or keys and values stand here ({error.__cause__})"

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BeforeValidator
 
+from framework.settings.shapes import short_repr
 from framework.types import WIRE_NAME, WIRE_NAME_SHAPE
 
 _NAME = re.compile(r"\w[\w-]*", re.ASCII)
@@ -18,7 +19,10 @@ _LONGEST = 60
 
 def shown(value: Any) -> str:
     """A value for a message: as JSON writes it, shortened."""
-    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError):  # YAML has keys of any kind, and numbers longer than Python prints
+        text = short_repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
@@ -90,7 +94,7 @@ def split(value: Any) -> Any:
     if value.startswith("["):
         try:
             return json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"must be a,b or a JSON list ({error})") from None
     return [part.strip() for part in value.split(",")] if value.strip() else []
 

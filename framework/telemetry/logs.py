@@ -182,6 +182,7 @@ class _StandardHandler(logging.Handler):
 
 def _shown(value: object) -> str:
     try:
-        return str(value)[:_MAX_VALUE].encode("utf-8", "replace").decode()
-    except Exception:  # noqa: BLE001 - as above
+        # By the methods of a plain str: what __str__ returns may be of a subclass with others.
+        return str.encode(str.__getitem__(str(value), slice(_MAX_VALUE)), "utf-8", "replace").decode()
+    except BaseException:  # noqa: BLE001 - as above, and what a job logs may even exit
         return f"<{type(value).__name__}>"

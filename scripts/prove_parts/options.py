@@ -37,4 +37,10 @@ def parse(doc: str | None) -> argparse.Namespace:
     storm.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
     storm.add_argument("--keep-history", action="store_true", help="keep each command, for `scripts/prove history`")
 
+    fuzz = proofs.add_parser("fuzz", help="inputs that mean harm: does anything but our own errors come out?")
+    fuzz.add_argument("--inputs", type=int, default=1_000_000, metavar="N", help="how many (default 1,000,000)")
+    fuzz.add_argument("--target", action="append", default=[], metavar="NAME", help="only this one; may be repeated")
+    fuzz.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the inputs of an earlier run")
+    fuzz.add_argument("--case", type=int, default=None, metavar="N", help="the one input of this number of the target")
+
     return parser.parse_args()

@@ -1,0 +1,165 @@
+"""Whatever reads or writes what others gave, with inputs that mean harm: each time the same ones, and fresh ones.
+
+The million is run by hand: ``scripts/prove fuzz`` (docs/guide/proofs.md).
+"""
+
+import base64
+import json
+import secrets
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prove_parts.fuzz_case import TARGETS, attempt, named
+from prove_parts.fuzz_telling import check_ruby, stop_ruby
+from prove_parts.fuzz_text import check_option, check_query, check_url, check_yaml, remove_folder
+from prove_parts.fuzz_wire import check_payload
+
+from framework.wire.job import timestamp
+
+SEED = 5
+FRESH = secrets.randbelow(1_000_000)
+MOST = 700
+PER_WEIGHT = 60
+TRACED = 101
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tidied():
+    yield
+    stop_ruby()
+    remove_folder()
+
+
+def findings(name, seed, most=MOST):
+    target = named(name)
+    for number in range(min(most, PER_WEIGHT * target.weight)):
+        found = attempt(target, seed, number, traced=number % TRACED == 0).finding
+        if found is not None:
+            yield found
+
+
+def nothing_found(*names):
+    for name in names:
+        for seed in (SEED, FRESH):
+            for found in findings(name, seed):
+                pytest.fail(
+                    f"scripts/prove fuzz --seed {seed} --target {name} --case {found.number}: {found.what}\n{found.trace}"
+                )
+
+
+@pytest.mark.proves("F38", "R51", "R54")
+def test_payloads_are_read_or_refused_and_keep_what_nobody_changed():
+    nothing_found("payload")
+
+
+@pytest.mark.proves("R60")
+def test_compressed_arguments_are_inflated_within_bounds_or_refused():
+    nothing_found("compressed")
+
+
+def test_what_processes_say_in_redis_stops_none():
+    nothing_found("frames")
+
+
+@pytest.mark.proves("R34")
+def test_members_of_the_sets_of_due_jobs_stop_no_poller():
+    nothing_found("due")
+
+
+def test_what_people_write_is_read_or_refused():
+    nothing_found("query", "yaml", "settings", "sidekiq-file", "option", "url")
+
+
+def test_what_jobs_log_is_a_line():
+    nothing_found("log")
+
+
+@pytest.mark.proves("R26", "F29")
+def test_whatever_is_raised_gives_a_retry_entry_that_can_be_read():
+    nothing_found("error")
+
+
+@pytest.mark.proves("F38")
+def test_any_bytes_in_a_queue_come_to_an_outcome_and_to_whole_lines():
+    nothing_found("run")
+
+
+@pytest.mark.proves("I22", "I23")
+def test_what_is_written_is_read_again_here_and_in_ruby():
+    nothing_found("ruby")
+
+
+def test_every_target_is_in_a_test_above():
+    named_here = {
+        "payload",
+        "compressed",
+        "frames",
+        "due",
+        "query",
+        "yaml",
+        "settings",
+        "sidekiq-file",
+        "option",
+        "url",
+    }
+    assert {target.name for target in TARGETS} == named_here | {"log", "error", "run", "ruby"}
+
+
+def inflated(text, _):
+    return zlib.decompress(base64.b64decode(text))
+
+
+BROKEN = {
+    "payload": ("framework.fetch.reaper.decode", json.loads),
+    "compressed": ("framework.wire.compress._inflate", inflated),
+    "frames": ("framework.process.record.loads", json.loads),
+    "due": ("framework.schedule.preparation.rewrite", lambda data, payload: json.dumps(payload)[:-1].encode()),
+    "query": (
+        "framework.route.query.Term.matches",
+        lambda self, facts: not facts[self.attribute].isdisjoint(self.values),
+    ),
+    "log": ("framework.telemetry.logs._shown", str),
+    "error": ("framework.finish.retry.error_message", lambda error, limit: str(error)),
+    "run": ("framework.execute.job_log.timestamp", lambda value: timestamp(value) or value),
+    "ruby": (
+        "prove_parts.fuzz_telling.dumps",
+        lambda value: json.dumps(value, ensure_ascii=False).replace("1e+22", "NaN").encode(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_found(monkeypatch, name):
+    monkeypatch.setattr(*BROKEN[name])
+    found = next(findings(name, SEED), None)
+    assert found is not None
+    assert found.what
+
+
+@settings(max_examples=80)
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_payload_or_refused(data):
+    assert check_payload(data) in ("read", "PayloadError")
+
+
+@settings(max_examples=80)
+@given(st.text(max_size=100))
+def test_any_text_is_read_or_refused(text):
+    for check in (check_query, check_yaml, check_option, check_url):
+        assert check(text) in ("read", "QueryError", "YamlError", "ValueError")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@pytest.mark.proves("I22", "I23")
+@settings(max_examples=80)
+@given(JSON)
+def test_any_json_is_the_same_in_ruby(value):
+    assert check_ruby([value]) in ("the same", "no Ruby here")
