@@ -94,7 +94,9 @@ def split(value: Any) -> Any:
     if value.startswith("["):
         try:
             return json.loads(value)
-        except (ValueError, RecursionError) as error:
+        except RecursionError:
+            raise ValueError("is nested deeper than anything here") from None
+        except ValueError as error:
             raise ValueError(f"must be a,b or a JSON list ({error})") from None
     return [part.strip() for part in value.split(",")] if value.strip() else []
 

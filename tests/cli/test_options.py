@@ -257,6 +257,8 @@ WHOLE = "must be a whole number from 1 to 10,000, not"
         ("queues:", "queues", f"null {NO_QUEUE}"),
         ("queues: []", "queues", "must name at least one queue"),
         ("queues: {a: 1}", "queues", f'{{"a": 1}} {NO_QUEUE}'),
+        ("queues: [{2020-01-01: x}]", "queues", f"{{datetime.date(2020, 1, 1): 'x'}} {NO_QUEUE}"),
+        (f"concurrency: 0x{'f' * 4_000}", "concurrency", f"{WHOLE} <a very long number>"),
         ("queues: [[a, 0], 7]", "queues", f'["a", 0] {NO_QUEUE}; 7 {NO_QUEUE}'),
         ("queues: [[a, true]]", "queues", f'["a", true] {NO_QUEUE}'),
         ("queues: [['a,2', 3]]", "queues", f'["a,2", 3] {NO_QUEUE}'),

@@ -6,7 +6,7 @@ from redis.exceptions import RedisError
 from framework.execute.runs import Runs
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.process.record import ProcessRecord, shown_payload
+from framework.process.record import ProcessRecord, served_queues, shown_payload
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, full_memory, payload
 
@@ -22,6 +22,17 @@ def test_what_a_dashboard_asks_is_obeyed_at_maxmemory_and_no_count_is_lost(redis
             record.beat()
     assert record.beat() == []
     assert redis.get(keys.STAT_PROCESSED) == b"3"
+
+
+@pytest.mark.parametrize(
+    "info",
+    [b"[" * 5_000, b'{"queues":' + b"[" * 5_000, b"\xff", b"null", b'{"queues":5}', b'{"queues":[1e999,NaN]}', b""],
+)
+def test_what_a_process_says_of_its_queues_is_looked_past_where_it_cannot_be_read(redis, info):
+    redis.sadd(keys.PROCESSES, "odd", "good")
+    redis.hset("odd", mapping={"info": info, "quiet": "false"})
+    redis.hset("good", mapping={"info": '{"queues":["default"]}', "quiet": "false"})
+    assert served_queues(redis) == {"default"}
 
 
 # --- statistics -----------------------------------------------------------------------------------------------------

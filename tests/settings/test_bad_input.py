@@ -470,6 +470,9 @@ VARIABLES = [
     ("framework_timeout", "5", "the names of variables are upper case: FRAMEWORK_TIMEOUT"),
     ("FRAMEWORK_LOGGING", "loud", f"{JSON}, not 'loud'"),
     ("FRAMEWORK_LOGGING", "null", "null is no value: unset the variable"),
+    ("FRAMEWORK_LOGGING", '{"a":' * 5_000, "is nested deeper than anything here"),
+    ("FRAMEWORK_QUEUES", "[" * 5_000, "is nested deeper than anything here"),
+    ("FRAMEWORK_WORKERS_MODULE", "[" * 5_000, f"is nested deeper than anything here, not '{'[' * 56}..."),
     ("FRAMEWORK_LOGGING", "[]", f"{SECTION}level, jobs, not []"),
     (
         "FRAMEWORK_LOGGING",

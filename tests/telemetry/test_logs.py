@@ -71,6 +71,21 @@ class Unprintable(Exception):
         raise RuntimeError("no")
 
 
+class Leaver:
+    def __str__(self):
+        raise SystemExit
+
+
+class OddText(str):
+    def __getitem__(self, _):
+        raise SystemExit
+
+
+class OddlySaid:
+    def __str__(self):
+        return OddText("text")
+
+
 def circular():
     value = {}
     value["self"] = value
@@ -79,8 +94,8 @@ def circular():
 
 @pytest.mark.parametrize(
     "value",
-    ["\ud800", float("nan"), object(), b"\xff", circular(), Unprintable()],
-    ids=["surrogate", "nan", "object", "bytes", "circle", "unprintable"],
+    ["\ud800", float("nan"), object(), b"\xff", circular(), Unprintable(), Leaver(), OddlySaid()],
+    ids=["surrogate", "nan", "object", "bytes", "circle", "unprintable", "exits", "odd text"],
 )
 def test_no_field_can_cost_the_line(lines, value):
     logs.logger().info("kept", odd=value)
