@@ -209,12 +209,10 @@ class Processor:
             # The line comes before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
             if run.started_log is not None:
                 self._write_end(run, None)
-            if run.tracked is None:
+            if run.tracked is None and not _awaits_acknowledgement(run):
                 self._fetcher.finish(unit)
             else:
                 self._until_done(unit, partial(self._settle, run, None))
-            if _awaits_acknowledgement(run):
-                self._until_done(unit, self._fetcher.acknowledge)
             return
         if isinstance(outcome, Interrupted):
             return
@@ -252,7 +250,8 @@ class Processor:
         )
 
     def _settle(self, run: Execution, verdict: Verdict | None) -> None:
-        settled: Settled = self._settler.settle(run.unit, run.outcome, verdict, run.tracked)
+        confirmed = _awaits_acknowledgement(run)
+        settled: Settled = self._settler.settle(run.unit, run.outcome, verdict, run.tracked, confirmed=confirmed)
         if settled.fate == "fenced":
             self._events.fenced(run.unit)
 

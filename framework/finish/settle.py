@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from framework.fetch.call import LEASE_MS
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import (
@@ -25,7 +26,7 @@ from framework.finish.outcome import (
 )
 from framework.finish.retry import Bury, Drop, Retry, RetryPolicy, Verdict, shown
 from framework.finish.states import States
-from framework.store.script import BURY, DROP, POSTPONE, Script
+from framework.store.script import BURY, DROP, FETCH, POSTPONE, Script
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.job import TRANSIT, decode
@@ -76,6 +77,7 @@ class Settler:
         states: States,
     ) -> None:
         self._client = client
+        self._lease = keys.lease(identity)
         self._working = keys.working(identity)
         self._fetcher = fetcher
         self._handlers = handlers
@@ -111,9 +113,15 @@ class Settler:
         return verdict
 
     def settle(
-        self, unit: UnitOfWork, outcome: Outcome, verdict: Verdict | None, tracked: Tracked | None = None
+        self,
+        unit: UnitOfWork,
+        outcome: Outcome,
+        verdict: Verdict | None,
+        tracked: Tracked | None = None,
+        *,
+        confirmed: bool = False,
     ) -> Settled:
-        """Move the job to its next place and free its slot; return where it went.
+        """Move the job to its next place and free its slot; return where it went. ``confirmed``: only when Redis has heard its end.
 
         The state of a ``tracked`` one moves with it, in the same script. One that leaves Redis by its acknowledgement gets its
         last state before: a kill in between runs it again, and then it is running again.
@@ -122,6 +130,8 @@ class Settler:
             case Succeeded() | Discarded():
                 if tracked is not None:
                     self._states.end(tracked, "discarded" if isinstance(outcome, Discarded) else "completed")
+                if confirmed:
+                    return self._acknowledge(unit)
                 self._fetcher.finish(unit)
                 return Settled("acknowledged")
             case Failed(error):
@@ -138,6 +148,18 @@ class Settler:
                 return Settled("interrupted")  # still in custody; shutdown gives it back
             case _:
                 assert_never(outcome)
+
+    def _acknowledge(self, unit: UnitOfWork) -> Settled:
+        """Take the job out of Redis, and free its slot when that is certain: nothing runs there meanwhile that could end us."""
+        try:
+            reply: Any = FETCH(self._client, [self._lease, self._working], [LEASE_MS, 0, 1, unit.data])
+        except (RedisConnectionError, RedisTimeoutError, OSError):
+            self._in_doubt.add(unit.data)
+            raise
+        _, fenced, _ = reply
+        gone = not fenced or unit.data in self._in_doubt
+        self._finish(unit)
+        return Settled("acknowledged" if gone else "fenced")
 
     def _fail(self, unit: UnitOfWork, error: BaseException, verdict: Verdict, tracked: Tracked | None) -> Settled:
         match verdict:

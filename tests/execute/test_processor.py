@@ -407,28 +407,27 @@ def test_the_line_is_written_before_the_acknowledgement(slots, redis, is_async):
     assert written == [1]
 
 
+@pytest.mark.proves("I4")
+@pytest.mark.parametrize("fields", [{}, {"status_expiration": 60}], ids=["untracked", "tracked"])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_with_ack_sync_the_thread_goes_on_when_redis_has_confirmed(slots, redis, is_async):
-    left = []
-
+def test_with_ack_sync_a_slot_is_free_when_redis_has_confirmed(slots, redis, is_async, fields):
     async def asynchronous(self):
-        left.append(redis.llen(WORKING))
+        pass
 
-    worker(asynchronous if is_async else lambda self: left.append(redis.llen(WORKING)), ack="sync")
+    worker(asynchronous if is_async else lambda self: None, ack="sync")
     for number in range(30):
-        enqueue(redis, "Job", jid=str(number))
-    one = slots(1).start()
-    confirmed, acknowledge = [], one.fetcher.acknowledge
+        enqueue(redis, "Job", jid=str(number), **fields)
+    one = slots(1)
+    left, finish = [], one.fetcher.finish
 
-    def look():
-        acknowledge()
-        confirmed.append(len(one.fetcher.custody.done) + len(one.fetcher.custody.sent))
+    def look(unit, **how):
+        left.append(redis.lrange(WORKING, 0, -1).count(unit.data))
+        finish(unit, **how)
 
-    one.fetcher.acknowledge = look
+    one.fetcher.finish = look
+    one.start()
     until(one.done)
-    assert len(left) == 30
-    assert confirmed == [0] * len(confirmed)
-    assert len(confirmed) >= 29
+    assert left == [0] * 30
 
 
 @pytest.mark.proves("F19")

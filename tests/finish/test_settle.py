@@ -334,6 +334,21 @@ def test_a_lost_reply_is_no_loss_of_the_job_or_of_its_handlers(bench, redis, out
     assert [(key, len(jobs)) for key, jobs in bench.places().items()] == [(place, 1)]
 
 
+@pytest.mark.proves("R17", "I4", "I19")
+def test_an_end_that_is_to_be_confirmed_frees_its_slot_when_redis_has_heard_it(bench, redis):
+    bench.settler._client = LosesReply(redis)
+    unit, outcome = hold(redis, encoded()), Succeeded()
+    with pytest.raises(Cut):
+        bench.settler.settle(unit, outcome, None, confirmed=True)
+    assert (bench.finished, redis.llen(WORKING)) == ([], 0)
+    assert bench.settler.settle(unit, outcome, None, confirmed=True).fate == "acknowledged"
+    assert bench.finished == [(unit, True)]
+    other = hold(redis, encoded(jid="other"))
+    assert bench.settler.settle(other, outcome, None, confirmed=True).fate == "acknowledged"
+    assert redis.llen(WORKING) == 0
+    assert bench.settler.settle(other, outcome, None, confirmed=True).fate == "fenced"  # somebody has taken it over
+
+
 @pytest.mark.proves("R22")
 @pytest.mark.parametrize("fields", [{}, {"retry": 0}], ids=["retry", "dead"])
 def test_a_try_that_never_arrived_and_a_job_taken_over_since_is_fenced(bench, redis, fields):
