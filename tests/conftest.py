@@ -25,6 +25,7 @@ from redis import Redis
 
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer, find_server_binaries
+from tests.fork_server import FORK_SERVER
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILY = "FRAMEWORK_TEST_FAMILY"
@@ -68,6 +69,13 @@ def nothing_left_running() -> Iterator[None]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert not left, f"the tests left processes running: {left}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fork_server(nothing_left_running: None) -> Iterator[None]:
+    """It starts with the first process that wants it."""
+    yield
+    FORK_SERVER.close()
 
 
 # --- servers --------------------------------------------------------------------------------------------------------

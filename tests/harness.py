@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.telemetry import logs
 from framework.wire import keys
+from tests.fork_server import FORK_SERVER
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_JOBS = ROOT / "tests" / "process" / "sample_jobs.py"
@@ -136,14 +137,24 @@ def full_memory(redis: Redis) -> Iterator[None]:
 
 
 class Process:
-    """One real worker process (or supervisor) and the JSON lines it has written."""
+    """One real worker process (or supervisor) and the JSON lines it has written; ``warm``: of the fork server."""
 
-    def __init__(self, argv: list[str], cwd: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], *, warm: bool = False) -> None:
         self.log = cwd / f"{time.monotonic_ns()}.log"
         self.errors = self.log.with_suffix(".err")
         with self.log.open("wb") as out, self.errors.open("wb") as err:
-            self.popen = subprocess.Popen(
-                argv, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            self.popen = (
+                FORK_SERVER.start(argv, cwd, env, out, err)
+                if warm
+                else subprocess.Popen(
+                    [sys.executable, *argv],
+                    cwd=cwd,
+                    env=dict(env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
+                )
             )
 
     @property
@@ -201,10 +212,14 @@ class Process:
 
 
 class Site:
-    """A small installation: a folder with config/ and a module ``jobs``; its processes end with the test."""
+    """A small installation: a folder with config/ and a module ``jobs``; its processes end with the test.
 
-    def __init__(self, folder: Path, url: str, second_url: str | None = None) -> None:
+    ``warm``: its processes are forked from a Python that has imported the framework (``tests/fork_server.py``).
+    """
+
+    def __init__(self, folder: Path, url: str, second_url: str | None = None, *, warm: bool = False) -> None:
         self.folder = folder
+        self.warm = warm
         self.url = url
         self.processes: list[Process] = []
         shutil.copy(SAMPLE_JOBS, folder / "jobs.py")
@@ -221,7 +236,7 @@ class Site:
         return {**os.environ, "FRAMEWORK_CONFIG_DIR": str(self.folder / "config"), "PROOF_URL": self.url}
 
     def start(self, *argv: str, **env: str) -> Process:
-        process = Process([sys.executable, *argv], self.folder, {**self.env, **env})
+        process = Process(argv, self.folder, {**self.env, **env}, warm=self.warm)
         self.processes.append(process)
         return process
 
@@ -235,6 +250,8 @@ class Site:
 
     def run(self, *argv: str, **env: str) -> "subprocess.CompletedProcess[str]":
         """Run a Python command to its end."""
+        if self.warm:
+            return FORK_SERVER.run(argv, self.folder, {**self.env, **env}, timeout=40)
         return subprocess.run(
             [sys.executable, *argv],
             cwd=self.folder,

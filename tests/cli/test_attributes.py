@@ -10,19 +10,14 @@ import pytest
 from framework.cli.attribute_pages import PageError, filled, parts
 from framework.declare.attributes import ATTRIBUTES, GROUPS
 from framework.declare.cross_rules import CROSS_RULES
+from tests.fork_server import FORK_SERVER
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "attributes"), *arguments],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    script = str(ROOT / "scripts" / "attributes")
+    return FORK_SERVER.run([script, *arguments], cwd, {**os.environ, "COLUMNS": "100"})
 
 
 def words(text: str) -> str:

@@ -10,6 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
+from tests.fork_server import FORK_SERVER
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 WORKERS = """
 from framework import ApplicationWorker
@@ -44,6 +46,11 @@ SCRIPT = str(ROOT / "scripts" / "generate_queues")
 
 
 def run(cwd: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return FORK_SERVER.run([SCRIPT, *arguments], cwd, {**os.environ, **env})
+
+
+def run_cold(cwd: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """With an interpreter of its own: its hash seed and its locale are chosen before the first line."""
     return subprocess.run(
         [sys.executable, SCRIPT, *arguments],
         cwd=cwd,
@@ -174,7 +181,7 @@ def test_import_order_hash_seed_and_locale_do_not_matter(project: Path):
         (backwards, "1", "C.UTF-8"),
         (modules[12:] + modules[:12], "4242", "tr_TR.UTF-8"),
     ):
-        done = run(project, *order, PYTHONHASHSEED=seed, LC_ALL=locale, LANG=locale, PYTHONUTF8="0")
+        done = run_cold(project, *order, PYTHONHASHSEED=seed, LC_ALL=locale, LANG=locale, PYTHONUTF8="0")
         assert done.returncode == 0, done.stderr
         files = ("workers/all_queues.yml", "workers/all_queues.schema.json", "config/queues.yml")
         written.add(tuple((project / file).read_bytes() for file in files))

@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.fork_server import FORK_SERVER
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted(path for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")) if path.exists())
 FENCE = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -78,7 +80,7 @@ class Reader:
             return
         match (block.language, block.mark):
             case ("python", "example"):
-                self.run([sys.executable, "-W", "error", "-c", block.text])
+                self.run_python(block.text)
             case ("bash", "example"):
                 self.run(["bash", "-eu", "-c", block.text])
             case ("bash", "background"):
@@ -104,6 +106,14 @@ class Reader:
             stderr=subprocess.STDOUT,
             text=True,
             timeout=PATIENCE_S,
+        )
+        self.said = done.stdout
+        if done.returncode:
+            raise Differs(f"status {done.returncode}\n{done.stdout}")
+
+    def run_python(self, text: str) -> None:
+        done = FORK_SERVER.run(
+            ["-W", "error", "-c", text], self.folder, self.environment, timeout=PATIENCE_S, together=True
         )
         self.said = done.stdout
         if done.returncode:

@@ -5,6 +5,14 @@ from tests.harness import Site, until
 
 @pytest.fixture
 def site(short_path, redis, redis_url):
+    made = Site(short_path, redis_url, warm=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cold_site(short_path, redis, redis_url):
+    """For tests about the start itself: what is imported, what is opened by it."""
     made = Site(short_path, redis_url)
     yield made
     made.close()

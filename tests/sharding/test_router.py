@@ -159,14 +159,14 @@ def test_where_pushes_go_elsewhere_there_is_no_shard_to_share():
 # --- real programs ----------------------------------------------------------------------------------------------------
 
 
-def test_it_is_ready_after_the_import_which_opens_nothing(site, redis):
+def test_it_is_ready_after_the_import_which_opens_nothing(cold_site, redis):
     code = (
         "from framework.sharding import router\nfrom pathlib import Path\n"
         "print([fd for fd in Path('/proc/self/fd').iterdir() if int(fd.name) > 2 and fd.is_socket()])\n"
         "import jobs\n"
         "with router.via(jobs.NoopWorker) as pool: print(pool.llen('queue:default'))"
     )
-    ended = site.run("-W", "error", "-c", code)
+    ended = cold_site.run("-W", "error", "-c", code)
     assert (ended.stdout, ended.stderr) == ("[]\n0\n", "")
 
 

@@ -47,14 +47,14 @@ def test_a_class_that_the_setting_retires_is_not_pushed(site, redis, call):
     assert redis.dbsize() == 0
 
 
-def test_importing_opens_nothing(site, short_path):
+def test_importing_opens_nothing(cold_site, short_path):
     """Neither a broken configuration nor an absent Redis matter before the first push."""
-    site.write("redis.yml", "shards: [")
+    cold_site.write("redis.yml", "shards: [")
     code = (
         "import framework\nfrom pathlib import Path\n"
         "print([fd.name for fd in Path('/proc/self/fd').iterdir() if int(fd.name) > 2 and fd.is_socket()])"
     )
-    ended = site.run("-c", code)
+    ended = cold_site.run("-c", code)
     assert (ended.stdout, ended.stderr) == ("[]\n", "")
 
 

@@ -1,0 +1,182 @@
+"""Processes of tests, forked from a Python that has imported the framework and done nothing else: that costs half a second each.
+
+Such a process has a pid, session, folder, environment, streams and exit status of its own, and does whatever it does for real.
+What it is not: started by exec, with an interpreter that has imported nothing. Where that matters a test starts it cold.
+"""
+
+import contextlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import IO, NoReturn
+
+IMPORTED = ("framework.cli.worker", "framework.cli.cluster", "yaml")
+
+# --- the side of the tests ------------------------------------------------------------------------------------------
+
+
+class Forked:
+    """A process of the fork server, with the methods of ``subprocess.Popen`` that tests use."""
+
+    def __init__(self, report: int) -> None:
+        self._report = open(report, "rb", buffering=0)  # noqa: SIM115 - closed when the status has come
+        self.returncode: int | None = None
+        self.pid = self._number()
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self._report], [], [], 0)[0]:
+            self._end()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._report], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+            self._end()
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _end(self) -> None:
+        self.returncode = self._number()
+        self._report.close()
+
+    def _number(self) -> int:
+        return int(self._report.read(8).decode())
+
+
+class ForkServer:
+    """Starts at the first process and ends with ``close``."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def start(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: IO[bytes], err: IO[bytes]) -> Forked:
+        """Start ``python ARGV``: ``-W error`` or not, a script, or ``-c CODE``, or ``-m MODULE``, and its arguments."""
+        control = self._control or self._begin()
+        reader, writer = os.pipe()
+        with tempfile.TemporaryFile() as request, os.fdopen(writer, "wb"):
+            request.write(json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env)}).encode())
+            request.seek(0)
+            socket.send_fds(control, [b"!"], [request.fileno(), out.fileno(), err.fileno(), writer])
+        return Forked(reader)
+
+    def run(
+        self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], *, timeout: float = 60.0, together: bool = False
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run it to its end, as ``subprocess.run`` would; ``together``: what it says on stderr is between its other words."""
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            process = self.start(argv, cwd, env, out, out if together else err)
+            try:
+                status = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            said = [os.pread(stream.fileno(), 1 << 24, 0).decode() for stream in (out, err)]
+            return subprocess.CompletedProcess(argv, status, *said)
+
+    def close(self) -> None:
+        if self._process is not None and self._control is not None:
+            self._control.close()
+            self._process.wait(20)
+            self._process = self._control = None
+
+    def _begin(self) -> socket.socket:
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+            )
+        return self._control
+
+
+FORK_SERVER = ForkServer()
+
+# --- the side of the server -----------------------------------------------------------------------------------------
+
+
+def serve(control: socket.socket) -> list[str] | None:
+    """Fork until the tests have ended; return in a forked child, with what it is to run."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a minder
+    while True:
+        message, files, _, _ = socket.recv_fds(control, 1, 4)
+        if not message:
+            return None
+        if os.fork() == 0:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            child = os.fork()
+            if child:
+                mind(child, files[3])
+            return become(*files[:3])
+        for file in files:
+            os.close(file)
+
+
+def mind(child: int, report: int) -> NoReturn:
+    """Tell the pid of the process, wait for its end, tell its status; eight bytes each."""
+    os.write(report, b"%8d" % child)
+    _, status = os.waitpid(child, 0)
+    with contextlib.suppress(BrokenPipeError):
+        os.write(report, b"%8d" % os.waitstatus_to_exitcode(status))
+    os._exit(0)
+
+
+def become(request: int, out: int, err: int) -> list[str]:
+    """Be the process that was asked for, as a fresh Python would be before its first line."""
+    with os.fdopen(request, "rb") as file:
+        asked = json.load(file)
+    os.setsid()
+    os.chdir(asked["cwd"])
+    for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), out, err)):
+        os.dup2(file, number)
+    os.closerange(3, 256)
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    sys.stdout.reconfigure(write_through="PYTHONUNBUFFERED" in os.environ)
+    return list(asked["argv"])
+
+
+def run(first: str, *rest: str) -> None:
+    if first == "-W":
+        action, *rest_of_all = rest
+        warnings.simplefilter(action)
+        run(*rest_of_all)
+    elif first == "-c":
+        code, *arguments = rest
+        sys.argv, sys.path[0] = ["-c", *arguments], ""
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(code, "<string>", "exec"), vars(main))
+    elif first == "-m":
+        name, *arguments = rest
+        sys.argv, sys.path[0] = [name, *arguments], str(Path.cwd())
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[0] = [first, *rest], str(Path(first).parent)
+        runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close
+    for imported in IMPORTED:
+        __import__(imported)
+    wanted = serve(socket.socket(fileno=int(sys.argv[1])))
+    if wanted:
+        run(*wanted)
