@@ -61,7 +61,7 @@ def cluster(
     logs.open_server_log(settings.logging.level, {"worker_id": "cluster"})
     supervisor = supervised(settings, specs, _tell)
     supervisor.start()
-    at_once = _watch(supervisor, signals) == STOP_NOW
+    at_once = _watch(supervisor, signals, shard) == STOP_NOW
     failure = supervisor.failure
     supervisor.stop(patience_s, lambda: at_once or any(number in (*STOP, STOP_NOW) for number in signals.wait(0)))
     logs.close_server_log()
@@ -91,7 +91,7 @@ def plan(
     return specs
 
 
-def _watch(supervisor: Supervisor, signals: SignalQueue) -> int | None:
+def _watch(supervisor: Supervisor, signals: SignalQueue, shard: str) -> int | None:
     """Look after the children until told to stop, by the signal that is returned, or unable to.
 
     The quiet and the stack-dump signal are handed on.
@@ -99,7 +99,8 @@ def _watch(supervisor: Supervisor, signals: SignalQueue) -> int | None:
     while supervisor.failure is None:
         for number in signals.wait(_POLL_S):
             if number in (*STOP, STOP_NOW):
-                logs.logger().info("stopping", event_name="cluster.stopping", signal=signal.Signals(number).name)
+                log = logs.logger(shard=shard)
+                log.info("stopping", event_name="cluster.stopping", signal=signal.Signals(number).name)
                 return number
             if number in (QUIET, DUMP):
                 supervisor.forward(number)
