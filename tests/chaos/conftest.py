@@ -72,10 +72,9 @@ class Scene:
         return self.site.worker(*flags, REDIS_URL=url or self.url)
 
     def cluster(self, *options: str, **env: str) -> Process:
-        """Start ``scripts/cluster`` on the queue ``default`` (and whatever else ``options`` name)."""
-        return self.site.start(
-            "-m", "framework", "cluster", "-r", "jobs", "default", *options, REDIS_URL=self.url, **env
-        )
+        """Start ``scripts/cluster`` on the queue ``default``, or on the one named first."""
+        named = options if options and not options[0].startswith("-") else ("default", *options)
+        return self.site.start("-m", "framework", "cluster", "-r", "jobs", *named, REDIS_URL=self.url, **env)
 
     def module(self, name: str) -> str:
         """Put a module of workers of this folder beside ``jobs``; return its name."""

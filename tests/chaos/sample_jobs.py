@@ -29,6 +29,11 @@ class NoteWorker(Base):
         prove("note", value)
 
 
+class AsyncNoteWorker(Base):
+    async def perform(self, value: str) -> None:
+        prove("note", value)
+
+
 class ElsewhereWorker(Base):
     """Routed to another shard where a test says so."""
 

@@ -153,3 +153,30 @@ def _quarantined_in_s(scene, process, how):
     (line,) = process.find(job_status="quarantined", jid=how)
     told = datetime.fromisoformat(line["time"]).timestamp()
     return round(told - float(scene.proven(f"died {how}")[0]), 1)
+
+
+LIMITED = (
+    "import resource as r; r.setrlimit(r.RLIMIT_AS, (10**9, 10**9)); from framework.cli.cluster import main; main()"
+)
+"""A group whose processes have a gigabyte of addresses each."""
+
+
+@pytest.mark.proves("F26")
+def test_a_job_that_takes_all_memory_fails_or_ends_its_process_and_nobody_elses(scene):
+    options = ["-r", "jobs", "-r", scene.module("hostile_jobs"), "default", "--max-concurrency", "2"]
+    process = scene.site.start("-c", LIMITED, *options, REDIS_URL=scene.url)
+    values = [str(number) for number in range(20)]
+    scene.enqueue("MemoryWorker", jid="memory")
+    for value in values:
+        scene.enqueue("NoteWorker", value, jid=f"note {value}")
+    until(lambda: [job for place in ("retry", "interrupted") for job in scene.jobs_of(place) if job["jid"] == "memory"])
+    scene.wait_for("note", *(value for value in values if not _failed(scene, value)))
+    scene.enqueue("NoteWorker", "after")
+    scene.wait_for("note", "after")
+    assert process.popen.poll() is None
+    assert process.end() == 0
+
+
+def _failed(scene, value):
+    """Whether the neighbour got no memory either while there was none: it is retried."""
+    return any(job["jid"] == f"note {value}" for job in scene.jobs_of("retry"))

@@ -444,3 +444,19 @@ def test_what_has_no_way_home_goes_to_the_dead_set_byte_for_byte(redis, reconcil
 
 def test_units_are_told_apart_by_identity_not_by_bytes():
     assert UnitOfWork("q", b"x") != UnitOfWork("q", b"x")
+
+
+@pytest.mark.proves("R19", "R20")
+def test_in_a_storm_of_five_hundred_starts_nobody_is_taken_for_dead(redis, recovered):
+    """Each beats before it fetches and sweeps as soon as it can; beats have come through for long, so no grace helps."""
+    for number in range(500):
+        redis.lpush("queue:default", encoded(jid=f"j{number}"))
+    with registry.isolated():
+        for number in range(500):
+            identity = f"host:{number}:abc"
+            beat(redis, identity)
+            redis.lmove("queue:default", keys.working(identity), "RIGHT", "LEFT")
+            if number % 10 == 0:
+                assert Reaper(redis, recovered.append, long_up(redis), KEEP).sweep(own=identity) == 0
+    assert recovered == []
+    assert redis.llen("queue:default") == 0

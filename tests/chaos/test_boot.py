@@ -1,0 +1,99 @@
+"""How processes come to life: before their Redis does, and beside others that are called like them."""
+
+import signal
+import time
+
+import pytest
+
+from framework.wire import keys
+from framework.wiring.server import BOOT_PATIENCE_S
+from tests.chaos.test_signals import SLACK_S, at
+
+
+@pytest.mark.proves("F23")
+def test_who_starts_before_its_redis_is_at_work_soon_after_it(scene, measured):
+    scene.server.stop()
+    process = scene.worker("-c", "2")
+    group = scene.cluster("grouped", "--max-concurrency", "1")
+    for one in (process, group):
+        assert one.line(event_name="boot.waiting")["exception.class"] == "redis.exceptions.ConnectionError"
+    assert BOOT_PATIENCE_S == 60
+    impatient = scene.worker()
+    impatient.line(event_name="boot.waiting")
+    assert impatient.end(signal.SIGQUIT) == 0
+    scene.server.start()
+    there_at = time.time()
+    for one in (process, group):
+        late_s = at(one.line(event_name="process.ready")) - there_at
+        measured("ready_s", late_s)
+        assert late_s <= 5 + SLACK_S
+    scene.enqueue("NoteWorker", "bare")
+    scene.enqueue("NoteWorker", "grouped", queue="grouped")
+    scene.wait_for("note", "bare", "grouped")
+    for one in (process, group):
+        assert len(one.find(event_name="boot.waiting")) == 1
+        assert one.end() == 0
+
+
+CLONE = "import os, random; random.seed(7); os.getpid = lambda: 1; from framework.cli.worker import main; main()"
+"""As in a container, and as in a copy of a machine: process 1, and the same dice."""
+
+
+@pytest.mark.proves("F41", "R65")
+def test_processes_of_one_name_share_nothing_and_of_two_of_one_identity_one_ends(scene):
+    def clone(queue, **env):
+        return scene.site.start("-c", CLONE, "-r", "jobs", "-q", queue, "-c", "1", REDIS_URL=scene.url, **env)
+
+    clones = {name: clone(name, DYNO="web") for name in ("first", "second")}
+    identities = {name: process.identity for name, process in clones.items()}
+    assert {identity.rpartition(":")[0] for identity in identities.values()} == {"web:1"}
+    assert len(set(identities.values())) == 2
+    for name in clones:
+        scene.enqueue("GateWorker", name, queue=name, jid=name)
+    scene.wait_for("begun", *clones)
+
+    copy = clone("first", DYNO="web", FRAMEWORK_PROCESS_NONCE=identities["first"].rpartition(":")[2])
+    assert copy.wait() == 1
+    copy.line(event_name="identity.collision")
+    clones["second"].kill()
+    assert [scene.client.llen(keys.working(identity)) for identity in identities.values()] == [1, 1]
+    successor = clone("second", DYNO="web").ready()
+    assert successor.identity not in identities.values()  # what its predecessor held is not its own by name
+    assert scene.client.llen(keys.working(successor.identity)) == 0
+    scene.open_gate("first")
+    scene.wait_for("ended", "first")
+    scene.settled(clones["first"])
+    scene.once("begun")
+    assert [process.end() for process in (clones["first"], successor)] == [0, 0]
+
+
+PATCHES = {
+    "lease": "import framework.process.heartbeat as m; calls = []; beat = m.Lease.beat\n"
+    "def broken(self):\n    calls.append(1)\n    if len(calls) > 1: raise LookupError('a bug of ours')\n    return beat(self)\n"
+    "m.Lease.beat = broken",
+    "record": "import framework.process.record as m\nm.ProcessRecord.beat = broken",
+    "poller": "import framework.schedule.poller as m\nm.Poller.step = broken",
+    "reaper": "import framework.fetch.reaper as m\nm.Reaper.sweep = broken",
+    "processor-0": "import framework.fetch.exchange as m\nm.Exchange.replenish = broken",
+    "event-loop": "import framework.execute.execution as m\nm.Executor._awaited = broken; m.Executor._outcome = broken",
+}
+"""One bug for each thread of ours."""
+
+
+@pytest.mark.proves("R4")
+def test_no_thread_of_ours_dies_unseen(scene):
+    """Whichever it is, the process says so and ends with status 1 within five seconds; its lease is given up."""
+    broken = "def broken(self, *_, **__): raise LookupError('a bug of ours')\n"
+    ends = "\nfrom framework.cli.worker import main; main()"
+    started = {}
+    for name, patch in PATCHES.items():
+        scene.enqueue("AsyncNoteWorker", name, queue=name)
+        code = f"{broken}{patch}{ends}"
+        started[name] = scene.site.start("-c", code, "-r", "jobs", "-q", name, "-t", "0.5", REDIS_URL=scene.url)
+    for name, process in started.items():
+        assert process.wait() == 1
+        died = process.line(event_name="component.died")
+        assert (died["component"], died["exception.message"]) == (name, "a bug of ours")
+        assert at(process.lines[-1]) - at(died) <= 5 + SLACK_S
+        if ready := process.find(event_name="process.ready"):
+            assert not scene.client.exists(keys.lease(ready[0]["identity"]))
