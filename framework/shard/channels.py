@@ -23,6 +23,8 @@ class Channels:
         self._client = client
         self._read_timeout_s = read_timeout_s
         self._free: deque[tuple[Channel, float]] = deque()
+        self.answered_at = 0.0
+        """When some channel was last given back, all of its replies read (monotonic seconds)."""
         _all.add(self)
 
     def take(self) -> Channel:
@@ -41,8 +43,9 @@ class Channels:
 
     def give(self, channel: Channel) -> None:
         """Keep a channel all of whose replies were read; one that a refusal has closed connects anew when it next sends."""
+        self.answered_at = now = monotonic()
         if len(self._free) < KEPT:
-            self._free.append((channel, monotonic()))
+            self._free.append((channel, now))
         else:
             channel.close()
 

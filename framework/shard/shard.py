@@ -15,6 +15,7 @@ from framework.errors import FrameworkError, ShardUnavailableError
 from framework.settings.suggest import did_you_mean
 from framework.shard.application_pool import judged
 from framework.shard.channels import Channels
+from framework.shard.circuit import RETRY_S, Circuit
 from framework.shard.refusals import advice_for
 from framework.shard.validator import Validator
 from framework.store.channel import Channel
@@ -55,6 +56,7 @@ class Shard:
         self.pool: redis.Redis = judged(opened, name, validator or Validator())
         self._told = Repeated(_QUIET_S)
         self._channels = Channels(self.client, read_timeout_s=read_timeout_s)
+        self._circuit = Circuit(name)
 
     def open_client(self, role: str, *, read_timeout_s: float) -> "redis.Redis":
         """Return another client of this shard, with connections of its own (a lease must not queue behind a bulk push)."""
@@ -106,12 +108,14 @@ class Shard:
             ShardUnavailableError: it does not answer or refuses.
         """
         packet = _pack(("MGET", *map(keys.status, jids)))
+        circuit, began = self._circuit, monotonic()
+        if circuit.open and circuit.refuses(began):
+            raise self._spared()
         reply, failure = self._ask(self._channels.take(), packet)
         if failure is not None and _may_pass(failure.__cause__):
             self._channels.close()
             reply, failure = self._ask(self._channels.fresh(), packet)
-        if failure is not None:
-            raise failure
+        self._conclude(began, failure)
         return cast("Sequence[bytes | None]", reply)
 
     def close(self) -> None:
@@ -125,14 +129,31 @@ class Shard:
 
         The first ``names`` commands write no job. ``marks`` go before all of them.
         """
+        circuit, began = self._circuit, monotonic()
+        if circuit.open and circuit.refuses(began):
+            raise self._spared()
         if marks:
             packet = b"".join(map(_pack, marks)) + packet
         failure = self._attempt(self._channels.take(), packet, commands, names, marks)
         if failure is not None and not failure.maybe_written and _may_pass(failure.__cause__):
             self._channels.close()  # its siblings lead to the same server
             failure = self._attempt(self._channels.fresh(), packet, commands, names, marks)
-        if failure is not None:
-            raise failure
+        if failure is not None or circuit.open:
+            self._conclude(began, failure)
+
+    def _conclude(self, began: float, failure: ShardUnavailableError | None) -> None:
+        """Tell the circuit what a call that ``began`` then came to, and raise what failed."""
+        if failure is None:
+            self._circuit.answered()
+            return
+        self._circuit.failed(failure.__cause__, began, self._channels.answered_at)
+        raise failure
+
+    def _spared(self) -> ShardUnavailableError:
+        """Return what is told instead of making another wait."""
+        reason = f"{self.endpoint.shown}: it has not answered for {self._circuit.open_s:.1f} s"
+        advice = f"nothing was sent; one push in {RETRY_S:g} s is, and as soon as one is answered all others are, too"
+        return ShardUnavailableError(self.name, reason, advice=advice)
 
     def _attempt(
         self, channel: Channel, packet: bytes, commands: int, names: int, marks: Sequence[Mark]
@@ -141,6 +162,7 @@ class Shard:
             channel.send_packet(packet)
             replies = channel.replies(len(marks) + commands)
         except RedisError as error:
+            self._channels.close()  # the others lead the same way, and each would cost another push its time
             return self._failure(error, maybe_written=channel.sent)
         answers = replies[len(marks) :] if marks else replies
         failure = None
@@ -177,6 +199,7 @@ class Shard:
             channel.send_packet(packet)
             (reply,) = channel.replies(1)
         except RedisError as error:
+            self._channels.close()
             return None, self._failure(error, maybe_written=False)
         self._channels.give(channel)
         return reply, self._failure(reply, maybe_written=False) if isinstance(reply, RedisError) else None
