@@ -37,7 +37,10 @@ class Endpoint:
 
     @property
     def shown(self) -> str:
-        """The address without credentials, for messages."""
+        """The address without credentials, for messages; of a master that Sentinel keeps, its name and who knows it."""
+        if self.sentinels:
+            places = ", ".join(f"{host}:{port}" for host, port in self.sentinels)
+            return f"{self.sentinel_name} of the sentinels {places}"
         scheme, separator, rest = self.url.partition("://")
         return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 

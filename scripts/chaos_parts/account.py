@@ -76,6 +76,11 @@ class Account:
     unexplained: list[int] = field(default_factory=list[int])
 
     @property
+    def repeated(self) -> int:
+        """Extra runs, those left out whose job the producer pushed again."""
+        return self.extra.total() - self.extra[DOUBT]
+
+    @property
     def interrupted(self) -> int:
         """Runs that blows cut off."""
         return sum(kind.interrupted for kind in self.kinds.values())

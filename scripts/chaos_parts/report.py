@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from chaos_parts.account import Kind, percentile
+from chaos_parts.account import DOUBT, Kind, percentile
 from chaos_parts.outcome import Outcome
 
 _ROUNDS = (
@@ -17,7 +17,7 @@ _ROUNDS = (
     "Recovered p50, p99, max", "Standstill max", "Instants replayed", "Beside: throughput, p99",
 )  # fmt: skip
 _KINDS = ("Fault", "Blows", "Cut off", "Forgotten", "Extra runs", "Recovered p50, p99, max (s)", "Resumed p50, max (s)")
-_PRODUCERS = ("Round", "Accepted", "Refused", "In doubt", "Pushed again", "Slowest push", "Witnessed")
+_PRODUCERS = ("Round", "Accepted", "Refused", "In doubt", "Pushed again (ran twice)", "Slowest push", "Witnessed")
 _CHECKS = ("Promise", "Found", "Allowed", "")
 
 
@@ -57,7 +57,7 @@ def _round_row(outcome: Outcome) -> Iterator[str]:
     yield f"{found.interrupted:,}"
     yield f"{len(found.lost):,}"
     yield f"{len(found.forgotten):,}"
-    yield f"{found.extra.total():,} ({found.worst})"
+    yield f"{found.repeated:,} ({found.worst})"
     yield _spread(found.recoveries, " s")
     yield f"{max(found.resumed):.2f} s" if found.resumed else ""
     yield f"{sum(history.groups for history in outcome.histories):,}"
@@ -71,7 +71,7 @@ def _producer_row(outcome: Outcome) -> Iterator[str]:
     yield f"{producer.accepted:,}"
     yield f"{sum(producer.refusals.values()) - doubtful:,}"
     yield f"{doubtful:,}"
-    yield f"{len(producer.doubtful):,}"
+    yield f"{len(producer.doubtful):,} ({outcome.account.extra[DOUBT]:,})"
     yield f"{producer.slowest_s:.2f} s"
     yield f"{len(producer.witnessed):,}"
 

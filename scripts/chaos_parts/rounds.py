@@ -96,8 +96,8 @@ def _failovers(_: argparse.Namespace) -> list[Round]:
 
 
 def _mixed(_: argparse.Namespace) -> list[Round]:
-    single = (*PROCESS_FAULTS, *REDIS_FAULTS, *NETWORK_FAULTS)
-    replicated = (*PROCESS_FAULTS, *FAILOVER_FAULTS, script_flush, client_kill, full_memory)
+    single = (kill, kill, *PROCESS_FAULTS, *REDIS_FAULTS, *NETWORK_FAULTS)
+    replicated = (kill, kill, *PROCESS_FAULTS, *FAILOVER_FAULTS, script_flush, client_kill, full_memory)
     often = (1.0, 5.0)
     return [
         Round("mixed", "single", "cluster", single, often, _behind_a_proxy, 2, long=60, timeout_s=1.0, forgets=True),

@@ -38,7 +38,7 @@ HELD, BROKEN, INTERRUPTED = 0, 1, 130
 STRUCK, BESIDE = "main", "beside"
 """The two shards."""
 
-_STEP_S, _BURST_S = 0.05, 1.0
+_STEP_S, _BURST_S = 0.05, 0.25
 """How often jobs are pushed. Where servers forget, in bursts: what never waits is never forgotten."""
 
 _FOREIGN = ("FRAMEWORK_", "REDIS_URL")
@@ -165,7 +165,7 @@ def _timeline(outcome: Outcome, scene: Scene) -> Timeline:
     found = outcome.account
     return Timeline(
         title=f"Round {outcome.title}: {outcome.jobs:,} jobs, {len(outcome.blows)} blows, {len(found.lost)} lost",
-        facts=f"{found.interrupted:,} runs cut off, {found.extra.total():,} extra runs, "
+        facts=f"{found.interrupted:,} runs cut off, {found.repeated:,} extra runs, "
         f"{len(found.forgotten):,} jobs forgotten with their server",
         since=scene.started,
         until=max(scene.started + scene.seconds, *ends[0][-1:]),

@@ -66,7 +66,9 @@ def test_a_redis_with_a_password_is_found_through_its_sentinel(started, guarded,
 
 @pytest.mark.proves("R3")
 def test_an_unreachable_sentinel_is_an_error_soon():
-    client = open_client(Endpoint("", (("127.0.0.1", 1),), "house"), name="tests")
+    endpoint = Endpoint("", (("127.0.0.1", 1),), "house")
+    assert endpoint.shown == "house of the sentinels 127.0.0.1:1"
+    client = open_client(endpoint, name="tests")
     began = time.monotonic()
     with pytest.raises(RedisError, match="house"):
         client.ping()
