@@ -142,16 +142,20 @@ def test_two_faults_of_one_family_never_overlap_and_each_kind_comes_before_any_c
 
 
 def test_a_fault_that_is_ended_early_heals():
-    healed = []
+    healed, kept = [], []
 
-    def act(_, __):
+    def hole():
         try:
             yield from lasting(60)
         finally:
             healed.append(True)
 
-    striker = Striker(SimpleNamespace(), [Fault("hole", NETWORK, act, lambda _: True, to_the_end=False)], (0, 0),
-                      random.Random(3))  # fmt: skip
+    def act(_, __):
+        kept.append(hole())  # so that no garbage collection heals it
+        return kept[0]
+
+    faults = [Fault("hole", NETWORK, act, lambda _: True, to_the_end=False)]
+    striker = Striker(SimpleNamespace(), faults, (0, 0), random.Random(3))
     striker.look(1.0)
     assert (striker.busy, healed) == (True, [])
     striker.finish()

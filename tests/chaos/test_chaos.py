@@ -37,7 +37,7 @@ def broken(found):
 @pytest.mark.slow
 @pytest.mark.proves("F1")
 def test_a_short_round_of_kills_keeps_every_promise(chaos):
-    size = ["--processes", "2", "--jobs", "9000", "--seconds", "8", "--every", "2.2", "--settle", "0"]
+    size = ["--processes", "2", "--jobs", "9000", "--seconds", "7", "--every", "2.2", "--settle", "0"]
     done, report = chaos("kill", "--round", "kill", "--mode", "cluster", *size)
     assert done.returncode == 0, done.stdout
     assert report["held"]
@@ -53,7 +53,7 @@ def test_a_short_round_of_kills_keeps_every_promise(chaos):
 @pytest.mark.proves("F21", "I1", "I24")
 def test_a_short_mixed_round_beside_a_shard_that_is_left_alone(chaos, short_path):
     out = short_path / "out.json"
-    size = ["--processes", "1", "--jobs", "3000", "--other-jobs", "600", "--seconds", "8", "--settle", "0"]
+    size = ["--processes", "1", "--jobs", "2400", "--other-jobs", "480", "--seconds", "6.5", "--settle", "0"]
     done, report = chaos("run", "--round", "mixed", "--mode", "single", *size, "--seed", "11", "--out", str(out))
     assert json.loads(out.read_text()) == report
     assert done.returncode == (0 if report["held"] else 1), done.stdout
@@ -61,8 +61,8 @@ def test_a_short_mixed_round_beside_a_shard_that_is_left_alone(chaos, short_path
     assert not [promise for promise in broken(found) if not promise.startswith(TIMED)], done.stdout
     assert found["lost"] == []
     assert sum(found["blows"].values()) >= 2
-    assert found["beside: jobs, throughput, p99 during and outside (s)"][0] == 600
-    assert found["instants replayed from the servers' files"] > 600
+    assert found["beside: jobs, throughput, p99 during and outside (s)"][0] == 480
+    assert found["instants replayed from the servers' files"] > 480
     (picture,) = short_path.glob("chaos/*/*/timeline.svg")
     words = "".join(ET.fromstring(picture.read_text()).itertext())
     assert all(f"{kind} ({count})" in words for kind, count in found["blows"].items())
