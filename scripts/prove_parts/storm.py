@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from chaos_parts.marks import STORES
 from demo_parts.folder import RunFolder
 from demo_parts.stop import StopSignal
 from redis import Redis
@@ -84,8 +85,10 @@ def _prepared(root: Path, folder: Path, *, keep_history: bool) -> Iterator[Redis
     (folder / "config").mkdir()
     (folder / "records").mkdir()
     with EmbeddedServer(folder / "redis") as server, open_client(Endpoint(server.url), name="storm") as client:
+        os.environ.pop(STORES, None)
         if keep_history:
             client.config_set("auto-aof-rewrite-percentage", 0)
+            os.environ[STORES] = f"main={server.url}"
         os.environ |= {
             "REDIS_URL": server.url,
             "FRAMEWORK_CONFIG_DIR": str(folder / "config"),

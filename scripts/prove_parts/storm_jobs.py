@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from chaos_parts.marks import mark
+
 from framework import ApplicationWorker
 
 QUEUE = "storm"
@@ -111,6 +113,7 @@ class StormWorker(ApplicationWorker):
         if records.begin(serial):
             await asyncio.Event().wait()
         records.end(serial)
+        mark(self.jid)  # of a history that is kept; it may hold up the others of this process, which have nothing to do
 
 
 def _mapped(path: Path, *, writable: bool) -> mmap.mmap:
