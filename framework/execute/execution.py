@@ -151,7 +151,7 @@ class Executor:
         run.started_cpu = time.thread_time()
         try:
             assert run.declaration is not None and run.payload is not None, "it was begun"  # noqa: S101, PT018
-            self._enter(run, run.declaration, run.payload)
+            self._enter(run, run.declaration, run.payload, suspected=True)
         except BaseException as error:  # noqa: BLE001 - as above
             run.outcome = self._outcome(error)
         if run.coroutine is None:
@@ -184,22 +184,23 @@ class Executor:
             raise UnknownWorkerError(payload["class"], registry.nearest(payload["class"]))
         run.instance = instance = new_instance(run.worker, payload)
         instance._aw_run = self._runs
+        suspected = suspect(payload)
         if declaration.is_async:
-            if suspect(payload):
+            if suspected:
                 run.outcome = AwaitsTurn()  # not here: an async process holds thousands, and each would have its thread
                 return
             if run.tracked is not None:
                 self._relay()
         else:
             self._relay()
-        self._enter(run, declaration, payload)
+        self._enter(run, declaration, payload, suspected=suspected)
 
-    def _enter(self, run: Execution, declaration: Declaration, payload: Payload) -> None:
+    def _enter(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
         """Announce the job if need be, and go through the middleware into ``perform``."""
         instance = run.instance
         if run.tracked is not None:
             self._states.write(run.tracked, "running")
-        if suspect(payload):
+        if suspected:
             run.announced = True
             self._announcer.begin(run.unit.data, whole_number(payload.get(COUNT)) or 0)
             if self._runs.interrupted:  # its turn has come too late; it goes back as it is

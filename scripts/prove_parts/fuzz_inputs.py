@@ -245,7 +245,9 @@ def _replace(rng: Random, data: bytes, _: Sequence[bytes]) -> bytes:
 
 
 def _atom(rng: Random) -> bytes:
-    kind = rng.randrange(6)
+    kind = rng.randrange(7)
+    if kind == 6:
+        return rng.choice((b"NaN", b"Infinity", b"-Infinity", b"1e999", b"1e-999", b"-0"))
     if kind == 0:
         return b"9" * rng.choice((19, 400, 4_299, 4_301, _MANY_DIGITS))
     if kind == 1:
