@@ -269,12 +269,21 @@ def is_a(error: BaseException, *kinds: type[E]) -> TypeGuard[E]:
     return issubclass(type(error), kinds)
 
 
+_LONGEST_NAME = 500
+
+
 def error_class(error: BaseException) -> str:
-    """Return any error's class with its module; builtins without."""
+    """Return any error's class with its module, as Unicode; builtins without."""
     # Read past the metaclass, which may do anything when asked; __module__ itself may be anything too.
     kind = type(error)
     name, module = (vars(type)[part].__get__(kind) for part in ("__qualname__", "__module__"))
-    return str(name) if module == "builtins" or not isinstance(module, str) else f"{module}.{name}"
+    package = _plain(module) if isinstance(module, str) else "builtins"
+    return _plain(name) if package == "builtins" else f"{package}.{_plain(name)}"
+
+
+def _plain(text: str) -> str:
+    """Return the text of a str, or of a subclass that may do anything, as Unicode of some length."""
+    return str.encode(str.__getitem__(text, slice(_LONGEST_NAME)), "utf-8", "replace").decode()
 
 
 def error_message(error: BaseException, limit: int) -> str:

@@ -38,6 +38,8 @@ WHOLE_TURNS = 10
 5 s (50 s), and a job that kills is found in several steps, among ever fewer.
 """
 
+_MOST_DIGITS = 9
+
 SLOTS = "slots"
 """Field of what a process says about its runs, beside a field per announced job."""
 
@@ -104,7 +106,8 @@ class Evidence:
     def of(cls, said: Mapping[bytes, Any]) -> "Evidence":
         """Read the HASH ``keys.runs``."""
         slots = said.get(SLOTS.encode(), b"")
-        return cls(int(slots) if slots.isdigit() else None, frozenset(said))
+        known = slots.isdigit() and len(slots) <= _MOST_DIGITS
+        return cls(int(slots) if known else None, frozenset(said))
 
     def guilt(self, data: bytes, payload: Payload, rank: int) -> Guilt:
         """Judge the job at ``rank`` of the working list, 0 being the oldest."""

@@ -24,7 +24,7 @@ MAX_MESSAGE = 10_000
 MAX_BACKTRACE = 8_192
 """Bytes of a packed backtrace: failures that pile up must not fill Redis."""
 LONGEST_DELAY_S = 3_155_760_000.0
-"""A hundred years: what a class may choose must stay a time that Redis and every reader can store."""
+"""A hundred years: what a class may choose, or a payload counts, must stay a time that Redis and every reader can store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class RetryPolicy:
             chosen = chosen.total_seconds()
         if isinstance(chosen, int | float) and not isinstance(chosen, bool) and 0 < chosen < math.inf:
             return float(min(chosen, LONGEST_DELAY_S)) + jitter_s(count, self.draw)
-        return retry_delay_s(count, self.draw)
+        return min(retry_delay_s(count, self.draw), LONGEST_DELAY_S)
 
 
 def shown(payload: Payload, args: list[Any] | None) -> Job:

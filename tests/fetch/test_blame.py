@@ -25,6 +25,7 @@ def test_as_many_as_there_are_slots_ran_and_who_stood_behind_did_not(rank, guilt
 def test_of_whom_nothing_is_known_nobody_is_accused():
     assert Evidence.of({}).guilt(encoded(), payload(), 0) == "perhaps"
     assert Evidence.of({b"slots": b"many"}).slots is None
+    assert Evidence.of({b"slots": b"9" * 20_000}).slots is None
 
 
 @pytest.mark.proves("R25")

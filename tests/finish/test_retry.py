@@ -8,7 +8,7 @@ import pytest
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import BusinessError, error_class, error_message
-from framework.finish.retry import MAX_MESSAGE, Bury, Drop, Retry, RetryPolicy
+from framework.finish.retry import LONGEST_DELAY_S, MAX_MESSAGE, Bury, Drop, Retry, RetryPolicy
 from framework.wire.json import dumps
 from tests.harness import STARTED, payload
 
@@ -154,6 +154,7 @@ def test_the_class_may_choose_the_delay(answer, delay):
 
 def test_a_chosen_delay_is_jittered_too():
     assert judge(payload(retry_count=1), cls=worker(100), draw=0.5).delay_s == 115.0
+    assert judge(payload(retry_count=10**400, retry_for=60)).delay_s == LONGEST_DELAY_S
 
 
 def test_the_class_may_discard_or_kill():
@@ -330,8 +331,29 @@ class Masked(Exception, metaclass=Meta):
     pass
 
 
+class Text(str):
+    __slots__ = ()
+
+    def odd(self, *_):
+        raise LookupError
+
+    __eq__ = __hash__ = __format__ = __getitem__ = encode = odd
+
+
+HalfNamed = type("HalfNamed", (Exception,), {"__module__": "a\ud800"})
+OddlyNamed = type("OddlyNamed", (Exception,), {"__module__": Text("a"), "__qualname__": Text("OddlyNamed")})
+LongNamed = type("N" * 1_000_000, (Exception,), {"__module__": "m" * 1_000_000})
+
+
 @pytest.mark.proves("F29", "R26")
-@pytest.mark.parametrize(("error", "name", "message"), [(Odd(), "Odd", "sly"), (Masked("m"), "Masked", "m")])
+@pytest.mark.parametrize(
+    ("error", "name", "message"),
+    [
+        (Odd(), "Odd", "sly"), (Masked("m"), "Masked", "m"), (HalfNamed(), "HalfNamed", ""), (OddlyNamed(), "OddlyNamed", ""),
+        (LongNamed(), "N" * 500, ""),
+    ],
+    ids=["odd", "masked", "half named", "oddly named", "long"],
+)  # fmt: skip
 def test_classes_and_texts_that_misbehave_are_shown_too(error, name, message):
     assert error_class(error).rpartition(".")[2] == name
     assert error_message(error, 100) == message
