@@ -8,7 +8,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack, suppress
 from types import CoroutineType, MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
@@ -273,8 +273,7 @@ def call(
             raise ArgumentsMismatchError(name, reason, method=signature.method, version=version) from error
     result: Any = perform(*arguments)
     # Asked of the result, not of the class: a plain decorator around an `async def` returns a coroutine too.
-    coroutine: Coroutine[Any, Any, Any] | None = result if type(result) is CoroutineType else None
-    return coroutine
+    return cast("Coroutine[Any, Any, Any]", result) if type(result) is CoroutineType else None
 
 
 def new_instance(worker: Any, payload: Payload) -> Any:

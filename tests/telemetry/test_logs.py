@@ -77,6 +77,8 @@ class Leaver:
 
 
 class OddText(str):
+    __slots__ = ()
+
     def __getitem__(self, _):
         raise SystemExit
 
