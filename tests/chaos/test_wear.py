@@ -1,5 +1,13 @@
 """Nothing is used up by failing: the thousandth lost connection costs what the first did."""
 
+import json
+import resource
+from pathlib import Path
+
+import pytest
+
+from tests.harness import payload, until
+
 
 def test_no_number_of_failed_attempts_wears_a_producer_out(scene):
     """Whatever is counted per connection must be given back with it, above all by those that never came to be."""
@@ -25,3 +33,28 @@ def test_no_number_of_lost_connections_wears_a_process_out(scene):
         scene.wait_for("note", f"after {number}", timeout_s=10)
     scene.settled(process)
     assert process.end() == 0
+
+
+@pytest.mark.proves("R68")
+def test_no_number_of_failing_jobs_wears_a_process_out(scene, measured):
+    """What is kept of a failure, its traceback with all it holds above all, is more than 500 bytes."""
+    process = scene.worker("-c", "3").ready()
+    _fail(scene, process, 1_500)
+    before = _resident_bytes(process)
+    _fail(scene, process, 3_000)
+    grown = _resident_bytes(process) - before
+    measured("bytes_a_job", grown / 3_000)
+    assert grown < 500 * 3_000
+    assert process.end() == 0
+
+
+def _fail(scene, process, count):
+    """Let so many jobs fail, without a retry."""
+    job = payload("FailWorker", args=["at once"], retry=False)
+    scene.client.lpush("queue:default", *(json.dumps({**job, "jid": str(number)}) for number in range(count)))
+    until(lambda: not scene.client.llen("queue:default"), "all are taken")
+    scene.settled(process)
+
+
+def _resident_bytes(process):
+    return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * resource.getpagesize()

@@ -1,11 +1,14 @@
+import logging
 import os
 import signal
 import socket
 import sys
+import threading
+import time
 
 import pytest
 
-from framework.cluster.supervisor import ChildSpec, Supervisor
+from framework.cluster.supervisor import Child, ChildSpec, Supervisor
 from tests.harness import until
 
 WAITS = (
@@ -193,6 +196,11 @@ def test_a_child_that_cannot_be_started_is_tried_again_and_harms_nobody(tmp_path
         until(lambda: (supervisor.poll(), [e.kind for e in events if e.name == "ghost"])[1] == ["failed", "failed"])
         assert supervisor.children[1].pid
         assert supervisor.children[1].restarts == 0
+        ghost = supervisor.children[0]
+        for _ in range(20):  # for long: no memory, no file descriptor
+            ghost.start_after = 0.0
+            supervisor.poll()
+        assert 4 < ghost.start_after - time.monotonic() <= 5  # back within ten seconds, whenever the trouble ends
     finally:
         supervisor.stop(0)
 
@@ -216,3 +224,33 @@ def test_a_signal_may_be_meant_for_one_shard(house):
     one.supervisor.forward(signal.SIGKILL, "shard-1")
     until(lambda: (one.supervisor.poll(), one.children[1].restarts)[1] == 1, "a restart")
     assert one.children[0].restarts == 0
+
+
+RESPAWNS = int(os.environ.get("PROVE_RESPAWNS", "50"))
+"""1,000 by hand."""
+
+
+@pytest.mark.proves("R63", "R64")
+def test_no_start_hangs_amid_threads_that_log(tmp_path):
+    """Children are started by exec: they never hold a lock that some thread of ours had."""
+    over = threading.Event()
+    log = logging.FileHandler(tmp_path / "log")
+
+    def talk():
+        while not over.is_set():
+            log.handle(logging.makeLogRecord({"msg": "x" * 100}))
+
+    threads = [threading.Thread(target=talk) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        argv = [sys.executable, "-I", "-S", "-c", "print('up')"]
+        child = Child(ChildSpec("child", argv, "main", stdout=tmp_path / "0.log"))
+        for _ in range(RESPAWNS):
+            child.start()
+            assert child.process.wait(20) == 0
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        log.close()
