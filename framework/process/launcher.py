@@ -49,6 +49,7 @@ EXIT_CLEAN = 0
 EXIT_DIED = 1
 
 _WIND_DOWN_S = 6.0  # a read of 5 s that the thread at the post is in the middle of
+_DIED_PATIENCE_S = 2.0  # with a part of us dead: it may be the one that keeps our lease
 _CANCEL_S = 0.5  # for cancelled async jobs to clean up
 _DRAIN_S = 0.1  # how often acknowledgements leave while the last jobs run
 _FETCHER_LIMIT_S = 60.0  # the post is looked after each 10 s at the latest, its reads have deadlines of 5 s
@@ -114,6 +115,10 @@ class Launcher:
             if self._obey(_WATCH_S) or self._orphaned():
                 break
             self._watch()
+            if self._signals.damaged:
+                # Nothing can be said any more without perhaps saying it to somebody else: what is in hand is recovered.
+                self._parts.events.component_died("descriptors", OSError("a job has closed what is not its own"))
+                return EXIT_DIED
         self._stop()
         return EXIT_DIED if parts.events.died.is_set() else EXIT_CLEAN
 
@@ -186,7 +191,7 @@ class Launcher:
 
     def _stop(self) -> None:
         parts = self._parts
-        deadline = time.monotonic() + (0.0 if self._at_once else parts.timeout_s)
+        deadline = time.monotonic() + self._patience_s()
         parts.record.quiet = True
         parts.record.runs.interrupted = True
         parts.fetcher.stop()
@@ -213,6 +218,14 @@ class Launcher:
         except (RedisError, OSError) as error:
             # Everything unfinished is in the working list; whoever lives takes it back when our lease has run out.
             self._log.error("stopped without Redis; jobs in hand are left to be recovered", error=error)
+
+    def _patience_s(self) -> float:
+        """How long the jobs in hand may still run."""
+        if self._at_once:
+            return 0.0
+        if self._parts.events.died.is_set():
+            return min(_DIED_PATIENCE_S, self._parts.timeout_s)
+        return self._parts.timeout_s
 
     def _drain(self, deadline: float) -> bool:
         """Wait for the jobs in hand until the deadline, or until told to wait no longer; tell whether all have ended.

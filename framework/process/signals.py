@@ -34,6 +34,7 @@ class SignalQueue:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
+        self._file = _file_of(self._reader)
 
     def install(self) -> None:
         """Catch TERM, INT, QUIT, TSTP, TTIN, HUP and URG from now on. Main thread only."""
@@ -48,13 +49,29 @@ class SignalQueue:
         with contextlib.suppress(BlockingIOError):
             self._writer.send(bytes((number,)))
 
+    @property
+    def damaged(self) -> bool:
+        """Whether our descriptors were closed under us: their numbers may stand for anything by now."""
+        return _file_of(self._reader) != self._file
+
     def wait(self, timeout_s: float | None) -> Iterator[int]:
         """Wait for signals, at most ``timeout_s``; yield what came."""
-        ready, _, _ = select.select([self._reader], [], [], timeout_s)
+        try:
+            ready, _, _ = select.select([self._reader], [], [], timeout_s)
+        except OSError:
+            return  # see ``damaged``
         if ready:
             with contextlib.suppress(BlockingIOError):
                 for number in self._reader.recv(256):
                     yield signal.SIGTERM if number == HANG_UP and self._in_terminal else number
+
+
+def _file_of(opened: socket.socket) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(opened.fileno())
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _forget() -> None:

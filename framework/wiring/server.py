@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -139,7 +140,8 @@ def serve(settings: Settings, service: Service, log_descriptor: int | None = Non
         parts.events.tracker.close()
     finally:
         logs.close_server_log()
-    sys.stdout.flush()
+    with suppress(OSError, ValueError):  # a job may have closed it
+        sys.stdout.flush()
     # A job that hangs in its thread must not keep the process: what it held has been given back.
     os._exit(status)
 

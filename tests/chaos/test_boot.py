@@ -88,8 +88,9 @@ def test_no_thread_of_ours_dies_unseen(scene):
     started = {}
     for name, patch in PATCHES.items():
         scene.enqueue("AsyncNoteWorker", name, queue=name)
+        scene.enqueue("GateWorker", name, queue=name)  # it does not keep the process
         code = f"{broken}{patch}{ends}"
-        started[name] = scene.site.start("-c", code, "-r", "jobs", "-q", name, "-t", "0.5", REDIS_URL=scene.url)
+        started[name] = scene.site.start("-c", code, "-r", "jobs", "-q", name, REDIS_URL=scene.url)
     for name, process in started.items():
         assert process.wait() == 1
         died = process.line(event_name="component.died")
@@ -97,3 +98,4 @@ def test_no_thread_of_ours_dies_unseen(scene):
         assert at(process.lines[-1]) - at(died) <= 5 + SLACK_S
         if ready := process.find(event_name="process.ready"):
             assert not scene.client.exists(keys.lease(ready[0]["identity"]))
+        assert name in [job["args"][0] for job in scene.jobs_of(name)]
