@@ -72,6 +72,20 @@ class ProcessEvents:
         if self._due("lease"):
             self._log.warning("the lease has lapsed; nothing is fetched until it is renewed", event_name="lease.lost")
 
+    def data_lost(self) -> None:
+        self._log.error(
+            "Redis does not know this process any more: it was flushed, or came back without its data or with old ones; "
+            "jobs may be lost",
+            event_name="shard.data_loss",
+        )
+
+    def eviction_unsafe(self, policy: str) -> None:
+        self._log.error(
+            "this Redis throws keys away when it is full, jobs and leases among them; set its maxmemory-policy to noeviction",
+            event_name="config.unsafe_eviction",
+            policy=policy,
+        )
+
     def clock_skewed(self, seconds: float) -> None:
         count = self._due("clock")
         if count:

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from framework.fetch.call import LEASE_MS
 from framework.fetch.grace import Grace
-from framework.fetch.reaper import forget
+from framework.fetch.reaper import FORGET_AFTER_S, forget
 from framework.store.script import BEAT, RETIRE
 from framework.wire import keys
 
@@ -181,6 +181,8 @@ class Lease:
         self._arguments = [identity, lease_ms, slots, int(grace.gap_s * 1000)]
         self.lapsed = False
         """Whether the last beat found that the lease had run out, so that others may have taken what was in the working list."""
+        self.forgotten = False
+        """Whether Redis did not know us at the last beat, although nobody can have struck us off: it has lost data."""
         self.skew_s = 0.0
         """How far this host's clock is ahead of Redis's (below 0: behind), at least, as the last beat has shown."""
 
@@ -195,10 +197,14 @@ class Lease:
         """
         sent_at = time.time()
         reply: Any = BEAT(self.client, self._keys, self._arguments)
-        held, now = cast("tuple[int, bytes]", reply)
+        held, now, new, steady = cast("tuple[int, bytes, int, int]", reply)
         self.lapsed = not held
         self.skew_s = max(0.0, sent_at - float(now)) + min(0.0, time.time() - float(now))
-        return self._grace.beat(float(now), held=bool(held)) <= self._grace.lease_s and bool(held)
+        first = not self._grace.since
+        silent_s = self._grace.beat(float(now), held=bool(held))
+        # In order, others strike off who was silent for long, and only while beats come through.
+        self.forgotten = bool(new) and not first and (silent_s < FORGET_AFTER_S or not steady)
+        return silent_s <= self._grace.lease_s and bool(held)
 
     def drop(self, *, emptied: bool = True) -> None:
         """Give it up at the end of the process, after everything has been given back. Raises redis errors.

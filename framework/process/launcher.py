@@ -27,6 +27,7 @@ from framework.fetch.reaper import Reaper, Reconciler, draw_pause
 from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process.events import ProcessEvents
+from framework.process.eviction import EvictionWatch
 from framework.process.heartbeat import (
     HOOKS_LIMIT_S,
     LEASE_PERIOD_S,
@@ -93,6 +94,7 @@ class Launcher:
             self._sweep_loop,
             Loop("poller", self._poll, parts.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S),
         ]
+        self._eviction = EvictionWatch(upkeep, events)
         self._paused: list[str] = []
         self._active_at = 0.0
         self._watched_at = time.monotonic()
@@ -261,6 +263,8 @@ class Launcher:
         lease.beat()
         if lease.lapsed:
             events.lease_lost()
+        if lease.forgotten:
+            events.data_lost()
         if abs(lease.skew_s) >= _SKEW_S:
             events.clock_skewed(lease.skew_s)
 
@@ -270,6 +274,7 @@ class Launcher:
             if number in (*STOP, QUIET, DUMP):
                 self._signals.put(number)
         self._read_pauses()
+        self._eviction.look()
 
     def _read_pauses(self) -> None:
         members = cast("set[bytes]", self._parts.record.client.smembers(keys.PAUSED))

@@ -11,7 +11,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from framework.declare import registry
 from framework.fetch.grace import Grace
-from framework.fetch.reaper import Keep, Reaper
+from framework.fetch.reaper import FORGET_AFTER_S, Keep, Reaper
 from framework.process.heartbeat import Lease, Loop, Watchdog, backoff_s
 from framework.store.connect import Endpoint, open_client
 from framework.store.script import EXTEND
@@ -195,6 +195,33 @@ def test_a_process_that_was_forgotten_registers_again(redis):
     assert redis.hgetall(keys.runs(IDENTITY)) == {b"slots": b"2"}
 
 
+def forgotten_after(redis, lease, silent_s):
+    """The process was silent for so long, then struck off as the dead are, and beats again."""
+    lease._grace.beat(float(redis.time()[0]) - silent_s, held=True)
+    redis.delete(keys.lease(IDENTITY))
+    redis.zrem(keys.REGISTRY, IDENTITY)
+    lease.beat()
+    return lease.forgotten
+
+
+@pytest.mark.proves("F8", "R61")
+def test_a_redis_that_does_not_know_us_any_more_has_lost_data(redis):
+    lease = Lease(redis, IDENTITY, 2, Grace(15.0, 3.0))
+    for _ in range(2):
+        lease.beat()
+        assert not lease.forgotten  # at first nobody knows us
+    redis.flushall()
+    lease.beat()
+    assert lease.forgotten
+    lease.beat()
+    assert not lease.forgotten  # told once
+    Lease(redis, "host:2:def", 2, Grace(15.0, 3.0)).beat()  # somebody else's beats come through
+    assert forgotten_after(redis, lease, FORGET_AFTER_S - 2)
+    assert not forgotten_after(redis, lease, FORGET_AFTER_S + 2)  # in order
+    redis.delete(keys.BEATS)
+    assert forgotten_after(redis, lease, FORGET_AFTER_S + 2)  # there was nobody to do it
+
+
 # --- outages --------------------------------------------------------------------------------------------------------
 
 LEASE_S, BEAT_S = 1.0, 0.2
@@ -233,7 +260,8 @@ class Member:
 
 
 @pytest.fixture
-def pair(make_server):
+def pair(make_server, monkeypatch):
+    monkeypatch.setattr("framework.process.heartbeat._LONGEST_BACKOFF_S", 2.0 / 15)
     server = make_server()
     with registry.isolated():
         members = [Member(server.url, number) for number in (1, 2)]

@@ -316,20 +316,21 @@ def test_reclaim_does_not_act_on_what_was_found_too_long_ago(redis):
 def test_beat_renews_tells_of_a_gap_and_registers(redis, memory):
     redis.delete(LEASE)
     with memory():
-        held, first = BEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 5000, 7, 3000])
-        assert (held, redis.hgetall(RUNS)) == (0, {b"slots": b"7"})
+        held, first, new, steady = BEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 5000, 7, 3000])
+        assert (held, new, steady, redis.hgetall(RUNS)) == (0, 1, 0, {b"slots": b"7"})
         assert redis.get(BEATS) == first
         assert 0 < redis.pttl(BEATS) <= 3000
-        held, second = BEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
-        assert held == 1
+        held, second, *told = BEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
+        assert (held, *told) == (1, 0, 1)
         assert redis.get(BEATS) == first
         redis.delete("other lease")
         BEAT(redis, ["other lease", REGISTRY, RUNS, BEATS], ["other", 9000, 7, 6000])
         assert redis.get(BEATS) == first  # that one has just started is no gap
         assert 3000 < redis.pttl(BEATS) <= 6000
         redis.delete(BEATS)
-        _, third = BEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
+        _, third, *told = BEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
         assert redis.get(BEATS) == third
+        assert told == [0, 0]
     assert 5000 < redis.pttl(LEASE) <= 9000
     assert float(first) < float(second) < float(third) <= now(redis)
     assert redis.zscore(REGISTRY, "me") == float(third)

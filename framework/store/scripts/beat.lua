@@ -1,7 +1,8 @@
 -- Renew a process's lease and its place in the registry, and say that beats come through.
 -- KEYS    1 lease  2 registry (ZSET)  3 what it has said about its runs (HASH)  4 since when there was no gap (STRING)
 -- ARGV    1 identity  2 lease in ms  3 its slots  4 longest time without anybody's beat that is no gap, in ms
--- RETURN  { 1 when the lease had never lapsed, 0 when it is new or had lapsed; Redis's time in seconds }
+-- RETURN  { 1 when the lease had never lapsed, 0 when it is new or had lapsed; Redis's time in seconds;
+--           1 when the registry did not know the process; 1 when somebody's beats have come through }
 -- COST    O(log P), P processes
 -- CRASH   nothing moves. PEXPIRE comes first because it is allowed at maxmemory and, as the script's first write,
 --         lets SET and ZADD pass too: a full Redis must not make the living look dead.
@@ -16,5 +17,5 @@ if held == 0 then
   redis.call('HSET', KEYS[3], 'slots', ARGV[3])
 end
 if steady == 0 then redis.call('SET', KEYS[4], now, 'PX', ARGV[4]) end
-redis.call('ZADD', KEYS[2], now, ARGV[1])
-return { held, now }
+local new = redis.call('ZADD', KEYS[2], now, ARGV[1])
+return { held, now, new, steady }
