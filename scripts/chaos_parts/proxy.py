@@ -13,6 +13,7 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 _COMMAND = re.compile(rb"\*\d+\r\n\$")
+_PACKET = 1_500
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: closing sends RST
 
 
@@ -33,6 +34,9 @@ class Proxy:
         """How late every reply is."""
         self.bytes_per_s = 0
         """How much comes through each way on each connection; 0: all."""
+        self.wire_bytes_per_s = 0
+        """How much comes through on all connections and both ways together; 0: all."""
+        self._wire = threading.Lock()
         self.lost: list[bytes] = []
         """The replies that were lost by ``lose_replies``."""
         self._ever: list[_Link] = []
@@ -73,7 +77,7 @@ class Proxy:
         self._hole = False
         self.refusal = None
         self.delay_s = 0.0
-        self.bytes_per_s = 0
+        self.bytes_per_s = self.wire_bytes_per_s = 0
         self._rule = None
 
     def lose_replies(self, pattern: bytes, numbers: "range | set[int]", *, hang: bool = False) -> None:
@@ -173,6 +177,10 @@ class Proxy:
     def _squeeze(self, data: bytes) -> None:
         if self.bytes_per_s:
             time.sleep(len(data) / self.bytes_per_s)
+        if self.wire_bytes_per_s:
+            for start in range(0, len(data), _PACKET):
+                with self._wire:  # whoever else has something to say gets its turn
+                    time.sleep(len(data[start : start + _PACKET]) / self.wire_bytes_per_s)
 
 
 class _Rule:

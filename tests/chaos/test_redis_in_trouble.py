@@ -3,11 +3,13 @@
 Every wait that stands for a promise has the promised time as its limit.
 """
 
+import resource
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
+from redis.exceptions import RedisError
 
 from tests.harness import until
 
@@ -27,6 +29,7 @@ def at_work(scene, process, value):
     assert process.popen.poll() is None
 
 
+@pytest.mark.proves("F7", "F10", "R1")
 @pytest.mark.parametrize("how", ["reset", "client kill", "clean restart", "kill and restart"])
 def test_lost_connections(scene, how):
     proxy = scene.proxy()
@@ -72,6 +75,7 @@ def test_a_black_hole_and_a_producer_in_it(scene):
     assert process.end() == 0
 
 
+@pytest.mark.proves("F16", "R10")
 def test_read_only_and_back(scene):
     process = scene.worker("-c", "2").ready()
     producer = scene.producer()
@@ -102,6 +106,7 @@ REFUSALS = (
 )
 
 
+@pytest.mark.proves("R2", "R13")
 def test_no_refusal_ends_a_process(scene):
     proxy = scene.proxy()
     process = scene.worker("-c", "2", url=proxy.url).ready()
@@ -121,6 +126,7 @@ def test_no_refusal_ends_a_process(scene):
     assert process.end() == 0
 
 
+@pytest.mark.proves("F14", "R14")
 def test_a_full_redis_is_emptied(scene):
     process = scene.worker("-c", "4").ready()
     producer = scene.producer()
@@ -144,7 +150,7 @@ def test_a_full_redis_is_emptied(scene):
 
 
 @contextmanager
-def failing_disk(scene):
+def failing_snapshot(scene):
     """Snapshots fail, as their place is taken by a folder; Redis then refuses to write (MISCONF)."""
     obstacle = scene.server.data_dir / "dump.rdb"
     obstacle.mkdir()
@@ -159,22 +165,42 @@ def failing_disk(scene):
         scene.client.config_set("stop-writes-on-bgsave-error", "no")
 
 
-def test_a_redis_that_cannot_save(scene):
+@contextmanager
+def full_disk(scene):
+    """No file of the server may grow any more: its append-only file cannot be written (MISCONF)."""
+    files = (scene.server.data_dir / "appendonlydir").iterdir()
+    longest = max(file.stat().st_size for file in files)
+    resource.prlimit(scene.server.pid, resource.RLIMIT_FSIZE, (longest + 1_000, resource.RLIM_INFINITY))
+    with suppress(RedisError):
+        scene.client.set("filler", "x" * 10_000)
+    until(lambda: scene.client.info("persistence")["aof_last_write_status"] == "err", "a write failed")
+    try:
+        yield
+    finally:
+        resource.prlimit(scene.server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        until(lambda: scene.client.info("persistence")["aof_last_write_status"] == "ok", "there is space again")
+
+
+@pytest.mark.proves("F19", "R13")
+@pytest.mark.parametrize("disk", [failing_snapshot, full_disk])
+def test_a_redis_that_cannot_save(scene, disk):
     process = scene.worker("-c", "2").ready()
     producer = scene.producer()
     scene.enqueue("GateWorker", "one")
     scene.enqueue("NoteWorker", "waiting", queue="later")
     scene.wait_for("begun", "one")
-    with failing_disk(scene):
+    with disk(scene):
         scene.open_gate("one")
         told = producer.push("NoteWorker", "refused")
         assert (told["error"], told["maybe_written"]) == ("ShardUnavailableError", False)
+        assert "MISCONF" in told["text"]
         seen_trouble(process)
     at_work(scene, process, "after")
     scene.once("begun")
     assert process.end() == 0
 
 
+@pytest.mark.proves("F17", "R12")
 def test_a_redis_that_keeps_forgetting_scripts(scene):
     process = scene.worker("-c", "4").ready()
     over = threading.Event()
@@ -199,6 +225,7 @@ def test_a_redis_that_keeps_forgetting_scripts(scene):
     assert process.end() == 0
 
 
+@pytest.mark.proves("F21")
 def test_a_shard_that_is_down_is_no_matter_of_the_others(scene, make_server):
     second = make_server()
     shards = {"main": {"url": scene.url}, "second": {"url": second.url}}

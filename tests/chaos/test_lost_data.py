@@ -1,0 +1,36 @@
+"""A Redis that comes back empty: what it had is gone, which is told; the processes live on and work."""
+
+import shutil
+
+import pytest
+
+from tests.chaos.test_redis_in_trouble import at_work
+from tests.harness import until
+
+TOLD_S = 10.0
+"""Promised from the return of Redis until it is told that data is lost."""
+
+
+@pytest.mark.proves("F8", "F15", "R6", "R61")
+def test_a_redis_that_comes_back_empty(scene):
+    scene.client.config_set("appendonly", "no")
+    scene.client.config_set("maxmemory-policy", "allkeys-lru")
+    process = scene.worker("-c", "2").ready()
+    process.line(event_name="config.unsafe_eviction", policy="allkeys-lru")
+    scene.enqueue("GateWorker", "one")
+    scene.enqueue("NoteWorker", "forgotten", queue="later")
+    scene.wait_for("begun", "one")
+    scene.client.shutdown(nosave=True)
+    until(lambda: not scene.server.running)
+    shutil.rmtree(scene.server.data_dir / "appendonlydir")
+    scene.server.start()
+    until(lambda: process.find(event_name="shard.data_loss"), "it is told", TOLD_S)
+    assert not scene.client.exists("queue:later")
+    scene.open_gate("one")
+    scene.wait_for("ended", "one")
+    until(lambda: process.find(job_status="fenced"), "its end is not written: nothing is known of it")
+    at_work(scene, process, "next")
+    scene.once("begun")
+    until(lambda: process.identity.encode() in scene.client.smembers("processes"), "Sidekiq's pages see it again")
+    assert len(process.find(event_name="shard.data_loss")) == 1
+    assert process.end() == 0

@@ -1,0 +1,132 @@
+"""Two shards, one of them slow, or in a black hole for some: the other notices nothing, and pushes to the first fail soon."""
+
+import signal
+import threading
+import time
+
+import pytest
+from chaos_parts.proxy import Proxy
+
+from framework.store.connect import Endpoint, open_client
+from tests.harness import encoded, until
+
+AT_ONCE_S = 0.25
+"""Promised of a push to a shard that is known to be silent."""
+BACK_S = 5.0
+"""Promised from a shard's return until pushes to it are taken."""
+TAKEN_OVER_S = 25.0
+"""Promised from the silence of a process until another has its jobs."""
+AT_WORK_S = 15.0
+"""Promised from the end of a black hole until who was in it works again."""
+LOADED_S = 5.0
+"""What a loaded machine may add to a promise of seconds."""
+UNTOUCHED_S = 2.0
+"""A push and its run that wait for no deadline of another shard's take less, on any machine."""
+
+
+class Pair:
+    """Shard ``second`` beside ``main``; who is ``cut_off`` reaches it through the proxy only."""
+
+    def __init__(self, scene, server, proxy) -> None:
+        self.scene, self.proxy = scene, proxy
+        self.client = open_client(Endpoint(server.url), name="tests")
+        shards = {"main": {"url": scene.url}, "second": {"url": server.url}}
+        scene.site.write("redis.yml", {"shards": shards})
+        rules = [["worker_name=ElsewhereWorker", None, "second"], ["*", None]]
+        scene.site.write("routing.yml", {"routing_rules": rules})
+        self.cut_off = {"FRAMEWORK_SHARDS__SECOND__URL": proxy.url}
+
+    def worker(self, shard, **env):
+        return self.scene.site.worker("-q", "default", "--shard", shard, "-c", "2", REDIS_URL=self.scene.url, **env)
+
+    def enqueue(self, name, value):
+        self.client.lpush("queue:default", encoded(name, args=[value], jid=value))
+
+
+@pytest.fixture
+def pair(scene, make_server):
+    server = make_server()
+    with Proxy(server.url) as proxy:
+        made = Pair(scene, server, proxy)
+        yield made
+        made.client.close()
+
+
+def pushed(producer, name, value):
+    """Push; return what the producer was told and how long it took."""
+    began = time.monotonic()
+    told = producer.push(name, value)
+    return told, time.monotonic() - began
+
+
+def main_is_untouched(scene, producer, label):
+    """Twenty jobs of main, one after the other; return the median time from the push to the run."""
+    took = []
+    for number in range(20):
+        began = time.monotonic()
+        told, _ = pushed(producer, "NoteWorker", f"{label} {number}")
+        assert told["jid"]
+        scene.wait_for("note", f"{label} {number}")
+        took.append(time.monotonic() - began)
+        assert took[-1] < UNTOUCHED_S
+    return sorted(took)[10]
+
+
+def pushes_fail_soon(producer, measured):
+    """The first waits for its answer; of the next, made within a second, none does."""
+    told, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
+    assert (told["error"], told["shard"], told["maybe_written"]) == ("ShardUnavailableError", "second", True)
+    measured("circuit_open_s", took_s)
+    began = time.monotonic()
+    slowest_s = 0.0
+    while time.monotonic() - began < 1.0:
+        told, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
+        assert (told["error"], told["shard"], told["maybe_written"]) == ("ShardUnavailableError", "second", False)
+        slowest_s = max(slowest_s, took_s)
+    assert slowest_s < AT_ONCE_S
+    measured("refused_s", slowest_s)
+
+
+@pytest.mark.slow
+@pytest.mark.proves("F11", "F21", "F22", "F47", "R3")
+def test_one_of_two_shards_in_a_black_hole_for_some(scene, pair, measured):
+    producer, another = (scene.producer(**pair.cut_off) for _ in range(2))
+    here = pair.worker("main", **pair.cut_off)
+    lonely = pair.worker("second", **pair.cut_off).ready()
+    here.ready()
+    pair.enqueue("GateWorker", "one")
+    scene.wait_for("begun", "one")
+    peer = pair.worker("second").ready()
+    assert pushed(producer, "ElsewhereWorker", "before")[0]["jid"]
+    measured("main_before_s", main_is_untouched(scene, producer, "before"))
+
+    pair.proxy.swallow()
+    gone_at = time.monotonic()
+    pushes_fail_soon(producer, measured)
+    measured("main_beside_a_hole_s", main_is_untouched(scene, producer, "beside"))
+    until(lambda: scene.proven("begun") == ["one"] * 2, "the peer has taken over", TAKEN_OVER_S + LOADED_S)
+    measured("taken_over_s", time.monotonic() - gone_at)
+
+    pair.proxy.heal()
+    back_at = time.monotonic()
+    until(lambda: "jid" in pushed(producer, "ElsewhereWorker", "back")[0], "pushes are taken", BACK_S + LOADED_S)
+    measured("circuit_closed_s", time.monotonic() - back_at)
+    peer.send(signal.SIGTSTP)
+    peer.line(event_name="process.quiet")
+    pair.enqueue("NoteWorker", "after")
+    scene.wait_for("note", "after", timeout_s=AT_WORK_S + LOADED_S)
+    measured("at_work_s", time.monotonic() - back_at)
+    scene.open_gate("one")
+    until(lambda: scene.proven("ended") == ["one"] * 2, "both runs of it end")
+    until(lambda: lonely.find(job_status="fenced"), "the end of the first is not written")
+
+    pair.proxy.delay_s = 2.0
+    slow = threading.Thread(target=pushed, args=(another, "ElsewhereWorker", "slow"))
+    slow.start()
+    measured("main_beside_a_slow_one_s", main_is_untouched(scene, producer, "slow"))
+    slow.join()
+    scene.wait_for("note", "slow", timeout_s=30.0)
+    pair.proxy.heal()
+    assert "into the hole" not in scene.proven("note")
+    assert [line["jid"] for line in peer.find(job_status="recovered")] == ["one"]
+    assert [process.end() for process in (here, lonely, peer)] == [0, 0, 0]
