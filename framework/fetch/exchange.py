@@ -145,6 +145,15 @@ class Exchange:
             self._lock.release()
         return True
 
+    def gather(self) -> None:
+        """Read the reply that is due, if any: what it brings is younger than what is buffered. Raises redis errors."""
+        with self._lock:
+            try:
+                self._collect()
+            except BaseException:
+                self._undo()
+                raise
+
     def flush(self) -> None:
         """Wait until every acknowledgement there is has arrived. Raises redis errors."""
         while self.unfinished:

@@ -116,10 +116,12 @@ class Post:
             return
         if self._leaving or exchange.closed:
             self._leaving = False
+            exchange.gather()
             self._retreat()
         if self._blind and self.looked_at - self._swept_at >= SWEEP_S:
             self._swept_at, exchange.dry = self.looked_at, False  # time to look at the queues without a parked call
         if self._stalled():
+            exchange.gather()  # given back later, it would stand before what is older
             self._empty_buffer()
         # With something buffered those who run jobs make the next round trip, unless none may start before it.
         if exchange.replenish() and (self._custody.full or not self._custody.buffer):

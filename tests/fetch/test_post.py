@@ -57,6 +57,24 @@ def test_slow_jobs_run_at_once_on_every_slot(bench, redis):
     assert one.most_at_once == 6
 
 
+@pytest.mark.proves("I12")
+@pytest.mark.parametrize("why", ["stalled", "quiet"])
+def test_what_is_under_way_goes_back_behind_what_is_older(bench, redis, why):
+    one = bench(slots=1)
+    redis.lpush(WORKING, "running", "older")
+    one.custody.add([UnitOfWork("default", b"running", clock()), UnitOfWork("default", b"older", clock() - 1)])
+    one.custody.start(clock() - 1)
+    redis.lpush(QUEUE, "younger", "waiting")
+    one.exchange._call.send([], [("default", 1)], 1, clock())
+    if why == "quiet":
+        one.fetcher.quiet()
+    one.fetcher._post.wake()  # nobody sleeps
+    with one.post.manned:
+        one.post._tend()
+    assert redis.lrange(QUEUE, 0, -1) == [b"waiting", b"younger", b"older"]
+    assert one.working() == [b"running"]
+
+
 # --- nothing overheard ----------------------------------------------------------------------------------------------
 
 
