@@ -6,11 +6,11 @@ has seen its child die removes the lease at once; the processes that know the cl
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from framework.declare import registry
 from framework.errors import PayloadError
@@ -27,6 +27,7 @@ from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import Job, decode, whole_number
 from framework.wire.json import dumps
+from framework.wire.status import Tracked, tracked
 
 FORGET_AFTER_S = LEASE_MS // 1000 + 2 * int(PARK_S + REPLY_MARGIN_S)
 """Seconds since the last beat after which no parked call of a dead process can be alive."""
@@ -134,6 +135,11 @@ class Reaper:
         # The head is the youngest; each goes to the right end in turn, so the oldest ends up next to run.
         fates = [_fate(data, found.evidence, found.length - 1 - index) for index, data in enumerate(found.page)]
         results = RECLAIM.each(self._client, [self._move(identity, found, fate) for fate in fates])
+        for index, fate in enumerate(fates):
+            if fate.tracked is not None and isinstance(results[index], NoPermissionError):  # perhaps of its state alone
+                (results[index],) = RECLAIM.each(
+                    self._client, [self._move(identity, found, replace(fate, tracked=None))]
+                )
         for fate, result in zip(fates, results, strict=True):
             if isinstance(result, int) and result > 0:
                 self._on_recovered(Recovered(identity, Job(fate.payload), fate.key, trimmed=result - 1))
@@ -145,7 +151,11 @@ class Reaper:
     def _move(self, identity: str, found: "_Estate", fate: "_Fate") -> tuple[list[str], list[Any]]:
         limits = KEEP_INTERRUPTED if fate.key == keys.INTERRUPTED else self._dead
         places = [keys.lease(identity), keys.working(identity), fate.key, keys.QUEUES]
-        return places, [fate.found, fate.data, found.until, fate.queue, *limits]
+        arguments = [fate.found, fate.data, found.until, fate.queue, *limits]
+        if fate.tracked is not None:
+            places.append(keys.status(fate.tracked.jid))
+            arguments += ["failed", fate.tracked.kept_s]
+        return places, arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +175,8 @@ class _Fate:
     queue: str
     data: bytes
     payload: Payload
+    tracked: Tracked | None = None
+    """Whose state says that it has failed: the job is given up, and nobody would write it later."""
 
 
 def _fate(data: bytes, evidence: Evidence, rank: int) -> _Fate:
@@ -176,7 +188,7 @@ def _fate(data: bytes, evidence: Evidence, rank: int) -> _Fate:
     except PayloadError:
         return _Fate(data, keys.DEAD, "", data, {})
     if guilt == "ran" and 0 <= _max_interruptions(payload) <= payload[COUNT]:
-        return _Fate(data, keys.INTERRUPTED, "", changed, payload)
+        return _Fate(data, keys.INTERRUPTED, "", changed, payload, tracked(payload))
     return _Fate(data, keys.queue(queue), queue, changed, payload)
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 from redis.exceptions import RedisError
 
@@ -23,7 +22,7 @@ from framework.fetch.fetcher import Fetcher
 from framework.fetch.grace import Grace
 from framework.fetch.identity import NONCE_VARIABLE, own_identity
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reaper import Keep, Reaper, Reconciler, Recovered
+from framework.fetch.reaper import Keep, Reaper, Reconciler
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.finish.states import States
@@ -162,10 +161,9 @@ def assemble(
     dead_set = DeadSetLimits(settings.dead.max_jobs, settings.dead.timeout_days * 86_400.0)
     keep = Keep(dead_set.max_jobs, dead_set.timeout_s)
     states = States(shard, events.state_refused)
-    recovered = partial(_recovered, events, states)
     custody = Custody(service.slots)
     fetching = shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
-    reconciler = Reconciler(fetching, identity, custody, recovered, keep)
+    reconciler = Reconciler(fetching, identity, custody, events.recovered, keep)
     fetcher = Fetcher(fetching, identity, order, custody, events, reconciler)
     runs = Runs(custody.running)
     executor = Executor(
@@ -195,20 +193,13 @@ def assemble(
         lease=Lease(shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S), identity, service.slots, grace),
         record=ProcessRecord(upkeep, identity, order, service.slots, VERSION, runs),
         poller=open_poller(settings, shard.name, upkeep, rhythm, events, states, dead_set),
-        reaper=Reaper(upkeep, recovered, grace, keep),
+        reaper=Reaper(upkeep, events.recovered, grace, keep),
         reconciler=reconciler,
         events=events,
         poll_interval_s=settings.poll_interval,
         timeout_s=service.timeout_s,
         supervised=supervised,
     )
-
-
-def _recovered(events: ProcessEvents, states: States, recovered: Recovered) -> None:
-    """Tell of a job that was taken back; one that is given up says so, all others are as good as running."""
-    events.recovered(recovered)
-    if recovered.quarantined:
-        states.note(recovered.job, "failed")
 
 
 def _wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue) -> int | None:

@@ -43,4 +43,12 @@ def parse(doc: str | None) -> argparse.Namespace:
     fuzz.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the inputs of an earlier run")
     fuzz.add_argument("--case", type=int, default=None, metavar="N", help="the one input of this number of the target")
 
+    points = proofs.add_parser("points", help="kill, or cut off, a process at each single command that it sends")
+    points.add_argument("--only", action="append", default=[], metavar="SCENARIO", help="this one; may be given again")
+    points.add_argument("--batch", type=int, action="append", default=[], metavar="N", help="so many jobs at once; may be "
+                        "given again (default: those of each scenario, 1 and 8)")  # fmt: skip
+    points.add_argument("--at", type=int, default=None, metavar="N", help="only at the command of this number")
+    points.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of double faults: in round k whoever comes "
+                        "to the rescue dies at its k-th command (default 0)")  # fmt: skip
+
     return parser.parse_args()

@@ -194,6 +194,25 @@ def test_jobs_interrupted_too_often_are_quarantined(reaper, redis, recovered, na
     assert redis.llen(keys.working(OTHER)) == 0
 
 
+@pytest.mark.parametrize("forbidden", [False, True], ids=["allowed", "forbidden by an ACL"])
+def test_the_state_of_a_quarantined_job_moves_with_it(reaper, redis, recovered, forbidden):
+    """Written afterwards, by a reaper that dies in between, it would say for ever that the job runs."""
+    die(redis, OTHER)
+    redis.set(keys.status("often"), "running")
+    hold(redis, encoded(jid="often", interrupted_count=2, status_expiration=60), OTHER)
+    hold(redis, encoded(jid="once", status_expiration=60), OTHER)
+    if forbidden:
+        redis.execute_command("ACL", "SETUSER", "default", "resetkeys", "~[^a]*", "~aw:[^s]*")
+    try:
+        assert reaper.sweep() == 2
+    finally:
+        redis.execute_command("ACL", "SETUSER", "default", "allkeys")
+    assert [one.quarantined for one in recovered] == [False, True]
+    assert redis.get(keys.status("often")) == (b"running" if forbidden else b"failed")
+    assert forbidden or 0 < redis.ttl(keys.status("often")) <= 60
+    assert redis.get(keys.status("once")) is None
+
+
 @pytest.mark.proves("F38", "R53")
 @pytest.mark.parametrize("data", [b"\x00\xff not json", b'{"class":"A","args":[],"jid":"no queue"}', b"[]"])
 def test_what_cannot_be_given_back_goes_to_the_dead_set_byte_for_byte(reaper, redis, recovered, data):

@@ -1,0 +1,56 @@
+"""For the suite: plays on request. A test process has threads and cannot fork; this one has none.
+
+A line of JSON on standard input is a request, a line on standard output its answer:
+``{"ask": "commands"}``; ``{"scenario": NAME, "way": WAY}``; ``{"scenario": NAME, "batch": N, "at": N, "way": WAY, "rescuers":
+true}``, the double faults of one case. It ends with its standard input.
+"""
+
+import gc
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from prove_parts.crash_points.cases import Case, Theatre, Verdict
+from prove_parts.crash_points.scenarios import SCENARIOS
+from prove_parts.crash_points.stage import Stage
+from prove_parts.crash_points.wire import Fault
+
+
+def answer(theatre: Theatre, request: dict[str, Any]) -> Any:
+    """What was asked for."""
+    if request.get("ask") == "commands":
+        return {
+            name: {str(batch): theatre.commands(name, batch) for batch in one.batches}
+            for name, one in SCENARIOS.items()
+        }
+    name, way = request["scenario"], request["way"]
+    if request.get("rescuers"):
+        case = Case(name, request["batch"], Fault(request["at"], way))
+        first = theatre.play(case)
+        doubles = [Case(name, case.batch, case.fault, Fault(at + 1, "die sent")) for at in range(len(first.rescuer))]
+        return _summary([first, *map(theatre.play, doubles)])
+    batches = SCENARIOS[name].batches
+    return _summary(
+        [theatre.play(case) for batch in batches for case in theatre.cases(name, batch, (way,), folded=True)]
+    )
+
+
+def _summary(verdicts: Iterable[Verdict]) -> dict[str, Any]:
+    played = list(verdicts)
+    return {"cases": len(played), "broken": [one.told for one in played if one.problems]}
+
+
+stage = Stage(Path(sys.argv[1]))
+try:
+    theatre = Theatre(stage)
+    gc.freeze()
+    for line in sys.stdin:
+        try:
+            reply: Any = answer(theatre, json.loads(line))
+        except AssertionError as error:
+            reply = {"cases": 0, "broken": [str(error)]}
+        print(json.dumps(reply), flush=True)
+finally:
+    stage.close()

@@ -1,0 +1,255 @@
+"""The one seam: the socket that redis-py opens, which ``framework.store.channel`` shares. It numbers commands, and breaks.
+
+Only a forked child that plays a case has it. All bytes of the framework to and from Redis pass here: the commands of a
+packet are told apart (several may leave in one ``send``), numbered in the order in which they leave the process, over all of
+its connections, and one of them is the last before the process is killed, or before its connection ends.
+"""
+
+import os
+import select
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NoReturn, TypeAlias, get_args
+
+import hiredis
+from redis.connection import UnixDomainSocketConnection
+
+from framework.store import script
+
+CONTROL = "points"
+"""Name of the connections that belong to us and not to what is tested: they are neither numbered nor waited for."""
+
+Way: TypeAlias = Literal["die before", "die sent", "die replied", "cut before", "cut sent", "cut torn"]
+"""What happens at a command. ``die``: SIGKILL before it leaves; when the server has run it; when its reply has been read.
+``cut``: the process lives on, and its connection ends before the command leaves; when the server has run it and its reply is
+lost; in the middle of its reply."""
+
+WAYS: tuple[Way, ...] = get_args(Way)
+
+_PATIENCE_S = 20.0
+_READ_BYTES = 1 << 16
+_NOT_YET: Any = object()
+_SCRIPTS = {one.digest.encode(): one.name for one in vars(script).values() if isinstance(one, script.Script)}
+_SOURCES = {one.source: one.name for one in vars(script).values() if isinstance(one, script.Script)}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """At the command numbered ``at`` (from 1) this happens."""
+
+    at: int
+    way: Way
+
+    @property
+    def kills(self) -> bool:
+        """Whether the process ends by it."""
+        return self.way.startswith("die")
+
+    def __str__(self) -> str:
+        return f"{self.way} {self.at}"
+
+
+class Line:
+    """The numbered commands of one process. ``tell`` is called with each before it leaves: its number and its name.
+
+    ``parked`` says whether a server holds a blocking call. Greetings of connections have no number unless
+    ``greetings``.
+    """
+
+    def __init__(
+        self, fault: Fault | None, tell: Callable[[int, str], None], parked: Callable[[], bool], *, greetings: bool
+    ) -> None:
+        self.fault = fault
+        self.parked = parked
+        self._tell = tell
+        self._greetings = greetings
+        self._count = 0
+        self._open = True
+
+    def number(self, words: list[bytes]) -> int:
+        """Return the number of a command that is about to leave; 0: it has none."""
+        if not self._open or (not self._greetings and _greets(words)):
+            return 0
+        self._count += 1
+        self._tell(self._count, name_of(words))
+        return self._count
+
+    def struck(self, number: int, *ways: Way) -> bool:
+        """Whether the fault is at this command and of one of these ways."""
+        return self.fault is not None and number == self.fault.at and self.fault.way in ways
+
+    def end(self) -> None:
+        """What is sent from now on has no number."""
+        self._open = False
+
+
+class Wire(socket.socket):
+    """A connection to a Redis as the child has it."""
+
+    line: ClassVar[Line]
+
+    def __init__(self, made: socket.socket) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM, fileno=made.detach())
+        self._asked: deque[int] = deque()
+        self._replies: Any = hiredis.Reader(notEnoughData=_NOT_YET)
+        self._cut = False
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        del flags
+        return self._send(bytes(data), whole=False)
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        del flags
+        self._send(bytes(data), whole=True)
+
+    def recv(self, bufsize: int, flags: int = 0) -> bytes:
+        if flags:
+            return super().recv(bufsize, flags)
+        if self._cut:
+            self._reset()
+        data = super().recv(bufsize)
+        return self._received(data) if data else data
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        data = self.recv(nbytes or len(buffer), flags)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _send(self, data: bytes, *, whole: bool) -> int:
+        if self._cut:
+            self._reset()
+        left = 0
+        for words, piece in split(data):
+            number = self.line.number(words)
+            if self.line.struck(number, "die before"):
+                die()
+            if self.line.struck(number, "cut before"):
+                self._end()
+                if whole or not left:
+                    self._reset()
+                return left  # a part has left, as the kernel would say; the next call learns the rest
+            super().sendall(piece)
+            self._asked.append(number)
+            left += len(piece)
+            if self.line.struck(number, "die sent"):
+                self._await_run(words)
+                die()
+            if self.line.struck(number, "cut sent"):
+                break  # what would follow in this packet does not arrive
+        return len(data)
+
+    def _await_run(self, words: list[bytes]) -> None:
+        """Wait until the server has run all that was sent, or holds what blocks."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not self._all_answered():
+            if words[0] == b"BLMOVE" and self.line.parked():
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the server does not answer {name_of(words)}")
+
+    def _all_answered(self) -> bool:
+        if not select.select([self], [], [], 0.002)[0]:
+            return False
+        waiting: Any = hiredis.Reader(notEnoughData=_NOT_YET)
+        waiting.feed(super().recv(_READ_BYTES, socket.MSG_PEEK))
+        count = 0
+        while waiting.gets() is not _NOT_YET:
+            count += 1
+        return count >= len(self._asked)
+
+    def _received(self, data: bytes) -> bytes:
+        fault = self.line.fault
+        if fault is None or fault.at not in self._asked or fault.way in ("die before", "cut before"):
+            self._replies.feed(data)
+            while self._one_replied():
+                pass
+            return data
+        begin, position = (0 if self._asked[0] == fault.at else None), 0
+        while True:
+            while position < len(data):  # byte by byte, to see where a reply ends
+                self._replies.feed(data[position : position + 1])
+                position += 1
+                if not self._one_replied():
+                    continue
+                if begin is not None:
+                    return self._struck(fault, data, begin, position)
+                begin = position if self._asked[0] == fault.at else None
+            if begin is None:
+                return data  # a reply before it is still coming
+            data += super().recv(_READ_BYTES)
+
+    def _struck(self, fault: Fault, data: bytes, begin: int, end: int) -> bytes:
+        """The reply in question stands in ``data`` from ``begin`` to ``end``; return what the process gets."""
+        if fault.way == "die replied":
+            die()
+        self._end()
+        data = data[: begin if fault.way == "cut sent" else begin + (end - begin) // 2]
+        if not data:
+            self._reset()
+        return data
+
+    def _one_replied(self) -> bool:
+        if self._replies.gets() is _NOT_YET:
+            return False
+        self._asked.popleft()
+        return True
+
+    def _end(self) -> None:
+        self._cut = True
+        super().shutdown(socket.SHUT_RDWR)
+
+    def _reset(self) -> NoReturn:
+        raise ConnectionResetError(104, "cut")
+
+
+def install(line: Line) -> None:
+    """From now on every connection of this process that is not ours is a ``Wire``."""
+    Wire.line = line
+    connect = UnixDomainSocketConnection._connect
+
+    def wired(connection: Any) -> socket.socket:
+        made = connect(connection)
+        if connection.client_name == CONTROL:
+            return made
+        wire = Wire(made)
+        wire.settimeout(connection.socket_timeout)
+        return wire
+
+    UnixDomainSocketConnection._connect = wired
+
+
+def die() -> NoReturn:
+    """Be gone, as by ``kill -9``."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+def split(data: bytes) -> Iterator[tuple[list[bytes], bytes]]:
+    """The commands of a packet: each as words and as the bytes that leave."""
+    reader: Any = hiredis.Reader(notEnoughData=_NOT_YET)
+    reader.feed(data)
+    length = 0
+    while (words := reader.gets()) is not _NOT_YET:
+        piece: bytes = hiredis.pack_command(tuple(words))
+        length += len(piece)
+        yield words, piece
+    if length != len(data):
+        raise RuntimeError("a packet that is no sequence of whole commands")
+
+
+def name_of(words: list[bytes]) -> str:
+    """What a command is called in tables: a script by its name."""
+    head = words[0].decode()
+    if head == "EVALSHA":
+        return _SCRIPTS.get(words[1], "?")
+    if head == "EVAL":
+        return f"EVAL {_SOURCES.get(words[1], '?')}"
+    return f"{head} {words[1].decode()}" if head == "CLIENT" else head
+
+
+def _greets(words: list[bytes]) -> bool:
+    return words[0] in (b"HELLO", b"AUTH", b"SELECT") or words[:2] in ([b"CLIENT", b"SETNAME"], [b"CLIENT", b"SETINFO"])

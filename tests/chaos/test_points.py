@@ -1,0 +1,111 @@
+"""A process is struck at each single Redis command that it sends, in six ways: `scripts/prove_parts/crash_points`.
+
+Each case ends with a judgement: nothing lost, nothing run again but what a death cut off, every key in order. The whole
+enumeration, with larger batches and double faults, is `scripts/prove points`; here, of a command that comes often after the
+same one, the first and the last are struck.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from prove_parts.crash_points.wire import WAYS
+
+from tests.conftest import ROOT, short_folder
+
+PARK = "CLIENT ID,BLMOVE"
+POLL = "TIME,ZCARD,ZCOUNT,ZCOUNT,ZRANGE,due"
+POLL_RETRY = "TIME,ZCARD,ZCOUNT,ZRANGE,due"
+RECORD = "RPOP,SADD,HSET,EXPIRE,SMEMBERS"
+
+COMMANDS = {
+    "connect": "HELLO,CLIENT SETNAME,CLIENT SETINFO,CLIENT SETINFO,SADD,LPUSH",
+    "push": "SADD,LPUSH",
+    "bulk": "SADD,LPUSH",
+    "bulk later": "SET,ZADD",
+    "push tracked": "SET,SADD,LPUSH",
+    "schedule": f"ZADD,beat,{POLL},promote",
+    "run": f"beat,fetch,fetch,{PARK}",
+    "parked": f"beat,fetch,{PARK},fetch,BLMOVE",
+    "run sync": f"beat,fetch,fetch,fetch,{PARK}",
+    "run tracked": f"beat,fetch,SET,state,fetch,{PARK}",
+    "suspect": f"beat,fetch,announce,fetch,{PARK}",
+    "unloaded": f"beat,EVAL beat,fetch,EVAL fetch,postpone,EVAL postpone,fetch,{PARK},{POLL_RETRY},EVAL due,promote,"
+    "EVAL promote,ZCOUNT,fetch,BLMOVE",
+    "retry": f"beat,fetch,postpone,fetch,{PARK},{POLL_RETRY},promote,ZCOUNT,fetch,BLMOVE",
+    "later": f"beat,fetch,postpone,fetch,{PARK},{POLL},promote,fetch,BLMOVE",
+    "dead": f"beat,fetch,SET,bury,fetch,{PARK}",
+    "dropped": f"beat,fetch,fetch,{PARK}",
+    "discarded": f"beat,fetch,SET,state,fetch,{PARK}",
+    "retired": f"beat,fetch,drop,fetch,{PARK}",
+    "stop": f"{RECORD},beat,fetch,requeue,SREM,DEL,retire,forget",
+    "cross": f"beat,{POLL},promote,ZCOUNT,ZRANGE,due,ZMSCORE,land,promote,EXPIRE",
+    "race": f"beat,{POLL},{POLL},promote,promote",
+    "recover": "beat,retire,DEL,SREM,ZRANGEBYSCORE,examine,reclaim,reclaim,reclaim,examine,forget,LRANGE,"
+    "ZRANGEBYSCORE,examine,forget,LRANGE",
+    "reconcile": "beat,ZRANGEBYSCORE,LRANGE,ZRANGEBYSCORE,LRANGE,bury,requeue",
+    "beside": f"beat,{RECORD},ZRANGEBYSCORE,LRANGE,TIME,ZCARD,ZCOUNT,ZCOUNT,beat",
+}
+"""By scenario the commands of one job's way, in order; scripts by their names. They are what is struck."""
+
+LEAST_COMMANDS = 450
+"""Of all scenarios and batches together: times six are the cases of `scripts/prove points`."""
+
+
+class Theatre:
+    """The process that plays, with two servers of its own."""
+
+    def __init__(self, folder) -> None:
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "prove_parts.crash_points", str(folder)],
+            cwd=ROOT / "scripts",
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, **request):
+        self._popen.stdin.write(json.dumps(request) + "\n")
+        self._popen.stdin.flush()
+        return json.loads(self._popen.stdout.readline())
+
+    def close(self) -> None:
+        self._popen.stdin.close()
+        self._popen.stdout.close()
+        self._popen.wait(20)
+
+
+@pytest.fixture(scope="session")
+def theatre(nothing_left_running):
+    with short_folder() as folder:
+        made = Theatre(folder)
+        yield made
+        made.close()
+
+
+def test_every_command_of_a_jobs_way_is_among_the_points(theatre):
+    found = theatre.ask(ask="commands")
+    assert {name: ",".join(batches["1"]) for name, batches in found.items()} == COMMANDS
+    assert sum(len(commands) for batches in found.values() for commands in batches.values()) >= LEAST_COMMANDS
+
+
+@pytest.mark.proves("F1", "F10", "I1", "I2", "I4", "I5", "I19", "I24", "R7", "R8", "R9", "R11", "R17", "R31")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("scenario", COMMANDS)
+def test_struck_at_any_command_nothing_is_lost_and_nothing_runs_again_but_what_was_cut_off(theatre, scenario, way):
+    found = theatre.ask(scenario=scenario, way=way)
+    assert not found["broken"], "\n\n".join(found["broken"])
+    assert found["cases"] >= len(COMMANDS[scenario].split(",")) - 2
+
+
+@pytest.mark.proves("F1", "I1", "I2", "I8")
+@pytest.mark.parametrize(
+    ("scenario", "at"), [("run", 2), ("recover", 8), ("cross", 14)], ids=["fetch", "reclaim", "land"]
+)
+def test_whoever_comes_to_the_rescue_may_die_at_any_command_too(theatre, scenario, at):
+    found = theatre.ask(scenario=scenario, batch=1, at=at, way="die sent", rescuers=True)
+    assert not found["broken"], "\n\n".join(found["broken"])
+    assert found["cases"] > 10
