@@ -39,7 +39,8 @@ def answer(theatre: Theatre, request: dict[str, Any]) -> Any:
 
 def _summary(verdicts: Iterable[Verdict]) -> dict[str, Any]:
     played = list(verdicts)
-    return {"cases": len(played), "broken": [one.told for one in played if one.problems]}
+    struck = {one.commands[one.case.fault.at - 1] for one in played if one.case.fault and not one.problems}
+    return {"cases": len(played), "struck": sorted(struck), "broken": [one.told for one in played if one.problems]}
 
 
 stage = Stage(Path(sys.argv[1]))

@@ -18,7 +18,7 @@ from framework.process.heartbeat import Loop
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.store.connect import COMMAND_TIMEOUT_S
-from framework.wiring.server import Service, assemble
+from framework.wiring import server
 from prove_parts.crash_points.jobs import QUEUE, SECOND
 from prove_parts.crash_points.stage import Stage
 
@@ -41,20 +41,26 @@ class Actor:
         self.identity = f"points:1:{name}"
         self.arrival: Callable[[], None] | None = None
         self.left = False
+        self._started = False
         self._stage = stage
         self._shard = stage.shard(shard)
         self._later_s = 0.0
-        service = Service(shard, ((QUEUE if shard == "main" else SECOND, 0),), slots, timeout_s=5.0)
+        service = server.Service(shard, ((QUEUE if shard == "main" else SECOND, 0),), slots, timeout_s=5.0)
         log = JobLog(stage.log, jobs=True)
         order = QueueOrder.of(service.queues)
-        self.parts = assemble(stage.settings, service, order, self._shard, self.identity, log, supervised=False)
+        self.parts = server.assemble(stage.settings, service, order, self._shard, self.identity, log, supervised=False)
         self._launcher: Any = Launcher(self.parts, SignalQueue())
         self._loops: dict[str, Any] = {loop.name: loop for loop in (self._launcher._lease_loop, *self._launcher._loops)}
         self._tap()
 
     def beat(self) -> None:
-        """Renew the lease."""
-        self._step(self._loops["lease"])
+        """Renew the lease; the first time as a process does that starts."""
+        if self._started:
+            self._step(self._loops["lease"])
+            return
+        self._started = True
+        if server._wait_for_redis(self._shard, self.parts.lease, SignalQueue()) is not None:
+            self._stage.ledger.note("wrong", 0, "the process did not start")
 
     def record(self) -> None:
         """Write what Sidekiq's pages read."""
@@ -129,24 +135,32 @@ class Actor:
         parking: Any = fetcher._post._parking
         take, wait = fetcher.next, parking.wait
 
+        looked = False
+
         def take_or_return() -> UnitOfWork | None:
+            nonlocal looked
+            looked = False
             try:
                 unit: UnitOfWork | None = take()
             except _IdleError:
                 return None
             return unit
 
-        def wait_unless_idle(timeout_s: float) -> Any:
+        def look_or_return(timeout_s: float) -> Any:
+            nonlocal looked
             if not fetcher._exchange.unfinished and not fetcher.custody.buffer:
                 arrive, self.arrival = self.arrival, None
                 if arrive is not None:
                     arrive()
+                # No call has been answered, nor has one been lost: one look at what has come is all there is to do.
                 if self._stage.parked(self._shard.name) == len(parking.queues):
-                    raise _IdleError  # no call has been answered, nor has one been lost
+                    if looked:
+                        raise _IdleError
+                    looked, timeout_s = True, 0.0
             # Whatever the machine is busy with, a job that comes tells that more are waiting.
             return [(queue, data, 0.0) for queue, data, _ in wait(timeout_s)]
 
-        fetcher.next, parking.wait = take_or_return, wait_unless_idle
+        fetcher.next, parking.wait = take_or_return, look_or_return
         poller._crossings._monotonic = lambda: time.monotonic() + self._later_s
         fetcher.start(lambda: None)  # there is one thread: this one
 

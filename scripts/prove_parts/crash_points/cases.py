@@ -14,7 +14,7 @@ from prove_parts.crash_points.judge import Judge
 from prove_parts.crash_points.ledger import count
 from prove_parts.crash_points.scenarios import DEAD, NAME, SCENARIOS, Scenario
 from prove_parts.crash_points.stage import SHARDS, Stage
-from prove_parts.crash_points.wire import Fault, Line, Way, install
+from prove_parts.crash_points.wire import QUIET, Fault, Line, Way, install
 
 _HUNG_S = 60
 _GONE_S = 20.0
@@ -77,9 +77,11 @@ class Theatre:
         return known
 
     def cases(self, scenario: str, batch: int, ways: tuple[Way, ...], *, folded: bool = False) -> Iterator[Case]:
-        """Every case of a scenario; ``folded``: of a command that comes often after the same one, the first and the last."""
+        """Every case of a scenario; ``folded``: those of the suite."""
         commands = self.commands(scenario, batch)
-        for at in _folded(commands) if folded else range(1, len(commands) + 1):
+        one = SCENARIOS[scenario]
+        whole = one.whole and batch == one.batches[0]
+        for at in _folded(commands, whole=whole) if folded else range(1, len(commands) + 1):
             for way in ways:
                 yield Case(scenario, batch, Fault(at, way))
 
@@ -202,8 +204,9 @@ def _beyond(stage: Stage, scenario: Scenario, name: str) -> list[Actor]:
     return [Actor(stage, f"{name}-{SECOND}", shard=SECOND)] if scenario.crosses else []
 
 
-def _folded(commands: tuple[str, ...]) -> list[int]:
-    pairs = list(zip(("", *commands), commands, strict=False))
-    first = {pair: at for at, pair in reversed(list(enumerate(pairs, 1)))}
-    last = {pair: at for at, pair in enumerate(pairs, 1)}
+def _folded(commands: tuple[str, ...], *, whole: bool) -> list[int]:
+    """Of each command the first and the last, and of those that move no job none, unless ``whole``."""
+    struck = [(at, name) for at, name in enumerate(commands, 1) if whole or name not in QUIET]
+    first = {name: at for at, name in reversed(struck)}
+    last = {name: at for at, name in struck}
     return sorted({*first.values(), *last.values()})

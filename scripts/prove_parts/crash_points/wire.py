@@ -30,6 +30,25 @@ lost; in the middle of its reply."""
 
 WAYS: tuple[Way, ...] = get_args(Way)
 
+QUIET = {
+    *(
+        "CLIENT ID",
+        "BLMOVE",
+        "EXISTS",
+        "beat",
+        "due",
+        "examine",
+        "HSET",
+        "EXPIRE",
+        "INCRBY",
+        "INFO",
+        "RPOP",
+        "SMEMBERS",
+    ),
+    *("LRANGE", "TIME", "ZCARD", "ZCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYSCORE"),
+}
+"""Commands, by their names in tables, that move no job of themselves: the suite strikes them in a few scenarios only."""
+
 _PATIENCE_S = 20.0
 _READ_BYTES = 1 << 16
 _NOT_YET: Any = object()
