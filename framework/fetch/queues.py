@@ -10,8 +10,11 @@ Mode: TypeAlias = Literal["strict", "weighted", "random"]
 HOT = 32
 """Up to so many queues are all looked at by every fetch; of more, those that gave jobs lately."""
 
+LOOK = 1_000
+"""Most queues that one fetch looks at, about a quarter of a millisecond of Redis; of more, each fetch takes the next ones."""
+
 SWEEP_S = 0.1
-"""Of more queues, how often all are looked at while some give jobs: about a millisecond of Redis for a thousand."""
+"""Of more than the hot queues, how often the others are looked at while some give jobs."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,14 @@ class Rounds:
         self._strict = order.mode == "strict"
         self._paused: frozenset[str] = frozenset()
         self._served = order.weights
+        self._weights = dict(order.weights)
         self._hot: dict[str, int] = {}
         self._sweep_at = 0.0
+        self._at_hot = False
+        self._left: list[tuple[str, int]] = []
+        self._barren = True
         self.complete = True
-        """Whether the last look was at every queue."""
+        """Whether the last look was at every queue, or the last of several looks which together were, and none found a job."""
 
     @property
     def served(self) -> tuple[tuple[str, int], ...]:
@@ -76,6 +83,8 @@ class Rounds:
             return False
         self._paused = paused
         self._served = tuple(entry for entry in self._order.weights if entry[0] not in paused)
+        self._weights = dict(self._served)
+        self._left.clear()
         self._hot.clear()
         self._sweep_at = 0.0
         return True
@@ -94,14 +103,33 @@ class Rounds:
         """These queues gave jobs; ``enough``: as many as were wanted."""
         if len(self._served) <= HOT:
             return
-        weights = dict(self._served) if self.complete else self._hot
+        weights = self._hot if self._at_hot else self._weights
         self._hot = {name: weights[name] for name in given if name in weights}
-        if not enough and not self.complete:
-            self._sweep_at = 0.0  # the hot ones had too little: look everywhere next
+        if self._at_hot:
+            if not enough:
+                self._sweep_at = 0.0  # they had too little: look elsewhere next
+            return
+        self._barren = self._barren and not given
+        if given and self._strict:
+            self._left.clear()  # the next look elsewhere begins with the most important again
+        self.complete = self._barren and not self._left
 
     def _among(self, now: float) -> Sequence[tuple[str, int]]:
-        self.complete = len(self._served) <= HOT or not self._hot or now >= self._sweep_at
-        if not self.complete:
+        if len(self._served) <= HOT:
+            return self._served
+        self._at_hot = bool(self._hot) and now < self._sweep_at
+        if self._at_hot:
+            self.complete = False
             return list(self._hot.items())
+        return self._look(now)
+
+    def _look(self, now: float) -> Sequence[tuple[str, int]]:
+        """Return the queues to look at beside the hot ones: all, or of very many the next ones."""
+        if not self._left:
+            self._barren = True
+            whole = self._strict or len(self._served) <= LOOK  # drawn as they are looked at
+            self._left = list(self._served) if whole else self._order.draw(self._served)
+        piece, self._left = self._left[:LOOK], self._left[LOOK:]
+        self.complete = not self._left
         self._sweep_at = now + SWEEP_S
-        return self._served
+        return piece

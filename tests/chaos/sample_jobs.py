@@ -24,6 +24,11 @@ class Base(ApplicationWorker, abstract=True):
     queue = "default"
 
 
+class NopWorker(Base):
+    def perform(self, value: str) -> None:
+        pass
+
+
 class NoteWorker(Base):
     def perform(self, value: str) -> None:
         prove("note", value)

@@ -222,7 +222,21 @@ def test_a_redis_that_keeps_forgetting_scripts(scene):
         thread.join()
     scene.once()
     assert not process.find(event_name="redis.failed")
+    evalsha_is_denied_for_a_while(scene, process)
     assert process.end() == 0
+
+
+def evalsha_is_denied_for_a_while(scene, process):
+    """Nothing of ours works without it, nothing is lost, and the line names the command."""
+    access = {"enabled": True, "nopass": True, "keys": ["*"], "channels": ["*"]}
+    scene.client.acl_setuser("default", commands=["+@all", "-evalsha"], **access)
+    scene.enqueue("GateWorker", "denied", jid="denied")
+    seen_trouble(process)
+    scene.client.acl_setuser("default", commands=["+@all"], **access)
+    scene.open_gate("denied")
+    at_work(scene, process, "allowed again")
+    scene.once("begun")
+    assert "evalsha" in str(process.find(event_name="redis.failed")[0])
 
 
 @pytest.mark.proves("F21")

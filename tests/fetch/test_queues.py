@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from framework.fetch.queues import HOT, SWEEP_S, QueueOrder, Rounds
+from framework.fetch.queues import HOT, LOOK, SWEEP_S, QueueOrder, Rounds
 
 
 @pytest.mark.parametrize(
@@ -133,3 +133,59 @@ def test_the_hot_ones_of_many_weighted_queues_keep_their_weights():
     rounds.next(5, 1.0)
     rounds.found(["b", "a"], enough=True)
     assert dict(rounds.next(8, 1.0)) == {"a": 6, "b": 2}
+
+
+# --- more than one look takes ---------------------------------------------------------------------------------------
+
+
+def looked_at(rounds, finds=()):
+    """Look until a round has found nothing; return what each look asked for. ``finds`` gives each its jobs once."""
+    looks, left = [], set(finds)
+    while True:
+        asked = names(rounds, 1.0)
+        looks.append(asked)
+        given = [name for name in asked if name in left]
+        left -= set(given)
+        rounds.found(given, enough=len(given) >= 5)
+        if not given and rounds.complete:
+            return looks
+
+
+@pytest.mark.proves("F35")
+@pytest.mark.parametrize("weight", [0, 1])
+def test_very_many_queues_are_looked_at_in_turns(weight):
+    rounds = many(2_500, weight)
+    looks = looked_at(rounds)
+    assert [len(asked) for asked in looks] == [LOOK, LOOK, 500]
+    assert len({name for asked in looks for name in asked}) == 2_500
+    assert [len(asked) for asked in looked_at(rounds)] == [LOOK, LOOK, 500]
+
+
+@pytest.mark.proves("F35", "I14")
+@pytest.mark.parametrize("weight", [0, 1])
+def test_nobody_rests_before_a_whole_round_has_found_nothing(weight):
+    rounds = many(2_500, weight)
+    looks = looked_at(rounds, finds=["q0", "q1700", "q2400"])
+    since = len(looks) - [bool({"q0", "q1700", "q2400"} & set(asked)) and len(asked) > 1 for asked in looks][
+        ::-1
+    ].index(True)
+    assert len({name for asked in looks[since - 3 :] for name in asked}) == 2_500
+
+
+@pytest.mark.proves("F35")
+def test_in_strict_order_a_look_elsewhere_begins_with_the_most_important():
+    rounds = many(2_500)
+    assert names(rounds, 1.0)[0] == "q0"
+    rounds.found([], enough=False)
+    assert names(rounds, 1.0)[0] == "q1000"
+    rounds.found(["q1500"], enough=True)
+    assert names(rounds, 1.0 + 2 * SWEEP_S)[0] == "q0"
+
+
+def test_a_change_of_paused_queues_begins_a_new_round():
+    rounds = many(2_500)
+    names(rounds, 1.0)
+    rounds.found([], enough=False)
+    rounds.pause(["q0"])
+    looks = looked_at(rounds)
+    assert len({name for asked in looks for name in asked}) == 2_499

@@ -386,6 +386,16 @@ def test_a_set_whose_key_is_of_another_type_hides_no_other(redis, redis_url, eve
     assert events.refused_sets == [broken]
 
 
+@pytest.mark.proves("F40", "R34")
+def test_any_score_that_redis_can_hold_is_due_or_is_not(redis, redis_url, events):
+    scores = {"-inf": True, "-1e308": True, "0": True, "1e-308": True, "1e308": False, "inf": False}
+    redis.zadd(keys.SCHEDULE, {encoded(jid=score): float(score) for score in scores})
+    one = poller(redis_url, events)
+    assert 0.0 <= one.step() < 60.0
+    assert {job["jid"] for job in queued(redis)} == {score for score, due in scores.items() if due}
+    assert redis.zcard(keys.SCHEDULE) == 2
+
+
 def test_a_queue_whose_key_is_no_list_puts_its_jobs_off_and_is_told(redis, redis_url, events):
     redis.set(keys.queue("broken"), "text")
     redis.zadd(keys.RETRY, {encoded(jid="bad", queue="broken"): LONG_AGO, encoded(jid="good"): LONG_AGO + 1})

@@ -100,6 +100,17 @@ def test_fetch_takes_the_oldest_in_queue_order(redis, memory):
 
 
 @pytest.mark.proves("R22", "I19")
+@pytest.mark.proves("F35", "F40")
+def test_of_many_queues_fetch_finds_those_that_hold_something(redis, memory):
+    queues = [f"queue:{number}" for number in range(250)]
+    for number in (0, 99, 100, 249):
+        redis.lpush(queues[number], number)
+    redis.set(queues[150], "no list")
+    with memory():
+        reply = FETCH(redis, [LEASE, WORKING, *queues], [5000, 9, 0, *[9] * len(queues)])
+    assert reply == [1, [], [151], 1, [b"0"], 100, [b"99"], 101, [b"100"], 250, [b"249"]]
+
+
 def test_fetch_acknowledges_and_names_what_was_not_ours(redis, memory):
     redis.lpush(WORKING, "a", ODD, "b", "b")
     redis.lpush(QUEUE, "new")
