@@ -138,16 +138,17 @@ def test_the_hot_ones_of_many_weighted_queues_keep_their_weights():
 # --- more than one look takes ---------------------------------------------------------------------------------------
 
 
-def looked_at(rounds, finds=()):
-    """Look until a round has found nothing; return what each look asked for. ``finds`` gives each its jobs once."""
-    looks, left = [], set(finds)
+def looked_at(rounds, jobs=()):
+    """Fetch until nobody would any more; return what each look asked for. ``jobs`` are taken out of the set."""
+    looks, left = [], set(jobs)
     while True:
         asked = names(rounds, 1.0)
         looks.append(asked)
-        given = [name for name in asked if name in left]
+        given = [name for name in asked if name in left][:5]
         left -= set(given)
-        rounds.found(given, enough=len(given) >= 5)
+        rounds.found(given, enough=len(given) == 5)
         if not given and rounds.complete:
+            assert not left
             return looks
 
 
@@ -165,11 +166,15 @@ def test_very_many_queues_are_looked_at_in_turns(weight):
 @pytest.mark.parametrize("weight", [0, 1])
 def test_nobody_rests_before_a_whole_round_has_found_nothing(weight):
     rounds = many(2_500, weight)
-    looks = looked_at(rounds, finds=["q0", "q1700", "q2400"])
-    since = len(looks) - [bool({"q0", "q1700", "q2400"} & set(asked)) and len(asked) > 1 for asked in looks][
-        ::-1
-    ].index(True)
-    assert len({name for asked in looks[since - 3 :] for name in asked}) == 2_500
+    looks = looked_at(rounds, jobs=[f"q{number}" for number in range(0, 2_500, 100)])
+    assert len({name for asked in looks[-3:] for name in asked}) == 2_500
+
+
+@pytest.mark.proves("F35", "I14")
+def test_what_the_first_look_of_a_round_left_behind_is_come_back_for():
+    rounds = Rounds(QueueOrder(tuple((f"q{number}", 1) for number in range(2_500)), random=lambda: 0.5))
+    first = looked_at(rounds)[0]
+    looked_at(rounds, jobs=first[:8])  # three more than are wanted at once
 
 
 @pytest.mark.proves("F35")
