@@ -43,6 +43,11 @@ hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("house")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first: one at the end would be waited for by workers that have nothing left to do."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 # --- nothing may be left running ------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEMO = ROOT / "scripts" / "demo"
 SAMPLES = ROOT / "workers" / "code_index" / "samples"
-SOURCE = (ROOT / "framework" / "declare" / "worker.py").read_text() * 6
+SOURCE = (ROOT / "framework" / "declare" / "worker.py").read_text() * 3
 PATIENCE_S = 90.0
 
 pytestmark = pytest.mark.slow
@@ -89,17 +89,28 @@ class Demo:
 
 
 @pytest.fixture
-def demo(short_path: Path) -> Iterator[Demo]:
-    made = Demo(short_path / "var")
-    yield made
-    if made.process is not None and made.process.poll() is None:
-        made.process.kill()
-        made.process.wait()
-    if made.process is not None and made.process.stdout is not None:
-        made.process.stdout.close()
-    for pid in made.left():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def make_demo(short_path: Path) -> Iterator[Callable[[str], Demo]]:
+    made: list[Demo] = []
+
+    def make(name: str) -> Demo:
+        made.append(Demo(short_path / name))
+        return made[-1]
+
+    yield make
+    for one in made:
+        if one.process is not None and one.process.poll() is None:
+            one.process.kill()
+            one.process.wait()
+        if one.process is not None and one.process.stdout is not None:
+            one.process.stdout.close()
+        for pid in one.left():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def demo(make_demo: Callable[[str], Demo]) -> Demo:
+    return make_demo("var")
 
 
 @pytest.fixture
@@ -200,17 +211,25 @@ def test_interrupted_at_the_very_start(demo: Demo, small: Path) -> None:
     assert demo.left() == {}
 
 
-@pytest.mark.parametrize("shard", ["main", "queues_shard_a"])
-def test_a_worker_is_killed_in_the_middle(demo: Demo, large: tuple[Path, int], shard: str) -> None:
+def test_a_worker_is_killed_in_the_middle(make_demo: Callable[[str], Demo], large: tuple[Path, int]) -> None:
+    """Once the one of each shard, in two demos beside each other: each waits for the lease of its dead."""
     tree, count = large
-    demo.start(tree)
-    victim = int(demo.read_until(rf"Workers .*\b{shard} \(pid (\d+)\)")[1])
-    demo.read_until(rf"\d+ of {count} files")
-    eventually(lambda: demo.indexed()[0] > 0, "a file is done")
-    os.kill(victim, signal.SIGKILL)
-    done, total = demo.indexed()
-    assert total == count
-    assert 0 < done < count
+    demos = {shard: make_demo(shard) for shard in ("main", "queues_shard_a")}
+    victims = {}
+    for shard, demo in demos.items():
+        demo.start(tree)
+        victims[shard] = int(demo.read_until(rf"Workers .*\b{shard} \(pid (\d+)\)")[1])
+        demo.read_until(rf"\d+ of {count} files")
+        eventually(lambda demo=demo: demo.indexed()[0] > 0, "a file is done")
+        os.kill(victims[shard], signal.SIGKILL)
+        done, total = demo.indexed()
+        assert total == count, shard
+        assert 0 < done < count, shard
+    for shard, demo in demos.items():
+        check_the_survivor(demo, victims[shard], count)
+
+
+def check_the_survivor(demo: Demo, victim: int, count: int) -> None:
     assert demo.finish() == 0, "".join(demo.output)
     output = "".join(demo.output)
     assert f"(pid {victim}) was killed by signal 9" in output

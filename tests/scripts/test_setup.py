@@ -192,18 +192,16 @@ def test_two_runs_at_once_make_one_environment(checkout: Checkout) -> None:
     assert checkout.version() == "1.0"
 
 
-def test_a_moved_checkout_is_set_up_anew(checkout: Checkout, tmp_path: Path) -> None:
+def test_an_environment_made_by_hand_makes_way_and_a_moved_checkout_is_set_up_anew(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    (checkout.folder / ".venv" / "bin").mkdir(parents=True)
     assert checkout.run()[0] == 0
+    assert checkout.version() == "1.0"
     checkout.folder = checkout.folder.rename(tmp_path / "moved")
     status, said = checkout.run()
     assert status == 0, said
     assert "no finished environment" in said
-    assert checkout.version() == "1.0"
-
-
-def test_an_environment_made_by_hand_makes_way(checkout: Checkout) -> None:
-    (checkout.folder / ".venv" / "bin").mkdir(parents=True)
-    assert checkout.run()[0] == 0
     assert checkout.version() == "1.0"
 
 
