@@ -42,6 +42,7 @@ def cut(serials, since=4.0, at=5.0):
     return Blow("power cut", 0, at, until=6.0, forgets=(since, at), forgotten=frozenset(serials))
 
 
+@pytest.mark.proves("R15")
 def test_what_a_server_forgot_is_told_apart_from_what_is_lost():
     found = account([4.5, 4.6, 4.7], ran(2, 1, 4.8, 4.9), [cut({0, 2})], {})
     assert (found.lost, found.forgotten, found.forgotten_early) == ([1], [0], [])
@@ -169,6 +170,7 @@ def push(client, *serials):
     client.lpush("queue:chaos", *(encoded(args=[serial, 1.5], queue="chaos") for serial in serials))
 
 
+@pytest.mark.proves("R15")
 def test_a_server_cut_back_to_a_mark_knows_what_was_before_and_the_rest_is_named(make_server):
     server = make_server()
     files = Files(server.data_dir)

@@ -50,7 +50,7 @@ def test_a_short_round_of_kills_keeps_every_promise(chaos):
 
 
 @pytest.mark.slow
-@pytest.mark.proves("F21", "I1", "I24")
+@pytest.mark.proves("F21", "F52", "I1", "I2", "I3", "I17", "I18", "I24")
 def test_a_short_mixed_round_beside_a_shard_that_is_left_alone(chaos, short_path):
     out = short_path / "out.json"
     size = ["--processes", "1", "--jobs", "2400", "--other-jobs", "480", "--seconds", "6.5", "--settle", "0"]

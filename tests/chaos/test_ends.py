@@ -57,6 +57,7 @@ def test_a_quiet_process_takes_nothing_more(scene):
     assert successor.end() == 0
 
 
+@pytest.mark.proves("F27")
 @pytest.mark.parametrize("kind", ["lock", "c"])
 def test_a_thread_that_hangs_in_c_code_keeps_no_process(scene, kind):
     scene.enqueue("HangWorker", kind, jid=kind)
