@@ -1,0 +1,291 @@
+"""The rules by which hypothesis makes histories. Numbers are taken modulo what there is, so that every rule always applies."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from redis.exceptions import OutOfMemoryError
+
+from framework.errors import ShardUnavailableError
+from framework.wire import keys
+from prove_parts.machine.baton import Act, Fate
+from prove_parts.machine.ending import drain
+from prove_parts.machine.ledger import Broken
+from prove_parts.machine.payloads import GARBAGE, KINDS
+from prove_parts.machine.worker import ENDS, QUEUES, Worker
+from prove_parts.machine.world import SHARDS, World
+
+T = TypeVar("T")
+
+WHICH = st.integers(0, 11)
+FATES = st.sampled_from(["go", "go", "go", "go", "reset", "lost"])
+PARTS = ("lease", "reaper", "poller", "record", "processor-0", "processor-1", "processor-2", "main")
+MOST_WORKERS = 4
+_SPOILED = ("queue:a", "queue:b", keys.DEAD, keys.RETRY, keys.SCHEDULE, keys.QUEUES, keys.INTERRUPTED)
+_RARELY = 9
+
+
+def one_of(found: Sequence[T], which: int) -> T | None:
+    """One of them, if there is any."""
+    return found[which % len(found)] if found else None
+
+
+class States(RuleBasedStateMachine):
+    """Two processes of the first shard and one of the second, to begin with."""
+
+    world: ClassVar[World]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = True
+        self.number = 0
+        self.world.reset()
+        for shard in ("main", "main", "second"):
+            self.world.boot(shard)
+        self.world.ledger.begun = True
+
+    def teardown(self) -> None:
+        """Without faults everything comes to its end; after a breach there is nothing more to learn."""
+        try:
+            if self.whole:
+                drain(self.world)
+        finally:
+            self.world.abandon()
+
+    def _guarded(self, what: Callable[[], Any]) -> None:
+        self.whole = False
+        what()
+        self.world.reap_left()
+        self.whole = True
+
+    # --- producers
+
+    @rule(kind=st.sampled_from(sorted(KINDS)), queue=st.sampled_from(QUEUES), fate=FATES)
+    def push(self, kind: str, queue: str, fate: Fate) -> None:
+        """A producer writes a job to its queue."""
+        jid = self._jid()
+        data = KINDS[kind](jid, queue)
+        self._guarded(lambda: self._write(jid, fate, lambda: self.world.producer.enqueue_one(queue, data)))
+
+    @rule(
+        kind=st.sampled_from(sorted(KINDS)),
+        queue=st.sampled_from(QUEUES),
+        delay=st.sampled_from([-5, 10, 40]),
+        fate=FATES,
+    )
+    def schedule(self, kind: str, queue: str, delay: int, fate: Fate) -> None:
+        """A producer writes a job that is due later."""
+        jid = self._jid()
+        data = KINDS[kind](jid, queue)
+        due = self.world.redis_time("main") + delay
+        self._guarded(lambda: self._write(jid, fate, lambda: self.world.producer.schedule([(due, data)])))
+
+    @rule(queue=st.sampled_from(QUEUES), delay=st.sampled_from([0, 0, 10]), fate=FATES)
+    def push_by_class(self, queue: str, delay: int, fate: Fate) -> None:
+        """An application pushes with the worker class."""
+        chosen: Any = self.world.job.set(queue=queue)  # type: ignore[attr-defined]
+        push = (lambda: chosen.perform_in(delay, 1)) if delay else (lambda: chosen.perform_async(1))
+        self._guarded(lambda: self._write("", fate, push))
+
+    def _jid(self) -> str:
+        self.number += 1
+        return f"{self.number:024x}"
+
+    def _write(self, jid: str, fate: Fate, push: Callable[[], Any]) -> None:
+        done: list[Any] = []
+
+        def produce() -> None:
+            try:
+                done.append(push() or jid)
+            except ShardUnavailableError as error:
+                done.append(error)
+
+        act = self.world.by_another("producer", produce)
+        self.world.step(act)
+        self.world.step(act, fate)
+        self.world.turn(act)
+        came = done[0]
+        if isinstance(came, str) and self.world.all_up and came.encode() not in self.world.ledger.jobs:
+            raise Broken(f"I1: the push of {came} was accepted, and it is in no key")
+        if (
+            isinstance(came, ShardUnavailableError)
+            and not came.maybe_written
+            and jid.encode() in self.world.ledger.jobs
+        ):
+            raise Broken(f"I17: the push of {jid} was refused, and it is there")
+
+    # --- processes
+
+    @rule(which=WHICH)
+    def work(self, which: int) -> None:
+        """The slots of a process take what there is."""
+        worker = self._worker(which)
+        if worker is not None:
+            self._guarded(lambda: self.world.work(worker))
+
+    @rule(which=WHICH, part=st.sampled_from(PARTS))
+    def turn(self, which: int, part: str) -> None:
+        """One thread of a process does a whole turn: until it waits again, or runs a job."""
+        worker = self._worker(which)
+        act = worker.act(part) if worker is not None else None
+        if act is not None and act.at != "perform":
+            self._guarded(lambda: self.world.turn(act))
+
+    @rule(which=WHICH, part=st.sampled_from(PARTS))
+    def begin(self, which: int, part: str) -> None:
+        """One thread of a process ends its wait, and stands before its first command."""
+        worker = self._worker(which)
+        act = worker.act(part) if worker is not None else None
+        if act is not None and act.at == "wait":
+            self._guarded(lambda: self.world.step(act))
+
+    @rule(which=WHICH, fate=FATES)
+    def step(self, which: int, fate: Fate) -> None:
+        """A thread that stands before a command sends it."""
+        act = one_of(self.world.moving(), which)
+        if act is not None:
+            self._guarded(lambda: self.world.step(act, fate))
+
+    @rule(which=WHICH, how=st.sampled_from(ENDS), on=st.booleans())
+    def end(self, which: int, how: str, on: bool) -> None:  # noqa: FBT001 - hypothesis passes by name
+        """A job ends; its thread goes ``on``, or stands before its next command."""
+        act = one_of(self.world.performing(), which)
+        if act is not None:
+            self._guarded(lambda: self._end(act, how, on=on))
+
+    def _end(self, act: Act, how: str, *, on: bool) -> None:
+        self.world.finish(act, how)
+        if on:
+            self.world.turn(act)
+
+    @rule(which=WHICH, late=st.booleans())
+    def crash(self, which: int, late: bool) -> None:  # noqa: FBT001 - as above
+        """kill -9; ``late``: a command of its is under way, and is carried out when somebody steps it."""
+        worker = one_of(self.world.workers, which)
+        if worker is not None:
+            spare = one_of([act for act in worker.acts if act.at == "command"], which) if late else None
+            self._guarded(lambda: self.world.crash(worker, spare=spare))
+
+    @rule(which=WHICH)
+    def retire(self, which: int) -> None:
+        """A supervisor has seen a process die, and says so."""
+        worker = one_of(self.world.zombies, which)
+        if worker is not None:
+            self._guarded(lambda: self.world.turn(self.world.retire(worker)))
+
+    @rule(shard=st.sampled_from(["main", *SHARDS]))
+    def boot(self, shard: str) -> None:
+        """Another process starts."""
+        if len(self.world.workers) < MOST_WORKERS and self.world.all_up:
+            self._guarded(lambda: self.world.boot(shard))
+
+    @rule(which=WHICH, patient=st.booleans())
+    def stop(self, which: int, patient: bool) -> None:  # noqa: FBT001 - as above
+        """TERM; a patient one waits for its jobs as long as they take."""
+        worker = self._worker(which)
+        if worker is not None:
+            worker.stop(patient=patient)
+            main = worker.act("main")
+            assert main is not None
+            self._guarded(lambda: self.world.turn(main))
+
+    @rule(which=WHICH)
+    def freeze(self, which: int) -> None:
+        """SIGSTOP."""
+        worker = self._worker(which)
+        if worker is not None:
+            worker.frozen = True
+
+    @rule(which=WHICH)
+    def thaw(self, which: int) -> None:
+        """SIGCONT: it goes on where it was, and knows nothing of the meantime."""
+        worker = one_of([worker for worker in self.world.workers if worker.frozen], which)
+        if worker is not None:
+            worker.frozen = False
+
+    @rule(seconds=st.sampled_from([2, 7, 12, 20, 45]), beating=st.booleans())
+    def pass_time(self, seconds: int, beating: bool) -> None:  # noqa: FBT001 - as above
+        """Time passes; not ``beating``: nobody's lease is renewed meanwhile."""
+        self._guarded(lambda: self.world.pass_time(seconds, beating=beating))
+
+    @rule()
+    def notice(self) -> None:
+        """The servers notice which connections lead nowhere."""
+        self._guarded(self.world.bury)
+
+    # --- servers
+
+    @rule(shard=st.sampled_from(SHARDS), full=st.booleans())
+    def memory(self, shard: str, full: bool) -> None:  # noqa: FBT001 - as above
+        """It reaches maxmemory, or has room again."""
+        self._operate(shard, lambda client: client.config_set("maxmemory", int(full)))
+
+    @rule(shard=st.sampled_from(SHARDS))
+    def forget_scripts(self, shard: str) -> None:
+        """SCRIPT FLUSH."""
+        self._operate(shard, lambda client: client.script_flush())
+
+    @rule(shard=st.sampled_from(SHARDS))
+    def hang_up(self, shard: str) -> None:
+        """Every connection is closed."""
+        self._operate(shard, lambda client: client.client_kill_filter(_type="normal", skipme=True))
+
+    @rule(shard=st.sampled_from(SHARDS), chance=st.integers(0, _RARELY), up=st.booleans())
+    def kill_server(self, shard: str, chance: int, up: bool) -> None:  # noqa: FBT001 - as above
+        """kill -9 of the server, now and then; it comes ``up`` at once, or later."""
+        if chance == _RARELY:
+            self.world.servers[shard].kill()
+        if chance == _RARELY and up:
+            self._guarded(lambda: self.world.bring_up(shard))
+        self._guarded(self.world.look)
+
+    @rule(shard=st.sampled_from(SHARDS))
+    def start_server(self, shard: str) -> None:
+        """It comes back, if it was away."""
+        self._guarded(lambda: self.world.bring_up(shard))
+        self._guarded(self.world.look)
+
+    @rule(shard=st.sampled_from(SHARDS), queue=st.sampled_from(QUEUES), on=st.booleans())
+    def pause(self, shard: str, queue: str, on: bool) -> None:  # noqa: FBT001 - as above
+        """An operator pauses a queue, or lets it go on."""
+        self._operate(shard, lambda client: (client.sadd if on else client.srem)(keys.PAUSED, queue))
+
+    @rule(shard=st.sampled_from(SHARDS), key=st.sampled_from(_SPOILED), on=st.booleans())
+    def spoil(self, shard: str, key: str, on: bool) -> None:  # noqa: FBT001 - as above
+        """Somebody writes a string to a key that is not there, or removes it."""
+        self._operate(shard, lambda client: self.world.spoil(client, key, on=on))
+
+    @rule(
+        shard=st.sampled_from(SHARDS),
+        what=WHICH,
+        where=st.sampled_from([keys.RETRY, keys.SCHEDULE, "queue", "working"]),
+    )
+    def corrupt(self, shard: str, what: int, where: str) -> None:
+        """Bytes that are no job come into a queue, a set, or a working list."""
+        self.number += 1
+        data = GARBAGE[what % len(GARBAGE)](self.number)
+        owner = one_of([worker for worker in self.world.workers if worker.shard == shard], what)
+        key = {"queue": "queue:a", "working": keys.working(owner.identity) if owner else "queue:b"}.get(where, where)
+        self._operate(shard, lambda client: self.world.inject(client, key, data))
+
+    @rule(shard=st.sampled_from(SHARDS), key=st.sampled_from([keys.DEAD, keys.INTERRUPTED]), which=WHICH)
+    def retry_by_hand(self, shard: str, key: str, which: int) -> None:
+        """An operator sends a dead job to its queue again."""
+        self._operate(shard, lambda client: self.world.revive(client, key, which))
+
+    def _operate(self, shard: str, act: Callable[[Any], Any]) -> None:
+        if self.world.servers[shard].running:
+            with suppress(OutOfMemoryError):
+                act(self.world.clients[shard])
+            self._guarded(lambda: self.world.look(operator=True))
+
+    def _worker(self, which: int) -> Worker | None:
+        return one_of(self.world.awake(), which)
+
+
+def machine_on(world: World) -> type[States]:
+    """The machine on these servers."""
+    return type("States", (States,), {"world": world, "__module__": __name__})
