@@ -176,11 +176,11 @@ class States(RuleBasedStateMachine):
         if worker is not None:
             self._guarded(lambda: self.world.turn(self.world.retire(worker)))
 
-    @rule(shard=st.sampled_from(["main", *SHARDS]))
-    def boot(self, shard: str) -> None:
-        """Another process starts."""
+    @rule(shard=st.sampled_from(["main", *SHARDS]), eager=st.booleans())
+    def boot(self, shard: str, eager: bool) -> None:  # noqa: FBT001 - as above
+        """Another process starts; ``eager``: and so do its threads."""
         if len(self.world.workers) < MOST_WORKERS and self.world.all_up:
-            self._guarded(lambda: self.world.boot(shard))
+            self._guarded(lambda: self.world.boot(shard, eager=eager))
 
     @rule(which=WHICH, patient=st.booleans())
     def stop(self, which: int, patient: bool) -> None:  # noqa: FBT001 - as above
@@ -197,7 +197,7 @@ class States(RuleBasedStateMachine):
         """SIGSTOP."""
         worker = self._worker(which)
         if worker is not None:
-            worker.frozen = True
+            worker.frozen = worker.slept = True
 
     @rule(which=WHICH)
     def thaw(self, which: int) -> None:

@@ -99,6 +99,8 @@ class Worker(Owner):
         self.__post_init__()
         self.shard, self.identity = shard, identity
         self.frozen = self.gone = self.stopping = False
+        self.slept = False
+        """Whether it was stopped, and has not beaten since: it may have been taken for dead, and rightly."""
         self.deaths: list[tuple[str, BaseException]] = []
         """Threads of the framework that ended by an error of their own."""
         self.signals: Any = _Signals()

@@ -151,36 +151,38 @@ class World:
             worker.close()
         self.workers, self.zombies = [], []
 
-    def boot(self, shard: str) -> Worker:
-        """A new process, which has started and waits for jobs."""
+    def boot(self, shard: str, *, eager: bool = True) -> Worker:
+        """A new process, which has started and waits for jobs; not ``eager``: it has, and its threads have not yet."""
         self._number += 1
         identity = f"host:{len(self.workers) + len(self.zombies) + self._number}:{self._number:012x}"
         worker = Worker(self._settings, shard, identity, self.clock, self._log, self._started, self._ended)
         self.workers.append(worker)
-        for _ in range(3):
+        for _ in range(3 if eager else 0):
             for act in list(worker.acts):
                 self.turn(act)
+        self.turn(worker.acts[0])
         return worker
 
     # --- steps
 
     def step(self, act: Act, fate: Fate = "go") -> None:
         """The thread moves to its next stop: at most one command is carried out."""
-        commanded = act.at == "command"
+        commanded, what = act.at == "command", act.about
         if commanded:
             self.story.append(
                 f"{getattr(act.owner, 'identity', '')} {act.name}: {act.about}{'' if fate == 'go' else f' ({fate})'}"
             )
         if fate == "lost":
             self.lost += MOST_AT_ONCE
-        what = act.about
         act.resume(fate)
+        if what == "beat" and fate == "go" and isinstance(act.owner, Worker):
+            act.owner.slept = False
         if act.doomed:
             act.kill()
         if commanded and what in _UNANSWERED:
             self._await_server()
         if commanded and what not in _READING and self.ledger.begun:
-            self.look()
+            self.look(by=act.owner)
         self._judge_runs()
         self._judge_threads(act)
 
@@ -263,7 +265,7 @@ class World:
 
     def pass_time(self, seconds: float, *, beating: bool = True) -> None:
         """So much time passes. The leases of processes that live are renewed meanwhile, unless not ``beating``."""
-        awake = self.awake() if beating else []
+        awake = self._beat() if beating else []
         self._parked_s += seconds
         ended = self._parked_s >= _PARKED_S
         if ended:
@@ -282,6 +284,14 @@ class World:
                 (last, since - seconds, seen + seconds) if worker in awake else (last - seconds, since - seconds, seen)
             )
         self.look(rebase=True)
+
+    def _beat(self) -> list[Worker]:
+        """Who is awake has beaten."""
+        for worker in self.awake():
+            act = worker.act("lease")
+            if act is not None and self.servers[worker.shard].running:
+                self.turn(act)
+        return [worker for worker in self.awake() if worker.act("lease") and self.servers[worker.shard].running]
 
     def _end_parked(self, client: Redis) -> None:
         for other in cast("list[dict[str, str]]", client.client_list()):
@@ -374,8 +384,8 @@ class World:
 
     # --- what is judged
 
-    def look(self, *, rebase: bool = False, operator: bool = False) -> None:
-        """Judge what is there now; nothing while a server is down."""
+    def look(self, *, by: Owner | None = None, rebase: bool = False, operator: bool = False) -> None:
+        """Judge what is there now, after a step of ``by``; nothing while a server is down."""
         if not self.all_up:
             return
         found: Look = {}
@@ -392,6 +402,7 @@ class World:
             }
             self._judge_lists(contents)
         self._judge_owners(found, registered)
+        self._judge_takers(found, by)
         if rebase:
             self.ledger.rebase(found)
         else:
@@ -408,6 +419,17 @@ class World:
                 owner = spot.key.decode().removeprefix("aw:working:")
                 if spot.kind == "working" and owner not in registered:
                     raise Broken(f"I8: {jid!r} is in the hands of {owner}, of whom nobody knows")
+
+    def _judge_takers(self, found: Look, by: Owner | None) -> None:
+        """Nobody takes a job out of the hands of a process that lives and beats, or that had no chance to beat."""
+        for worker in self.workers:
+            ours = keys.working(worker.identity).encode()
+            if worker is by or worker.frozen or worker.slept or not isinstance(by, Worker):
+                continue
+            for jid, job in self.ledger.jobs.items():
+                held = any(spot.key == ours for spot in job.spots)
+                if held and not any(spot.key == ours for spot in found.get(jid, [])):
+                    raise Broken(f"I3: {jid!r} is taken by {by.identity} from {worker.identity}, which lives")
 
     def _judge_threads(self, act: Act) -> None:
         if act.error is not None:

@@ -1,0 +1,215 @@
+"""Histories by hand, in the words of prove_parts/machine/rules.py: what was found once, and what each promise stands on.
+
+Two processes serve the first shard (0 and 1), one the second (2); who has crashed counts no more.
+"""
+
+import pytest
+
+
+def push(state, *queues, kind="plain", fate="go"):
+    for queue in queues:
+        state.push(kind=kind, queue=queue, fate=fate)
+
+
+def stand_before(state, which, part, what):
+    """The thread goes on until its next command is this one."""
+    act = state.world.awake()[which].act(part)
+    state.world.step(act)
+    while act.about != what:
+        assert act.movable, f"{part} waits, and never came to {what}"
+        state.world.step(act)
+    return act
+
+
+def run_out(state, act):
+    """Step by step, until it waits."""
+    while act.movable:
+        state.world.step(act)
+
+
+@pytest.mark.proves("I1", "m1")
+def test_a_dead_process_is_emptied_one_command_at_a_time(state):
+    push(state, "a", "b", "c")
+    state.work(which=0)
+    state.crash(which=0, late=False)
+    state.pass_time(seconds=45, beating=True)
+    state.turn(which=0, part="reaper")
+    state.teardown()
+
+
+@pytest.mark.proves("I3", "m4")
+def test_who_comes_back_to_life_keeps_its_jobs(state):
+    push(state, "a", "b")
+    state.work(which=0)
+    state.freeze(which=0)
+    state.pass_time(seconds=45, beating=True)
+    reaper = stand_before(state, 0, "reaper", "pipeline")
+    state.thaw(which=0)
+    state.turn(which=0, part="lease")
+    run_out(state, reaper)
+    state.teardown()
+
+
+@pytest.mark.parametrize("how", ["failed", "refused", "later", "done"])
+@pytest.mark.proves("I2", "I4", "F6", "m2", "m5")
+def test_who_was_taken_for_dead_moves_nothing(state, how):
+    push(state, "a")
+    state.work(which=0)
+    state.freeze(which=0)
+    state.pass_time(seconds=45, beating=True)
+    state.turn(which=0, part="reaper")
+    state.thaw(which=0)
+    state.end(which=0, how=how, on=True)
+    state.teardown()
+
+
+@pytest.mark.proves("I7", "F10", "m3")
+def test_a_fetch_whose_reply_is_lost_is_found_again(state):
+    state.pass_time(seconds=12, beating=True)
+    post = stand_before(state, 0, "processor-0", "BLMOVE")
+    for _ in range(4):
+        state.world.step(post, "lost")
+    push(state, "a")
+    state.teardown()
+
+
+@pytest.mark.proves("I8", "m6")
+def test_nobody_takes_a_job_before_it_is_known(state):
+    state.freeze(which=0)
+    state.freeze(which=0)
+    state.notice()
+    for client in state.world.clients.values():
+        client.client_kill_filter(_type="normal", skipme=True)
+    push(state, "a")
+    worker = state.world.boot("main", eager=False)
+    for act in worker.slots():
+        state.world.turn(act)
+    state.teardown()
+
+
+@pytest.mark.proves("I1", "I13", "m7")
+def test_due_jobs_move_one_command_at_a_time(state):
+    for delay in (-5, -5, 40):
+        state.schedule(kind="plain", queue="a", delay=delay, fate="go")
+    state.turn(which=0, part="poller")
+    state.teardown()
+
+
+@pytest.mark.proves("F7", "m8")
+def test_after_an_outage_nobody_is_taken_for_dead(state):
+    push(state, "a", "b")
+    state.work(which=0)
+    state.pass_time(seconds=45, beating=False)
+    state.turn(which=1, part="lease")
+    for _ in range(2):
+        state.turn(which=1, part="reaper")
+    state.teardown()
+
+
+@pytest.mark.proves("I4", "m9")
+def test_a_job_is_acknowledged_after_it_has_returned(state):
+    push(state, "a", "a", "a")
+    for _ in range(3):
+        state.work(which=0)
+    state.pass_time(seconds=2, beating=True)
+    state.work(which=0)
+    state.teardown()
+
+
+@pytest.mark.proves("I3", "F6", "m10")
+def test_who_slept_starts_nothing_of_before(state):
+    push(state, "a", "b")
+    state.turn(which=0, part="processor-0")
+    state.freeze(which=0)
+    state.pass_time(seconds=45, beating=True)
+    state.turn(which=0, part="reaper")
+    state.thaw(which=0)
+    state.work(which=0)
+    state.teardown()
+
+
+@pytest.mark.proves("I3", "F6")
+def test_what_was_fetched_a_moment_ago_may_be_started(state):
+    """The fetch has renewed the lease: however late the last beat, it lasts longer than a job may lie before its start."""
+    state.pass_time(seconds=20, beating=True)
+    state.freeze(which=0)
+    state.pass_time(seconds=12, beating=True)
+    push(state, *"aaaa")
+    state.thaw(which=0)
+    state.turn(which=0, part="processor-0")
+    state.freeze(which=0)
+    state.pass_time(seconds=7, beating=True)
+    state.turn(which=0, part="reaper")
+    state.thaw(which=0)
+    state.work(which=0)
+    state.teardown()
+
+
+@pytest.mark.proves("I1", "F14")
+def test_a_full_server_takes_no_job_from_its_queue_for_nothing(state):
+    state.freeze(which=0)
+    state.pass_time(seconds=12, beating=True)
+    push(state, "a", "b", "c", "a", "b", "c", "proof")
+    state.thaw(which=0)
+    state.memory(shard="main", full=True)
+    for _ in range(3):
+        state.work(which=0)
+    state.teardown()
+
+
+@pytest.mark.proves("I12", "F4")
+def test_what_is_given_back_is_next(state):
+    push(state, *"aaaaaa")
+    for which in (0, 1):
+        state.work(which=which)
+    state.stop(which=0, patient=False)
+    state.work(which=0)
+    state.teardown()
+
+
+@pytest.mark.parametrize("fate", ["reset", "lost"])
+@pytest.mark.proves("I1", "I2", "I18")
+def test_a_job_crosses_one_command_at_a_time(state, fate):
+    state.schedule(kind="for another shard", queue="a", delay=-5, fate="go")
+    state.pass_time(seconds=7, beating=True)
+    state.turn(which=0, part="poller")  # marks it
+    state.pass_time(seconds=7, beating=True)
+    poller = stand_before(state, 0, "poller", "land")
+    state.world.step(poller, fate)
+    run_out(state, poller)
+    for _ in range(8):
+        state.pass_time(seconds=12, beating=True)
+        for which in (1, 0):
+            state.turn(which=which, part="poller")
+    state.teardown()
+
+
+@pytest.mark.proves("I8")
+def test_the_dead_are_known_as_long_as_their_list_holds_a_job(state):
+    push(state, "a")
+    state.work(which=0)
+    state.spoil(shard="main", key="queue:a", on=True)
+    state.crash(which=0, late=False)
+    state.pass_time(seconds=45, beating=True)
+    state.turn(which=0, part="reaper")
+    state.teardown()
+
+
+@pytest.mark.proves("I3", "I7")
+def test_what_lies_unread_is_not_lost(state):
+    """Found by the state machine: two looks, and the thread that reads the reply had not come to it."""
+    push(state, "a")
+    for _ in range(3):
+        state.turn(which=0, part="reaper")
+    state.work(which=0)
+    state.teardown()
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.proves("I2", "F10")
+def test_a_push_in_doubt_is_written_once(state, later):
+    if later:
+        state.schedule(kind="plain", queue="a", delay=10, fate="lost")
+    else:
+        push(state, "a", fate="lost")
+    state.teardown()

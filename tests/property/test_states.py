@@ -1,0 +1,22 @@
+"""Histories made by hypothesis: the processes are whole, their threads move one command at a time, and after each all is judged."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+from prove_parts.machine.rules import machine_on
+
+EXAMPLES, STEPS = 200, 40
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.proves("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I12", "I13", "I15", "I16", "I17", "I19", "I24")
+def test_no_history_breaks_an_invariant(world):
+    how = settings(
+        max_examples=EXAMPLES,
+        stateful_step_count=STEPS,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+    run_state_machine_as_test(machine_on(world), settings=how)
