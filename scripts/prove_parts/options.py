@@ -1,6 +1,7 @@
 """The command line of ``scripts/prove``: one sub-command per proof, each run by the ``run`` of the module of its name."""
 
 import argparse
+import os
 from pathlib import Path
 
 
@@ -36,6 +37,16 @@ def parse(doc: str | None) -> argparse.Namespace:
     storm.add_argument("--concurrency", type=int, default=2_000, metavar="N", help="slots of each (default 2,000)")
     storm.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
     storm.add_argument("--keep-history", action="store_true", help="keep each command, for `scripts/prove history`")
+
+    states = proofs.add_parser("states", help="histories of whole processes, one command at a time, made by hypothesis")
+    states.add_argument("--examples", type=int, default=2_000, metavar="N", help="histories (default 2,000)")
+    states.add_argument("--steps", type=int, default=60, metavar="N", help="steps of each (default 60)")
+    states.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
+    states.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="at a time (default: one a core)")
+
+    mutants = proofs.add_parser("mutants", help="wrong versions of the core: does the suite catch each?")
+    mutants.add_argument("--only", action="append", default=[], metavar="NAME", help="m4, for example; may be repeated")
+    mutants.add_argument("--fast", action="store_true", help="the first test of each, as in the suite")
 
     fuzz = proofs.add_parser("fuzz", help="inputs that mean harm: does anything but our own errors come out?")
     fuzz.add_argument("--inputs", type=int, default=1_000_000, metavar="N", help="how many (default 1,000,000)")

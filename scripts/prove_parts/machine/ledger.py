@@ -173,7 +173,8 @@ class Ledger:
         if source == "working" and target in ("retry", "schedule", "over"):
             owner = before.key.decode().removeprefix("aw:working:")
             permits = job.permits.get(owner, set())
-            self._must(target in permits, "I4", jid, f"went from {before.key!r} to {target}; its run there: {permits}")
+            rule = "I1" if target == "over" else "I4"
+            self._must(target in permits, rule, jid, f"went from {before.key!r} to {target}; its run there: {permits}")
         if target == "working":
             job.permits.pop(after.key.decode().removeprefix("aw:working:"), None)  # type: ignore[union-attr]
 

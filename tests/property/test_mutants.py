@@ -1,0 +1,56 @@
+"""The tests themselves on trial: each wrong version of the core is caught, by its fastest test."""
+
+from pathlib import Path
+
+import pytest
+from prove_parts.mutants import Copy, StaleError, mutants, verdict
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MUTANTS = mutants(ROOT)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    return Copy(ROOT, tmp_path_factory.mktemp("mutants"))
+
+
+def test_the_ten_of_the_reference_are_there():
+    assert {f"m{number}" for number in range(1, 11)} <= {one.number for one in MUTANTS}
+    assert all(one.breaks.endswith(".") and one.catches for one in MUTANTS)
+
+
+@pytest.mark.parametrize("mutant", [pytest.param(one, id=one.name, marks=pytest.mark.proves(one.number)) for one in MUTANTS])
+def test_each_is_caught(copy, mutant):
+    copy.apply(mutant)
+    try:
+        catch = mutant.catches[0]
+        assert verdict(copy.test(catch.test), catch.words) == ""
+    finally:
+        copy.undo(mutant)
+
+
+def test_a_stale_patch_is_told(copy, tmp_path):
+    stale = tmp_path / "m99-stale.patch"
+    stale.write_text(MUTANTS[0].path.read_text().replace("-        ", "-        # gone "))
+    with pytest.raises(StaleError, match="regenerate"):
+        copy.apply(mutants_of(stale))
+
+
+def mutants_of(path):
+    folder = path.parent / "tests" / "mutants"
+    folder.mkdir(parents=True)
+    path.rename(folder / path.name)
+    (found,) = mutants(path.parent)
+    return found
+
+
+def test_what_passes_or_cannot_be_run_catches_nothing(copy):
+    trial = copy.folder / "tests" / "test_trial.py"
+    trial.write_text("import no_such_module\n")
+    assert "could not be run" in verdict(copy.test("tests/test_trial.py"), "")
+    trial.write_text("def test_it():\n    assert not 'I1'\n")
+    failed = copy.test("tests/test_trial.py")
+    assert verdict(failed, "I1") == ""
+    assert "did not say 'I2'" in verdict(failed, "I2")
+    failed.returncode = 0
+    assert verdict(failed, "I1") == "the test passed"
