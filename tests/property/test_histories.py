@@ -151,7 +151,7 @@ def test_a_full_server_takes_no_job_from_its_queue_for_nothing(state):
     state.pass_time(seconds=12, beating=True)
     push(state, "a", "b", "c", "a", "b", "c", "proof")
     state.thaw(which=0)
-    state.memory(shard="main", full=True)
+    state.server(shard="main", what="full")
     for _ in range(3):
         state.work(which=0)
     state.teardown()
@@ -188,7 +188,7 @@ def test_a_job_crosses_one_command_at_a_time(state, fate):
 def test_the_dead_are_known_as_long_as_their_list_holds_a_job(state):
     push(state, "a")
     state.work(which=0)
-    state.spoil(shard="main", key="queue:a", on=True)
+    state.operate(shard="main", what="spoil", which=0)
     state.crash(which=0, late=False)
     state.pass_time(seconds=45, beating=True)
     state.turn(which=0, part="reaper")

@@ -11,8 +11,8 @@ from prove_parts.machine.worker import Worker
 from prove_parts.machine.world import SHARDS, World
 
 _ROUNDS = 40
-_HASTEN_FROM = 14
-"""So many rounds of 3 s pass before all that is due later is due: leases, graces and refusals end by themselves."""
+_LONG_ROUND, _LONG_S = 2, 45.0
+"""After a few short rounds a long one: leases, graces and refusals end by themselves. From then on all that waits is due."""
 
 _ROUND_S = 3.0
 _PARTS = ("lease", "record", "reaper", "poller")
@@ -31,9 +31,9 @@ def drain(world: World) -> None:
             _round(world, worker)
         if _settled(world):
             break
-        if number >= _HASTEN_FROM:
+        if number >= _LONG_ROUND:
             world.hasten()
-        world.pass_time(_ROUND_S)
+        world.pass_time(_LONG_S if number == _LONG_ROUND else _ROUND_S)
     else:
         left = {jid: [spot.key for spot in world.ledger.jobs[jid].spots] for jid in world.ledger.owed}
         raise Broken(f"liveness: not everything came to its end: {left}")
@@ -86,7 +86,8 @@ def _leave(world: World) -> None:
     _stop_all(world, [worker for worker in world.workers if worker not in last.values()])
     world.pass_time(60)
     for worker in last.values():
-        _turn(world, worker, "reaper")
+        for _ in range(2):  # the first may find its connection closed
+            _turn(world, worker, "reaper")
         _turn(world, worker, "record")
     _stop_all(world, list(last.values()))
     world.pass_time(60)

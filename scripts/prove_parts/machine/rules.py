@@ -26,6 +26,8 @@ PARTS = ("lease", "reaper", "poller", "record", "processor-0", "processor-1", "p
 MOST_WORKERS = 4
 _SPOILED = ("queue:a", "queue:b", keys.DEAD, keys.RETRY, keys.SCHEDULE, keys.QUEUES, keys.INTERRUPTED)
 _RARELY = 9
+_FAR = 6
+_OUTLIVED_S = 45.0
 
 
 def one_of(found: Sequence[T], which: int) -> T | None:
@@ -108,7 +110,7 @@ class States(RuleBasedStateMachine):
         self.world.step(act, fate)
         self.world.turn(act)
         came = done[0]
-        if isinstance(came, str) and self.world.all_up and came.encode() not in self.world.ledger.jobs:
+        if isinstance(came, str) and came.encode() not in self.world.ledger.jobs:
             raise Broken(f"I1: the push of {came} was accepted, and it is in no key")
         if (
             isinstance(came, ShardUnavailableError)
@@ -118,6 +120,13 @@ class States(RuleBasedStateMachine):
             raise Broken(f"I17: the push of {jid} was refused, and it is there")
 
     # --- processes
+
+    @rule(which=WHICH, queue=st.sampled_from(QUEUES), count=st.integers(1, 4))
+    def rush(self, which: int, queue: str, count: int) -> None:
+        """Some jobs come at once, and the slots of a process take what there is."""
+        for _ in range(count):
+            self.push(kind="plain", queue=queue, fate="go")
+        self.work(which)
 
     @rule(which=WHICH)
     def work(self, which: int) -> None:
@@ -206,6 +215,35 @@ class States(RuleBasedStateMachine):
         if worker is not None:
             worker.frozen = False
 
+    @rule(which=WHICH, steps=st.integers(0, _FAR), back=st.booleans(), how=st.sampled_from(ENDS))
+    def outlive(self, which: int, steps: int, back: bool, how: str) -> None:  # noqa: FBT001 - as above
+        """A process is stopped for longer than its lease, and another begins to take what it held; it may be ``back`` midway,
+        beat, and end its jobs.
+        """
+        worker = self._worker(which)
+        if worker is not None:
+            self.rush(which=which, queue=QUEUES[which % len(QUEUES)], count=2)
+            self._guarded(lambda: self._outlive(worker, steps, how if back else ""))
+
+    def _outlive(self, worker: Worker, steps: int, how: str) -> None:
+        worker.frozen = worker.slept = True
+        self.world.pass_time(_OUTLIVED_S)
+        others = [other.act("reaper") for other in self.world.awake() if other.shard == worker.shard]
+        reaper = next((act for act in others if act is not None and act.at == "wait"), None)
+        for _ in range(steps if reaper is not None else 0):
+            if reaper is not None and (reaper.movable or reaper.at == "wait"):
+                self.world.step(reaper)
+        if not how:
+            return
+        worker.frozen = False
+        lease = worker.act("lease")
+        for act in (lease, reaper):
+            if act is not None and act.movable | (act is lease):
+                self.world.turn(act)
+        for act in worker.slots():
+            if act.at == "perform":
+                self._end(act, how, on=True)
+
     @rule(seconds=st.sampled_from([2, 7, 12, 20, 45]), beating=st.booleans())
     def pass_time(self, seconds: int, beating: bool) -> None:  # noqa: FBT001 - as above
         """Time passes; not ``beating``: nobody's lease is renewed meanwhile."""
@@ -216,53 +254,47 @@ class States(RuleBasedStateMachine):
         """The servers notice which connections lead nowhere."""
         self._guarded(self.world.bury)
 
-    # --- servers
+    # --- servers, operators, and others who write to them
 
-    @rule(shard=st.sampled_from(SHARDS), full=st.booleans())
-    def memory(self, shard: str, full: bool) -> None:  # noqa: FBT001 - as above
-        """It reaches maxmemory, or has room again."""
-        self._operate(shard, lambda client: client.config_set("maxmemory", int(full)))
-
-    @rule(shard=st.sampled_from(SHARDS))
-    def forget_scripts(self, shard: str) -> None:
-        """SCRIPT FLUSH."""
-        self._operate(shard, lambda client: client.script_flush())
-
-    @rule(shard=st.sampled_from(SHARDS))
-    def hang_up(self, shard: str) -> None:
-        """Every connection is closed."""
-        self._operate(shard, lambda client: client.client_kill_filter(_type="normal", skipme=True))
+    @rule(shard=st.sampled_from(SHARDS), what=st.sampled_from(["full", "room", "forget scripts", "hang up", "start"]))
+    def server(self, shard: str, what: str) -> None:
+        """It reaches maxmemory or has room again, forgets all scripts, closes every connection, comes back if it was away."""
+        acts: dict[str, Callable[[Any], Any]] = {
+            "full": lambda client: client.config_set("maxmemory", 1),
+            "room": lambda client: client.config_set("maxmemory", 0),
+            "forget scripts": lambda client: client.script_flush(),
+            "hang up": lambda client: client.client_kill_filter(_type="normal", skipme=True),
+            "start": lambda client: client.ping(),
+        }
+        if what == "start":
+            self._guarded(lambda: self.world.bring_up(shard))
+        self._operate(shard, acts[what])
 
     @rule(shard=st.sampled_from(SHARDS), chance=st.integers(0, _RARELY), up=st.booleans())
     def kill_server(self, shard: str, chance: int, up: bool) -> None:  # noqa: FBT001 - as above
         """kill -9 of the server, now and then; it comes ``up`` at once, or later."""
-        if chance == _RARELY:
-            self.world.servers[shard].kill()
-        if chance == _RARELY and up:
+        if chance < _RARELY:
+            return
+        self.world.kill(shard)
+        if up:
             self._guarded(lambda: self.world.bring_up(shard))
-        self._guarded(self.world.look)
-
-    @rule(shard=st.sampled_from(SHARDS))
-    def start_server(self, shard: str) -> None:
-        """It comes back, if it was away."""
-        self._guarded(lambda: self.world.bring_up(shard))
-        self._guarded(self.world.look)
-
-    @rule(shard=st.sampled_from(SHARDS), queue=st.sampled_from(QUEUES), on=st.booleans())
-    def pause(self, shard: str, queue: str, on: bool) -> None:  # noqa: FBT001 - as above
-        """An operator pauses a queue, or lets it go on."""
-        self._operate(shard, lambda client: (client.sadd if on else client.srem)(keys.PAUSED, queue))
-
-    @rule(shard=st.sampled_from(SHARDS), key=st.sampled_from(_SPOILED), on=st.booleans())
-    def spoil(self, shard: str, key: str, on: bool) -> None:  # noqa: FBT001 - as above
-        """Somebody writes a string to a key that is not there, or removes it."""
-        self._operate(shard, lambda client: self.world.spoil(client, key, on=on))
+            self._guarded(self.world.look)
 
     @rule(
-        shard=st.sampled_from(SHARDS),
-        what=WHICH,
-        where=st.sampled_from([keys.RETRY, keys.SCHEDULE, "queue", "working"]),
+        shard=st.sampled_from(SHARDS), what=st.sampled_from(["pause", "unpause", "spoil", "mend"]), which=WHICH
     )
+    def operate(self, shard: str, what: str, which: int) -> None:
+        """A queue is paused, or goes on; a key of a wrong type comes where there is none, or goes."""
+        queue, key = QUEUES[which % len(QUEUES)], _SPOILED[which % len(_SPOILED)]
+        acts: dict[str, Callable[[Any], Any]] = {
+            "pause": lambda client: client.sadd(keys.PAUSED, queue),
+            "unpause": lambda client: client.srem(keys.PAUSED, queue),
+            "spoil": lambda client: self.world.spoil(client, key, on=True),
+            "mend": lambda client: self.world.spoil(client, key, on=False),
+        }
+        self._operate(shard, acts[what])
+
+    @rule(shard=st.sampled_from(SHARDS), what=WHICH, where=st.sampled_from([keys.RETRY, keys.SCHEDULE, "queue", "working"]))
     def corrupt(self, shard: str, what: int, where: str) -> None:
         """Bytes that are no job come into a queue, a set, or a working list."""
         self.number += 1
@@ -277,7 +309,7 @@ class States(RuleBasedStateMachine):
         self._operate(shard, lambda client: self.world.revive(client, key, which))
 
     def _operate(self, shard: str, act: Callable[[Any], Any]) -> None:
-        if self.world.servers[shard].running:
+        if self.world.is_up(shard):
             with suppress(OutOfMemoryError):
                 act(self.world.clients[shard])
             self._guarded(lambda: self.world.look(operator=True))

@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 import hiredis
 import redis
+from redis import utils as redis_utils
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -57,6 +58,8 @@ def simulated(clock: Clock) -> Iterator[None]:
             stack.enter_context(patch.object(module, "clock", clock.monotonic))
         for owner, name in ((redis.Redis, "execute_command"), (Pipeline, "execute")):
             stack.enter_context(patch.object(owner, name, _gated(getattr(owner, name))))
+        # Asked of the file system for each connection, which costs more than the connection.
+        stack.enter_context(patch.object(redis_utils, "get_lib_version", lambda: redis.__version__))
         stack.enter_context(patch.object(Channel, "send_packet", _sending(Channel.send_packet)))
         stack.enter_context(patch.object(Channel, "replies", _reading(Channel.replies)))
         yield

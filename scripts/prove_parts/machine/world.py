@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from framework.declare import port, registry
@@ -20,6 +21,7 @@ from framework.fetch.reaper import retire
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, Outcome, Postponed, Unreadable
 from framework.shard.shard import Shard
+from framework.store.channel import Channel
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer
 from framework.telemetry import logs
@@ -94,6 +96,7 @@ class World:
         self.servers = servers
         self._stack = ExitStack()
         self._number = 0
+        self._down: set[str] = set()
         self.judged = 0
         """How often everything was judged, over all histories."""
 
@@ -107,8 +110,9 @@ class World:
         self._log = JobLog(logs.open_server_log("error", {}, null), jobs=False)
         self._stack.callback(logs.close_server_log)
         self.clients = {name: open_client(Endpoint(server.url), name="states") for name, server in self.servers.items()}
-        for client in self.clients.values():
-            self._stack.callback(client.close)
+        self._eyes = {name: Channel(client, read_timeout_s=5.0) for name, client in self.clients.items()}
+        for one in (*self.clients.values(), *self._eyes.values()):
+            self._stack.callback(one.close)
         urls = {name: server.url for name, server in self.servers.items()}
         self._settings = settings_for(self._folder, urls)
         self.producer = Shard("main", Endpoint(urls["main"]), role="producer")
@@ -292,9 +296,9 @@ class World:
         """Who is awake has beaten."""
         for worker in self.awake():
             act = worker.act("lease")
-            if act is not None and self.servers[worker.shard].running:
+            if act is not None and self.is_up(worker.shard):
                 self.turn(act)
-        return [worker for worker in self.awake() if worker.act("lease") and self.servers[worker.shard].running]
+        return [worker for worker in self.awake() if worker.act("lease") and self.is_up(worker.shard)]
 
     def _end_parked(self, client: Redis) -> None:
         for other in cast("list[dict[str, str]]", client.client_list()):
@@ -305,14 +309,23 @@ class World:
 
     def up(self) -> list[tuple[str, Redis]]:
         """The servers that run."""
-        return [(name, self.clients[name]) for name in SHARDS if self.servers[name].running]
+        return [(name, self.clients[name]) for name in SHARDS if self.is_up(name)]
+
+    def is_up(self, name: str) -> bool:
+        """Whether it runs."""
+        return name not in self._down
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        self.servers[name].kill()
+        self._down.add(name)
 
     def bring_up(self, name: str) -> None:
         """The server runs."""
-        server = self.servers[name]
-        if not server.running:
-            server.start()
+        if name in self._down:
+            self.servers[name].start()
             self.clients[name].connection_pool.disconnect()
+            self._down.discard(name)
 
     @property
     def all_up(self) -> bool:
@@ -321,7 +334,7 @@ class World:
 
     def redis_time(self, name: str) -> float:
         """The server's clock; ours, which is the same, while it is down."""
-        if not self.servers[name].running:
+        if not self.is_up(name):
             return time.time()
         seconds, micros = cast("tuple[int, int]", self.clients[name].time())
         return seconds + micros / 1e6
@@ -388,22 +401,22 @@ class World:
     # --- what is judged
 
     def look(self, *, by: Owner | None = None, rebase: bool = False, operator: bool = False) -> None:
-        """Judge what is there now, after a step of ``by``; nothing while a server is down."""
-        if not self.all_up:
-            return
+        """Judge what is there now, after a step of ``by``. On a server that is down everything is as it was."""
         self.judged += 1
         found: Look = {}
         now: dict[str, float] = {}
         registered: set[str] = set()
-        for name, client in self.clients.items():
-            reply: Any = client.eval(_SNAPSHOT, 0)
+        for name in SHARDS:
+            if not self.is_up(name):
+                self._remember(name, found, registered)
+                continue
+            reply = self._snapshot(name)
             now[name] = float(reply[0])
             contents = _contents(reply[1])
             for jid, spot in spots_of(name, contents):
                 found.setdefault(jid, []).append(spot)
-            registered |= {
-                identity.decode() for key, members in contents if key == b"aw:processes" for identity, _ in members
-            }
+            members = next((members for key, members in contents if key == keys.REGISTRY.encode()), [])
+            registered |= {identity.decode() for identity, _ in members}
             self._judge_lists(contents)
         self._judge_owners(found, registered)
         self._judge_takers(found, by)
@@ -411,6 +424,21 @@ class World:
             self.ledger.rebase(found)
         else:
             self.story += self.ledger.see(found, now, operator=operator)
+
+    def _snapshot(self, name: str) -> Any:
+        eye = self._eyes[name]
+        try:
+            return eye.call("EVAL", _SNAPSHOT, 0)
+        except RedisConnectionError:  # all connections were closed
+            eye.close()
+            return eye.call("EVAL", _SNAPSHOT, 0)
+
+    def _remember(self, name: str, found: Look, registered: set[str]) -> None:
+        for jid, job in self.ledger.jobs.items():
+            for spot in job.spots:
+                if spot.shard == name:
+                    found.setdefault(jid, []).append(spot)
+                    registered.add(spot.key.decode().removeprefix("aw:working:"))
 
     def _judge_lists(self, contents: Contents) -> None:
         for key, members in contents:
@@ -451,7 +479,7 @@ class World:
         ends, self._ends = self._ends, []
         for worker, jid in starts:
             spots = self.ledger.jobs[jid].spots if jid in self.ledger.jobs else []
-            if keys.working(worker.identity).encode() not in [spot.key for spot in spots] and self.all_up:
+            if keys.working(worker.identity).encode() not in [spot.key for spot in spots] and self.is_up(worker.shard):
                 raise Broken(f"I3: {worker.identity} starts {jid!r}, which is in {[spot.key for spot in spots]}")
         for worker, jid, targets in ends:
             self.ledger.permit(jid, worker.identity, targets)
