@@ -42,7 +42,9 @@ os.environ[FAMILY] = uuid.uuid4().hex
 hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
 # For `scripts/prove mutants`: that a history is found is enough there, it need not be a short one.
 hypothesis.settings.register_profile(
-    "unshrunk", parent=hypothesis.settings.get_profile("house"), phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
+    "unshrunk",
+    parent=hypothesis.settings.get_profile("house"),
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
 )
 hypothesis.settings.load_profile("house")
 

@@ -105,8 +105,21 @@ class Copy:
 
     def test(self, test: str) -> "subprocess.CompletedProcess[str]":
         """Run one test, or one file of tests, up to the first failure."""
-        words = ["-m", "pytest", test, "-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--hypothesis-profile=unshrunk"]
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("FRAMEWORK_", "PYTEST_", "COV"))}
+        words = [
+            "-m",
+            "pytest",
+            test,
+            "-x",
+            "-q",
+            "-p",
+            "no:xdist",
+            "-p",
+            "no:cacheprovider",
+            "--hypothesis-profile=unshrunk",
+        ]
+        env = {
+            name: value for name, value in os.environ.items() if not name.startswith(("FRAMEWORK_", "PYTEST_", "COV"))
+        }
         return subprocess.run(
             [sys.executable, *words],
             cwd=self.folder,
@@ -134,7 +147,10 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
     """Run each mutant against the tests that are to catch it; return the exit status."""
     wanted = [one for one in mutants(root) if not wish.only or one.number in wish.only or one.name in wish.only]
     if not wanted:
-        print(f"scripts/prove: no such mutant; there are: {', '.join(one.number for one in mutants(root))}", file=sys.stderr)
+        print(
+            f"scripts/prove: no such mutant; there are: {', '.join(one.number for one in mutants(root))}",
+            file=sys.stderr,
+        )
         return WRONG_USAGE
     with tempfile.TemporaryDirectory(prefix="aw-mutants-") as name:
         copy = Copy(root, Path(name))

@@ -42,7 +42,9 @@ def parse(doc: str | None) -> argparse.Namespace:
     states.add_argument("--examples", type=int, default=2_000, metavar="N", help="histories (default 2,000)")
     states.add_argument("--steps", type=int, default=60, metavar="N", help="steps of each (default 60)")
     states.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
-    states.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="at a time (default: one a core)")
+    states.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="at a time (default: one a core)"
+    )
 
     mutants = proofs.add_parser("mutants", help="wrong versions of the core: does the suite catch each?")
     mutants.add_argument("--only", action="append", default=[], metavar="NAME", help="m4, for example; may be repeated")

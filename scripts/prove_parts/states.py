@@ -22,7 +22,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from framework.store.embedded import LONGEST_SOCKET_PATH, EmbeddedServer
 from prove_parts.machine.rules import machine_on
-from prove_parts.machine.world import SHARDS, World
+from prove_parts.machine.servers import SHARDS
+from prove_parts.machine.world import World
 
 HELD, BROKEN, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 ROUND = 100
@@ -127,7 +128,10 @@ class _Fleet:
         wanted = sum(one.examples for one in self._rounds)
         rate = self.done / self.seconds
         left = f"{(wanted - self.done) / rate:,.0f} s left" if rate else ""
-        print(f"  {self.done:,} of {wanted:,} histories, {rate:.1f}/s, {self.judged:,} instants judged, {left}", flush=True)
+        print(
+            f"  {self.done:,} of {wanted:,} histories, {rate:.1f}/s, {self.judged:,} instants judged, {left}",
+            flush=True,
+        )
 
     def _work(self, folder: Path) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us

@@ -78,7 +78,7 @@ def test_nobody_takes_a_job_before_it_is_known(state):
     state.freeze(which=0)
     state.freeze(which=0)
     state.notice()
-    for client in state.world.clients.values():
+    for client in state.world.servers.clients.values():
         client.client_kill_filter(_type="normal", skipme=True)
     push(state, "a")
     worker = state.world.boot("main", eager=False)

@@ -6,7 +6,6 @@ whoever steers resumes it. Between two stops a thread runs alone, so what happen
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 Stop = Literal["begin", "command", "wait", "lock", "perform", "ended"]
@@ -33,6 +32,8 @@ class Act:
         self.about: Any = None
         """What it stands before: the command, or the lock."""
         self.fate: Fate = "go"
+        self.paused: frozenset[str] = frozenset()
+        """The queues that its process knew to be paused when it came to where it stands."""
         self.end = ""
         """How the job ends that it runs."""
         self.doomed = False
@@ -71,7 +72,7 @@ class Act:
         """Stop here until resumed; called by the thread itself. Raises Killed when its process has died meanwhile."""
         if self._killed:
             raise Killed
-        self.at, self.about = at, about
+        self.at, self.about, self.paused = at, about, self.owner.paused
         self._stopped.release()
         self._go.acquire()
         if self._killed:
@@ -90,12 +91,17 @@ class Act:
         self._stopped.release()
 
 
-@dataclass(eq=False)
 class Owner:
     """A process: whose threads are ``acts``."""
 
-    def __post_init__(self) -> None:
+    paused: frozenset[str] = frozenset()
+    """Queues that it knows to be paused."""
+
+    def __init__(self) -> None:
         self.acts: list[Act] = []
+
+    def __str__(self) -> str:
+        return "somebody"
 
     def begin(self, name: str, target: Callable[[], Any]) -> Act:
         """A new thread, which stands before its first step."""
@@ -109,11 +115,17 @@ def current() -> Act | None:
     return getattr(_local, "act", None)
 
 
-def pause(at: Stop, about: Any = None) -> None:
-    """Stop here until resumed. Whoever steers must never have to wait."""
+def mover() -> Act:
+    """The thread that moves. Whoever steers has no business here: nobody would end its wait."""
     act = current()
-    assert act is not None, f"nobody would end this wait: {at} {about}"
-    act.stop(at, about)
+    if act is None:
+        raise RuntimeError("who steers must not wait")
+    return act
+
+
+def pause(at: Stop, about: Any = None) -> None:
+    """Stop here until resumed."""
+    mover().stop(at, about)
 
 
 def _shut() -> threading.Lock:
@@ -140,7 +152,8 @@ class _Lock:
         return True
 
     def release(self) -> None:
-        assert self._held
+        if not self._held:
+            raise RuntimeError("released, and not held")
         self._held = False
 
     def locked(self) -> bool:
@@ -199,9 +212,7 @@ class _Thread:
         self._act: Act | None = None
 
     def start(self) -> None:
-        starter = current()
-        assert starter is not None, "a thread belongs to a process"
-        self._act = starter.owner.begin(self._name, self._target)
+        self._act = mover().owner.begin(self._name, self._target)
 
     def is_alive(self) -> bool:
         return self._act is not None and self._act.at != "ended"

@@ -5,10 +5,12 @@ import re
 from typing import Any
 
 from chaos_parts.census import leaks
+
 from framework.wire import keys
 from prove_parts.machine.ledger import Broken, Spot
+from prove_parts.machine.servers import SHARDS
 from prove_parts.machine.worker import Worker
-from prove_parts.machine.world import SHARDS, World
+from prove_parts.machine.world import World
 
 _ROUNDS = 40
 _LONG_ROUND, _LONG_S = 2, 45.0
@@ -35,7 +37,7 @@ def drain(world: World) -> None:
             world.hasten()
         world.pass_time(_LONG_S if number == _LONG_ROUND else _ROUND_S)
     else:
-        left = {jid: [spot.key for spot in world.ledger.jobs[jid].spots] for jid in world.ledger.owed}
+        left = {jid: [spot.key for spot in world.judge.ledger.jobs[jid].spots] for jid in world.judge.ledger.owed}
         raise Broken(f"liveness: not everything came to its end: {left}")
     _agree(world)
     _leave(world)
@@ -64,8 +66,8 @@ def _round(world: World, worker: Worker) -> None:
 
 def _settled(world: World) -> bool:
     """Whether every job is over, dead or set aside."""
-    jobs = world.ledger.jobs
-    return all(_at_rest(spot) for jid in world.ledger.owed for spot in jobs[jid].spots)
+    jobs = world.judge.ledger.jobs
+    return all(_at_rest(spot) for jid in world.judge.ledger.owed for spot in jobs[jid].spots)
 
 
 def _at_rest(spot: Spot) -> bool:
@@ -115,7 +117,7 @@ def _stop_all(world: World, workers: list[Worker]) -> None:
 
 def _census(world: World, name: str) -> None:
     """I8, I24: no working list, and no key that nobody would remove."""
-    client: Any = world.clients[name]
+    client: Any = world.servers.clients[name]
     left = [leak for leak in leaks(client) if not _MAY_STAY.match(leak.partition(" (")[0])]
     if left:
         raise Broken(f"I24: left on {name}: {left}")

@@ -31,7 +31,12 @@ class Spot(NamedTuple):
     def kind(self) -> str:
         """Queue, working, or the name of a sorted set."""
         text = self.key.decode(errors="replace")
-        return "queue" if text.startswith("queue:") else "working" if text.startswith("aw:working:") else text
+        return "queue" if text.startswith("queue:") else "working" if self.owner else text
+
+    @property
+    def owner(self) -> str:
+        """The process whose working list it is; empty for other places."""
+        return self.key[len(_WORKING) :].decode() if self.key.startswith(_WORKING) else ""
 
 
 Look = dict[bytes, list[Spot]]
@@ -46,6 +51,7 @@ _CHANGING = {
 """Fields of a payload that the framework writes."""
 
 _DUE = ("schedule", "retry")
+_WORKING = b"aw:working:"
 
 _MOVES = {
     ("queue", "working"),
@@ -88,8 +94,6 @@ class Ledger:
 
     def __init__(self) -> None:
         self.jobs: dict[bytes, Job] = {}
-        self.begun = False
-        """Whether there has been anything to judge."""
         self._arrivals = 0
 
     def permit(self, jid: bytes, owner: str, targets: set[str]) -> None:
@@ -171,8 +175,7 @@ class Ledger:
         if source in _DUE and target in ("queue", "working"):
             self._must(before.score <= now, "I13", jid, f"was due at {before.score}, and it is {now}")
         if source == "working" and target in ("retry", "schedule", "over"):
-            owner = before.key.decode().removeprefix("aw:working:")
-            permits = job.permits.get(owner, set())
+            permits = job.permits.get(before.owner, set())
             rule = "I1" if target == "over" else "I4"
             self._must(target in permits, rule, jid, f"went from {before.key!r} to {target}; its run there: {permits}")
         if target == "working":

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
-
 from redis.exceptions import OutOfMemoryError
 
 from framework.errors import ShardUnavailableError
@@ -15,8 +14,9 @@ from prove_parts.machine.baton import Act, Fate
 from prove_parts.machine.ending import drain
 from prove_parts.machine.ledger import Broken
 from prove_parts.machine.payloads import GARBAGE, KINDS
+from prove_parts.machine.servers import SHARDS
 from prove_parts.machine.worker import ENDS, QUEUES, Worker
-from prove_parts.machine.world import SHARDS, World
+from prove_parts.machine.world import World
 
 T = TypeVar("T")
 
@@ -47,7 +47,6 @@ class States(RuleBasedStateMachine):
         self.world.reset()
         for shard in ("main", "main", "second"):
             self.world.boot(shard)
-        self.world.ledger.begun = True
 
     def teardown(self) -> None:
         """Without faults everything comes to its end; after a breach there is nothing more to learn."""
@@ -82,7 +81,7 @@ class States(RuleBasedStateMachine):
         """A producer writes a job that is due later."""
         jid = self._jid()
         data = KINDS[kind](jid, queue)
-        due = self.world.redis_time("main") + delay
+        due = self.world.servers.time("main") + delay
         self._guarded(lambda: self._write(jid, fate, lambda: self.world.producer.schedule([(due, data)])))
 
     @rule(queue=st.sampled_from(QUEUES), delay=st.sampled_from([0, 0, 10]), fate=FATES)
@@ -105,17 +104,17 @@ class States(RuleBasedStateMachine):
             except ShardUnavailableError as error:
                 done.append(error)
 
-        act = self.world.by_another("producer", produce)
+        act = self.world.others.begin("producer", produce)
         self.world.step(act)
         self.world.step(act, fate)
         self.world.turn(act)
         came = done[0]
-        if isinstance(came, str) and came.encode() not in self.world.ledger.jobs:
+        if isinstance(came, str) and came.encode() not in self.world.judge.ledger.jobs:
             raise Broken(f"I1: the push of {came} was accepted, and it is in no key")
         if (
             isinstance(came, ShardUnavailableError)
             and not came.maybe_written
-            and jid.encode() in self.world.ledger.jobs
+            and jid.encode() in self.world.judge.ledger.jobs
         ):
             raise Broken(f"I17: the push of {jid} was refused, and it is there")
 
@@ -188,7 +187,7 @@ class States(RuleBasedStateMachine):
     @rule(shard=st.sampled_from(["main", *SHARDS]), eager=st.booleans())
     def boot(self, shard: str, eager: bool) -> None:  # noqa: FBT001 - as above
         """Another process starts; ``eager``: and so do its threads."""
-        if len(self.world.workers) < MOST_WORKERS and self.world.all_up:
+        if len(self.world.workers) < MOST_WORKERS and self.world.servers.is_up(shard):
             self._guarded(lambda: self.world.boot(shard, eager=eager))
 
     @rule(which=WHICH, patient=st.booleans())
@@ -197,9 +196,7 @@ class States(RuleBasedStateMachine):
         worker = self._worker(which)
         if worker is not None:
             worker.stop(patient=patient)
-            main = worker.act("main")
-            assert main is not None
-            self._guarded(lambda: self.world.turn(main))
+            self._guarded(lambda: self.world.turn(worker.acts[0]))
 
     @rule(which=WHICH)
     def freeze(self, which: int) -> None:
@@ -267,7 +264,7 @@ class States(RuleBasedStateMachine):
             "start": lambda client: client.ping(),
         }
         if what == "start":
-            self._guarded(lambda: self.world.bring_up(shard))
+            self._guarded(lambda: self.world.servers.bring_up(shard))
         self._operate(shard, acts[what])
 
     @rule(shard=st.sampled_from(SHARDS), chance=st.integers(0, _RARELY), up=st.booleans())
@@ -275,43 +272,45 @@ class States(RuleBasedStateMachine):
         """kill -9 of the server, now and then; it comes ``up`` at once, or later."""
         if chance < _RARELY:
             return
-        self.world.kill(shard)
+        self.world.servers.kill(shard)
         if up:
-            self._guarded(lambda: self.world.bring_up(shard))
+            self._guarded(lambda: self.world.servers.bring_up(shard))
             self._guarded(self.world.look)
 
-    @rule(
-        shard=st.sampled_from(SHARDS), what=st.sampled_from(["pause", "unpause", "spoil", "mend"]), which=WHICH
-    )
+    @rule(shard=st.sampled_from(SHARDS), what=st.sampled_from(["pause", "unpause", "spoil", "mend"]), which=WHICH)
     def operate(self, shard: str, what: str, which: int) -> None:
         """A queue is paused, or goes on; a key of a wrong type comes where there is none, or goes."""
         queue, key = QUEUES[which % len(QUEUES)], _SPOILED[which % len(_SPOILED)]
         acts: dict[str, Callable[[Any], Any]] = {
             "pause": lambda client: client.sadd(keys.PAUSED, queue),
             "unpause": lambda client: client.srem(keys.PAUSED, queue),
-            "spoil": lambda client: self.world.spoil(client, key, on=True),
-            "mend": lambda client: self.world.spoil(client, key, on=False),
+            "spoil": lambda client: self.world.servers.spoil(client, key, on=True),
+            "mend": lambda client: self.world.servers.spoil(client, key, on=False),
         }
         self._operate(shard, acts[what])
 
-    @rule(shard=st.sampled_from(SHARDS), what=WHICH, where=st.sampled_from([keys.RETRY, keys.SCHEDULE, "queue", "working"]))
+    @rule(
+        shard=st.sampled_from(SHARDS),
+        what=WHICH,
+        where=st.sampled_from([keys.RETRY, keys.SCHEDULE, "queue", "working"]),
+    )
     def corrupt(self, shard: str, what: int, where: str) -> None:
         """Bytes that are no job come into a queue, a set, or a working list."""
         self.number += 1
         data = GARBAGE[what % len(GARBAGE)](self.number)
         owner = one_of([worker for worker in self.world.workers if worker.shard == shard], what)
         key = {"queue": "queue:a", "working": keys.working(owner.identity) if owner else "queue:b"}.get(where, where)
-        self._operate(shard, lambda client: self.world.inject(client, key, data))
+        self._operate(shard, lambda client: self.world.servers.inject(client, key, data))
 
     @rule(shard=st.sampled_from(SHARDS), key=st.sampled_from([keys.DEAD, keys.INTERRUPTED]), which=WHICH)
     def retry_by_hand(self, shard: str, key: str, which: int) -> None:
         """An operator sends a dead job to its queue again."""
-        self._operate(shard, lambda client: self.world.revive(client, key, which))
+        self._operate(shard, lambda client: self.world.servers.revive(client, key, which))
 
     def _operate(self, shard: str, act: Callable[[Any], Any]) -> None:
-        if self.world.is_up(shard):
+        if self.world.servers.is_up(shard):
             with suppress(OutOfMemoryError):
-                act(self.world.clients[shard])
+                act(self.world.servers.clients[shard])
             self._guarded(lambda: self.world.look(operator=True))
 
     def _worker(self, which: int) -> Worker | None:

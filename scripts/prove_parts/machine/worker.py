@@ -16,9 +16,11 @@ from framework.process.launcher import Launcher
 from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
+from framework.wire import keys
 from framework.wiring import server
 from framework.wiring.connect import endpoint_of
-from prove_parts.machine.baton import Act, Owner, current, pause
+from prove_parts.machine.baton import Act, Owner, mover, pause
+from prove_parts.machine.ledger import Broken
 from prove_parts.machine.simulation import Clock
 
 SLOTS = 2
@@ -29,11 +31,11 @@ RETIRED = "Gone"
 ENDS = ("done", "failed", "later", "discarded", "refused")
 """What a job's own code comes to."""
 
-_RAISED: dict[str, Callable[[], Exception]] = {
-    "failed": lambda: RuntimeError("as told"),
-    "later": lambda: RetryLater(20.0),
-    "discarded": lambda: Discard("as told"),
-    "refused": lambda: BusinessError("as told"),
+_RAISED: dict[str, Exception] = {
+    "failed": RuntimeError("as told"),
+    "later": RetryLater(20.0),
+    "discarded": Discard("as told"),
+    "refused": BusinessError("as told"),
 }
 
 
@@ -55,13 +57,12 @@ def declare() -> type[ApplicationWorker]:
         wire_name = "Proof"
         feature_category = "not_owned"
 
-        def perform(self, *args: Any) -> None:
-            act = current()
-            assert act is not None
+        def perform(self, *_args: Any) -> None:
+            act = mover()
             act.end = "done"
             pause("perform", self.jid)
             if act.end in _RAISED:
-                raise _RAISED[act.end]()
+                raise _RAISED[act.end]
 
     return Proof
 
@@ -96,7 +97,6 @@ class Worker(Owner):
         on_end: Callable[["Worker", Execution], None],
     ) -> None:
         super().__init__()
-        self.__post_init__()
         self.shard, self.identity = shard, identity
         self.frozen = self.gone = self.stopping = False
         self.slept = False
@@ -108,6 +108,7 @@ class Worker(Owner):
         service = server.Service(shard, tuple((name, 0) for name in QUEUES), SLOTS, 1e9)
         order = QueueOrder.of(service.queues)
         self.parts = server.assemble(settings, service, order, self._shard, identity, log, supervised=False)
+        self.list = keys.working(identity).encode()
         self._instrument(clock, on_start, on_end)
         self.begin("main", self._main)
 
@@ -117,6 +118,8 @@ class Worker(Owner):
         select, begin, died = parking._selector.select, executor.begin, parts.events.component_died
 
         def waited(_timeout_s: float) -> Any:
+            if not parts.fetcher._post._leaving and parking.queues & self.paused:
+                raise Broken(f"I15: {self} waits at {parking.queues}, and knows that {self.paused} are paused")
             pause("wait")
             return select(0)
 
@@ -138,6 +141,24 @@ class Worker(Owner):
         if server._wait_for_redis(self._shard, self.parts.lease, self.signals) is None:
             Launcher(self.parts, self.signals).run()
         self.gone = True
+
+    def __str__(self) -> str:
+        return self.identity
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """The queues that it knows to be paused."""
+        fetcher: Any = self.parts.fetcher
+        return frozenset(fetcher._exchange._rounds._paused)
+
+    def let_time_go_by(self, seconds: float, *, beating: bool) -> None:
+        """What it remembers of Redis's clock is moved as that clock is; ``beating``: it has beaten meanwhile."""
+        grace: Any = self.parts.reaper._grace
+        last, since, seen = grace._seen
+        if beating:
+            grace._seen = (last, since - seconds, seen + seconds)
+        else:
+            grace._seen = (last - seconds, since - seconds, seen)
 
     @property
     def custody(self) -> Any:

@@ -1,0 +1,128 @@
+"""What is seen after a step, and what of it is judged beside the ways of the single jobs: owners, takers, runs, pauses, bounds."""
+
+from framework.execute.execution import Execution
+from framework.fetch.custody import UNACKNOWLEDGED
+from framework.fetch.prefetch import AHEAD_JOBS
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import Failed, Postponed, Unreadable
+from framework.wire import keys
+from prove_parts.machine.baton import Act
+from prove_parts.machine.ledger import Broken, Contents, Ledger, Look, spots_of
+from prove_parts.machine.servers import SHARDS, Servers
+from prove_parts.machine.worker import QUEUES, SLOTS, Worker
+from prove_parts.places import jid_of
+
+MOST_AT_ONCE = SLOTS + AHEAD_JOBS + UNACKNOWLEDGED + len(QUEUES)
+"""Jobs in one working list: running, fetched ahead, ended and unacknowledged, and what parked calls brought."""
+
+
+class Judge:
+    """Of one history."""
+
+    def __init__(self, servers: Servers) -> None:
+        self.ledger = Ledger()
+        self._servers = servers
+        self._starts: list[tuple[Worker, bytes]] = []
+        self._ends: list[tuple[Worker, bytes, set[str]]] = []
+        self._lost = 0
+
+    def expect_lost_reply(self) -> None:
+        """A reply is lost, and the jobs it brought lie in a working list until they are found there."""
+        self._lost += MOST_AT_ONCE
+
+    def started(self, worker: Worker, unit: UnitOfWork) -> None:
+        """A job is about to run there."""
+        self._starts.append((worker, jid_of(unit.data)))
+
+    def ended(self, worker: Worker, run: Execution) -> None:
+        """It has run there."""
+        self._ends.append((worker, jid_of(run.unit.data), _targets(run)))
+
+    def runs(self) -> None:
+        """Whoever starts a job has it in its working list at that moment; whose run has ended may move it."""
+        starts, self._starts = self._starts, []
+        ends, self._ends = self._ends, []
+        for worker, jid in starts:
+            job = self.ledger.jobs.get(jid)
+            places = [spot.key for spot in job.spots] if job is not None else []
+            if self._servers.is_up(worker.shard) and worker.list not in places:
+                raise Broken(f"I3: {worker} starts {jid!r}, which is in {places}")
+        for worker, jid, targets in ends:
+            self.ledger.permit(jid, worker.identity, targets)
+
+    def look(self, workers: list[Worker], *, by: Act | None, rebase: bool, operator: bool) -> list[str]:
+        """Judge what is there now, after a step of ``by``; return what moved. On a server that is down all is as it was."""
+        found: Look = {}
+        now: dict[str, float] = {}
+        registered: set[str] = set()
+        for name in SHARDS:
+            if not self._servers.is_up(name):
+                self._remember(name, found, registered)
+                continue
+            now[name], contents = self._servers.look(name)
+            for jid, spot in spots_of(name, contents):
+                found.setdefault(jid, []).append(spot)
+            members = next((members for key, members in contents if key == keys.REGISTRY.encode()), [])
+            registered |= {identity.decode() for identity, _ in members}
+            self._judge_bounds(contents)
+        self._judge_owners(found, registered)
+        if rebase:
+            self.ledger.rebase(found)
+            return []
+        if by is not None:
+            self._judge_takers(workers, found, by)
+            self._judge_pause(found, by)
+        return self.ledger.see(found, now, operator=operator)
+
+    def _remember(self, name: str, found: Look, registered: set[str]) -> None:
+        for jid, job in self.ledger.jobs.items():
+            for spot in job.spots:
+                if spot.shard == name:
+                    found.setdefault(jid, []).append(spot)
+                    registered.add(spot.owner)
+
+    def _judge_bounds(self, contents: Contents) -> None:
+        for key, members in contents:
+            if key.startswith(b"aw:working:") and len(members) > MOST_AT_ONCE + self._lost:
+                raise Broken(f"I16: {key!r} holds {len(members)} jobs")
+
+    def _judge_owners(self, found: Look, registered: set[str]) -> None:
+        for jid, spots in found.items():
+            for spot in spots:
+                if spot.owner and spot.owner not in registered:
+                    raise Broken(f"I8: {jid!r} is in the hands of {spot.owner}, of whom nobody knows")
+
+    def _judge_takers(self, workers: list[Worker], found: Look, by: Act) -> None:
+        """Nobody takes a job out of the hands of a process that lives and beats, or that had no chance to beat."""
+        if not isinstance(by.owner, Worker):
+            return
+        for worker in workers:
+            if worker is by.owner or worker.frozen or worker.slept:
+                continue
+            for jid, job in self.ledger.jobs.items():
+                held = any(spot.key == worker.list for spot in job.spots)
+                if held and not any(spot.key == worker.list for spot in found.get(jid, [])):
+                    raise Broken(f"I3: {jid!r} is taken by {by.owner} from {worker}, which lives")
+
+    def _judge_pause(self, found: Look, by: Act) -> None:
+        """A fetch that was made up after its process knew of a pause takes nothing from that queue."""
+        paused = {f"queue:{name}".encode() for name in by.paused}
+        if not paused or not isinstance(by.owner, Worker):
+            return
+        for jid, job in self.ledger.jobs.items():
+            waited = any(spot.key in paused and spot.shard == by.owner.shard for spot in job.spots)
+            if waited and any(spot.key == by.owner.list for spot in found.get(jid, [])):
+                raise Broken(f"I15: {by.owner} takes {jid!r} from a queue that it knows to be paused")
+
+
+def _targets(run: Execution) -> set[str]:
+    match run.outcome:
+        case Failed():
+            never = run.payload is not None and run.payload.get("retry") is False
+            return {"over"} if never else {"retry", "dead"}
+        case Postponed():
+            return {"schedule"}
+        case Unreadable():
+            return {"dead"}
+        case _:
+            return {"over"}
