@@ -1,0 +1,118 @@
+"""I19: a script whose reply was lost is run again, and what it did once it does not do twice.
+
+Compared is all that there is: lists in their order, members of sets and sorted sets, fields, strings. Not the times: they go on.
+"""
+
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.store import script
+from framework.store.script import Script
+
+LEASE, WORKING, QUEUE, QUEUES, SET, DEAD, REGISTRY, RUNS, BEATS = (
+    *("lease", "working", "queue:q", "queues", "set", "dead", "registry", "runs", "beats"),
+)
+NEW = b"as it is stored"
+
+JOBS = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=6, unique=True)
+"""Whatever bytes: no script reads them."""
+
+
+def held(redis, jobs):
+    redis.set(LEASE, 1, px=60_000)
+    redis.rpush(WORKING, *jobs)
+
+
+def left_behind(redis, jobs):
+    redis.rpush(WORKING, *jobs)
+    redis.zadd(REGISTRY, {"me": time.time() - 100})
+    redis.hset(RUNS, "slots", 7)
+
+
+def due(redis, jobs):
+    redis.zadd(SET, {job: number for number, job in enumerate(jobs, 1)})
+
+
+def dead_and_empty(redis, jobs):
+    redis.zadd(REGISTRY, {"me": time.time() - 100})
+    redis.hset(RUNS, "slots", 7)
+
+
+def promoted(jobs, word):
+    queues, stored = [b"q"] * len(jobs), [NEW + job for job in jobs]
+    places = [QUEUE] * len(jobs)
+    return [SET, QUEUES, DEAD, *places], [len(jobs), 100, 1e9, 60, *jobs, *[word] * len(jobs), *stored, *queues]
+
+
+def landed(jobs):
+    places = [key for number in range(len(jobs)) for key in (f"guard:{number}", QUEUE)]
+    return [QUEUES, *places], [len(jobs), 60_000, *jobs, *[b"q"] * len(jobs)]
+
+
+def given_back(jobs):
+    return [WORKING, QUEUES, *[QUEUE] * len(jobs)], [len(jobs), *jobs, *[NEW + job for job in jobs], *[b"q"] * len(jobs)]
+
+
+def now_plus(seconds):
+    return time.time() + seconds
+
+
+CALLS = {
+    "announce": (held, lambda jobs: ([LEASE, RUNS], [60_000, "digest", *jobs])),
+    "beat": (held, lambda jobs: ([LEASE, REGISTRY, RUNS, BEATS], ["me", 60_000, 7, 60_000])),
+    "bury": (held, lambda jobs: ([WORKING, DEAD], [jobs[0], NEW, 100, 1e9])),
+    "bury, tracked": (held, lambda jobs: ([WORKING, DEAD, "status"], [jobs[0], NEW, 100, 1e9, "failed", 60])),
+    "drop": (held, lambda jobs: ([WORKING, "counts"], [jobs[0], "Old"])),
+    "due": (due, lambda jobs: ([SET], [10])),
+    "examine": (left_behind, lambda jobs: ([LEASE, WORKING, REGISTRY, RUNS, BEATS], ["me", 10, 15, 18])),
+    "extend": (dead_and_empty, lambda jobs: ([REGISTRY, LEASE], [15_000, 6, 120, 0, 1, "me"])),
+    "fetch": (held, lambda jobs: ([LEASE, WORKING, QUEUE], [60_000, 0, len(jobs) - 1, *jobs[1:], 9])),
+    "forget": (dead_and_empty, lambda jobs: ([LEASE, WORKING, REGISTRY, "processes", RUNS], ["me", 50])),
+    "land": (held, landed),
+    "postpone": (held, lambda jobs: ([WORKING, SET], [jobs[0], NEW, 60])),
+    "promote, to its queue": (due, lambda jobs: promoted(jobs, b"queue")),
+    "promote, to the dead": (due, lambda jobs: promoted(jobs, b"dead")),
+    "promote, marked": (due, lambda jobs: promoted(jobs, b"mark")),
+    "promote, aside": (due, lambda jobs: promoted(jobs, b"aside")),
+    "promote, gone": (due, lambda jobs: promoted(jobs, b"gone")),
+    "reclaim": (left_behind, lambda jobs: ([LEASE, WORKING, QUEUE, QUEUES], [jobs[0], NEW, now_plus(60), "q", 100, 100])),
+    "reclaim, to a set": (left_behind, lambda jobs: ([LEASE, WORKING, DEAD, QUEUES], [jobs[0], NEW, now_plus(60), "", 100, 100])),
+    "requeue": (held, given_back),
+    "retire": (left_behind, lambda jobs: ([LEASE, REGISTRY], ["me"])),
+    "state": (held, lambda jobs: (["status"], ["completed", 60])),
+}
+
+
+def everything(redis):
+    read = {
+        b"list": lambda key: redis.lrange(key, 0, -1),
+        b"zset": lambda key: sorted(redis.zrange(key, 0, -1)),
+        b"set": redis.smembers,
+        b"hash": redis.hgetall,
+        b"string": redis.get,
+    }
+    return {key: read[redis.type(key)](key) for key in redis.keys("*")}
+
+
+def test_every_script_is_here():
+    made = {one.name for one in vars(script).values() if isinstance(one, Script)}
+    assert {name.partition(",")[0] for name in CALLS} == made
+
+
+@pytest.mark.proves("I19")
+@pytest.mark.parametrize("name", CALLS)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@given(jobs=JOBS)
+def test_what_is_done_is_not_done_again(redis, name, jobs):
+    redis.flushall()
+    prepare, call = CALLS[name]
+    prepare(redis, jobs)
+    run = Script(name.partition(",")[0])
+    arguments = call(jobs)
+    run(redis, *arguments)
+    once = everything(redis)
+    run(redis, *arguments)
+    assert everything(redis) == once
