@@ -53,7 +53,12 @@ def landed(jobs):
 
 
 def given_back(jobs):
-    return [WORKING, QUEUES, *[QUEUE] * len(jobs)], [len(jobs), *jobs, *[NEW + job for job in jobs], *[b"q"] * len(jobs)]
+    return [WORKING, QUEUES, *[QUEUE] * len(jobs)], [
+        len(jobs),
+        *jobs,
+        *[NEW + job for job in jobs],
+        *[b"q"] * len(jobs),
+    ]
 
 
 def now_plus(seconds):
@@ -78,8 +83,14 @@ CALLS = {
     "promote, marked": (due, lambda jobs: promoted(jobs, b"mark")),
     "promote, aside": (due, lambda jobs: promoted(jobs, b"aside")),
     "promote, gone": (due, lambda jobs: promoted(jobs, b"gone")),
-    "reclaim": (left_behind, lambda jobs: ([LEASE, WORKING, QUEUE, QUEUES], [jobs[0], NEW, now_plus(60), "q", 100, 100])),
-    "reclaim, to a set": (left_behind, lambda jobs: ([LEASE, WORKING, DEAD, QUEUES], [jobs[0], NEW, now_plus(60), "", 100, 100])),
+    "reclaim": (
+        left_behind,
+        lambda jobs: ([LEASE, WORKING, QUEUE, QUEUES], [jobs[0], NEW, now_plus(60), "q", 100, 100]),
+    ),
+    "reclaim, to a set": (
+        left_behind,
+        lambda jobs: ([LEASE, WORKING, DEAD, QUEUES], [jobs[0], NEW, now_plus(60), "", 100, 100]),
+    ),
     "requeue": (held, given_back),
     "retire": (left_behind, lambda jobs: ([LEASE, REGISTRY], ["me"])),
     "state": (held, lambda jobs: (["status"], ["completed", 60])),

@@ -13,6 +13,7 @@ from framework.execute.job_log import JobLog
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process.launcher import Launcher
+from framework.process.signals import SignalQueue
 from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
@@ -67,20 +68,19 @@ def declare() -> type[ApplicationWorker]:
     return Proof
 
 
-class _Signals:
-    """``SignalQueue`` without the operating system."""
-
-    def __init__(self) -> None:
-        self._queued: list[int] = []
-
-    def put(self, number: int) -> None:
-        self._queued.append(number)
+class _Signals(SignalQueue):
+    """Nobody waits for a signal but until resumed."""
 
     def wait(self, timeout_s: float | None) -> Iterator[int]:
-        if not self._queued and timeout_s:
+        came = list(super().wait(0))
+        if not came and timeout_s:
             pause("wait")
-        while self._queued:
-            yield self._queued.pop(0)
+            came = list(super().wait(0))
+        yield from came
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
 
 
 class Worker(Owner):
@@ -103,7 +103,7 @@ class Worker(Owner):
         """Whether it was stopped, and has not beaten since: it may have been taken for dead, and rightly."""
         self.deaths: list[tuple[str, BaseException]] = []
         """Threads of the framework that ended by an error of their own."""
-        self.signals: Any = _Signals()
+        self.signals = _Signals()
         self._shard = Shard(shard, endpoint_of(settings, shard), role="states")
         service = server.Service(shard, tuple((name, 0) for name in QUEUES), SLOTS, 1e9)
         order = QueueOrder.of(service.queues)
@@ -197,3 +197,4 @@ class Worker(Owner):
             client.close()
         parts.poller._crossings._shards.close()
         self._shard.close()
+        self.signals.close()
