@@ -136,10 +136,10 @@ class Reaper:
         fates = [_fate(data, found.evidence, found.length - 1 - index) for index, data in enumerate(found.page)]
         results = RECLAIM.each(self._client, [self._move(identity, found, fate) for fate in fates])
         for index, fate in enumerate(fates):
-            if fate.tracked is not None and isinstance(results[index], NoPermissionError):  # perhaps of its state alone
-                (results[index],) = RECLAIM.each(
-                    self._client, [self._move(identity, found, replace(fate, tracked=None))]
-                )
+            if fate.tracked is not None and isinstance(results[index], NoPermissionError):
+                # Before anything ran. Perhaps of its state alone, which may be missed; the job may not.
+                stateless = self._move(identity, found, replace(fate, tracked=None))
+                (results[index],) = RECLAIM.each(self._client, [stateless])
         for fate, result in zip(fates, results, strict=True):
             if isinstance(result, int) and result > 0:
                 self._on_recovered(Recovered(identity, Job(fate.payload), fate.key, trimmed=result - 1))

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from prove_parts.crash_points.actor import Actor, move_clock_by_steps, settle
 from prove_parts.crash_points.jobs import SECOND
@@ -54,9 +55,10 @@ class Verdict:
         name = f" ({self.commands[at - 1]})" if 0 < at <= len(self.commands) else ""
         head = f"{self.case}{name}"
         again = f"scripts/prove points --only {self.case.scenario!r} --batch {self.case.batch}"
-        at_most = f" --at {at}" if at else ""
+        again += f" --at {at}" if at else ""
+        again += f" --rounds {self.case.second.at}" if self.case.second else ""
         lines = [*(f"  {problem}" for problem in self.problems), *(f"  log: {line}" for line in self.warnings[-8:])]
-        return "\n".join([head, *lines, f"  again: {again}{at_most}"])
+        return "\n".join([head, *lines, f"  again: {again}"])
 
 
 class Theatre:
@@ -91,10 +93,11 @@ class Theatre:
         stage.clear()
         scenario.prepare(stage, case.batch)
         judge = Judge(stage, scenario.fate)
-        killed = self._run(judge, case.fault, lambda line: _play(stage, scenario, case.batch, line), scenario.greetings)
+        play = partial(_play, stage, scenario, case.batch)
+        killed = self._run(judge, case.fault, play, greetings=scenario.greetings)
         sent = tuple(note.words for note in stage.ledger.read() if note.kind == "sent")
         judge.look("after the process", deaths=killed)
-        self._reached(judge, case, sent, killed=killed)
+        self._check_reached(judge, case, sent)
         rescuer = self._rescue(judge, case, sent, killed=killed)
         judge.finish()
         notes = stage.ledger.read()
@@ -113,14 +116,14 @@ class Theatre:
                 break
             name = f"rescuer-{number}"
             fault = case.second if number == 0 else None
-            struck = self._run(judge, fault, lambda _line, n=name, d=tuple(dead): _rescue(stage, scenario, n, d))
+            struck = self._run(judge, fault, partial(_rescue, stage, scenario, name, tuple(dead)))
             first = first or tuple(note.words for note in stage.ledger.read() if note.kind == "sent")[len(sent) :]
             judge.look(f"after {name}", deaths=struck)
             if struck:
                 dead += [name, f"{name}-{SECOND}"]
         return first
 
-    def _run(self, judge: Judge, fault: Fault | None, act: Callable[[Line], None], greetings: bool = False) -> bool:  # noqa: FBT001, FBT002
+    def _run(self, judge: Judge, fault: Fault | None, act: Callable[[Line], None], *, greetings: bool = False) -> bool:
         """Let a forked process act; tell whether it was killed as planned."""
         child = os.fork()
         if not child:
@@ -136,9 +139,8 @@ class Theatre:
                 break
         return status < 0
 
-    def _reached(self, judge: Judge, case: Case, sent: tuple[str, ...], *, killed: bool) -> None:
-        """The case struck where it was meant to."""
-        del killed
+    def _check_reached(self, judge: Judge, case: Case, sent: tuple[str, ...]) -> None:
+        """The case struck where it was meant to: until then the commands are always the same."""
         if case.fault is None:
             return
         known = self.commands(case.scenario, case.batch)
@@ -184,7 +186,7 @@ def _play(stage: Stage, scenario: Scenario, batch: int, line: Line) -> None:
         one.leave()
 
 
-def _rescue(stage: Stage, scenario: Scenario, name: str, dead: tuple[str, ...]) -> None:
+def _rescue(stage: Stage, scenario: Scenario, name: str, dead: tuple[str, ...], _line: Line) -> None:
     """As a supervisor and the process that it starts: the dead are known to be dead, of the others the lease runs out."""
     actors = [Actor(stage, name), *_beyond(stage, scenario, name)]
     gone = [identity for identity in stage.registered() if identity.rpartition(":")[2] not in (name, *dead, DEAD)]

@@ -18,12 +18,12 @@ RETIRED = "Points::Retired"
 CARGO: dict[str, Any] = {"big": 2**70 + 1, "exact": 1700000000.123456, "none": [], "map": {}, "text": 'ü "\\\u2028'}
 """Arguments that a careless hand would change: no script may take a payload apart."""
 
-_stage: list[Ledger] = []
+_ledger: list[Ledger] = []
 
 
 def open_ledger(ledger: Ledger) -> None:
     """All jobs of this process, and of those forked from it, write there."""
-    _stage[:] = [ledger]
+    _ledger[:] = [ledger]
 
 
 class _Base(ApplicationWorker, abstract=True):
@@ -32,7 +32,7 @@ class _Base(ApplicationWorker, abstract=True):
 
     def perform(self, serial: int, cargo: dict[str, Any]) -> None:
         """Run as job ``serial``."""
-        (ledger,) = _stage
+        (ledger,) = _ledger
         ledger.note("begun", serial, str(self.jid))
         if cargo != CARGO:
             ledger.note("spoilt", serial, repr(cargo))
@@ -134,4 +134,4 @@ stop_process: list[Callable[[], None]] = []
 
 @on_death
 def _mourn(job: Any, _error: BaseException) -> None:
-    _stage[0].note("mourned", job["args"][0])
+    _ledger[0].note("mourned", job["args"][0])

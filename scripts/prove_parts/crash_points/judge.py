@@ -58,6 +58,7 @@ class Judge:
     _first: dict[str, dict[str, Any]] = field(default_factory=dict)
     _over: dict[str, int] = field(default_factory=dict)
     """Jobs that ran and were in no key at a look, with their runs until then."""
+    _deaths: bool = False
 
     def look(self, when: str, *, deaths: bool) -> None:
         """All processes are gone: every job is where it should be."""
@@ -69,6 +70,7 @@ class Judge:
         present = {member.jid for member in members}
         self._over.update({jid: number for jid, number in runs.items() if jid not in present and jid not in self._over})
         if deaths:
+            self._deaths = True
             held = {member for member in members if member.held and member.jid}
             self.repeats.update(one.jid for one in held if runs[one.jid] > self._by_right(one.serial, failed[one.jid]))
 
@@ -81,6 +83,7 @@ class Judge:
         self._runs(notes)
         self._last_states(notes)
         self._retired(notes)
+        self._mourned(notes)
         self._keys()
 
     # --- at every look
@@ -190,6 +193,15 @@ class Judge:
                     client.delete(key)
             self.problems += [f"at the end: left on {name}: {leak}" for leak in leaks(client)]
         self.problems += [f"at the end: still registered: {name}" for name in self.stage.registered()]
+
+    def _mourned(self, notes: list[Note]) -> None:
+        """Death handlers are told once of a job that is given up; a process that dies may not have come to it."""
+        failed, mourned = count(notes, "failed"), count(notes, "mourned")
+        for serial, times in failed.items():
+            fate = self.fate(serial)
+            wanted = times if fate.end in ("dead", "gone") and fate.state != "discarded" else 0
+            if not (mourned[serial] == wanted or (self._deaths and mourned[serial] < wanted)):
+                self._say("at the end", f"death handlers were told {mourned[serial]} times of job {serial}")
 
     # --- reading
 

@@ -100,11 +100,13 @@ def _serials(batch: int) -> list[int]:
 
 
 def _waiting(worker: Any, place: str = keys.queue(QUEUE), **fields: Any) -> Callable[[Stage, int], None]:
-    name = worker if isinstance(worker, str) else worker.declaration().wire_name
-    if not isinstance(worker, str) and worker.declaration().status_expiration is not None:
-        fields["status_expiration"] = KEPT_S
-    if not isinstance(worker, str):
-        fields["retry"] = worker.retry
+    """Jobs of a class wait at a place, as another producer wrote them; ``worker`` is the class, or the name of one that went."""
+    if isinstance(worker, str):
+        name = worker
+    else:
+        name, fields["retry"] = worker.declaration().wire_name, worker.retry
+        if worker.declaration().status_expiration is not None:
+            fields["status_expiration"] = KEPT_S
 
     def prepare(stage: Stage, batch: int) -> None:
         for serial in _serials(batch):
@@ -164,7 +166,7 @@ def _schedule(stage: Stage, actor: Actor, batch: int) -> None:
 
 def _arrive(stage: Stage, actor: Actor, _batch: int) -> None:
     actor.beat()
-    actor.arrival = lambda: stage.write(jobs.PlainWorker.declaration().wire_name, 1, keys.queue(QUEUE)) and None
+    actor.arrival = lambda: _waiting(jobs.PlainWorker)(stage, 1)
     actor.work()
 
 
