@@ -16,6 +16,9 @@ from tests.harness import until
 AT_WORK_AGAIN_S = 10.0
 """Promised are 5 s after Redis is well again; the rest is for a loaded machine."""
 
+PUSHES_AGAIN_S = 5.0
+"""Promised from the return of a silent Redis until pushes are taken."""
+
 
 def seen_trouble(process, count=1):
     until(lambda: len(process.find(event_name="redis.failed")) >= count, "the process has noticed")
@@ -67,7 +70,7 @@ def test_a_black_hole_and_a_producer_in_it(scene):
     seen_trouble(process)
     proxy.heal()
     at_work(scene, process, "after")
-    assert producer.push("NoteWorker", "again")["jid"]
+    until(lambda: "jid" in producer.push("NoteWorker", "again"), "its circuit has closed", PUSHES_AGAIN_S)
     scene.wait_for("note", "again")
     scene.once("begun")
     scene.once()
