@@ -47,7 +47,7 @@ class States:
             self.missed(tracked, state, error)
 
     def note(self, payload: Payload, state: JobState) -> None:
-        """As ``write``, if the job is tracked."""
+        """As ``end``, if the job is tracked."""
         found = tracked(payload)
         if found is not None:
-            self.write(found, state)
+            self.end(found, state)

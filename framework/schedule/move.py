@@ -37,12 +37,16 @@ class PollEvents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One due job's next step; ``data`` is what is written, ``tell`` is called when it was done."""
+    """One due job's next step; ``data`` is what is written.
+
+    ``first`` is called before it is done, and may raise redis errors: then nothing is done. ``tell`` is called when it was.
+    """
 
     member: bytes
     word: Word
     data: bytes = b""
     queue: str = ""
+    first: Callable[[], None] | None = None
     tell: Callable[[], None] | None = None
 
 

@@ -97,6 +97,9 @@ class Poller:
         moves += self._crossings.land(source, [step for step in steps if isinstance(step, Crossing)])
         if not moves:
             return
+        for move in moves:
+            if move.first is not None:
+                move.first()
         done: Any
         done, trimmed = PROMOTE(
             self._client,

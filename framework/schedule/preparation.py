@@ -69,14 +69,12 @@ class Preparation:
         payload["queue"] = place.queue
         payload["enqueued_at"] = stamp(self._clock())
         if self._middleware and not self._pass(payload, place):
-            return Move(member, "gone", tell=partial(self._dropped, source, payload))
+            # Before it goes, as with all that leaves Redis: a death in between has it judged again.
+            note = partial(self._states.note, payload, "discarded")
+            return Move(member, "gone", first=note, tell=partial(self._events.due_job_dropped, source, payload))
         queue = str(payload["queue"])
         data = _written(member, payload)
         return Crossing(member, data, queue, place.shard, token) if away else Move(member, "queue", data, queue)
-
-    def _dropped(self, source: str, payload: Payload) -> None:
-        self._events.due_job_dropped(source, payload)
-        self._states.note(payload, "discarded")
 
     def _pass(self, payload: Payload, place: Destination) -> bool:
         """Run the client middleware over the payload, with its arguments as the application knows them."""

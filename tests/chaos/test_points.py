@@ -42,6 +42,7 @@ COMMANDS = {
     "discarded": f"{BEAT},fetch,SET,state,fetch,{PARK}",
     "retired": f"{BEAT},fetch,drop,fetch,{PARK}",
     "stop": f"{BEAT},{RECORD},fetch,requeue,SREM,DEL,retire,forget",
+    "refused": f"{BEAT},{POLL},state,promote",
     "cross": f"{BEAT},{POLL},promote,ZCOUNT,ZRANGE,due,ZMSCORE,land,promote,EXPIRE",
     "race": f"{BEAT},{POLL},{POLL},promote,promote",
     "recover": f"{BEAT},retire,DEL,SREM,ZRANGEBYSCORE,examine,reclaim,reclaim,reclaim,examine,forget,LRANGE,"
@@ -93,7 +94,7 @@ def test_every_command_of_a_jobs_way_is_among_the_points(theatre):
     assert sum(len(commands) for batches in found.values() for commands in batches.values()) >= LEAST_COMMANDS
 
 
-@pytest.mark.proves("F1", "F10", "I1", "I2", "I4", "I5", "I19", "I24", "R7", "R8", "R9", "R11", "R17", "R31")
+@pytest.mark.proves("F1", "F10", "I1", "I2", "I3", "I4", "I5", "I7", "I8", "I19", "I24", "R8", "R9", "R17", "R31")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("scenario", COMMANDS)
 def test_struck_at_any_command_nothing_is_lost_and_nothing_runs_again_but_what_was_cut_off(theatre, scenario, way):

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from prove_parts.crash_points.cases import Case, Theatre, Verdict
+from prove_parts.crash_points.cases import Case, Theatre, Verdict, folded
 from prove_parts.crash_points.scenarios import SCENARIOS
 from prove_parts.crash_points.stage import Stage
 from prove_parts.crash_points.wire import Fault
@@ -29,11 +29,15 @@ def answer(theatre: Theatre, request: dict[str, Any]) -> Any:
     if request.get("rescuers"):
         case = Case(name, request["batch"], Fault(request["at"], way))
         first = theatre.play(case)
-        doubles = [Case(name, case.batch, case.fault, Fault(at + 1, "die sent")) for at in range(len(first.rescuer))]
+        doubles = [
+            Case(name, case.batch, case.fault, Fault(at, way))
+            for at in folded(first.rescuer, whole=False)
+            for way in ("die before", "die sent")
+        ]
         return _summary([first, *map(theatre.play, doubles)])
     batches = SCENARIOS[name].batches
     return _summary(
-        [theatre.play(case) for batch in batches for case in theatre.cases(name, batch, (way,), folded=True)]
+        [theatre.play(case) for batch in batches for case in theatre.cases(name, batch, (way,), suite=True)]
     )
 
 

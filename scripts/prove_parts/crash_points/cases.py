@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+from framework.wiring import chains
 from prove_parts.crash_points.actor import Actor, move_clock_by_steps, settle
 from prove_parts.crash_points.jobs import SECOND
 from prove_parts.crash_points.judge import Judge
@@ -78,19 +80,19 @@ class Theatre:
             known = self._known[scenario, batch] = verdict.commands
         return known
 
-    def cases(self, scenario: str, batch: int, ways: tuple[Way, ...], *, folded: bool = False) -> Iterator[Case]:
-        """Every case of a scenario; ``folded``: those of the suite."""
+    def cases(self, scenario: str, batch: int, ways: tuple[Way, ...], *, suite: bool = False) -> Iterator[Case]:
+        """Every case of a scenario; ``suite``: those that the suite plays."""
         commands = self.commands(scenario, batch)
         one = SCENARIOS[scenario]
         whole = one.whole and batch == one.batches[0]
-        for at in _folded(commands, whole=whole) if folded else range(1, len(commands) + 1):
+        for at in folded(commands, whole=whole) if suite else range(1, len(commands) + 1):
             for way in ways:
                 yield Case(scenario, batch, Fault(at, way))
 
     def play(self, case: Case) -> Verdict:
         """Play one case from its begin to the judgement."""
         stage, scenario = self._stage, SCENARIOS[case.scenario]
-        stage.clear()
+        stage.clear(SHARDS if scenario.crosses else SHARDS[:1])
         scenario.prepare(stage, case.batch)
         judge = Judge(stage, scenario.fate)
         play = partial(_play, stage, scenario, case.batch)
@@ -157,7 +159,7 @@ def _be_the_child(stage: Stage, fault: Fault | None, act: Callable[[Line], None]
         line = Line(
             fault,
             lambda number, name: stage.ledger.note("sent", number, name),
-            lambda: any(map(stage.parked, SHARDS)),
+            lambda: any(map(stage.parked, stage.clients)),
             greetings=greetings,
         )
         install(line)
@@ -166,13 +168,14 @@ def _be_the_child(stage: Stage, fault: Fault | None, act: Callable[[Line], None]
         status = 0
     except BaseException:  # noqa: BLE001 - whatever it is, the parent must know
         with suppress(OSError):
-            stage.ledger.note("wrong", 0, traceback.format_exc())
+            stage.ledger.note("wrong", 0, traceback.format_exc(limit=-2))
     finally:
         os._exit(status)
 
 
 def _play(stage: Stage, scenario: Scenario, batch: int, line: Line) -> None:
     """Act, and if that was survived, do what is left and leave."""
+    _set_up(scenario)
     actor = Actor(stage, NAME)
     scenario.act(stage, actor, batch)
     line.end()
@@ -188,6 +191,7 @@ def _play(stage: Stage, scenario: Scenario, batch: int, line: Line) -> None:
 
 def _rescue(stage: Stage, scenario: Scenario, name: str, dead: tuple[str, ...], _line: Line) -> None:
     """As a supervisor and the process that it starts: the dead are known to be dead, of the others the lease runs out."""
+    _set_up(scenario)
     actors = [Actor(stage, name), *_beyond(stage, scenario, name)]
     gone = [identity for identity in stage.registered() if identity.rpartition(":")[2] not in (name, *dead, DEAD)]
     for actor in actors:
@@ -202,11 +206,23 @@ def _rescue(stage: Stage, scenario: Scenario, name: str, dead: tuple[str, ...], 
         actor.leave()
 
 
+def _set_up(scenario: Scenario) -> None:
+    if scenario.refuses:
+        chains.client.add(_Refusal)
+
+
+class _Refusal:
+    """Lets no job pass."""
+
+    def call(self, *_facts: Any) -> Iterator[None]:
+        yield from ()
+
+
 def _beyond(stage: Stage, scenario: Scenario, name: str) -> list[Actor]:
     return [Actor(stage, f"{name}-{SECOND}", shard=SECOND)] if scenario.crosses else []
 
 
-def _folded(commands: tuple[str, ...], *, whole: bool) -> list[int]:
+def folded(commands: tuple[str, ...], *, whole: bool) -> list[int]:
     """Of each command the first and the last, and of those that move no job none, unless ``whole``."""
     struck = [(at, name) for at, name in enumerate(commands, 1) if whole or name not in QUIET]
     first = {name: at for at, name in reversed(struck)}

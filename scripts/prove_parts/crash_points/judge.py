@@ -109,7 +109,7 @@ class Judge:
             end = self.fate(serial).end
             if end == "retired":
                 retired -= 1
-            elif not (failed if end == "gone" else ended)[serial]:
+            elif end != "refused" and not (failed if end == "gone" else ended)[serial]:
                 self._say(when, f"job {serial} is in no key and has not ended")
         if retired < 0:
             self._say(when, f"{-retired} jobs of the retired class are in no key and not counted")
@@ -120,15 +120,21 @@ class Judge:
 
     def _states(self, when: str, notes: list[Note], members: list[Member]) -> None:
         told = count(notes, "ended", "failed")
-        for jid, state in self._state_words().items():
-            about = {member.serial for member in members if member.jid == jid and member.key != keys.INTERRUPTED}
-            if about and state in _OVER and not told[about.pop()]:
+        words = self._state_words()
+        for jid, state in words.items():
+            about = next((one.serial for one in members if one.jid == jid and one.key != keys.INTERRUPTED), None)
+            if about and state in _OVER and not told[about] and self.fate(about).end != "refused":
                 self._say(when, f"the state of {jid}, which has not ended, is {state.decode()}")
         for member in members:
-            if member.jid and b'"status_expiration"' in member.data and member.key in (keys.RETRY, keys.DEAD):
-                word = self._state_words().get(member.jid)
-                if word != (b"retrying" if member.key == keys.RETRY else b"failed"):
-                    self._say(when, f"the state of {member.jid}, in {member}, is {word!r}")
+            if b'"status_expiration"' not in member.data:
+                continue
+            word = words.get(member.jid)
+            if member.key in (keys.RETRY, keys.DEAD):
+                right = word == (b"retrying" if member.key == keys.RETRY else b"failed")
+            else:  # other producers write none
+                right = word is not None or FOREIGN in member.data
+            if not right:
+                self._say(when, f"the state of {member.jid}, in {member}, is {word!r}")
 
     # --- at the end
 
@@ -145,7 +151,7 @@ class Judge:
                 self._say("at the end", f"job {serial} is in {places}")
             if serial in accepted and not {"done": ended, "gone": failed}.get(end, Counter({serial: 1}))[serial]:
                 self._say("at the end", f"job {serial} never {'ended' if end == 'done' else 'failed'}")
-            if end in ("retired", "interrupted") and begun[serial]:
+            if end in ("retired", "refused", "interrupted") and begun[serial]:
                 self._say("at the end", f"job {serial} ran")
 
     def _runs(self, notes: list[Note]) -> None:

@@ -23,8 +23,9 @@ AWAY = jobs.AwayWorker.declaration().generated_queue
 UNREADABLE, QUARANTINED = 901, 902
 """Serials of two jobs beside those of the batch."""
 
-End: TypeAlias = Literal["done", "dead", "interrupted", "gone", "retired"]
-"""Where a job is at last: it ended and is in no key; in the set of this name; failed and in no key; never run and counted."""
+End: TypeAlias = Literal["done", "dead", "interrupted", "gone", "retired", "refused"]
+"""Where a job is at last: it ended and is in no key; in the set of this name; failed and in no key; never run and counted, or
+not counted."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Scenario:
     batches: tuple[int, ...] = (1, 8)
     crosses: bool = False
     """Whether the jobs end on the other shard."""
+    refuses: bool = False
+    """Whether a client middleware refuses every job that is due."""
     whole: bool = False
     """Whether the suite strikes commands that move no job too."""
     greetings: bool = False
@@ -178,6 +181,11 @@ def _stop(_stage: Stage, actor: Actor, _batch: int) -> None:
     actor.leave()
 
 
+def _promote(_stage: Stage, actor: Actor, _batch: int) -> None:
+    actor.beat()
+    actor.poll()
+
+
 def _cross(_stage: Stage, actor: Actor, _batch: int) -> None:
     actor.beat()
     actor.poll()
@@ -279,8 +287,14 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("unloaded", "the server has lost the scripts", _work_twice, _always(), _unloaded, batches=(1,)),
         Scenario("retry", "fail, wait, promote, run", _work_twice, _always(), _waiting(jobs.FailsOnceWorker)),
         Scenario("later", "ask to run later, wait, promote, run", _work_twice, _always(), _waiting(jobs.LaterWorker)),
-        Scenario("dead", "fail for the last time", _work, _always("dead", state="failed"), _waiting(jobs.DeadWorker)),
-        Scenario("dropped", "fail without retries and dead set", _work, _always("gone"), _waiting(jobs.DroppedWorker)),
+        Scenario("dead", "fail for the last time", _work, _always("dead", "failed"), _waiting(jobs.DeadWorker)),
+        Scenario(
+            "dropped",
+            "fail without retries and dead set",
+            _work,
+            _always("gone"),
+            _waiting(jobs.DroppedWorker),
+        ),
         Scenario(
             "discarded",
             "ask to be forgotten",
@@ -290,6 +304,14 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario("retired", "the class was removed", _work, _always("retired"), _waiting(RETIRED)),
         Scenario("stop", "TERM in the middle of a batch", _stop, _always(), _half_stopped),
+        Scenario(
+            "refused",
+            "due, and refused by a middleware",
+            _promote,
+            _always("refused", "discarded"),
+            _waiting(jobs.TrackedWorker, keys.SCHEDULE),
+            refuses=True,
+        ),
         Scenario(
             "cross",
             "due on another shard",

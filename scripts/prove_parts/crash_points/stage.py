@@ -5,7 +5,7 @@ Everything here goes over connections of our own, which are no part of what is t
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -56,7 +56,7 @@ class Stage:
         metadata.version = cache(metadata.version)
         open_ledger(self.ledger)
         connect(self.settings)
-        self.clients = self._open()
+        self.clients = self._everywhere = self._open(SHARDS)
         for client in self.clients.values():
             client.config_set("appendonly", "no")  # no case restarts a server
 
@@ -67,7 +67,7 @@ class Stage:
 
     def enter(self) -> None:
         """This process was forked: its connections are its own, and so is its log."""
-        self.clients = self._open()
+        self.clients = self._open(self.clients)
         self.log = logs.open_server_log("warning", {"pid": os.getpid()}, self.lines)
 
     def leave(self) -> None:
@@ -89,8 +89,9 @@ class Stage:
 
     # --- what happens between the steps of a case
 
-    def clear(self) -> None:
-        """A new case begins."""
+    def clear(self, shards: Sequence[str]) -> None:
+        """A new case begins, in which only these shards have a part."""
+        self.clients = {name: self._everywhere[name] for name in shards}
         for client in self.clients.values():
             pipeline = client.pipeline(transaction=False)
             pipeline.flushall()
@@ -170,8 +171,8 @@ class Stage:
             for name in cast("list[bytes]", client.zrange(keys.REGISTRY, 0, -1))
         ]
 
-    def _open(self) -> dict[str, Redis]:
-        return {name: open_client(Endpoint(server.url), name=CONTROL) for name, server in self.servers.items()}
+    def _open(self, shards: Iterable[str]) -> dict[str, Redis]:
+        return {name: open_client(Endpoint(self.servers[name].url), name=CONTROL) for name in shards}
 
 
 def _seconds(client: Redis) -> float:
