@@ -5,6 +5,7 @@ What it is not: started by exec, with an interpreter that has imported nothing. 
 """
 
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -177,6 +178,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close
     for imported in IMPORTED:
         __import__(imported)
+    gc.freeze()  # what is shared is left alone by collections, that at the end of each process included
     wanted = serve(socket.socket(fileno=int(sys.argv[1])))
     if wanted:
         run(*wanted)
