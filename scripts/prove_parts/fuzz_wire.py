@@ -121,7 +121,8 @@ def check_frames(frames: list[bytes]) -> str:
     heard: list[int] = []
     taken = record.ProcessRecord._take_signals(_reading(frames))
     parts = SimpleNamespace(record=SimpleNamespace(beat=lambda: taken))
-    process: Any = SimpleNamespace(_parts=parts, _signals=SimpleNamespace(put=heard.append), _read_pauses=lambda: None)
+    process: Any = SimpleNamespace(_parts=parts, _signals=SimpleNamespace(put=heard.append))
+    process._read_pauses, process._eviction = lambda: None, SimpleNamespace(look=lambda: None)
     launcher.Launcher._write_record(process)
     paused: list[Any] = []
     process._parts = SimpleNamespace(
