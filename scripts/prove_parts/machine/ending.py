@@ -13,10 +13,10 @@ from prove_parts.machine.worker import Worker
 from prove_parts.machine.world import World
 
 _ROUNDS = 40
-_LONG_ROUND, _LONG_S = 2, 45.0
+_LONG_ROUND, _LONG_S = 2, 44.0
 """After a few short rounds a long one: leases, graces and refusals end by themselves. From then on all that waits is due."""
 
-_ROUND_S = 3.0
+_ROUND_S = 4.0
 _PARTS = ("lease", "record", "reaper", "poller")
 _MAY_STAY = re.compile(r"aw:(landed|status):.*|aw:retired|dead|interrupted|retry|queues")
 """Documented keys with a life of their own (docs/redis.md, column Census)."""
@@ -86,13 +86,13 @@ def _leave(world: World) -> None:
     """Every process stops when told to; those that are the last of their shard see to it that the dead are forgotten."""
     last = {worker.shard: worker for worker in world.workers}
     _stop_all(world, [worker for worker in world.workers if worker not in last.values()])
-    world.pass_time(60)
+    world.pass_time(64)
     for worker in last.values():
         for _ in range(2):  # the first may find its connection closed
             _turn(world, worker, "reaper")
         _turn(world, worker, "record")
     _stop_all(world, list(last.values()))
-    world.pass_time(60)
+    world.pass_time(64)
 
 
 def _turn(world: World, worker: Worker, name: str) -> None:

@@ -23,11 +23,13 @@ T = TypeVar("T")
 WHICH = st.integers(0, 11)
 FATES = st.sampled_from(["go", "go", "go", "go", "reset", "lost"])
 PARTS = ("lease", "reaper", "poller", "record", "processor-0", "processor-1", "processor-2", "main")
+PERIODS = (4, 8, 12, 20, 44)
+"""Seconds whose sums keep away from what decides in the framework (6, 10, 15, 18, 39): how long a step really takes must not."""
+
 MOST_WORKERS = 4
 _SPOILED = ("queue:a", "queue:b", keys.DEAD, keys.RETRY, keys.SCHEDULE, keys.QUEUES, keys.INTERRUPTED)
 _RARELY = 9
 _FAR = 6
-_OUTLIVED_S = 45.0
 
 
 def one_of(found: Sequence[T], which: int) -> T | None:
@@ -74,7 +76,7 @@ class States(RuleBasedStateMachine):
     @rule(
         kind=st.sampled_from(sorted(KINDS)),
         queue=st.sampled_from(QUEUES),
-        delay=st.sampled_from([-5, 10, 40]),
+        delay=st.sampled_from([-5, 11, 41]),
         fate=FATES,
     )
     def schedule(self, kind: str, queue: str, delay: int, fate: Fate) -> None:
@@ -84,7 +86,7 @@ class States(RuleBasedStateMachine):
         due = self.world.servers.time("main") + delay
         self._guarded(lambda: self._write(jid, fate, lambda: self.world.producer.schedule([(due, data)])))
 
-    @rule(queue=st.sampled_from(QUEUES), delay=st.sampled_from([0, 0, 10]), fate=FATES)
+    @rule(queue=st.sampled_from(QUEUES), delay=st.sampled_from([0, 0, 11]), fate=FATES)
     def push_by_class(self, queue: str, delay: int, fate: Fate) -> None:
         """An application pushes with the worker class."""
         chosen: Any = self.world.job.set(queue=queue)  # type: ignore[attr-defined]
@@ -224,7 +226,7 @@ class States(RuleBasedStateMachine):
 
     def _outlive(self, worker: Worker, steps: int, how: str) -> None:
         worker.frozen = worker.slept = True
-        self.world.pass_time(_OUTLIVED_S)
+        self.world.pass_time(PERIODS[-1])
         others = [other.act("reaper") for other in self.world.awake() if other.shard == worker.shard]
         reaper = next((act for act in others if act is not None and act.at == "wait"), None)
         for _ in range(steps if reaper is not None else 0):
@@ -241,7 +243,26 @@ class States(RuleBasedStateMachine):
             if act.at == "perform":
                 self._end(act, how, on=True)
 
-    @rule(seconds=st.sampled_from([2, 7, 12, 20, 45]), beating=st.booleans())
+    @rule(which=WHICH, steps=st.integers(0, _FAR), fate=FATES)
+    def cross(self, which: int, steps: int, fate: Fate) -> None:
+        """A due job goes to another shard; the poller that takes it there is struck on its way, or stopped."""
+        self.schedule(kind="for another shard", queue=QUEUES[which % len(QUEUES)], delay=-5, fate="go")
+        worker = self._worker(which)
+        poller = worker.act("poller") if worker is not None else None
+        if poller is not None:
+            self._guarded(lambda: self._cross(poller, steps, fate))
+
+    def _cross(self, poller: Act, steps: int, fate: Fate) -> None:
+        self.world.pass_time(PERIODS[0])
+        self.world.turn(poller)  # it is marked
+        self.world.pass_time(PERIODS[0])
+        for _ in range(steps):
+            if poller.at in ("wait", "command"):
+                self.world.step(poller)
+        if poller.at == "command":
+            self.world.step(poller, fate)
+
+    @rule(seconds=st.sampled_from(PERIODS), beating=st.booleans())
     def pass_time(self, seconds: int, beating: bool) -> None:  # noqa: FBT001 - as above
         """Time passes; not ``beating``: nobody's lease is renewed meanwhile."""
         self._guarded(lambda: self.world.pass_time(seconds, beating=beating))

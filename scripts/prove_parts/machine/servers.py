@@ -8,6 +8,7 @@ from typing import Any, cast
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from framework.store import script
 from framework.store.channel import Channel
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer
@@ -18,6 +19,7 @@ from prove_parts.places import place_of
 SHARDS = ("main", "second")
 
 _DUE = 1.0  # a score that has long been reached
+_SCRIPTS = [one for one in vars(script).values() if isinstance(one, script.Script)]
 _SETS = (b"schedule", b"retry", b"dead", b"interrupted", b"aw:processes")
 
 _SNAPSHOT = """
@@ -40,7 +42,7 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
   local left = redis.call('PTTL', key)
   local kept = (key == 'aw:beats' and #ARGV > 1) or awake[string.match(key, '^aw:lease:(.*)') or '']
   if left >= 0 and not kept then
-    if left <= s * 1000 then redis.call('DEL', key) else redis.call('PEXPIRE', key, left - s * 1000) end
+    if left <= s * 1000 then redis.call('DEL', key) else redis.call('PEXPIRE', key, math.floor(left - s * 1000)) end
   end
 end
 for _, key in ipairs({'schedule', 'retry', 'aw:processes'}) do
@@ -77,11 +79,15 @@ class Servers:
             one.close()
 
     def reset(self) -> None:
-        """All run, and are empty."""
+        """All run, are empty, and know every script."""
         for name, client in self.clients.items():
             self.bring_up(name)
             client.config_set("maxmemory", 0)
             client.flushall()
+            loading = client.pipeline(transaction=False)
+            for one in _SCRIPTS:
+                loading.script_load(one.source)
+            loading.execute()
 
     # --- up and down
 

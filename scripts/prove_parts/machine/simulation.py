@@ -17,7 +17,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.execute import processor
 from framework.fetch import blame, crew, exchange, fetcher, grace, parking, post
-from framework.process import heartbeat, launcher
+from framework.process import heartbeat, launcher, record
+from framework.shard import channels
 from framework.store import script
 from framework.store.channel import Channel
 from prove_parts.machine.baton import SIMULATED, Fate, current
@@ -25,8 +26,8 @@ from prove_parts.machine.baton import SIMULATED, Fate, current
 _TICK_S = 0.001  # every step takes a moment: so speed is measured, and nothing happens twice at once
 
 _THREADED = (blame, crew, exchange, heartbeat, launcher, post, processor)
-_TIMED = (blame, grace, heartbeat, launcher, parking)
-_CLOCKED = (exchange, fetcher, post)
+_TIMED = (blame, grace, heartbeat, launcher, parking, record)
+_CLOCKED = ((exchange, "clock"), (fetcher, "clock"), (post, "clock"), (channels, "monotonic"))
 
 _doomed: WeakSet[Channel] = WeakSet()
 
@@ -54,8 +55,8 @@ def simulated(clock: Clock) -> Iterator[None]:
             stack.enter_context(patch.object(module, "threading", SIMULATED))
         for module in _TIMED:
             stack.enter_context(patch.object(module, "time", clock))
-        for module in _CLOCKED:
-            stack.enter_context(patch.object(module, "clock", clock.monotonic))
+        for module, name in _CLOCKED:
+            stack.enter_context(patch.object(module, name, clock.monotonic))
         for owner, name in ((redis.Redis, "execute_command"), (Pipeline, "execute")):
             stack.enter_context(patch.object(owner, name, _gated(getattr(owner, name))))
         # Asked of the file system for each connection, which costs more than the connection.

@@ -34,7 +34,7 @@ ENDS = ("done", "failed", "later", "discarded", "refused")
 
 _RAISED: dict[str, Exception] = {
     "failed": RuntimeError("as told"),
-    "later": RetryLater(20.0),
+    "later": RetryLater(21.0),
     "discarded": Discard("as told"),
     "refused": BusinessError("as told"),
 }
@@ -151,14 +151,14 @@ class Worker(Owner):
         fetcher: Any = self.parts.fetcher
         return frozenset(fetcher._exchange._rounds._paused)
 
-    def let_time_go_by(self, seconds: float, *, beating: bool) -> None:
-        """What it remembers of Redis's clock is moved as that clock is; ``beating``: it has beaten meanwhile."""
+    def let_time_go_by(self, redis_s: float, own_s: float, *, beating: bool) -> None:
+        """Redis's clock went on, and its own; ``beating``: it has beaten meanwhile. What it remembers is moved as stamps are."""
         grace: Any = self.parts.reaper._grace
         last, since, seen = grace._seen
         if beating:
-            grace._seen = (last, since - seconds, seen + seconds)
+            grace._seen = (last, since - redis_s, seen + own_s)
         else:
-            grace._seen = (last - seconds, since - seconds, seen)
+            grace._seen = (last - redis_s, since - redis_s, seen)
 
     @property
     def custody(self) -> Any:

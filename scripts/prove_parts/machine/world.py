@@ -1,6 +1,7 @@
 """Two shards, the processes that serve them, and how they move. After each step all jobs are judged."""
 
 import os
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -41,7 +42,6 @@ class World:
         self._folder = folder
         self.servers = Servers(servers)
         self._stack = ExitStack()
-        self._number = 0
         self.judged = 0
         """How often everything was judged, over all histories."""
 
@@ -81,6 +81,8 @@ class World:
         self.others = Owner()
         """Producers and supervisors, which are threads too."""
         self.story: list[str] = []
+        self._number = 0
+        self._passed_at = time.monotonic()
         self._parked_s = 0.0
         """How long the oldest parked call may have waited: it ends after 10 s."""
 
@@ -209,12 +211,14 @@ class World:
         if ended:
             self._parked_s = 0.0
             self.bury()
+        # What really went by since the last time counts for nothing: it would decide, and be another the next time.
+        really, self._passed_at = time.monotonic() - self._passed_at, time.monotonic()
         for name, _ in self.servers.up():
             names = [worker.identity for worker in awake if worker.shard == name]
-            self.servers.let_time_go_by(name, seconds, names, end_parked=ended)
+            self.servers.let_time_go_by(name, seconds - really, names, end_parked=ended)
         self.clock.now += seconds
         for worker in [*self.workers, *self.zombies]:
-            worker.let_time_go_by(seconds, beating=worker in awake)
+            worker.let_time_go_by(seconds - really, seconds, beating=worker in awake)
         self.look(rebase=True)
 
     def _beat(self) -> list[Worker]:
