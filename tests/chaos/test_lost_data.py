@@ -15,7 +15,7 @@ TOLD_S = 10.0
 def test_a_redis_that_comes_back_empty(scene):
     scene.client.config_set("appendonly", "no")
     scene.client.config_set("maxmemory-policy", "allkeys-lru")
-    process = scene.worker("-c", "2").ready()
+    process = scene.site.hurried_worker("-q", "default", "-c", "2", REDIS_URL=scene.url).ready()
     process.line(event_name="config.unsafe_eviction", policy="allkeys-lru")
     scene.enqueue("GateWorker", "one")
     scene.enqueue("NoteWorker", "forgotten", queue="later")

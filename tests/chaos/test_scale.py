@@ -56,7 +56,7 @@ def fill(client, write, count, name="NopWorker"):
 @pytest.mark.proves("F36", "R29", "R33", "R55")
 def test_due_jobs_by_the_ten_thousand(scene, measured):
     """Promised: 5,000 a second (of a processor), in the memory of a few."""
-    count = 10_000
+    count = 5_000
     process = scene.worker("-q", "nobody").ready()
     until(lambda: scene.client.exists(process.identity), "it has settled")
     before_mb, pids = resident_mb(process), (process.pid, scene.server.pid)

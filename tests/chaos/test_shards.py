@@ -125,8 +125,8 @@ def test_one_of_two_shards_in_a_black_hole_for_some(scene, pair, measured):
     slow.start()
     measured("main_beside_a_slow_one_s", main_is_untouched(scene, producer, "slow"))
     slow.join()
-    scene.wait_for("note", "slow", timeout_s=30.0)
     pair.proxy.heal()
+    scene.wait_for("note", "slow")
     assert "into the hole" not in scene.proven("note")
     assert [line["jid"] for line in peer.find(job_status="recovered")] == ["one"]
     assert [process.end() for process in (here, lonely, peer)] == [0, 0, 0]

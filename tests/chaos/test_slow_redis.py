@@ -79,16 +79,15 @@ def test_a_redis_that_stands_still(scene, trouble):
 
 @pytest.mark.proves("F12")
 def test_a_slow_and_narrow_network(scene, measured):
-    size, count, bytes_per_s = 10_000, 25, 100_000
+    size, count, bytes_per_s = 10_000, 15, 100_000
     values = [f"{number} {'x' * size}" for number in range(count)]
-    for value in values:
-        scene.enqueue("NoteWorker", value, jid=f"note {value[:2]}")
     with scene.proxy() as proxy:
-        process = scene.worker("-c", "4", url=proxy.url)
+        process = scene.worker("-c", "4", url=proxy.url).ready()
         peer = scene.worker("-q", "other").ready()
         proxy.delay_s, proxy.wire_bytes_per_s = 0.2, bytes_per_s
-        process.ready()
         began = time.monotonic()
+        for value in values:
+            scene.enqueue("NoteWorker", value, jid=f"note {value[:2]}")
         scene.wait_for("note", *values, timeout_s=60.0)
         took_s = time.monotonic() - began
         scene.settled(process)
