@@ -38,8 +38,8 @@ class Fleet(ABC):
         self.place = (shard, queue)
         self.processes = processes
         self.options = (concurrency, timeout_s)
-        self.pids: set[int] = set()
-        """Every process that ever was one of ours."""
+        self.pids: dict[int, bytes] = {}
+        """Every process that ever was one of ours, and when it began: numbers are given anew, to strangers, within minutes."""
         self.told: Counter[str] = Counter()
         """Lines of the logs by event name, and by job status."""
         self.expected: dict[int, int] = {}
@@ -90,7 +90,7 @@ class Fleet(ABC):
 
     def left(self) -> list[int]:
         """Processes of ours that are still there."""
-        return [pid for pid in self.pids if _alive(pid)]
+        return [pid for pid, began in self.pids.items() if _alive(pid) and _began(pid) == began]
 
     def read_logs(self) -> list[dict[str, Any]]:
         """The new lines of the logs; who is ready is known from them."""
@@ -133,7 +133,7 @@ class Fleet(ABC):
                 stderr=errors,
                 start_new_session=True,
             )
-        self.pids.add(process.pid)
+        self.pids[process.pid] = _began(process.pid)
         return process
 
     def _judge(self, pid: int, status: int) -> None:
@@ -206,7 +206,7 @@ class ClusterFleet(Fleet):
         for line in self.read_logs():
             pid = int(line.get("child_pid") or 0)
             if line.get("event_name") == "child.started":
-                self.pids.add(pid)
+                self.pids[pid] = _began(pid)
                 self._children.add(pid)
             elif line.get("event_name") in ("child.died", "child.stopped", "child.killed"):
                 self._children.discard(pid)
@@ -246,6 +246,13 @@ def _alive(pid: int) -> bool:
     except OSError:
         return not Path("/proc/self/stat").exists() and _answers(pid)
     return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+
+
+def _began(pid: int) -> bytes:
+    """When a process began, in the system's own measure; empty where it does not say, or where there is none."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19]
+    return b""
 
 
 def _answers(pid: int) -> bool:
