@@ -109,6 +109,7 @@ class _Target:
     """The end of structlog's chain: the server log when there is one, else the standard library."""
 
     server: ServerLog | None = None
+    level_before: int = logging.WARNING
 
     def __call__(self, _logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
         message = str(event.pop("event", ""))
@@ -140,6 +141,7 @@ def open_server_log(level: str, static: Mapping[str, Any], descriptor: int | Non
     _target.server = log
     root = logging.getLogger()
     root.handlers = [_StandardHandler(log)]
+    _target.level_before = root.level
     root.setLevel(log.level)
     logging.captureWarnings(True)
     return log
@@ -159,7 +161,9 @@ def close_server_log() -> None:
     """Write what is queued; later lines go to the standard library again."""
     log, _target.server = _target.server, None
     if log is not None:
-        logging.getLogger().handlers = []
+        root = logging.getLogger()
+        root.handlers = []
+        root.setLevel(_target.level_before)
         log.writer.close()
 
 

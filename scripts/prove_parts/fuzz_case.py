@@ -3,6 +3,7 @@
 import time
 import traceback
 import tracemalloc
+from contextvars import copy_context
 from random import Random
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ def attempt(target: Target, seed: int, number: int, *, traced: bool = False) -> 
         tracemalloc.start()
     started = time.thread_time()
     try:
-        outcome = target.check(given)
+        outcome = copy_context().run(target.check, given)  # whatever a job's context is set to there stays there
     except BaseException as error:  # noqa: BLE001 - anything that gets here is a finding
         return Attempt("finding", time.thread_time() - started, _finding(target, number, error, shown))
     finally:
