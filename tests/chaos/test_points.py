@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from prove_parts.crash_points.wire import QUIET, WAYS
@@ -60,22 +61,28 @@ class Theatre:
     """The process that plays, with two servers of its own."""
 
     def __init__(self, folder) -> None:
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "prove_parts.crash_points", str(folder)],
-            cwd=ROOT / "scripts",
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._errors = folder / "errors"
+        with self._errors.open("w") as errors:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", "prove_parts.crash_points", str(folder)],
+                cwd=ROOT / "scripts",
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
 
     def ask(self, **request):
         self._popen.stdin.write(json.dumps(request) + "\n")
         self._popen.stdin.flush()
-        return json.loads(self._popen.stdout.readline())
+        answer = self._popen.stdout.readline()
+        assert answer, f"the theatre ended with {self._popen.wait(20)}: {self._errors.read_text()[-3000:]}"
+        return json.loads(answer)
 
     def close(self) -> None:
-        self._popen.stdin.close()
+        with suppress(BrokenPipeError):
+            self._popen.stdin.close()
         self._popen.stdout.close()
         self._popen.wait(20)
 

@@ -76,7 +76,10 @@ class Stage:
 
     def warnings(self) -> list[str]:
         """What the processes of this case logged beside the lines of jobs, as far as they lived to write it."""
-        lines = [json.loads(line) for line in os.pread(self.lines, 1 << 20, 0).splitlines()]
+        written = os.pread(self.lines, 1 << 20, 0).splitlines(keepends=True)
+        lines = [
+            json.loads(line) for line in written if line.endswith(b"\n")
+        ]  # the last of a killed one may be cut short
         return [
             f"{line['severity']} {line['message']} {line.get('exception.message', '')}"
             for line in lines
