@@ -111,10 +111,9 @@ def test_struck_at_any_command_nothing_is_lost_and_nothing_runs_again_but_what_w
 
 
 @pytest.mark.proves("F1", "I1", "I2", "I8")
-@pytest.mark.parametrize(
-    ("scenario", "at"), [("run", 2), ("recover", 8), ("cross", 14)], ids=["fetch", "reclaim", "land"]
-)
-def test_whoever_comes_to_the_rescue_may_die_at_any_command_too(theatre, scenario, at):
-    found = theatre.ask(scenario=scenario, batch=1, at=at, way="die sent", rescuers=True)
+@pytest.mark.parametrize(("scenario", "command"), [("run", "fetch"), ("recover", "reclaim"), ("cross", "land")])
+def test_whoever_comes_to_the_rescue_may_die_at_any_command_too(theatre, scenario, command):
+    found = theatre.ask(scenario=scenario, batch=1, rescued=command, way="die sent")
     assert not found["broken"], "\n\n".join(found["broken"])
+    assert found["struck"] == [command]
     assert found["cases"] > 10

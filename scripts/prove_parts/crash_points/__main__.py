@@ -1,8 +1,8 @@
 """For the suite: plays on request. A test process has threads and cannot fork; this one has none.
 
 A line of JSON on standard input is a request, a line on standard output its answer:
-``{"ask": "commands"}``; ``{"scenario": NAME, "way": WAY}``; ``{"scenario": NAME, "batch": N, "at": N, "way": WAY, "rescuers":
-true}``, the double faults of one case. It ends with its standard input.
+``{"ask": "commands"}``; ``{"scenario": NAME, "way": WAY}``; ``{"scenario": NAME, "batch": N, "way": WAY, "rescued":
+COMMAND}``, the double faults where the first of these commands is struck. It ends with its standard input.
 """
 
 import gc
@@ -27,8 +27,9 @@ def answer(theatre: Theatre, request: dict[str, Any]) -> Any:
             for name, one in SCENARIOS.items()
         }
     name, way = request["scenario"], request["way"]
-    if request.get("rescuers"):
-        case = Case(name, request["batch"], Fault(request["at"], way))
+    if "rescued" in request:
+        at = theatre.commands(name, request["batch"]).index(request["rescued"]) + 1
+        case = Case(name, request["batch"], Fault(at, way))
         first = theatre.play(case)
         doubles = [
             Case(name, case.batch, case.fault, Fault(at, way))
