@@ -138,7 +138,8 @@ class Fetcher:
         if self._exchange.suspended:
             return None
         unit = self.custody.start(now)
-        if unit is None or now - unit.fetched_at < STALE_S:
+        # Asked anew, and last of all: since ``now`` a reply may have been waited for, or we may have been stopped.
+        if unit is None or clock() - unit.fetched_at < STALE_S:
             return unit
         self.custody.unstart(unit)
         self._exchange.suspend()

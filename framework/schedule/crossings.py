@@ -10,7 +10,7 @@ same token; the guard then says that it is there already. Pollers that race carr
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import redis
 from redis.exceptions import RedisError
@@ -24,7 +24,11 @@ GUARD_S = 86_400
 """How long a guard stays while the job may still be on its old shard: longer than that shard may be away in between."""
 
 LANDED_GUARD_S = 60
-"""And once it has been removed there: longer than a poller that read the job before may take from its last look to ``land``."""
+"""And once it has been removed there: longer than ``LAND_WITHIN_S``."""
+
+LAND_WITHIN_S = 30.0
+"""How long a look at the old shard counts: a ``land`` that the other shard hears later, its poller having been stopped, does
+nothing, as the job may have been removed and its guard be gone."""
 
 CLOSED_S = 10.0
 """How long a shard that did not answer is left alone: its jobs step aside without costing a time-out each page."""
@@ -63,32 +67,39 @@ class Crossings:
 
     def land(self, source: str, crossings: Sequence[Crossing]) -> list[Move]:
         """Write due jobs of ``source`` to their shards; return what is left to do here. Raises redis errors of this shard."""
-        if not crossings:
-            return []
-        # Who read the page long ago (a middleware took its time) must not write what has been removed since.
-        members: list[Any] = [one.member for one in crossings]
-        scores: Any = self._client.zmscore(source, members)
-        present = [one for one, score in zip(crossings, scores, strict=True) if score is not None]
         by_shard: dict[str, list[Crossing]] = {}
-        for crossing in present:
+        for crossing in crossings:
             by_shard.setdefault(crossing.shard, []).append(crossing)
-        return [move for shard, group in by_shard.items() for move in self._land(shard, group)]
+        return [move for shard, group in by_shard.items() for move in self._land(source, shard, group)]
 
-    def _land(self, shard: str, group: Sequence[Crossing]) -> list[Move]:
-        names = [keys.QUEUES]
-        for one in group:
-            names += [keys.landed(one.token), keys.queue(one.queue)]
+    def _land(self, source: str, shard: str, group: Sequence[Crossing]) -> list[Move]:
+        there = self._shards[shard].client
         try:
-            replies: Any = LAND(
-                self._shards[shard].client,
-                names,
-                [len(group), GUARD_S * 1000, *(one.data for one in group), *(one.queue for one in group)],
-            )
+            seconds, microseconds = cast("tuple[int, int]", there.time())
         except (RedisError, OSError) as error:
-            self._closed_until[shard] = self._monotonic() + CLOSED_S
-            self._events.shard_failed(shard, error)
-            return [Move(one.member, "aside") for one in group]
-        return [self._arrived(one, reply) for one, reply in zip(group, replies, strict=True)]
+            return self._step_aside(shard, group, error)
+        # Who read the page long ago (a middleware took its time) must not write what has been removed since.
+        present = self._present(source, group)
+        names = [keys.QUEUES]
+        for one in present:
+            names += [keys.landed(one.token), keys.queue(one.queue)]
+        until = f"{seconds + microseconds / 1e6 + LAND_WITHIN_S:.6f}"
+        data, queues = [one.data for one in present], [one.queue for one in present]
+        try:
+            replies: Any = LAND(there, names, [len(present), GUARD_S * 1000, until, *data, *queues])
+        except (RedisError, OSError) as error:
+            return self._step_aside(shard, present, error)
+        return [self._arrived(one, reply) for one, reply in zip(present, replies, strict=bool(replies))]
+
+    def _present(self, source: str, group: Sequence[Crossing]) -> list[Crossing]:
+        members: list[Any] = [one.member for one in group]
+        scores: Any = self._client.zmscore(source, members)
+        return [one for one, score in zip(group, scores, strict=True) if score is not None]
+
+    def _step_aside(self, shard: str, group: Sequence[Crossing], error: Exception) -> list[Move]:
+        self._closed_until[shard] = self._monotonic() + CLOSED_S
+        self._events.shard_failed(shard, error)
+        return [Move(one.member, "aside") for one in group]
 
     def _arrived(self, crossing: Crossing, reply: int) -> Move:
         if reply < 0:

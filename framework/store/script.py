@@ -40,6 +40,7 @@ class Script:
         ]
 
 
+ADOPT = Script("adopt")
 ANNOUNCE = Script("announce")
 BEAT = Script("beat")
 BURY = Script("bury")

@@ -26,9 +26,19 @@ def queue(name: str) -> str:
     return f"queue:{name}"
 
 
+_WORKING = "aw:working:"
+WORKING_LISTS = f"{_WORKING}*"
+"""Pattern of all working lists."""
+
+
 def working(identity: str) -> str:
     """LIST of the jobs that one process has taken and not finished."""
-    return f"aw:working:{identity}"
+    return _WORKING + identity
+
+
+def owner(working_list: str) -> str:
+    """Return the identity whose working list this is."""
+    return working_list.removeprefix(_WORKING)
 
 
 def lease(identity: str) -> str:

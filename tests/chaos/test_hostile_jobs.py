@@ -4,7 +4,6 @@ import json
 import os
 import signal
 from collections import Counter
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -130,7 +129,7 @@ def test_jobs_that_kill_are_quarantined_and_their_neighbours_run(scene, measured
     found = {job["jid"]: job for job in scene.jobs_of("interrupted")}
     assert {jid: job["interrupted_count"] for jid, job in found.items()} == dict.fromkeys(DEADLY, 3)
     assert process.end() == 0
-    took = {how: _quarantined_in_s(scene, process, how) for how in DEADLY}
+    took = {how: _quarantined_in_s(scene, how) for how in DEADLY}
     for how, took_s in took.items():
         measured(f"quarantined_after_{how}_s", took_s)
     assert max(took.values()) <= 30 + SLACK_S
@@ -144,15 +143,18 @@ def test_jobs_that_kill_are_quarantined_and_their_neighbours_run(scene, measured
     assert max(runs_of.values()) <= 1 + len(DEADLY)  # one more for each job that kills
     counts = [line.get("interrupted_count", 0) for line in process.find(job_status="done")]
     assert max(counts) <= 1
-    assert {line["jid"] for line in process.find(job_status="quarantined")} == set(DEADLY)
-    assert len(process.find(job_status="quarantined")) == len(DEADLY)
+    told = Counter(line["jid"] for line in process.find(job_status="quarantined"))
+    assert told
+    assert told.keys() <= set(DEADLY)  # who has quarantined one may be killed by another before the line is written
+    assert set(told.values()) == {1}
 
 
-def _quarantined_in_s(scene, process, how):
-    """Seconds from the first run of a job to the line that tells of its quarantine."""
-    (line,) = process.find(job_status="quarantined", jid=how)
-    told = datetime.fromisoformat(line["time"]).timestamp()
-    return round(told - float(scene.proven(f"died {how}")[0]), 1)
+def _quarantined_in_s(scene, how):
+    """Seconds from the first run of a job to its quarantine."""
+    (at,) = [
+        at for data, at in scene.client.zrange("interrupted", 0, -1, withscores=True) if json.loads(data)["jid"] == how
+    ]
+    return round(at - float(scene.proven(f"died {how}")[0]), 1)
 
 
 LIMITED = (

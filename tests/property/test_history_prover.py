@@ -227,7 +227,7 @@ def test_the_way_to_another_shard(told, make_server, lands):
     PROMOTE(told.client, keys, [1, 10, 1000, 60, JOB, "mark", marked, ""])
     with open_client(Endpoint(there.url), name="tests") as client:
         if lands:
-            LAND(client, ["queues", "aw:landed:T1", "queue:default"], [1, 60_000, JOB, "default"])
+            LAND(client, ["queues", "aw:landed:T1", "queue:default"], [1, 60_000, "inf", JOB, "default"])
         PROMOTE(told.client, keys, [1, 10, 1000, 60, marked, "gone", marked, ""])
         until(lambda: not client.info("persistence")["aof_buffer_length"], "written")
     assert not told.verdict.broken  # alone it cannot be told

@@ -49,7 +49,7 @@ def promoted(jobs, word):
 
 def landed(jobs):
     places = [key for number in range(len(jobs)) for key in (f"guard:{number}", QUEUE)]
-    return [QUEUES, *places], [len(jobs), 60_000, *jobs, *[b"q"] * len(jobs)]
+    return [QUEUES, *places], [len(jobs), 60_000, now_plus(60), *jobs, *[b"q"] * len(jobs)]
 
 
 def given_back(jobs):
@@ -66,6 +66,7 @@ def now_plus(seconds):
 
 
 CALLS = {
+    "adopt": (held, lambda jobs: ([REGISTRY, "lease of nobody"], ["me"])),
     "announce": (held, lambda jobs: ([LEASE, RUNS], [60_000, "digest", *jobs])),
     "beat": (held, lambda jobs: ([LEASE, REGISTRY, RUNS, BEATS], ["me", 60_000, 7, 60_000])),
     "bury": (held, lambda jobs: ([WORKING, DEAD], [jobs[0], NEW, 100, 1e9])),

@@ -15,7 +15,7 @@ from framework.finish.settle import DeadSetLimits
 from framework.finish.states import States
 from framework.route.router import Router
 from framework.schedule import poller as poller_module
-from framework.schedule.crossings import CLOSED_S, LANDED_GUARD_S, Crossings
+from framework.schedule.crossings import CLOSED_S, LAND_WITHIN_S, LANDED_GUARD_S, Crossings
 from framework.schedule.destination import Destinations
 from framework.schedule.poller import PAGE, Poller
 from framework.schedule.preparation import Preparation
@@ -227,6 +227,35 @@ def test_a_poller_that_was_held_up_writes_nothing_that_has_been_moved_meanwhile(
     Bench(redis_url, second_redis_url, hold).drain()
     assert held
     assert [job["jid"] for job in landed(second_redis)] == ["a"]
+
+
+@pytest.mark.proves("R31", "I4")
+def test_a_poller_that_was_stopped_just_before_it_writes_writes_nothing(
+    bench, redis, second_redis, redis_url, second_redis_url, monkeypatch
+):
+    """It had looked and found the job; others moved it, and the guard has run out by the time it wakes."""
+    real, held = LAND, []
+
+    def late(client, places, arguments):
+        if not held:
+            held.append(1)
+            Bench(redis_url, second_redis_url).drain()
+            second_redis.delete(*second_redis.keys(keys.landed("*")))
+            arguments[2] = float(arguments[2]) - 2 * LAND_WITHIN_S  # the time that has passed
+        return real(client, places, arguments)
+
+    wait(redis, "a")
+    monkeypatch.setattr("framework.schedule.crossings.LAND", late)
+    bench.drain()
+    assert held
+    assert [job["jid"] for job in landed(second_redis)] == ["a"]
+    wait(redis, "b")
+    bench.drain()
+    assert [job["jid"] for job in landed(second_redis)] == ["a", "b"]
+
+
+def test_a_guard_outlives_whoever_may_still_write():
+    assert LANDED_GUARD_S >= 2 * LAND_WITHIN_S
 
 
 def test_the_same_bytes_may_be_scheduled_and_moved_again(bench, redis, second_redis):

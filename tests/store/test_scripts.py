@@ -8,6 +8,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from framework.store import script
 from framework.store.script import (
+    ADOPT,
     ANNOUNCE,
     BEAT,
     BURY,
@@ -243,13 +244,13 @@ def test_promote_trims_the_dead_set_by_number_and_by_age(redis, memory):
     assert redis.zrange(DEAD, 0, -1) == [b"young", ODD]
 
 
-def land(redis, *jobs):
+def land(redis, *jobs, within_s=60):
     """Land (token, payload, queue) tuples."""
     tokens, payloads, names = zip(*jobs, strict=True)
     places = [
         place for token, name in zip(tokens, names, strict=True) for place in (f"landed:{token}", f"queue:{name}")
     ]
-    return LAND(redis, [QUEUES, *places], [len(jobs), 60_000, *payloads, *names])
+    return LAND(redis, [QUEUES, *places], [len(jobs), 60_000, now(redis) + within_s, *payloads, *names])
 
 
 @pytest.mark.proves("I19")
@@ -259,6 +260,12 @@ def test_land_writes_each_token_once(redis):
     assert (listed(redis, QUEUE), listed(redis, OTHER)) == ([b"three", ODD], [b"two"])
     assert redis.smembers(QUEUES) == {b"q", b"r"}
     assert 0 < redis.pttl("landed:t1") <= 60_000
+
+
+@pytest.mark.proves("R31", "I4")
+def test_land_writes_nothing_that_was_looked_at_too_long_ago(redis):
+    assert land(redis, ("t1", "one", "q"), within_s=-1) == []
+    assert redis.keys("*") == [LEASE.encode()]
 
 
 def test_land_is_refused_by_a_full_server_and_leaves_nothing_behind(redis):
@@ -285,6 +292,21 @@ def test_requeue_gives_back_to_the_right_end_and_only_what_is_ours(redis, memory
     assert listed(redis, QUEUE) == [b"waiting", b"new" + ODD, b"oldest"]  # the oldest is next
     assert listed(redis, WORKING) == [b"theirs"]
     assert redis.smembers(QUEUES) == {b"q"}
+
+
+@pytest.mark.proves("I19")
+def test_adopt_enters_those_alone_whom_nobody_knows_and_who_do_not_live(redis, memory):
+    redis.zadd(REGISTRY, {"known": 5, "seen dead": -5})
+    owners = ["known", "seen dead", "lives", "strange"]
+    arguments = [REGISTRY, "aw:lease:known", "aw:lease:seen dead", LEASE, "aw:lease:strange"], owners
+    asked_at = now(redis)
+    with memory():
+        assert ADOPT(redis, *arguments) == 1
+        assert ADOPT(redis, *arguments) == 0
+    *before, (identity, since) = redis.zrange(REGISTRY, 0, -1, withscores=True)
+    assert before == [(b"seen dead", -5), (b"known", 5)]
+    assert identity == b"strange"
+    assert asked_at <= since <= now(redis)  # as if it had just beaten: it has a whole lease to do so
 
 
 @pytest.mark.proves("R21", "I19")
