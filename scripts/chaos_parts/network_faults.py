@@ -14,6 +14,13 @@ def _proxy(side: Side) -> Proxy:
     return found
 
 
+def _then_healed(side: Side, seconds: float) -> Steps:
+    try:
+        yield from lasting(seconds)
+    finally:
+        _proxy(side).heal()
+
+
 @fault("reset", NETWORK)
 def reset(side: Side, _: Blow) -> Steps:
     """Every connection gets an RST."""
@@ -25,10 +32,7 @@ def reset(side: Side, _: Blow) -> Steps:
 def black_hole(side: Side, _: Blow) -> Steps:
     """Nothing comes through and nothing is closed; what was open then never wakes again."""
     _proxy(side).swallow()
-    try:
-        yield from lasting(side.rng.uniform(1, 8))
-    finally:
-        _proxy(side).heal()
+    yield from _then_healed(side, side.rng.uniform(1, 8))
 
 
 @fault("lost replies", NETWORK)
@@ -37,50 +41,35 @@ def lost_replies(side: Side, _: Blow) -> Steps:
     pattern = side.rng.choice((_ANY_SCRIPT, _FETCH_OR_PARKED, _PUSH))
     numbers = {side.rng.randint(1, 40) for _ in range(5)}
     _proxy(side).lose_replies(pattern, numbers)
-    try:
-        yield from lasting(1.0)
-    finally:
-        _proxy(side).heal()
+    yield from _then_healed(side, 1.0)
 
 
 @fault("hanging reply", NETWORK)
 def hanging_reply(side: Side, _: Blow) -> Steps:
     """As lost replies, but the connection stays open and says nothing any more."""
     _proxy(side).lose_replies(_ANY_SCRIPT, {side.rng.randint(1, 40)}, hang=True)
-    try:
-        yield from lasting(1.0)
-    finally:
-        _proxy(side).heal()
+    yield from _then_healed(side, 1.0)
 
 
 @fault("cut reply", NETWORK)
 def cut_reply(side: Side, _: Blow) -> Steps:
     """Of the next reply some bytes come through, then the connection is reset."""
     _proxy(side).cut_after(side.rng.randint(0, 60))
-    try:
-        yield from lasting(0.5)
-    finally:
-        _proxy(side).heal()
+    yield from _then_healed(side, 0.5)
 
 
 @fault("slow", NETWORK)
 def slow(side: Side, _: Blow) -> Steps:
     """Every reply is 200 ms late."""
     _proxy(side).delay_s = SLOW_S
-    try:
-        yield from lasting(side.rng.uniform(1, 3))
-    finally:
-        _proxy(side).heal()
+    yield from _then_healed(side, side.rng.uniform(1, 3))
 
 
 @fault("narrow", NETWORK)
 def narrow(side: Side, _: Blow) -> Steps:
     """50 KB per second each way on every connection."""
     _proxy(side).bytes_per_s = NARROW_BYTES_PER_S
-    try:
-        yield from lasting(side.rng.uniform(1, 3))
-    finally:
-        _proxy(side).heal()
+    yield from _then_healed(side, side.rng.uniform(1, 3))
 
 
 NETWORK_FAULTS: tuple[Fault, ...] = (reset, black_hole, lost_replies, hanging_reply, cut_reply, slow, narrow)

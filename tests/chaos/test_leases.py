@@ -66,7 +66,9 @@ def test_the_frozen_and_the_killed_are_taken_over_and_who_holds_the_interpreter_
         line["jid"] for line in frozen.lines[told_before:] if line.get("job_status") == "start" and at(line) > woken_at
     }
     assert "after" in begun
-    assert len(begun) <= 1 + SLOTS  # nothing of what was buffered, but each slot may have been about to begin when it was stopped
+    assert (
+        len(begun) <= 1 + SLOTS
+    )  # nothing of what was buffered, but each slot may have been about to begin when it was stopped
     assert len(frozen.find(event_name="lease.lost")) == 1
     assert len(scene.proven("held")) == 1
     again = Counter(scene.proven("note"))
