@@ -10,7 +10,7 @@ same token; the guard then says that it is there already. Pollers that race carr
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import redis
 from redis.exceptions import RedisError
@@ -75,11 +75,13 @@ class Crossings:
     def _land(self, source: str, shard: str, group: Sequence[Crossing]) -> list[Move]:
         there = self._shards[shard].client
         try:
-            seconds, microseconds = cast("tuple[int, int]", there.time())
+            seconds, microseconds = there.time()
         except (RedisError, OSError) as error:
             return self._step_aside(shard, group, error)
         # Who read the page long ago (a middleware took its time) must not write what has been removed since.
         present = self._present(source, group)
+        if not present:
+            return []
         names = [keys.QUEUES]
         for one in present:
             names += [keys.landed(one.token), keys.queue(one.queue)]

@@ -44,12 +44,12 @@ COMMANDS = {
     "retired": f"{BEAT},fetch,drop,fetch,{PARK}",
     "stop": f"{BEAT},{RECORD},fetch,requeue,SREM,DEL,retire,forget",
     "refused": f"{BEAT},{POLL},state,promote",
-    "cross": f"{BEAT},{POLL},promote,ZCOUNT,ZRANGE,due,ZMSCORE,land,promote,EXPIRE",
+    "cross": f"{BEAT},{POLL},promote,ZCOUNT,ZRANGE,due,TIME,ZMSCORE,land,promote,EXPIRE",
     "race": f"{BEAT},{POLL},{POLL},promote,promote",
-    "recover": f"{BEAT},retire,DEL,SREM,ZRANGEBYSCORE,examine,reclaim,reclaim,reclaim,examine,forget,LRANGE,"
-    "ZRANGEBYSCORE,examine,forget,LRANGE",
-    "reconcile": f"{BEAT},ZRANGEBYSCORE,LRANGE,fetch,{PARK},ZRANGEBYSCORE,LRANGE,bury,requeue",
-    "beside": f"{BEAT},{RECORD},ZRANGEBYSCORE,LRANGE,TIME,ZCARD,ZCOUNT,ZCOUNT,beat",
+    "recover": f"{BEAT},retire,DEL,SREM,SCAN,adopt,ZRANGEBYSCORE,examine,reclaim,reclaim,reclaim,examine,forget,"
+    "LRANGE,SCAN,ZRANGEBYSCORE,examine,forget,LRANGE",
+    "reconcile": f"{BEAT},SCAN,adopt,ZRANGEBYSCORE,LRANGE,fetch,{PARK},SCAN,adopt,ZRANGEBYSCORE,LRANGE,bury,requeue",
+    "beside": f"{BEAT},{RECORD},SCAN,ZRANGEBYSCORE,LRANGE,TIME,ZCARD,ZCOUNT,ZCOUNT,beat",
 }
 """By scenario the commands of one job's way, in order; scripts by their names. They are what is struck."""
 

@@ -237,6 +237,23 @@ def test_after_a_jump_of_the_clock_buffered_jobs_are_not_started_and_go_back(ben
 
 
 @pytest.mark.proves("F6", "R22")
+def test_who_is_stopped_between_its_look_at_the_clock_and_the_start_starts_nothing(bench, redis, monkeypatch):
+    one = bench(slots=1)
+    taken(one, 2)
+    redis.delete(keys.lease(IDENTITY))
+    real, looks = clock, []
+
+    def stopped_after_the_first_look():
+        looks.append(1)
+        return real() + (60 if len(looks) > 1 else 0)
+
+    monkeypatch.setattr(fetcher_module, "clock", stopped_after_the_first_look)
+    one.start()
+    until(lambda: redis.lrange(QUEUE, 0, -1) == [b"1", b"0"], "given back, in order")
+    assert one.units == []
+
+
+@pytest.mark.proves("F6", "R22")
 def test_jobs_whose_reply_is_read_long_after_the_question_are_not_started(bench, redis, monkeypatch):
     """We slept while the reply waited: what it brought may have been taken over."""
     one = bench(slots=2)

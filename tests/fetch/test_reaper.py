@@ -275,7 +275,7 @@ def test_a_list_whose_owner_is_not_known_is_found_and_taken_back(reaper, redis, 
         redis.set(f"another key {number}", "")
     for _ in range(20):
         assert reaper.sweep() == 0  # and it had a lease to beat in since then
-    redis.zincrby(keys.REGISTRY, -20, OTHER)
+    redis.zadd(keys.REGISTRY, {OTHER: redis.time()[0] - 20}, xx=True)
     assert reaper.sweep() == 1
     assert queued(redis) == [{**json.loads(encoded(jid="lost")), "suspect": True}]  # nothing says that it ran
     assert [one.owner for one in recovered] == [OTHER]

@@ -44,8 +44,9 @@ QUIET = {
         "INFO",
         "RPOP",
         "SMEMBERS",
+        "adopt",
     ),
-    *("LRANGE", "TIME", "ZCARD", "ZCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYSCORE"),
+    *("LRANGE", "SCAN", "TIME", "ZCARD", "ZCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYSCORE"),
 }
 """Commands, by their names in tables, that move no job of themselves: the suite strikes them in a few scenarios only."""
 

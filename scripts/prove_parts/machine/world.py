@@ -26,9 +26,10 @@ from prove_parts.machine.worker import Worker, declare, settings_for
 
 _LONG = 400  # steps of one thread without a stop: it goes round in circles
 _PARKED_S = 10.0
-_READING = frozenset(
-    ("SMEMBERS", "ZRANGEBYSCORE", "LRANGE", "ZCOUNT", "ZRANGE", "ZMSCORE", "ZSCORE", "CLIENT", "due", "examine", "beat")
-)
+_READING = {
+    "SMEMBERS", "SCAN", "ZRANGEBYSCORE", "LRANGE", "ZCOUNT", "ZRANGE", "ZMSCORE", "ZSCORE", "TIME", "CLIENT",
+    "due", "examine", "beat", "adopt",
+}  # fmt: skip
 """After these, commands and scripts, everything is where it was."""
 
 _UNANSWERED = ("BLMOVE", "fetch")
