@@ -54,24 +54,6 @@ class QueueOption(click.ParamType[WeightedQueue]):
             self.fail(str(error), param, ctx)
 
 
-class GroupOption(click.ParamType[tuple[str, ...]]):
-    """QUEUE,QUEUE,...: what the processes of one group serve, in strict order."""
-
-    name = "QUEUE[,QUEUE]..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Return the names."""
-        if isinstance(value, tuple):
-            return cast("tuple[str, ...]", value)
-        names = tuple(str(value).split(","))
-        for name in names:
-            if not QUEUE_NAME.fullmatch(name):
-                self.fail(f"{name!r} in {value!r} names no queue: {QUEUE_NAME_SHAPE}", param, ctx)
-            if name.isdecimal():
-                self.fail(f"{name!r} in {value!r} looks like a weight: a group has names of queues only", param, ctx)
-        return names
-
-
 class SecondsOption(click.ParamType[float]):
     """How long a process waits at its end."""
 

@@ -33,6 +33,7 @@ from framework.wiring.server import Service, serve
 @click.option(
     "-q", "--queue", "queues", type=QueueOption(), multiple=True, help="A queue or namespace to serve, repeatable."
 )
+@click.option("--exact", is_flag=True, help="A NAME is one queue only, and does not stand for its namespace as well.")
 @click.option("-c", "--concurrency", type=click.IntRange(1, MAX_CONCURRENCY), help="Jobs at a time (default 10).")
 @click.option("--shard", help="The shard to serve (default main).")
 @click.option("-t", "--timeout", type=SecondsOption(), help="Seconds that running jobs get at the end (default 25).")
@@ -57,11 +58,15 @@ def worker(
     config_file: Path | None,
     environment: str | None,
     modules: tuple[str, ...],
+    *,
+    exact: bool,
 ) -> None:
     """Run one worker process until TERM or INT; status 0 then. TSTP: take no more jobs. TTIN: log all stacks."""
     conflict = conflicting_weights(queues)
     if conflict is not None:
         raise click.UsageError(f"{conflict}.")
+    if exact and not queues:
+        raise click.UsageError("--exact belongs to -q.")
     if environment:
         os.environ["FRAMEWORK_ENV"] = environment
     settings = load()
@@ -77,6 +82,7 @@ def worker(
         queues=tuple(_chosen(settings, "queues", queues or None, in_file.queues or None)) or (("default", 0),),
         slots=_chosen(settings, "concurrency", concurrency, in_file.concurrency),
         timeout_s=float(_chosen(settings, "timeout", timeout, in_file.timeout)),
+        exact=exact,
     )
     sys.exit(serve(settings, service, log_descriptor))
 

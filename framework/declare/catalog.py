@@ -85,6 +85,8 @@ def entry(declaration: Declaration, namespace_weights: Mapping[str, int]) -> Ent
         "pause_control": declaration.pause_control,
         "shard": declaration.shard,
         "queue": declaration.queue,
+        "retry_queue": declaration.retry_queue,
+        "aliases": list(declaration.aliases),
     }
 
 

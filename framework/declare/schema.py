@@ -22,7 +22,7 @@ _FIELDS = (
         "deduplicate",
         "defer_on_health",
     ),
-    *("data_consistency", "pause_control", "shard", "queue"),
+    *("data_consistency", "pause_control", "shard", "queue", "retry_queue", "aliases"),
 )
 
 _FORMS: Mapping[str, Mapping[str, Any]] = {

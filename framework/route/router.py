@@ -55,8 +55,8 @@ class Router:
         self._shards = frozenset(shards) | {MAIN}
         self.source = source
         self._retired = frozenset(retired)
-        self._categories = sorted(categories)
-        self.vocabularies = closed_vocabularies(self._categories)
+        self.categories = sorted(categories)
+        self.vocabularies = closed_vocabularies(self.categories)
         self._routes: dict[str, tuple[Declaration, Route]] = {}
         self.lines: list[Line] = []
         problems: list[Problem] = []
@@ -76,6 +76,14 @@ class Router:
             known = self._routes[declaration.wire_name] = (declaration, self._decide(declaration))
         return known[1]
 
+    def route_of(self, entry: Mapping[str, Any]) -> Route:
+        """As ``route``, for a worker of whom no more is known than its entry of all_queues.yml, which is not checked."""
+        facts = facts_of(entry)
+        rule = next((line.rule for line in self.lines if line.query.matches(facts)), None)
+        queue = entry.get("queue") or (rule.queue if rule else None) or entry["name"]
+        shard = entry.get("shard") or (rule.shard if rule else None) or MAIN
+        return Route(queue, shard, rule.query if rule else None)
+
     def queues_of(self, declaration: Declaration) -> list[str]:
         """Every queue its jobs may wait in: where it is routed, the generated one (no rule yet, or no longer), its retries',
         and those of its aliases: a renamed class has jobs in the queue of its former name.
@@ -94,13 +102,13 @@ class Router:
         """What the worker says that the configuration does not know, a feature category or a shard, and names that are retired."""
         problems: list[Problem] = []
         category, shard = declaration.feature_category, declaration.shard
-        if self._categories and category not in (*self._categories, NOT_OWNED):
-            hint = did_you_mean(category, (*self._categories, NOT_OWNED))
-            allowed = f"{NOT_OWNED}, {listed(self._categories)}"
+        if self.categories and category not in (*self.categories, NOT_OWNED):
+            hint = did_you_mean(category, (*self.categories, NOT_OWNED))
+            allowed = f"{NOT_OWNED}, {listed(self.categories)}"
             message = f"{category!r} is not in config/feature_categories.yml{hint}; allowed: {allowed}"
             problems.append(Problem(declaration.place, "feature_category", message))
         if shard is not None and shard not in self._shards:
-            problems.append(Problem(declaration.place, "shard", self._unknown(shard)))
+            problems.append(Problem(declaration.place, "shard", self.unknown_shard(shard)))
         for name in (declaration.wire_name, *declaration.aliases):
             if name in self._retired:
                 own = name == declaration.wire_name
@@ -120,7 +128,7 @@ class Router:
         shard = options.get("shard", route.shard)
         if not self.knows(shard):
             raise ArgumentsError(
-                declaration.place, f"set(shard={short_repr(shard)}) is not allowed: {self._unknown(shard)}"
+                declaration.place, f"set(shard={short_repr(shard)}) is not allowed: {self.unknown_shard(shard)}"
             )
         return Route(options.get("queue", route.queue), shard, route.rule)
 
@@ -148,24 +156,21 @@ class Router:
         problems = self.refusals(declaration)
         if problems:
             raise ConfigurationError(problems)
-        facts = self.facts(declaration)
-        rule = next((line.rule for line in self.lines if line.query.matches(facts)), None)
-        queue = declaration.queue or (rule.queue if rule else None) or declaration.generated_queue
-        shard = declaration.shard or (rule.shard if rule else None) or MAIN
-        return Route(queue, shard, rule.query if rule else None)
+        return self.route_of(catalog.entry(declaration, {}))
 
     def _read(self, place: Problem, rule: RoutingRule) -> Iterator[Problem]:
         """The rule is among the lines, or what is wrong with it is told, each with the file and key of ``place``."""
         try:
-            self.lines.append(Line(rule, parse(rule.query, self._categories)))
+            self.lines.append(Line(rule, parse(rule.query, self.categories)))
         except QueryError as error:
             yield place._replace(message=str(error))
         if rule.queue and QUEUE_NAME.fullmatch(rule.queue) is None:
             yield place._replace(message=f"queue {short_repr(rule.queue)} is not allowed: {QUEUE_NAME_SHAPE}")
         if rule.shard and rule.shard not in self._shards:
-            yield place._replace(message=self._unknown(rule.shard))
+            yield place._replace(message=self.unknown_shard(rule.shard))
 
-    def _unknown(self, shard: str) -> str:
+    def unknown_shard(self, shard: object) -> str:
+        """What to say of a shard that does not exist."""
         known = sorted(self._shards)
         return f"unknown shard {short_repr(shard)}{did_you_mean(shard, known)}; config/redis.yml has: {listed(known)}"
 

@@ -58,6 +58,8 @@ class Service:
     queues: tuple[tuple[str, int], ...]
     slots: int
     timeout_s: float
+    exact: bool = False
+    """No name stands for its namespace."""
 
 
 def known_queues(router: Router) -> set[str]:
@@ -130,7 +132,7 @@ def serve(settings: Settings, service: Service, log_descriptor: int | None = Non
         known = known_queues(open_router(settings))
         warn_of_the_service(settings, service, known)
         job_log = JobLog(log, jobs=settings.logging.jobs)
-        order = expanded(service.queues, known)
+        order = QueueOrder.of(service.queues) if service.exact else expanded(service.queues, known)
         parts = assemble(settings, service, order, shard, identity, job_log, supervised=supervised)
         waited = _wait_for_redis(shard, parts.lease, signals)
         if waited is not None:

@@ -72,12 +72,17 @@ USAGE = [
     ("worker -C config", "File 'config' is a directory."),
     ("worker default", "Got unexpected extra argument (default)"),
     ("worker -q", "Option '-q' requires an argument."),
-    ("cluster", "Missing argument 'QUEUES...'."),
-    (("cluster", ""), f"'' in '' names no queue: {QUEUE_NAME}"),
-    ("cluster a,,b", f"'' in 'a,,b' names no queue: {QUEUE_NAME}"),
-    ("cluster a, --dryrun", f"'' in 'a,' names no queue: {QUEUE_NAME}"),
-    (("cluster", "a b"), f"'a b' in 'a b' names no queue: {QUEUE_NAME}"),
-    ("cluster a,3", "'3' in 'a,3' looks like a weight: a group has names of queues only"),
+    ("cluster", "Missing argument 'SELECTOR...'."),
+    (("cluster", ""), f"group '': '' names no queue: {QUEUE_NAME}"),
+    ("cluster a,,b", f"group 'a,,b': '' names no queue: {QUEUE_NAME}"),
+    ("cluster a, --dryrun", f"group 'a,': '' names no queue: {QUEUE_NAME}"),
+    (("cluster", "a b"), f"group 'a b': 'a b' names no queue: {QUEUE_NAME}"),
+    (("cluster", "a\nb"), f"names no queue: {QUEUE_NAME}; one argument is one group, and holds no line break"),
+    ("cluster a,3", "group 'a,3': '3' looks like a weight: a group has names of queues only"),
+    ("cluster a,*", "group 'a,*': * stands for every queue, and alone"),
+    ("cluster a --dryrun --list-queues", "--dryrun and --list-queues do not go together."),
+    ("cluster a --min-concurrency 3 --max-concurrency 2", "--min-concurrency 3 is more than --max-concurrency 2."),
+    ("worker --exact", "--exact belongs to -q."),
     (
         "cluster a --shard secnd",
         "no shard is named 'secnd' (did you mean 'second'?); config/redis.yml has: main, second",
@@ -168,10 +173,10 @@ def test_a_cluster_waits_as_long_as_the_settings_say(project, monkeypatch):
     def planned(*options):
         return CliRunner().invoke(main, ["cluster", "a", "--dryrun", *options]).stdout.split(" worker ")[1]
 
-    assert planned() == "--shard main -t 7.5 -q a\n"
+    assert planned() == "--shard main -t 7.5 -c 10 -q a\n"
     monkeypatch.setenv("FRAMEWORK_TIMEOUT", "8")
-    assert planned() == "--shard main -t 8 -q a\n"
-    assert planned("--timeout", "0") == "--shard main -t 0 -q a\n"
+    assert planned() == "--shard main -t 8 -c 10 -q a\n"
+    assert planned("--timeout", "0") == "--shard main -t 0 -c 10 -q a\n"
 
 
 def test_a_store_without_a_place_is_told_of(project, monkeypatch):

@@ -133,16 +133,16 @@ def test_a_plan_may_be_looked_at_first(site):
     shown = site.run(
         "-m", "framework", "cluster", "a,b", "c", "--processes", "2", "--max-concurrency", "3", "--dryrun", "-r", "jobs"
     )
-    lines = shown.stdout.splitlines()
+    lines = [line for line in shown.stdout.splitlines() if not line.startswith("#")]
     assert (shown.returncode, len(lines)) == (0, 4)
-    assert lines[0].endswith("-m framework worker --shard main -t 25 -c 3 -r jobs -q a -q b")
+    assert lines[0].endswith("-m framework worker --shard main -t 25 -c 3 -r jobs -q a,1 -q b,1")
     assert lines[2].endswith("-q c")
 
 
 @pytest.mark.parametrize(
     ("options", "status", "words"),
     [
-        ((), 2, "QUEUES"),
+        ((), 2, "SELECTOR"),
         (("a", "--shard", "nowhere"), 2, "nowhere"),
         (("a", "--processes", "0"), 2, "--processes"),
     ],

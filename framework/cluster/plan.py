@@ -1,0 +1,234 @@
+"""From the arguments of ``scripts/cluster`` to the processes it runs. Pure: no class is imported, nothing is asked or started.
+
+Each argument is a group (GitLab's queue group); a process serves one shard, so a group becomes ``processes`` processes for
+each shard that has queues of it.
+"""
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from framework.cluster.supervisor import ChildSpec
+from framework.declare.catalog import expand_namespaces
+from framework.errors import FrameworkError
+from framework.route.places import SOURCE, Places, Shards, main_first
+from framework.route.query import QueryError
+from framework.route.router import MAIN
+from framework.settings.suggest import did_you_mean, listed, nearest
+from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE
+
+EVERYTHING = "*"
+MOST_SLOTS = 50
+"""What queues + 1 is cut to when only the least number of slots is given (GitLab's default)."""
+
+_IF_NEW = "run scripts/generate_queues if a worker is new"
+_LIKE = 0.8  # as a worker process asks about its queues
+
+
+class SelectorError(FrameworkError):
+    """An argument of ``scripts/cluster`` names no group of queues."""
+
+    def __init__(self, selector: str, reason: str) -> None:
+        self.selector = selector
+        self.reason = reason
+        super().__init__(f"group {selector!r}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """How the arguments are meant: as matching queries, as what to leave out, for these shards only (none: for all)."""
+
+    by_query: bool = False
+    negate: bool = False
+    shards: Shards = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many processes a group has on each of its shards, and how many slots one has."""
+
+    slots: int
+    processes: int = 1
+    least: int | None = None
+    most: int | None = None
+
+    def slots_for(self, queues: int) -> int:
+        """GitLab's rule: the number of queues and one, within the two bounds. ``most`` alone is the number itself."""
+        if self.least is None:
+            return self.slots if self.most is None else self.most
+        return max(self.least, min(queues + 1, self.most or MOST_SLOTS))
+
+
+class Planned(NamedTuple):
+    """One process: the group that it belongs to, as it was given, and what it serves; a name that comes once weighs 1."""
+
+    name: str
+    group: str
+    shard: str
+    slots: int
+    queues: Mapping[str, int]
+    exact: bool
+    """No name stands for its namespace."""
+
+    def spec(self, timeout_s: float, modules: Sequence[str]) -> ChildSpec:
+        """What the supervisor is to keep running."""
+        argv = [sys.executable, "-m", "framework", "worker"]
+        argv += ["--shard", self.shard, "-t", f"{timeout_s:g}", "-c", str(self.slots)]
+        argv += [part for module in modules for part in ("-r", module)]
+        argv += ["--exact"] if self.exact else []
+        weighted = len(self.queues) > 1
+        named = [f"{name},{weight}" if weighted else name for name, weight in self.queues.items()]
+        argv += [part for one in named for part in ("-q", one)]
+        return ChildSpec(self.name, argv, self.shard, {"FRAMEWORK_WORKER_ID": self.name})
+
+
+class _Group(NamedTuple):
+    """The queues of a group with their shards, and how often the argument names each by its own name."""
+
+    queues: Mapping[str, Shards]
+    named: Mapping[str, int]
+
+
+class Planner:
+    """Reads selectors by what is known of the queues."""
+
+    def __init__(self, places: Places, selection: Selection) -> None:
+        self._places = places
+        self._selection = selection
+        self._namespaces = sorted({name.partition(":")[0] for name in places.known if ":" in name})
+
+    def plan(self, selectors: Sequence[str], size: Size) -> list[Planned]:
+        """The processes, group by group. Raises SelectorError for the first selector that means nothing."""
+        return [one for number, text in enumerate(selectors) for one in self._processes(number, text, size)]
+
+    def _processes(self, number: int, selector: str, size: Size) -> Iterator[Planned]:
+        group = self._group(selector)
+        copy, shown_as = 0, f"all but {selector}" if self._selection.negate else selector
+        for shard in main_first({shard for shards in group.queues.values() for shard in shards}):
+            queues = {name: group.named.get(name, 1) for name, shards in group.queues.items() if shard in shards}
+            exact = not queues.keys() >= set(expand_namespaces(queues, self._places.known))
+            for _ in range(size.processes):
+                yield Planned(f"worker-{number}-{copy}", shown_as, shard, size.slots_for(len(queues)), queues, exact)
+                copy += 1
+
+    def _group(self, selector: str) -> _Group:
+        chosen = self._by_query(selector) if self._selection.by_query else self._by_names(selector)
+        if self._selection.negate:
+            left = {name: shards for name, shards in self._places.routed.items() if name not in chosen.queues}
+            chosen = _Group(left, {})
+            if not left:
+                raise SelectorError(selector, "leaves no queue to serve: with --negate these are the ones left out")
+        return self._on_chosen_shards(selector, chosen)
+
+    def _on_chosen_shards(self, selector: str, group: _Group) -> _Group:
+        """What lies on the chosen shards; a queue given by its name is served there also when its jobs go elsewhere now."""
+        wanted = self._selection.shards
+        if not wanted:
+            return group
+        kept: dict[str, Shards] = {}
+        for name, shards in group.queues.items():
+            on = tuple(shard for shard in shards if shard in wanted) or (wanted if name in group.named else ())
+            if on:
+                kept[name] = on
+        if not kept:
+            elsewhere = listed(main_first({shard for shards in group.queues.values() for shard in shards}))
+            raise SelectorError(selector, f"has no queue on {listed(wanted)}; its queues are on {elsewhere}")
+        return _Group(kept, group.named)
+
+    def _by_query(self, selector: str) -> _Group:
+        try:
+            found = self._places.matching(selector)
+        except QueryError as error:
+            raise SelectorError(selector, str(error)) from None
+        if not found:
+            hint = self._places.unknown_value(selector)
+            raise SelectorError(selector, f"no worker in {SOURCE} matches it{hint}; {_IF_NEW}")
+        return _Group(found, {})
+
+    def _by_names(self, selector: str) -> _Group:
+        names = read_names(selector)
+        if names == [EVERYTHING]:
+            if not self._places.routed:
+                raise SelectorError(selector, f"there is no queue: {SOURCE} and the routing rules name none")
+            return _Group(self._places.routed, {})
+        queues: dict[str, Shards] = {}
+        named: dict[str, int] = {}
+        for name in names:
+            queues |= self._queues_of(selector, name)
+            if not name.endswith(":*"):
+                named[name] = named.get(name, 0) + 1
+        return _Group(queues, named)
+
+    def _queues_of(self, selector: str, name: str) -> dict[str, Shards]:
+        """A queue, and those of which the name is the namespace; of ``ns:*`` these only."""
+        known, namespace = self._places.known, name.removesuffix(":*")
+        members = {queue: shards for queue, shards in known.items() if queue.startswith(f"{namespace}:")}
+        if namespace != name:
+            if not members:
+                raise SelectorError(selector, f"there is no namespace {namespace!r}{self._hint(namespace)}")
+            return members
+        if name in known:
+            return {name: known[name], **members}
+        if members:
+            return {name: main_first({shard for shards in members.values() for shard in shards}), **members}
+        if self._selection.negate:
+            message = f"there is no queue and no namespace {name!r} to leave out{self._hint(name)}"
+            raise SelectorError(selector, message)
+        return {name: self._selection.shards or (MAIN,)}
+
+    def _hint(self, name: str) -> str:
+        return f"{did_you_mean(name, [*self._places.known, *self._namespaces])}; {_IF_NEW}"
+
+    def remarks(self, plan: Sequence[Planned]) -> list[str]:
+        """What is served and may not be meant: a queue that is nearly called like one of ours, or to which no jobs go any more."""
+        served = dict.fromkeys((name, one.shard) for one in plan for name in one.queues)
+        found = [self._remark(name, shard) for name, shard in served if name not in self._namespaces]
+        found += [self._idle(one) for one in plan]
+        return list(dict.fromkeys(remark for remark in found if remark is not None))
+
+    def _idle(self, one: Planned) -> str | None:
+        if not one.queues.keys() <= self._places.known.keys() - self._places.routed.keys():
+            return None
+        return f"by the routing rules no jobs go to {listed(one.queues, most=5)}: what is left there is served"
+
+    def _remark(self, name: str, shard: str) -> str | None:
+        known = self._places.known
+        if name in known:
+            there = listed(known[name])
+            return None if shard in known[name] else f"jobs of {name!r} go to {there}; it is served on {shard} as asked"
+        near = nearest(name, [*known, *self._namespaces], cutoff=_LIKE)
+        if near is None:
+            return None
+        return f"no worker's jobs go to the queue {name!r} (did you mean {near!r}?); it is served, as others may push to it"
+
+
+def read_names(selector: str) -> list[str]:
+    """The names of a group: queues, namespaces, ``ns:*``, or ``*`` alone. Raises SelectorError."""
+    names = selector.split(",")
+    for name in names:
+        if name == EVERYTHING:
+            if len(names) > 1:
+                raise SelectorError(selector, "* stands for every queue, and alone")
+        elif not QUEUE_NAME.fullmatch(name.removesuffix(":*")):
+            broken = "; one argument is one group, and holds no line break" if "\n" in name else ""
+            raise SelectorError(selector, f"{name!r} names no queue: {QUEUE_NAME_SHAPE}{broken}")
+        elif name.isdecimal():
+            raise SelectorError(selector, f"{name!r} looks like a weight: a group has names of queues only")
+    return names
+
+
+def needs_all_queues(selectors: Sequence[str], selection: Selection) -> bool:
+    """Whether the arguments, other than names of queues, mean nothing without the generated file. Raises SelectorError."""
+    names = [] if selection.by_query else [name for selector in selectors for name in read_names(selector)]
+    return selection.by_query or selection.negate or any(name.endswith(EVERYTHING) for name in names)
+
+
+def shown(one: Planned, spec: ChildSpec) -> str:
+    """A process as ``--dryrun`` prints it: a comment for people, and the line that a shell would take."""
+    count = len(one.queues)
+    queues = f"{count} {'queue' if count == 1 else 'queues'}: {listed(one.queues)}"
+    head = f"# {one.name} of {one.group!r}: shard {one.shard}, {one.slots} slots, {queues}"
+    variables = [f"{name}={shlex.quote(value)}" for name, value in spec.env.items()]
+    return "\n".join([head, " ".join([*variables, shlex.join(spec.argv)])])

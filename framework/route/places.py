@@ -1,0 +1,118 @@
+"""Which queues there are, and on which shards: from all_queues.yml and the routing rules, without a single class. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from framework.declare.names import queue_name
+from framework.errors import ConfigurationError, Problem
+from framework.route.query import facts_of, parse
+from framework.route.router import MAIN, Router
+from framework.settings.shapes import is_list, short_repr
+from framework.settings.suggest import did_you_mean
+from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE, WIRE_NAME
+
+Entry: TypeAlias = Mapping[str, Any]
+Shards: TypeAlias = tuple[str, ...]
+
+SOURCE = "workers/all_queues.yml"
+REGENERATE = "run scripts/generate_queues and commit what it writes"
+
+
+class Place(NamedTuple):
+    """A queue on a shard."""
+
+    queue: str
+    shard: str
+
+
+class Places:
+    """Where the jobs of the workers wait whose entries of all_queues.yml are given; each queue with its shards, main first.
+
+    ``routed`` are the queues to which jobs go: what the rules name, what a worker's own ``queue`` and ``shard`` say, the
+    generated name where no rule matches, retry queues; also for each alias, as an older release pushes under it. ``known`` adds
+    generated names from which a rule has taken the jobs away: some may be left there. Of ``retired`` classes only the name is
+    known.
+
+    Raises ConfigurationError with every entry that scripts/generate_queues cannot have written for this configuration.
+    """
+
+    def __init__(self, router: Router, entries: Sequence[Entry], retired: Iterable[str] = ()) -> None:
+        problems = [problem for entry in entries for problem in _problems(router, entry)]
+        if problems:
+            raise ConfigurationError(problems)
+        self._router = router
+        self._entries = entries
+        everyone = [*entries, *({"worker_name": name, "name": queue_name(name, None)} for name in retired)]
+        routed = [Place(rule.queue, rule.shard or MAIN) for rule, _ in router.lines if rule.queue is not None]
+        routed += [place for entry in everyone for place in self._routed(entry)]
+        self.routed: dict[str, Shards] = _by_queue(routed)
+        former = [place for entry in everyone for place in _generated(entry) if place.queue not in self.routed]
+        self.known: dict[str, Shards] = _by_queue([*routed, *former])
+
+    def matching(self, text: str) -> dict[str, Shards]:
+        """The queues to which the jobs of those workers go that match a query, with their shards. Raises QueryError."""
+        query = parse(text, self._router.categories)
+        chosen = (entry for entry in self._entries if query.matches(facts_of(entry)))
+        return _by_queue(place for entry in chosen for place in self._routed(entry))
+
+    def unknown_value(self, text: str) -> str:
+        """For a query that no worker matches: the first value in it that none has, and the nearest that one has."""
+        facts = [facts_of(entry) for entry in self._entries]
+        for term in (term for terms in parse(text).alternatives for term in terms if not term.negated):
+            known = {value for one in facts for value in one[term.attribute]}
+            for value in term.values:
+                if value not in known:
+                    return f": none has {term.attribute} {value}{did_you_mean(value, sorted(known))}"
+        return ""
+
+    def _routed(self, entry: Entry) -> Iterator[Place]:
+        routes = [self._router.route_of(one) for one in _under_all_names(entry)]
+        yield from (Place(route.queue, route.shard) for route in routes)
+        if entry.get("retry_queue"):
+            yield Place(entry["retry_queue"], routes[0].shard)
+
+
+def _under_all_names(entry: Entry) -> Iterator[Entry]:
+    """The entry, and what it would be under each alias (``Declaration.under``)."""
+    yield entry
+    for alias in entry.get("aliases") or ():
+        yield {**entry, "worker_name": alias, "name": queue_name(alias, entry.get("queue_namespace"))}
+
+
+def _generated(entry: Entry) -> Iterator[Place]:
+    """Where jobs go that no rule matches."""
+    return (Place(one["name"], entry.get("shard") or MAIN) for one in _under_all_names(entry))
+
+
+def _by_queue(places: Iterable[Place]) -> dict[str, Shards]:
+    found: dict[str, set[str]] = {}
+    for queue, shard in places:
+        found.setdefault(queue, set()).add(shard)
+    return {queue: main_first(found[queue]) for queue in sorted(found)}
+
+
+def main_first(shards: Iterable[str]) -> Shards:
+    """The shards in the order in which they are shown and served."""
+    return tuple(sorted(shards, key=lambda shard: (shard != MAIN, shard)))
+
+
+def _problems(router: Router, entry: Entry) -> Iterator[Problem]:
+    worker = entry.get("worker_name")
+    if not isinstance(worker, str) or WIRE_NAME.fullmatch(worker) is None:
+        yield Problem(SOURCE, "worker_name", f"{short_repr(worker)} is no class name: {REGENERATE}")
+        return
+    for field in ("name", "queue", "retry_queue"):
+        queue = entry.get(field)
+        if (queue is not None or field == "name") and not _is_queue(queue):
+            message = f"{short_repr(queue)} is not allowed, {QUEUE_NAME_SHAPE}: {REGENERATE}"
+            yield Problem(SOURCE, f"{worker}.{field}", message)
+    aliases = entry.get("aliases")
+    if aliases is not None and not (is_list(aliases) and all(isinstance(one, str) for one in aliases)):
+        yield Problem(SOURCE, f"{worker}.aliases", f"{short_repr(aliases)} is no list of class names: {REGENERATE}")
+    shard = entry.get("shard")
+    if shard is not None and not router.knows(shard):
+        yield Problem(SOURCE, f"{worker}.shard", f"{router.unknown_shard(shard)}; correct the class, and {REGENERATE}")
+
+
+def _is_queue(value: object) -> bool:
+    return isinstance(value, str) and QUEUE_NAME.fullmatch(value) is not None
