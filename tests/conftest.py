@@ -37,6 +37,9 @@ MakeServer = Callable[..., EmbeddedServer]
 for _name in [name for name in os.environ if name.startswith("FRAMEWORK_") or name == "REDIS_URL"]:
     del os.environ[_name]
 os.environ[FAMILY] = uuid.uuid4().hex
+signal.signal(
+    signal.SIGHUP, signal.SIG_DFL
+)  # nor must it decide that they were started with nohup, whose children ignore it
 
 # How long an example takes says nothing on a shared machine.
 hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
