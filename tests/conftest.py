@@ -40,6 +40,7 @@ os.environ[FAMILY] = uuid.uuid4().hex
 signal.signal(
     signal.SIGHUP, signal.SIG_DFL
 )  # nor must it decide that they were started with nohup, whose children ignore it
+os.environ["SPT_NOENV"] = "1"  # a process's title must not be written over the environment by which we know our own
 
 # How long an example takes says nothing on a shared machine.
 hypothesis.settings.register_profile("house", deadline=None, print_blob=True)

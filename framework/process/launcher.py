@@ -40,6 +40,7 @@ from framework.process.heartbeat import (
 )
 from framework.process.record import ProcessRecord
 from framework.process.signals import DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue
+from framework.process.title import Title
 from framework.schedule.poller import Poller
 from framework.telemetry import logs
 from framework.wire import keys
@@ -68,6 +69,7 @@ class Parts:
     processor: Processor
     lease: Lease
     record: ProcessRecord
+    title: Title
     poller: Poller
     reaper: Reaper
     reconciler: Reconciler
@@ -111,6 +113,7 @@ class Launcher:
             loop.start()
         with contextlib.suppress(RedisError, OSError):  # the record's loop reads them again
             self._read_pauses()
+        self._show()
         parts.fetcher.start(parts.processor.hire)
         self._log.info("ready", event_name="process.ready", identity=parts.identity, queues=parts.record.order.names)
         while not parts.events.died.is_set():
@@ -173,6 +176,7 @@ class Launcher:
         if not self._parts.record.quiet:
             self._parts.record.quiet = True
             self._parts.fetcher.quiet()
+            self._show()
             self._log.info("quiet: no new jobs are taken", event_name="process.quiet")
 
     def _dump(self) -> None:
@@ -196,6 +200,7 @@ class Launcher:
         deadline = time.monotonic() + self._patience_s()
         parts.record.quiet = True
         parts.record.runs.interrupted = True
+        self._show()
         parts.fetcher.stop()
         for loop in self._loops:
             loop.ask_to_stop()  # all at once: while Redis hangs, each step takes its time-out
@@ -239,6 +244,7 @@ class Launcher:
                 RedisError, OSError
             ):  # tried again: a death before the end would repeat these jobs
                 self._parts.fetcher.acknowledge()
+            self._show()
             if self._waits_no_longer() or time.monotonic() >= deadline:
                 return False
         return True
@@ -268,7 +274,14 @@ class Launcher:
         if abs(lease.skew_s) >= _SKEW_S:
             events.clock_skewed(lease.skew_s)
 
+    def _show(self) -> None:
+        """``ps`` says what the record says."""
+        record = self._parts.record
+        state = "stopping" if record.runs.interrupted else "quiet" if record.quiet else ""
+        self._parts.title.show(len(record.runs.running()), record.slots, state)
+
     def _write_record(self) -> None:
+        self._show()
         for name in self._parts.record.beat():
             number: Any = getattr(signal, f"SIG{name}", None)
             if number in (*STOP, QUIET, DUMP):

@@ -31,6 +31,7 @@ from framework.process.heartbeat import LEASE_PERIOD_S, Lease
 from framework.process.launcher import EXIT_DIED, Launcher, Parts
 from framework.process.record import ProcessRecord
 from framework.process.signals import STOP, STOP_NOW, SignalQueue
+from framework.process.title import Title
 from framework.push.strictness import Strictness
 from framework.route.router import Router
 from framework.schedule.rhythm import Rhythm
@@ -194,6 +195,7 @@ def assemble(
         processor=processor,
         lease=Lease(shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S), identity, service.slots, grace),
         record=ProcessRecord(upkeep, identity, order, service.slots, VERSION, runs),
+        title=Title(shard.name, order.names, "busy"),
         poller=open_poller(settings, shard.name, upkeep, rhythm, events, states, dead_set),
         reaper=Reaper(upkeep, events.recovered, grace, keep),
         reconciler=reconciler,

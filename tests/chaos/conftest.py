@@ -124,7 +124,7 @@ class Scene:
         self.site.close()
         lines = [line for process in self.site.processes for line in process.lines]
         for pid in {line["child_pid"] for line in lines if line.get("event_name") == "child.started"}:
-            if runs(pid, b"framework"):  # a supervisor that was killed has left its children
+            if runs(pid, b"worker"):  # a supervisor that was killed has left its children
                 os.kill(pid, signal.SIGKILL)
         for one in self._made:
             if isinstance(one, Proxy):
