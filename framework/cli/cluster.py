@@ -12,6 +12,7 @@ from framework.cluster.plan import Planned, Planner, Selection, SelectorError, S
 from framework.cluster.supervisor import ChildEvent, ChildSpec, Supervisor
 from framework.declare import registry
 from framework.process.signals import DUMP, QUIET, STOP, STOP_NOW, SignalQueue
+from framework.process.title import Title
 from framework.settings.load import load
 from framework.settings.model import MAX_CONCURRENCY, Settings
 from framework.telemetry import logs
@@ -83,18 +84,21 @@ def cluster(
         return
     # What does not hold now would end every child anew.
     registry.refuse_missing(modules or settings.workers_module)
-    sys.exit(_keep(settings, specs, patience_s))
+    title = Title("cluster", [" ".join(dict.fromkeys(one.group for one in plan))], "running")
+    sys.exit(_keep(settings, specs, patience_s, title))
 
 
-def _keep(settings: Settings, specs: Sequence[ChildSpec], patience_s: float) -> int:
+def _keep(settings: Settings, specs: Sequence[ChildSpec], patience_s: float, title: Title) -> int:
     """Run the children until told to stop, or unable to go on; return the exit status."""
     signals = SignalQueue()
     signals.install()
     logs.open_server_log(settings.logging.level, {"worker_id": "cluster"})
     supervisor = supervised(settings, specs, _tell)
     supervisor.start()
-    at_once = _watch(supervisor, signals, ",".join(sorted({spec.shard for spec in specs}))) == STOP_NOW
+    shards = ",".join(sorted({spec.shard for spec in specs}))
+    at_once = _watch(supervisor, signals, shards, title) == STOP_NOW
     failure = supervisor.failure
+    title.show(supervisor.running, len(specs), "stopping")
     supervisor.stop(patience_s, lambda: at_once or any(number in (*STOP, STOP_NOW) for number in signals.wait(0)))
     logs.close_server_log()
     return failure or 0
@@ -107,7 +111,7 @@ def _table(plan: Sequence[Planned]) -> list[str]:
     return [f"{group:{first}}  {shard:{second}}  {queue}" for group, shard, queue in table]
 
 
-def _watch(supervisor: Supervisor, signals: SignalQueue, shards: str) -> int | None:
+def _watch(supervisor: Supervisor, signals: SignalQueue, shards: str, title: Title) -> int | None:
     """Look after the children until told to stop, by the signal that is returned, or unable to.
 
     The quiet and the stack-dump signal are handed on.
@@ -122,6 +126,7 @@ def _watch(supervisor: Supervisor, signals: SignalQueue, shards: str) -> int | N
             if number in (QUIET, DUMP):
                 supervisor.forward(number)
         supervisor.poll()
+        title.show(supervisor.running, len(supervisor.children))
         if sys.platform == "linux":
             supervisor.reap_adopted()
     return None

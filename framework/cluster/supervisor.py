@@ -165,6 +165,11 @@ class Supervisor:
             return EXIT_CONFIGURATION
         return 1 if self._guard.failed else None
 
+    @property
+    def running(self) -> int:
+        """How many children run."""
+        return sum(child.process is not None for child in self.children)
+
     def start(self) -> None:
         """Start every child."""
         with self._lock:
