@@ -5,6 +5,7 @@ import click
 from framework.cli.attributes import attributes
 from framework.cli.cluster import cluster
 from framework.cli.generate_queues import generate_queues
+from framework.cli.lint_workers import lint_workers
 from framework.cli.retired import retired
 from framework.cli.route import route
 from framework.cli.store import store
@@ -18,5 +19,5 @@ def main() -> None:
     """Run and look after workers."""
 
 
-for command in (worker, cluster, generate_queues, route, attributes, retired, store):
+for command in (worker, cluster, generate_queues, route, attributes, lint_workers, retired, store):
     main.add_command(command)

@@ -27,7 +27,7 @@ _PLAIN: tuple[Any, ...] = (int, float, str, bool, None, types.NoneType, Any, obj
 _LISTS: tuple[Any, ...] = (list, Sequence, MutableSequence)
 _OBJECTS: tuple[Any, ...] = (dict, Mapping, MutableMapping)
 _WRAPPERS: tuple[Any, ...] = (Required, NotRequired, ReadOnly)
-_INSTEAD = {
+INSTEAD = {
     "datetime": "a float of epoch seconds, or a str in ISO 8601",
     "date": "a str in ISO 8601",
     "time": "a str in ISO 8601",
@@ -116,6 +116,6 @@ def _explain(annotation: Any, origin: Any) -> str:
         if issubclass(kind, enum.Enum):
             return f"{name} cannot travel as JSON; use Literal[...] of its values and pass its .value"
         for ancestor in kind.__mro__:
-            if ancestor.__name__ in _INSTEAD and "_fields" not in vars(kind):
-                return f"{name} cannot travel as JSON; use {_INSTEAD[ancestor.__name__]}"
+            if ancestor.__name__ in INSTEAD and "_fields" not in vars(kind):
+                return f"{name} cannot travel as JSON; use {INSTEAD[ancestor.__name__]}"
     return f"{name} cannot travel as JSON; pass an id, or use a dict[str, ...] (a TypedDict, or Json) of plain values"

@@ -12,8 +12,11 @@ class BuildReportWorker(ApplicationWorker):
     """Write the report page of a run whose files are all done."""
 
     feature_category = "source_code_analysis"
+    data_consistency = "sticky"
     resource_boundary = "memory"
     idempotent = True
+    concurrency_limit = 4
+    defer_on_health = None  # SEW007: the index is a database of its own, which nobody else waits for
     retry = 5
     loggable_arguments = ("run_id",)
 

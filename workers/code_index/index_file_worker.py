@@ -15,8 +15,11 @@ class IndexFileWorker(ApplicationWorker):
 
     feature_category = "source_code_analysis"
     urgency = "throttled"
+    data_consistency = "sticky"
     resource_boundary = "cpu"
     idempotent = True
+    concurrency_limit = None  # SEW021: each reads one file, so as many may run as there are processors
+    defer_on_health = None  # SEW007: the index is a database of its own, which nobody else waits for
     retry = 3
     loggable_arguments = ("run_id",)
 

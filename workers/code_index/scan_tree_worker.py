@@ -11,7 +11,9 @@ class ScanTreeWorker(ApplicationWorker):
     """Record every Python file below some folders as one run, and push one job per file."""
 
     feature_category = "source_code_analysis"
+    data_consistency = "sticky"
     idempotent = True
+    defer_on_health = None  # SEW007: the index is a database of its own, which nobody else waits for
     retry = 5
     loggable_arguments = ("run_id", "roots")
 
@@ -23,7 +25,7 @@ class ScanTreeWorker(ApplicationWorker):
         if index.begin(run_id, roots):
             index.record_files(run_id, find_files(roots))
         pending = index.pending(run_id)
-        IndexFileWorker.perform_bulk([(run_id, number) for number in pending])
+        IndexFileWorker.set(context={"run": run_id}).perform_bulk([(run_id, number) for number in pending])
         self.log_extra(pushed=len(pending))
         # Nobody else asks when there is no file to index: an empty tree, or a second run after the last file.
         if not pending and index.report_due(run_id):

@@ -1,0 +1,99 @@
+"""``[tool.lint_workers]`` of pyproject.toml: which codes apply where."""
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from framework.errors import ConfigurationError, Problem
+from framework.lint.registry import RULES
+from framework.settings.shapes import is_list, is_mapping, short_repr
+from framework.settings.suggest import did_you_mean
+
+FILE = "pyproject.toml"
+SECTION = "tool.lint_workers"
+KEYS = ("select", "ignore", "per-file-ignores", "exclude")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """``select`` None: every code. Patterns are of paths as seen from ``root``, the folder of the file."""
+
+    root: Path
+    select: frozenset[str] | None = None
+    ignore: frozenset[str] = frozenset()
+    per_file_ignores: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    exclude: tuple[str, ...] = ()
+
+    def applies(self, code: str, path: Path) -> bool:
+        """The code is asked for in this file."""
+        if code in self.ignore or (self.select is not None and code not in self.select):
+            return False
+        return not any(code in codes and self._is(path, pattern) for pattern, codes in self.per_file_ignores.items())
+
+    def excludes(self, path: Path) -> bool:
+        """The file is not looked at."""
+        return any(self._is(path, pattern) for pattern in self.exclude)
+
+    def _is(self, path: Path, pattern: str) -> bool:
+        seen = path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else path.as_posix()
+        return fnmatch(seen, pattern) or fnmatch(seen, f"{pattern.rstrip('/')}/*")
+
+
+def read_config(here: Path) -> Config:
+    """The section of the nearest pyproject.toml above ``here``; without one, everything applies.
+
+    Raises ConfigurationError with every problem in it.
+    """
+    path = next((folder / FILE for folder in (here, *here.parents) if (folder / FILE).is_file()), None)
+    if path is None:
+        return Config(here)
+    try:
+        section: Any = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("lint_workers", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, AttributeError) as error:
+        raise ConfigurationError([Problem(FILE, "", f"cannot be read: {error}")]) from None
+    return _checked(path.parent, section)
+
+
+def unknown_codes(codes: Collection[str]) -> list[str]:
+    """What to say of each code that there is not."""
+    return [f"there is no code {code!r}{did_you_mean(code, RULES)}" for code in codes if code not in RULES]
+
+
+def _checked(root: Path, section: Any) -> Config:
+    problems: list[Problem] = []
+    if not is_mapping(section):
+        raise ConfigurationError([Problem(FILE, SECTION, "is no table")])
+    for key in section:
+        if key not in KEYS:
+            message = f"is no key of it{did_you_mean(key, KEYS)}; keys: {', '.join(KEYS)}"
+            problems.append(Problem(FILE, f"{SECTION}.{key}", message))
+    ignores = section.get("per-file-ignores", {})
+    if not is_mapping(ignores):
+        problems.append(Problem(FILE, f"{SECTION}.per-file-ignores", "is no table of patterns and codes"))
+        ignores = {}
+    config = Config(
+        root,
+        _codes(section["select"], "select", problems) if "select" in section else None,
+        _codes(section.get("ignore", []), "ignore", problems),
+        {pattern: _codes(codes, f"per-file-ignores.{pattern}", problems) for pattern, codes in ignores.items()},
+        tuple(_words(section.get("exclude", []), "exclude", problems)),
+    )
+    if problems:
+        raise ConfigurationError(problems)
+    return config
+
+
+def _codes(value: Any, key: str, problems: list[Problem]) -> frozenset[str]:
+    codes = _words(value, key, problems)
+    problems.extend(Problem(FILE, f"{SECTION}.{key}", message) for message in unknown_codes(codes))
+    return frozenset(codes)
+
+
+def _words(value: Any, key: str, problems: list[Problem]) -> list[str]:
+    if is_list(value) and all(isinstance(one, str) for one in value):
+        return value
+    problems.append(Problem(FILE, f"{SECTION}.{key}", f"{short_repr(value)} is no list of strings"))
+    return []

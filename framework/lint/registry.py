@@ -1,0 +1,73 @@
+"""The table of all codes. SEW001 to SEW015 are GitLab's rules in GitLab's order, SEW016 to SEW030 ours, SEW100 on the linter's."""
+
+from collections.abc import Mapping
+
+from framework.lint.rule import Rule
+from framework.lint.rules import arguments, databases, declaring, pushing, reach, resources, running
+
+UNREADABLE = "SEW100"
+WAIVER_WITHOUT_REASON = "SEW101"
+WAIVER_OF_NOTHING = "SEW102"
+UNUSED_WAIVER = "SEW103"
+
+_PLAIN = '''
+from workers.base import TeamWorker
+
+
+class ReindexWorker(TeamWorker):{comment}
+    """Write the search index of a project."""
+{line}
+    def perform(self, project_id: int) -> None: ...
+'''
+_REASON = "    idempotent = False  # SEW001: a second report does no harm\n"
+
+_OF_THE_LINTER = (
+    Rule(
+        code=UNREADABLE,
+        name="unreadable",
+        says="A file is no Python source; the others are looked at all the same.",
+        fix="correct it, or leave it out with exclude",
+        why="What cannot be read cannot be judged, and a worker in it would not be loaded either.",
+        bad="class ReindexWorker(  # here\n",
+        good=_PLAIN.format(comment="", line=""),
+    ),
+    Rule(
+        code=WAIVER_WITHOUT_REASON,
+        name="waiver-reason",
+        says="A waiver without a reason; it waives nothing.",
+        fix="write why, in two words at least: # SEW001: a second mail does no harm",
+        why="A rule that is switched off in silence is asked about in every review, and nobody dares to switch it on again.",
+        bad=_PLAIN.format(comment="", line="\n    idempotent = False  # SEW001  # here\n"),
+        good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
+    ),
+    Rule(
+        code=WAIVER_OF_NOTHING,
+        name="waiver-code",
+        says="A waiver of a code that there is not.",
+        fix="write the code of the finding: scripts/lint_workers --list",
+        why="Most often it is a slip, and what was to be waived is found all the same.",
+        bad=_PLAIN.format(comment="  # SEW999: nobody pushes it  # here", line=""),
+        good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
+    ),
+    Rule(
+        code=UNUSED_WAIVER,
+        name="unused-waiver",
+        says="A waiver of something that is not found there.",
+        fix="take the waiver out, or put it on the line of the finding or directly above",
+        why="What it excused has been mended, or has moved away. Left there, it hides the next fault on that line.",
+        bad=_PLAIN.format(comment="  # SEW001: a second report does no harm  # here", line=""),
+        good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
+    ),
+)
+
+RULES: Mapping[str, Rule] = {
+    rule.code: rule
+    for rule in sorted(
+        (
+            *declaring.RULES, *databases.RULES, *resources.RULES, *arguments.RULES, *pushing.RULES, *reach.RULES, *running.RULES,
+            *_OF_THE_LINTER,
+        ),
+        key=lambda rule: rule.code,
+    )
+}  # fmt: skip
+"""Every code with its rule, in their order."""

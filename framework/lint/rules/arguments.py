@@ -1,0 +1,279 @@
+"""What ``perform`` takes and what is shown of it."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from framework.declare.annotations import INSTEAD
+from framework.lint.classes import Class, Classes
+from framework.lint.rule import Hit, Hits, Rule, Site
+from framework.lint.source import Function, Module
+from framework.settings.shapes import is_tuple
+
+_SECRET = re.compile(
+    r"(^|_)(password|passwd|passphrase|secret|token|api_?key|email|authorization|iban|ssn)(_|$)", re.IGNORECASE
+)
+_MODULES_OF = {
+    "datetime": "datetime", "date": "datetime", "time": "datetime", "timedelta": "datetime", "Decimal": "decimal",
+    "UUID": "uuid", "Path": "pathlib", "Iterable": "collections.abc", "Collection": "collections.abc",
+}  # fmt: skip
+_NOT_JSON = {
+    **{f"{_MODULES_OF.get(name, '')}.{name}".lstrip("."): text for name, text in INSTEAD.items()},
+    "complex": "a list of two floats",
+    **dict.fromkeys(
+        ("typing.Tuple", "typing.Set", "typing.FrozenSet", "typing.Iterable", "typing.Collection"), "a list"
+    ),
+}
+_TYPED_DICTS = frozenset({"typing.TypedDict", "typing_extensions.TypedDict"})
+_ENUMS = frozenset({"enum.Enum", "enum.StrEnum", "enum.IntEnum", "enum.Flag", "enum.IntFlag"})
+_MODELS = re.compile(r"(^|\.)models?\.[A-Z]\w*$")
+
+
+def _types(worker: Class, classes: Classes) -> Hits:
+    if worker.value("strict_arguments") in ("warn", "off"):
+        return
+    for owner, function in worker.handlers():
+        if not owner.module.linted:
+            continue
+        for extra in (*function.args.kwonlyargs, *([function.args.kwarg] if function.args.kwarg else [])):
+            message = f"{owner.name}.{function.name}: {extra.arg!r} cannot travel, the wire carries a list of positions"
+            yield Hit(
+                owner.module,
+                _anchor(extra, function),
+                message,
+                "make it an ordinary parameter, or take a dict[str, ...]",
+            )
+        for argument, leaf in _annotated(function):
+            name = classes.meaning(owner.module, leaf) or ""
+            instead = _NOT_JSON.get(name) or _enum(owner.module, leaf, classes)
+            if instead is not None:
+                message = f"{owner.name}.{function.name}: {argument.arg!r} is a {name.rpartition('.')[2]}, which JSON cannot carry"
+                yield Hit(owner.module, leaf, message, f"take {instead}")
+
+
+def _objects(worker: Class, classes: Classes) -> Hits:
+    for owner, function in worker.handlers():
+        if not owner.module.linted:
+            continue
+        for argument, leaf in _annotated(function):
+            name = classes.meaning(owner.module, leaf) or ""
+            found = classes.named(name)
+            is_object = found is not None and not _is_kind(found, _TYPED_DICTS) and not _is_kind(found, _ENUMS)
+            if is_object or (found is None and _MODELS.search(name)):
+                message = (
+                    f"{owner.name}.{function.name}: {argument.arg!r} is an object of class {name.rpartition('.')[2]}"
+                )
+                yield Hit(owner.module, leaf, message)
+
+
+def _anchor(argument: ast.arg, function: Function) -> ast.expr | ast.stmt:
+    return argument.annotation or function
+
+
+def _annotated(function: Function) -> Iterator[tuple[ast.arg, ast.expr]]:
+    """Every parameter with each plain name in its annotation, without what stands in Literal[...] and behind Annotated's type."""
+    arguments = function.args
+    for argument in (*arguments.posonlyargs, *arguments.args, *([arguments.vararg] if arguments.vararg else [])):
+        if argument.annotation is not None:
+            for leaf in _leaves(argument.annotation):
+                yield argument, leaf
+
+
+def _leaves(annotation: ast.expr) -> Iterator[ast.expr]:
+    todo = [annotation]
+    for node in todo:
+        match node:
+            case ast.Name() | ast.Attribute():
+                yield node
+            case ast.Constant(value=str() as text):
+                todo.extend(_quoted(text, node))
+            case ast.BinOp():
+                todo += [node.left, node.right]
+            case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal")):
+                pass
+            case ast.Subscript(
+                value=ast.Name(id="Annotated") | ast.Attribute(attr="Annotated"), slice=ast.Tuple(elts=parts)
+            ):
+                todo += parts[:1]
+            case ast.Subscript():
+                todo += [node.value, node.slice]
+            case ast.Tuple() | ast.List():
+                todo += node.elts
+            case _:
+                pass
+
+
+def _quoted(text: str, node: ast.expr) -> Iterator[ast.expr]:
+    try:
+        inner = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for one in ast.walk(inner):
+        ast.copy_location(one, node)
+    yield inner
+
+
+def _enum(module: Module, leaf: ast.expr, classes: Classes) -> str | None:
+    found = classes.named(classes.meaning(module, leaf) or "")
+    return "Literal[...] of its values, and pass its .value" if found is not None and _is_kind(found, _ENUMS) else None
+
+
+def _is_kind(found: Class, kinds: frozenset[str]) -> bool:
+    return any(owner.module.dotted(base) in kinds for owner in found.mro for base in owner.node.bases)
+
+
+def _secrets(worker: Class, _: Classes) -> Hits:
+    said = worker.own.get("loggable_arguments")
+    if said is None or not is_tuple(said.value):
+        return
+    for name in said.value:
+        if isinstance(name, str) and _SECRET.search(name):
+            yield Hit(
+                worker.module, said.node, f"{worker.name} shows its argument {name!r} to everybody who reads logs"
+            )
+            return
+
+
+def _flags(site: Site) -> Hits:
+    flag = site.keyword("feature_flag")
+    is_ours = site.name is not None and site.name.startswith("framework.") and site.name.endswith(".Deduplicate")
+    if is_ours and flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, str | None)):
+        yield Hit(site.module, flag, "the name of this feature flag is worked out, so nobody who looks for it finds it")
+
+
+RULES = (
+    Rule(
+        code="SEW015",
+        name="flag-name",
+        says="The name of a feature flag is not written out.",
+        fix="write the name as one string",
+        why="Flags are removed by looking for their name. One that is put together at run time is found in no search, outlives its "
+        "purpose, and one day is switched by somebody who does not know what hangs on it.",
+        bad='''
+from framework import Deduplicate
+from workers.base import TeamWorker
+
+TEAM = "search"
+
+
+class ReindexWorker(TeamWorker):
+    """Write the search index of a project."""
+
+    deduplicate = Deduplicate(feature_flag=f"{TEAM}_dedup", including_scheduled=False)  # here
+
+    def perform(self, project_id: int) -> None: ...
+''',
+        good='''
+from framework import Deduplicate
+from workers.base import TeamWorker
+
+
+class ReindexWorker(TeamWorker):
+    """Write the search index of a project."""
+
+    deduplicate = Deduplicate(feature_flag="search_dedup", including_scheduled=False)
+
+    def perform(self, project_id: int) -> None: ...
+''',
+        of_call=_flags,
+    ),
+    Rule(
+        code="SEW022",
+        name="parameter-types",
+        says="`perform`, or a handler of an older version, takes what a list of JSON values cannot carry.",
+        fix="take what JSON carries: numbers, str, bool, None, lists and dicts with str keys",
+        why="The wire is JSON, read by other releases and by Ruby. The class is refused at import, unless it says strict_arguments "
+        "'warn' or 'off'; this finds it in the editor, and names what to take instead.",
+        bad='''
+from datetime import datetime
+
+from workers.base import TeamWorker
+
+
+class ReportWorker(TeamWorker):
+    """Write the report of what happened since."""
+
+    def perform(self, since: datetime, ids: set[int]) -> None: ...  # here
+
+    def perform_v1(self, *, since: str) -> None: ...  # here
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class ReportWorker(TeamWorker):
+    """Write the report of what happened since an instant, in ISO 8601."""
+
+    def perform(self, since: str, ids: list[int]) -> None: ...
+''',
+        of_worker=_types,
+    ),
+    Rule(
+        code="SEW023",
+        name="argument-objects",
+        says="`perform` takes an object of the application's instead of its id.",
+        fix="take the id and load the object in perform; a few plain facts go into a TypedDict",
+        why="What lies in Redis is a copy of yesterday. A job may wait for hours: the object has changed, or is gone, and its class "
+        "has other fields in the next release. An id is small, stays true, and says who is meant in the logs.",
+        bad='''
+from dataclasses import dataclass
+
+from workers.base import TeamWorker
+
+
+@dataclass
+class User:
+    """Somebody."""
+
+    id: int
+    name: str
+
+
+class WelcomeWorker(TeamWorker):
+    """Send the first mail."""
+
+    def perform(self, user: User) -> None: ...  # here
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class WelcomeWorker(TeamWorker):
+    """Send the first mail."""
+
+    def perform(self, user_id: int) -> None: ...
+''',
+        of_worker=_objects,
+    ),
+    Rule(
+        code="SEW029",
+        name="loggable-secret",
+        says="`loggable_arguments` names what looks like a secret or personal data.",
+        fix="take it out of loggable_arguments; better, pass an id",
+        why="Logs are read by more people than the database, are kept for longer, and go to other companies. Arguments are filtered "
+        "by default for that reason.",
+        bad='''
+from workers.base import TeamWorker
+
+
+class InviteWorker(TeamWorker):
+    """Invite somebody."""
+
+    loggable_arguments = ("project_id", "email")  # here
+
+    def perform(self, project_id: int, email: str) -> None: ...
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class InviteWorker(TeamWorker):
+    """Invite somebody."""
+
+    loggable_arguments = ("role",)
+
+    def perform(self, invite_id: int, role: str) -> None: ...
+''',
+        of_worker=_secrets,
+    ),
+)

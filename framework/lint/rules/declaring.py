@@ -1,0 +1,263 @@
+"""What every class should say about itself: owner, idempotence, consistency, and nothing that is refused at its creation."""
+
+from framework.declare.attributes import ATTRIBUTES
+from framework.declare.cross_rules import CROSS_RULES
+from framework.declare.declaration import NOT_OWNED
+from framework.declare.values import Invalid
+from framework.lint.classes import Class, Classes, Said
+from framework.lint.rule import Hit, Hits, Rule, hit
+from framework.lint.tree import UNKNOWN
+from framework.settings.shapes import short_repr
+from framework.settings.suggest import did_you_mean, nearest
+
+_CLOSE = 0.85
+
+
+def _not_idempotent(worker: Class, _: Classes) -> Hits:
+    if worker.value("idempotent") is False:
+        yield from hit(worker.place("idempotent"), "{} does not say that running twice is as good as once")
+
+
+def _not_owned(worker: Class, _: Classes) -> Hits:
+    if worker.value("feature_category") == NOT_OWNED:
+        yield from hit(worker.place("feature_category"), "nobody owns {}")
+
+
+def _no_category(worker: Class, _: Classes) -> Hits:
+    if worker.value("feature_category") is None:
+        yield from hit(
+            worker.place("feature_category"), "{} has no feature_category, so it is refused when it is imported"
+        )
+
+
+def _unknown_category(worker: Class, _: Classes) -> Hits:
+    known, category = worker.tree.categories, worker.value("feature_category")
+    if known is not None and isinstance(category, str) and category not in (*known, NOT_OWNED):
+        message = f"the feature_category {category!r} of {{}} is not in config/feature_categories.yml{did_you_mean(category, known)}"
+        yield from hit(worker.place("feature_category"), message)
+
+
+def _refused(worker: Class, _: Classes) -> Hits:
+    for name, said in worker.own.items():
+        reason = _reason(name, said)
+        if reason is not None:
+            yield Hit(worker.module, said.node, f"{worker.name}.{name} is refused when the class is created: {reason}")
+    for name, node in worker.announced:
+        match = None if name.startswith("_") or name in worker.own else nearest(name, ATTRIBUTES, cutoff=_CLOSE)
+        if match is not None:
+            yield Hit(worker.module, node, f"{worker.name}.{name} is an annotation without a value and sets nothing")
+    for rule in CROSS_RULES:
+        one, other = worker.value(rule.attribute), worker.value(rule.other)
+        holds = rule.other != "has_external_dependencies" and one == rule.value and _is_one_of(other, rule.forbidden)
+        if holds and worker.said(rule.attribute) is not None:
+            yield from hit(worker.place(rule.attribute), f"{{}}: {rule}, as {rule.because}", rule.instead)
+
+
+def _reason(name: str, said: Said) -> str | None:
+    if name.startswith("_") or name.isupper() or name == "perform":
+        return None
+    if name not in ATTRIBUTES:
+        slip = nearest(name, ATTRIBUTES, cutoff=_CLOSE)
+        plain = said.value is not UNKNOWN or slip is not None
+        return f"it is no attribute{did_you_mean(name, ATTRIBUTES)}" if plain and said.expression is not None else None
+    if said.value is UNKNOWN:
+        return None
+    try:
+        ATTRIBUTES[name].rule(said.value)
+    except Invalid as error:
+        return f"{short_repr(said.value)} is not allowed; allowed: {error}"
+    return None
+
+
+def _is_one_of(value: object, forbidden: tuple[object, ...]) -> bool:
+    # To Python 0 is False, and UNKNOWN is neither.
+    return any(type(value) is type(one) and value == one for one in forbidden)
+
+
+RULES = (
+    Rule(
+        code="SEW001",
+        name="idempotent",
+        says="A worker does not declare `idempotent = True`.",
+        fix="make a second run harmless and say idempotent = True, or waive with what happens twice",
+        why="Delivery is at least once: a process that is killed after its job ended and before it was acknowledged leaves the "
+        "job to be run again. GitLab demands the word or a reason of every worker, so that each author has thought of it once.",
+        bad='''
+from framework import DeferOnHealth
+from workers.base import TeamWorker
+
+
+class ChargeWorker(TeamWorker):
+    """Charge a customer: a second run charges twice."""
+
+    idempotent = False  # here
+
+    def perform(self, order_id: int) -> None: ...
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class ChargeWorker(TeamWorker):
+    """Charge a customer, under a key that the bank knows from the first run."""
+
+    idempotent = True
+
+    def perform(self, order_id: int) -> None: ...
+
+
+class GreetingWorker(TeamWorker):
+    """Send a greeting."""
+
+    idempotent = False  # SEW001: a second greeting after a crash is less bad than none
+
+    def perform(self, user_id: int) -> None: ...
+''',
+        of_worker=_not_idempotent,
+    ),
+    Rule(
+        code="SEW013",
+        name="not-owned",
+        says="A worker's feature category is `not_owned`.",
+        fix="name the category of the team that is to be woken up, or waive with whose plumbing it is",
+        why="An error of a class that nobody owns is sent to nobody. The word is for code that many features push, whose jobs "
+        "then count for the feature that pushed them.",
+        bad='''
+from workers.base import TeamWorker
+
+
+class ExportWorker(TeamWorker):
+    """Write the export of a project."""
+
+    feature_category = "not_owned"  # here
+
+    def perform(self, project_id: int) -> None: ...
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class ExportWorker(TeamWorker):
+    """Write the export of a project."""
+
+    feature_category = "global_search"
+
+    def perform(self, project_id: int) -> None: ...
+
+
+class DeleteFileWorker(TeamWorker):
+    """Delete a file that some feature stored."""
+
+    feature_category = "not_owned"  # SEW013: storage that every feature uses
+
+    def perform(self, file_id: int) -> None: ...
+''',
+        of_worker=_not_owned,
+    ),
+    Rule(
+        code="SEW016",
+        name="feature-category",
+        says="A worker that runs has no `feature_category`.",
+        fix="say feature_category = ... in the class, or once in the abstract base of the team",
+        why="Its import raises DeclarationError, and with it every process that loads it ends with status 78. Routing, log "
+        "lines and error reports all ask for the owner.",
+        bad='''
+from framework import ApplicationWorker, DeferOnHealth
+
+
+class ReindexWorker(ApplicationWorker):  # here
+    """Write the search index of a project."""
+
+    data_consistency = "sticky"
+    idempotent = True
+    defer_on_health = DeferOnHealth(database="main")
+
+    def perform(self, project_id: int) -> None: ...
+''',
+        good='''
+from framework import ApplicationWorker, DeferOnHealth
+
+
+class SearchWorker(ApplicationWorker, abstract=True):
+    """What the workers of the search team share."""
+
+    feature_category = "global_search"
+    data_consistency = "sticky"
+    idempotent = True
+    defer_on_health = DeferOnHealth(database="main")
+
+
+class ReindexWorker(SearchWorker):
+    """Write the search index of a project."""
+
+    def perform(self, project_id: int) -> None: ...
+''',
+        of_worker=_no_category,
+    ),
+    Rule(
+        code="SEW017",
+        name="unknown-category",
+        says="A `feature_category` is not in `config/feature_categories.yml`.",
+        fix="correct it, or add the category and its owner to the file",
+        why="The class can be imported, and then no process boots: the file is read after the classes. Found here, it costs a "
+        "red line in the editor instead of a deployment. Without such a file nothing is found.",
+        bad='''
+from workers.base import TeamWorker
+
+
+class ReindexWorker(TeamWorker):
+    """Write the search index of a project."""
+
+    feature_category = "global_serach"  # here
+
+    def perform(self, project_id: int) -> None: ...
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class ReindexWorker(TeamWorker):
+    """Write the search index of a project."""
+
+    feature_category = "global_search"
+
+    def perform(self, project_id: int) -> None: ...
+''',
+        of_worker=_unknown_category,
+    ),
+    Rule(
+        code="SEW018",
+        name="refused",
+        says="An attribute's name or value, or two values together, that are refused when the class is created.",
+        fix="write a name and a value that are allowed: scripts/attributes NAME tells",
+        why="The same is a DeclarationError at import. But an import stops at the first, and an editor imports nothing: here "
+        "all of them are found at once. Values that only running the code would tell are left to it.",
+        bad='''
+from workers.base import TeamWorker
+
+
+class ReindexWorker(TeamWorker):
+    """Write the search index of a project."""
+
+    urgency = "hihg"  # here
+    retyr = 3  # here
+    tags = "nightly"  # here
+
+    def perform(self, project_id: int) -> None: ...
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class ReindexWorker(TeamWorker):
+    """Write the search index of a project."""
+
+    urgency = "high"
+    retry = 3
+    tags = ("nightly",)
+
+    def perform(self, project_id: int) -> None: ...
+''',
+        of_worker=_refused,
+    ),
+)

@@ -1,0 +1,145 @@
+"""All files that are looked at together: a name in one of them is followed into the others, by reading alone."""
+
+import ast
+import builtins
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from framework.lint.source import (
+    Function,
+    Module,
+    UnreadableError,
+    module_name,
+    package_root,
+    python_files,
+    read_module,
+)
+
+FRAMEWORK = "framework"
+"""Its own names are known; it is never read."""
+
+UNKNOWN = object()
+"""A value that only running the code would tell."""
+
+T = TypeVar("T")
+
+
+class Tree:
+    """The modules of some files, and those that are found by name beside them.
+
+    ``categories`` are the known feature categories, None where no file says them.
+    """
+
+    def __init__(self, folders: Iterable[Path] = (), categories: Collection[str] | None = None) -> None:
+        self.modules: list[Module] = []
+        """Those that are linted."""
+        self.unreadable: list[tuple[Path, UnreadableError]] = []
+        self.categories = categories
+        self._folders = list(dict.fromkeys(folders))
+        self._by_path: dict[Path, Module | None] = {}
+        self._by_name: dict[str, Module | None] = {}
+
+    def add(self, path: Path) -> None:
+        """The file is among those that are linted, or among the unreadable ones."""
+        path = path.resolve()
+        try:
+            module = read_module(path, module_name(path))
+        except UnreadableError as error:
+            self.unreadable.append((path, error))
+            self._by_path[path] = None
+            return
+        self.take(module)
+
+    def take(self, module: Module) -> None:
+        """A module that has been read is among those that are linted."""
+        module.linted = True
+        self.modules.append(module)
+        self._by_path[module.path] = self._by_name[module.name] = module
+
+    def class_of(self, name: str) -> tuple[Module, ast.ClassDef] | None:
+        """The class of a dotted name, through re-exports; None when it is not to be found in these files."""
+        return self._find(name, lambda module: module.classes)
+
+    def function_of(self, name: str) -> tuple[Module, Function] | None:
+        """The function of a dotted name, as ``class_of``."""
+        return self._find(name, lambda module: module.functions)
+
+    def value(self, module: Module, expression: ast.expr, depth: int = 8) -> object:
+        """What an expression of literals and constants is; UNKNOWN for everything else."""
+        try:
+            return ast.literal_eval(expression)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            name = module.dotted(expression)
+        found = self._find(name, lambda module: module.values) if name is not None and depth else None
+        return self.value(*found, depth - 1) if found is not None else UNKNOWN
+
+    def meaning(self, module: Module, expression: ast.expr) -> str | None:
+        """The dotted name of an expression, also where a star import brought it."""
+        name = module.dotted(expression)
+        if name is None or not module.stars or name.partition(".")[0] != name or hasattr(builtins, name):
+            return name
+        for star in module.stars:
+            if star == FRAMEWORK or self._find(f"{star}.{name}", lambda module: module.classes) is not None:
+                return f"{star}.{name}"
+        return name
+
+    def _find(self, name: str, table: Callable[[Module], dict[str, T]], hops: int = 16) -> tuple[Module, T] | None:
+        owner, _, last = name.rpartition(".")
+        if not owner or not hops or owner.partition(".")[0] == FRAMEWORK:
+            return None
+        module = self._module(owner)
+        if module is None:
+            return None
+        if last in table(module):
+            return module, table(module)[last]
+        candidates = [module.imports[last]] if last in module.imports else [f"{star}.{last}" for star in module.stars]
+        found = (self._find(candidate, table, hops - 1) for candidate in candidates)
+        return next((one for one in found if one is not None), None)
+
+    def _module(self, name: str) -> Module | None:
+        if name not in self._by_name:
+            self._by_name[name] = self._look(name)
+        return self._by_name[name]
+
+    def _look(self, name: str) -> Module | None:
+        steps = name.split(".")
+        for folder in self._folders:
+            place = folder.joinpath(*steps)
+            for path in (place.with_suffix(".py"), place / "__init__.py"):
+                if path not in self._by_path and path.is_file():
+                    self._by_path[path] = _read(path, name)
+                if self._by_path.get(path) is not None:
+                    return self._by_path[path]
+        return None
+
+
+def read_tree(
+    paths: Iterable[Path], here: Path, excluded: Callable[[Path], bool], categories: Collection[str] | None = None
+) -> tuple[Tree, set[Path]]:
+    """The tree around some files and folders: whole packages, so that a base or a child elsewhere is known.
+
+    Also returns the files that were asked for.
+    """
+    wanted: set[Path] = set()
+    roots: dict[Path, None] = {}
+    for path in (path.resolve() for path in paths):
+        wanted.update(python_files(path) if path.is_dir() else [path])
+        roots[package_root(path)] = None
+    wanted = {path for path in wanted if not excluded(path)}
+    files = dict.fromkeys(sorted(wanted))
+    for root in roots:
+        if (root / "__init__.py").exists():
+            files |= dict.fromkeys(path for path in python_files(root) if not excluded(path))
+    bases = [root.parent if (root / "__init__.py").exists() else root for root in roots]
+    tree = Tree([*bases, here.resolve()], categories)
+    for path in files:
+        tree.add(path)
+    return tree, wanted
+
+
+def _read(path: Path, name: str) -> Module | None:
+    try:
+        return read_module(path, name)
+    except UnreadableError:
+        return None

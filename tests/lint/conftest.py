@@ -1,0 +1,57 @@
+"""Small trees of workers, linted in this process."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from framework.lint.config import Config
+from framework.lint.linter import lint
+from framework.lint.rule import Finding
+from framework.lint.tree import read_tree
+
+CATEGORIES = ("global_search", "onboarding")
+
+Look = Callable[..., list[Finding]]
+
+BASE = '''
+"""What the workers of the team share."""
+
+from framework import ApplicationWorker, DeferOnHealth
+
+
+class TeamWorker(ApplicationWorker, abstract=True):
+    """The usual choices."""
+
+    feature_category = "global_search"
+    data_consistency = "sticky"
+    idempotent = True
+    defer_on_health = DeferOnHealth(database="main")
+'''
+
+
+def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """The files, in a package ``workers`` that has the base of the examples."""
+    for name, text in {"workers/__init__.py": "", "workers/base.py": BASE, **files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Look:
+    """Lint the given files (or, of them, only those named); paths in findings are below ``tmp_path``."""
+
+    def run(files: Mapping[str, str | bytes], *only: str, config: Config | None = None) -> list[Finding]:
+        write(tmp_path, files)
+        chosen = config or Config(tmp_path)
+        paths = [tmp_path / name for name in only or ("workers",)]
+        tree, wanted = read_tree(paths, tmp_path, chosen.excludes, CATEGORIES)
+        return lint(tree, wanted, chosen.applies)[0]
+
+    return run
+
+
+def codes(found: list[Finding]) -> list[tuple[str, int]]:
+    """What is found, shortly."""
+    return [(one.code, one.line) for one in found]
