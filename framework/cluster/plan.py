@@ -6,13 +6,15 @@ each shard that has queues of it.
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from framework.cluster.supervisor import ChildSpec
-from framework.declare.catalog import expand_namespaces
 from framework.errors import FrameworkError
+from framework.route.lint import serves
 from framework.route.places import SOURCE, Places, Shards, main_first
 from framework.route.query import QueryError
 from framework.route.router import MAIN
@@ -62,7 +64,7 @@ class Size:
 
 
 class Planned(NamedTuple):
-    """One process: the group that it belongs to, as it was given, and what it serves; a name that comes once weighs 1."""
+    """One process: the group that it belongs to, as it was given, and the queues that it serves with their weights."""
 
     name: str
     group: str
@@ -85,10 +87,11 @@ class Planned(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """The queues of a group with their shards, and how often the argument names each by its own name."""
+    """The queues of a group with their shards, how often the argument names each, and which it names by their own names."""
 
     queues: Mapping[str, Shards]
-    named: Mapping[str, int]
+    weights: Mapping[str, int] = MappingProxyType({})
+    own: Collection[str] = ()
 
 
 class Planner:
@@ -107,8 +110,8 @@ class Planner:
         group = self._group(selector)
         copy, shown_as = 0, f"all but {selector}" if self._selection.negate else selector
         for shard in main_first({shard for shards in group.queues.values() for shard in shards}):
-            queues = {name: group.named.get(name, 1) for name, shards in group.queues.items() if shard in shards}
-            exact = not queues.keys() >= set(expand_namespaces(queues, self._places.known))
+            queues = {name: group.weights.get(name, 1) for name, shards in group.queues.items() if shard in shards}
+            exact = any(serves(queues, name) for name in self._places.known if name not in queues)
             for _ in range(size.processes):
                 yield Planned(f"worker-{number}-{copy}", shown_as, shard, size.slots_for(len(queues)), queues, exact)
                 copy += 1
@@ -117,25 +120,25 @@ class Planner:
         chosen = self._by_query(selector) if self._selection.by_query else self._by_names(selector)
         if self._selection.negate:
             left = {name: shards for name, shards in self._places.routed.items() if name not in chosen.queues}
-            chosen = _Group(left, {})
+            chosen = _Group(left)
             if not left:
                 raise SelectorError(selector, "leaves no queue to serve: with --negate these are the ones left out")
         return self._on_chosen_shards(selector, chosen)
 
     def _on_chosen_shards(self, selector: str, group: _Group) -> _Group:
-        """What lies on the chosen shards; a queue given by its name is served there also when its jobs go elsewhere now."""
+        """What lies on the chosen shards. A queue given by its own name is served there also when its jobs go elsewhere now."""
         wanted = self._selection.shards
         if not wanted:
             return group
         kept: dict[str, Shards] = {}
         for name, shards in group.queues.items():
-            on = tuple(shard for shard in shards if shard in wanted) or (wanted if name in group.named else ())
+            on = tuple(shard for shard in shards if shard in wanted) or (wanted if name in group.own else ())
             if on:
                 kept[name] = on
         if not kept:
             elsewhere = listed(main_first({shard for shards in group.queues.values() for shard in shards}))
             raise SelectorError(selector, f"has no queue on {listed(wanted)}; its queues are on {elsewhere}")
-        return _Group(kept, group.named)
+        return group._replace(queues=kept)
 
     def _by_query(self, selector: str) -> _Group:
         try:
@@ -145,21 +148,20 @@ class Planner:
         if not found:
             hint = self._places.unknown_value(selector)
             raise SelectorError(selector, f"no worker in {SOURCE} matches it{hint}; {_IF_NEW}")
-        return _Group(found, {})
+        return _Group(found)
 
     def _by_names(self, selector: str) -> _Group:
         names = read_names(selector)
         if names == [EVERYTHING]:
             if not self._places.routed:
                 raise SelectorError(selector, f"there is no queue: {SOURCE} and the routing rules name none")
-            return _Group(self._places.routed, {})
-        queues: dict[str, Shards] = {}
-        named: dict[str, int] = {}
-        for name in names:
-            queues |= self._queues_of(selector, name)
-            if not name.endswith(":*"):
-                named[name] = named.get(name, 0) + 1
-        return _Group(queues, named)
+            return _Group(self._places.routed)
+        found = [self._queues_of(selector, name) for name in names]
+        weights = Counter(queue for one in found for queue in one)
+        own = {
+            name for name, one in zip(names, found, strict=True) if name in self._places.known or list(one) == [name]
+        }
+        return _Group({queue: shards for one in found for queue, shards in one.items()}, weights, own)
 
     def _queues_of(self, selector: str, name: str) -> dict[str, Shards]:
         """A queue, and those of which the name is the namespace; of ``ns:*`` these only."""

@@ -129,6 +129,49 @@ def test_a_worker_that_the_configuration_does_not_know_ends_the_group(site, redi
     assert all(gone(line["child_pid"]) for line in lines if "child_pid" in line)
 
 
+SHOP = """
+import os
+from pathlib import Path
+
+from framework import ApplicationWorker
+
+with (Path(__file__).parent / "imported").open("a") as file:
+    file.write(f"{os.getpid()} ")
+
+
+class IndexWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    queue_namespace = "search"
+
+    def perform(self) -> None: ...
+
+
+class MailWorker(ApplicationWorker):
+    feature_category = "not_owned"
+
+    def perform(self) -> None: ...
+"""
+
+
+def test_a_child_for_each_shard_serves_what_was_planned_without_the_application(site, second_redis_url):
+    (site.folder / "shop.py").write_text(SHOP)
+    imported = site.folder / "imported"
+    site.write("application.yml", {"workers_module": "shop"})
+    site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
+    site.write("routing.yml", {"routing_rules": [["queue_namespace=search", "search"], ["*", None, "second"]]})
+    assert site.run("-m", "framework", "generate-queues").returncode == 0
+    imported.unlink()
+    shown = site.run("-m", "framework", "cluster", "*", "--dryrun")
+    assert shown.stdout.splitlines()[1].endswith("--shard main -t 25 -c 10 --exact -q search")
+    assert not imported.exists()
+    process = site.start("-m", "framework", "cluster", "*", "--timeout", "1")
+    until(lambda: len(process.find(event_name="process.ready")) == 2, "two workers")
+    ready = {line["shard"]: line["queues"] for line in process.find(event_name="process.ready")}
+    assert ready == {"main": ["search"], "second": ["mail"]}  # and not search:index, from which a rule takes all jobs
+    assert sorted(map(int, imported.read_text().split())) == sorted(children(process))
+    assert process.end() == 0
+
+
 def test_a_plan_may_be_looked_at_first(site):
     shown = site.run(
         "-m", "framework", "cluster", "a,b", "c", "--processes", "2", "--max-concurrency", "3", "--dryrun", "-r", "jobs"
