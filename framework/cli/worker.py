@@ -21,6 +21,7 @@ from framework.cli.options import (
 from framework.cli.sidekiq_file import FileOptions, read_file
 from framework.declare import registry
 from framework.errors import ConfigurationError, Problem
+from framework.process.parent import bind_to_supervisor
 from framework.route.router import MAIN
 from framework.settings.load import load
 from framework.settings.model import ENV_PREFIX, MAX_CONCURRENCY, EnvName, Settings
@@ -61,7 +62,11 @@ def worker(
     *,
     exact: bool,
 ) -> None:
-    """Run one worker process until TERM or INT; status 0 then. TSTP: take no more jobs. TTIN: log all stacks."""
+    """Run one worker process until TERM or INT; status 0 then.
+
+    TSTP: take no more jobs. USR2: take no more, let those in hand finish, then end. TTIN: log all stacks.
+    """
+    supervisor = bind_to_supervisor()
     conflict = conflicting_weights(queues)
     if conflict is not None:
         raise click.UsageError(f"{conflict}.")
@@ -84,7 +89,7 @@ def worker(
         timeout_s=float(_chosen(settings, "timeout", timeout, in_file.timeout)),
         exact=exact,
     )
-    sys.exit(serve(settings, service, log_descriptor))
+    sys.exit(serve(settings, service, log_descriptor, supervisor))
 
 
 def _chosen(settings: Settings, name: str, flag: Any, from_file: Any) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from framework.cluster.supervisor import ChildSpec
+from framework.cluster.child import ChildSpec
 from framework.errors import FrameworkError
 from framework.route.lint import serves
 from framework.route.places import SOURCE, Places, Shards, main_first
@@ -83,7 +83,7 @@ class Planned(NamedTuple):
         weighted = len(self.queues) > 1
         named = [f"{name},{weight}" if weighted else name for name, weight in self.queues.items()]
         argv += [part for one in named for part in ("-q", one)]
-        return ChildSpec(self.name, argv, self.shard, {"FRAMEWORK_WORKER_ID": self.name})
+        return ChildSpec(self.name, argv, self.shard, {"FRAMEWORK_WORKER_ID": self.name}, queues=tuple(self.queues))
 
 
 class _Group(NamedTuple):

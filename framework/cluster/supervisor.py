@@ -7,63 +7,23 @@ shard, takes the jobs back. It knows nothing of jobs, and nothing it does waits 
 import contextlib
 import os
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from framework.cluster.child import LONGEST_START_BACKOFF_S, Child, ChildEvent, ChildSpec, OnEvent
 from framework.errors import EXIT_CONFIGURATION
-from framework.fetch.identity import NONCE_VARIABLE, draw_nonce, identity_of
-from framework.process.signals import STOP_NOW
-
-_FIRST_BACKOFF_S = 0.0
-_LONGEST_BACKOFF_S = 30.0
-_LONGEST_START_BACKOFF_S = 5.0
-"""While not even a process can be started (no memory, no file descriptor): a try costs nothing, and the trouble is ours alone."""
-
-_STEADY_S = 30.0
-"""A child that lived this long before it ended by itself starts anew without back-off."""
-
-_WORKED_S = 1.0
-"""So does one that lived this long before it was killed."""
-
-_PATIENCE = 5
-"""And of those killed earlier, about so many: a job that kills is quarantined by then, and the other jobs must go on."""
+from framework.process.board import State
+from framework.process.signals import DRAIN, QUIET, STOP_NOW
 
 _STOP_POLL_S = 0.02
 
 KILL_MARGIN_S = 2.0
 """Seconds beyond a child's own deadline before it is killed: a job may have made it deaf to signals."""
 
-
-@dataclass(frozen=True)
-class ChildSpec:
-    """One worker process to keep running: its command line, its shard, where its log goes (``None``: our stdout)."""
-
-    name: str
-    argv: Sequence[str]
-    shard: str
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
-    stdout: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ChildEvent:
-    """What happened to a child: started, failed (could not be started; status = errno), died, killed (at stop), stopped,
-    stuck (killed because it had not beaten for ``status`` seconds), strays (what its jobs had left running was killed).
-    """
-
-    kind: str
-    name: str
-    shard: str
-    pid: int
-    status: int | None = None
-
-
-OnEvent: TypeAlias = Callable[[ChildEvent], None]
+_CLEAN = (0, -signal.SIGTERM, -STOP_NOW)
+"""Statuses of a child at the end with which all is well; the others than 0: it had not heard of signals yet."""
 
 
 class Guard(Protocol):
@@ -84,69 +44,17 @@ class Guard(Protocol):
         ...
 
 
-class Child:
-    """One spec and the process that serves it now."""
-
-    def __init__(self, spec: ChildSpec) -> None:
-        self.spec = spec
-        self.name = spec.name
-        self.restarts = 0
-        self.process: subprocess.Popen[bytes] | None = None
-        self.identity = ""
-        self.started_at = 0.0
-        self.start_after = 0.0
-        self._failures = 0
-
-    @property
-    def pid(self) -> int:
-        """The process id, 0 while there is none."""
-        return self.process.pid if self.process is not None else 0
-
-    def start(self) -> None:
-        """Start the process by exec, in a session of its own: a terminal's Ctrl-C reaches the parent only, which forwards."""
-        nonce = draw_nonce()
-        output: IO[bytes] | None = None
-        if self.spec.stdout is not None:
-            self.spec.stdout.parent.mkdir(parents=True, exist_ok=True)
-            output = self.spec.stdout.open("ab")
-        try:
-            self.process = subprocess.Popen(
-                list(self.spec.argv),
-                env={**os.environ, **self.spec.env, NONCE_VARIABLE: nonce},
-                stdout=output,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        finally:
-            if output is not None:
-                output.close()
-        self.identity = identity_of(self.process.pid, nonce)
-        self.started_at = time.monotonic()
-
-    def collect(self) -> int | None:
-        """Return the status of a process that ended since the last call and plan its successor, else ``None``."""
-        if self.process is None or self.process.poll() is None:
-            return None
-        status = self.process.returncode
-        self.process = None
-        killed = status < 0
-        failed = time.monotonic() - self.started_at < (_WORKED_S if killed else _STEADY_S)
-        self.plan_restart(failed=failed, patience=_PATIENCE if killed else 0)
-        return status
-
-    def plan_restart(self, *, failed: bool, patience: int = 0, longest_s: float = _LONGEST_BACKOFF_S) -> None:
-        """Decide when the next start may be: at once after the first failure, then later and later, ``patience`` failures late."""
-        self._failures = self._failures + 1 if failed else 1
-        growth = 0.25 * 2.0 ** (self._failures - patience)
-        pause_s = _FIRST_BACKOFF_S if self._failures == 1 else min(longest_s, growth)
-        self.start_after = time.monotonic() + pause_s
-
-
 class Supervisor:
     """Keeps one process per spec running until ``stop``. ``guard`` is told of a death before the successor starts."""
 
     def __init__(self, specs: Sequence[ChildSpec], *, guard: Guard, on_event: OnEvent | None = None) -> None:
         self.children = [Child(spec) for spec in specs]
+        self.beside: list[Child] = []
+        """Successors that do not serve yet, and the replaced, which finish their jobs."""
+        self.quiet = False
+        """Whether no more jobs are to be taken: who dies now is not replaced."""
+        self.unclean = False
+        """Whether a child did not end as it was asked to."""
         self._guard = guard
         self._on_event: OnEvent = on_event or _ignore
         self._lock = threading.RLock()
@@ -170,6 +78,16 @@ class Supervisor:
         """How many children run."""
         return sum(child.process is not None for child in self.children)
 
+    @property
+    def all(self) -> list[Child]:
+        """The children that serve, and those beside them."""
+        return [*self.children, *self.beside]
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the end has begun."""
+        return self._stopping.is_set()
+
     def start(self) -> None:
         """Start every child."""
         with self._lock:
@@ -182,13 +100,16 @@ class Supervisor:
         with self._lock:
             if self._stopping.is_set():
                 return
+            self._collect_beside()
             for child in self.children:
                 status = child.collect()
                 if status is not None:
                     self._bereave(child, status)
                 if self._refused:
                     return
-                if child.process is None and time.monotonic() >= child.start_after:
+                if self.quiet:
+                    self._quieten(child)
+                elif child.process is None and time.monotonic() >= child.start_after:
                     child.restarts += 1
                     self._start(child)
 
@@ -202,22 +123,43 @@ class Supervisor:
         self._thread = threading.Thread(target=loop, name="supervisor", daemon=True)
         self._thread.start()
 
+    def start_beside(self, child: Child, spec: ChildSpec) -> Child:
+        """Start a process that may replace ``child`` and return it; if it cannot be started it has none."""
+        with self._lock:
+            successor = Child(spec)
+            successor.restarts = child.restarts + 1
+            self._start(successor)
+            if successor.process is not None:
+                self.beside.append(successor)
+            return successor
+
+    def replace(self, child: Child, successor: Child) -> None:
+        """The successor serves from now on, and ``child`` takes no more jobs and ends when those in hand have."""
+        with self._lock:
+            self.children[self.children.index(child)] = successor
+            self.beside.remove(successor)
+            if child.process is not None:
+                child.leaving = True
+                self.beside.append(child)
+                child.process.send_signal(DRAIN)
+            self._on_event(ChildEvent("replaced", child.name, child.spec.shard, child.pid))
+
     def forward(self, number: int, shard: str | None = None) -> None:
         """Send a signal to every child, or to those of one shard."""
         with self._lock:
-            for child in self.children:
+            for child in self.all:
                 if child.process is not None and child.process.poll() is None and shard in (None, child.spec.shard):
                     child.process.send_signal(number)
 
     def living(self, shard: str) -> dict[str, int]:
         """Return identity -> process id of the children of a shard that have not ended."""
         with self._lock:
-            return {child.identity: child.pid for child in self.children if child.pid and child.spec.shard == shard}
+            return {child.identity: child.pid for child in self.all if child.pid and child.spec.shard == shard}
 
     def kill_stuck(self, identity: str, silent_s: int) -> None:
         """End a child that lives but has not beaten for ``silent_s``; its successor starts as after any death."""
         with self._lock:
-            for child in self.children:
+            for child in self.all:
                 if child.identity == identity and child.process is not None and child.process.poll() is None:
                     self._on_event(ChildEvent("stuck", child.name, child.spec.shard, child.pid, silent_s))
                     child.process.kill()
@@ -225,24 +167,25 @@ class Supervisor:
     def stop(self, timeout_s: float = 25.0, hurried: Callable[[], bool] | None = None) -> None:
         """End every child: TERM, wait ``timeout_s`` and a margin, then KILL. Afterwards none is left. Twice is legal.
 
-        When ``hurried`` is true, no job is waited for any longer.
+        ``hurried`` is called all the while; when it is true, no job is waited for any longer.
         """
         self._stopping.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self.forward(signal.SIGTERM)
         deadline = time.monotonic() + timeout_s + KILL_MARGIN_S
+        told = False
         while self._any_left() and time.monotonic() < deadline:
-            if hurried is not None and hurried():
-                hurried = None
+            if hurried is not None and hurried() and not told:
+                told = True
                 self.forward(STOP_NOW)
                 deadline = min(deadline, time.monotonic() + KILL_MARGIN_S)
             time.sleep(_STOP_POLL_S)
-        for child in self.children:
+        for child in self.all:
             if child.process is not None:
                 child.process.kill()
                 child.process.wait()
-                self._ended(child, child.process, "killed")
+                self._ended(child, "killed")
         self._guard.stop()
 
     def reap_adopted(self) -> None:
@@ -250,7 +193,7 @@ class Supervisor:
 
         To process 1 of a container, and to a sub-reaper, comes whatever has lost its parent, and stays a zombie until then.
         """
-        own = {child.pid for child in self.children}
+        own = {child.pid for child in self.all}
         with contextlib.suppress(ChildProcessError):
             while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 if found.si_pid in own:
@@ -258,26 +201,43 @@ class Supervisor:
                 os.waitpid(found.si_pid, 0)
 
     def _any_left(self) -> bool:
+        self._collect_beside()
         for child in self.children:
             if child.process is not None and child.process.poll() is not None:
-                self._ended(child, child.process, "stopped")
-        return any(child.process is not None for child in self.children)
+                self._ended(child, "stopped")
+        return any(child.process is not None for child in self.all)
 
-    def _ended(self, child: Child, process: "subprocess.Popen[bytes]", kind: str) -> None:
-        child.process = None
-        self._on_event(ChildEvent(kind, child.name, child.spec.shard, process.pid, process.returncode))
-        self._end_strays(child, process.pid)
-        if process.returncode != 0:
+    def _collect_beside(self) -> None:
+        with self._lock:
+            for child in self.beside.copy():
+                if child.process is not None and (status := child.process.poll()) is not None:
+                    self._ended(
+                        child, "stopped" if self.stopping else "drained" if child.leaving and not status else "died"
+                    )
+                    self.beside.remove(child)
+
+    def _ended(self, child: Child, kind: str) -> None:
+        pid, status = child.let_go()
+        self._on_event(ChildEvent(kind, child.name, child.spec.shard, pid, status))
+        self._end_strays(child, pid)
+        if status != 0:
             self._guard.died(child.spec.shard, child.identity)
+        if self.stopping and status not in _CLEAN:
+            self.unclean = True
 
     def _start(self, child: Child) -> None:
         try:
             child.start()
         except OSError as error:  # no memory, no process table entry, no log folder: the next try may do better
-            child.plan_restart(failed=True, longest_s=_LONGEST_START_BACKOFF_S)
+            child.plan_restart(failed=True, longest_s=LONGEST_START_BACKOFF_S)
             self._on_event(ChildEvent("failed", child.name, child.spec.shard, 0, error.errno))
         else:
             self._on_event(ChildEvent("started", child.name, child.spec.shard, child.pid))
+
+    def _quieten(self, child: Child) -> None:
+        """A child that was still starting when all were told may not have heard it."""
+        if child.process is not None and child.board.state is State.READY:
+            child.process.send_signal(QUIET)
 
     def _bereave(self, child: Child, status: int) -> None:
         self._refused = self._refused or (status == EXIT_CONFIGURATION and child.restarts == 0)

@@ -203,7 +203,7 @@ class Executor:
         if suspected:
             run.announced = True
             self._announcer.begin(run.unit.data, whole_number(payload.get(COUNT)) or 0)
-            if self._runs.interrupted:  # its turn has come too late; it goes back as it is
+            if self._runs.ending:  # its turn has come too late; it goes back as it is
                 run.outcome = Interrupted()
                 return
         if not self._middleware:
@@ -223,7 +223,7 @@ class Executor:
             said = _said(error)
         except BaseException:  # noqa: BLE001 - a class of the application's own may lack what ours have; it fails like others
             said = None
-        if said is None and self._runs.interrupted and is_a(error, Shutdown, CancelledError):
+        if said is None and self._runs.ending and is_a(error, Shutdown, CancelledError):
             return Interrupted()
         return said or Failed(error)
 

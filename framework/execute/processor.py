@@ -162,7 +162,7 @@ class Processor:
         starting.add_done_callback(self._started)
 
     def _take_turn(self, run: Execution, context: Context) -> None:
-        if self._runs.interrupted:
+        if self._runs.ending:
             return  # it goes back
         context.run(self._executor.begin_in_turn, run)
         if run.outcome is SUCCEEDED and run.coroutine is not None:

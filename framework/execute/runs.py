@@ -29,6 +29,9 @@ class Runs:
     interrupted = False
     """What ``self.interrupted`` of a running job says: the process is stopping."""
 
+    ending = False
+    """Whether it has set a deadline to the jobs in hand too: what has not begun goes back, and what is cancelled as well."""
+
     def __init__(self, running: Callable[[], list[UnitOfWork]]) -> None:
         self._units = running
         self._tallies: list[Tally] = []

@@ -130,6 +130,13 @@ class Fetcher:
         return max(self._post.looked_at, self.custody.last_start, self._exchange.told_at)
 
     @property
+    def fetching(self) -> bool:
+        """Whether jobs are taken: wanted, answered by Redis at least once and at the last call, and our lease held."""
+        exchange = self._exchange
+        answered = self.custody.replies.answered > 0 and not exchange.failures
+        return answered and not exchange.suspended and not exchange.closed
+
+    @property
     def parked_lost_at(self) -> float | None:
         """When a parked call was last given up unanswered (monotonic seconds); ``None``: never."""
         return self._post.lost_at

@@ -1,6 +1,7 @@
 """The life of a worker process: register, run, quiet, stop, and give back what is unfinished.
 
 Start: the lease is beaten once before the first fetch, so that nobody takes us for dead.
+Drain: no more fetching; the jobs in hand have all the time they need, or until told to stop.
 Stop: (1) no more fetching, parked calls are ended; (2) wait for the jobs in hand until the deadline; (3) what is left
 goes back to the right end of its queue, from the main thread's own connection, with ``interrupted_count`` raised; (4) the
 lease goes last: until then nobody else may touch our list. A thread that hangs cannot keep the process: ``os._exit``.
@@ -26,6 +27,7 @@ from framework.fetch.parking import PARK_S, REPLY_MARGIN_S
 from framework.fetch.reaper import Reaper, Reconciler, draw_pause
 from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.process.board import Board, State
 from framework.process.events import ProcessEvents
 from framework.process.eviction import EvictionWatch
 from framework.process.heartbeat import (
@@ -39,7 +41,7 @@ from framework.process.heartbeat import (
     Watchdog,
 )
 from framework.process.record import ProcessRecord
-from framework.process.signals import DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue
+from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue
 from framework.process.title import Title
 from framework.schedule.poller import Poller
 from framework.telemetry import logs
@@ -56,6 +58,7 @@ _CANCEL_S = 0.5  # for cancelled async jobs to clean up
 _DRAIN_S = 0.1  # how often acknowledgements leave while the last jobs run
 _FETCHER_LIMIT_S = 60.0  # the post is looked after each 10 s at the latest, its reads have deadlines of 5 s
 _SKEW_S = 2.0  # between our clock and Redis's, that somebody should see to
+_FIRST_ANSWER_S = 0.05  # how often it is looked whether Redis has answered the first fetch
 _WATCH_S = 1.0  # how often the main thread looks for a dead component or a dead parent
 
 
@@ -76,7 +79,9 @@ class Parts:
     events: ProcessEvents
     poll_interval_s: float
     timeout_s: float
-    supervised: bool
+    supervisor: int | None
+    """Process id of whoever looks after us."""
+    board: Board
 
 
 class Launcher:
@@ -86,7 +91,6 @@ class Launcher:
         self._parts = parts
         self._signals = signals
         self._log = logs.logger()
-        self._parent = os.getppid()
         events = parts.events
         upkeep = parts.record.client
         self._lease_loop = Loop("lease", self._beat, LEASE_PERIOD_S, events, client=parts.lease.client)
@@ -101,6 +105,7 @@ class Launcher:
         self._active_at = 0.0
         self._watched_at = time.monotonic()
         self._in_vain_s = 0.0
+        self._draining = False
         self._at_once = False
         """Whether no job is waited for at the end."""
         self._watchdog = Watchdog([self._lease_loop, *self._loops], _WATCH_S)
@@ -116,16 +121,25 @@ class Launcher:
         self._show()
         parts.fetcher.start(parts.processor.hire)
         self._log.info("ready", event_name="process.ready", identity=parts.identity, queues=parts.record.order.names)
-        while not parts.events.died.is_set():
-            if self._obey(_WATCH_S) or self._orphaned():
-                break
+        stop = False
+        while not (stop or self._draining or self._broken):
+            serves = parts.board.state is not State.STARTING
+            stop = self._obey(_WATCH_S if serves else _FIRST_ANSWER_S) or self._orphaned()
             self._watch()
-            if self._signals.damaged:
-                # Nothing can be said any more without perhaps saying it to somebody else: what is in hand is recovered.
-                self._parts.events.component_died("descriptors", OSError("a job has closed what is not its own"))
-                return EXIT_DIED
+            self._report()
+        if self._draining and not stop:
+            self._finish()
+        if self._signals.damaged:
+            # Nothing can be said any more without perhaps saying it to somebody else: what is in hand is recovered.
+            parts.events.component_died("descriptors", OSError("a job has closed what is not its own"))
+            return EXIT_DIED
         self._stop()
         return EXIT_DIED if parts.events.died.is_set() else EXIT_CLEAN
+
+    @property
+    def _broken(self) -> bool:
+        """Whether the process cannot go on, whatever anybody wants."""
+        return self._parts.events.died.is_set() or self._signals.damaged
 
     def _obey(self, timeout_s: float) -> bool:
         """Handle the signals that came; return whether to stop."""
@@ -136,6 +150,8 @@ class Launcher:
                     self._at_once = True
                 stop = True
                 self._log.info("stopping", event_name="process.stopping", signal=signal.Signals(number).name)
+            elif number == DRAIN:
+                self._draining = not stop
             elif number == QUIET:
                 self._quiet()
             elif number == DUMP:
@@ -148,14 +164,11 @@ class Launcher:
 
     def _hurries(self, number: int) -> bool:
         """Whether a signal that comes after the first to stop says that no job is to be waited for."""
-        return number == STOP_NOW or (number in STOP and not self._parts.supervised)
+        return number == STOP_NOW or (number in STOP and self._parts.supervisor is None)
 
     def _watch(self) -> None:
         self._parts.fetcher.relay()  # a thread that could not be had when it was needed may be had by now
-        stuck = self._watchdog.look()
-        if stuck is not None:
-            error = StuckError(f"a step of {stuck.name} has been under way for more than {stuck.limit_s:g} s")
-            self._parts.events.component_died(stuck.name, error)
+        self._watch_loops()
         active_at, now = self._parts.fetcher.active_at, time.monotonic()
         # Between two looks no more counts than there is: time that the machine slept away is nobody's fault.
         passed_s, self._watched_at = min(2 * _WATCH_S, now - self._watched_at), now
@@ -165,9 +178,28 @@ class Launcher:
             error = StuckError(f"nobody has looked after the queues for more than {_FETCHER_LIMIT_S:g} s")
             self._parts.events.component_died("fetcher", error)
 
+    def _watch_loops(self) -> None:
+        stuck = self._watchdog.look()
+        if stuck is not None:
+            error = StuckError(f"a step of {stuck.name} has been under way for more than {stuck.limit_s:g} s")
+            self._parts.events.component_died(stuck.name, error)
+
+    def _report(self) -> None:
+        """Say on the board how we are."""
+        parts = self._parts
+        state = parts.board.state
+        if self._draining:
+            state = State.DRAINING
+        elif parts.record.quiet:
+            state = State.QUIET
+        elif parts.fetcher.fetching:
+            state = State.READY
+        fetched_at = parts.fetcher.active_at if parts.fetcher.fetching else None
+        parts.board.show(state, len(parts.fetcher.custody.running()), fetched_at)
+
     def _orphaned(self) -> bool:
         """A child whose supervisor died stops too: nobody would restart it, or end it."""
-        if self._parts.supervised and os.getppid() != self._parent:
+        if self._parts.supervisor is not None and os.getppid() != self._parts.supervisor:
             self._log.warning("the supervisor is gone; stopping", event_name="process.orphaned")
             return True
         return False
@@ -189,17 +221,36 @@ class Launcher:
                 "stack",
                 event_name="process.stack",
                 thread=names.get(ident, str(ident)),
-                jid=_jid(unit[0]) if unit else None,
+                jid=_field(unit[0], "jid") if unit else None,
                 stack=[line.rstrip() for line in traceback.format_stack(frame)],
             )
         for jid, lines in self._parts.processor.stacks():
             self._log.warning("stack", event_name="process.stack", thread="event-loop", jid=jid, stack=lines)
 
+    def _finish(self) -> None:
+        """Drain: give back what has not begun and wait for the rest until it has ended, or until we are to stop all the same."""
+        parts = self._parts
+        running = [
+            {"jid": _field(unit, "jid"), "class": _field(unit, "class")} for unit in parts.fetcher.custody.running()
+        ]
+        self._log.info("draining: running jobs may finish", event_name="process.draining", running_jobs=running)
+        parts.record.quiet = parts.record.runs.interrupted = True
+        self._show()
+        parts.fetcher.stop()
+        with contextlib.suppress(RedisError, OSError):  # as in ``_stop``, where it is tried again
+            parts.fetcher.wind_down(_WIND_DOWN_S)
+        while not (self._broken or parts.processor.join(0) or self._obey(_DRAIN_S) or self._orphaned()):
+            self._watch_loops()
+            self._report()
+            with contextlib.suppress(RedisError, OSError):
+                parts.fetcher.acknowledge()
+
     def _stop(self) -> None:
         parts = self._parts
         deadline = time.monotonic() + self._patience_s()
+        parts.board.show(State.STOPPING, len(parts.fetcher.custody.running()), None)
         parts.record.quiet = True
-        parts.record.runs.interrupted = True
+        parts.record.runs.interrupted = parts.record.runs.ending = True
         self._show()
         parts.fetcher.stop()
         for loop in self._loops:
@@ -267,6 +318,7 @@ class Launcher:
     def _beat(self) -> None:
         lease, events = self._parts.lease, self._parts.events
         lease.beat()
+        self._parts.board.beaten()
         if lease.lapsed:
             events.lease_lost()
         if lease.forgotten:
@@ -277,8 +329,9 @@ class Launcher:
     def _show(self) -> None:
         """``ps`` says what the record says."""
         record = self._parts.record
-        state = "stopping" if record.runs.interrupted else "quiet" if record.quiet else ""
-        self._parts.title.show(len(record.runs.running()), record.slots, state)
+        runs = record.runs
+        state = "stopping" if runs.ending else "draining" if runs.interrupted else "quiet" if record.quiet else ""
+        self._parts.title.show(len(runs.running()), record.slots, state)
 
     def _write_record(self) -> None:
         self._show()
@@ -318,8 +371,8 @@ def _interrupted(unit: UnitOfWork) -> bytes:
         return unit.data
 
 
-def _jid(unit: UnitOfWork) -> str | None:
+def _field(unit: UnitOfWork, name: str) -> str | None:
     try:
-        return str(decode(unit.data).get("jid"))
+        return str(decode(unit.data).get(name))
     except PayloadError:
         return None

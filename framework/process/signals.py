@@ -15,6 +15,11 @@ A second TERM says nothing to these: whoever stops the whole group (systemd, a c
 """
 
 QUIET = signal.SIGTSTP
+"""Take no more jobs. USR1, Sidekiq's older word for it, is taken for it: deploy scripts live long."""
+
+DRAIN = signal.SIGUSR2
+"""Take no more jobs and end when those in hand have; STOP then sets them the ordinary deadline. To a supervisor: replace all."""
+
 DUMP = signal.SIGTTIN
 HANG_UP = signal.SIGHUP
 """Its terminal has gone. What was started in one stops; without one it is asked to open its log anew, which is stdout."""
@@ -23,21 +28,21 @@ SWEEP = signal.SIGURG
 """From the supervisor: a process of your shard died, look after its jobs now. Ignored where no handler is installed yet."""
 
 
-_HEARD = (*STOP, STOP_NOW, QUIET, DUMP, HANG_UP, SWEEP)
+_HEARD = (*STOP, STOP_NOW, QUIET, signal.SIGUSR1, DRAIN, DUMP, HANG_UP, SWEEP)
 
 
 class SignalQueue:
     """Received signals in order; ``put`` adds one by hand (a dashboard asked, a thread died)."""
 
     def __init__(self) -> None:
-        self._in_terminal = os.isatty(0)
+        self._meant = {int(signal.SIGUSR1): int(QUIET)} | ({int(HANG_UP): int(signal.SIGTERM)} if os.isatty(0) else {})
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._file = _file_of(self._reader)
 
     def install(self) -> None:
-        """Catch TERM, INT, QUIT, TSTP, TTIN, HUP and URG from now on. Main thread only."""
+        """Catch TERM, INT, QUIT, TSTP, USR1, USR2, TTIN, HUP and URG from now on. Main thread only."""
         for number in _HEARD:
             if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored means: started with nohup
                 signal.signal(number, _ignore)
@@ -63,7 +68,7 @@ class SignalQueue:
         if ready:
             with contextlib.suppress(BlockingIOError):
                 for number in self._reader.recv(256):
-                    yield signal.SIGTERM if number == HANG_UP and self._in_terminal else number
+                    yield self._meant.get(number, number)
 
 
 def _file_of(opened: socket.socket) -> tuple[int, int] | None:

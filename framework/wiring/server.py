@@ -20,17 +20,18 @@ from framework.fetch.call import LEASE_MS
 from framework.fetch.custody import Custody
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.grace import Grace
-from framework.fetch.identity import NONCE_VARIABLE, own_identity
+from framework.fetch.identity import own_identity
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reaper import Keep, Reaper, Reconciler
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.finish.states import States
+from framework.process.board import Board
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import LEASE_PERIOD_S, Lease
 from framework.process.launcher import EXIT_DIED, Launcher, Parts
 from framework.process.record import ProcessRecord
-from framework.process.signals import STOP, STOP_NOW, SignalQueue
+from framework.process.signals import DRAIN, STOP, STOP_NOW, SignalQueue
 from framework.process.title import Title
 from framework.push.strictness import Strictness
 from framework.route.router import Router
@@ -109,14 +110,15 @@ def warn_of_the_service(settings: Settings, service: Service, known: Collection[
             )
 
 
-def serve(settings: Settings, service: Service, log_descriptor: int | None = None) -> int:
+def serve(
+    settings: Settings, service: Service, log_descriptor: int | None = None, supervisor: int | None = None
+) -> int:
     """Run one worker process from this, the main thread, until it is told to stop; return its exit status.
 
-    The log goes to ``log_descriptor``, or to stdout.
+    The log goes to ``log_descriptor``, or to stdout. ``supervisor`` is the process id of whoever looks after us.
     """
     signals = SignalQueue()
     signals.install()
-    supervised = NONCE_VARIABLE in os.environ
     identity = own_identity()
     log = logs.open_server_log(
         settings.logging.level,
@@ -134,7 +136,7 @@ def serve(settings: Settings, service: Service, log_descriptor: int | None = Non
         warn_of_the_service(settings, service, known)
         job_log = JobLog(log, jobs=settings.logging.jobs)
         order = QueueOrder.of(service.queues) if service.exact else expanded(service.queues, known)
-        parts = assemble(settings, service, order, shard, identity, job_log, supervised=supervised)
+        parts = assemble(settings, service, order, shard, identity, job_log, supervisor=supervisor)
         waited = _wait_for_redis(shard, parts.lease, signals)
         if waited is not None:
             return waited
@@ -156,7 +158,7 @@ def assemble(
     identity: str,
     log: JobLog,
     *,
-    supervised: bool,
+    supervisor: int | None,
 ) -> Parts:
     """Join the parts of one process, which serves the queues in ``order``; nothing runs yet."""
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
@@ -202,7 +204,8 @@ def assemble(
         events=events,
         poll_interval_s=settings.poll_interval,
         timeout_s=service.timeout_s,
-        supervised=supervised,
+        supervisor=supervisor,
+        board=Board.inherited(),
     )
 
 
@@ -238,5 +241,5 @@ def _wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue) -> int | N
                 return EXIT_UNREACHABLE
         else:
             return None
-        if any(number in (*STOP, STOP_NOW) for number in signals.wait(0.5)):
+        if any(number in (*STOP, STOP_NOW, DRAIN) for number in signals.wait(0.5)):
             return 0

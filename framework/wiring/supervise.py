@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from framework.cluster.child import ChildSpec, OnEvent
 from framework.cluster.keeper import LeaseKeeper
-from framework.cluster.supervisor import ChildSpec, OnEvent, Supervisor
+from framework.cluster.supervisor import Supervisor
 from framework.process.events import ProcessEvents
 from framework.settings.model import Settings
 from framework.store.connect import COMMAND_TIMEOUT_S

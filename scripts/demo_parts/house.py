@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Self
 
 import framework
-from framework.cluster.supervisor import ChildEvent, ChildSpec, Supervisor
+from framework.cluster.child import ChildEvent, ChildSpec
+from framework.cluster.supervisor import Supervisor
 from framework.settings.load import load
 from framework.store.embedded import EmbeddedServer, store_dir
 from framework.wiring.supervise import supervised

@@ -1,3 +1,49 @@
+import json
+import os
+import signal
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Process
 from tests.process.conftest import proofs, release, site
 
 __all__ = ["proofs", "release", "site"]
+
+
+def gone(pid):
+    """Whether a process has ended (ours are reaped by their parent or by init)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def children(process, kind="started"):
+    return [line["child_pid"] for line in process.find(event_name=f"child.{kind}")]
+
+
+def ask(process: Process, path: str, method: str = "GET") -> tuple[int, dict]:
+    """What the supervisor answers about its health."""
+    said = process.line(event_name="health.listening")
+    connection = HTTPConnection(said["host"], said["port"], timeout=10)
+    try:
+        connection.request(method, path)
+        reply = connection.getresponse()
+        body = reply.read()
+        return reply.status, json.loads(body) if body else {}
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def cluster(site):
+    def start(*options, program=("-m", "framework"), **env):
+        return site.start(*program, "cluster", "-r", "jobs", "--timeout", "1", *options, **env)
+
+    yield start
+    for process in site.processes:  # a supervisor that a failed test leaves has children of its own
+        for line in process.lines:
+            if "child_pid" in line and not gone(line["child_pid"]):
+                os.kill(line["child_pid"], signal.SIGKILL)

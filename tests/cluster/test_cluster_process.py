@@ -3,36 +3,12 @@
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from framework.wire import keys
+from tests.cluster.conftest import children, gone
 from tests.harness import enqueue, until
-
-
-def gone(pid):
-    """Whether a process has ended (ours are reaped by their parent or by init)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-@pytest.fixture
-def cluster(site):
-    def start(*options):
-        return site.start("-m", "framework", "cluster", "-r", "jobs", "--timeout", "1", *options)
-
-    yield start
-    for process in site.processes:  # a supervisor that a failed test leaves has children of its own
-        for line in process.lines:
-            if "child_pid" in line and not gone(line["child_pid"]):
-                os.kill(line["child_pid"], signal.SIGKILL)
-
-
-def children(process, kind="started"):
-    return [line["child_pid"] for line in process.find(event_name=f"child.{kind}")]
 
 
 @pytest.mark.proves("F1", "I24")

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from framework.cluster.supervisor import Child, ChildSpec, Supervisor
+from framework.cluster.child import Child, ChildSpec
+from framework.cluster.supervisor import Supervisor
 from tests.harness import until
 
 WAITS = (
@@ -130,7 +131,7 @@ def test_a_restart_that_the_configuration_refuses_is_tried_again(house):
 
 
 def test_a_child_that_is_killed_again_and_again_is_replaced_at_once_if_it_has_worked(house, monkeypatch):
-    monkeypatch.setattr("framework.cluster.supervisor._WORKED_S", 0.0)
+    monkeypatch.setattr("framework.cluster.child._WORKED_S", 0.0)
     one = house(WAITS)
     for deaths in range(1, 5):
         one.up(times=deaths)

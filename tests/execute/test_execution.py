@@ -143,7 +143,7 @@ def test_a_shutdown_of_the_jobs_own_making_is_its_failure_until_the_process_real
 
 def stopping():
     runs = Runs(list)
-    runs.interrupted = True
+    runs.ending = True
     return runs
 
 

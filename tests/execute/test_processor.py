@@ -261,7 +261,7 @@ def test_at_the_stop_jobs_that_await_their_turn_are_left_to_be_given_back(slots,
         enqueue(redis, "Job", jid=str(number), suspect=True)
     one = slots(3).start()
     until(lambda: running and len(one.fetcher.custody.running()) == 3)
-    one.runs.interrupted = True
+    one.runs.ending = True
     one.fetcher.stop()
     opened_.set()
     one.processor.cancel_async(0.0)  # the turn of the first is over
@@ -372,7 +372,7 @@ def test_at_the_stop_async_jobs_are_cancelled_and_left_to_be_given_back(slots, r
     data = [enqueue(redis, "Job", jid=str(number)) for number in range(3)]
     one = slots(3).start()
     until(lambda: len(one.loop.tasks()) == 3)
-    one.runs.interrupted = True
+    one.runs.interrupted = one.runs.ending = True
     one.fetcher.stop()
     assert not one.processor.join(0.0)
     one.processor.cancel_async(20.0)

@@ -48,7 +48,7 @@ class Actor:
         service = server.Service(shard, ((QUEUE if shard == "main" else SECOND, 0),), slots, timeout_s=5.0)
         log = JobLog(stage.log, jobs=True)
         order = QueueOrder.of(service.queues)
-        self.parts = server.assemble(stage.settings, service, order, self._shard, self.identity, log, supervised=False)
+        self.parts = server.assemble(stage.settings, service, order, self._shard, self.identity, log, supervisor=None)
         self._launcher: Any = Launcher(self.parts, SignalQueue())
         self._loops: dict[str, Any] = {loop.name: loop for loop in (self._launcher._lease_loop, *self._launcher._loops)}
         self._tap()

@@ -107,7 +107,7 @@ class Worker(Owner):
         self._shard = Shard(shard, endpoint_of(settings, shard), role="states")
         service = server.Service(shard, tuple((name, 0) for name in QUEUES), SLOTS, 1e9)
         order = QueueOrder.of(service.queues)
-        self.parts = server.assemble(settings, service, order, self._shard, identity, log, supervised=False)
+        self.parts = server.assemble(settings, service, order, self._shard, identity, log, supervisor=None)
         self.list = keys.working(identity).encode()
         self._instrument(clock, on_start, on_end)
         self.begin("main", self._main)

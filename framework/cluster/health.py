@@ -1,0 +1,207 @@
+"""How a group does, and the two questions that a platform asks over HTTP: start it anew (liveness), send it on (readiness)?
+
+That a process lives is not enough: a child serves when Redis takes its beats and answers its fetches. Everything is read
+from memory; a request costs Redis nothing.
+"""
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, TypeAlias, cast
+
+from framework.cluster.child import Child
+from framework.cluster.supervisor import Supervisor
+from framework.errors import ConfigurationError, Problem
+from framework.fetch.call import LEASE_MS
+from framework.telemetry import logs
+from framework.wire.json import dumps
+
+FETCH_LIMIT_S = 30.0
+"""A child whose queues nobody has looked after for so long does not serve; in order it is 10 s at most."""
+
+BEAT_LIMIT_S = LEASE_MS / 1000
+"""Nor does one whose lease may have run out."""
+
+STUCK_S = 150.0
+"""A child whose main thread has not turned for so long is stuck: by then the supervisor has killed it, if it could."""
+
+LOOP_LIMIT_S = 30.0
+"""So long, at most, the supervisor's loop may take for one turn."""
+
+_DEADLINE_S = 3.0
+_MOST_REQUESTS = 16
+
+Answer: TypeAlias = tuple[bool, dict[str, Any]]
+
+
+def serves(child: Child) -> bool:
+    """Whether jobs are fetched by it: it says so, and Redis has answered it lately."""
+    now, board = time.monotonic(), child.board
+    return child.ready and now - board.fetched_at <= FETCH_LIMIT_S and now - board.beat_at <= BEAT_LIMIT_S
+
+
+def unserved(children: Sequence[Child]) -> list[str]:
+    """Return the groups of queues of which no child serves."""
+    served: dict[str, bool] = {}
+    for child in children:
+        name = f"{child.spec.shard}: {','.join(child.spec.queues)}"
+        served[name] = served.get(name, False) or serves(child)
+    return [name for name, is_served in served.items() if not is_served]
+
+
+class Health:
+    """What is answered. ``turned`` is called at each turn of the supervisor's loop."""
+
+    def __init__(self, group: Supervisor) -> None:
+        self._group = group
+        self._turned_at = time.monotonic()
+
+    def turned(self) -> None:
+        """The loop turns."""
+        self._turned_at = time.monotonic()
+
+    def liveness(self) -> Answer:
+        """Whether a new start would not help: the loop turns, and at least half of the running children do."""
+        loop_age_s = time.monotonic() - self._turned_at
+        running = [child for child in self._group.all if child.pid]
+        stuck = [child.name for child in running if _silent_s(child) > STUCK_S]
+        reasons: list[str] = []
+        if loop_age_s > LOOP_LIMIT_S:
+            reasons.append(f"the supervisor's loop has not turned for {loop_age_s:.0f} s")
+        if 2 * len(stuck) > len(running):
+            reasons.append(f"stuck for more than {STUCK_S:g} s: {', '.join(stuck)}")
+        return self._answer(reasons)
+
+    def readiness(self) -> Answer:
+        """Whether each group of queues has a child that fetches jobs."""
+        reasons = [f"no process fetches the jobs of {name}" for name in unserved(self._group.children)]
+        if self._group.stopping:
+            reasons.insert(0, "stopping")
+        return self._answer(reasons)
+
+    def _answer(self, reasons: list[str]) -> Answer:
+        children = [_shown(child) for child in self._group.all]
+        age_s = round(time.monotonic() - self._turned_at, 3)
+        status = "unavailable" if reasons else "ok"
+        return not reasons, {"status": status, "reasons": reasons, "loop_age_s": age_s, "children": children}
+
+
+def _silent_s(child: Child) -> float:
+    return time.monotonic() - max(child.board.seen_at, child.started_at)
+
+
+def _shown(child: Child) -> dict[str, Any]:
+    now, board, runs = time.monotonic(), child.board, bool(child.pid)
+    return {
+        "name": child.name,
+        "pid": child.pid or None,
+        "shard": child.spec.shard,
+        "queues": list(child.spec.queues),
+        "state": board.state.name.lower() if runs else "dead",
+        "busy": board.busy if runs else 0,
+        "fetches": serves(child),
+        "beat_age_s": round(now - board.beat_at, 3) if runs and board.beat_at else None,
+        "fetch_age_s": round(now - board.fetched_at, 3) if runs and board.fetched_at else None,
+        "restarts": child.restarts,
+    }
+
+
+class HealthServer(ThreadingHTTPServer):
+    """Answers ``/liveness`` and ``/readiness`` from threads of its own: 200 or 503 with the reasons, as JSON.
+
+    A request has seconds in all, and only so many are heard at a time: a stranger gets no more than that.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, health: Health, host: str, port: int) -> None:
+        """Listen. Raises ConfigurationError when that is not possible."""
+        self.health = health
+        self._deadlines: dict[Any, float] = {}
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            place = f"{host}:{port}"
+            raise ConfigurationError(
+                [
+                    Problem(
+                        "--health-port", "", f"cannot listen at {place} ({error}): give a free port, or end who has it"
+                    )
+                ]
+            ) from error
+
+    def start(self) -> None:
+        """Answer from now on."""
+        threading.Thread(target=self.serve_forever, args=(1.0,), name="health", daemon=True).start()
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self.shutdown()
+        self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Hear a request, unless as many are heard as may be."""
+        if len(self._deadlines) >= _MOST_REQUESTS:
+            self.shutdown_request(request)
+            return
+        self._deadlines[request] = time.monotonic() + _DEADLINE_S
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """A request has ended."""
+        self._deadlines.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Once a second: end the requests that have had their time."""
+        now = time.monotonic()
+        for request, deadline in list(self._deadlines.items()):
+            if now > deadline:
+                with suppress(OSError):  # it has just ended
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the signature of the library
+        """Write a line of what is our own fault."""
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, OSError):
+            logs.logger().error("a question about our health was not answered", event_name="health.failed", error=error)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_version = "application-worker"
+    sys_version = ""
+    timeout = _DEADLINE_S
+
+    def do_GET(self) -> None:
+        """Answer."""
+        health = cast("HealthServer", self.server).health
+        questions: dict[str, Callable[[], Answer]] = {"/liveness": health.liveness, "/readiness": health.readiness}
+        question = questions.get(self.path.partition("?")[0])
+        if question is None:
+            self._reply(HTTPStatus.NOT_FOUND, {"paths": list(questions)})
+            return
+        well, shown = question()
+        self._reply(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, shown)
+
+    def do_HEAD(self) -> None:
+        """Answer with the status alone."""
+        self.do_GET()
+
+    def _reply(self, status: HTTPStatus, shown: dict[str, Any]) -> None:
+        body = dumps(shown) + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature of the library
+        """Say nothing: the platform asks every few seconds."""

@@ -1,0 +1,166 @@
+"""Replacing children that serve, one by one: the successor first, and only when it serves does the other finish its jobs.
+
+So at every moment as many take jobs as before, and there is at most one process more. A successor that does not come up ends
+the whole, and those that serve go on. Nothing here waits: ``step`` is called several times a second, by one thread.
+"""
+
+import math
+import signal
+import time
+from collections.abc import Mapping
+
+from framework.cluster.child import Child, ChildEvent, ChildSpec, OnEvent
+from framework.cluster.supervisor import KILL_MARGIN_S, Supervisor
+
+PATIENCE_S = 90.0
+"""How long a successor may take until it serves: a worker waits 60 s for its Redis, and its imports take their time."""
+
+DRAIN_TIMEOUT_S = 3_600.0
+"""How long the jobs of a child that is replaced may go on; then they are told to stop as at any end."""
+
+
+class Rollout:
+    """Replaces children of ``group``: all of them (``begin``), or one (``replace``)."""
+
+    def __init__(self, group: Supervisor, on_event: OnEvent, *, drain_timeout_s: float, timeout_s: float) -> None:
+        self._group = group
+        self._on_event = on_event
+        self._drain_timeout_s = drain_timeout_s
+        self._timeout_s = timeout_s
+        self._mark = -math.inf
+        """Every child that was started before is to be replaced."""
+        self._specs: Mapping[str, ChildSpec] = {}
+        """What is to run from now on under a name; a name that is missing goes on as it was."""
+        self._wanted: dict[Child, bool] = {}
+        """Single children that are, and whether that is urgent."""
+        self._pair: tuple[Child, Child, bool] | None = None
+        """A child, its successor that does not serve yet, and whether it is urgent."""
+        self._waiting_since = 0.0
+        """Since when whoever was started last is waited for."""
+        self._left_at: dict[Child, float] = {}
+        """When those that leave were told to."""
+        self._hurried_at: dict[Child, float] = {}
+        """When those of them that took too long were told to stop."""
+        self.refused = False
+        """Whether the last one has ended early."""
+
+    @property
+    def rolling(self) -> bool:
+        """Whether a replacement of all is under way, the last one's jobs included."""
+        return self._mark > -math.inf
+
+    def begin(self, specs: Mapping[str, ChildSpec] | None = None) -> None:
+        """Replace every child that runs now. During a replacement: those that it has replaced already, too."""
+        self._specs = specs or {}
+        self._mark = time.monotonic()
+        self._group.quiet = self.refused = False
+
+    def replace(self, child: Child, *, urgent: bool = False) -> bool:
+        """Replace this one; tell whether that is news.
+
+        ``urgent``: it does not wait until another's jobs have ended, and its own get the ordinary deadline only.
+        """
+        if child.leaving:
+            return urgent and self._hurry(child)
+        known = self._wanted.get(child, self._pair[2] if self._pair is not None and self._pair[0] is child else None)
+        if known is None or (urgent and not known):
+            if self._pair is not None and self._pair[0] is child:
+                self._pair = (*self._pair[:2], urgent)
+            else:
+                self._wanted[child] = urgent
+            return True
+        return False
+
+    def cancel(self) -> None:
+        """Replace nobody any more; those that leave already do."""
+        self._mark = -math.inf
+        self._wanted.clear()
+        if self._pair is not None and self._pair[1].process is not None:
+            self._pair[1].process.send_signal(signal.SIGTERM)
+        self._pair = None
+
+    def step(self) -> None:
+        """Do what can be done now."""
+        self._end_the_overdue()
+        if self._pair is not None:
+            self._await(*self._pair)
+        elif (child := self._next()) is not None:
+            self._start(child)
+        elif self.rolling and not self._pending() and not self._leaving():
+            self._mark = -math.inf
+
+    def _next(self) -> Child | None:
+        children = self._group.children
+        self._wanted = {child: urgent for child, urgent in self._wanted.items() if child in children}
+        first_urgent = next((child for child, urgent in self._wanted.items() if urgent), None)
+        if first_urgent is not None or self._leaving():
+            return first_urgent
+        return next(iter(self._wanted), None) or self._next_of_all()
+
+    def _next_of_all(self) -> Child | None:
+        """Who is to be replaced next: first those that do not serve, as the new code may be their cure."""
+        ailing = [child for child in self._group.children if child.started_at >= self._mark and not child.ready]
+        if self.rolling and ailing:  # whoever came up and fell again: the next would be ruined as well
+            if time.monotonic() - self._waiting_since > PATIENCE_S:
+                self._refuse(ailing[0])
+            return None
+        self._waiting_since = time.monotonic()
+        return min(self._pending(), key=lambda child: child.ready, default=None)
+
+    def _pending(self) -> list[Child]:
+        return [child for child in self._group.children if child.started_at < self._mark]
+
+    def _leaving(self) -> list[Child]:
+        return [child for child in self._group.beside if child.leaving]
+
+    def _start(self, child: Child) -> None:
+        urgent = self._wanted.pop(child, False)
+        successor = self._group.start_beside(child, self._specs.get(child.name, child.spec))
+        if successor.process is None:
+            self._refuse(successor)
+            return
+        self._pair = (child, successor, urgent)
+        self._waiting_since = time.monotonic()
+
+    def _await(self, old: Child, new: Child, urgent: bool) -> None:  # noqa: FBT001 - one of three that belong together
+        if new.ready:
+            self._pair = None
+            self._waiting_since = time.monotonic()
+            self._group.replace(old, new)
+            if urgent:
+                self._hurry(old)
+        elif new.process is None:
+            self._refuse(new)
+        elif time.monotonic() - self._waiting_since > PATIENCE_S:
+            new.process.kill()
+            self._refuse(new)
+
+    def _refuse(self, new: Child) -> None:
+        """Whoever serves goes on as before."""
+        self._pair = None
+        self._mark = -math.inf
+        self._wanted.clear()
+        self.refused = True
+        self._on_event(ChildEvent("refused", new.name, new.spec.shard, new.pid, new.status))
+
+    def _end_the_overdue(self) -> None:
+        now = time.monotonic()
+        leaving = self._leaving()
+        self._left_at = {child: self._left_at.get(child, now) for child in leaving}
+        self._hurried_at = {child: at for child, at in self._hurried_at.items() if child in leaving}
+        for child in leaving:
+            if now - self._left_at[child] >= self._drain_timeout_s:
+                self._hurry(child)
+            if now - self._hurried_at.get(child, math.inf) > self._timeout_s + KILL_MARGIN_S and child.process:
+                child.process.kill()
+
+    def _hurry(self, child: Child) -> bool:
+        """Set the ordinary deadline to the jobs of one that leaves; tell whether that is news."""
+        if child in self._hurried_at or child.process is None:
+            return False
+        now = time.monotonic()
+        self._hurried_at[child] = now
+        waited_s = int(now - self._left_at.get(child, now))
+        self._on_event(ChildEvent("overdue", child.name, child.spec.shard, child.pid, waited_s))
+        child.process.send_signal(signal.SIGTERM)
+        return True
