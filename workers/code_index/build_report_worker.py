@@ -1,11 +1,12 @@
 """The third of the three jobs: the page."""
 
 from framework import ApplicationWorker, Discard
-from workers.code_index.database import process_engine, var_dir
+from workers.atomic import write_atomically
+from workers.code_index.database import process_engine
 from workers.code_index.figures import figures_of_run
 from workers.code_index.index import this_process_index
-from workers.code_index.report.atomic import write_atomically
 from workers.code_index.report.page import render
+from workers.database import var_dir
 
 
 class BuildReportWorker(ApplicationWorker):

@@ -1,100 +1,26 @@
-"""The SQL database of the code index: one engine per process, SQLite by default, PostgreSQL as well.
+"""The code index's own database: its tables, on SQLite or PostgreSQL (``CODE_INDEX_DATABASE_URL``)."""
 
-``CODE_INDEX_DATABASE_URL`` names it; without it, ``code_index.sqlite3`` in the var directory. Opened on first use.
-"""
+from typing import Final
 
-import os
-import threading
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
-from typing import Any, Final
+from sqlalchemy import Engine
+from sqlalchemy.engine import URL
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.engine import URL, make_url
-
+from workers import database
 from workers.code_index.tables import metadata
 
-DATABASE_VARIABLE: Final = "CODE_INDEX_DATABASE_URL"
-_BUSY_TIMEOUT_MS: Final = 30_000
-_SCHEMA_LOCK: Final = 0x636F6465
-"""Any number no other program locks on: PostgreSQL's advisory lock around the creation of our tables."""
+_FEATURE: Final = "code_index"
 
 
-def var_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where runs leave their files: ``FRAMEWORK_VAR_DIR``, else ``var`` beside the application's ``workers``."""
-    return Path(environment.get("FRAMEWORK_VAR_DIR") or Path(__file__).resolve().parents[2] / "var")
-
-
-def database_url(environment: Mapping[str, str] = os.environ) -> URL:
+def database_url() -> URL:
     """The URL this process uses."""
-    named = environment.get(DATABASE_VARIABLE)
-    return make_url(named) if named else URL.create("sqlite", database=str(var_dir(environment) / "code_index.sqlite3"))
+    return database.database_url(_FEATURE)
 
 
 def process_engine() -> Engine:
     """The engine of this process, its tables made; the same one for every thread."""
-    with _OPENING:
-        return _engine_of(os.getpid(), database_url())
+    return database.process_engine(_FEATURE, metadata)
 
 
 def open_engine(url: URL) -> Engine:
     """A new engine on ``url`` whose tables exist. Raises SQLAlchemy's ``OperationalError`` when nothing answers."""
-    if url.get_backend_name() == "sqlite":
-        engine = _sqlite_engine(url)
-    else:
-        # READ COMMITTED is load-bearing: the question "was that the last file?" is asked after waiting for the run's
-        # row, and must see what was committed during the wait.
-        engine = create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True, pool_size=10, max_overflow=-1)
-    with writing(engine) as connection:
-        if engine.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})
-        metadata.create_all(connection)
-    return engine
-
-
-@contextmanager
-def writing(engine: Engine) -> Generator[Connection]:
-    """A transaction that may write: committed at the end of the block, rolled back when it raises."""
-    with engine.connect() as connection, connection.begin():
-        yield connection
-
-
-@contextmanager
-def reading(engine: Engine) -> Generator[Connection]:
-    """A transaction that only reads and, on SQLite, waits for no writer."""
-    with engine.connect().execution_options(read_only=True) as connection, connection.begin():
-        yield connection
-
-
-_OPENING: Final = threading.Lock()
-
-
-@cache
-def _engine_of(_pid: int, url: URL) -> Engine:
-    # The process id is part of the key so that a forked child never uses its parent's connections.
-    return open_engine(url)
-
-
-def _sqlite_engine(url: URL) -> Engine:
-    database = url.database
-    if database and database != ":memory:":
-        Path(database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000}, pool_size=10, max_overflow=-1)
-    event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
-    return engine
-
-
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    # The driver's own transaction control is switched off: it would begin deferred, and a deferred transaction that
-    # reads first and writes later fails at once when another writer came between, whatever the timeout.
-    connection.isolation_level = None
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={_BUSY_TIMEOUT_MS}"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    read_only = connection.get_execution_options().get("read_only", False)
-    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+    return database.open_engine(url, metadata)

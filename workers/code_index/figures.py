@@ -8,8 +8,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, func, select
 
 from framework.errors import BusinessError
-from workers.code_index.database import reading
 from workers.code_index.tables import files, results, runs
+from workers.database import reading
 
 LISTED: Final = 12
 """Rows in each "most" table."""

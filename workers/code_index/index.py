@@ -23,9 +23,10 @@ from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 from framework.errors import BusinessError
 from workers.code_index import statements
 from workers.code_index.analysis import Finding
-from workers.code_index.database import process_engine, reading, writing
+from workers.code_index.database import process_engine
 from workers.code_index.tables import files, results, runs
 from workers.code_index.trees import Found
+from workers.database import reading, writing
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _NOTHING_FOUND: Final[dict[str, Any]] = dict.fromkeys(column.name for column in results.c)

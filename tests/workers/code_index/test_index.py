@@ -10,11 +10,12 @@ from sqlalchemy import URL, Engine, func, select
 
 from framework.errors import BusinessError
 from workers.code_index.analysis import Measured, Refused
-from workers.code_index.database import open_engine, reading, writing
+from workers.code_index.database import open_engine
 from workers.code_index.figures import figures_of_run
 from workers.code_index.index import CodeIndex
 from workers.code_index.tables import files, results
 from workers.code_index.trees import Found
+from workers.database import reading, writing
 
 RUN = "run-1"
 NUMBERS = Measured(size=100, lines=10, functions=2, classes=1, longest_name="f", longest_lines=4)

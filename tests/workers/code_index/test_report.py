@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workers.atomic import write_atomically
 from workers.code_index.figures import Figures, FileRow, PackageRow, RefusedRow, Slice, Totals
-from workers.code_index.report.atomic import write_atomically
 from workers.code_index.report.markup import Column, breakable, table, tag
 from workers.code_index.report.page import LISTED_REFUSALS, render
 
