@@ -1,0 +1,76 @@
+"""An installation for the example workers: our own routing rules on real servers, files in the test's folder."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from framework.declare import port
+from framework.settings.load import load
+from framework.wiring.connect import Enqueuer
+from workers.code_index.tables import metadata as code_index_tables
+from workers.database import process_engine
+from workers.product_import.tables import metadata as product_import_tables
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DATABASES = {"code_index": code_index_tables, "product_import": product_import_tables}
+
+
+class Installation:
+    """What the tests see of it: where its files are, and which jobs wait."""
+
+    def __init__(self, folder: Path, shards: dict[str, Redis]) -> None:
+        self.folder = folder
+        self.var = folder / "var"
+        self._shards = shards
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"FRAMEWORK_CONFIG_DIR": str(self.folder / "config"), "FRAMEWORK_VAR_DIR": str(self.var)}
+
+    def payloads(self) -> list[dict[str, Any]]:
+        """The jobs that wait, in queues and for their time, in the order of their pushes."""
+        found = [json.loads(data) for redis in self._shards.values() for data in self._waiting(redis)]
+        return sorted(found, key=lambda job: job["created_at"])
+
+    def _waiting(self, redis: Redis) -> list[bytes]:
+        queued = [
+            data for name in redis.smembers("queues") for data in redis.lrange(f"queue:{name.decode()}", 0, -1)[::-1]
+        ]
+        return queued + redis.zrange("schedule", 0, -1)
+
+    def take(self) -> list[tuple[Any, ...]]:
+        """Class, without its feature, and arguments of the jobs that wait; afterwards none does."""
+        found = [(job["class"].rpartition("::")[2], *job["args"]) for job in self.payloads()]
+        for redis in self._shards.values():
+            redis.flushall()
+        return found
+
+
+@pytest.fixture
+def installation(
+    tmp_path: Path,
+    redis: Redis,
+    second_redis: Redis,
+    redis_url: str,
+    second_redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Installation]:
+    one = Installation(tmp_path, {"main": redis, "queues_shard_a": second_redis})
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    shards = {"main": {"url": redis_url}, "queues_shard_a": {"url": second_redis_url}}
+    (tmp_path / "config" / "redis.yml").write_text(json.dumps({"shards": shards}))
+    for name, value in one.environment.items():
+        monkeypatch.setenv(name, value)
+    for name in DATABASES:
+        monkeypatch.delenv(f"{name.upper()}_DATABASE_URL", raising=False)
+    enqueuer = Enqueuer(load())
+    with port.replaced(enqueuer):
+        yield one
+    enqueuer.shards.close()
+    for name, tables in DATABASES.items():
+        process_engine(name, tables).dispose()

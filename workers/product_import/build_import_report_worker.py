@@ -1,0 +1,35 @@
+"""The last of the four jobs: what could not be imported, as a file to mend and upload again."""
+
+import csv
+import io
+
+from framework import ApplicationWorker
+from workers.atomic import write_atomically
+from workers.database import var_dir
+from workers.product_import import imports
+
+
+class BuildImportReportWorker(ApplicationWorker):
+    """Write the rejected rows of an import with their reasons, and call it finished."""
+
+    feature_category = "product_catalogue"
+    # Somebody looks at "almost done" until this has run, and it takes milliseconds.
+    urgency = "high"
+    idempotent = True
+    retry = 5
+
+    def perform(self, import_id: int) -> None:
+        columns, rejected = imports.rejected(import_id)
+        sheet = io.StringIO(newline="")
+        # In the file's own columns, behind two that the next import passes over (and writes anew, when it is such a file).
+        writer = csv.DictWriter(sheet, dict.fromkeys(["line", "reason", *columns]), restval="", extrasaction="ignore")
+        writer.writeheader()
+        count = 0
+        for line, reason, cells in rejected:
+            count += 1
+            writer.writerow({**cells, "line": line, "reason": reason})
+        report = var_dir() / "reports" / f"product-import-{import_id}.csv"
+        # The file before the row: dying in between writes the same file again.
+        write_atomically(report, sheet.getvalue())
+        imports.finish(import_id, report)
+        self.log_extra(rejected=count)

@@ -1,0 +1,28 @@
+"""The second of the four jobs: one batch of rows."""
+
+from framework import ApplicationWorker
+from workers.product_import import imports
+from workers.product_import.build_import_report_worker import BuildImportReportWorker
+from workers.product_import.recalculate_prices_worker import RecalculatePricesWorker
+
+
+class ImportProductsWorker(ApplicationWorker):
+    """Make products of the rows of one batch, and have their prices calculated; the last one asks for the report."""
+
+    feature_category = "product_catalogue"
+    # A shop imports overnight as well as at noon: hundreds of batches must not stand before what somebody waits for.
+    urgency = "throttled"
+    # Checking 500 rows takes longer than writing them.
+    resource_boundary = "cpu"
+    idempotent = True
+    # SQLite has one writer: more than a few at a time would only wait for one another.
+    concurrency_limit = 4
+    retry = 5
+
+    def perform(self, import_id: int, batch: int) -> None:
+        imported = imports.import_batch(import_id, batch)
+        self.log_extra(**imported.counts)
+        # After the commit, never before: see the crash story in ``imports``.
+        RecalculatePricesWorker.perform_bulk([(category,) for category in imported.categories])
+        if imported.report_due:
+            BuildImportReportWorker.perform_async(import_id)

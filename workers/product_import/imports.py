@@ -1,0 +1,274 @@
+"""The import's questions and answers in SQL: stage a spreadsheet, import a batch, ask whether it was the last.
+
+The crash story. Jobs run at least once, and a process can die between any two lines. The rows of the file are recorded in
+one transaction before the first batch is pushed; from then on the file is not looked at again. A batch writes its products,
+what became of its rows and that it is done in one transaction; a second run finds it done and only asks the questions again
+whose answers the first may not have acted on: which prices to calculate, and whether a report is due.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, delete, func, insert, select, update
+from sqlalchemy.dialects import sqlite
+
+from framework import Discard
+from workers.database import process_engine, reading, writing
+from workers.product_import.product_row import ProductRow, read_product
+from workers.product_import.spreadsheet import SURPLUS, Row, Spreadsheet
+from workers.product_import.tables import batches, imports, metadata, products, rows
+
+BATCH_ROWS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows that one job imports, by the lines they stand in."""
+
+    number: int
+    first_line: int
+    last_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What a batch came to, and what is to be done now that it is."""
+
+    counts: dict[str, int]
+    categories: list[str]
+    report_due: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ImportState:
+    """How far an import is: ``counts`` are its rows by outcome, ``None`` those that are still to come."""
+
+    state: str
+    counts: dict[str | None, int]
+    reason: str | None
+    report: str | None
+
+
+def create(path: Path) -> int:
+    """A new import of the file at ``path``; its id is what the first job is pushed with."""
+    with writing(_engine()) as connection:
+        values = {"path": str(path), "created_at": time.time()}
+        return int(connection.execute(insert(imports).returning(imports.c.id), values).scalar_one())
+
+
+def path_to_stage(import_id: int) -> Path | None:
+    """The file whose rows are still to be recorded, ``None`` when they are. Raises ``Discard`` when nobody wants it."""
+    with reading(_engine()) as connection:
+        found = _wanted(connection, import_id)
+    return Path(found.path) if found.state == "new" else None
+
+
+def stage(import_id: int, spreadsheet: Spreadsheet) -> None:
+    """The rows and the batches they make are recorded, whole or not at all; what was recorded before stays."""
+    # Read before the transaction: a large file takes seconds, and there is one write lock for everybody.
+    taken = list(spreadsheet.rows)
+    sliced = [{"import_id": import_id, "number": n, **lines} for n, lines in enumerate(_slices(taken), 1)]
+    with writing(_engine()) as connection:
+        if _wanted(connection, import_id).state != "new":
+            return
+        for some in _chunks(taken):
+            connection.execute(insert(rows), [_staged(import_id, row) for row in some])
+        if sliced:
+            connection.execute(insert(batches), sliced)
+        values = {"state": "staged", "columns": spreadsheet.columns}
+        connection.execute(update(imports).where(imports.c.id == import_id).values(values))
+
+
+def pending_batches(import_id: int) -> list[Batch]:
+    """The batches that are not done yet."""
+    wanted = select(batches.c.number, batches.c.first_line, batches.c.last_line)
+    with reading(_engine()) as connection:
+        found = connection.execute(wanted.where(batches.c.import_id == import_id, ~batches.c.done).order_by("number"))
+        return [Batch(*row) for row in found]
+
+
+def import_batch(import_id: int, number: int) -> Imported:
+    """The rows of the batch are products, or rejected with a reason. Raises ``Discard`` when nobody wants the import."""
+    read = _read_rows(import_id, number)
+    accepted = [found for found in read.values() if isinstance(found, ProductRow)]
+    with writing(_engine()) as connection:
+        _wanted(connection, import_id)
+        if not _done(connection, import_id, number):
+            _write_outcomes(connection, import_id, read, _upsert(connection, import_id, accepted))
+            connection.execute(update(batches).where(_is(import_id, number)).values(done=True))
+        counts = _counts(connection, rows.c.import_id == import_id, rows.c.line.in_(read))
+        categories = sorted({product.category for product in accepted})
+        return Imported(
+            {str(key): count for key, count in counts.items()}, categories, _report_due(connection, import_id)
+        )
+
+
+def report_due(import_id: int) -> bool:
+    """Whether every batch is done and no report was written yet."""
+    with reading(_engine()) as connection:
+        return _report_due(connection, import_id)
+
+
+def rejected(import_id: int) -> tuple[list[str], Iterator[tuple[int, str, dict[str, str]]]]:
+    """The columns of the file, and line, reason and cells of each row that is no product."""
+    wanted = select(rows.c.line, rows.c.reason, rows.c.cells)
+    with reading(_engine()) as connection:
+        columns = _wanted(connection, import_id).columns
+        mine = wanted.where(rows.c.import_id == import_id, rows.c.outcome == "rejected").order_by(rows.c.line)
+        return columns, iter([(row.line, row.reason, row.cells) for row in connection.execute(mine)])
+
+
+def finish(import_id: int, report: Path) -> None:
+    """The import is finished and its report lies at ``report``."""
+    _set(import_id, state="finished", report=str(report))
+
+
+def fail(import_id: int, reason: str) -> None:
+    """The import has ended without a result, and why."""
+    _set(import_id, state="failed", reason=reason)
+
+
+def cancel(import_id: int) -> None:
+    """Jobs of this import that are still to come do nothing. What was imported stays."""
+    _set(import_id, state="cancelled")
+
+
+def remove(import_id: int) -> None:
+    """Nothing of the import is left but the products."""
+    with writing(_engine()) as connection:
+        connection.execute(delete(imports).where(imports.c.id == import_id))
+
+
+def state(import_id: int) -> ImportState | None:
+    """How far the import is; ``None`` when there is none."""
+    with reading(_engine()) as connection:
+        found = connection.execute(select(imports).where(imports.c.id == import_id)).one_or_none()
+        if found is None:
+            return None
+        return ImportState(found.state, _counts(connection, rows.c.import_id == import_id), found.reason, found.report)
+
+
+# --- the parts ------------------------------------------------------------------------------------------------------
+
+
+def _engine() -> Engine:
+    return process_engine("product_import", metadata)
+
+
+def _wanted(connection: Connection, import_id: int) -> Any:
+    found = connection.execute(select(imports).where(imports.c.id == import_id)).one_or_none()
+    if found is None:
+        raise Discard(f"import {import_id} was removed")
+    if found.state == "cancelled":
+        raise Discard(f"import {import_id} was cancelled")
+    return found
+
+
+def _set(import_id: int, **values: str) -> None:
+    with writing(_engine()) as connection:
+        connection.execute(update(imports).where(imports.c.id == import_id).values(values))
+
+
+def _staged(import_id: int, row: Row) -> dict[str, Any]:
+    return {"import_id": import_id, "line": row.line, "sku": row.cells.get("sku", "").strip(), "cells": row.cells}
+
+
+def _chunks(taken: Iterable[Row]) -> Iterator[list[Row]]:
+    source = iter(taken)
+    while chunk := list(islice(source, BATCH_ROWS)):
+        yield chunk
+
+
+def _slices(taken: Iterable[Row]) -> Iterator[dict[str, int]]:
+    for chunk in _chunks(taken):
+        yield {"first_line": chunk[0].line, "last_line": chunk[-1].line}
+
+
+def _is(import_id: int, number: int) -> Any:
+    return (batches.c.import_id == import_id) & (batches.c.number == number)
+
+
+def _done(connection: Connection, import_id: int, number: int) -> bool:
+    return bool(connection.scalar(select(batches.c.done).where(_is(import_id, number))))
+
+
+def _read_rows(import_id: int, number: int) -> dict[int, ProductRow | str]:
+    """Each line of the batch with its product, or why it is none. Staged rows never change, so this needs no lock."""
+    first = select(rows.c.sku, func.min(rows.c.line).label("line")).where(rows.c.import_id == import_id)
+    with reading(_engine()) as connection:
+        batch = connection.execute(select(batches).where(_is(import_id, number))).one_or_none()
+        if batch is None:
+            return {}
+        mine = (rows.c.import_id == import_id) & rows.c.line.between(batch.first_line, batch.last_line)
+        found = connection.execute(
+            select(rows.c.line, rows.c.sku, rows.c.cells).where(mine).order_by(rows.c.line)
+        ).all()
+        of_batch = first.where(rows.c.sku.in_({row.sku for row in found})).group_by(rows.c.sku)
+        first_lines = {row.sku: row.line for row in connection.execute(of_batch)}
+    return {row.line: _judged(row.line, first_lines[row.sku], row.cells) for row in found}
+
+
+def _judged(line: int, first_line: int, cells: dict[str, str]) -> ProductRow | str:
+    if SURPLUS in cells:
+        return f"more cells than the first row has columns: {cells[SURPLUS]}"
+    product = read_product(cells)
+    if isinstance(product, ProductRow) and line != first_line:
+        # Batches run side by side, so "the last one wins" would be whichever came last.
+        return f"sku: {product.sku} stands in line {first_line} already"
+    return product
+
+
+def _upsert(connection: Connection, import_id: int, accepted: list[ProductRow]) -> dict[str, str]:
+    """The products are as the rows say, unless a later import has said otherwise; what became of each, by SKU."""
+    skus = [product.sku for product in accepted]
+    before = {row.sku: row for row in connection.execute(select(products).where(products.c.sku.in_(skus)))}
+    outcomes = {product.sku: _outcome(before.get(product.sku), product, import_id) for product in accepted}
+    values = [
+        {
+            **product.model_dump(include={"sku", "name", "category"}),
+            "net_cents": product.net_cents,
+            "import_id": import_id,
+        }
+        for product in accepted
+        if outcomes[product.sku] != "outdated"
+    ]
+    if values:
+        statement = sqlite.insert(products)
+        written = {name: statement.excluded[name] for name in values[0] if name != "sku"}
+        connection.execute(statement.on_conflict_do_update(index_elements=["sku"], set_=written), values)
+    return outcomes
+
+
+def _outcome(before: Any | None, product: ProductRow, import_id: int) -> str:
+    if before is None:
+        return "created"
+    if before.import_id > import_id:
+        return "outdated"
+    same = (before.name, before.category, before.net_cents) == (product.name, product.category, product.net_cents)
+    return "unchanged" if same else "updated"
+
+
+def _write_outcomes(
+    connection: Connection, import_id: int, read: dict[int, ProductRow | str], outcomes: dict[str, str]
+) -> None:
+    for line, found in read.items():
+        reason = None if isinstance(found, ProductRow) else found
+        outcome = outcomes[found.sku] if isinstance(found, ProductRow) else "rejected"
+        mine = (rows.c.import_id == import_id) & (rows.c.line == line)
+        connection.execute(update(rows).where(mine).values(outcome=outcome, reason=reason))
+
+
+def _counts(connection: Connection, *where: Any) -> dict[str | None, int]:
+    counted = select(rows.c.outcome, func.count()).where(*where).group_by(rows.c.outcome)
+    return {row[0]: row[1] for row in connection.execute(counted)}
+
+
+def _report_due(connection: Connection, import_id: int) -> bool:
+    if _wanted(connection, import_id).state != "staged":
+        return False
+    left = select(func.count()).where(batches.c.import_id == import_id, ~batches.c.done)
+    return connection.scalar(left) == 0

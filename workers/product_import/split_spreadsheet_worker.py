@@ -1,0 +1,40 @@
+"""The first of the four jobs: from a file to batches of rows."""
+
+from framework import ApplicationWorker
+from framework.types import Payload
+from workers.product_import import imports
+from workers.product_import.build_import_report_worker import BuildImportReportWorker
+from workers.product_import.import_products_worker import ImportProductsWorker
+from workers.product_import.spreadsheet import read_spreadsheet
+
+
+class SplitSpreadsheetWorker(ApplicationWorker):
+    """Record every row of an uploaded file, and push one job per batch."""
+
+    feature_category = "product_catalogue"
+    # The whole file is in memory while its rows are recorded.
+    resource_boundary = "memory"
+    idempotent = True
+    # For what passes, like an upload that has not reached this machine; a file that is no spreadsheet is not tried again.
+    retry = 3
+
+    def perform(self, import_id: int) -> None:
+        path = imports.path_to_stage(import_id)
+        if path is not None:
+            imports.stage(import_id, read_spreadsheet(path))
+        pending = imports.pending_batches(import_id)
+        ImportProductsWorker.perform_bulk_for(
+            pending,
+            arguments=lambda batch: ImportProductsWorker.arguments(import_id, batch.number),
+            # What support asks for first when a customer calls: which import, which lines of the file.
+            context=lambda batch: {"import_id": import_id, "lines": f"{batch.first_line}-{batch.last_line}"},
+        )
+        self.log_extra(pushed=len(pending))
+        # Nobody else asks when there is nothing to import: a file of one row, or a second run after the last batch.
+        if not pending and imports.report_due(import_id):
+            BuildImportReportWorker.perform_async(import_id)
+
+    @classmethod
+    def retries_exhausted(cls, job: Payload, error: Exception) -> None:
+        # Also called for a BusinessError: whoever waits for the import is told why there is none.
+        imports.fail(job["args"][0], str(error))
