@@ -15,9 +15,12 @@ from framework.wiring.connect import Enqueuer
 from workers.code_index.tables import metadata as code_index_tables
 from workers.database import process_engine
 from workers.product_import.tables import metadata as product_import_tables
+from workers.webhooks.addresses import ALLOWED_VARIABLE
+from workers.webhooks.exchange import TIMEOUT_VARIABLE
+from workers.webhooks.tables import metadata as webhooks_tables
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-DATABASES = {"code_index": code_index_tables, "product_import": product_import_tables}
+DATABASES = {"code_index": code_index_tables, "product_import": product_import_tables, "webhooks": webhooks_tables}
 
 
 class Installation:
@@ -66,8 +69,8 @@ def installation(
     (tmp_path / "config" / "redis.yml").write_text(json.dumps({"shards": shards}))
     for name, value in one.environment.items():
         monkeypatch.setenv(name, value)
-    for name in DATABASES:
-        monkeypatch.delenv(f"{name.upper()}_DATABASE_URL", raising=False)
+    for name in (*(f"{name.upper()}_DATABASE_URL" for name in DATABASES), ALLOWED_VARIABLE, TIMEOUT_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
     enqueuer = Enqueuer(load())
     with port.replaced(enqueuer):
         yield one

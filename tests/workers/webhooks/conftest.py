@@ -1,0 +1,29 @@
+"""A receiver on this machine, and the permission to call it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.workers.conftest import Installation
+from tests.workers.receiver import Receiver, receiving
+from workers.webhooks.addresses import ALLOWED_VARIABLE
+from workers.webhooks.exchange import TIMEOUT_VARIABLE
+
+
+@pytest.fixture(scope="session")
+def one_receiver() -> Iterator[Receiver]:
+    with receiving() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def receiver(one_receiver: Receiver, installation: Installation, monkeypatch: pytest.MonkeyPatch) -> Receiver:
+    monkeypatch.setenv(ALLOWED_VARIABLE, "127.0.0.0/8")
+    one_receiver.requests.clear()
+    return one_receiver
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what is never answered: how long we wait is not what the others are about."""
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "0.3")

@@ -1,0 +1,60 @@
+"""Old files of one folder."""
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+from framework import ApplicationWorker, BusinessError
+from workers.database import var_dir
+
+
+class PruneFolderWorker(ApplicationWorker):
+    """Remove the files below a folder that nobody has written to for so many days."""
+
+    feature_category = "platform_maintenance"
+    urgency = "throttled"
+    # Only ticks push it: rules and dashboards can tell it from work that users cause (GitLab's ``CronjobChildWorker``).
+    tags = ("cronjob_child",)
+    idempotent = True
+    retry = 3
+    # Which folder, in every line; it is ours, and says nothing of anybody.
+    loggable_arguments = ("folder",)
+
+    def perform(self, folder: str, days: int) -> None:
+        limit = time.time() - timedelta(days=days).total_seconds()
+        removed = 0
+        for path in _files_below(_own(folder)):
+            if self.interrupted:
+                # The process is stopping. What is removed is removed; the rest is for a job of its own, elsewhere.
+                PruneFolderWorker.perform_async(folder, days)
+                break
+            removed += _remove_if_older(path, limit)
+        self.log_extra(removed=removed)
+
+
+def _own(folder: str) -> Path:
+    """The folder, which lies in the var directory. Raises ``BusinessError`` when it does not."""
+    # Arguments lie in Redis: whoever can write there must not be able to have any file of this machine removed.
+    root = var_dir().resolve()
+    path = (root / folder).resolve()
+    if root not in path.parents:
+        raise BusinessError(f"{folder!r} is no folder below the var directory")
+    return path
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Every file; links to folders are not followed. A folder that does not exist has none."""
+    for parent, _, names in os.walk(folder):
+        yield from (Path(parent, name) for name in names)
+
+
+def _remove_if_older(path: Path, limit: float) -> bool:
+    try:
+        if path.lstat().st_mtime >= limit:
+            return False
+        path.unlink()
+    except FileNotFoundError:
+        return False  # somebody else removed it: what we wanted
+    return True

@@ -1,0 +1,68 @@
+"""One database, a few pages at a time."""
+
+import sqlite3
+import time
+from contextlib import closing
+from datetime import timedelta
+from typing import Any, Final
+
+from framework import ApplicationWorker, Discard, RetryLater
+from workers.database import var_dir
+
+BUDGET_S: Final = 5.0
+PAUSE: Final = timedelta(seconds=10)
+PAGES: Final = 256
+BUSY_TIMEOUT_S: Final = 1.0
+
+_INCREMENTAL: Final = 2
+
+
+class VacuumDatabaseWorker(ApplicationWorker):
+    """Give free pages of a SQLite database back to the disk and renew its statistics, some seconds at a time."""
+
+    feature_category = "platform_maintenance"
+    urgency = "throttled"
+    tags = ("cronjob_child",)
+    # Not "until executed": a job that has not finished pushes the equal one that goes on, while it runs.
+    idempotent = True
+    # Two at work on one database would wait for one another.
+    concurrency_limit = 1
+    retry = 3
+    loggable_arguments = ("name",)
+
+    def perform(self, name: str) -> None:
+        path = var_dir() / name
+        if path.parent != var_dir() or not path.is_file():
+            raise Discard(f"there is no database {name!r}")
+        with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as database:
+            try:
+                before = _free_pages(database)
+                self._give_back(database)
+                left = _free_pages(database)
+            except sqlite3.OperationalError as error:
+                # Whoever writes there is more important. Nothing went wrong, so no retry is used up.
+                raise RetryLater(PAUSE, str(error)) from error
+        self.log_extra(freed_pages=before - left, left_pages=left)
+        if left:
+            # Where it stands is in the database itself: the next job needs no more than this one.
+            VacuumDatabaseWorker.perform_in(PAUSE, name)
+
+    def _give_back(self, database: sqlite3.Connection) -> None:
+        deadline = time.monotonic() + BUDGET_S
+        while _free_pages(database) and time.monotonic() < deadline and not self.interrupted:
+            # Its own short transaction each time: a writer waits for a few milliseconds only.
+            database.execute(f"PRAGMA incremental_vacuum({PAGES})").fetchall()
+        database.execute("PRAGMA optimize")
+        database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
+def _free_pages(database: sqlite3.Connection) -> int:
+    """How many pages can be given back: none of a database that was made without incremental vacuum."""
+    if _number(database, "auto_vacuum") != _INCREMENTAL:
+        return 0
+    return _number(database, "freelist_count")
+
+
+def _number(database: sqlite3.Connection, pragma: str) -> int:
+    row: Any = database.execute(f"PRAGMA {pragma}").fetchone()
+    return int(row[0])

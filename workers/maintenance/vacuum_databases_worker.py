@@ -1,0 +1,22 @@
+"""Which databases there are to tidy."""
+
+from workers.cronjob import CronjobWorker
+from workers.database import var_dir
+from workers.maintenance.vacuum_database_worker import VacuumDatabaseWorker
+
+
+class VacuumDatabasesWorker(CronjobWorker):
+    """Have every SQLite database of the var directory tidied."""
+
+    feature_category = "platform_maintenance"
+    urgency = "throttled"
+
+    def perform(self) -> None:
+        # Names, not paths: the job may run on another machine, whose var directory lies elsewhere.
+        names = sorted(path.name for path in var_dir().glob("*.sqlite3"))
+        VacuumDatabaseWorker.perform_bulk_for(
+            names,
+            arguments=VacuumDatabaseWorker.arguments,
+            context=lambda name: {"database": name},
+        )
+        self.log_extra(databases=len(names))

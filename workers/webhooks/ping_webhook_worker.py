@@ -1,0 +1,30 @@
+"""The button "Test" beside a hook."""
+
+import asyncio
+from datetime import timedelta
+
+from framework import ApplicationWorker
+from workers.webhooks import hooks
+from workers.webhooks.attempt import attempt
+
+
+class PingWebhookWorker(ApplicationWorker):
+    """Send a hook a message that stands for no event, while its owner looks on."""
+
+    feature_category = "webhooks"
+    has_external_dependencies = True
+    # Two presses of the button are one question.
+    idempotent = True
+    # Anybody may press it, and name a server that takes ten seconds to answer.
+    concurrency_limit = 5
+    # Whoever pressed the button sees that it failed, and presses it again.
+    retry = False
+    # Nobody looks at the page any more.
+    expires_in = timedelta(minutes=2)
+    # The page asks by the job's id, see ``framework.status``: completed, or failed.
+    status_expiration = timedelta(minutes=10)
+
+    async def perform(self, hook_id: int) -> None:
+        message = await asyncio.to_thread(hooks.ping_message, hook_id)
+        answer = await attempt(message)
+        self.log_extra(status=answer.status)

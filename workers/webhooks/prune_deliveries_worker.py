@@ -1,0 +1,30 @@
+"""Deliveries are of interest for a month."""
+
+import time
+from datetime import timedelta
+from typing import Final
+
+from workers.cronjob import CronjobWorker
+from workers.webhooks import hooks
+
+KEPT: Final = timedelta(days=30)
+SLICE: Final = 1000
+BUDGET: Final = timedelta(seconds=20)
+
+
+class PruneDeliveriesWorker(CronjobWorker):
+    """Forget deliveries that ended a month ago, for as long as a tick may take; the next tick goes on."""
+
+    feature_category = "webhooks"
+    urgency = "throttled"
+
+    def perform(self) -> None:
+        now, deadline = time.time(), time.monotonic() + BUDGET.total_seconds()
+        pruned = 0
+        # In slices: each is a transaction of milliseconds, and deliveries go on in between.
+        while not self.interrupted and time.monotonic() < deadline:
+            count = hooks.prune(now - KEPT.total_seconds(), SLICE)
+            pruned += count
+            if count < SLICE:
+                break
+        self.log_extra(pruned=pruned)
