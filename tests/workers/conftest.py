@@ -76,4 +76,5 @@ def installation(
         yield one
     enqueuer.shards.close()
     for name, tables in DATABASES.items():
-        process_engine(name, tables).dispose()
+        if (one.var / f"{name}.sqlite3").exists():
+            process_engine(name, tables).dispose()

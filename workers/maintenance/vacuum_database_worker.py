@@ -35,6 +35,7 @@ class VacuumDatabaseWorker(ApplicationWorker):
         if path.parent != var_dir() or not path.is_file():
             raise Discard(f"there is no database {name!r}")
         with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as database:
+            database.execute("PRAGMA synchronous=NORMAL")
             try:
                 before = _free_pages(database)
                 self._give_back(database)
@@ -50,8 +51,9 @@ class VacuumDatabaseWorker(ApplicationWorker):
     def _give_back(self, database: sqlite3.Connection) -> None:
         deadline = time.monotonic() + BUDGET_S
         while _free_pages(database) and time.monotonic() < deadline and not self.interrupted:
-            # Its own short transaction each time: a writer waits for a few milliseconds only.
-            database.execute(f"PRAGMA incremental_vacuum({PAGES})").fetchall()
+            # Its own short transaction each time: a writer waits for a few milliseconds only. A script, as `execute` would
+            # stop after the first page: the pragma steps once for each, without a row.
+            database.executescript(f"PRAGMA incremental_vacuum({PAGES})")
         database.execute("PRAGMA optimize")
         database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 

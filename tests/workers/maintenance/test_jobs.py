@@ -112,14 +112,22 @@ def pragma(path: Path, name: str) -> Any:
         return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
 
-def test_free_pages_go_back_to_the_disk(installation: Installation, database: Path) -> None:
+def test_free_pages_go_back_to_the_disk(
+    installation: Installation, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (installation.var / "not-one.txt").write_text("")
     VacuumDatabasesWorker.perform_inline()
     assert installation.take() == [("VacuumDatabaseWorker", "product_import.sqlite3")]
     before = pragma(database, "page_count")
     assert pragma(database, "freelist_count") > 1000
+    looks: list[int] = []
+    free_pages = vacuum_database_worker._free_pages
+    monkeypatch.setattr(
+        vacuum_database_worker, "_free_pages", lambda opened: looks.append(free_pages(opened)) or looks[-1]
+    )
     for _ in range(2):
         VacuumDatabaseWorker.perform_inline("product_import.sqlite3")
+    assert looks[2] == looks[0] - vacuum_database_worker.PAGES  # so many at a time
     assert pragma(database, "freelist_count") == 0
     assert pragma(database, "page_count") < before / 10
     assert installation.take() == []
@@ -197,7 +205,7 @@ def test_what_waits_is_written_down(installation: Installation, redis: Redis, se
 
 
 def test_a_shard_that_is_down_does_not_hide_the_others(
-    installation: Installation, redis: Redis, redis_url: str
+    installation: Installation, redis: Redis, redis_url: str, said: Said
 ) -> None:
     config = installation.folder / "config" / "redis.yml"
     config.write_text(

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.workers.conftest import Installation
 from tests.workers.receiver import Receiver, receiving
 from workers.webhooks.addresses import ALLOWED_VARIABLE
 from workers.webhooks.exchange import TIMEOUT_VARIABLE
@@ -17,7 +16,7 @@ def one_receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def receiver(one_receiver: Receiver, installation: Installation, monkeypatch: pytest.MonkeyPatch) -> Receiver:
+def receiver(one_receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Receiver:
     monkeypatch.setenv(ALLOWED_VARIABLE, "127.0.0.0/8")
     one_receiver.requests.clear()
     return one_receiver
