@@ -1,12 +1,19 @@
 """What every tick shares (GitLab's ``CronjobQueue``)."""
 
-from framework import ApplicationWorker
+from typing import ClassVar
+
+from framework import ApplicationWorker, DeferOnHealth
 
 
 class CronjobWorker(ApplicationWorker, abstract=True):
     """A job that a schedule pushes: cheap itself, it finds out what is to be done and pushes a job for each."""
 
     queue_namespace = "cronjob"
+    data_consistency = "sticky"
     idempotent = True
+    concurrency_limit = None  # SEW021: one job an hour, of milliseconds
+    defer_on_health: ClassVar[DeferOnHealth | None] = (
+        None  # SEW007: it only looks; what it pushes says for itself whether it has to wait
+    )
     # The next tick is the retry: one that failed an hour ago is of no use beside the one that is due now.
     retry = False

@@ -17,7 +17,11 @@ class PruneFolderWorker(ApplicationWorker):
     urgency = "throttled"
     # Only ticks push it: rules and dashboards can tell it from work that users cause (GitLab's ``CronjobChildWorker``).
     tags = ("cronjob_child",)
+    data_consistency = "sticky"
     idempotent = True
+    # A disk serves readers while it removes files, if it is left room to.
+    concurrency_limit = 2
+    defer_on_health = None  # SEW007: files only, no database
     retry = 3
     # Which folder, in every line; it is ours, and says nothing of anybody.
     loggable_arguments = ("folder",)

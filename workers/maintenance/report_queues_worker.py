@@ -2,10 +2,9 @@
 
 import json
 import time
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from redis import Redis, RedisError
+from redis import RedisError
 
 from framework.sharding import router
 from workers.cronjob import CronjobWorker
@@ -17,14 +16,6 @@ _MILLISECONDS: Final = 1e11
 """Sidekiq 8 writes times in milliseconds, all others in seconds: no second is that large for 3,000 years."""
 
 
-class Waiting(NamedTuple):
-    """One queue: how many jobs it holds, and for how long the oldest has waited."""
-
-    queue: str
-    jobs: int
-    oldest_s: float
-
-
 class ReportQueuesWorker(CronjobWorker):
     """Write down of every queue how many jobs wait and for how long, and how many have died."""
 
@@ -33,28 +24,27 @@ class ReportQueuesWorker(CronjobWorker):
     urgency = "high"
 
     def perform(self) -> None:
-        # Every shard, not only that of this job: `via_all` is how application code reaches them.
+        # Every shard, not only that of this job.
         with router.via_all() as pools:
-            for shard, pool in pools.items():
-                try:
-                    self._report(shard, pool)
-                except RedisError as error:
-                    # One that is down must not hide the others.
-                    self.logger.error("shard does not answer", shard_name=shard, reason=str(error))
+            shards = list(pools)
+        for shard in shards:
+            try:
+                self._report(shard)
+            except RedisError as error:
+                # One that is down must not hide the others.
+                self.logger.error("shard does not answer", shard_name=shard, reason=str(error))
 
-    def _report(self, shard: str, pool: "Redis") -> None:
-        for waiting in _queues(pool, time.time()):
-            say = self.logger.warning if waiting.oldest_s > LATE_S else self.logger.info
-            say("queue", shard_name=shard, queue_name=waiting.queue, jobs=waiting.jobs, oldest_s=waiting.oldest_s)
-        self.logger.info("sets", shard_name=shard, **{name: pool.zcard(name) for name in ("schedule", "retry", "dead")})
-
-
-def _queues(pool: "Redis", now: float) -> Iterator[Waiting]:
-    names: Any = pool.smembers("queues")
-    for name in sorted(bytes(name).decode("utf-8", "replace") for name in names):
-        oldest: Any = pool.lindex(f"queue:{name}", -1)  # jobs are pushed on the left and taken from the right
-        jobs: Any = pool.llen(f"queue:{name}")
-        yield Waiting(name, jobs, round(_waited(oldest, now), 3))
+    def _report(self, shard: str) -> None:
+        with router.via_shard(shard) as pool:
+            names: Any = pool.smembers("queues")
+            for name in sorted(bytes(name).decode("utf-8", "replace") for name in names):
+                jobs: Any = pool.llen(f"queue:{name}")
+                oldest: Any = pool.lindex(f"queue:{name}", -1)  # pushed on the left, taken from the right
+                waited = _waited(oldest, time.time())
+                say = self.logger.warning if waited > LATE_S else self.logger.info
+                say("queue", shard_name=shard, queue_name=name, jobs=jobs, oldest_s=round(waited, 3))
+            sets = {name: pool.zcard(name) for name in ("schedule", "retry", "dead")}
+        self.logger.info("sets", shard_name=shard, **sets)
 
 
 def _waited(payload: bytes | None, now: float) -> float:

@@ -23,10 +23,12 @@ class VacuumDatabaseWorker(ApplicationWorker):
     feature_category = "platform_maintenance"
     urgency = "throttled"
     tags = ("cronjob_child",)
+    data_consistency = "sticky"
     # Not "until executed": a job that has not finished pushes the equal one that goes on, while it runs.
     idempotent = True
     # Two at work on one database would wait for one another.
     concurrency_limit = 1
+    defer_on_health = None  # SEW007: it mends the very fault, and gives way to whoever writes
     retry = 3
     loggable_arguments = ("name",)
 

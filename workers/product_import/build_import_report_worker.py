@@ -15,6 +15,7 @@ class BuildImportReportWorker(ApplicationWorker):
     feature_category = "product_catalogue"
     # Somebody looks at "almost done" until this has run, and it takes milliseconds.
     urgency = "high"
+    data_consistency = "sticky"
     idempotent = True
     retry = 5
 

@@ -1,6 +1,8 @@
 """The second of the four jobs: one batch of rows."""
 
-from framework import ApplicationWorker
+from datetime import timedelta
+
+from framework import ApplicationWorker, DeferOnHealth
 from workers.product_import import imports
 from workers.product_import.build_import_report_worker import BuildImportReportWorker
 from workers.product_import.recalculate_prices_worker import RecalculatePricesWorker
@@ -14,15 +16,20 @@ class ImportProductsWorker(ApplicationWorker):
     urgency = "throttled"
     # Checking 500 rows takes longer than writing them.
     resource_boundary = "cpu"
+    data_consistency = "sticky"
     idempotent = True
     # SQLite has one writer: more than a few at a time would only wait for one another.
     concurrency_limit = 4
+    # Customers look at the same table. An import can wait until it is well again; they would not.
+    defer_on_health = DeferOnHealth(tables=("product_import_products",), delay=timedelta(seconds=30))
     retry = 5
 
     def perform(self, import_id: int, batch: int) -> None:
         imported = imports.import_batch(import_id, batch)
         self.log_extra(**imported.counts)
         # After the commit, never before: see the crash story in ``imports``.
-        RecalculatePricesWorker.perform_bulk([(category,) for category in imported.categories])
+        RecalculatePricesWorker.set(context={"import_id": import_id}).perform_bulk(
+            [(category,) for category in imported.categories]
+        )
         if imported.report_due:
             BuildImportReportWorker.perform_async(import_id)

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from framework import ApplicationWorker, Deduplicate
+from framework import ApplicationWorker, Deduplicate, DeferOnHealth
 from workers.product_import import prices
 
 
@@ -14,10 +14,16 @@ class RecalculatePricesWorker(ApplicationWorker):
     # 1 had the SKU of one product, so that an import of 80,000 rows was 80,000 jobs. Both are one string: without a version,
     # a job that still waits would look for a category of that name and find nothing to do.
     version = 2
+    data_consistency = "sticky"
     idempotent = True
     # Each batch of an import asks for the same few categories: one calculation while they run, and one more afterwards, as
     # the running one may not have seen the last batch.
-    deduplicate = Deduplicate("until_executed", ttl=timedelta(minutes=30), if_deduplicated="reschedule_once")
+    deduplicate = Deduplicate(
+        "until_executed", ttl=timedelta(minutes=30), if_deduplicated="reschedule_once", including_scheduled=False
+    )
+    # Each holds the write lock for all products of a category: two at a time would only take turns.
+    concurrency_limit = 1
+    defer_on_health = DeferOnHealth(tables=("product_import_products",), delay=timedelta(seconds=30))
     retry = 5
     # The names of categories and products are the shop's assortment, not people's data.
     loggable_arguments = ("category", "sku")

@@ -14,7 +14,11 @@ class SplitSpreadsheetWorker(ApplicationWorker):
     feature_category = "product_catalogue"
     # The whole file is in memory while its rows are recorded.
     resource_boundary = "memory"
+    data_consistency = "sticky"
     idempotent = True
+    # 200,000 rows are some 200 MB: three such files at once would be as much as a small machine has.
+    concurrency_limit = 2
+    defer_on_health = None  # SEW007: the page of the upload waits for it, and it writes once
     # For what passes, like an upload that has not reached this machine; a file that is no spreadsheet is not tried again.
     retry = 3
 

@@ -12,6 +12,8 @@ class FanOutEventWorker(ApplicationWorker):
     # An event should be on its way within seconds. The deliveries cannot promise that: urgency high and external dependencies
     # exclude each other, which is why this is a worker of its own.
     urgency = "high"
+    # It is pushed when the event is committed, and has to see it.
+    data_consistency = "sticky"
     idempotent = True
     retry = 10
 

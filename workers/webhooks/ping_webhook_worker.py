@@ -13,10 +13,12 @@ class PingWebhookWorker(ApplicationWorker):
 
     feature_category = "webhooks"
     has_external_dependencies = True
+    data_consistency = "sticky"
     # Two presses of the button are one question.
     idempotent = True
     # Anybody may press it, and name a server that takes ten seconds to answer.
     concurrency_limit = 5
+    defer_on_health = None  # SEW007: reads one row, and somebody looks on
     # Whoever pressed the button sees that it failed, and presses it again.
     retry = False
     # Nobody looks at the page any more.

@@ -4,6 +4,7 @@ import time
 from datetime import timedelta
 from typing import Final
 
+from framework import DeferOnHealth
 from workers.cronjob import CronjobWorker
 from workers.webhooks import hooks
 
@@ -17,6 +18,8 @@ class PruneDeliveriesWorker(CronjobWorker):
 
     feature_category = "webhooks"
     urgency = "throttled"
+    # The one tick that does the work itself, in small slices: it can wait a tick, or ten.
+    defer_on_health = DeferOnHealth(tables=("webhooks_deliveries",))
 
     def perform(self) -> None:
         now, deadline = time.time(), time.monotonic() + BUDGET.total_seconds()

@@ -5,10 +5,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from redis import Redis
 from sqlalchemy import select
 
 from framework import BusinessError, Discard
-from framework.errors import ShardUnavailableError
+from framework.errors import PushError
+from tests.harness import full_memory
 from tests.workers.conftest import Installation
 from tests.workers.sheets import csv_file, inline_rows, xlsx_file
 from workers.database import process_engine, reading
@@ -165,19 +167,12 @@ def test_a_second_run_of_the_split_pushes_what_is_left(installation: Installatio
     assert installation.take() == [("ImportProductsWorker", import_id, 2)]
 
 
-def test_a_push_that_fails_leaves_nothing_undone(
-    installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_push_that_fails_leaves_nothing_undone(installation: Installation, tmp_path: Path, redis: Redis) -> None:
     import_id = split(tmp_path / "a.csv", "H-1,Hammer,tools,10")
     installation.take()
-
-    def down(*_: object) -> None:
-        raise ShardUnavailableError("main", "down")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RecalculatePricesWorker, "perform_bulk", down)
-        with pytest.raises(ShardUnavailableError):
-            ImportProductsWorker.perform_inline(import_id, 1)
+    with full_memory(redis), pytest.raises(PushError):
+        ImportProductsWorker.perform_inline(import_id, 1)
+    assert shop() != {}
     ImportProductsWorker.perform_inline(import_id, 1)
     assert installation.take() == [("RecalculatePricesWorker", "tools"), ("BuildImportReportWorker", import_id)]
 
