@@ -6,6 +6,7 @@ from framework.cli.attributes import attributes
 from framework.cli.cluster import cluster
 from framework.cli.generate_queues import generate_queues
 from framework.cli.lint_workers import lint_workers
+from framework.cli.migrate_jobs import migrate_jobs
 from framework.cli.retired import retired
 from framework.cli.route import route
 from framework.cli.store import store
@@ -19,5 +20,5 @@ def main() -> None:
     """Run and look after workers."""
 
 
-for command in (worker, cluster, generate_queues, route, attributes, lint_workers, retired, store):
+for command in (worker, cluster, generate_queues, route, attributes, lint_workers, retired, migrate_jobs, store):
     main.add_command(command)

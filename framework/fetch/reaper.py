@@ -22,7 +22,7 @@ from framework.fetch.parking import PARK_S, REPLY_MARGIN_S
 from framework.fetch.replies import Mark
 from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.store.script import ADOPT, BURY, EXAMINE, FORGET, RECLAIM, RETIRE
+from framework.store.script import ADOPT, BURY, EXAMINE, FORGET, RECLAIM, RESTORE, RETIRE
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import Job, decode, whole_number
@@ -36,6 +36,7 @@ MAX_INTERRUPTIONS = 3
 """Deaths of one job's processes until it is quarantined, unless its class says otherwise (GitLab's default)."""
 
 _PAGE = 50
+_RESTORED_JOBS, _RESTORED_BYTES = 500, 1_000_000  # of one step: half a millisecond of Redis's time
 _KEYS_A_SWEEP = 500
 """So many keys of the shard does one sweep look at in search of lists without an owner: a tenth of a millisecond of Redis's time."""
 
@@ -67,6 +68,8 @@ class Recovered:
     destination: str
     cause: Cause = "death"
     trimmed: int = 0
+    unread: int = 0
+    """So many jobs of a migration that died were put back as they were; ``job`` is none of them."""
 
     @property
     def quarantined(self) -> bool:
@@ -135,6 +138,9 @@ class Reaper:
             moved += sum(result > 0 for result in results)
             if -1 in results or not any(results):
                 break  # it lives, or others are at the same work
+        queue = keys.migrated(identity)
+        if queue is not None and moved:
+            self._on_recovered(Recovered(identity, Job(), keys.queue(queue), unread=moved))
         if found is not None:
             forget(self._client, identity, FORGET_AFTER_S)
         return moved
@@ -152,6 +158,8 @@ class Reaper:
         return _Estate(f"{float(now) + _VERDICT_S:.6f}", int(length), evidence, page)
 
     def _reclaim_page(self, identity: str, found: "_Estate") -> list[int]:
+        if (queue := keys.migrated(identity)) is not None:
+            return self._restore_page(identity, queue, found)
         # The head is the youngest; each goes to the right end in turn, so the oldest ends up next to run.
         fates = [_fate(data, found.evidence, found.length - 1 - index) for index, data in enumerate(found.page)]
         results = RECLAIM.each(self._client, [self._move(identity, found, fate) for fate in fates])
@@ -167,6 +175,12 @@ class Reaper:
             if isinstance(result, RedisError):
                 raise result  # what was done has been told
         return results
+
+    def _restore_page(self, identity: str, queue: str, found: "_Estate") -> list[int]:
+        """Put back what a migration had not come to: unread, as none of it can have run, and in its order."""
+        places = [keys.lease(identity), keys.working(identity), keys.queue(queue), keys.QUEUES]
+        moved: int = RESTORE(self._client, places, [found.until, _RESTORED_JOBS, _RESTORED_BYTES, queue])
+        return [1] * moved if moved > 0 else [moved]
 
     def _move(self, identity: str, found: "_Estate", fate: "_Fate") -> tuple[list[str], list[Any]]:
         limits = KEEP_INTERRUPTED if fate.key == keys.INTERRUPTED else self._dead

@@ -248,6 +248,16 @@ class ProcessEvents:
     def recovered(self, recovered: Recovered) -> None:
         """A job of a dead process, or one that we had lost sight of, was taken back; a quarantined one's class is told."""
         job = recovered.job
+        if recovered.unread:
+            self._log.warning(
+                "jobs were put back into their queue that a migration held when it died",
+                job_status="recovered",
+                cause=recovered.cause,
+                owner=recovered.owner,
+                destination=recovered.destination,
+                count=recovered.unread,
+            )
+            return
         self._log.warning(
             "a job was taken back from a dead process"
             if recovered.cause == "death"

@@ -51,7 +51,7 @@ def _pages(client: "redis.Redis") -> Iterator[tuple[str, list[bytes]]]:
     """Every job of the shard with its place: first where jobs come from, then where they go to."""
     for key in (keys.SCHEDULE, keys.RETRY):
         yield from _members(client, key)
-    for queue in _queues(client):
+    for queue in queue_names(client):
         yield from _elements(client, _QUEUE + queue, QUEUE + queue.decode(errors="replace"))
     identities: Any = client.zrange(keys.REGISTRY, 0, -1)
     for identity in identities:
@@ -60,8 +60,8 @@ def _pages(client: "redis.Redis") -> Iterator[tuple[str, list[bytes]]]:
         yield from _members(client, key)
 
 
-def _queues(client: "redis.Redis") -> list[bytes]:
-    """The named queues, and those whose name somebody did not write down."""
+def queue_names(client: "redis.Redis") -> list[bytes]:
+    """Return the named queues, and those whose name somebody did not write down. Raises redis errors."""
     named: Any = client.smembers(keys.QUEUES)
     held = cast("Iterator[bytes]", client.scan_iter(match=_QUEUE + b"*", count=PAGE, _type="list"))
     return sorted({*named, *(key.removeprefix(_QUEUE) for key in held)})

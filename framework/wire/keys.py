@@ -41,6 +41,19 @@ def owner(working_list: str) -> str:
     return working_list.removeprefix(_WORKING)
 
 
+_MIGRATION = "aw:migration:"  # of the form host:pid:nonce, with a pid that no process has
+
+
+def migration(queue_name: str) -> str:
+    """Return the identity that holds a queue's jobs while they are gone through, one by one: the same for every such process."""
+    return _MIGRATION + queue_name
+
+
+def migrated(identity: str) -> str | None:
+    """Return the name of the queue whose jobs this identity holds, ``None`` for that of a process."""
+    return identity.removeprefix(_MIGRATION) if identity.startswith(_MIGRATION) else None
+
+
 def lease(identity: str) -> str:
     """STRING with a TTL; while it exists nobody may touch the working list of that process."""
     return f"aw:lease:{identity}"

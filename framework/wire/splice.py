@@ -5,6 +5,7 @@ holds such must be retried like any other, so the fields that nobody changed kee
 """
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from framework.errors import PayloadError
@@ -32,9 +33,32 @@ def rewrite(data: bytes, payload: Payload) -> bytes:
     return b"{" + b",".join(fields) + b"}"
 
 
+def respell(data: bytes, fields: Mapping[str, str]) -> bytes:
+    """Return ``data``, a JSON object that ``loads`` takes, with these fields set; every other byte is what it was.
+
+    A field that is not there comes last.
+    """
+    pieces: list[bytes] = []
+    at = 0
+    missing = dict(fields)
+    for name, start, end in _values(data):
+        if name in fields:
+            pieces += [data[at:start], dumps(fields[name])]
+            missing.pop(name, None)
+            at = end
+    close = data.rindex(b"}")
+    pieces.append(data[at:close])
+    pieces += [b"," + dumps(name) + b":" + dumps(value) for name, value in missing.items()]
+    return b"".join(pieces) + data[close:]
+
+
 def raw_fields(data: bytes) -> dict[str, bytes]:
     """Return the bytes of each field's value in ``data``, which must be a JSON object that ``loads`` takes."""
-    fields: dict[str, bytes] = {}
+    return {name: data[start:end].strip() for name, start, end in _values(data)}
+
+
+def _values(data: bytes) -> Iterator[tuple[str, int, int]]:
+    """Every field of the object with begin and end of its value, as often as it stands there."""
     depth, start = 0, 0
     name: str | None = None
     for token in _TOKEN.finditer(data):
@@ -45,10 +69,9 @@ def raw_fields(data: bytes) -> dict[str, bytes]:
         elif depth == 1 and mark == b":":
             start = token.end()
         elif name is not None and ((depth == 1 and mark == b",") or depth == 0):
-            fields[name] = data[start : token.start()].strip()
+            yield name, start, token.start()
             name = None
         depth += mark in b"[{"
-    return fields
 
 
 def _same(before: Any, value: Any) -> bool:

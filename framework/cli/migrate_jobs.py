@@ -1,0 +1,273 @@
+"""``migrate-jobs``: moves jobs that wait to other queues of their shard, as a mapping or today's routing rules say."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
+from framework.cli.migration_report import Work, in_json, in_words
+from framework.cli.options import ModuleOption, WordOption, check_shard
+from framework.cli.project import Project, load_project
+from framework.declare import registry
+from framework.errors import ShardUnavailableError
+from framework.migrate.account import Account, Allowance
+from framework.migrate.plan import Mapping, Plan, Routing
+from framework.migrate.queues import Queues, QueueShutError
+from framework.migrate.sets import Members
+from framework.process.record import served_queues
+from framework.settings.suggest import did_you_mean
+from framework.shard.leftovers import queue_names
+from framework.shard.refusals import advice_for
+from framework.shard.shard import Shard
+from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE
+from framework.wire import keys
+from framework.wiring.connect import open_shards
+from framework.wiring.server import EXIT_UNREACHABLE, known_queues
+
+QUEUED = "queued"
+_SETS = {"scheduled": keys.SCHEDULE, "retry": keys.RETRY, "dead": keys.DEAD}
+_AGAIN = "Run the command again when it does: it goes on where it stopped."
+_ENDS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+_PASSING = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
+
+
+@click.command("migrate-jobs")
+@click.argument("what", type=WordOption([QUEUED, *_SETS]), metavar="|".join([QUEUED, *_SETS]))
+@click.option("--follow-rules", is_flag=True, help="Each job goes where today's routing rules send its class.")
+@click.option("--to", metavar="QUEUE", help="Every job goes to this queue.")
+@click.option("--from", "sources", metavar="QUEUE", multiple=True, help="Only jobs of this queue. Repeatable.")
+@click.option("--class", "classes", metavar="NAME", multiple=True, help="Only jobs of this class. Repeatable.")
+@click.option(
+    "--shard", "names", metavar="NAME", multiple=True, help="Only this shard. Repeatable; default: every one."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would move, and change nothing.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Move at most so many jobs.")
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+@click.option(
+    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
+)
+@explained
+def migrate_jobs(
+    *,
+    what: str,
+    follow_rules: bool,
+    to: str | None,
+    sources: Sequence[str],
+    classes: Sequence[str],
+    names: Sequence[str],
+    dry_run: bool,
+    limit: int | None,
+    as_json: bool,
+    modules: Sequence[str],
+) -> None:
+    """Move jobs that wait to other queues of their shard: those in queues, or those that are scheduled, retried or dead.
+
+    Each job moves in one step, whoever works meanwhile. Killed at any point, the command may be run again. What cannot be judged
+    (an unknown class, a payload that is no job) stays where it is and is listed.
+
+    Status 0: all that could move has moved. 1: some should have and did not. 75: a shard does not answer; run it again.
+    """
+    _check_usage(follow_rules=follow_rules, to=to, sources=sources, classes=classes)
+    project = load_project(modules)
+    for name in names:
+        check_shard(project.settings, name)
+    if follow_rules:
+        refuse_unknown([name for name in classes if registry.find(name) is None], (), no_worker)
+    shards = open_shards(project.settings, role="migrate")
+    allowance = Allowance(limit)
+    works: list[Work] = []
+    with _progress() as tell:
+        for name in names or shards:
+            rule: Any = (
+                Routing(project.router, name, project.settings.retired_workers)
+                if follow_rules
+                else Mapping(to or "", classes, project.settings.retired_workers)
+            )
+            works.append(_work(shards[name], what, Plan(rule, sources, classes), allowance, tell))
+        for work in works:
+            _attempt(work, lambda one: _look_around(one, what, sources))
+        tell.begin(sum(work.jobs for work in works))
+        with _stopping(allowance):
+            for work in works:
+                _attempt(work, lambda one: _go_through(one, dry_run=dry_run))
+    _note(works, project, to, classes)
+    click.echo((in_json if as_json else in_words)(works, what, dry_run=dry_run))
+    sys.exit(_status(works, allowance))
+
+
+def _check_usage(*, follow_rules: bool, to: str | None, sources: Sequence[str], classes: Sequence[str]) -> None:
+    if follow_rules == (to is not None):
+        raise click.UsageError("Say where the jobs go: either --to QUEUE, or --follow-rules.")
+    if to is None:
+        return
+    if not (sources or classes):
+        raise click.UsageError("Say which jobs go there: --from QUEUE, --class NAME, or both.")
+    if QUEUE_NAME.fullmatch(to) is None:
+        raise click.UsageError(f"--to {to!r}: {QUEUE_NAME_SHAPE}.")
+    if list(sources) == [to]:
+        raise click.UsageError(f"--from and --to are the same queue {to!r}.")
+
+
+def _work(shard: Shard, what: str, plan: Plan, allowance: Allowance, tell: "_Progress") -> Work:
+    account = Account()
+    kind = Queues if what == QUEUED else Members
+    return Work(shard, kind(shard.client, plan, account, allowance, tell), account)
+
+
+def _attempt(work: Work, step: Callable[[Work], None]) -> None:
+    """Do one step with a shard; one that does not answer is left out from then on, so that the others are done."""
+    if work.error is not None:
+        return
+    try:
+        step(work)
+    except QueueShutError as error:
+        work.error = error
+    except (RedisError, OSError) as error:
+        reason = f"{work.shard.endpoint.shown}: {str(error).rstrip('.')}"
+        work.error = ShardUnavailableError(
+            work.shard.name, reason, advice=advice_for(error) if isinstance(error, RedisError) else None
+        )
+        work.error.__cause__ = error
+
+
+def _look_around(work: Work, what: str, sources: Sequence[str]) -> None:
+    client: Any = work.shard.client
+    work.served = served_queues(client)
+    if what == QUEUED:
+        work.paused = {name.decode(errors="replace") for name in client.smembers(keys.PAUSED)}
+        for name in queue_names(client):
+            try:
+                work.places.append(name.decode())
+            except UnicodeDecodeError:
+                work.account.odd.add(keys.queue(name.decode(errors="backslashreplace")))
+        stashed = client.scan_iter(match=f"{keys.working(keys.migration(''))}*", count=1_000)
+        held = (keys.migrated(keys.owner(key.decode(errors="replace"))) for key in stashed)
+        work.places += [name for name in held if name is not None]
+        work.places = sorted({name for name in work.places if not sources or name in sources})
+    else:
+        work.places = [_SETS[what]]
+    for place in list(work.places):
+        with _typed(work, place):
+            work.jobs += work.mover.length(place)
+
+
+def _go_through(work: Work, *, dry_run: bool) -> None:
+    for place in work.places:
+        with _typed(work, place):
+            (work.mover.look if dry_run else work.mover.migrate)(place)
+
+
+@contextmanager
+def _typed(work: Work, place: str) -> Generator[None]:
+    """A key of another type holds no jobs, and hides no other."""
+    try:
+        yield
+    except ResponseError as error:
+        if "WRONGTYPE" not in str(error):
+            raise
+        work.places = [one for one in work.places if one != place]
+        work.account.odd.add(keys.queue(place) if isinstance(work.mover, Queues) else place)
+
+
+@contextmanager
+def _stopping(allowance: Allowance) -> Generator[None]:
+    """Within the block the first INT or TERM lets what is put aside be put back, and ends the work; a second ends the process."""
+    before: dict[int, Any] = {}
+
+    def stop(number: int, _frame: object) -> None:
+        allowance.stopped = True
+        signal.signal(number, before[number])
+        click.echo("\nStopping: what is not moved yet stays where it was.", err=True)
+
+    for number in _ENDS:
+        before[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Progress:
+    """A bar on standard error with rate and time left, if that is a terminal."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._began = 0.0
+        self._done = 0
+
+    def begin(self, jobs: int) -> None:
+        """So many jobs are to be looked at."""
+        if not sys.stderr.isatty() or not jobs:
+            return
+        self._began = time.monotonic()
+        self._bar = click.progressbar(
+            length=jobs,
+            label="jobs",
+            file=sys.stderr,
+            show_pos=True,
+            item_show_func=lambda _: f"{self._done / max(time.monotonic() - self._began, 0.001):,.0f} a second",
+            update_min_steps=max(1, jobs // 500),
+        )
+        self._bar.__enter__()
+
+    def __call__(self, jobs: int) -> None:
+        """So many more were looked at."""
+        self._done += jobs
+        if self._bar is not None:
+            self._bar.update(jobs)
+
+    def end(self) -> None:
+        """The table comes next."""
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+
+
+@contextmanager
+def _progress() -> Generator[_Progress]:
+    made = _Progress()
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def _note(works: Sequence[Work], project: Project, to: str | None, classes: Sequence[str]) -> None:
+    """Say on standard error what whoever runs the command should know beside the report."""
+    for name in classes:
+        if registry.find(name) is None:
+            click.echo(
+                f"{no_worker(name, did_you_mean(name, project.workers))}; jobs of this name were asked for", err=True
+            )
+    for work in works:
+        shard = work.shard.name
+        if work.error is not None:
+            click.echo(f"{work.error} {_AGAIN}", err=True)
+        for queue in sorted({target for _, target in work.account.moved} - set(work.served)):
+            hint = did_you_mean(queue, known_queues(project.router) | set(work.served)) if queue == to else ""
+            way_out = f"start one with `scripts/worker --shard {shard} -q {queue}`"
+            click.echo(f"no running process of {shard} serves the queue {queue}{hint}: {way_out}", err=True)
+        for source, target in sorted(work.account.moved):
+            if source in work.paused and target not in work.paused:
+                click.echo(
+                    f"the queue {source} of {shard} is paused, and {target} is not: its jobs run there", err=True
+                )
+        for queue in sorted(work.account.arriving):
+            cause = "processes with the old rules push them: restart those, and run the command again"
+            click.echo(f"jobs that go elsewhere still come into the queue {queue} of {shard}; {cause}", err=True)
+
+
+def _status(works: Sequence[Work], allowance: Allowance) -> int:
+    failures = [work.error.__cause__ or work.error for work in works if work.error is not None]
+    if any(isinstance(failure, _PASSING) for failure in failures):
+        return EXIT_UNREACHABLE
+    undone = failures or allowance.stopped or any(work.account.undone for work in works)
+    return EXIT_FAILED if undone else 0

@@ -1,0 +1,96 @@
+"""What ``migrate-jobs`` tells: which jobs went where, which were left in place and why."""
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from framework.migrate.account import Account, Left
+from framework.migrate.plan import Reason
+from framework.migrate.queues import Queues
+from framework.migrate.sets import Members
+from framework.shard.shard import Shard
+
+_REASONS: dict[Reason, str] = {
+    "unknown class": "no worker of this name is registered here; --class NAME with --to moves its jobs all the same",
+    "retired class": "it is in retired_workers: dropped by whoever fetches it from there",
+    "chosen queue": "somebody chose this queue (set(queue=...), retry_queue)",
+    "other shard": "the rules lead to another shard, which is not this command's to reach",
+    "in transit": "it is on its way to another shard already",
+    "unreadable": "it is no job's JSON",
+    "wrong type": "the key of the queue it should go to is no list",
+}
+
+
+@dataclass
+class Work:
+    """One shard's part of the work: where to look, and what came of it."""
+
+    shard: Shard
+    mover: Queues | Members
+    account: Account
+    places: list[str] = field(default_factory=list[str])
+    jobs: int = 0
+    served: Collection[str] = ()
+    paused: Collection[str] = ()
+    error: Exception | None = None
+
+
+def in_words(works: Sequence[Work], what: str, *, dry_run: bool) -> str:
+    """Return the tables, and what it comes to."""
+    moved = [
+        (work.shard.name, source or "-", target, f"{jobs:,}")
+        for work in works
+        for (source, target), jobs in sorted(work.account.moved.items())
+    ]
+    left = [
+        (work.shard.name, queue or "-", name or "-", f"{found.jobs:,}", reason, ", ".join(found.jids))
+        for work, reason, queue, name, found in _left(works)
+    ]
+    lines: list[str] = []
+    if moved:
+        lines += [*_columns([("SHARD", "FROM", "TO", "JOBS"), *moved]), ""]
+    if left:
+        lines += ["Left in place:", *_columns([("SHARD", "QUEUE", "CLASS", "JOBS", "WHY", "IDS"), *left]), ""]
+        reasons = dict.fromkeys(reason for _, reason, *_ in _left(works))
+        lines += [*(f"{reason}: {_REASONS[reason]}" for reason in reasons), ""]
+    for work in works:
+        lines += [f"not looked at: {key} of {work.shard.name} holds no jobs" for key in sorted(work.account.odd)]
+    total = sum(work.account.moved.total() for work in works)
+    verb = "would move" if dry_run else "moved"
+    stay = sum(found.jobs for *_, found in _left(works))
+    lines.append(f"{what}: {total:,} {'job' if total == 1 else 'jobs'} {verb}, {stay:,} left in place")
+    return "\n".join(lines)
+
+
+def in_json(works: Sequence[Work], what: str, *, dry_run: bool) -> str:
+    """Return the same as JSON."""
+    shards = {
+        work.shard.name: {
+            "moved": [
+                {"from": source, "to": target, "jobs": jobs}
+                for (source, target), jobs in sorted(work.account.moved.items())
+            ],
+            "left": [
+                {"queue": queue, "class": name, "reason": reason, "jobs": found.jobs, "jids": found.jids}
+                for _, reason, queue, name, found in _left([work])
+            ],
+            "not_looked_at": sorted(work.account.odd),
+            "still_arriving": sorted(work.account.arriving),
+            "error": str(work.error) if work.error is not None else None,
+        }
+        for work in works
+    }
+    return json.dumps({"jobs": what, "dry_run": dry_run, "shards": shards}, indent=2)
+
+
+def _left(works: Sequence[Work]) -> Iterator[tuple[Work, Reason, str, str, Left]]:
+    for work in works:
+        entries = [(*key, found) for place in work.account.left.values() for key, found in place.items()]
+        for reason, queue, name, found in sorted(entries, key=lambda entry: entry[:3]):
+            yield work, reason, queue, name, found
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,0 +1,1 @@
+"""Moving jobs that wait to other queues of their shard, when queues are renamed or routing rules have changed."""

@@ -1,0 +1,62 @@
+-- Take the oldest jobs out of a stashed queue, each to the left end of its next queue (its own, when it stays there), and
+-- show the next ones.
+-- KEYS    1 lease of the migration  2 its working list, where the whole queue was put  3 set of queue names
+--         4 the queue itself  5.. further queues
+-- ARGV    1 lease in ms  2 most jobs to show  3 most bytes to show (one job is always shown)  4 number of jobs n  5 number of queues q
+--         then the q names of the queues from KEYS 4 on
+--         then n payloads as they were shown, oldest first; n payloads to store, '' where the bytes stay; n positions of their
+--         queues from KEYS 4 on (1 is the queue itself)
+-- RETURN  { 1 moved, 0 the list's right end is not what was shown (another migration moved it), -1 the lease has run out,
+--           -2 the queue's own key is no list any more; in all but the first nothing was moved;
+--           { positions of queues whose key is no list: their jobs stayed, as they were }, next payloads, oldest first ... }
+-- COST    O(n + shown), from the ends of lists: their length does not matter
+-- CRASH   before: in the working list. after: in a queue. Reapers put what is left back once the lease has run out.
+-- PEXPIRE first: proves that the list is ours, and at maxmemory lets LPUSH pass.
+if redis.call('PEXPIRE', KEYS[1], ARGV[1]) == 0 then return { -1, {} } end
+local n, q = tonumber(ARGV[4]), tonumber(ARGV[5])
+local expected, stored, places = 5 + q, 5 + q + n, 5 + q + n + n
+local refused, closed = {}, {}
+
+local function show(state)
+  local reply, size = { state, refused }, 0
+  for i = 1, tonumber(ARGV[2]) do
+    local payload = redis.call('LINDEX', KEYS[2], -i)
+    if not payload then break end
+    size = size + #payload
+    if i > 1 and size > tonumber(ARGV[3]) then break end
+    reply[#reply + 1] = payload
+  end
+  return reply
+end
+
+local function none(key)
+  local kind = redis.call('TYPE', key).ok
+  return kind ~= 'list' and kind ~= 'none'
+end
+
+if none(KEYS[4]) then return { -2, {} } end
+for i = 1, n do
+  if redis.call('LINDEX', KEYS[2], -i) ~= ARGV[expected + i] then return show(0) end
+end
+for i = 2, q do
+  if none(KEYS[3 + i]) then
+    refused[#refused + 1] = i
+    closed[i] = true
+  end
+end
+local arriving = {}
+for i = 1, q do arriving[i] = {} end
+for i = 1, n do
+  local place, data = tonumber(ARGV[places + i]), ARGV[stored + i]
+  if closed[place] then place, data = 1, '' end
+  if data == '' then data = ARGV[expected + i] end
+  arriving[place][#arriving[place] + 1] = data
+end
+if n > 0 then redis.call('RPOP', KEYS[2], n) end
+for i = 1, q do
+  if #arriving[i] > 0 then
+    redis.call('LPUSH', KEYS[3 + i], unpack(arriving[i]))
+    redis.pcall('SADD', KEYS[3], ARGV[5 + i])
+  end
+end
+return show(1)
