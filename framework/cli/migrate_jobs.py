@@ -132,9 +132,8 @@ def _attempt(work: Work, step: Callable[[Work], None]) -> None:
         work.error = error
     except (RedisError, OSError) as error:
         reason = f"{work.shard.endpoint.shown}: {str(error).rstrip('.')}"
-        work.error = ShardUnavailableError(
-            work.shard.name, reason, advice=advice_for(error) if isinstance(error, RedisError) else None
-        )
+        advice = advice_for(error) if isinstance(error, RedisError) else None
+        work.error = ShardUnavailableError(work.shard.name, reason, advice=advice)
         work.error.__cause__ = error
 
 
@@ -148,8 +147,7 @@ def _look_around(work: Work, what: str, sources: Sequence[str]) -> None:
                 work.places.append(name.decode())
             except UnicodeDecodeError:
                 work.account.odd.add(keys.queue(name.decode(errors="backslashreplace")))
-        stashed = client.scan_iter(match=f"{keys.working(keys.migration(''))}*", count=1_000)
-        held = (keys.migrated(keys.owner(key.decode(errors="replace"))) for key in stashed)
+        held = (keys.migrated(owner.decode(errors="replace")) for owner in client.zrange(keys.REGISTRY, 0, -1))
         work.places += [name for name in held if name is not None]
         work.places = sorted({name for name in work.places if not sources or name in sources})
     else:

@@ -51,7 +51,7 @@ def in_words(works: Sequence[Work], what: str, *, dry_run: bool) -> str:
         lines += [*_columns([("SHARD", "FROM", "TO", "JOBS"), *moved]), ""]
     if left:
         lines += ["Left in place:", *_columns([("SHARD", "QUEUE", "CLASS", "JOBS", "WHY", "IDS"), *left]), ""]
-        reasons = dict.fromkeys(reason for _, reason, *_ in _left(works))
+        reasons: dict[Reason, None] = dict.fromkeys(reason for _, reason, *_ in _left(works))
         lines += [*(f"{reason}: {_REASONS[reason]}" for reason in reasons), ""]
     for work in works:
         lines += [f"not looked at: {key} of {work.shard.name} holds no jobs" for key in sorted(work.account.odd)]

@@ -43,9 +43,11 @@ def respell(data: bytes, fields: Mapping[str, str]) -> bytes:
     missing = dict(fields)
     for name, start, end in _values(data):
         if name in fields:
-            pieces += [data[at:start], dumps(fields[name])]
+            value = data[start:end]
+            before, after = len(value) - len(value.lstrip()), len(value.rstrip())
+            pieces += [data[at : start + before], dumps(fields[name])]
             missing.pop(name, None)
-            at = end
+            at = start + after
     close = data.rindex(b"}")
     pieces.append(data[at:close])
     pieces += [b"," + dumps(name) + b":" + dumps(value) for name, value in missing.items()]

@@ -282,6 +282,25 @@ def test_a_list_whose_owner_is_not_known_is_found_and_taken_back(reaper, redis, 
     assert redis.llen(keys.working(IDENTITY)) == 1
 
 
+@pytest.mark.proves("R18", "I8")
+def test_a_queue_that_a_dead_migration_had_put_aside_is_put_back_as_it_was(reaper, redis, recovered):
+    """Unread and in its order, before what was pushed meanwhile is taken: nothing of it can have run."""
+    holder = keys.migration("q:1")
+    jobs = [b"\xff no job", *(encoded(jid=str(number), queue="other") for number in range(1_200))]
+    redis.lpush(keys.working(holder), *jobs)
+    redis.lpush(keys.queue("q:1"), "handed on before", "pushed meanwhile")
+    beat(redis, holder, slots=0)
+    assert reaper.sweep() == 0
+    die(redis, holder, FORGET_AFTER_S + 1, slots=0)
+    assert reaper.sweep() == 1_201
+    back = redis.lrange(keys.queue("q:1"), 0, -1)[::-1]
+    assert back == [b"handed on before", b"pushed meanwhile", *jobs]
+    ((owner, destination, unread),) = [(one.owner, one.destination, one.unread) for one in recovered]
+    assert (owner, destination, unread) == (holder, "queue:q:1", 1_201)
+    assert redis.smembers(keys.QUEUES) == {b"q:1"}
+    assert not redis.exists(keys.REGISTRY, keys.runs(holder), keys.working(holder))
+
+
 def test_where_keys_may_not_be_listed_the_rest_of_a_sweep_goes_on(reaper, redis):
     die(redis, OTHER)
     hold(redis, encoded(), OTHER)

@@ -89,3 +89,11 @@ def test_what_had_to_leave_a_full_set_is_told_beside_what_came_in(lines, events)
         )
     told = [(line["event_name"], line["count"], line["severity"]) for line in lines() if "event_name" in line]
     assert told == [("interrupted.trimmed", 3, "WARN"), ("dead.trimmed", 1, "WARN")]
+
+
+def test_jobs_that_a_dead_migration_held_are_told_of_together(lines, events):
+    events.recovered(Recovered("aw:migration:reports", Job(), "queue:reports", unread=1_200))
+    (line,) = lines()
+    assert (line["owner"], line["destination"], line["count"]) == ("aw:migration:reports", "queue:reports", 1_200)
+    assert (line["job_status"], line["severity"]) == ("recovered", "WARN")
+    assert "class" not in line

@@ -61,6 +61,18 @@ def given_back(jobs):
     ]
 
 
+def aside(redis, jobs):
+    redis.set(LEASE, 1, px=60_000)
+    redis.lpush(WORKING, *jobs)
+
+
+def migrated(jobs):
+    """The first goes elsewhere."""
+    places = [LEASE, WORKING, QUEUES, QUEUE, "queue:r"]
+    counts = [60_000, 10, 1_000_000, len(jobs), 2, "q", "r"]
+    return places, [*counts, *jobs, NEW, *[b""] * (len(jobs) - 1), 2, *[1] * (len(jobs) - 1)]
+
+
 def now_plus(seconds):
     return time.time() + seconds
 
@@ -78,6 +90,7 @@ CALLS = {
     "fetch": (held, lambda jobs: ([LEASE, WORKING, QUEUE], [60_000, 0, len(jobs) - 1, *jobs[1:], 9])),
     "forget": (dead_and_empty, lambda jobs: ([LEASE, WORKING, REGISTRY, "processes", RUNS], ["me", 50])),
     "land": (held, landed),
+    "migrate": (aside, migrated),
     "postpone": (held, lambda jobs: ([WORKING, SET], [jobs[0], NEW, 60])),
     "promote, to its queue": (due, lambda jobs: promoted(jobs, b"queue")),
     "promote, to the dead": (due, lambda jobs: promoted(jobs, b"dead")),
@@ -92,7 +105,9 @@ CALLS = {
         left_behind,
         lambda jobs: ([LEASE, WORKING, DEAD, QUEUES], [jobs[0], NEW, now_plus(60), "", 100, 100]),
     ),
+    "replace": (due, lambda jobs: ([SET], [len(jobs), *jobs, *[NEW + job for job in jobs]])),
     "requeue": (held, given_back),
+    "restore": (left_behind, lambda jobs: ([LEASE, WORKING, QUEUE, QUEUES], [now_plus(60), 10, 1_000_000, "q"])),
     "retire": (left_behind, lambda jobs: ([LEASE, REGISTRY], ["me"])),
     "state": (held, lambda jobs: (["status"], ["completed", 60])),
 }

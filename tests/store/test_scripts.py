@@ -19,10 +19,13 @@ from framework.store.script import (
     FETCH,
     FORGET,
     LAND,
+    MIGRATE,
     POSTPONE,
     PROMOTE,
     RECLAIM,
+    REPLACE,
     REQUEUE,
+    RESTORE,
     RETIRE,
     STATE,
 )
@@ -344,6 +347,97 @@ def test_reclaim_does_not_act_on_what_was_found_too_long_ago(redis):
     redis.lpush(WORKING, ODD)
     assert RECLAIM(redis, [LEASE, WORKING, QUEUE, QUEUES], [ODD, ODD, now(redis) - 1, "q", 3, 100]) == -1
     assert listed(redis, WORKING) == [ODD]
+
+
+def migrate(redis, *jobs, show=10, most_bytes=10_000, queues=("q", "r")):
+    """Hand on (payload, payload to store, position of its queue) tuples, oldest first."""
+    shown, stored, places = zip(*jobs, strict=True) if jobs else ((), (), ())
+    return MIGRATE(
+        redis,
+        [LEASE, WORKING, QUEUES, *(f"queue:{name}" for name in queues)],
+        [60_000, show, most_bytes, len(jobs), len(queues), *queues, *shown, *stored, *places],
+    )
+
+
+@pytest.mark.proves("I19")
+def test_migrate_hands_on_the_oldest_and_shows_the_next(redis, memory):
+    redis.lpush(WORKING, "one", ODD, "three", "four", "five")
+    redis.lpush(QUEUE, "new q")
+    redis.lpush(OTHER, "new r")
+    with memory():
+        assert migrate(redis, show=2) == [1, [], b"one", ODD]
+        assert migrate(redis, ("one", "", 1), (ODD, b"r" + ODD, 2), ("three", "", 1)) == [1, [], b"four", b"five"]
+    assert listed(redis, QUEUE) == [b"three", b"one", b"new q"]
+    assert listed(redis, OTHER) == [b"r" + ODD, b"new r"]
+    assert redis.smembers(QUEUES) == {b"q", b"r"}
+    assert 50_000 < redis.pttl(LEASE) <= 60_000
+
+
+def test_migrate_moves_nothing_that_is_not_what_was_shown(redis):
+    redis.lpush(WORKING, "one", "two")
+    assert migrate(redis, ("one", "", 1), ("other", "", 1)) == [0, [], b"one", b"two"]
+    assert migrate(redis, ("one", "", 1), ("two", "", 1), ("three", "", 1)) == [0, [], b"one", b"two"]
+    redis.delete(LEASE)
+    assert migrate(redis, ("one", "", 1)) == [-1, []]
+    assert listed(redis, WORKING) == [b"two", b"one"]
+    assert not redis.exists(QUEUE, LEASE)
+
+
+def test_migrate_shows_no_more_bytes_than_asked_for_but_one_job_always(redis):
+    redis.lpush(WORKING, "x" * 60, "y" * 30, "z" * 20)
+    assert migrate(redis, most_bytes=100)[2:] == [b"x" * 60, b"y" * 30]
+    assert migrate(redis, most_bytes=10)[2:] == [b"x" * 60]
+
+
+@pytest.mark.proves("F40", "I1")
+def test_migrate_leaves_jobs_in_their_queue_whose_new_queue_is_none(redis, wrong):
+    redis.lpush(WORKING, "one", "two", "three")
+    redis.set(OTHER, "no list")
+    assert migrate(redis, ("one", "", 1), ("two", "new", 2), ("three", "new", 1)) == [1, [2]]
+    assert listed(redis, QUEUE) == [b"new", b"two", b"one"]
+    redis.lpush(WORKING, "four")
+    redis.delete(QUEUE)
+    redis.set(QUEUE, "no list")
+    assert migrate(redis, ("four", "", 1)) == [-2, []]
+    assert listed(redis, WORKING) == [b"four"]
+
+
+def restore(redis, *, within_s=60, most=10, most_bytes=10_000, queue="q"):
+    return RESTORE(redis, [LEASE, WORKING, f"queue:{queue}", QUEUES], [now(redis) + within_s, most, most_bytes, queue])
+
+
+@pytest.mark.proves("R20", "I19")
+def test_restore_puts_back_the_oldest_first_when_the_migration_is_dead(redis, memory):
+    redis.lpush(WORKING, "three", ODD, "five")
+    redis.lpush(QUEUE, "one", "two")
+    assert restore(redis) == -1
+    redis.delete(LEASE)
+    assert restore(redis, within_s=-1) == -1
+    with memory():
+        assert restore(redis, most=2) == 2
+        assert restore(redis, most_bytes=1) == 1
+        assert restore(redis) == 0
+    assert listed(redis, QUEUE) == [b"five", ODD, b"three", b"two", b"one"]
+    assert redis.smembers(QUEUES) == {b"q"}
+
+
+@pytest.mark.proves("F40", "I1")
+def test_restore_keeps_what_has_no_queue_to_go_to(redis, wrong):
+    redis.delete(LEASE)
+    redis.lpush(WORKING, "one", "two")
+    redis.set(QUEUE, "no list")
+    assert restore(redis) == 0
+    assert listed(redis, WORKING) == [b"two", b"one"]
+
+
+@pytest.mark.proves("I19")
+def test_replace_keeps_each_score_and_writes_nothing_that_is_gone(redis, memory):
+    exact = 1_750_000_000.1234567
+    redis.zadd(SET, {ODD: exact, "two": 2, "same": 9, "becomes same": 5})
+    members, stored = [ODD, "gone", "becomes same"], [b"new" + ODD, "never", "same"]
+    with memory():
+        assert REPLACE(redis, [SET], [3, *members, *stored]) == [1, 0, 1]
+    assert dict(redis.zrange(SET, 0, -1, withscores=True)) == {b"new" + ODD: exact, b"two": 2, b"same": 5}
 
 
 def test_beat_renews_tells_of_a_gap_and_registers(redis, memory):

@@ -14,3 +14,8 @@ def test_sidekiqs_keys_are_sidekiqs_and_ours_begin_with_aw():
     assert sidekiq == ("queues", "schedule", "retry", "dead", "processes", "queue:a:b", "h:1:n-signals")
     assert keys.work("h:1:n") == ("h:1:n:work", "h:1:n:workers")
     assert all(key.startswith("aw:") for key in (keys.REGISTRY, keys.working("i"), keys.lease("i"), keys.status("j")))
+
+
+def test_whose_jobs_a_migration_holds_is_in_its_name():
+    assert keys.migrated(keys.owner(keys.working(keys.migration("a:b")))) == "a:b"
+    assert keys.migrated("aw:1:migration") is None

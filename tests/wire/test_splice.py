@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from framework.errors import PayloadError
 from framework.wire.json import dumps, loads
-from framework.wire.splice import raw_fields, rewrite
+from framework.wire.splice import raw_fields, respell, rewrite
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -52,3 +52,26 @@ def test_a_new_value_that_cannot_be_written_is_refused():
     data = b'{"a":1}'
     with pytest.raises(PayloadError, match="not finite"):
         rewrite(data, {"a": 1, "b": float("inf")})
+
+
+@pytest.mark.proves("R51", "I5")
+@given(st.dictionaries(st.text(), JSON, max_size=5), st.sampled_from([None, 2]), st.text())
+def test_fields_are_set_and_every_other_byte_stays(payload, indent, value):
+    payload = {**payload, "queue": "old", "class": "A"}
+    data = json.dumps(payload, indent=indent).encode()
+    try:
+        expected = {**loads(data), "queue": value, "added": value}
+    except PayloadError:
+        return  # a lone surrogate: no payload
+    changed = respell(data, {"queue": value, "added": value})
+    assert loads(changed) == expected
+    assert respell(data, {"queue": "old"}) == data
+    assert [raw for name, raw in raw_fields(changed).items() if name not in ("queue", "added")] == [
+        raw for name, raw in raw_fields(data).items() if name not in ("queue", "added")
+    ]
+
+
+def test_a_field_that_stands_there_twice_is_set_twice():
+    """Readers differ in which of the two they believe."""
+    data = b'{"queue":"a","\\u0071ueue" : "b" ,"args":[{"queue":"a"}]}'
+    assert respell(data, {"queue": "c"}) == b'{"queue":"c","\\u0071ueue" : "c" ,"args":[{"queue":"a"}]}'

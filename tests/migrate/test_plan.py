@@ -1,0 +1,166 @@
+"""What becomes of one job: where it goes, its bytes then, and why it stays."""
+
+import json
+
+import pytest
+
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
+from framework.migrate.plan import STAYS, Mapping, Plan, Routing
+from framework.route.router import Router
+from framework.settings.model import RoutingRule
+from tests.harness import encoded
+
+
+@pytest.fixture(autouse=True)
+def workers():
+    with registry.isolated():
+
+        class BillWorker(ApplicationWorker):
+            wire_name = "BillWorker"
+            feature_category = "billing"
+            aliases = ("OldBillWorker",)
+
+            def perform(self) -> None: ...
+
+        class PinnedWorker(ApplicationWorker):
+            wire_name = "PinnedWorker"
+            feature_category = "not_owned"
+            queue = "pinned"
+            retry_queue = "pinned_retries"
+
+            def perform(self) -> None: ...
+
+        class AwayWorker(ApplicationWorker):
+            wire_name = "AwayWorker"
+            feature_category = "search"
+
+            def perform(self) -> None: ...
+
+        yield
+
+
+def routing(*sources, classes=()):
+    rules = [
+        RoutingRule(query="feature_category=billing", queue="money"),
+        RoutingRule(query="feature_category=search", queue="search", shard="second"),
+        RoutingRule(query="*", queue="rest"),
+    ]
+    return Plan(Routing(Router(rules, ["main", "second"]), "main", {"GoneWorker": "merged"}), sources, classes)
+
+
+def mapping(to="new", *sources, classes=()):
+    return Plan(Mapping(to, classes, {"GoneWorker"}), sources, classes)
+
+
+@pytest.mark.parametrize(
+    ("name", "queue", "fields", "target"),
+    [
+        ("BillWorker", "old", {}, "money"),  # out of a queue that no rule names any more
+        ("BillWorker", "bill", {}, "money"),
+        ("OldBillWorker", "old_bill", {}, "money"),  # under its former name
+        ("BillWorker", "money", {}, ""),
+        ("PinnedWorker", "old", {}, "pinned"),
+        ("BillWorker", "old", {"aw_queue": "other"}, "money"),  # chosen was another one, long ago
+        ("BillWorker", "old", {"aw_shard": "main"}, "money"),
+        ("BillWorker", "old", {"aw_shard": "no such shard"}, "money"),
+        ("AwayWorker", "old", {"aw_shard": "main"}, "search"),
+    ],
+)
+def test_a_job_goes_where_the_rules_send_its_class(name, queue, fields, target):
+    verdict = routing().judge(encoded(name, queue=queue, **fields), queue)
+    assert (verdict.target, verdict.reason) == (target, None)
+    if target:
+        assert json.loads(verdict.data) == json.loads(encoded(name, **{**fields, "queue": target}))
+
+
+@pytest.mark.parametrize(
+    ("name", "queue", "fields", "reason"),
+    [
+        ("RubyWorker", "old", {}, "unknown class"),
+        ("GoneWorker", "old", {}, "retired class"),
+        ("BillWorker", "old", {"aw_queue": "old"}, "chosen queue"),
+        ("PinnedWorker", "pinned_retries", {"retry_queue": "pinned_retries"}, "chosen queue"),
+        ("AwayWorker", "chosen", {"aw_queue": "chosen"}, "chosen queue"),
+        ("AwayWorker", "old", {}, "other shard"),
+        ("AwayWorker", "search", {}, "other shard"),
+        ("BillWorker", "old", {"aw_shard": "second"}, "other shard"),
+        ("BillWorker", "old", {"aw_shard": "second", "aw_queue": "old"}, "other shard"),
+        ("BillWorker", "old", {"aw_transit": "token"}, "in transit"),
+    ],
+)
+def test_what_the_rules_do_not_move_says_why(name, queue, fields, reason):
+    verdict = routing().judge(encoded(name, queue=queue, **fields), queue)
+    assert (verdict.target, verdict.reason, verdict.queue, verdict.name) == ("", reason, queue, name)
+    assert verdict.jid == "ab" * 12
+
+
+def test_a_chosen_queue_that_the_rules_name_too_is_where_it_belongs():
+    assert routing().judge(encoded("BillWorker", queue="money", aw_queue="money"), "money") is STAYS
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff", b"{", b"[1]", b'{"class":"BillWorker"}', b'{"args":[],"jid":"x"}', b"NaN"]
+)
+@pytest.mark.parametrize("plan", [routing, mapping])
+def test_what_is_no_job_stays(plan, data):
+    verdict = plan().judge(data, "old")
+    assert (verdict.target, verdict.reason, verdict.queue) == ("", "unreadable", "old")
+    assert verdict.jid == ("x" if b'"jid"' in data else "")
+
+
+def test_a_mapping_stands_over_rules_and_choices_and_takes_choices_along():
+    data = encoded("BillWorker", queue="old", aw_queue="old", retry_queue="old")
+    verdict = mapping("new", "old").judge(data, "old")
+    assert verdict.target == "new"
+    assert json.loads(verdict.data) == {
+        **json.loads(data),
+        **dict.fromkeys(["queue", "aw_queue", "retry_queue"], "new"),
+    }
+    assert mapping("new", "old").judge(encoded("BillWorker", queue="old", retry_queue="r"), "old").data == encoded(
+        "BillWorker", queue="new", retry_queue="r"
+    )
+
+
+def test_a_mapping_moves_unknown_classes_only_by_name():
+    ruby, gone = encoded("RubyWorker", queue="old"), encoded("GoneWorker", queue="old")
+    assert [mapping().judge(data, "old").reason for data in (ruby, gone)] == ["unknown class", "retired class"]
+    named = mapping(classes=["RubyWorker", "GoneWorker"])
+    assert [named.judge(data, "old").target for data in (ruby, gone)] == ["new", "new"]
+
+
+def test_what_is_not_asked_about_is_not_judged():
+    bill, ruby = encoded("BillWorker", queue="old"), encoded("RubyWorker", queue="old")
+    assert mapping("new", "other").judge(bill, "old") is STAYS
+    assert mapping("new", classes=["PinnedWorker"]).judge(bill, "old") is STAYS
+    assert routing(classes=["BillWorker"]).judge(ruby, "old") is STAYS
+    assert routing(classes=["BillWorker"]).judge(b"\xff no job", "old") is STAYS
+    escaped = bill.replace(b"BillWorker", b"\\u0042illWorker")
+    assert mapping("new", classes=["BillWorker"]).judge(escaped, "old").target == "new"
+    # An argument that is spelt like the class is no class.
+    assert mapping("new", classes=["BillWorker"]).judge(encoded("RubyWorker", args=["BillWorker"]), "old") is STAYS
+
+
+def test_without_a_place_the_payload_says_the_queue():
+    assert routing().judge(encoded("BillWorker", queue="old")).queue == "old"
+    assert mapping("new", "old").judge(encoded("BillWorker", queue="other")) is STAYS
+    nameless = json.dumps({"class": "BillWorker", "args": []}).encode()
+    assert json.loads(routing().judge(nameless).data) == {"class": "BillWorker", "args": [], "queue": "money"}
+    assert routing().judge(nameless.replace(b"{", b'{"queue":7,')).target == "money"
+
+
+@pytest.mark.proves("R51", "I5")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"args":[{"queue":"old"},1e999, 1.50],"class":"BillWorker" , "queue":"old","x":"\\u00e9\\/"}',
+        b'{ "class" : "BillWorker", "args" : [ {"queue":"old"} ], "queue" : "old" }',
+        b'{"queue":"older","class":"BillWorker","args":["\\"queue\\":\\"old\\""],"\\u0071ueue":"old","n":'
+        + b"9" * 40
+        + b"}",
+    ],
+)
+def test_every_other_byte_of_a_job_stays(data):
+    changed = mapping("new", "old").judge(data, "old").data
+    assert json.loads(changed)["queue"] == "new"
+    assert changed.replace(b'"new"', b'"old"') == data.replace(b'"older"', b'"old"')

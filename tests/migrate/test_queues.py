@@ -1,0 +1,424 @@
+"""Jobs leave a live queue for another: none is lost or doubled, order is kept, whoever works, stops or dies meanwhile."""
+
+import json
+import threading
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prove_parts.crash_points.wire import WAYS, Fault, Line, install
+from redis.exceptions import ResponseError
+
+from framework.fetch.grace import Grace
+from framework.fetch.reaper import FORGET_AFTER_S, Keep, Reaper
+from framework.migrate import queues as module
+from framework.migrate.account import Account, Allowance
+from framework.migrate.plan import Mapping, Plan
+from framework.migrate.queues import Queues, QueueShutError
+from framework.store.connect import Endpoint, open_client
+from framework.wire import keys
+from tests.harness import encoded, forked, full_memory
+
+OLD, NEW = keys.queue("old"), keys.queue("new")
+HOLDER = keys.migration("old")
+ASIDE = keys.working(HOLDER)
+
+
+def job(serial, name="MoveWorker", queue="old"):
+    return encoded(name, queue=queue, jid=f"{serial:024x}", args=[serial])
+
+
+def mixed(count, start=0):
+    """Every third stays, every seventh is no job."""
+    made = []
+    for serial in range(start, start + count):
+        if serial % 7 == 3:
+            made.append(b"\xff no job %d" % serial)
+        else:
+            made.append(job(serial, "StayWorker" if serial % 3 == 0 else "MoveWorker"))
+    return made
+
+
+def stays(data):
+    return b"MoveWorker" not in data
+
+
+def arrived(data):
+    """The same job where it goes."""
+    return data if stays(data) else data.replace(b'"queue":"old"', b'"queue":"new"')
+
+
+def migration(redis, limit=None, tell=lambda _: None):
+    plan = Plan(Mapping("new", ["MoveWorker"], ()), ["old"], ["MoveWorker"])
+    account, allowance = Account(), Allowance(limit)
+    return Queues(redis, plan, account, allowance, tell), account, allowance
+
+
+def waiting(redis, key):
+    """Next to run first."""
+    return redis.lrange(key, 0, -1)[::-1]
+
+
+def everything(redis):
+    return Counter(data for key in (OLD, NEW, ASIDE) for data in redis.lrange(key, 0, -1))
+
+
+def tidy(redis):
+    """The keys that are left when nobody migrates any more."""
+    return {key.decode() for key in redis.keys("*")} <= {OLD, NEW, keys.QUEUES, keys.BEATS}
+
+
+@pytest.fixture
+def small_pages(monkeypatch):
+    monkeypatch.setattr(module, "PAGE", 7)
+    monkeypatch.setattr(module, "LOOK", 5)
+
+
+@pytest.mark.parametrize("memory", ["room", "full"])
+def test_jobs_move_behind_what_is_there_and_the_others_stay_in_their_order(redis, small_pages, memory):
+    jobs, there = mixed(60), job(1000, queue="new")
+    redis.lpush(NEW, there)
+    redis.lpush(OLD, *jobs)
+    told = []
+    queues, account, _ = migration(redis, tell=told.append)
+    if memory == "full":
+        with full_memory(redis):
+            queues.migrate("old")
+    else:
+        queues.migrate("old")
+    assert waiting(redis, OLD) == [data for data in jobs if stays(data)]
+    assert waiting(redis, NEW) == [there, *(arrived(data) for data in jobs if not stays(data))]
+    assert account.moved == {("old", "new"): len([data for data in jobs if not stays(data)])}
+    assert not account.arriving
+    assert sum(told) >= 60
+    assert redis.smembers(keys.QUEUES) == {b"old", b"new"}
+    assert tidy(redis)
+    before = redis.info("commandstats")["cmdstat_renamenx"]["calls"]
+    queues.migrate("old")  # nothing is put aside when there is nothing to move
+    assert redis.info("commandstats")["cmdstat_renamenx"]["calls"] == before
+
+
+def test_a_look_counts_what_would_move_and_changes_nothing(redis, small_pages):
+    jobs = mixed(40)
+    redis.lpush(OLD, *jobs)
+    moving = sum(not stays(data) for data in jobs)
+    for limit, count in ((None, moving), (3, 3)):
+        queues, account, _ = migration(redis, limit)
+        queues.look("old")
+        assert account.moved == {("old", "new"): count}
+    assert waiting(redis, OLD) == jobs
+    assert tidy(redis)
+    assert queues.length("old") == 40
+
+
+def test_no_more_are_moved_than_allowed_and_those_are_the_oldest(redis, small_pages):
+    jobs = mixed(60)
+    redis.lpush(OLD, *jobs)
+    movers = [data for data in jobs if not stays(data)]
+    queues, account, _ = migration(redis, 9)
+    queues.migrate("old")
+    assert waiting(redis, NEW) == [arrived(data) for data in movers[:9]]
+    assert waiting(redis, OLD) == [data for data in jobs if data not in movers[:9]]
+    assert account.moved.total() == 9
+    assert tidy(redis)
+
+
+def test_who_is_asked_to_stop_puts_back_what_was_put_aside(redis, small_pages):
+    jobs = mixed(60)
+    redis.lpush(OLD, *jobs)
+
+    told = []
+
+    def stop(_count):
+        told.append(_count)
+        allowance.stopped = len(told) >= 3
+
+    queues, account, allowance = migration(redis, tell=stop)
+    queues.migrate("old")
+    movers = [data for data in jobs if not stays(data)]
+    moved = account.moved.total()
+    assert 0 < moved < len(movers)
+    assert waiting(redis, NEW) == [arrived(data) for data in movers[:moved]]
+    assert waiting(redis, OLD) == [data for data in jobs if data not in movers[:moved]]
+    assert tidy(redis)
+
+
+def test_large_jobs_travel_a_few_at_a_time(redis):
+    jobs = [encoded("MoveWorker", queue="old", args=["x" * 300_000, serial]) for serial in range(4)]
+    redis.lpush(OLD, *jobs)
+    redis.config_resetstat()
+    migration(redis)[0].migrate("old")
+    assert waiting(redis, NEW) == [arrived(data) for data in jobs]
+    assert redis.info("commandstats")["cmdstat_rpop"]["calls"] == 4
+
+
+def test_a_key_that_cannot_take_jobs_keeps_them_where_they_are(redis, small_pages, monkeypatch):
+    jobs = mixed(30)
+    redis.lpush(OLD, *jobs)
+    redis.set(NEW, "no list")
+    queues, account, _ = migration(redis)
+    queues.migrate("old")
+    assert account.undone
+    assert {reason for reason, _, _ in account.left["old"]} == {"wrong type"}
+    assert sum(found.jobs for found in account.left["old"].values()) == sum(not stays(data) for data in jobs)
+    # And when that is seen by the script only:
+    monkeypatch.setattr(Queues, "_open", lambda *_: True)
+    monkeypatch.setattr(module, "ROUNDS", 1)
+    queues, account, _ = migration(redis)
+    queues.migrate("old")
+    assert not account.moved
+    assert waiting(redis, OLD) == jobs
+    assert redis.get(NEW) == b"no list"
+
+
+def test_a_queue_whose_key_is_replaced_meanwhile_says_where_its_jobs_are(redis, small_pages):
+    jobs = mixed(30)
+    redis.lpush(OLD, *jobs)
+
+    def replace(_count):
+        redis.delete(OLD)
+        redis.set(OLD, "no list")
+
+    with pytest.raises(QueueShutError, match=ASIDE):
+        migration(redis, tell=replace)[0].migrate("old")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):  # as the key of any queue
+        migration(redis)[0].look("old")
+    redis.delete(OLD)
+    migration(redis)[0].migrate("old")
+    assert tidy(redis)
+
+
+def test_somebody_who_pushes_by_the_old_rules_is_told_of(redis, small_pages):
+    redis.lpush(OLD, *mixed(20))
+    serials = iter(range(10_000, 20_000))
+    queues, account, _ = migration(redis)
+    hand_on = queues._hand_on
+
+    def and_one_more_comes(queue, lease):
+        hand_on(queue, lease)
+        redis.lpush(OLD, job(next(serials)))
+
+    queues._hand_on = and_one_more_comes
+    queues.migrate("old")
+    assert account.arriving == {"old"}
+    assert account.undone
+
+
+# --- others at the same queue ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pause", ["lease", "reaper"])
+def test_a_migration_that_was_stopped_for_longer_than_its_lease_goes_on(redis, small_pages, pause):
+    """What it had put aside is there, or others have put it back."""
+    jobs = mixed(80)
+    redis.lpush(OLD, *jobs)
+    told = []
+
+    def stop_and_wake(_count):
+        told.append(_count)
+        if len(told) == 4:
+            expire(redis)
+            if pause == "reaper":
+                assert reap(redis) > 0
+                assert not redis.exists(ASIDE)
+
+    migration(redis, tell=stop_and_wake)[0].migrate("old")
+    assert waiting(redis, OLD) == [data for data in jobs if stays(data)]
+    assert waiting(redis, NEW) == [arrived(data) for data in jobs if not stays(data)]
+    assert tidy(redis)
+
+
+def test_two_at_once_do_no_harm(redis, small_pages):
+    """The second comes at each moment of the first, and is through before that goes on."""
+    for moment in range(1, 14):
+        redis.flushall()
+        jobs = mixed(80)
+        redis.lpush(OLD, *jobs)
+        told = []
+
+        def second(_count, moment=moment, told=told):
+            told.append(_count)
+            if len(told) == moment:
+                migration(redis)[0].migrate("old")
+
+        migration(redis, tell=second)[0].migrate("old")
+        assert len(told) >= moment
+        assert waiting(redis, OLD) == [data for data in jobs if stays(data)]
+        assert waiting(redis, NEW) == [arrived(data) for data in jobs if not stays(data)]
+        assert tidy(redis)
+
+
+class Others:
+    """Producers, consumers, and a process that gives back what it has fetched; each step on their list is taken between two pages."""
+
+    def __init__(self, redis, jobs, steps):
+        self.redis = redis
+        self.pushed, self.taken, self.given = list(jobs), [], set()
+        self._serials = iter(range(100_000, 200_000))
+        self._steps = iter(steps)
+
+    def act(self, _count):
+        what, times = next(self._steps, ("nothing", 1))
+        for _ in range(times):
+            getattr(self, what.replace(" ", "_"))()
+
+    def nothing(self):
+        pass
+
+    def push_old(self, name="MoveWorker", queue="old"):
+        data = job(next(self._serials), name, queue)
+        self.pushed.append(data)
+        self.redis.lpush(keys.queue(queue), data)
+
+    def push_new(self):
+        self.push_old(queue="new")
+
+    def push_stay(self):
+        self.push_old("StayWorker")
+
+    def take_old(self, key=OLD):
+        data = self.redis.rpop(key)
+        self.taken += [data] if data else []
+
+    def take_new(self):
+        self.take_old(NEW)
+
+    def give_back(self):
+        if self.taken:
+            data = self.taken.pop()
+            self.given.add(arrived(data))
+            self.redis.rpush(NEW if b'"queue":"new"' in data else OLD, data)
+
+
+WORDS = ["push old", "push new", "push stay", "take old", "take new", "give back"]
+
+
+@pytest.mark.proves("I1", "I12")
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@given(count=st.integers(0, 70), steps=st.lists(st.tuples(st.sampled_from(WORDS), st.integers(1, 9)), max_size=40))
+def test_whoever_pushes_and_takes_meanwhile_each_job_is_there_once_and_in_order(redis, small_pages, count, steps):
+    redis.flushall()
+    jobs = mixed(count)
+    if jobs:
+        redis.lpush(OLD, *jobs)
+    others = Others(redis, jobs, steps)
+    migration(redis, tell=others.act)[0].migrate("old")
+    assert not redis.exists(ASIDE)
+    migration(redis)[0].migrate("old")  # what came after the last look
+    left = {True: waiting(redis, OLD), False: waiting(redis, NEW)}
+    assert Counter(map(arrived, [*others.taken, *left[True], *left[False]])) == Counter(map(arrived, others.pushed))
+    assert all(map(stays, left[True]))
+    # Of those that were there at the begin, in the order in which they ran and will run; who was given back runs again.
+    place = {arrived(data): index for index, data in enumerate(jobs) if arrived(data) not in others.given}
+    for kept in (True, False):
+        ran = [data for data in others.taken if stays(data)] if kept else []
+        ranks = [place[data] for data in [*ran, *left[kept]] if data in place]
+        assert ranks == sorted(ranks)
+
+
+def test_beside_producers_and_consumers_that_never_pause(redis, redis_url):
+    """20,000 jobs, four threads that push and take: what was pushed is what was taken and what waits."""
+    jobs = [job(serial, "StayWorker" if serial % 2 else "MoveWorker") for serial in range(20_000)]
+    redis.lpush(OLD, *jobs)
+    done, pushed, taken = threading.Event(), ([], []), ([], [])
+
+    def produce(number):
+        with open_client(Endpoint(redis_url), name="producer") as client:
+            serial = 1_000_000 * (number + 1)
+            while not done.is_set():
+                serial += 1
+                data = job(serial, "StayWorker", "old") if serial % 2 else job(serial, queue="new")
+                pushed[number].append(data)
+                client.lpush(OLD if serial % 2 else NEW, data)
+
+    def consume(number):
+        with open_client(Endpoint(redis_url), name="consumer") as client:
+            while not done.is_set():
+                for key in (OLD, NEW):
+                    taken[number].extend(client.rpop(key, 3) or [])
+
+    threads = [threading.Thread(target=act, args=(number,)) for act in (produce, consume) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        queues, account, _ = migration(redis)
+        queues.migrate("old")
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not account.arriving
+    found = Counter([*taken[0], *taken[1]]) + everything(redis)
+    assert max(found.values()) == 1
+    whole = {arrived(data) for data in [*jobs, *pushed[0], *pushed[1]]}
+    assert {arrived(data) for data in found} == whole
+    assert not [data for data in redis.lrange(OLD, 0, -1) if not stays(data)]
+    for key in (OLD, NEW):  # those of the beginning are in the order in which they stood
+        first = [serial for serial in (json.loads(data)["args"][0] for data in waiting(redis, key)) if serial < 20_000]
+        assert first == sorted(first)
+
+
+# --- deaths ---------------------------------------------------------------------------------------------------------
+
+
+def expire(redis):
+    """The lease has run out, and the silence has lasted."""
+    redis.delete(keys.lease(HOLDER))
+    if redis.zscore(keys.REGISTRY, HOLDER) is not None:
+        redis.zadd(keys.REGISTRY, {HOLDER: redis.time()[0] - FORGET_AFTER_S - 5})
+
+
+def reap(redis):
+    """What any process of the shard does every few seconds."""
+    grace = Grace(15.0, 3.0)
+    redis.set(keys.BEATS, redis.time()[0] - 30, px=60_000)
+    grace.beat(redis.time()[0], held=False)
+    return Reaper(redis, lambda _: None, grace, Keep(100, 1000.0)).sweep()
+
+
+def struck(url, fault, folder, status):
+    """Migrate in a process of its own that is struck; return the names of the commands that it sent."""
+    sent = folder / "sent"
+
+    def act():
+        with sent.open("w", buffering=1) as file:
+            install(Line(fault, lambda _number, name: file.write(f"{name}\n"), lambda: False, greetings=False))
+            with open_client(Endpoint(url), name="struck") as client:
+                migration(client)[0].migrate("old")
+
+    assert forked(act) == status
+    return sent.read_text().split()
+
+
+@pytest.mark.proves("I1", "I2", "F1")
+@pytest.mark.parametrize("way", WAYS)
+def test_struck_at_any_command_each_job_is_in_one_place_and_the_next_run_ends_it(
+    redis, redis_url, tmp_path, way, monkeypatch
+):
+    """The same command run again at once; or later, when reapers have put back what was put aside."""
+    monkeypatch.setattr(module, "PAGE", 7)
+    jobs = mixed(20)
+    movers = [data for data in jobs if not stays(data)]
+    redis.lpush(OLD, *jobs)
+    names = struck(redis_url, None, tmp_path, 0)
+    assert {"RENAMENX", "beat", "migrate", "retire", "forget"} <= {*names}
+    for at, name in enumerate(names, 1):
+        redis.flushall()
+        redis.lpush(OLD, *jobs)
+        struck(redis_url, Fault(at, way), tmp_path, -9 if way.startswith("die") else 1)
+        assert Counter(map(arrived, everything(redis).elements())) == Counter(map(arrived, jobs)), name
+        if (at + WAYS.index(way)) % 2:
+            expire(redis)
+            reap(redis)
+            assert not redis.exists(ASIDE)
+            there = waiting(redis, NEW)
+            assert there == [arrived(data) for data in movers[: len(there)]]
+            assert waiting(redis, OLD) == [data for data in jobs if data not in movers[: len(there)]]
+        migration(redis)[0].migrate("old")
+        assert waiting(redis, OLD) == [data for data in jobs if stays(data)]
+        assert waiting(redis, NEW) == [arrived(data) for data in movers]
+        if redis.zscore(keys.REGISTRY, HOLDER) is not None:  # a name that is left is forgotten as any dead process
+            expire(redis)
+            reap(redis)
+        assert tidy(redis)
