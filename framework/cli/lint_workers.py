@@ -3,7 +3,9 @@
 import gc
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +27,7 @@ from framework.settings.yaml_file import YamlError, read_yaml
 
 COMMAND = "scripts/lint_workers"
 DEFAULT = "workers"
+_WIDEST = 120
 
 
 class CodesOption(click.ParamType[tuple[str, ...]]):
@@ -81,9 +84,8 @@ def lint_workers(
     found, workers, files = _look(chosen, config)
     _FORMS[form](found)
     if form == "text":
-        word = "finding" if len(found) == 1 else "findings"
         hint = f" ({COMMAND} --explain {found[0].code} tells why)" if found else ""
-        click.echo(f"{workers:,} workers in {files:,} files: {len(found):,} {word}{hint}")
+        click.echo(f"{_count(workers, 'worker')} in {_count(files, 'file')}: {_count(len(found), 'finding')}{hint}")
     if found:
         sys.exit(EXIT_FAILED)
 
@@ -115,6 +117,10 @@ def _categories() -> Sequence[str] | None:
         return None
     categories = content.get("feature_categories") if is_mapping(content) else None
     return [str(name) for name in categories] if is_mapping(categories) and categories else None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _text(found: Sequence[Finding]) -> None:
@@ -160,13 +166,17 @@ def explanation(rule: Rule) -> str:
     waiver = f"# {rule.code}: the reason, in two words at least" if rule.code < "SEW100" else "It cannot be waived."
     parts = (
         f"{rule.code} {rule.name}: {rule.says}",
-        rule.why,
-        f"Fix: {rule.fix}.",
+        _wrapped(rule.why),
+        _wrapped(f"Fix: {rule.fix}."),
         f"Bad:\n{_indented(rule.bad)}",
         f"Good:\n{_indented(rule.good)}",
         f"Waive, on the line of the finding or directly above it:\n    {waiver}",
     )
     return "\n\n".join(parts)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, min(shutil.get_terminal_size().columns, _WIDEST), break_long_words=False)
 
 
 def _indented(code: str) -> str:

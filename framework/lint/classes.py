@@ -105,12 +105,11 @@ class Class:
                 self.methods[name] = statement
                 if name in ATTRIBUTES:
                     self.own[name] = Said(self, statement, None, UNKNOWN)
-            case ast.If() | ast.Try() | ast.With() | ast.For() | ast.While():
-                for child in ast.iter_child_nodes(statement):
-                    if isinstance(child, ast.stmt):
-                        self._note(child, certain=False)
-            case _:
+            case ast.ClassDef():
                 pass
+            case _:
+                for inner in _statements_within(statement):
+                    self._note(inner, certain=False)
 
     def _note_value(self, name: str, statement: ast.stmt, expression: ast.expr, *, certain: bool) -> None:
         value = self.tree.value(self.module, expression) if certain else UNKNOWN
@@ -189,6 +188,16 @@ def is_application_worker(name: str) -> bool:
 def is_handler(name: str) -> bool:
     """A method of this name runs jobs."""
     return name == "perform" or (name.startswith("perform_v") and name[len("perform_v") :].isdecimal())
+
+
+def _statements_within(outer: ast.stmt) -> Iterator[ast.stmt]:
+    """The plain statements inside of an ``if``, a ``try`` and the like, at any depth; functions and classes whole."""
+    todo = list(ast.iter_child_nodes(outer))
+    for node in todo:
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+        elif not isinstance(node, ast.expr | ast.ClassDef):
+            todo.extend(ast.iter_child_nodes(node))
 
 
 def _is_true(expression: ast.expr) -> bool:

@@ -16,7 +16,7 @@ Applies = Callable[[str, Path], bool]
 
 
 def lint(tree: Tree, wanted: Collection[Path], applies: Applies) -> tuple[list[Finding], int]:
-    """Every finding in the ``wanted`` files, in the order of files, lines and codes; and how many workers these have."""
+    """Every finding in the ``wanted`` files, in the order of files, lines and codes; and how many classes that run these have."""
     found = {_key(one): one for one in _unreadable(tree)}
     classes = Classes(tree)
     for module in tree.modules:
@@ -29,7 +29,7 @@ def lint(tree: Tree, wanted: Collection[Path], applies: Applies) -> tuple[list[F
                     found.setdefault(_key(one), one)
     chosen = [one for one in found.values() if one.path in wanted and applies(one.code, one.path)]
     modules = {module.path: module for module in tree.modules if module.path in wanted}
-    workers = sum(worker.module.path in wanted for worker in classes.workers)
+    workers = sum(not worker.abstract and worker.module.path in wanted for worker in classes.workers)
     return sorted(_after_waivers(chosen, modules, applies)), workers
 
 

@@ -4,6 +4,7 @@ import ast
 import io
 import tokenize
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,7 +74,7 @@ class Module:
 
     def column(self, node: ast.expr | ast.stmt | ast.ExceptHandler) -> int:
         """The column of a node in characters, from 1 (the parser counts bytes)."""
-        lines = self.text.splitlines() if not self.text.isascii() else []
+        lines = self.text.split("\n") if not self.text.isascii() else []
         if not 0 < node.lineno <= len(lines):
             return node.col_offset + 1
         return len(lines[node.lineno - 1].encode()[: node.col_offset].decode(errors="replace")) + 1
@@ -125,27 +126,27 @@ class Module:
         return ".".join([*package, *([node.module] if node.module else [])])
 
     def _note_top(self, body: list[ast.stmt]) -> None:
-        again: set[str] = set()
-        for node in body:
+        todo = list(body)
+        assigned: Counter[str] = Counter()
+        for node in todo:
             match node:
                 case ast.ClassDef():
                     self.classes[node.name] = node
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
                     self.functions[node.name] = node
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    if name in self.values:
-                        again.add(name)
+                    assigned[name] += 1
                     self.values[name] = value
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    assigned[name] += 1
                     self.values[name] = value
-                case ast.If():
-                    self._note_top([*node.body, *node.orelse])
-                case ast.Try():
-                    self._note_top(node.body)
+                case ast.If() | ast.Try():
+                    todo += [*node.body, *node.orelse]
                 case _:
                     pass
-        for name in again:
-            del self.values[name]
+        for name, count in assigned.items():
+            if count > 1:
+                del self.values[name]
 
 
 def read_module(path: Path, name: str) -> Module:

@@ -30,6 +30,14 @@ class TeamWorker(ApplicationWorker, abstract=True):
 '''
 
 
+def worker(
+    *lines: str, name: str = "Mail", bases: str = "TeamWorker", head: str = "from workers.base import TeamWorker"
+) -> str:
+    """A file with one worker; the lines of its body stand from line 5 on, if the head is one."""
+    body = "".join(f"    {line}\n" for line in (*lines, "def perform(self, mail_id: int) -> None: ..."))
+    return f"{head}\n\n\nclass {name}Worker({bases}):\n{body}"
+
+
 def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """The files, in a package ``workers`` that has the base of the examples."""
     for name, text in {"workers/__init__.py": "", "workers/base.py": BASE, **files}.items():

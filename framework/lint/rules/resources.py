@@ -8,11 +8,13 @@ from framework.lint.rule import Hit, Hits, Rule, Site, hit
 from framework.lint.rules.pushing import PUSHES
 from framework.lint.source import Module
 from framework.lint.tree import UNKNOWN
+from framework.settings.shapes import short_repr
 
 _CLIENTS = (
     "requests.", "httpx.", "aiohttp.", "urllib3.", "urllib.request.", "http.client.", "smtplib.", "ftplib.", "imaplib.",
     "poplib.", "xmlrpc.client.",
 )  # fmt: skip
+_CLIENT_PACKAGES = frozenset(client.partition(".")[0] for client in _CLIENTS)
 _RANDOM = ("random.", "secrets.", "uuid.uuid1", "uuid.uuid4", "os.urandom", "numpy.random.")
 _MOST_CRON_RETRIES = 3
 
@@ -58,7 +60,7 @@ def _queue_of_push(site: Site) -> Hits:
 def _urgent_external(worker: Class, _: Classes) -> Hits:
     if worker.value("urgency") != "high":
         return
-    call = next(_external_calls(worker), None)
+    call = next(_calls_out(worker), None)
     if worker.value("has_external_dependencies") is True:
         yield from hit(worker.place("urgency"), "{} is of high urgency and depends on services outside of the fleet")
     elif call is not None and worker.said("has_external_dependencies") is None:
@@ -72,14 +74,12 @@ def _undeclared_external(worker: Class, _: Classes) -> Hits:
             return
 
 
-def _external_calls(worker: Class) -> Iterator[tuple[ast.Call, str]]:
-    return ((node, name) for node, name, _ in _calls_out(worker))
-
-
 def _calls_out(worker: Class) -> Iterator[tuple[ast.Call, str, Module]]:
     """Calls of network clients in the worker's methods, and in functions of the same file that they call."""
     for owner in worker.mro:
         module = owner.module
+        if _CLIENT_PACKAGES.isdisjoint(name.partition(".")[0] for _, name in module.imported):
+            continue
         reached: set[str] = set()
         todo: list[ast.AST] = list(owner.methods.values())
         for root in todo:
@@ -110,7 +110,7 @@ def _cron_retries(worker: Class, _: Classes) -> Hits:
         if retry is True:
             yield from hit(worker.place("retry"), "{} is pushed by a schedule and retried for three weeks")
         elif isinstance(retry, int) and retry > _MOST_CRON_RETRIES:
-            yield from hit(worker.place("retry"), f"{{}} is pushed by a schedule and retried {retry} times")
+            yield from hit(worker.place("retry"), f"{{}} is pushed by a schedule and retried {short_repr(retry)} times")
 
 
 RULES = (

@@ -127,7 +127,7 @@ class PollWorker(TeamWorker):
         code="SEW026",
         name="deadline",
         says="A network call that waits for ever unless it is told a timeout.",
-        fix="give it timeout=...",
+        fix="give it a timeout, in seconds",
         why="A server that accepts and never answers keeps a slot for ever; soon it has all of them, and the queue stands still "
         "without a single error. No timeout of the framework can interrupt a thread that waits in C code.",
         bad='''
