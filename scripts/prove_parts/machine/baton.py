@@ -36,6 +36,8 @@ class Act:
         """The queues that its process knew to be paused when it came to where it stands."""
         self.end = ""
         """How the job ends that it runs."""
+        self.read_clock_at = 0.0
+        """When (of the simulated clock) it last asked Redis for the time."""
         self.doomed = False
         """Whether its process has died: the command it stands before is under way, and is the last."""
         self.error: BaseException | None = None
