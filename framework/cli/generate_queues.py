@@ -14,6 +14,7 @@ from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unkn
 from framework.cli.options import ModuleOption
 from framework.cli.project import Project, load_project
 from framework.cli.written import shown, write_all
+from framework.compat.manifest import read_manifest
 from framework.declare import catalog
 from framework.declare.catalog import Comparison, Entry
 from framework.declare.declaration import Declaration
@@ -71,8 +72,8 @@ def generated(project: Project) -> tuple[list[Entry], list[list[Any]]]:
 
 def queue_lines(project: Project) -> list[tuple[str, int]]:
     """The lines of config/queues.yml: generated queues and namespaces, and every queue that rules, overrides and retry queues
-    name, with the largest weight among its workers; and the generated queues of retired classes, whose jobs may wait there yet
-    (of a namespace that one had, nobody knows any more).
+    name, with the largest weight among its workers; and those in which jobs of earlier releases may wait yet: of retired
+    classes the generated ones, and what workers/released.yml remembers.
     """
     table = project.settings.namespace_weights
     declarations = project.declarations.values()
@@ -83,6 +84,9 @@ def queue_lines(project: Project) -> list[tuple[str, int]]:
                 routed[queue] = max(routed.get(queue, 1), catalog.weight_of(declaration, table).value)
     for name in project.settings.retired_workers:
         routed.setdefault(queue_name(name, None), 1)
+    last = read_manifest(project.released, shown(project.released))
+    for queue in last.queues if last is not None else ():
+        routed.setdefault(queue, 1)
     return catalog.queue_weights(declarations, routed, table)
 
 

@@ -3,6 +3,7 @@
 import click
 
 from framework.cli.attributes import attributes
+from framework.cli.check_compat import check_compat
 from framework.cli.cluster import cluster
 from framework.cli.generate_queues import generate_queues
 from framework.cli.lint_workers import lint_workers
@@ -20,5 +21,16 @@ def main() -> None:
     """Run and look after workers."""
 
 
-for command in (worker, cluster, generate_queues, route, attributes, lint_workers, retired, migrate_jobs, store):
+for command in (
+    worker,
+    cluster,
+    generate_queues,
+    route,
+    attributes,
+    lint_workers,
+    check_compat,
+    retired,
+    migrate_jobs,
+    store,
+):
     main.add_command(command)

@@ -32,6 +32,11 @@ class Project(NamedTuple):
         return self.settings.config_dir / "queues.yml"
 
     @property
+    def released(self) -> Path:
+        """The manifest of the last release."""
+        return self.all_queues.with_name("released.yml")
+
+    @property
     def declarations(self) -> dict[str, Declaration]:
         """The facts of every worker, by wire name."""
         return {name: worker.declaration() for name, worker in self.workers.items()}

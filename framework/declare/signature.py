@@ -34,6 +34,8 @@ class JobSignature:
     positional_only: int
     rest: str | None
     defaults: tuple[Any, ...]
+    annotations: tuple[Any, ...]
+    """What the positions are checked by: Any where the annotation is taken for no rule. ``rest``'s is the last."""
     validate: Validate | None
     validate_slice: Validate | None
     """``validate`` for the positions of many jobs at once."""
@@ -218,6 +220,7 @@ def build_signature(
         positional_only=sum(parameter.kind is inspect.Parameter.POSITIONAL_ONLY for parameter in positions),
         rest=rest.name if rest else None,
         defaults=defaults,
+        annotations=tuple(hints[parameter.name] for parameter in (*positions, *([rest] if rest else ()))),
         validate=adapters.of_tuple([hints[name] for name in names]),
         validate_slice=adapters.of_slice([hints[name] for name in names]),
         validate_rest=adapters.of_list(hints[rest.name]) if rest else None,

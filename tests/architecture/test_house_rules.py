@@ -135,3 +135,20 @@ def test_the_lock_pins_everything_by_hash() -> None:
         entries = [line for line in text.splitlines() if line.strip()]
         assert entries
         assert not [line for line in entries if "==" not in line or "--hash=sha256:" not in line]
+
+
+def test_ci_checks_the_generated_files_and_the_jobs_of_the_last_release() -> None:
+    """CI runs scripts/test, whose steps are these."""
+    assert "exec python3 scripts/test\n" in (ROOT / ".ci" / "run").read_text()
+    tree = ast.parse((ROOT / "scripts" / "test").read_text())
+    steps = next(
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and any(isinstance(one, ast.Name) and one.id == "STEPS" for one in node.targets)
+    )
+    commands = {
+        ast.literal_eval(step.elts[0]): {one.value for one in ast.walk(step.elts[1]) if isinstance(one, ast.Constant)}
+        for step in steps.elts
+    }
+    assert commands["generate_queues"] == {"python", "scripts", "generate_queues", "--check"}
+    assert commands["check_compat"] == {"python", "scripts", "check_compat"}

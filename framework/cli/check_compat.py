@@ -1,0 +1,163 @@
+"""``check_compat``: would a deploy of today's workers break jobs of the last release? And the manifest that knows it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import date, datetime
+from pathlib import Path
+
+import click
+
+from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
+from framework.cli.options import ModuleOption
+from framework.cli.project import Project, load_project
+from framework.cli.written import shown, write_all
+from framework.compat import manifest
+from framework.compat.advice import Finding
+from framework.compat.compare import Comparison, Fleet, counted
+from framework.compat.manifest import Manifest
+from framework.errors import ConfigurationError, Problem
+
+COMMAND = "scripts/check_compat"
+
+
+@click.command("check-compat")
+@click.option(
+    "--against", metavar="FILE|REVISION", help="Compare with this manifest, or with the one of a git revision."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--release", metavar="NAME", help="Remember today's workers as this release; refused when jobs would break."
+)
+@click.option(
+    "--settle", metavar="WORKER", help="Remember this worker as it is today: no job of the former kind is left."
+)
+@click.option("--because", metavar="TEXT", help="With --settle: how that is known. It stands in the manifest.")
+@click.option(
+    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
+)
+@explained
+def check_compat(
+    *,
+    against: str | None,
+    as_json: bool,
+    release: str | None,
+    settle: str | None,
+    because: str | None,
+    modules: Sequence[str],
+) -> None:
+    """Compare the workers with workers/released.yml, the manifest of the last release: status 1 when jobs would break."""
+    _refuse_combinations(against, release, settle, because, as_json=as_json)
+    project = load_project(modules)
+    day = datetime.now().astimezone().date()
+    today = _snapshot(project, release or "today", day)
+    path = project.released
+    if release is not None:
+        last = manifest.read_manifest(path, shown(path))
+        _refuse_breaking(project, last, today)
+        _write(path, manifest.following(today, last))
+    elif settle is not None:
+        last = _read(path)
+        refuse_unknown([settle], {**last.workers, **last.retired}, no_worker)
+        now = manifest.following(today, last)
+        _write(path, manifest.settled(last, now, settle, because or ""))
+    else:
+        last = _read(path) if against is None else _read_other(against, path)
+        _report(last, _compare(project, last, today), len(today.workers), as_json=as_json)
+
+
+def _refuse_combinations(
+    against: str | None, release: str | None, settle: str | None, because: str | None, *, as_json: bool
+) -> None:
+    asked = [
+        name
+        for name, value in (("--against", against), ("--release", release), ("--settle", settle))
+        if value is not None
+    ]
+    if len(asked) > 1:
+        raise click.UsageError(f"{' and '.join(asked)} do not go together.")
+    if (settle is None) != (because is None) or because == "":
+        raise click.UsageError("--settle WORKER needs --because TEXT, and the other way round: say how you know it.")
+    if as_json and (release is not None or settle is not None):
+        raise click.UsageError("--json belongs to the check.")
+
+
+def _snapshot(project: Project, release: str, day: date) -> Manifest:
+    settings = project.settings
+    return manifest.snapshot(
+        project.declarations.values(),
+        project.router,
+        strict=settings.strict_arguments,
+        retired=settings.retired_workers,
+        release=release,
+        day=day,
+    )
+
+
+def _compare(project: Project, last: Manifest, today: Manifest) -> list[Finding]:
+    settings = project.settings
+    served = [line.name for line in settings.queues] or ["default"]
+    return Comparison(last, today, Fleet(served, list(settings.shards), settings.max_retries)).findings()
+
+
+def _refuse_breaking(project: Project, last: Manifest | None, today: Manifest) -> None:
+    found = [] if last is None else [one for one in _compare(project, last, today) if one.fails]
+    for finding in found:
+        click.echo(finding, err=True)
+    if found:
+        click.echo(f"Nothing was written: jobs of release {last.release if last else ''} would break.", err=True)
+        sys.exit(EXIT_FAILED)
+
+
+def _write(path: Path, content: Manifest) -> None:
+    schema = path.with_name(manifest.SCHEMA_NAME)
+    texts = {path: manifest.manifest_text(content), schema: json.dumps(manifest.manifest_schema(), indent=2) + "\n"}
+    write_all(texts)
+    for written in texts:
+        click.echo(f"wrote {shown(written)}")
+
+
+def _read(path: Path) -> Manifest:
+    found = manifest.read_manifest(path, shown(path))
+    if found is None:
+        message = (
+            f"does not exist, so no release is known. Write the first with `{COMMAND} --release NAME` and commit it"
+        )
+        raise ConfigurationError([Problem(shown(path), "", message)])
+    return found
+
+
+def _read_other(against: str, path: Path) -> Manifest:
+    """A file, or what the revision holds under the name of the manifest."""
+    if Path(against).is_file():
+        return _read(Path(against))
+    command = ["git", "-C", str(path.parent), "show", f"{against}:./{path.name}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise click.UsageError(f"--against {against}: no such file, and git cannot be asked: {error}") from None
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["git said nothing"])[-1]
+        raise click.UsageError(
+            f"--against {against}: no such file, and no manifest in a revision of that name ({reason})"
+        )
+    return manifest.parse_manifest(done.stdout, f"{against}:{path.name}")
+
+
+def _report(last: Manifest, found: Sequence[Finding], workers: int, *, as_json: bool) -> None:
+    counts = counted(found)
+    if as_json:
+        click.echo(
+            json.dumps(
+                {"release": last.release, "workers": workers, **counts, "found": [one.fields() for one in found]},
+                indent=2,
+            )
+        )
+    else:
+        for finding in found:
+            click.echo(finding)
+        words = ", ".join(f"{count} {name.removesuffix('s') if count == 1 else name}" for name, count in counts.items())
+        click.echo(f"{workers} workers against release {last.release} of {last.day}: {words}")
+    if counts["findings"]:
+        sys.exit(EXIT_FAILED)
