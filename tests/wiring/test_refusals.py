@@ -22,6 +22,8 @@ COMMANDS = {
     "generate_queues --check": ("generate_queues", "-r", "jobs", "--check"),
     "route": ("route", "-r", "jobs"),
     "route --lint": ("route", "-r", "jobs", "--lint"),
+    "check_compat": ("check_compat", "-r", "jobs"),
+    "check_compat --release": ("check_compat", "-r", "jobs", "--release", "1"),
 }
 PROGRAMS = {
     "boot": "import framework, jobs; framework.boot()",
