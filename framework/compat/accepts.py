@@ -48,13 +48,18 @@ class _Comparison:
         """Whether ``new`` takes every value of ``old``."""
         if "$ref" in new or "$ref" in old:
             return self._covers_named(new, old)
-        if OWN_RULES in new or OWN_RULES in old:
-            return _text(new) == _text(old) and _text(self._new) == _text(self._old)
-        if not _bare(new):
+        if not _bare(new) or self._same(new, old):
             return True
+        if OWN_RULES in new:
+            return False
+        if OWN_RULES in old:
+            return any(self.covers(one, old) for one in new.get("anyOf", ()))
         if not _bare(old):
             return self.covers(new, _EVERYTHING)
         return self._covers_one_of(new, old)
+
+    def _same(self, new: Shape, old: Shape) -> bool:
+        return _text(new) == _text(old) and _text(self._new) == _text(self._old)
 
     def _covers_named(self, new: Shape, old: Shape) -> bool:
         pair = (repr(new), repr(old))

@@ -71,7 +71,7 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         lines = [f"{self.place}: {self.message} [{self.code}]"]
-        lines += [f"  step: {self.step}"] if self.step else []
+        lines += [f"  step: {self.step}"] if self.fails else []
         lines += (f"  {'       ' if index else 'write: '}{line}" for index, line in enumerate(self.write))
         return "\n".join(lines)
 
@@ -188,8 +188,8 @@ def processes_first(worker: str, old: Entry, new: Entry, *, lost: bool) -> Findi
 def push_later(worker: str, new: Entry, added: Parameters) -> Finding:
     """Arguments that only today's code takes."""
     names = ", ".join(one.name for one in added) or "all that perform takes now"
-    what = f"processes of the last release do not take {names}"
-    return change(worker, new, f"{what}; whether a push passes it already cannot be seen from here", PUSH_LATER)
+    text = f"processes of the last release do not take {names}: see that no push of this release passes it yet"
+    return change(worker, new, text, PUSH_LATER)
 
 
 def vanished(worker: str, old: Entry) -> Finding:
@@ -251,7 +251,7 @@ def retirement_dropped(worker: str, since: date, *, fresh: bool) -> Finding:
 def new_worker(worker: str, new: Entry) -> Finding:
     """Processes of the last release do not know it."""
     fate = "fails there for good" if new.retry is False or new.retry == 0 else "fails there, and is tried again"
-    text = f"is new: a job that a process of the last release fetches {fate}"
+    text = f"is new, and best pushed from the next release on: a job that a process of the last release fetches {fate}"
     return change(worker, new, text, NEW_WORKER)
 
 

@@ -130,6 +130,7 @@ def test_wrong_usage_ends_with_2(project, arguments, message):
         "generate-queues --check",
         "route",
         "retired",
+        "check-compat",
     ],
 )
 def test_every_command_tells_of_a_broken_configuration_with_78(project, command):
@@ -141,7 +142,7 @@ def test_every_command_tells_of_a_broken_configuration_with_78(project, command)
     assert files(project) == before
 
 
-@pytest.mark.parametrize("command", ["generate-queues", "generate-queues --check", "route"])
+@pytest.mark.parametrize("command", ["generate-queues", "generate-queues --check", "route", "check-compat"])
 @pytest.mark.parametrize(
     ("module", "message"),
     [
