@@ -87,7 +87,7 @@ class Planned(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """The queues of a group with their shards, how often the argument names each, and which it names by their own names."""
+    """The queues of a group with their shards, how often it names each, and which known ones it names by their own names."""
 
     queues: Mapping[str, Shards]
     weights: Mapping[str, int] = MappingProxyType({})
@@ -158,9 +158,7 @@ class Planner:
             return _Group(self._places.routed)
         found = [self._queues_of(selector, name) for name in names]
         weights = Counter(queue for one in found for queue in one)
-        own = {
-            name for name, one in zip(names, found, strict=True) if name in self._places.known or list(one) == [name]
-        }
+        own = self._places.known.keys() & set(names)
         return _Group({queue: shards for one in found for queue, shards in one.items()}, weights, own)
 
     def _queues_of(self, selector: str, name: str) -> dict[str, Shards]:

@@ -251,7 +251,6 @@ class Launcher:
         parts.board.show(State.STOPPING, len(parts.fetcher.custody.running()), None)
         parts.record.quiet = True
         parts.record.runs.interrupted = parts.record.runs.ending = True
-        self._show()
         parts.fetcher.stop()
         for loop in self._loops:
             loop.ask_to_stop()  # all at once: while Redis hangs, each step takes its time-out

@@ -192,6 +192,13 @@ def test_what_means_nothing_is_refused(selector, selection, reason):
     assert str(caught.value).startswith(f"group {selector!r}: ")
 
 
+def test_a_namespace_is_not_served_where_it_has_no_queue():
+    known = places(ENTRIES[:2], ())
+    assert by_shard("search", known=known) == [("main", "search search:find search:index")]
+    with pytest.raises(SelectorError, match="has no queue on far; its queues are on main"):
+        planned("search", known=known, shards=["far"])
+
+
 def test_no_worker_and_no_rule_is_no_queue():
     with pytest.raises(SelectorError, match="there is no queue"):
         planned("*", known=places([], ()))
@@ -354,6 +361,7 @@ def project(tmp_path, monkeypatch):
     shards = {name: {"url": "redis://127.0.0.1:1"} for name in SHARDS}
     (tmp_path / "config" / "redis.yml").write_text(json.dumps({"shards": shards}))
     (tmp_path / "config" / "routing.yml").write_text(json.dumps({"routing_rules": RULES}))
+    (tmp_path / "config" / "application.yml").write_text("retired_workers: {GoneWorker: removed}")
     (tmp_path / "workers" / "all_queues.yml").write_text(json.dumps(ENTRIES))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -383,7 +391,7 @@ def test_queues_are_listed(project):
     assert (shown.exit_code, shown.stderr) == (0, "")
     assert shown.stdout.splitlines() == [
         "GROUP                 SHARD  QUEUE",
-        *("all but mail,default  main   search:find",),
+        *(f"all but mail,default  main   {queue}" for queue in ("gone", "search:find")),
         *(f"all but mail,default  far    {queue}" for queue in ("old_jobs", "search", "spare")),
         *(f"all but mail,default  side   {queue}" for queue in ("later", "mine")),
     ]
@@ -426,4 +434,4 @@ def test_a_thousand_workers_are_planned_in_well_under_a_second(project):
     begun = time.process_time()
     shown = cluster("*", ",".join(f"ns{number}" for number in range(20)), "--dryrun")
     assert time.process_time() - begun < 1.0
-    assert [line.count(" -q ") for line in shown.stdout.splitlines()[1::2]] == [1000, 1020]
+    assert [line.count(" -q ") for line in shown.stdout.splitlines()[1::2]] == [1001, 1020]

@@ -44,6 +44,9 @@ def test_a_supervisor_shows_its_groups_and_how_many_of_its_children_run(titled, 
     says(process.pid, "cluster default,side other [2 of 2 running]")
     proofs("begun:one")
     until(lambda: len(process.find(event_name="process.ready")) == 2)
+    process.send(signal.SIGTSTP)
+    child = process.line(event_name="process.quiet")["pid"]
+    assert shown(child).endswith(" quiet")  # at once, and not with the next beat
     process.send(signal.SIGTERM)
     says(process.pid, "cluster default,side other [2 of 2 running] stopping")
     release("one")
