@@ -9,14 +9,12 @@ from types import TracebackType
 from typing import Self
 
 import framework
+from framework import ApplicationWorker
 from framework.cluster.child import ChildEvent, ChildSpec
 from framework.cluster.supervisor import Supervisor
 from framework.settings.load import load
 from framework.store.embedded import EmbeddedServer, store_dir
 from framework.wiring.supervise import supervised
-from workers.code_index.build_report_worker import BuildReportWorker
-from workers.code_index.index_file_worker import IndexFileWorker
-from workers.code_index.scan_tree_worker import ScanTreeWorker
 
 SHARDS = ("main", "queues_shard_a")
 CONCURRENCY = 4
@@ -29,8 +27,10 @@ _FOREIGN = ("REDIS_URL", "FRAMEWORK_SHARDS", "FRAMEWORK_ROUTING", "FRAMEWORK_QUE
 class House:
     """Inside the ``with`` block two stores and two supervised workers run; after it none of them is left."""
 
-    def __init__(self, root: Path, folder: Path) -> None:
+    def __init__(self, root: Path, folder: Path, workers: Sequence[type[ApplicationWorker]]) -> None:
+        """The processes serve the queues to which jobs of these classes go."""
         self.folder = folder
+        self._classes = workers
         self.events: deque[ChildEvent] = deque()
         """What happened to the worker processes since somebody looked."""
         for name in [name for name in os.environ if name.startswith(_FOREIGN)]:
@@ -82,7 +82,7 @@ class House:
         ]
 
     def _command(self, shard: str) -> Sequence[str]:
-        routes = [worker.route() for worker in (ScanTreeWorker, IndexFileWorker, BuildReportWorker)]
+        routes = [worker.route() for worker in self._classes]
         queues = sorted({route.queue for route in routes if route.shard == shard}) or ["default"]
         flags = [part for queue in queues for part in ("-q", queue)]
         command = [sys.executable, "-m", "framework", "worker", "--shard", shard, "-c", str(CONCURRENCY)]

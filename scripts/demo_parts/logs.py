@@ -11,6 +11,17 @@ def count_starts(logs: Iterable[Path]) -> int:
     return sum(entry.get("job_status") == "start" for log in logs for entry in _entries(log))
 
 
+def count_runs(logs: Iterable[Path]) -> dict[str, tuple[int, int]]:
+    """Of each class how many runs ended well, and how many otherwise."""
+    found: dict[str, tuple[int, int]] = {}
+    for entry in (entry for log in logs for entry in _entries(log)):
+        if entry.get("job_status") in ("done", "fail", "dropped", "rescheduled"):
+            done, otherwise = found.get(entry["class"], (0, 0))
+            well = entry["job_status"] == "done"
+            found[entry["class"]] = (done + well, otherwise + (not well))
+    return found
+
+
 def last_words(log: Path, count: int) -> list[str]:
     """The last warnings and errors of a log, or its last lines when there is none."""
     entries = list(_entries(log))

@@ -16,9 +16,11 @@ from demo_parts.progress import Display, display
 from demo_parts.stop import StopSignal
 from demo_parts.summary import print_summary, shown_path
 from framework.errors import FrameworkError
+from workers.code_index.build_report_worker import BuildReportWorker
 from workers.code_index.database import database_url, process_engine
 from workers.code_index.figures import figures_of_run
 from workers.code_index.index import RunState, this_process_index
+from workers.code_index.index_file_worker import IndexFileWorker
 from workers.code_index.scan_tree_worker import ScanTreeWorker
 
 LOOK_EVERY_S = 0.2
@@ -31,7 +33,7 @@ def run(root: Path, paths: Sequence[Path], *, stop: StopSignal, plain: bool, pat
     roots = [str(path.resolve()) for path in paths] or _default_roots(root)
     here = Path.cwd()
     folder = RunFolder.under(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var"))
-    house = House(root, folder.path)
+    house = House(root, folder.path, [ScanTreeWorker, IndexFileWorker, BuildReportWorker])
     try:
         outcome = _index(house, folder.run_id, roots, stop=stop, plain=plain, patience_s=patience_s)
     except (FrameworkError, SQLAlchemyError) as error:

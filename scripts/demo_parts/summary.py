@@ -18,7 +18,7 @@ def print_summary(figures: Figures, *, restarts: int, extra_runs: int, places: S
     refused = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     pace = f"{totals.jobs_per_second:,.0f} jobs per second"
     files = "1 file" if totals.files == 1 else f"{totals.files:,} files"
-    _heading(f"Done: {files} in {totals.span_s:.1f} s, {pace}.")
+    heading(f"Done: {files} in {totals.span_s:.1f} s, {pace}.")
     _table(
         [
             ("files", f"{totals.files:,}", f"{totals.size / 1e6:,.1f} MB"),
@@ -30,12 +30,12 @@ def print_summary(figures: Figures, *, restarts: int, extra_runs: int, places: S
             ("restarts", f"{restarts:,}", "worker processes that died and were replaced"),
         ]
     )
-    _heading("Slowest files")
+    heading("Slowest files")
     _files(figures.slowest, lambda row: f"{row.cpu_s * 1000:,.1f} ms")
-    _heading("Largest files")
+    heading("Largest files")
     _files(figures.largest, lambda row: f"{row.lines:,} lines")
     if figures.refused:
-        _heading("Files that do not parse")
+        heading("Files that do not parse")
         for row in figures.refused[:LISTED]:
             print(f"  {row.shown}: {row.reason}")
         if len(figures.refused) > LISTED:
@@ -51,7 +51,7 @@ def shown_path(path: Path) -> str:
     return relative if len(relative) < len(str(path)) else str(path)
 
 
-def _heading(text: str) -> None:
+def heading(text: str) -> None:
     print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}")
 
 

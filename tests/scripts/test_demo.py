@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEMO = ROOT / "scripts" / "demo"
@@ -276,3 +277,23 @@ def test_settings_of_another_installation_do_not_reach_it(
     done = demo.run(small)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"extra runs +0 ", done.stdout)
+
+
+def test_all_runs_every_example_worker(demo: Demo) -> None:
+    done = demo.run("--all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = {found[1]: int(found[2]) for found in re.finditer(r"^  (\w+::\w+Worker) +(\d+)", done.stdout, re.MULTILINE)}
+    listed = yaml.safe_load((ROOT / "workers" / "all_queues.yml").read_text())
+    assert ran.keys() == {entry["worker_name"] for entry in listed}
+    assert ran["ProductImport::ImportProductsWorker"] == 10
+    for said in (
+        r"products\.csv +4,950 created, 50 rejected; every price calculated",
+        r"letter\.csv +letter\.csv has no column sku",
+        r"busy +tried again in \d+ s: the receiver answered 429",
+        r"meta-data +failed: 169\.254\.169\.254 leads to .* no public address",
+        r"database +product_import\.sqlite3 has given back",
+    ):
+        assert re.search(rf"^  {said}", done.stdout, re.MULTILINE), said
+    assert demo.left() == {}
+    refused = demo.run("--all", ".")
+    assert (refused.returncode, "--all takes no PATH" in refused.stderr) == (2, True)

@@ -64,7 +64,8 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], *, now: float)
     except TimeoutError:
         raise NoAnswerError(f"no answer within {timeout_s:g} s") from None
     except (OSError, EOFError, HTTPException, UnicodeError, asyncio.LimitOverrunError) as error:
-        raise NoAnswerError(f"{type(error).__name__}: {error}"[:300]) from error
+        # What the receiver said may be in it, line breaks and all.
+        raise NoAnswerError(" ".join(f"{type(error).__name__}: {error}".split())[:300]) from error
     finally:
         if writer is not None:
             writer.transport.abort()

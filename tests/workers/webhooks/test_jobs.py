@@ -7,11 +7,11 @@ import json
 import time
 
 import pytest
+from demo_parts.receiver import Receiver
 from sqlalchemy import select, update
 
 from framework import BusinessError, Discard
 from tests.workers.conftest import Installation
-from tests.workers.receiver import Receiver
 from workers.database import process_engine, reading, writing
 from workers.webhooks import hooks
 from workers.webhooks.attempt import RefusedError, TryAgainError

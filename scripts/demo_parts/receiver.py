@@ -11,7 +11,7 @@ RAW = {
     "/nothing": b"",
     "/endless-head": b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000,
     "/half-head": b"HTTP/1.1 200 OK\r\nContent-",
-    "/huge": b"HTTP/1.1 200 OK\r\n\r\n" + b"h" * 3_000_000,
+    "/huge": b"HTTP/1.1 200 OK\r\n\r\n" + b"three megabytes, " * 180_000,
     "/lies": b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nshort",
     "/chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
     "/bad-chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nZZ\r\n",

@@ -1,0 +1,238 @@
+"""What holds for every example worker, whoever adds one (GitLab's spec of the same name), and that twice is as good as once."""
+
+import inspect
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+import yaml
+from demo_parts.receiver import Receiver, receiving
+
+from framework import ApplicationWorker
+from framework.declare import registry
+from tests.workers.conftest import ROOT, Installation
+from tests.workers.sheets import csv_file
+from workers.code_index.build_report_worker import BuildReportWorker
+from workers.code_index.index_file_worker import IndexFileWorker
+from workers.code_index.scan_tree_worker import ScanTreeWorker
+from workers.maintenance.prune_folder_worker import PruneFolderWorker
+from workers.maintenance.prune_reports_worker import PruneReportsWorker
+from workers.maintenance.report_queues_worker import ReportQueuesWorker
+from workers.maintenance.vacuum_database_worker import VacuumDatabaseWorker
+from workers.maintenance.vacuum_databases_worker import VacuumDatabasesWorker
+from workers.product_import import imports
+from workers.product_import.build_import_report_worker import BuildImportReportWorker
+from workers.product_import.import_products_worker import ImportProductsWorker
+from workers.product_import.recalculate_prices_worker import RecalculatePricesWorker
+from workers.product_import.split_spreadsheet_worker import SplitSpreadsheetWorker
+from workers.webhooks import hooks
+from workers.webhooks.addresses import ALLOWED_VARIABLE
+from workers.webhooks.deliver_webhook_worker import DeliverWebhookWorker
+from workers.webhooks.fan_out_event_worker import FanOutEventWorker
+from workers.webhooks.ping_webhook_worker import PingWebhookWorker
+from workers.webhooks.prune_deliveries_worker import PruneDeliveriesWorker
+
+Worker = type[ApplicationWorker]
+VOLATILE = {"at", "created_at", "finished_at", "indexed_at", "cpu_s", "duration_s"}
+"""Columns that say when, or how long: a second run may say it anew."""
+
+
+def every_worker() -> list[Worker]:
+    registry.load(["workers"])
+    return [worker for worker in registry.workers() if worker.__module__.startswith("workers.")]
+
+
+def committed(name: str) -> Any:
+    return yaml.safe_load((ROOT / name).read_text())
+
+
+each = pytest.mark.parametrize("worker", every_worker(), ids=lambda worker: worker.declaration().wire_name)
+
+
+# --- declarations ---------------------------------------------------------------------------------------------------
+
+
+def test_there_are_at_least_twelve_in_four_domains() -> None:
+    workers = every_worker()
+    assert len(workers) >= 12
+    assert len({worker.__module__.split(".")[1] for worker in workers}) == 4
+
+
+@each
+def test_its_category_has_an_owner(worker: Worker) -> None:
+    category = committed("config/feature_categories.yml")["feature_categories"][worker.feature_category]
+    assert category["owner"]
+    assert category["description"]
+
+
+@each
+def test_its_queue_is_made_from_what_it_is(worker: Worker) -> None:
+    assert (worker.queue, worker.shard) == (None, None), "rules decide, so that operators can"
+    assert worker.declaration().generated_queue != "default"
+
+
+def test_the_committed_list_is_that_of_the_classes() -> None:
+    names = {entry["name"]: entry["worker_name"] for entry in committed("workers/all_queues.yml")}
+    assert names == {worker.declaration().generated_queue: worker.declaration().wire_name for worker in every_worker()}
+
+
+@each
+def test_every_queue_is_served(worker: Worker, installation: Installation) -> None:
+    served = {queue for queue, _ in committed("config/queues.yml")["queues"]}
+    for queue in {worker.declaration().generated_queue, worker.route().queue}:
+        assert {queue, queue.partition(":")[0]} & served
+
+
+@each
+def test_a_tick_is_not_retried_and_nothing_else_is_given_up_without_a_word(worker: Worker) -> None:
+    tick = worker.queue_namespace == "cronjob"
+    assert tick == worker.declaration().generated_queue.startswith("cronjob:")
+    assert not tick or not inspect.signature(worker.perform).parameters.keys() - {"self"}
+    assert (worker.retry is False) == (tick or worker is PingWebhookWorker)  # whose user sees it fail
+
+
+@each
+def test_arguments_that_are_no_ids_are_in_the_logs(worker: Worker) -> None:
+    """Numbers always are. Text is filtered unless named, and none of ours is about people."""
+    hints = get_type_hints(worker.perform)
+    text = {name for name in inspect.signature(worker.perform).parameters if name != "self" and hints[name] is not int}
+    assert text <= set(worker.loggable_arguments)
+
+
+@each
+def test_its_domain_tests_it(worker: Worker) -> None:
+    folder = ROOT / "tests" / "workers" / worker.__module__.split(".")[1]
+    assert [
+        path
+        for path in folder.glob("test_*.py")
+        if f"{worker.__name__}.perform" in path.read_text() or f"{worker.__name__}()" in path.read_text()
+    ]
+
+
+# --- twice is as good as once ---------------------------------------------------------------------------------------
+
+
+class Scene:
+    """What the arrangements below are made of."""
+
+    def __init__(self, installation: Installation, receiver: Receiver, folder: Path) -> None:
+        self.var = installation.var
+        self.receiver = receiver
+        self.folder = folder
+
+    def scanned(self) -> tuple[str, str]:
+        tree = self.folder / "tree"
+        tree.mkdir()
+        (tree / "one.py").write_text("def f():\n    return 1\n")
+        return "run-1", str(tree)
+
+    def imported(self) -> int:
+        import_id = imports.create(csv_file(self.folder / "a.csv", "H-1,Hammer,tools,10", "H-2,,tools,1"))
+        SplitSpreadsheetWorker.perform_inline(import_id)
+        return import_id
+
+    def hook(self, path: str = "/ok") -> int:
+        return hooks.create_hook(self.receiver.url(path), ["order.paid"])
+
+    def fanned_out(self) -> tuple[int, int]:
+        hook_id, event_id = self.hook(), hooks.record_event("order.paid", {})
+        FanOutEventWorker.perform_inline(event_id)
+        return event_id, hook_id
+
+
+def index_file(scene: Scene) -> tuple[Any, ...]:
+    run_id, tree = scene.scanned()
+    ScanTreeWorker.perform_inline(run_id, [tree])
+    return run_id, 1
+
+
+def build_report(scene: Scene) -> tuple[Any, ...]:
+    run_id, number = index_file(scene)
+    IndexFileWorker.perform_inline(run_id, number)
+    return (run_id,)
+
+
+def build_import_report(scene: Scene) -> tuple[Any, ...]:
+    import_id = scene.imported()
+    ImportProductsWorker.perform_inline(import_id, 1)
+    return (import_id,)
+
+
+def recalculate(scene: Scene) -> tuple[Any, ...]:
+    build_import_report(scene)
+    return ("tools",)
+
+
+def database(scene: Scene) -> tuple[Any, ...]:
+    scene.imported()
+    return ("product_import.sqlite3",)
+
+
+def nothing(scene: Scene) -> tuple[Any, ...]:
+    scene.fanned_out()
+    return ()
+
+
+ARGUMENTS: dict[Worker, Callable[[Scene], tuple[Any, ...]]] = {
+    ScanTreeWorker: lambda scene: ((scanned := scene.scanned())[0], [scanned[1]]),
+    IndexFileWorker: index_file,
+    BuildReportWorker: build_report,
+    SplitSpreadsheetWorker: lambda scene: (imports.create(csv_file(scene.folder / "a.csv", "H-1,Hammer,tools,10")),),
+    ImportProductsWorker: lambda scene: (scene.imported(), 1),
+    RecalculatePricesWorker: recalculate,
+    BuildImportReportWorker: build_import_report,
+    FanOutEventWorker: lambda scene: (scene.fanned_out()[0],),
+    DeliverWebhookWorker: Scene.fanned_out,
+    PingWebhookWorker: lambda scene: (scene.hook(),),
+    PruneDeliveriesWorker: nothing,
+    PruneReportsWorker: nothing,
+    PruneFolderWorker: lambda scene: (build_import_report(scene) and "reports", 30),
+    VacuumDatabasesWorker: nothing,
+    VacuumDatabaseWorker: database,
+    ReportQueuesWorker: nothing,
+}
+"""Of each worker, a job that has something to do, in a world where it is to be done."""
+
+
+def everything(var: Path) -> dict[str, Any]:
+    """All rows of all databases, and all other files."""
+    found: dict[str, Any] = {}
+    for path in sorted(var.rglob("*")):
+        if path.suffix == ".sqlite3":
+            found |= rows(path)
+        elif path.is_file() and not path.name.endswith(("-wal", "-shm")):
+            found[str(path.relative_to(var))] = path.read_text()
+    return found
+
+
+def rows(path: Path) -> dict[str, Any]:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        tables = [row["name"] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        return {
+            f"{path.name}:{table}": [
+                {name: row[name] for name in row.keys() if name not in VOLATILE}  # noqa: SIM118 - a Row iterates over values
+                for row in connection.execute(f"SELECT * FROM {table}")
+            ]
+            for table in tables
+        }
+
+
+@each
+def test_twice_is_as_good_as_once(
+    worker: Worker, installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert worker.idempotent
+    monkeypatch.setenv(ALLOWED_VARIABLE, "127.0.0.0/8")
+    with receiving() as receiver:
+        arguments = ARGUMENTS[worker](Scene(installation, receiver, tmp_path))
+        assert json.loads(json.dumps(arguments)) == list(arguments)
+        worker.perform_inline(*arguments)
+        once = everything(installation.var)
+        worker.perform_inline(*arguments)
+        assert everything(installation.var) == once
+        assert once
