@@ -34,6 +34,7 @@ LOOP_LIMIT_S = 30.0
 """So long, at most, the supervisor's loop may take for one turn."""
 
 _DEADLINE_S = 3.0
+_LOOK_S = 1.0  # how often it is looked whose seconds are over
 _MOST_REQUESTS = 16
 
 Answer: TypeAlias = tuple[bool, dict[str, Any]]
@@ -112,12 +113,13 @@ def _shown(child: Child) -> dict[str, Any]:
 
 
 class HealthServer(ThreadingHTTPServer):
-    """Answers ``/liveness`` and ``/readiness`` from threads of its own: 200 or 503 with the reasons, as JSON.
+    """Answers ``/liveness`` and ``/readiness`` from threads of its own, up to the end: 200 or 503 with the reasons, as JSON.
 
     A request has seconds in all, and only so many are heard at a time: a stranger gets no more than that.
     """
 
     daemon_threads = True
+    request_queue_size = _MOST_REQUESTS
 
     def __init__(self, health: Health, host: str, port: int) -> None:
         """Listen. Raises ConfigurationError when that is not possible."""
@@ -138,12 +140,7 @@ class HealthServer(ThreadingHTTPServer):
 
     def start(self) -> None:
         """Answer from now on."""
-        threading.Thread(target=self.serve_forever, args=(1.0,), name="health", daemon=True).start()
-
-    def stop(self) -> None:
-        """Answer no more."""
-        self.shutdown()
-        self.server_close()
+        threading.Thread(target=self.serve_forever, args=(_LOOK_S,), name="health", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Hear a request, unless as many are heard as may be."""
@@ -159,7 +156,7 @@ class HealthServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Once a second: end the requests that have had their time."""
+        """Now and then: end the requests that have had their time."""
         now = time.monotonic()
         for request, deadline in list(self._deadlines.items()):
             if now > deadline:
@@ -174,8 +171,6 @@ class HealthServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server_version = "application-worker"
-    sys_version = ""
     timeout = _DEADLINE_S
 
     def do_GET(self) -> None:
@@ -202,6 +197,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+    def version_string(self) -> str:
+        """Return what we say of ourselves, which is little."""
+        return "application-worker"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature of the library
         """Say nothing: the platform asks every few seconds."""

@@ -45,7 +45,7 @@ class MemoryWatch:
 
     def __init__(self, limits: MemoryLimits) -> None:
         self._limits = limits
-        self._most_strikes = int(limits.grace_s / CHECK_S)
+        self._most_strikes = round(limits.grace_s / CHECK_S)
         self._strikes: dict[int, int] = {}
         self._checked_at = 0.0
 

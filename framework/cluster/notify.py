@@ -14,9 +14,6 @@ class Notifier:
         address = os.environ.pop("NOTIFY_SOCKET", "")
         usec, pid = os.environ.pop("WATCHDOG_USEC", ""), os.environ.pop("WATCHDOG_PID", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if address else None
-        if self._socket is not None:
-            self._socket.setblocking(False)
         watched = usec.isdecimal() and pid in ("", str(os.getpid()))
         self._ping_s = int(usec) / 2_000_000 if watched else 0.0
         self._pinged_at = 0.0
@@ -48,6 +45,7 @@ class Notifier:
             self._send("WATCHDOG=1")
 
     def _send(self, text: str) -> None:
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.sendto(text.encode(), self._address)
+        if self._address:
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as outlet:
+                outlet.setblocking(False)
+                outlet.sendto(text.encode(), self._address)

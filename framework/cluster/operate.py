@@ -79,8 +79,6 @@ class Operator:
         self._notifier.stopping()
         self._show("stopping")
         self._group.stop(self._timeout_s, self._hurries)
-        if self._server is not None:
-            self._server.stop()
         return failure or int(self._group.unclean)
 
     def _obey(self, timeout_s: float) -> bool:

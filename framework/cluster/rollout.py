@@ -86,7 +86,7 @@ class Rollout:
             self._await(*self._pair)
         elif (child := self._next()) is not None:
             self._start(child)
-        elif self.rolling and not self._pending() and not self._leaving():
+        elif not (self._pending() or self._leaving() or self._ailing()):
             self._mark = -math.inf
 
     def _next(self) -> Child | None:
@@ -99,8 +99,8 @@ class Rollout:
 
     def _next_of_all(self) -> Child | None:
         """Who is to be replaced next: first those that do not serve, as the new code may be their cure."""
-        ailing = [child for child in self._group.children if child.started_at >= self._mark and not child.ready]
-        if self.rolling and ailing:  # whoever came up and fell again: the next would be ruined as well
+        ailing = self._ailing()
+        if ailing:  # whoever came up and fell again: the next would be ruined as well
             if time.monotonic() - self._waiting_since > PATIENCE_S:
                 self._refuse(ailing[0])
             return None
@@ -109,6 +109,14 @@ class Rollout:
 
     def _pending(self) -> list[Child]:
         return [child for child in self._group.children if child.started_at < self._mark]
+
+    def _ailing(self) -> list[Child]:
+        """The new ones of a replacement of all that do not serve."""
+        return [
+            child
+            for child in self._group.children
+            if self.rolling and child.started_at >= self._mark and not child.ready
+        ]
 
     def _leaving(self) -> list[Child]:
         return [child for child in self._group.beside if child.leaving]

@@ -1,0 +1,35 @@
+"""A child that is no worker: it says on its board what its folder tells it to. Started in milliseconds.
+
+``mode``: serve, refuse (status 3), hang (it never serves). ``hold``: told to drain it ends when this file is gone. ``deaf``: it
+does not hear TERM. It writes its pid to ``up``.
+"""
+
+import mmap
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+mode = (folder / "mode").read_text()
+if mode == "refuse":
+    sys.exit(3)
+cells = memoryview(mmap.mmap(int(os.environ["FRAMEWORK_PROCESS_BOARD"]), 40)).cast("d")
+told: list[int] = []
+for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGTSTP, signal.SIGQUIT):
+    signal.signal(number, lambda got, _frame: told.append(got))
+while True:
+    cells[2] = cells[3] = cells[4] = time.monotonic()
+    if told and told[0] == signal.SIGTSTP:
+        cells[0] = 2
+        told.pop(0)
+    elif signal.SIGTERM in told and not (folder / "deaf").exists():
+        sys.exit(0)
+    elif signal.SIGUSR2 in told:
+        cells[0] = 3
+        if not (folder / "hold").exists():
+            sys.exit(0)
+    elif mode == "serve" and not cells[0]:
+        cells[0] = 1
+    time.sleep(0.005)

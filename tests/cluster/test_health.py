@@ -1,0 +1,180 @@
+"""What is answered over HTTP of a group whose children say on their boards what the test wants."""
+
+import http.client
+import json
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from framework.cluster import health as module
+from framework.cluster.child import ChildSpec
+from framework.cluster.health import Health, HealthServer
+from framework.cluster.supervisor import Supervisor
+from framework.errors import ConfigurationError
+from framework.process.board import State
+from tests.cluster.test_supervisor import Guard
+from tests.harness import until
+
+SLEEPS = "import time; time.sleep(600)"
+
+
+class Asked:
+    def __init__(self):
+        queues = [("a", ("default", "mails")), ("b", ("default", "mails")), ("c", ("search",))]
+        argv = [sys.executable, "-I", "-S", "-c", SLEEPS]
+        self.group = Supervisor([ChildSpec(name, argv, "main", queues=names) for name, names in queues], guard=Guard())
+        self.health = Health(self.group)
+        self.server = HealthServer(self.health, "127.0.0.1", 0)
+        self.group.start()
+        self.server.start()
+
+    def board(self, name):
+        return next(child.board for child in self.group.children if child.name == name)
+
+    def well(self, *names):
+        for name in names:
+            self.board(name).beaten()
+            self.board(name).show(State.READY, 2, time.monotonic())
+
+    def ask(self, path, method="GET"):
+        connection = http.client.HTTPConnection(*self.server.server_address, timeout=10)
+        connection.request(method, path)
+        reply = connection.getresponse()
+        body = reply.read()
+        connection.close()
+        return reply.status, json.loads(body) if body else None
+
+    def connect(self):
+        return socket.create_connection(self.server.server_address, timeout=10)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    monkeypatch.setattr(module, "_LOOK_S", 0.05)
+    made = Asked()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    made.group.stop(0)
+
+
+def test_a_group_is_ready_when_each_kind_of_queues_has_a_process_that_fetches(asked):
+    status, shown = asked.ask("/readiness")
+    assert (status, shown["status"]) == (503, "unavailable")
+    assert shown["reasons"] == [
+        "no process fetches the jobs of main: default,mails",
+        "no process fetches the jobs of main: search",
+    ]
+    asked.well("a")
+    assert asked.ask("/readiness")[1]["reasons"] == ["no process fetches the jobs of main: search"]
+    asked.well("c")
+    status, shown = asked.ask("/readiness")
+    assert (status, shown["reasons"]) == (200, [])
+    first, second, _ = shown["children"]
+    assert 0 <= first.pop("beat_age_s") < 30
+    assert 0 <= first.pop("fetch_age_s") < 30
+    assert first == {
+        "name": "a", "pid": asked.group.children[0].pid, "shard": "main", "queues": ["default", "mails"],
+        "state": "ready", "busy": 2, "fetches": True, "restarts": 0,
+    }  # fmt: skip
+    assert (second["state"], second["fetches"], second["beat_age_s"]) == ("starting", False, None)
+
+
+@pytest.mark.parametrize("limit", ["FETCH_LIMIT_S", "BEAT_LIMIT_S"])
+def test_that_a_process_lives_is_not_enough(asked, monkeypatch, limit):
+    asked.well("a", "c")
+    monkeypatch.setattr(module, limit, -1.0)  # its fetches, or its beats, are not answered any more
+    assert asked.ask("/readiness")[0] == 503
+    assert asked.ask("/liveness")[0] == 200  # which no new start would mend
+    monkeypatch.undo()
+    asked.board("a").show(State.QUIET, 0, None)
+    asked.board("c").show(State.DRAINING, 0, None)
+    assert len(asked.ask("/readiness")[1]["reasons"]) == 2
+
+
+def test_a_group_lives_while_its_loop_turns_and_half_of_its_processes_do(asked, monkeypatch):
+    assert asked.ask("/liveness")[0] == 200
+    monkeypatch.setattr(module, "LOOP_LIMIT_S", -1.0)
+    status, shown = asked.ask("/liveness")
+    assert (status, "loop has not turned" in shown["reasons"][0]) == (503, True)
+    monkeypatch.undo()
+    time_of = module.time.monotonic
+    asked.well("a", "b", "c")
+    monkeypatch.setattr(module, "STUCK_S", 0.3)
+    until(lambda: asked.ask("/liveness")[0] == 503)
+    assert asked.ask("/liveness")[1]["reasons"] == ["stuck for more than 0.3 s: a, b, c"]
+    monkeypatch.setattr(module, "STUCK_S", 60.0)
+    for name in "bc":
+        asked.board(name)._cells[2] = time_of() - 100
+        next(child for child in asked.group.children if child.name == name).started_at -= 100
+    assert asked.ask("/liveness")[1]["reasons"] == ["stuck for more than 60 s: b, c"]
+    asked.well("b")
+    assert asked.ask("/liveness")[0] == 200
+
+
+def test_while_it_ends_it_lives_and_is_not_ready(asked):
+    asked.well("a", "c")
+    asked.group.stop(0)
+    assert asked.ask("/liveness")[0] == 200
+    assert asked.ask("/readiness")[1]["reasons"][0] == "stopping"
+
+
+def test_other_questions_get_no_answer(asked):
+    assert asked.ask("/liveness?verbose=1")[0] == 200
+    assert asked.ask("/readiness", "HEAD") == (503, None)
+    assert asked.ask("/")[0] == 404
+    connection = http.client.HTTPConnection(*asked.server.server_address, timeout=10)
+    connection.request("POST", "/liveness")
+    reply = connection.getresponse()
+    assert (reply.status, reply.headers["Server"]) == (501, "application-worker")
+    connection.close()
+
+
+def test_a_stranger_who_says_little_has_seconds_and_many_strangers_no_more(asked, monkeypatch):
+    monkeypatch.setattr(module, "_DEADLINE_S", 1.0)
+    strangers = [asked.connect() for _ in range(module._MOST_REQUESTS)]
+    until(lambda: len(asked.server._deadlines) == len(strangers))
+    with asked.connect() as one_more:
+        assert one_more.recv(1) == b""  # at once, without a word
+    slow = strangers[0]
+    with pytest.raises(OSError):  # a byte now and then does not prolong it
+        while True:
+            slow.sendall(b"G")
+            slow.settimeout(0.05)
+            try:
+                if slow.recv(1) == b"":
+                    raise ConnectionResetError
+            except TimeoutError:
+                continue
+    until(lambda: not asked.server._deadlines, "nobody is heard any more")
+    assert asked.ask("/liveness")[0] == 200
+    for one in strangers:
+        one.close()
+
+
+def test_a_port_that_somebody_has_is_told_before_anything_starts(asked):
+    port = asked.server.server_address[1]
+    with pytest.raises(ConfigurationError, match=rf"cannot listen at 127.0.0.1:{port} .*give a free port"):
+        HealthServer(asked.health, "127.0.0.1", port)
+
+
+def test_a_board_is_read_by_whoever_has_its_descriptor_and_by_nobody_else(monkeypatch):
+    from framework.process.board import BOARD_VARIABLE, Board
+
+    theirs, descriptor = Board.open()
+    monkeypatch.setenv(BOARD_VARIABLE, str(descriptor))
+    ours = Board.inherited()
+    assert not Path(f"/proc/self/fd/{descriptor}").exists()
+    ours.show(State.QUIET, 3, 7.0)
+    assert (theirs.state, theirs.busy, theirs.fetched_at, theirs.beat_at) == (State.QUIET, 3, 7.0, 0.0)
+    assert theirs.seen_at > 0
+    ours.show(State.STOPPING, 0, None)
+    assert theirs.fetched_at == 7.0
+    lonely = Board.inherited()  # the variable is gone
+    lonely.show(State.READY, 1, 1.0)
+    assert theirs.state is State.STOPPING
+    monkeypatch.setenv(BOARD_VARIABLE, "9999")
+    assert Board.inherited().state is State.STARTING

@@ -1,0 +1,141 @@
+"""What a real group says to systemd, does about memory, and leaves when its supervisor is killed."""
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from framework.wire import keys
+from tests.cluster.conftest import ask, children, gone
+from tests.harness import encoded, until
+
+GROWING = """
+from jobs import Base, LongWorker, prove
+
+held = []
+
+
+class GrowWorker(Base):
+    def perform(self, megabytes: int) -> None:
+        held.append(bytearray(megabytes << 20))
+        prove("grown", megabytes)
+        LongWorker.perform(self, "grown")
+"""
+
+WATCHFUL = """
+from framework.cluster import memory
+memory.CHECK_S, memory.SETTLED_S = 0.1, 0.0
+from framework.cli.main import main
+main()
+"""
+
+
+class Systemd:
+    """The end of the socket that systemd reads."""
+
+    def __init__(self, path):
+        self.path = path
+        self.heard = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.setblocking(False)
+
+    def words(self):
+        try:
+            while True:
+                self.heard.append(self._socket.recv(4096).decode())
+        except BlockingIOError:
+            return [word for word in self.heard if not word.startswith(("STATUS=", "WATCHDOG="))]
+
+    def close(self):
+        self._socket.close()
+
+
+@pytest.fixture
+def systemd(short_path):
+    made = Systemd(short_path / "notify")
+    yield made
+    made.close()
+
+
+def test_a_child_that_grows_is_replaced_and_systemd_hears_of_all(cluster, site, redis, proofs, release, systemd):
+    (site.folder / "growing.py").write_text(GROWING)
+    process = cluster(
+        "default", "-r", "growing", "--max-rss", "200", "--rss-grace", "0.3", "--hard-rss", "500", "--health-port", "0",
+        program=("-c", WATCHFUL), NOTIFY_SOCKET=str(systemd.path), WATCHDOG_USEC="200000",
+    )  # fmt: skip
+    until(lambda: systemd.words() == ["READY=1"], "it is up")
+    assert ask(process, "/readiness")[0] == 200
+    (first,) = children(process)
+    assert b"NOTIFY_SOCKET" not in Path(f"/proc/{first}/environ").read_bytes()
+
+    redis.lpush(keys.queue("default"), encoded("GrowWorker", args=[250], jid="grown"))
+    proofs("grown")
+    told = process.line(event_name="child.memory")
+    assert (told["child_pid"], told["memwd_limit"], told["memwd_max_rss_bytes"]) == (first, "soft", 200 << 20)
+    assert told["memwd_rss_bytes"] > 250 << 20
+    assert (told["memwd_cur_strikes"], told["memwd_max_strikes"]) == (4, 3)
+    until(lambda: children(process, "replaced") == [first], "its successor serves")
+    assert not gone(first)  # and it may finish its job
+    release("grown")
+    until(lambda: children(process, "drained") == [first], "it has")
+    assert process.find(job_status="done", jid="grown")
+
+    redis.delete("release:grown")
+    redis.lpush(keys.queue("default"), encoded("GrowWorker", args=[600], jid="huge"))
+    hard = until(lambda: process.find(event_name="child.memory", memwd_limit="hard"))[0]
+    assert hard["memwd_max_rss_bytes"] == 500 << 20
+    until(lambda: hard["child_pid"] in children(process, "overdue"), "its jobs have the ordinary deadline")
+    until(lambda: hard["child_pid"] in children(process, "drained"), "its job has gone back")
+
+    assert systemd.words() == ["READY=1"]
+    process.send(signal.SIGUSR2)
+    until(lambda: len(systemd.words()) == 2, "it says that it begins")
+    release("grown")
+    until(lambda: systemd.words()[2:] == ["READY=1"], "and that it has ended")
+    assert systemd.words()[1].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    pings = systemd.heard.count("WATCHDOG=1")
+    until(lambda: (systemd.words(), systemd.heard.count("WATCHDOG=1") > pings + 3)[1], "its loop turns")
+    assert "STATUS=1 of 1 processes take jobs" in systemd.heard
+    assert process.end() == 0
+    assert systemd.words()[3:] == ["STOPPING=1"]
+
+
+HANGING = """
+import os, time
+open(f"hangs-{os.getpid()}", "w").close()
+if os.path.exists("hang"):
+    while True:
+        time.sleep(60)
+from jobs import *
+"""
+
+
+def test_children_whose_supervisor_was_killed_end_by_themselves_jobs_first(cluster, site, redis, proofs, release):
+    (site.folder / "hanging.py").write_text(HANGING)
+    process = cluster("default", "-r", "hanging", "--timeout", "30")
+    redis.lpush(keys.queue("default"), encoded("LongWorker", args=["one"], jid="one"))
+    (working,) = proofs("begun:one")
+    (site.folder / "hang").touch()
+    process.send(signal.SIGUSR2)
+    until(lambda: len(list(site.folder.glob("hangs-*"))) == 2, "a successor hangs in an import")
+    process.kill()
+    until(lambda: all(gone(pid) for pid in children(process) if pid != int(working)), "who has no job is gone")
+    process.line(event_name="process.stopping")
+    assert not gone(int(working))
+    release("one")
+    assert proofs("ended:one") == [working]
+    until(lambda: gone(int(working)), "the other has ended as well")
+    assert redis.llen(keys.queue("default")) == 0
+    assert process.line(event_name="process.stopped")["finished"]
+
+
+def test_a_group_whose_child_does_not_end_in_order_ends_with_1(cluster, site, proofs, redis):
+    process = cluster("default", "--processes", "2", "--timeout", "0.1")
+    until(lambda: len(process.find(event_name="process.ready")) == 2)
+    frozen = children(process)[0]
+    os.kill(frozen, signal.SIGSTOP)
+    assert process.end() == 1
+    assert children(process, "killed") == [frozen]

@@ -1,0 +1,243 @@
+"""The order of a rolling restart, step by step, with children that start in milliseconds."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from framework.cluster.child import ChildSpec
+from framework.cluster.rollout import Rollout
+from framework.cluster.supervisor import Supervisor
+from tests.cluster.conftest import gone
+from tests.cluster.test_supervisor import Guard
+from tests.harness import until
+
+MINI = str(Path(__file__).with_name("mini.py"))
+
+
+class Group:
+    """Two children and a rollout, turned as the supervisor's loop does."""
+
+    def __init__(self, folder, drain_timeout_s=60.0):
+        self.folder, self.events, self.guard = folder, [], Guard()
+        self.mode("serve")
+        specs = [ChildSpec(name, [sys.executable, "-I", "-S", MINI, str(folder)], "main") for name in ("a", "b")]
+        self.supervisor = Supervisor(specs, guard=self.guard, on_event=self.events.append)
+        self.rollout = Rollout(self.supervisor, self.events.append, drain_timeout_s=drain_timeout_s, timeout_s=0.1)
+        self.most = 0
+        self.least = 2
+        self.supervisor.start()
+        self.until(lambda: all(child.ready for child in self.supervisor.children), "both serve")
+        self.least = 2
+
+    def mode(self, mode):
+        (self.folder / "mode").write_text(mode)
+
+    def hold(self, *names):
+        for name in names or ("hold",):
+            (self.folder / name).touch()
+
+    def let_go(self):
+        (self.folder / "hold").unlink()
+
+    @property
+    def pids(self):
+        return [child.pid for child in self.supervisor.children]
+
+    @property
+    def leaving(self):
+        return [child for child in self.supervisor.beside if child.leaving]
+
+    def told(self, *kinds):
+        return [(event.kind, event.name) for event in self.events if not kinds or event.kind in kinds]
+
+    def turn(self):
+        self.supervisor.poll()
+        self.rollout.step()
+        self.most = max(self.most, sum(1 for child in self.supervisor.all if child.pid))
+
+    def until(self, condition, what=""):
+        def look():
+            self.turn()
+            self.least = min(self.least, sum(child.ready for child in self.supervisor.children))
+            return condition()
+
+        return until(look, what)
+
+    def roll(self):
+        self.least = 2
+        self.rollout.begin()
+        self.until(lambda: not self.rollout.rolling, "the end")
+
+
+@pytest.fixture
+def group(tmp_path):
+    made = []
+
+    def make(**options):
+        made.append(Group(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.supervisor.stop(0)
+        assert all(gone(event.pid) for event in one.events if event.pid)
+
+
+def test_the_successor_comes_first_and_nobody_is_next_before_the_jobs_of_the_last_have_ended(group):
+    one = group()
+    before = one.pids
+    one.hold()
+    one.rollout.begin()
+    one.until(lambda: one.leaving, "one leaves")
+    for _ in range(20):
+        one.turn()
+    assert (one.pids[0] in before, one.pids[1] in before, len(one.supervisor.beside)) == (False, True, 1)
+    one.let_go()
+    one.until(lambda: not one.rollout.rolling, "the end")
+    assert not set(one.pids) & set(before)
+    assert one.told()[2:] == [(kind, name) for name in "ab" for kind in ("started", "replaced", "drained")]
+    assert (one.most, one.least, one.rollout.refused, one.guard.deaths) == (3, 2, False, [])
+    assert [child.restarts for child in one.supervisor.children] == [1, 1]
+
+
+def test_a_successor_that_does_not_come_up_ends_it_and_the_others_serve_on(group, monkeypatch):
+    one = group()
+    before = one.pids
+    one.mode("refuse")
+    one.roll()
+    assert (one.pids, one.rollout.refused, one.least) == (before, True, 2)
+    assert [(event.name, event.status) for event in one.events if event.kind == "refused"] == [("a", 3)]
+    monkeypatch.setattr("framework.cluster.rollout.PATIENCE_S", 0.2)
+    one.mode("hang")
+    one.roll()
+    assert (one.pids, one.rollout.refused, one.least) == (before, True, 2)
+    one.until(lambda: not one.supervisor.beside, "who hung is gone")
+    monkeypatch.undo()
+    one.mode("serve")
+    one.roll()
+    assert (one.rollout.refused, one.least, set(one.pids) & set(before)) == (False, 2, set())
+
+
+def test_jobs_that_take_too_long_are_told_to_stop_and_the_deaf_are_killed(group, monkeypatch):
+    monkeypatch.setattr("framework.cluster.rollout.KILL_MARGIN_S", 0.1)
+    one = group(drain_timeout_s=0.1)
+    before = one.pids
+    one.hold()
+    one.roll()
+    assert one.told("overdue", "drained") == [(kind, name) for name in "ab" for kind in ("overdue", "drained")]
+    one.hold("deaf")
+    one.roll()
+    died = [(event.name, event.status) for event in one.events if event.kind == "died"]
+    assert died == [("a", -signal.SIGKILL), ("b", -signal.SIGKILL)]
+    (one.folder / "deaf").unlink()
+    assert len(one.guard.deaths) == 2  # what they held is taken back at once
+    assert (one.least, set(one.pids) & set(before)) == (2, set())
+
+
+def test_asked_again_in_the_midst_it_replaces_the_replaced_too(group):
+    one = group()
+    one.hold()
+    one.rollout.begin()
+    one.until(lambda: one.leaving)
+    one.rollout.begin()
+    one.let_go()
+    one.until(lambda: not one.rollout.rolling, "the end")
+    assert sorted(name for _, name in one.told("replaced")) == ["a", "a", "b"]
+    assert one.least == 2
+
+
+def test_who_dies_in_the_midst_is_new_by_itself_and_not_replaced_again(group):
+    one = group()
+    one.hold()
+    one.rollout.begin()
+    one.until(lambda: one.leaving)
+    os.kill(one.pids[1], signal.SIGKILL)
+    one.until(lambda: one.told("died"), "it is seen")
+    one.let_go()
+    one.until(lambda: not one.rollout.rolling, "the end")
+    assert one.told("replaced") == [("replaced", "a")]
+    assert all(child.ready for child in one.supervisor.children)
+
+
+def test_whoever_comes_up_and_falls_again_keeps_the_others_from_being_replaced(group, monkeypatch):
+    one = group()
+    old = one.pids[1]
+    one.hold()
+    one.rollout.begin()
+    one.until(lambda: one.leaving)
+    one.mode("refuse")
+    os.kill(one.pids[0], signal.SIGKILL)
+    one.until(lambda: not one.pids[0])
+    monkeypatch.setattr("framework.cluster.rollout.PATIENCE_S", 0.3)
+    one.let_go()
+    one.until(lambda: not one.rollout.rolling, "it is given up")
+    assert (one.pids[1], one.rollout.refused) == (old, True)
+    assert [event.name for event in one.events if event.kind == "refused"] == ["a"]
+
+
+def test_the_cure_comes_first_to_who_does_not_serve(group):
+    one = group()
+    one.mode("refuse")
+    os.kill(one.pids[1], signal.SIGKILL)
+    one.until(lambda: len(one.told("died")) > 1, "it falls again and again")
+    one.mode("serve")
+    one.rollout.begin()
+    one.until(lambda: not one.rollout.rolling, "the end")
+    assert one.told("replaced") == [("replaced", "b"), ("replaced", "a")]
+
+
+def test_a_single_one_waits_for_the_drained_unless_it_is_urgent(group):
+    one = group()
+    a, b = one.supervisor.children
+    one.hold()
+    assert one.rollout.replace(a)
+    assert not one.rollout.replace(a)
+    one.until(lambda: one.leaving == [a])
+    assert one.rollout.replace(b)
+    for _ in range(20):
+        one.turn()
+    assert b in one.supervisor.children
+    assert one.rollout.replace(b, urgent=True)
+    one.until(lambda: ("overdue", "b") in one.told(), "its jobs have the ordinary deadline")
+    assert one.rollout.replace(a, urgent=True)  # it grows while its jobs end
+    assert not one.rollout.replace(a, urgent=True)
+    one.until(lambda: not one.supervisor.beside, "both are gone")
+    assert one.least == 2
+
+
+def test_quiet_ends_it_and_who_dies_then_is_not_replaced(group):
+    one = group()
+    before = one.pids
+    one.mode("hang")
+    one.rollout.begin()
+    one.until(lambda: one.supervisor.beside, "a successor starts")
+    one.rollout.cancel()
+    one.supervisor.quiet = True
+    one.until(lambda: not one.supervisor.beside, "it is gone")
+    one.until(lambda: not any(child.ready for child in one.supervisor.children), "all have heard it")
+    assert (one.pids, one.rollout.rolling) == (before, False)
+    os.kill(one.pids[0], signal.SIGKILL)
+    one.until(lambda: not one.pids[0])
+    for _ in range(20):
+        one.turn()
+    assert one.pids == [0, before[1]]
+    one.mode("serve")
+    one.roll()  # which ends the quiet
+    assert all(child.ready for child in one.supervisor.children)
+
+
+def test_the_end_in_the_midst_leaves_nobody(group):
+    one = group()
+    one.hold()
+    one.rollout.begin()
+    one.until(lambda: one.leaving)
+    one.mode("hang")
+    one.rollout.replace(one.supervisor.children[1], urgent=True)
+    one.until(lambda: len(one.supervisor.beside) == 2, "one leaves, one starts")
+    one.supervisor.stop(5)
+    assert len(one.told("stopped")) == 4
+    assert not one.supervisor.unclean
+    assert not one.supervisor.all[2:]
