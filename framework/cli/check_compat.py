@@ -77,6 +77,8 @@ def _refuse_combinations(
     ]
     if len(asked) > 1:
         raise click.UsageError(f"{' and '.join(asked)} do not go together.")
+    if release == "":
+        raise click.UsageError("--release NAME: a release has a name.")
     if (settle is None) != (because is None) or because == "":
         raise click.UsageError("--settle WORKER needs --because TEXT, and the other way round: say how you know it.")
     if as_json and (release is not None or settle is not None):
@@ -158,6 +160,8 @@ def _report(last: Manifest, found: Sequence[Finding], workers: int, *, as_json: 
         for finding in found:
             click.echo(finding)
         words = ", ".join(f"{count} {name.removesuffix('s') if count == 1 else name}" for name, count in counts.items())
-        click.echo(f"{workers} workers against release {last.release} of {last.day}: {words}")
+        click.echo(
+            f"{workers} {'worker' if workers == 1 else 'workers'} against release {last.release} of {last.day}: {words}"
+        )
     if counts["findings"]:
         sys.exit(EXIT_FAILED)

@@ -47,7 +47,7 @@ REMOVE_WORKER = (
     "(3) the entry goes when scripts/retired says so"
 )
 MOVE_QUEUE = (
-    "rename a queue: serve the old one and the new one; after the deploy, scripts/migrate_jobs queued; "
+    "rename a queue: serve the old one and the new one; after the deploy, scripts/migrate_jobs queued --follow-rules; "
     "then stop serving the old one"
 )
 NEW_WORKER = "new worker: processes first; what pushes it comes a release later, or behind a flag"
@@ -207,8 +207,9 @@ def retired(worker: str, old: Entry) -> Finding:
 
 def rename_without_alias(worker: str, old: Entry, heir: str, new: Entry) -> Finding:
     """A class vanished, and one much like it is new."""
-    what = "its wire name is" if old.place == new.place else "the class is gone, and much like it is"
-    message = f"{what} {heir} now, which does not run the jobs of {worker}"
+    same = old.place == new.place
+    what = f"its wire name was {worker} and is {heir}" if same else f"{worker} is gone, and this class is much like it"
+    message = f"{what}: jobs of the old name would fail as unknown"
     return Finding("renamed-without-alias", worker, new.place, message, RENAME_CLASS, (f'aliases = ("{worker}",)',))
 
 

@@ -77,8 +77,10 @@ def _surplus(old: Parameters, new: Parameters) -> Iterator[Misfit]:
     gone = len(places) - len(others)
     if gone > 0:
         kept = {one.name for one in others}
-        names = [one.name for one in places if one.name not in kept] or [one.name for one in places[-gone:]]
-        for name in names[:gone]:
+        last = [one.name for one in places[-gone:]]
+        # Where the last ones moved up, others went.
+        moved = not kept.isdisjoint(last)
+        for name in [one.name for one in places if one.name not in kept][:gone] if moved else last:
             yield Misfit("removed", name, f"{name} is no parameter any more")
     rest = _rest(old)
     if rest is not None:

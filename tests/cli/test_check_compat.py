@@ -109,7 +109,7 @@ def test_an_unsafe_change_fails_says_what_to_write_and_a_safe_one_passes(release
             "  write: version = 3",
             "         def perform(self, path: str, project_id: int) -> None: ...",
             "         def perform_v2(self, path: str, sheets: list[int] | None = None) -> None: ...",
-            f"1 workers against release 4.1 of {day}: 2 findings, 0 changes",
+            f"1 worker against release 4.1 of {day}: 2 findings, 0 changes",
         ],
         "",
     )
@@ -220,6 +220,7 @@ def test_a_manifest_that_does_not_hold_is_told(site, text, said):
     [
         ("--release", "1", "--settle", "A", "--because", "b"),
         ("--settle", "A"),
+        ("--release", ""),
         ("--because", "b"),
         ("--json", "--release", "1"),
         ("x",),

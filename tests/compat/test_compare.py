@@ -221,7 +221,7 @@ def test_a_rename_is_seen_and_asks_for_an_alias():
     assert codes(compared(old, workers({**other, "YearStatsWorker": followed}))) == []
     named = compared(old, workers({**other, "StatsWorker": f"wire_name = 'Office::StatsWorker'\n{body}"}))
     assert codes(named) == ["renamed-without-alias"]
-    assert "its wire name is Office::StatsWorker now" in named[0].message
+    assert "its wire name was StatsWorker and is Office::StatsWorker: jobs of the old name" in named[0].message
     assert codes(compared(old, workers({**other, "InvoiceWorker": "def perform(self, customer: str): ..."}))) == [
         "vanished"
     ]
