@@ -151,23 +151,27 @@ def test_what_is_known_to_be_gone_is_settled_with_a_reason(released):
     assert told(unknown) == (2, [], "there is no worker 'ImportWorkr' (did you mean 'ImportWorker'?)\n")
 
 
-def test_the_queue_that_jobs_left_stays_served(released):
-    generate = (str(ROOT / "scripts" / "generate_queues"), "-r", "office")
-    assert released.run(*generate).returncode == 0
-    released.write("routing.yml", {"routing_rules": [["*", "fast"]]})
-    (released.folder / "config" / "queues.yml").write_text("queues: [[fast, 1]]\n")
-    status, lines, _ = told(check(released))
+def test_the_queue_that_jobs_left_stays_served(site):
+    def write_routed(queue):
+        write(site, RELEASED | {"methods": f'queue = "{queue}"\n\n    {RELEASED["methods"]}'})
+
+    def generated():
+        assert site.run(str(ROOT / "scripts" / "generate_queues"), "-r", "office").returncode == 0
+        return {name for name, _ in yaml.safe_load((site.folder / "config" / "queues.yml").read_text())["queues"]}
+
+    write_routed("quick")
+    assert generated() == {"import", "quick"}
+    assert check(site, "--release", "4.1").returncode == 0
+    write_routed("slow")
+    site.write("queues.yml", "queues: [[slow, 1]]")
+    status, lines, _ = told(check(site))
     assert (status, lines[0].endswith("[queue-unserved]")) == (1, True)
-    assert released.run(*generate).returncode == 0
-    assert check(released).returncode == 0
-    (released.folder / "other.py").write_text("")
-    write(released, RELEASED | {"methods": 'queue = "slow"\n\n    ' + RELEASED["methods"]})
-    assert released.run(*generate).returncode == 0
-    assert check(released, "--release", "4.2").returncode == 0
-    assert released.run(*generate).returncode == 0
-    queues = yaml.safe_load((released.folder / "config" / "queues.yml").read_text())["queues"]
-    assert ["import", 1] in queues
-    assert ["slow", 1] in queues
+    assert generated() == {"import", "quick", "slow"}
+    status, lines, _ = told(check(site, "--release", "4.2"))
+    assert status == 0
+    # The processes of 4.2 are those that have the old queue to work off.
+    assert generated() == {"import", "quick", "slow"}
+    assert told(check(site))[1][-1].endswith(": 0 findings, 0 changes")
 
 
 def test_another_manifest_is_a_file_or_a_revision(released):

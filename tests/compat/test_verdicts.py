@@ -98,6 +98,7 @@ KNOWN = [
     (list, st.lists(JSON, max_size=3)),
     (dict[Literal["text", "b"], str], st.dictionaries(st.sampled_from(["text", "b"]), TEXTS)),
     (dict[Annotated[str, Field(min_length=1)], int], st.dictionaries(st.sampled_from(["text", "a"]), INTS)),
+    (dict[str, int], st.dictionaries(TEXTS, INTS, max_size=2)),
     (Note, noted(TEXTS, TEXTS)),
     (Tagged, noted(TEXTS | INTS, JSON, extra=INTS)),
     (Closed, st.fixed_dictionaries({"text": TEXTS})),
