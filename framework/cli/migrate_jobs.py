@@ -80,7 +80,8 @@ def migrate_jobs(
     for name in names:
         check_shard(project.settings, name)
     if follow_rules:
-        refuse_unknown([name for name in classes if registry.find(name) is None], (), no_worker)
+        aliases = [alias for declaration in project.declarations.values() for alias in declaration.aliases]
+        refuse_unknown(classes, [*project.workers, *aliases], no_worker)
     shards = open_shards(project.settings, role="migrate")
     allowance = Allowance(limit)
     works: list[Work] = []

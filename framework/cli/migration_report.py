@@ -86,7 +86,7 @@ def in_json(works: Sequence[Work], what: str, *, dry_run: bool) -> str:
 def _left(works: Sequence[Work]) -> Iterator[tuple[Work, Reason, str, str, Left]]:
     for work in works:
         entries = [(*key, found) for place in work.account.left.values() for key, found in place.items()]
-        for reason, queue, name, found in sorted(entries, key=lambda entry: entry[:3]):
+        for reason, queue, name, found in sorted(entries, key=lambda entry: (entry[1], entry[2], entry[0])):
             yield work, reason, queue, name, found
 
 

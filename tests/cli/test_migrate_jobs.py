@@ -1,0 +1,296 @@
+"""scripts/migrate_jobs: what it says, whom it warns, its statuses; on real servers, in real processes where that matters."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from framework.cli import migrate_jobs as command
+from framework.declare import registry
+from framework.wire import keys
+from tests.harness import ROOT, encoded, enqueue, until
+
+COMMAND = str(ROOT / "scripts" / "migrate_jobs")
+
+JOBS = """
+from framework import ApplicationWorker
+
+class ReportWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    tags = ("heavy",)
+    aliases = ("OldReportWorker",)
+
+    def perform(self, *numbers: int) -> None: ...
+
+class MailWorker(ApplicationWorker):
+    feature_category = "not_owned"
+
+    def perform(self) -> None: ...
+
+class AwayWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    shard = "second"
+
+    def perform(self) -> None: ...
+"""
+
+
+@pytest.fixture
+def office(site, second_redis_url):
+    """Rules were changed; what was pushed by the old ones waits."""
+    site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
+    site.write("routing.yml", {"routing_rules": [["tags=heavy", "reports"], ["*", "default"]]})
+    site.write("application.yml", {"retired_workers": {"FaxWorker": "nobody has one"}})
+    (site.folder / "office.py").write_text(JOBS)
+    return site
+
+
+@pytest.fixture
+def migrate(office):
+    return lambda *options, **env: office.run(COMMAND, *options, "-r", "office", **env)
+
+
+@pytest.fixture
+def called(office, monkeypatch):
+    """The same in this process, which costs no start."""
+    monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(office.folder / "config"))
+    monkeypatch.syspath_prepend(str(office.folder))
+    with registry.isolated():
+        yield lambda *options: CliRunner().invoke(command.migrate_jobs, [*options, "-r", "office"])
+
+
+def unserved(queue, shard="main"):
+    way_out = f"start one with `scripts/worker --shard {shard} -q {queue}`"
+    return f"no running process of {shard} serves the queue {queue}: {way_out}\n"
+
+
+def fill(redis):
+    enqueue(redis, "ReportWorker", jid="a")
+    enqueue(redis, "MailWorker", jid="b")
+    enqueue(redis, "OldReportWorker", jid="c", queue="old_reports", args=["secret"])
+    for number in range(5):
+        enqueue(redis, "Ruby::Job", jid=f"r{number}", args=["secret"])
+    enqueue(redis, "FaxWorker", jid="f")
+    enqueue(redis, "ReportWorker", jid="u", queue="urgent", aw_queue="urgent")
+    enqueue(redis, "AwayWorker", jid="w")
+    redis.lpush("queue:default", b"\xff secret")
+
+
+EXPECTED = """\
+SHARD   FROM         TO       JOBS
+main    default      reports  1
+main    old_reports  reports  1
+second  default      reports  1
+
+Left in place:
+SHARD  QUEUE    CLASS         JOBS  WHY            IDS
+main   default  -             1     unreadable
+main   default  AwayWorker    1     other shard    w
+main   default  FaxWorker     1     retired class  f
+main   default  Ruby::Job     5     unknown class  {ids}
+main   urgent   ReportWorker  1     chosen queue   u
+
+unreadable: it is no job's JSON
+other shard: the rules lead to another shard, which is not this command's to reach
+retired class: it is in retired_workers: dropped by whoever fetches it from there
+unknown class: no worker of this name is registered here; --class NAME with --to moves its jobs all the same
+chosen queue: somebody chose this queue (set(queue=...), retry_queue)
+
+not looked at: queue:none of main holds no jobs
+queued: 3 jobs {verb}, 9 left in place
+"""
+
+
+def test_jobs_follow_the_rules_and_what_cannot_is_listed_without_its_arguments(migrate, redis, second_redis):
+    fill(redis)
+    redis.sadd(keys.QUEUES, "none")
+    redis.set("queue:none", "no list")
+    enqueue(second_redis, "ReportWorker", jid="s", aw_shard="second")
+    before = {key: redis.dump(key) for key in redis.keys("*")}
+    shown = migrate("queued", "--follow-rules", "--dry-run")
+    assert shown.stdout == EXPECTED.format(verb="would move", ids="r4, r3, r2")  # it looks from the youngest on
+    assert {key: redis.dump(key) for key in redis.keys("*")} == before
+    done = migrate("queued", "--follow-rules")
+    assert (done.returncode, done.stdout) == (0, EXPECTED.format(verb="moved", ids="r4, r3, r2"))
+    assert done.stderr == shown.stderr == unserved("reports") + unserved("reports", "second")
+    assert sorted(json.loads(data)["jid"] for data in redis.lrange("queue:reports", 0, -1)) == ["a", "c"]
+    assert redis.llen("queue:default") == 9
+    assert second_redis.lrange("queue:reports", 0, -1) == [
+        encoded("ReportWorker", jid="s", aw_shard="second", queue="reports")
+    ]
+    again = migrate("queued", "--follow-rules", "--json")
+    assert (again.returncode, again.stderr) == (0, "")
+    report = json.loads(again.stdout)
+    assert (report["jobs"], report["dry_run"]) == ("queued", False)
+    assert [report["shards"][name]["moved"] for name in ("main", "second")] == [[], []]
+    assert report["shards"]["main"]["not_looked_at"] == ["queue:none"]
+    found = {(one["class"], one["reason"]): one["jobs"] for one in report["shards"]["main"]["left"]}
+    assert found["Ruby::Job", "unknown class"] == 5
+    assert found["", "unreadable"] == 1
+
+
+@pytest.mark.parametrize(("what", "key"), [("scheduled", "schedule"), ("retry", "retry"), ("dead", "dead")])
+def test_jobs_of_a_set_get_their_queue(called, redis, what, key):
+    score = 1_900_000_000.123456
+    redis.zadd(key, {encoded("ReportWorker", queue="old"): score, encoded("Ruby::Job", queue="old"): score, b"\xff": 1})
+    done = called(what, "--follow-rules", "--shard", "main")
+    assert done.exit_code == 0
+    assert done.stdout.endswith(f"{what}: 1 job moved, 2 left in place\n")
+    assert redis.zscore(key, encoded("ReportWorker", queue="reports")) == score
+    assert redis.zcard(key) == 3
+    redis.delete(key)
+    redis.set(key, "no set")
+    done = called(what, "--follow-rules")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        f"not looked at: {key} of main holds no jobs\n{what}: 0 jobs moved, 0 left in place\n",
+    )
+
+
+def test_a_mapping_by_queue_and_by_class(called, redis):
+    fill(redis)
+    done = called("queued", "--from", "urgent", "--to", "reports")
+    assert "main   urgent  reports  1" in done.stdout
+    assert json.loads(redis.lindex("queue:reports", 0))["aw_queue"] == "reports"
+    done = called("queued", "--class", "Ruby::Job", "--to", "ruby", "--limit", "2")
+    assert "main   default  ruby  2" in done.stdout
+    assert done.stderr.splitlines()[0] == "there is no worker 'Ruby::Job'; jobs of this name were asked for"
+    assert [json.loads(data)["jid"] for data in redis.lrange("queue:ruby", 0, -1)] == ["r1", "r0"]
+    assert redis.llen("queue:default") == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "Say where the jobs go"),
+        (["--follow-rules", "--to", "x"], "Say where the jobs go"),
+        (["--to", "x"], "Say which jobs go there"),
+        (["--to", "a b", "--from", "c"], "a queue name is made of"),
+        (["--to", "x", "--from", "x"], "the same queue 'x'"),
+        (["--follow-rules", "--shard", "mian"], "no shard is named 'mian' (did you mean 'main'?)"),
+        (
+            ["--follow-rules", "--class", "ReportWroker"],
+            "there is no worker 'ReportWroker' (did you mean 'ReportWorker'?)",
+        ),
+        (["--follow-rules", "--limit", "0"], "--limit"),
+    ],
+)
+def test_wrong_usage_is_told_and_nothing_moves(called, redis, options, said):
+    enqueue(redis, "ReportWorker")
+    done = called("queued", *options)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert redis.llen("queue:default") == 1
+    done = called("queud", "--follow-rules")
+    assert (done.exit_code, "did you mean 'queued'?" in done.stderr) == (2, True)
+
+
+def test_configuration_that_does_not_hold_is_78(office, called):
+    office.write("routing.yml", {"routing_rules": [["tags~heavy", "reports"]]})
+    assert called("queued", "--follow-rules").exit_code == 78
+
+
+def test_a_shard_that_does_not_answer_is_75_and_the_others_are_done(office, called, redis):
+    office.write("redis.yml", {"shards": {"main": {"url": office.url}, "second": {"url": "redis://127.0.0.1:1/0"}}})
+    enqueue(redis, "ReportWorker")
+    done = called("queued", "--follow-rules")
+    assert done.exit_code == 75
+    assert "shard 'second' is unavailable: redis://127.0.0.1:1/0: " in done.stderr
+    assert "Run the command again when it does" in done.stderr
+    assert redis.llen("queue:reports") == 1
+
+
+def test_what_should_have_moved_and_did_not_is_1(called, redis):
+    enqueue(redis, "ReportWorker")
+    redis.set("queue:reports", "no list")
+    done = called("queued", "--follow-rules")
+    assert done.exit_code == 1
+    assert "wrong type: the key of the queue it should go to is no list" in done.stdout
+    assert redis.llen("queue:default") == 1
+
+
+def test_queues_that_nobody_serves_or_that_are_paused_are_told_of(called, redis):
+    enqueue(redis, "ReportWorker")
+    redis.sadd(keys.PAUSED, "default")
+    redis.sadd(keys.PROCESSES, "ruby:1:x")
+    redis.hset("ruby:1:x", mapping={"info": json.dumps({"queues": ["reports"]}), "quiet": "false"})
+    done = called("queued", "--from", "default", "--to", "reprots", "--dry-run", "--shard", "main")
+    assert "serves the queue reprots (did you mean 'reports'?): start one with" in done.stderr
+    done = called("queued", "--follow-rules")
+    assert done.stderr == "the queue default of main is paused, and reports is not: its jobs run there\n"
+
+
+def test_what_a_killed_migration_had_put_aside_is_found_again(called, redis):
+    """Also when its name is in no list of queues."""
+    holder = keys.migration("forgotten")
+    redis.lpush(keys.working(holder), encoded("ReportWorker", queue="forgotten"))
+    redis.zadd(keys.REGISTRY, {holder: redis.time()[0]})
+    assert "main   forgotten  reports  1" in called("queued", "--follow-rules", "--dry-run").stdout
+    assert called("queued", "--follow-rules").exit_code == 0
+    assert redis.lrange("queue:reports", 0, -1) == [encoded("ReportWorker", queue="reports")]
+    assert not redis.exists(keys.REGISTRY, keys.working(holder), keys.lease(holder))
+
+
+WAITING = """
+import time
+from framework.cli.migrate_jobs import migrate_jobs
+from framework.migrate.queues import Queues
+
+step = Queues._step
+
+def until_stopped(queues, queue, page, verdicts):
+    while page and queues._account.moved and not queues._allowance.stopped:
+        time.sleep(0.01)
+    return step(queues, queue, page, verdicts)
+
+Queues._step = until_stopped
+migrate_jobs()
+"""
+"""The command, which after its first page waits for the signal that stops it."""
+
+
+def test_on_a_terminal_a_bar_shows_how_far_it_is_and_ctrl_c_puts_everything_back(office, redis):
+    jobs = [encoded("ReportWorker" if number % 2 else "MailWorker", args=[number]) for number in range(1_000)]
+    redis.sadd(keys.QUEUES, "default")
+    redis.lpush("queue:default", *jobs)
+    control, terminal = pty.openpty()
+    options = ["-c", WAITING, "queued", "--follow-rules", "--shard", "main", "-r", "office"]
+    with subprocess.Popen(
+        [sys.executable, *options],
+        cwd=office.folder,
+        env=office.env,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        text=True,
+    ) as running:
+        os.close(terminal)
+        aside = keys.working(keys.migration("default"))
+        until(lambda: redis.llen("queue:reports"), "jobs on their way")
+        assert redis.exists(aside)
+        running.send_signal(signal.SIGINT)
+        said, _ = running.communicate(timeout=30)
+    shown = b""
+    while part := read(control):
+        shown += part
+    os.close(control)
+    assert running.returncode == 1
+    assert b"/1000" in shown
+    assert b"a second" in shown
+    assert b"Stopping: what is not moved yet stays where it was." in shown
+    moved = {data.replace(b'"queue":"reports"', b'"queue":"default"') for data in redis.lrange("queue:reports", 0, -1)}
+    assert f"queued: {len(moved):,} jobs moved" in said
+    assert 0 < len(moved) < 500
+    assert redis.lrange("queue:default", 0, -1)[::-1] == [data for data in jobs if data not in moved]
+    assert not redis.exists(aside, keys.REGISTRY)
+
+
+def read(terminal):
+    try:
+        return os.read(terminal, 65_536)
+    except OSError:  # the other side is closed
+        return b""
