@@ -96,9 +96,11 @@ def migrate_jobs(
         for work in works:
             _attempt(work, lambda one: _look_around(one, what, sources))
         tell.begin(sum(work.jobs for work in works))
-        with _stopping(allowance):
-            for work in works:
-                _attempt(work, lambda one: _go_through(one, dry_run=dry_run))
+        _stop_on_signals(allowance)
+        for work in works:
+            _attempt(work, lambda one: _go_through(one, dry_run=dry_run))
+    if allowance.stopped:
+        click.echo("Stopped: what had not moved yet stays where it was.", err=True)
     _note(works, project, to, classes)
     click.echo((in_json if as_json else in_words)(works, what, dry_run=dry_run))
     sys.exit(_status(works, allowance))
@@ -176,23 +178,16 @@ def _typed(work: Work, place: str) -> Generator[None]:
         work.account.odd.add(keys.queue(place) if isinstance(work.mover, Queues) else place)
 
 
-@contextmanager
-def _stopping(allowance: Allowance) -> Generator[None]:
-    """Within the block the first INT or TERM lets what is put aside be put back, and ends the work; a second ends the process."""
-    before: dict[int, Any] = {}
+def _stop_on_signals(allowance: Allowance) -> None:
+    """From now on the first INT or TERM lets what is put aside be put back, and ends the work; another ends the process."""
 
-    def stop(number: int, _frame: object) -> None:
+    def stop(_number: int, _frame: object) -> None:
+        if allowance.stopped:
+            raise KeyboardInterrupt
         allowance.stopped = True
-        signal.signal(number, before[number])
-        click.echo("\nStopping: what is not moved yet stays where it was.", err=True)
 
     for number in _ENDS:
-        before[number] = signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(number, stop)
 
 
 class _Progress:

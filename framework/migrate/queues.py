@@ -25,13 +25,13 @@ from framework.process.heartbeat import LEASE_PERIOD_S, Lease
 from framework.store.script import MIGRATE
 from framework.wire import keys
 
-PAGE = 200
-"""Jobs of one step: a millisecond of Redis's time."""
+PAGE = 100
+"""Jobs of one step: half a millisecond of Redis's time."""
 
 LOOK = 500
 """Jobs of one look: to the middle of a deep list Redis walks a millisecond, so it is not asked to for a few."""
 
-PAGE_BYTES = 200_000
+PAGE_BYTES = 100_000
 """Bytes of one step; a larger job is a step of its own."""
 
 ROUNDS = 5

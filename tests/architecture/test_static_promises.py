@@ -24,10 +24,13 @@ MAY_TAKE = {
     "drop": {"LREM"},
     "fetch": {"LREM", "RPOP"},
     "forget": {"ZREM"},  # an identity
+    "migrate": {"RPOP"},
     "postpone": {"LREM"},
     "promote": {"ZREM"},
     "reclaim": {"LREM"},
+    "replace": {"ZREM"},
     "requeue": {"LREM"},
+    "restore": {"RPOP"},
 }
 
 

@@ -60,8 +60,11 @@ def called(office, monkeypatch):
     """The same in this process, which costs no start."""
     monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(office.folder / "config"))
     monkeypatch.syspath_prepend(str(office.folder))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with registry.isolated():
         yield lambda *options: CliRunner().invoke(command.migrate_jobs, [*options, "-r", "office"])
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def unserved(queue, shard="main"):
@@ -281,7 +284,7 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is_and_ctrl_c_puts_everything_back
     assert running.returncode == 1
     assert b"/1000" in shown
     assert b"a second" in shown
-    assert b"Stopping: what is not moved yet stays where it was." in shown
+    assert b"Stopped: what had not moved yet stays where it was." in shown
     moved = {data.replace(b'"queue":"reports"', b'"queue":"default"') for data in redis.lrange("queue:reports", 0, -1)}
     assert f"queued: {len(moved):,} jobs moved" in said
     assert 0 < len(moved) < 500

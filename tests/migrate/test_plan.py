@@ -97,6 +97,8 @@ def test_what_the_rules_do_not_move_says_why(name, queue, fields, reason):
 
 def test_a_chosen_queue_that_the_rules_name_too_is_where_it_belongs():
     assert routing().judge(encoded("BillWorker", queue="money", aw_queue="money"), "money") is STAYS
+    # On this shard, as when it is due, although its class is routed to another.
+    assert routing().judge(encoded("AwayWorker", queue="search", aw_queue="search"), "search") is STAYS
 
 
 @pytest.mark.parametrize(

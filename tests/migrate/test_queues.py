@@ -249,6 +249,15 @@ def test_two_at_once_do_no_harm(redis, small_pages):
         assert tidy(redis)
 
 
+def test_what_a_killed_run_left_aside_is_put_back_also_when_nothing_of_it_moves(redis):
+    aside, there = [job(1, "StayWorker"), b"\xff"], job(9, "StayWorker")
+    redis.lpush(ASIDE, *aside)
+    redis.lpush(OLD, there)
+    migration(redis)[0].migrate("old")
+    assert waiting(redis, OLD) == [there, *aside]
+    assert tidy(redis)
+
+
 class Others:
     """Producers, consumers, and a process that gives back what it has fetched; each step on their list is taken between two pages."""
 

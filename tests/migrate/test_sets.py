@@ -22,7 +22,7 @@ def job(serial, name="MoveWorker", queue="old"):
 
 
 def fill(redis, count):
-    """Return what is there: every third stays, every seventh is no job; times have digits that a float of Lua's would lose."""
+    """Return what is there: every third stays, every seventh is no job."""
     members = {}
     for serial in range(count):
         data = (

@@ -9,7 +9,6 @@ local n = tonumber(ARGV[1])
 local done = {}
 for i = 1, n do
   local member = ARGV[1 + i]
-  -- Read as text: a score that became a number of Lua's would lose digits when it is written.
   local score = redis.call('ZSCORE', KEYS[1], member)
   -- The first write is a removal: that one is allowed at maxmemory, and then so is the other.
   done[i] = redis.call('ZREM', KEYS[1], member)
