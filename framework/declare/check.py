@@ -152,7 +152,7 @@ def _plain_values(owner: type[Any]) -> Iterator[tuple[str, Any]]:
     for name, value in vars(owner).items():
         if name.startswith("_") or name.isupper() or _is_descriptor(value):
             continue
-        if not isinstance(value, type) or (name.islower() and _slip_of(name, ATTRIBUTES)):
+        if not isinstance(value, type) or (name.islower() and slip_of(name, ATTRIBUTES)):
             yield name, value
 
 
@@ -160,7 +160,7 @@ def _is_descriptor(value: Any) -> bool:
     return hasattr(class_of(value), "__get__")
 
 
-def _slip_of(name: str, known: Iterable[str]) -> str | None:
+def slip_of(name: str, known: Iterable[str]) -> str | None:
     """The known name that ``name`` is meant to be: nearly the same letters, or the same in another order (``retyr``)."""
     letters = sorted(name)
     return nearest(name, known, cutoff=_CLOSE) or next((word for word in known if sorted(word) == letters), None)
@@ -180,7 +180,7 @@ def _check_body(worker: str, cls: type[Any], base: type[Any]) -> None:
     for name, value in vars(cls).items():
         if name.startswith("_") or name in vars(base) or not _is_descriptor(value):
             continue
-        match = _slip_of(name, _CALLABLE_NAMES)
+        match = slip_of(name, _CALLABLE_NAMES)
         if match is not None:
             raise DeclarationError(
                 worker,
@@ -192,7 +192,7 @@ def _check_body(worker: str, cls: type[Any], base: type[Any]) -> None:
 def _check_annotations(worker: str, cls: type[Any]) -> None:
     # ``urgency: "high"`` is valid Python and sets nothing. Of a name that is no attribute it may announce an instance's own.
     for name, annotation in get_annotations(cls, format=Format.FORWARDREF).items():
-        match = None if name in vars(cls) or name.startswith("_") else _slip_of(name, ATTRIBUTES)
+        match = None if name in vars(cls) or name.startswith("_") else slip_of(name, ATTRIBUTES)
         if match is not None:
             hint = "" if name == match else f" (did you mean {match!r}?). A name of your own: _{name}"
             raise DeclarationError(
@@ -211,7 +211,7 @@ def _check_mixin(worker: str, mixin: type[Any]) -> None:
     # A mixin may come from anywhere and hold values of its own, so only what looks like a slip is refused.
     versions.check_names(worker, mixin)
     for name, value in _plain_values(mixin):
-        match = None if name in ATTRIBUTES else _slip_of(name, ATTRIBUTES)
+        match = None if name in ATTRIBUTES else slip_of(name, ATTRIBUTES)
         if match is not None:
             raise DeclarationError(
                 worker,
@@ -219,7 +219,7 @@ def _check_mixin(worker: str, mixin: type[Any]) -> None:
                 attribute=name,
             )
     for name, value in vars(mixin).items():
-        match = _slip_of(name, HOOKS) if isinstance(value, classmethod) and name not in HOOKS else None
+        match = slip_of(name, HOOKS) if isinstance(value, classmethod) and name not in HOOKS else None
         if match is not None:
             message = f"{name!r} in {place_of(mixin)} is not called by the framework (did you mean {match!r}?)."
             raise DeclarationError(worker, message, attribute=name)

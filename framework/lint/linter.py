@@ -66,7 +66,7 @@ def _after_waivers(found: list[Finding], modules: Mapping[Path, Module], applies
         holds = [
             waiver
             for waiver in waivers.get(one.path, ())
-            if one.code in waiver.codes and one.line <= waiver.target <= one.end_line and _can_be_waived(one.code)
+            if one.code in waiver.codes and one.line <= waiver.target <= one.end_line
         ]
         used.update((one.path, waiver, one.code) for waiver in holds)
         if not any(waiver.reason for waiver in holds):

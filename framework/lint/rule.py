@@ -115,7 +115,7 @@ class Rule:
 def hit(place: Place | None, message: str, fix: str = "") -> Hits:
     """A finding at that place, if there is one; ``{}`` in the message is the class."""
     if place is not None:
-        yield Hit(place.owner.module, place.node, message.format(place.owner.name), fix)
+        yield Hit(place.owner.module, place.node, message.replace("{}", place.owner.name), fix)
 
 
 def last_line(node: ast.AST) -> int:

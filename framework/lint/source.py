@@ -60,7 +60,7 @@ class Module:
         name = expression.id
         if name in self.imports:
             head = self.imports[name]
-        elif name in self.classes or name in self.functions or name in self.values:
+        elif name in self.classes or name in self.values:
             head = f"{self.name}.{name}"
         else:
             head = name

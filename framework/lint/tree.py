@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from framework.lint.source import (
-    Function,
     Module,
     UnreadableError,
     module_name,
@@ -60,10 +59,6 @@ class Tree:
     def class_of(self, name: str) -> tuple[Module, ast.ClassDef] | None:
         """The class of a dotted name, through re-exports; None when it is not to be found in these files."""
         return self._find(name, lambda module: module.classes)
-
-    def function_of(self, name: str) -> tuple[Module, Function] | None:
-        """The function of a dotted name, as ``class_of``."""
-        return self._find(name, lambda module: module.functions)
 
     def value(self, module: Module, expression: ast.expr, depth: int = 8) -> object:
         """What an expression of literals and constants is; UNKNOWN for everything else."""

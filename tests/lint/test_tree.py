@@ -104,6 +104,37 @@ def test_files_that_are_no_python_are_found_and_the_others_looked_at(look: Look)
     assert (found[0].line, found[0].column) == (1, 12)
 
 
+def test_hidden_and_generated_folders_are_left_out(look: Look):
+    broken = "def broken(:\n"
+    names = (".hidden/a.py", "__pycache__/b.py", "build/c.py", "folder.py/readme.txt", "open/d.py")
+    (one,) = look({f"workers/{name}": broken for name in names})
+    assert one.path.name == "d.py"
+
+
+def test_a_star_brings_the_framework_too(look: Look):
+    head = "from workers.base import *\nfrom framework import *"
+    assert {code for code, _ in codes(look({"workers/mail.py": worker(bases="ApplicationWorker", head=head)}))} == {
+        "SEW001",
+        "SEW005",
+        "SEW007",
+        "SEW016",
+    }
+    assert not look({"workers/mail.py": worker(bases="TeamWorker", head=head)})
+
+
+def test_a_name_that_is_assigned_twice_is_no_constant(look: Look):
+    head = "from workers.base import TeamWorker\nAGAIN = False\nif __debug__:\n    AGAIN = True"
+    assert not look({"workers/mail.py": worker("idempotent = AGAIN", head=head)})
+
+
+def test_a_finding_may_have_a_fix_of_its_own_and_braces_in_its_words(look: Look):
+    (one,) = look({"workers/mail.py": worker("data_consistency = 'delayed'", "retry = 0")})
+    assert (one.code, one.fix) == ("SEW018", "Take 'sticky' or 'always', or allow retries.")
+    unknown, refused = look({"workers/mail.py": worker("feature_category = '{0}{a}{'")})
+    assert "'{0}{a}{' of MailWorker" in unknown.message
+    assert refused.code == "SEW018"
+
+
 def test_columns_count_characters(look: Look):
     head = "from workers.base import TeamWorker\ndef f(worker: type[TeamWorker]) -> None:\n    'é'; worker.perform_bulk([])"
     assert [(one.line, one.column) for one in look({"workers/mail.py": worker(head=head)})] == [(3, 10)]

@@ -45,6 +45,20 @@ def test_a_waiver_that_is_none_is_found(lines: tuple[str, ...], wanted: list[tup
     assert codes(look({"workers/mail.py": worker(*lines)})) == wanted
 
 
+def test_the_head_of_a_class_or_function_or_handler_may_take_lines(look: Look):
+    text = (
+        "from datetime import datetime\nfrom framework import ApplicationWorker, Deduplicate\n"
+        "from workers.base import TeamWorker\n\n\n"
+        "class MailWorker(\n    TeamWorker,\n    abstract=False,  # SEW021: one mail a day\n):\n"
+        "    urgency = 'throttled'\n\n"
+        "    def perform(\n        self,\n        *,\n        mail_id,\n        at: int = 1,  # SEW022: callers of old\n    ):\n"
+        "        try:\n            return\n"
+        "        except (\n            OSError,\n            BaseException,  # SEW027: nothing may get out\n        ):\n"
+        "            pass  # SEW027: too far away\n"
+    )
+    assert codes(look({"workers/mail.py": text})) == [("SEW103", 24)]
+
+
 def test_text_that_looks_like_one_is_none(look: Look):
     lines = ('NOTE = "# SEW001: in a string"', "# GitLab's rule SEW001: see the guide")
     assert not look({"workers/mail.py": worker(*lines)})

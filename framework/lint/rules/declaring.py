@@ -1,6 +1,7 @@
 """What every class should say about itself: owner, idempotence, consistency, and nothing that is refused at its creation."""
 
 from framework.declare.attributes import ATTRIBUTES
+from framework.declare.check import slip_of
 from framework.declare.cross_rules import CROSS_RULES
 from framework.declare.declaration import NOT_OWNED
 from framework.declare.values import Invalid
@@ -8,9 +9,7 @@ from framework.lint.classes import Class, Classes, Said
 from framework.lint.rule import Hit, Hits, Rule, hit
 from framework.lint.tree import UNKNOWN
 from framework.settings.shapes import short_repr
-from framework.settings.suggest import did_you_mean, nearest
-
-_CLOSE = 0.85
+from framework.settings.suggest import did_you_mean
 
 
 def _not_idempotent(worker: Class, _: Classes) -> Hits:
@@ -43,12 +42,12 @@ def _refused(worker: Class, _: Classes) -> Hits:
         if reason is not None:
             yield Hit(worker.module, said.node, f"{worker.name}.{name} is refused when the class is created: {reason}")
     for name, node in worker.announced:
-        match = None if name.startswith("_") or name in worker.own else nearest(name, ATTRIBUTES, cutoff=_CLOSE)
+        match = None if name.startswith("_") or name in worker.own else slip_of(name, ATTRIBUTES)
         if match is not None:
             yield Hit(worker.module, node, f"{worker.name}.{name} is an annotation without a value and sets nothing")
     for rule in CROSS_RULES:
         one, other = worker.value(rule.attribute), worker.value(rule.other)
-        holds = rule.other != "has_external_dependencies" and one == rule.value and _is_one_of(other, rule.forbidden)
+        holds = rule.other != "has_external_dependencies" and one == rule.value and other in rule.forbidden
         if holds and worker.said(rule.attribute) is not None:
             yield from hit(worker.place(rule.attribute), f"{{}}: {rule}, as {rule.because}", rule.instead)
 
@@ -57,7 +56,7 @@ def _reason(name: str, said: Said) -> str | None:
     if name.startswith("_") or name.isupper() or name == "perform":
         return None
     if name not in ATTRIBUTES:
-        slip = nearest(name, ATTRIBUTES, cutoff=_CLOSE)
+        slip = slip_of(name, ATTRIBUTES)
         plain = said.value is not UNKNOWN or slip is not None
         return f"it is no attribute{did_you_mean(name, ATTRIBUTES)}" if plain and said.expression is not None else None
     if said.value is UNKNOWN:
@@ -67,11 +66,6 @@ def _reason(name: str, said: Said) -> str | None:
     except Invalid as error:
         return f"{short_repr(said.value)} is not allowed; allowed: {error}"
     return None
-
-
-def _is_one_of(value: object, forbidden: tuple[object, ...]) -> bool:
-    # To Python 0 is False, and UNKNOWN is neither.
-    return any(type(value) is type(one) and value == one for one in forbidden)
 
 
 RULES = (

@@ -45,8 +45,7 @@ def _one_by_one(site: Site) -> Hits:
     outer = site.module.parents.get(site.node)
     loop = site.module.parents.get(outer) if isinstance(outer, ast.Expr) else None
     alone = isinstance(loop, ast.For) and loop.body == [outer] and not loop.orelse
-    gathered = isinstance(outer, ast.ListComp | ast.SetComp | ast.GeneratorExp) and outer.elt is site.node
-    if alone or gathered:
+    if alone or isinstance(outer, ast.ListComp | ast.SetComp | ast.GeneratorExp):
         yield Hit(site.module, site.node, "this loop pushes its jobs one by one, a round trip each")
 
 

@@ -28,14 +28,8 @@ _KEYS = re.compile(r"queue:.*|aw:.*|stat:.*|(queues|schedule|retry|dead|interrup
 def _other_base(module: Module, classes: Classes) -> Hits:
     for node in module.every_class:
         one = classes.make(module, node)
-        mixed_in = classes.worker_around(module, node.body[0]) is not None
-        if (
-            one.complete
-            and not one.is_worker
-            and not mixed_in
-            and node.name.endswith("Worker")
-            and "perform" in one.methods
-        ):
+        used = classes.worker_around(module, node.body[0]) is not None
+        if one.complete and not used and node.name.endswith("Worker") and "perform" in one.methods:
             yield Hit(module, node, f"{node.name} has a perform and is no ApplicationWorker")
     for statement, name in module.imported:
         if name.partition(".")[0] in _OTHER_SYSTEMS:

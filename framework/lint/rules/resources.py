@@ -20,18 +20,11 @@ _MOST_CRON_RETRIES = 3
 
 
 def _random(worker: Class, _: Classes) -> Hits:
-    for said in worker.own.values():
+    for attribute, said in worker.own.items():
         for node in _run_at_once(said.expression):
             name = worker.module.dotted(node.func) or ""
             if name.startswith(_RANDOM):
-                yield Hit(
-                    worker.module, node, f"{worker.name}.{said_name(worker, said.node)} is drawn anew by every process"
-                )
-
-
-def said_name(worker: Class, node: ast.stmt) -> str:
-    """The attribute that a statement sets."""
-    return next(name for name, said in worker.own.items() if said.node is node)
+                yield Hit(worker.module, node, f"{worker.name}.{attribute} is drawn anew by every process")
 
 
 def _run_at_once(expression: ast.expr | None) -> Iterator[ast.Call]:
