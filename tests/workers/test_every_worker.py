@@ -2,9 +2,11 @@
 
 import inspect
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -14,6 +16,7 @@ from demo_parts.receiver import Receiver, receiving
 
 from framework import ApplicationWorker
 from framework.declare import registry
+from framework.declare.attributes import ATTRIBUTES
 from tests.workers.conftest import ROOT, Installation
 from tests.workers.sheets import csv_file
 from workers.code_index.build_report_worker import BuildReportWorker
@@ -111,6 +114,48 @@ def test_its_domain_tests_it(worker: Worker) -> None:
         for path in folder.glob("test_*.py")
         if f"{worker.__name__}.perform" in path.read_text() or f"{worker.__name__}()" in path.read_text()
     ]
+
+
+# --- the guide's page ------------------------------------------------------------------------------------------------
+
+PAGE = (ROOT / "docs" / "guide" / "examples.md").read_text()
+ROW = re.compile(r"^\| (?:\[`(\w+)`\]\(\S+?/workers/(\S+)\.py\))? ?\| `(\w+) = (.+?)` \| .+ \|$", re.MULTILINE)
+
+
+def said_by_the_page() -> list[tuple[str, str, str]]:
+    """Class, attribute and value of each row; a row without a class is about the one above."""
+    found: list[tuple[str, str, str]] = []
+    for name, _, attribute, value in ROW.findall(PAGE):
+        found.append((name or found[-1][0], attribute, value))
+    return found
+
+
+def test_the_page_is_about_every_worker_where_it_stands() -> None:
+    places = {(name, path.replace("/", ".")) for name, path, *_ in ROW.findall(PAGE) if name}
+    assert places == {(worker.__name__, worker.__module__.removeprefix("workers.")) for worker in every_worker()}
+    assert sum(line.startswith("| ") for line in PAGE.splitlines()) == len(said_by_the_page()) + PAGE.count(
+        "| Worker |"
+    )
+
+
+@pytest.mark.parametrize(("name", "attribute", "value"), said_by_the_page())
+def test_what_the_page_says_is_declared(name: str, attribute: str, value: str) -> None:
+    (worker,) = (worker for worker in every_worker() if worker.__name__ == name)
+    declared = getattr(worker, attribute)
+    if value.endswith("(...)"):
+        assert type(declared).__name__ == value.removesuffix("(...)")
+    else:
+        assert declared == eval(value, {"timedelta": timedelta})
+
+
+def test_every_attribute_that_an_example_uses_is_on_the_page() -> None:
+    own = {
+        name
+        for worker in every_worker()
+        for name in ATTRIBUTES
+        if getattr(worker, name) != getattr(ApplicationWorker, name)
+    }
+    assert own - {"feature_category"} == {attribute for _, attribute, _ in said_by_the_page()}
 
 
 # --- twice is as good as once ---------------------------------------------------------------------------------------
