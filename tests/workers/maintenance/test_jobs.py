@@ -65,10 +65,11 @@ def test_old_files_go_and_no_others(installation: Installation, tmp_path: Path) 
     young = aged(reports / "young.html", 29)
     outside = aged(tmp_path / "elsewhere" / "precious", 100)
     (reports / "link").symlink_to(outside.parent)
-    (reports / "file").symlink_to(outside)
+    (reports / "new link").symlink_to(outside)
     for _ in range(2):
         PruneFolderWorker.perform_inline("reports", 30)
     assert [path.exists() for path in (old, deep, young, outside)] == [False, False, True, True]
+    assert (reports / "new link").is_symlink()
     PruneFolderWorker.perform_inline("not there", 30)
 
 

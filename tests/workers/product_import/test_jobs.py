@@ -19,6 +19,7 @@ from workers.product_import.build_import_report_worker import BuildImportReportW
 from workers.product_import.import_products_worker import ImportProductsWorker
 from workers.product_import.recalculate_prices_worker import RecalculatePricesWorker
 from workers.product_import.split_spreadsheet_worker import SplitSpreadsheetWorker
+from workers.product_import.spreadsheet import read_spreadsheet
 from workers.product_import.tables import metadata, products
 
 BATCH = 2
@@ -95,6 +96,22 @@ def test_a_file_becomes_products_and_a_report(installation: Installation, tmp_pa
     ]  # fmt: skip
 
 
+def test_a_decimal_comma_is_no_other_price(installation: Installation, tmp_path: Path) -> None:
+    """Without quotes it is one cell more: 5 and 99, not 5.99."""
+    assert run(installation, split(tmp_path / "a.csv", "H-1,Hammer,tools,5,99")) == {"rejected": 1}
+    assert shop() == {}
+
+
+def test_two_splits_side_by_side_stage_once(installation: Installation, tmp_path: Path) -> None:
+    """Both have found it new, and read the file."""
+    sheet = csv_file(tmp_path / "a.csv", "H-1,Hammer,tools,10")
+    import_id = imports.create(sheet)
+    read = [read_spreadsheet(sheet) for _ in range(2)]
+    for one in read:
+        imports.stage(import_id, one)
+    assert imports.pending_batches(import_id) == [imports.Batch(1, 2, 2)]
+
+
 def test_the_report_can_be_mended_and_uploaded(installation: Installation, tmp_path: Path) -> None:
     first = split(tmp_path / "a.csv", "B-1,Bread,food,-1", 'B-2,Roll, food,"0,30"')
     assert run(installation, first) == {"rejected": 2}
@@ -107,7 +124,9 @@ def test_the_report_can_be_mended_and_uploaded(installation: Installation, tmp_p
     assert run(installation, second) == {"created": 1, "rejected": 1}
     state = imports.state(second)
     assert state
-    mended.write_text(Path(str(state.report)).read_text().replace("0,30", "0.30"))
+    report = Path(str(state.report)).read_text()
+    assert report.splitlines()[0] == "line,reason,sku,name,category,price"
+    mended.write_text(report.replace("0,30", "0.30"))
     third = imports.create(mended)
     SplitSpreadsheetWorker.perform_inline(third)
     assert run(installation, third) == {"created": 1}
