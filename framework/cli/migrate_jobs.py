@@ -86,7 +86,7 @@ def migrate_jobs(
     allowance = Allowance(limit)
     works: list[Work] = []
     with _progress() as tell:
-        for name in names or shards:
+        for name in dict.fromkeys(names or shards):
             rule: Any = (
                 Routing(project.router, name, project.settings.retired_workers)
                 if follow_rules
@@ -101,7 +101,7 @@ def migrate_jobs(
             _attempt(work, lambda one: _go_through(one, dry_run=dry_run))
     if allowance.stopped:
         click.echo("Stopped: what had not moved yet stays where it was.", err=True)
-    _note(works, project, to, classes)
+    _note(works, project, to, classes, sources if what == QUEUED else ())
     click.echo((in_json if as_json else in_words)(works, what, dry_run=dry_run))
     sys.exit(_status(works, allowance))
 
@@ -152,7 +152,8 @@ def _look_around(work: Work, what: str, sources: Sequence[str]) -> None:
                 work.account.odd.add(keys.queue(name.decode(errors="backslashreplace")))
         held = (keys.migrated(owner.decode(errors="replace")) for owner in client.zrange(keys.REGISTRY, 0, -1))
         work.places += [name for name in held if name is not None]
-        work.places = sorted({name for name in work.places if not sources or name in sources})
+        work.names = sorted({*work.places})
+        work.places = [name for name in work.names if not sources or name in sources]
     else:
         work.places = [_SETS[what]]
     for place in list(work.places):
@@ -234,29 +235,38 @@ def _progress() -> Generator[_Progress]:
         made.end()
 
 
-def _note(works: Sequence[Work], project: Project, to: str | None, classes: Sequence[str]) -> None:
+def _note(
+    works: Sequence[Work], project: Project, to: str | None, classes: Sequence[str], sources: Sequence[str]
+) -> None:
     """Say on standard error what whoever runs the command should know beside the report."""
     for name in classes:
         if registry.find(name) is None:
             click.echo(
                 f"{no_worker(name, did_you_mean(name, project.workers))}; jobs of this name were asked for", err=True
             )
+    there = {name for work in works for name in work.names}
+    for name in sources:
+        if name not in there and not any(work.error for work in works):
+            click.echo(f"no queue is named {name!r} there{did_you_mean(name, there)}", err=True)
     for work in works:
-        shard = work.shard.name
         if work.error is not None:
             click.echo(f"{work.error} {_AGAIN}", err=True)
-        for queue in sorted({target for _, target in work.account.moved} - set(work.served)):
-            hint = did_you_mean(queue, known_queues(project.router) | set(work.served)) if queue == to else ""
-            way_out = f"start one with `scripts/worker --shard {shard} -q {queue}`"
-            click.echo(f"no running process of {shard} serves the queue {queue}{hint}: {way_out}", err=True)
-        for source, target in sorted(work.account.moved):
-            if source in work.paused and target not in work.paused:
-                click.echo(
-                    f"the queue {source} of {shard} is paused, and {target} is not: its jobs run there", err=True
-                )
-        for queue in sorted(work.account.arriving):
-            cause = "processes with the old rules push them: restart those, and run the command again"
-            click.echo(f"jobs that go elsewhere still come into the queue {queue} of {shard}; {cause}", err=True)
+        _note_queues(work, project, to)
+
+
+def _note_queues(work: Work, project: Project, to: str | None) -> None:
+    """Say of queues of one shard what keeps their jobs from being run, or from being all."""
+    shard = work.shard.name
+    for queue in sorted({target for _, target in work.account.moved} - set(work.served)):
+        hint = did_you_mean(queue, known_queues(project.router) | set(work.served)) if queue == to else ""
+        way_out = f"start one with `scripts/worker --shard {shard} -q {queue}`"
+        click.echo(f"no running process of {shard} serves the queue {queue}{hint}: {way_out}", err=True)
+    for source, target in sorted(work.account.moved):
+        if source in work.paused and target not in work.paused:
+            click.echo(f"the queue {source} of {shard} is paused, and {target} is not: its jobs run there", err=True)
+    for queue in sorted(work.account.arriving):
+        cause = "processes with the old rules push them: restart those, and run the command again"
+        click.echo(f"jobs that go elsewhere still come into the queue {queue} of {shard}; {cause}", err=True)
 
 
 def _status(works: Sequence[Work], allowance: Allowance) -> int:

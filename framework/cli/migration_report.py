@@ -28,6 +28,8 @@ class Work:
     shard: Shard
     mover: Queues | Members
     account: Account
+    names: list[str] = field(default_factory=list[str])
+    """The shard's queues, when it is about queues."""
     places: list[str] = field(default_factory=list[str])
     jobs: int = 0
     served: Collection[str] = ()

@@ -160,6 +160,9 @@ def test_a_mapping_by_queue_and_by_class(called, redis):
     done = called("queued", "--from", "urgent", "--to", "reports")
     assert "main   urgent  reports  1" in done.stdout
     assert json.loads(redis.lindex("queue:reports", 0))["aw_queue"] == "reports"
+    done = called("queued", "--from", "old_report", "--to", "reports")
+    assert done.exit_code == 0  # as when the command is run again, and Redis has forgotten the queue
+    assert done.stderr == "no queue is named 'old_report' there (did you mean 'old_reports'?)\n"
     done = called("queued", "--class", "Ruby::Job", "--to", "ruby", "--limit", "2")
     assert "main   default  ruby  2" in done.stdout
     assert done.stderr.splitlines()[0] == "there is no worker 'Ruby::Job'; jobs of this name were asked for"
