@@ -14,8 +14,8 @@ _PR_SET_PDEATHSIG = 1
 def bind_to_supervisor() -> int | None:
     """Return the process id of the supervisor that started us; ``None``: nobody did. To be called once, first of all.
 
-    From then on Linux sends us TERM when it dies, which ends us even while an import hangs; later it has its deadline. If it
-    is dead already, we end here.
+    From then on Linux sends us TERM when it dies (to be exact: when its thread ends that started us, so that must be one that
+    lives as long), which ends us even while an import hangs; later it has its deadline. If it is dead already, we end here.
     """
     told = os.environ.pop(SUPERVISOR_VARIABLE, "")
     if not told.isdecimal():

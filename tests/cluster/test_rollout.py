@@ -94,6 +94,10 @@ def test_the_successor_comes_first_and_nobody_is_next_before_the_jobs_of_the_las
     one.until(lambda: one.leaving, "one leaves")
     for _ in range(20):
         one.turn()
+    assert set(one.supervisor.living("main").values()) == {
+        *one.pids,
+        before[0],
+    }  # whose lease the supervisor looks after
     assert (one.pids[0] in before, one.pids[1] in before, len(one.supervisor.beside)) == (False, True, 1)
     one.let_go()
     one.until(lambda: not one.rollout.rolling, "the end")
