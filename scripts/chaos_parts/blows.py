@@ -30,6 +30,8 @@ class Blow:
     """From when until when a server gave answers that it, or its successor, then forgot."""
     forgotten: frozenset[int] = frozenset()
     """Serials whose push is in what was forgotten, as the servers' own files say."""
+    fewest: int | None = None
+    """How many processes at least were at work meanwhile, at any look; ``None``: nothing is promised."""
 
 
 class Fault(NamedTuple):

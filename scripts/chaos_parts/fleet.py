@@ -88,6 +88,15 @@ class Fleet(ABC):
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
+    def roll(self) -> None:
+        """Have every process replaced; ``rolled`` is one more when that is done."""
+        raise NotImplementedError
+
+    @property
+    def rolled(self) -> int:
+        """How often every process has been replaced."""
+        return self.told["INFO cluster.rolled"]
+
     def left(self) -> list[int]:
         """Processes of ours that are still there."""
         return [pid for pid, began in self.pids.items() if _alive(pid) and _began(pid) == began]
@@ -103,6 +112,8 @@ class Fleet(ABC):
             if name == "process.ready":
                 self._ready.add(int(line["pid"]))
                 self.lives[int(line["pid"])] = Life(time.monotonic())
+            elif name == "process.draining":
+                self._ready.discard(int(line["pid"]))
         return lines
 
     def _tail(self, path: Path) -> list[dict[str, Any]]:
@@ -208,7 +219,9 @@ class ClusterFleet(Fleet):
             if line.get("event_name") == "child.started":
                 self.pids[pid] = _began(pid)
                 self._children.add(pid)
-            elif line.get("event_name") in ("child.died", "child.stopped", "child.killed"):
+            elif line.get("event_name") == "child.replaced":
+                self.expected[pid] = 0
+            elif line.get("event_name") in ("child.died", "child.stopped", "child.killed", "child.drained"):
                 self._children.discard(pid)
                 self._judge(pid, int(line.get("status") or 0))
         if self._cluster is not None and self._cluster.poll() is not None:
@@ -233,6 +246,10 @@ class ClusterFleet(Fleet):
             self.surprises.append(f"process {pid} outlived scripts/cluster")
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    def roll(self) -> None:
+        if self._cluster is not None:
+            self._cluster.send_signal(signal.SIGUSR2)
 
     @property
     def running(self) -> set[int]:

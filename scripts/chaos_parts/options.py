@@ -2,7 +2,7 @@
 
 import argparse
 
-ROUNDS = ("kill", "freeze", "redis", "network", "failover", "mixed")
+ROUNDS = ("kill", "freeze", "rolling", "redis", "network", "failover", "mixed")
 MODES = ("bare", "cluster", "kept", "cut", "plain", "witnessed", "single", "sentinels")
 
 

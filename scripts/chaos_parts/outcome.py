@@ -70,7 +70,7 @@ class Outcome:
     @property
     def checks(self) -> list[Check]:
         """What was promised, and whether it held."""
-        return [*self._jobs(), *self._times(), *self._ends(), *self._beside()]
+        return [*self._jobs(), *self._times(), *self._capacity(), *self._ends(), *self._beside()]
 
     def _jobs(self) -> list[Check]:
         found, producer, allowed = self.account, self.struck.producer, self.slots + ACKNOWLEDGED_LATE
@@ -98,6 +98,12 @@ class Outcome:
                 limit = NOTICED_S.get(kind, RESUMED_S)
                 found.append(_at_most(f"longest standstill after {kind}", max(done.resumed), limit))
         return found
+
+    def _capacity(self) -> list[Check]:
+        seen = [blow.fewest for blow in self.blows if blow.fewest is not None]
+        least = self.struck.fleet.processes - 1
+        promise = "fewest processes at work, at any look during a rolling restart"
+        return [Check(promise, f"{min(seen)} of {least + 1}", f"{least}", min(seen) >= least)] if seen else []
 
     def _ends(self) -> list[Check]:
         sides = (self.struck, self.beside)

@@ -1,4 +1,4 @@
-"""Faults of worker processes: killed, frozen for longer than their lease, ended with a short deadline."""
+"""Faults of worker processes: killed, frozen for longer than their lease, ended with a short deadline; and all replaced in order."""
 
 import signal
 import time
@@ -48,6 +48,17 @@ def freeze(side: Side, blow: Blow) -> Steps:
     finally:
         side.fleet.asleep.discard(blow.pid)
         side.fleet.send(blow.pid, signal.SIGCONT)
+
+
+@fault("roll", PROCESS, possible=_several_awake, to_the_end=True)
+def roll(side: Side, blow: Blow) -> Steps:
+    """The supervisor replaces every process, one by one."""
+    rolled = side.fleet.rolled
+    side.fleet.roll()
+    while side.fleet.rolled == rolled:
+        at_work = len(side.fleet.living)
+        blow.fewest = at_work if blow.fewest is None else min(blow.fewest, at_work)
+        yield
 
 
 PROCESS_FAULTS: tuple[Fault, ...] = (kill, term, freeze)

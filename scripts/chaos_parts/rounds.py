@@ -10,7 +10,7 @@ from chaos_parts.blows import Fault
 from chaos_parts.failover_faults import FAILOVER_FAULTS
 from chaos_parts.network_faults import NETWORK_FAULTS
 from chaos_parts.options import ROUNDS
-from chaos_parts.process_faults import PROCESS_FAULTS, freeze, kill, term
+from chaos_parts.process_faults import PROCESS_FAULTS, freeze, kill, roll, term
 from chaos_parts.redis_faults import REDIS_FAULTS, client_kill, full_memory, kill_redis, power_cut, script_flush
 from chaos_parts.replicated import ReplicatedStore
 from chaos_parts.stores import SingleStore, Store
@@ -62,6 +62,11 @@ def _kills(wish: argparse.Namespace) -> list[Round]:
 def _freezes(_: argparse.Namespace) -> list[Round]:
     faults = (freeze, freeze, kill, term)
     return [Round("freeze", "bare", "bare", faults, (4.0, 4.0), at_once=10, long=60, timeout_s=1.0)]
+
+
+def _rolls(_: argparse.Namespace) -> list[Round]:
+    """A deadline of 1 s amid jobs of 1.5 s: who is replaced is not held to it."""
+    return [Round("rolling", "cluster", "cluster", (roll,), (2.0, 2.0), rest_s=2.0, long=60, timeout_s=1.0)]
 
 
 def _redis(_: argparse.Namespace) -> list[Round]:
@@ -118,6 +123,7 @@ def _witnessed(folder: Path) -> Store:
 _MAKERS: dict[str, Callable[[argparse.Namespace], list[Round]]] = {
     "kill": _kills,
     "freeze": _freezes,
+    "rolling": _rolls,
     "redis": _redis,
     "network": _network,
     "failover": _failovers,
