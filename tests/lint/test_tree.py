@@ -80,6 +80,9 @@ def test_constants_are_followed(look: Look):
         ),
         worker("idempotent = bool(os.environ.get('X'))", "urgency = os.environ['URGENCY']"),
         worker("if __debug__:", "    idempotent = False", "else:", "    retry, urgency = 3, 'x'"),
+        worker("if __debug__:", "    try:", "        idempotent = False", "    finally:", "        pass"),
+        worker("idempotent = True", "if __debug__:", "    with x:", "        idempotent = False"),
+        worker("idempotent = False", "for x in y:", "    if x:", "        idempotent = True"),
     ],
 )
 def test_what_only_running_it_would_tell_is_no_finding(text: str, look: Look):

@@ -73,6 +73,8 @@ class C(A):
     deduplicate = Deduplicate(**OPTIONS)
 class G(A):
     deduplicate = Deduplicate(STRATEGY)  # here
+class H(A):
+    deduplicate = Deduplicate()  # here
 class D(A):
     deduplicate = None
 class E(A):
@@ -192,6 +194,7 @@ A = Deduplicate(feature_flag=None)
 B = Deduplicate(feature_flag="a")
 C = Deduplicate(feature_flag=NAME)  # here
 D = Other(feature_flag=NAME)
+E = shop.Deduplicate(feature_flag=NAME)
 """,
     "SEW018": """
 class A(TeamWorker):
@@ -219,6 +222,10 @@ class C(TeamWorker):
     def perform(self) -> None: ...
 class D(C):
     urgency = "high"  # here
+class E(TeamWorker):
+    urgency = "high"
+    has_external_dependencies = True
+    def perform(self) -> None: ...
 """,
     "SEW019": """
 import requests
@@ -330,8 +337,10 @@ class B(A):
     retry = 3
 class C(A):
     retry = 0
-class D(A):
+class D(TeamWorker):
+    queue_namespace = "cronjob"
     retry_for = 60
+    def perform(self) -> None: ...
 class E(A):
     retry = True  # here
 class F(A):
@@ -402,7 +411,7 @@ class A(TeamWorker):
         except Exception: pass
         try: raise Discard("x")
         except Exception: raise
-        except BaseException: raise
+        except BaseException: pass # here
 def f() -> None:
     try: ...
     except BaseException: pass
@@ -418,6 +427,9 @@ def f(w: type[TeamWorker]) -> None:
         w.perform_async(x)
     else:
         print(x)
+    for x in y:
+        print(x)
+    [print(x) for x in y]
     while True:
         w.perform_async(1)
     [w.perform_in(1, x) for x in y]  # here

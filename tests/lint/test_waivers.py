@@ -80,6 +80,7 @@ def test_of_a_code_that_is_not_asked_for_a_waiver_is_not_judged(look: Look, tmp_
     assert codes(look(file)) == [("SEW103", 5)]
     for config in (
         Config(tmp_path, ignore=frozenset({"SEW001"})),
+        Config(tmp_path, ignore=frozenset({"SEW103"})),
         Config(tmp_path, select=frozenset({"SEW007", "SEW103"})),
         Config(tmp_path, per_file_ignores={"workers/m*.py": frozenset({"SEW001"})}),
     ):

@@ -48,8 +48,6 @@ def _swallowed(module: Module, classes: Classes) -> Hits:
         for handler in node.handlers:
             names = _caught(module, handler)
             if _raises(handler):
-                if names & (_CATCH_ALL | {""}):
-                    break
                 continue
             if names & {"", "BaseException"}:
                 yield Hit(module, handler, f"{worker.name} catches Shutdown here, so its process cannot stop")
