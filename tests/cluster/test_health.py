@@ -134,11 +134,12 @@ def test_other_questions_get_no_answer(asked):
 
 
 def test_a_stranger_who_says_little_has_seconds_and_many_strangers_no_more(asked, monkeypatch):
-    monkeypatch.setattr(module, "_DEADLINE_S", 1.0)
+    monkeypatch.setattr(module, "_DEADLINE_S", 1.5)
     strangers = [asked.connect() for _ in range(module._MOST_REQUESTS)]
     until(lambda: len(asked.server._deadlines) == len(strangers))
     with asked.connect() as one_more:
         assert one_more.recv(1) == b""  # at once, without a word
+    assert len(asked.server._deadlines) == len(strangers)  # whose seconds are not over
     slow = strangers[0]
     with pytest.raises(OSError):  # a byte now and then does not prolong it
         while True:
