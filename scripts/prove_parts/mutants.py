@@ -85,6 +85,7 @@ class Copy:
                 shutil.copytree(root / name, folder / name, ignore=ignored)
             else:
                 shutil.copy(root / name, folder / name)
+        (folder / ".venv").symlink_to(root / ".venv")  # commands look for it beside them
 
     def apply(self, mutant: Mutant) -> None:
         """Make it the mutant. Raises StaleError."""
@@ -123,7 +124,8 @@ class Copy:
         return subprocess.run(
             [sys.executable, *words],
             cwd=self.folder,
-            env={**env, "PYTHONDONTWRITEBYTECODE": "1"},
+            # Before the checkout that the environment knows: processes that tests start are the mutant, too.
+            env={**env, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self.folder)},
             capture_output=True,
             check=False,
             text=True,

@@ -25,6 +25,11 @@ class Judge:
         self._starts: list[tuple[Worker, bytes]] = []
         self._ends: list[tuple[Worker, bytes, set[str]]] = []
         self._lost = 0
+        self._registered: set[str] = set()
+        self._struck_off: set[str] = set()
+        """Who was known once, and is not now."""
+        self._held: set[tuple[bytes, str]] = set()
+        """The jobs in the hands of those who are known, at the last look."""
 
     def expect_lost_reply(self) -> None:
         """A reply is lost, and the jobs it brought lie in a working list until they are found there."""
@@ -87,10 +92,14 @@ class Judge:
                 raise Broken(f"I16: {key!r} holds {len(members)} jobs")
 
     def _judge_owners(self, found: Look, registered: set[str]) -> None:
-        for jid, spots in found.items():
-            for spot in spots:
-                if spot.owner and spot.owner not in registered:
-                    raise Broken(f"I8: {jid!r} is in the hands of {spot.owner}, of whom nobody knows")
+        """Who holds a job is known. Only who was struck off may be given one before the next sweep enters it again."""
+        self._struck_off = (self._struck_off | self._registered) - registered
+        self._registered = registered
+        held = {(jid, spot.owner) for jid, spots in found.items() for spot in spots if spot.owner}
+        for jid, owner in held:
+            if owner not in registered and (owner not in self._struck_off or (jid, owner) in self._held):
+                raise Broken(f"I8: {jid!r} is in the hands of {owner}, of whom nobody knows")
+        self._held = {(jid, owner) for jid, owner in held if owner in registered}
 
     def _judge_takers(self, workers: list[Worker], found: Look, by: Act) -> None:
         """Nobody takes a job out of the hands of a process that lives and beats, or that had no chance to beat."""
