@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import redis
 from redis.exceptions import RedisError
@@ -41,7 +41,7 @@ from framework.process.heartbeat import (
     Watchdog,
 )
 from framework.process.record import ProcessRecord
-from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue
+from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue, asked_for
 from framework.process.title import Title
 from framework.schedule.poller import Poller
 from framework.telemetry import logs
@@ -334,10 +334,8 @@ class Launcher:
 
     def _write_record(self) -> None:
         self._show()
-        for name in self._parts.record.beat():
-            number: Any = getattr(signal, f"SIG{name}", None)
-            if number in (*STOP, QUIET, DUMP):
-                self._signals.put(number)
+        for number in asked_for(self._parts.record.beat()):
+            self._signals.put(number)
         self._read_pauses()
         self._eviction.look()
 

@@ -5,7 +5,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 STOP = (signal.SIGTERM, signal.SIGINT)
 STOP_NOW = signal.SIGQUIT
@@ -27,8 +27,13 @@ HANG_UP = signal.SIGHUP
 SWEEP = signal.SIGURG
 """From the supervisor: a process of your shard died, look after its jobs now. Ignored where no handler is installed yet."""
 
-
 _HEARD = (*STOP, STOP_NOW, QUIET, signal.SIGUSR1, DRAIN, DUMP, HANG_UP, SWEEP)
+_ASKED = {number.name.removeprefix("SIG"): int(number) for number in (*STOP, QUIET, DUMP)}
+
+
+def asked_for(names: Iterable[str]) -> list[int]:
+    """Return the signals among those whose names a dashboard has left in Redis; strangers write there, so no others count."""
+    return [_ASKED[name] for name in names if name in _ASKED]
 
 
 class SignalQueue:

@@ -12,6 +12,7 @@ from framework.fetch import reaper
 from framework.fetch.blame import Evidence
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process import launcher, record
+from framework.process.signals import asked_for
 from framework.route.router import Router
 from framework.schedule.crossings import Crossings
 from framework.schedule.destination import Destinations
@@ -118,17 +119,13 @@ def check_frames(frames: list[bytes]) -> str:
     evidence.guilt(frames[0], {}, 3)
     record._queues_of(frames[0])
     merged(frames)
-    heard: list[int] = []
-    taken = record.ProcessRecord._take_signals(_reading(frames))
-    parts = SimpleNamespace(record=SimpleNamespace(beat=lambda: taken))
-    process: Any = SimpleNamespace(_parts=parts, _signals=SimpleNamespace(put=heard.append))
-    process._read_pauses, process._eviction = lambda: None, SimpleNamespace(look=lambda: None)
-    launcher.Launcher._write_record(process)
+    heard = asked_for(record.ProcessRecord._take_signals(_reading(frames)))
     paused: list[Any] = []
-    process._parts = SimpleNamespace(
+    parts = SimpleNamespace(
         record=SimpleNamespace(client=SimpleNamespace(smembers=lambda _: set(frames))),
         fetcher=SimpleNamespace(pause=paused.append),
     )
+    process: Any = SimpleNamespace(_parts=parts)
     process._paused, process._log = [], SimpleNamespace(info=lambda *_, **__: None)
     launcher.Launcher._read_pauses(process)
     expect(all(isinstance(name, str) for names in paused for name in names), "names are text")

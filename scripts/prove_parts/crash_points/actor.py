@@ -86,7 +86,8 @@ class Actor:
 
     def stop(self) -> None:
         """Somebody tells the process to stop, from within a job: no more is taken, and jobs that ask are told."""
-        self.parts.record.runs.interrupted = True
+        runs = self.parts.record.runs
+        runs.interrupted = runs.ending = True
         self.parts.fetcher.stop()
 
     def leave(self) -> None:
