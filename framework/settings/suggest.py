@@ -27,6 +27,6 @@ def listed(known: Iterable[str], most: int = 20) -> str:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """A parenthesis to append to a message, or the empty string when nothing is close."""
+    """A parenthesis to append to a message, or the empty string when nothing is close, or ``word`` is known itself."""
     match = nearest(word, known)
-    return f" (did you mean {match!r}?)" if match is not None else ""
+    return f" (did you mean {match!r}?)" if match not in (None, word) else ""
