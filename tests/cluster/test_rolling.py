@@ -13,51 +13,51 @@ from tests.harness import encoded, until
 PROCESSES = 3
 
 
-class Load:
-    """Jobs pushed all the while, each with a jid of its own."""
+class Meanwhile:
+    """Within the block ``step`` is called again and again, by a thread of its own."""
+
+    def __init__(self):
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+
+    def _run(self):
+        while not self._over.wait(0.02):
+            self.step()
+
+
+class Load(Meanwhile):
+    """Jobs are pushed, each with a jid of its own."""
 
     def __init__(self, redis):
+        super().__init__()
         self.pushed = 0
         self._redis = redis
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._push)
 
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        self._thread.join()
-
-    def _push(self):
-        while not self._over.wait(0.02):
-            jobs = [encoded("NoopWorker", jid=f"noop-{self.pushed + number}") for number in range(5)]
-            self._redis.lpush(keys.queue("default"), *jobs)
-            self.pushed += len(jobs)
+    def step(self):
+        jobs = [encoded("NoopWorker", jid=f"noop-{self.pushed + number}") for number in range(5)]
+        self._redis.lpush(keys.queue("default"), *jobs)
+        self.pushed += len(jobs)
 
 
-class Samples:
-    """How many processes were ready, as the supervisor said over HTTP, again and again."""
+class Samples(Meanwhile):
+    """How many processes were ready, as the supervisor said over HTTP."""
 
     def __init__(self, process):
+        super().__init__()
         self.ready = []
         self._process = process
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._ask)
 
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        self._thread.join()
-
-    def _ask(self):
-        while not self._over.wait(0.02):
-            status, shown = ask(self._process, "/readiness")
-            self.ready.append(sum(child["fetches"] for child in shown["children"]) if status == 200 else 0)
+    def step(self):
+        status, shown = ask(self._process, "/readiness")
+        self.ready.append(sum(child["fetches"] for child in shown["children"]) if status == 200 else 0)
 
 
 def states(process):
