@@ -16,7 +16,7 @@ from demo_parts.folder import RunFolder
 from demo_parts.house import House
 from demo_parts.logs import count_runs, last_words
 from demo_parts.receiver import Receiver, receiving
-from demo_parts.run import DONE, FAILED, INTERRUPTED, LAST_WORDS, LOOK_EVERY_S
+from demo_parts.run import DONE, FAILED, INTERRUPTED, LAST_WORDS, LOOK_EVERY_S, outcome_of
 from demo_parts.stop import StopSignal
 from demo_parts.summary import heading, shown_path
 from framework.declare import registry
@@ -184,8 +184,7 @@ def run_examples(root: Path, *, stop: StopSignal, patience_s: float) -> int:
             domains = [CodeIndex(folder.run_id, root), ProductImport(), Webhooks(receiver), Maintenance()]
             outcome = _run(domains, stop, patience_s)
     except FrameworkError as error:
-        print(f"scripts/demo: {error}", file=sys.stderr)
-        return FAILED
+        return outcome_of(error, stop)
     if outcome == DONE:
         _conclude(house, time.monotonic() - began)
     elif outcome == INTERRUPTED:

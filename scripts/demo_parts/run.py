@@ -37,14 +37,21 @@ def run(root: Path, paths: Sequence[Path], *, stop: StopSignal, plain: bool, pat
     try:
         outcome = _index(house, folder.run_id, roots, stop=stop, plain=plain, patience_s=patience_s)
     except (FrameworkError, SQLAlchemyError) as error:
-        print(f"scripts/demo: {error}", file=sys.stderr)
-        outcome = FAILED
+        outcome = outcome_of(error, stop)
     os.chdir(here)
     if outcome == DONE:
         _conclude(house, folder.run_id)
     elif outcome == INTERRUPTED:
         print("Interrupted. Workers and stores are stopped; run it again whenever you like.")
     return outcome
+
+
+def outcome_of(error: Exception, stop: StopSignal) -> int:
+    """Say what failed. Ctrl-C reaches a server that is being started as well: that it fails then is no failure."""
+    if stop.asked:
+        return INTERRUPTED
+    print(f"scripts/demo: {error}", file=sys.stderr)
+    return FAILED
 
 
 def _default_roots(root: Path) -> list[str]:
