@@ -3,7 +3,6 @@
 import json
 import os
 import sqlite3
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -14,9 +13,9 @@ from sqlalchemy import select
 
 from demo_parts.folder import RunFolder
 from demo_parts.house import House
-from demo_parts.logs import count_runs, last_words
+from demo_parts.logs import count_runs
 from demo_parts.receiver import Receiver, receiving
-from demo_parts.run import DONE, FAILED, INTERRUPTED, LAST_WORDS, LOOK_EVERY_S, outcome_of
+from demo_parts.run import DONE, FAILED, INTERRUPTED, INTERRUPTION, LOOK_EVERY_S, explain_standstill, outcome_of
 from demo_parts.stop import StopSignal
 from demo_parts.summary import heading, shown_path
 from framework.declare import registry
@@ -184,15 +183,15 @@ def run_examples(root: Path, *, stop: StopSignal, patience_s: float) -> int:
             domains = [CodeIndex(folder.run_id, root), ProductImport(), Webhooks(receiver), Maintenance()]
             outcome = _run(domains, stop, patience_s)
     except FrameworkError as error:
-        return outcome_of(error, stop)
+        outcome = outcome_of(error, stop)
+        if outcome == FAILED:
+            return FAILED
     if outcome == DONE:
         _conclude(house, time.monotonic() - began)
     elif outcome == INTERRUPTED:
-        print("\nInterrupted. Workers and stores are stopped; run it again whenever you like.")
+        print(f"\n{INTERRUPTION}")
     else:
-        print("\nscripts/demo: nothing has happened for a while, so something is wrong. The logs:", file=sys.stderr)
-        for log in house.logs:
-            print(f"\n{log}", *[f"  {line}" for line in last_words(log, LAST_WORDS)], sep="\n", file=sys.stderr)
+        explain_standstill(house, patience_s)
     return outcome
 
 

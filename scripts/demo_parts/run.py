@@ -26,6 +26,7 @@ from workers.code_index.scan_tree_worker import ScanTreeWorker
 LOOK_EVERY_S = 0.2
 LAST_WORDS = 5
 DONE, FAILED, INTERRUPTED = 0, 1, 130
+INTERRUPTION = "Interrupted. Workers and stores are stopped; run it again whenever you like."
 
 
 def run(root: Path, paths: Sequence[Path], *, stop: StopSignal, plain: bool, patience_s: float) -> int:
@@ -42,7 +43,7 @@ def run(root: Path, paths: Sequence[Path], *, stop: StopSignal, plain: bool, pat
     if outcome == DONE:
         _conclude(house, folder.run_id)
     elif outcome == INTERRUPTED:
-        print("Interrupted. Workers and stores are stopped; run it again whenever you like.")
+        print(INTERRUPTION)
     return outcome
 
 
@@ -70,7 +71,7 @@ def _index(house: House, run_id: str, roots: list[str], *, stop: StopSignal, pla
         with display(plain=plain) as shown:
             outcome = _watch(house, run_id, shown, stop=stop, patience_s=patience_s)
     if outcome == FAILED:
-        _explain_standstill(house, patience_s)
+        explain_standstill(house, patience_s)
     return outcome
 
 
@@ -110,7 +111,8 @@ def _conclude(house: House, run_id: str) -> None:
     print_summary(figures, restarts=house.restarts, extra_runs=extra, places=places)
 
 
-def _explain_standstill(house: House, patience_s: float) -> None:
+def explain_standstill(house: House, patience_s: float) -> None:
+    """Say that nothing happens any more, and what each log ends with."""
     print(
         f"\nscripts/demo: nothing has happened for {patience_s:g} s, so something is wrong. The logs:", file=sys.stderr
     )
