@@ -27,6 +27,8 @@ from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer, find_server_binaries
 from tests.fork_server import FORK_SERVER
 
+pytest_plugins = ["tests.postgres"]  # `postgres` and `database`: a real PostgreSQL
+
 ROOT = Path(__file__).resolve().parent.parent
 FAMILY = "FRAMEWORK_TEST_FAMILY"
 """Set in our environment, so every process we start, and those they start, can be told by it."""

@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from framework.settings import values
+from framework.settings.database_url import check_database_url
 from framework.settings.redis_url import EMBEDDED, check_redis_url
 from framework.settings.shapes import is_list, is_mapping
 from framework.settings.suggest import did_you_mean
@@ -137,6 +138,18 @@ class ShardSettings(_Section):
         if self.tls is None and "tls" in self.model_fields_set and self.url.startswith("rediss://"):
             raise ValueError("tls: false contradicts the rediss:// url: write redis://, or remove tls")
         return self
+
+
+_DatabaseUrl = Annotated[str, AfterValidator(check_database_url)]
+
+
+class DatabaseSettings(_Section):
+    """One database of the application: its primary, and the streaming replicas that may be read instead."""
+
+    url: _DatabaseUrl = Field(repr=False)
+    replicas: Annotated[tuple[_DatabaseUrl, ...], NoDecode, BeforeValidator(values.split)] = Field(
+        default=(), repr=False
+    )
 
 
 class LoggingSettings(_Section):
@@ -296,6 +309,11 @@ class Settings(BaseSettings):
     poll_interval: Annotated[float, values.seconds(0.01, 3600)] = 1.0
     """Seconds within which some process of a shard looks for jobs that have become due unforeseen."""
     sentry: SentrySettings = SentrySettings()
+
+    databases: dict[Annotated[str, AfterValidator(values.word)], DatabaseSettings] = Field(
+        default_factory=dict[str, DatabaseSettings]
+    )
+    """PostgreSQL databases whose replicas jobs may read (``data_consistency``), and whose health they may heed."""
 
     retired_workers: RetiredWorkers = Field(default_factory=dict[str, str])
     """Wire names of classes that were removed for good, and why: their left-over jobs are dropped and counted."""

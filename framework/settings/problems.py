@@ -21,6 +21,7 @@ _FORMS = {
     "feature_categories": "must hold names of categories, each with its owner and description",
     "queues": "must be a list of queue names, or of [name, weight]",
     "workers_module": "must be the name of a module, or a list of names",
+    "databases": "must hold names of databases with their settings, for example {main: {url: ..., replicas: [...]}}",
     "namespace_weights": "must hold namespaces with their weights, for example {mailers: 2}",
 }
 _WANTED = {

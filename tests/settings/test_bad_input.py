@@ -96,6 +96,13 @@ DATABASE = "must end with the number of a database or nothing, for example redis
 TLS = (
     "must be true, false, or keys and values; allowed keys: ca_file, cert_file, key_file, verify, check_hostname, not "
 )
+DB = "postgresql+psycopg://u:x@h/d"
+DB_SCHEME = "must begin with postgresql+psycopg://"
+WAL = f"positions of the WAL are PostgreSQL's{HIDDEN}"
+DB_NEAR = f"{DB_SCHEME} (did you mean 'postgresql+psycopg'?): {WAL}"
+DB_FORM = f", for example postgresql+psycopg://user@127.0.0.1:5432/shop{HIDDEN}"
+NO_DB_HOST = f"{NO_HOST.removesuffix(', not ')}{HIDDEN}"
+NO_WORD = "this key must be a name of ASCII letters, digits and underscores, not 'a-b'"
 
 ENTRIES = [
     # application.yml
@@ -172,6 +179,45 @@ ENTRIES = [
         f"is no DSN: copy it from the project's settings in Sentry (https://KEY@HOST/PROJECT){HIDDEN}",
     ),
     (APP, f"sentry: {{dsn: [{SECRET}]}}", "sentry.dsn", f"must be a text{HIDDEN}"),
+    (
+        APP,
+        f"databases: [{SECRET}]",
+        "databases",
+        f"must hold names of databases with their settings, for example {{main: {{url: ..., replicas: [...]}}}}{HIDDEN}",
+    ),
+    (APP, f"databases: {{main: {SECRET}}}", "databases.main", f"{SECTION}url, replicas{HIDDEN}"),
+    (APP, "databases: {main: {replicas: []}}", "databases.main.url", "is missing"),
+    (APP, f"databases: {{a-b: {{url: '{DB}'}}}}", "databases.a-b", NO_WORD),
+    (
+        APP,
+        f"databases: {{main: {{url: '{DB}', replica: '{SECRET}'}}}}",
+        "databases.main.replica",
+        "unknown key (did you mean 'replicas'?); allowed: url, replicas",
+    ),
+    (APP, f"databases: {{main: {{url: 'postgres+psycopg://u:{SECRET}@h/d'}}}}", "databases.main.url", DB_NEAR),
+    (APP, f"databases: {{main: {{url: 'mysql://u:{SECRET}@h/d'}}}}", "databases.main.url", f"{DB_SCHEME}: {WAL}"),
+    (APP, f"databases: {{main: {{url: '{SECRET}'}}}}", "databases.main.url", f"{DB_SCHEME}: {WAL}"),
+    (APP, f"databases: {{main: {{url: 'postgres://u:a/{SECRET}@h/d'}}}}", "databases.main.url", NO_DB_HOST),
+    (APP, f"databases: {{main: {{url: 'postgres://u:{SECRET}@h:0/d'}}}}", "databases.main.url", NO_DB_HOST),
+    (APP, f"databases: {{main: {{url: 'postgres://u:{SECRET}@h:x/d'}}}}", "databases.main.url", NO_DB_HOST),
+    (
+        APP,
+        f"databases: {{main: {{url: 'postgres://u:{SECRET}@/d'}}}}",
+        "databases.main.url",
+        f"names no server{DB_FORM}",
+    ),
+    (
+        APP,
+        f"databases: {{main: {{url: 'postgres://u:{SECRET}@h/'}}}}",
+        "databases.main.url",
+        f"names no database{DB_FORM}",
+    ),
+    (
+        APP,
+        f"databases: {{main: {{url: '{DB}', replicas: ['{DB}', 'postgres://u:{SECRET} @h/d']}}}}",
+        "databases.main.replicas[1]",
+        f"must be a URL without spaces and control characters{HIDDEN}",
+    ),
     (APP, "null: 2", "null", f"unknown key; allowed: {', '.join(FILES[APP])}"),
     (APP, "1: 2", "1", f"unknown key; allowed: {', '.join(FILES[APP])}"),
     (

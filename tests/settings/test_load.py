@@ -50,6 +50,7 @@ def test_defaults(tmp_path: Path):
     )
     assert (settings.workers_module, settings.routing_rules, settings.queues) == (("workers",), (), ())
     assert settings.namespace_weights == {}
+    assert settings.databases == {}
     assert settings.strict_arguments == "raise"
 
 
@@ -177,6 +178,20 @@ def test_secrets_are_not_shown(tmp_path: Path):
     password = settings.shards["main"].password
     assert password is not None
     assert password.get_secret_value() == "hunter3"
+
+
+@pytest.mark.proves("I25")
+def test_databases_from_file_and_environment_and_their_passwords_are_not_shown(tmp_path: Path):
+    one = "postgres://u:hunter2@h/shop"
+    cwd = project(tmp_path, application=f"databases: {{main: {{url: '{one}', replicas: ['postgresql://r/shop']}}}}")
+    with_more = {"FRAMEWORK_DATABASES__MAIN__REPLICAS": "postgres:///shop?host=/run/a,postgres:///shop?host=/run/b"}
+    settings = load({**with_more, "FRAMEWORK_DATABASES__CI__URL": "postgresql+psycopg://h/ci"}, cwd)
+    assert "hunter" not in repr(settings)
+    main, ci = settings.databases["main"], settings.databases["ci"]
+    assert main.url == "postgresql+psycopg://u:hunter2@h/shop"  # the driver is named whatever the URL calls itself
+    assert main.replicas == ("postgresql+psycopg:///shop?host=/run/a", "postgresql+psycopg:///shop?host=/run/b")
+    assert (ci.url, ci.replicas) == ("postgresql+psycopg://h/ci", ())
+    assert load({}, cwd).databases["main"].replicas == ("postgresql+psycopg://r/shop",)
 
 
 def test_settings_do_not_change(tmp_path: Path):

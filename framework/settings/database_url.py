@@ -1,0 +1,32 @@
+"""What the URL of a PostgreSQL may say; nothing of a wrong one is shown, as it may hold a password."""
+
+from urllib.parse import parse_qs, urlsplit
+
+from framework.settings.suggest import did_you_mean
+
+_DRIVER = "postgresql+psycopg"
+_SCHEMES = (_DRIVER, "postgresql", "postgres")
+"""All three are read as the first: which driver SQLAlchemy takes for the others depends on its version."""
+_STRAY = "is no URL: what stands for host and port is neither (in a password write / # ? @ : as %2F %23 %3F %40 %3A)"
+
+
+def check_database_url(url: str) -> str:
+    """The URL as SQLAlchemy takes it, its driver named. Raises ValueError saying what is allowed."""
+    if any(character.isspace() or not character.isprintable() for character in url):
+        raise ValueError("must be a URL without spaces and control characters")
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in _SCHEMES:
+        hint = did_you_mean(scheme, _SCHEMES) if separator else ""
+        raise ValueError(f"must begin with {_DRIVER}://{hint}: positions of the WAL are PostgreSQL's")
+    try:
+        parts = urlsplit(f"postgresql://{rest}")
+        port_is_fine = parts.port is None or parts.port > 0
+    except ValueError:
+        raise ValueError(_STRAY) from None
+    if "@" in f"{parts.path}{parts.query}{parts.fragment}" or parts.fragment or not port_is_fine:
+        raise ValueError(_STRAY)
+    if not (parts.hostname or parse_qs(parts.query).get("host")):
+        raise ValueError(f"names no server, for example {_DRIVER}://user@127.0.0.1:5432/shop")
+    if not parts.path.strip("/"):
+        raise ValueError(f"names no database, for example {_DRIVER}://user@127.0.0.1:5432/shop")
+    return f"{_DRIVER}://{rest}"

@@ -1,0 +1,225 @@
+"""A real PostgreSQL for the tests, from the system's binaries: one server per xdist worker that asks for it.
+
+    postgres        the session's server                database        the URL of a database of the test's own, empty
+    running(...)    a server with settings of its own   standby_of(...) a streaming replica, whose replay can be paused
+
+The binaries are those of POSTGRES_BIN, PATH, or Debian's /usr/lib/postgresql/*/bin. They are optional at home (a skip that
+says so) and required where CI=true. Servers listen on a Unix socket in a folder of their own, never on a port, and end
+with the process that started them, however that ends.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+PATIENCE_S = 30.0
+_QUICK = {
+    "listen_addresses": "''",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "16MB",
+    "max_connections": "60",
+    "max_wal_senders": "4",
+    "wal_level": "replica",
+    "max_standby_streaming_delay": "1s",
+    "wal_receiver_status_interval": "1s",
+    "wal_retrieve_retry_interval": "100ms",
+}
+"""What a server is started with: durable enough for a test, and a replica that follows at once."""
+
+
+def binaries() -> Path:
+    """The folder with `initdb`, `postgres` and `pg_basebackup`; skips the test when there is none, and fails it in CI."""
+    named = os.environ.get("POSTGRES_BIN")
+    on_path = shutil.which("initdb")
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+    for folder in [Path(named)] if named else [*versions, *([Path(on_path).parent] if on_path else [])]:
+        if (folder / "initdb").is_file() and (folder / "postgres").is_file():
+            return folder
+    message = (
+        "PostgreSQL is not installed: what stands on a database is NOT tested (`scripts/setup --system` brings it)"
+    )
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+class Postgres:
+    """One server process and its data directory; ``url(name)`` is what SQLAlchemy and the settings take."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        self.folder = folder
+        self._settings = {**_QUICK, "unix_socket_directories": f"'{folder}'", **settings}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def create(self) -> None:
+        """Make an empty cluster."""
+        _run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+
+    def copy_of(self, primary: "Postgres") -> None:
+        """Make a copy that follows ``primary`` as a streaming replica."""
+        come_from = ["-h", str(primary.folder), "-U", "postgres", "-X", "stream", "-c", "fast", "--no-sync"]
+        _run("pg_basebackup", "-D", self._data, "-R", *come_from)
+
+    def start(self) -> "Postgres":
+        """Start it and wait until it takes connections."""
+        flags = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value.strip(chr(39))}")]
+        with (self.folder / "log").open("ab") as log:
+            command = [*_as_another(), str(binaries() / "postgres"), "-D", self._data, *flags]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            with suppress(psycopg.OperationalError):
+                self.execute("SELECT 1")
+                return self
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"PostgreSQL does not start: {(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
+
+    def stop(self, number: int = signal.SIGQUIT) -> None:
+        """End it: at once, as a crash would, or by SIGINT in good order."""
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(PATIENCE_S)
+            self._process = None
+
+    def url(self, database: str = "postgres") -> str:
+        """The URL of a database, for the settings and for SQLAlchemy."""
+        return f"postgresql+psycopg://postgres@/{database}?host={self.folder}"
+
+    def connect(self, database: str = "postgres") -> "psycopg.Connection[Any]":
+        """A connection of the test's own, which commits each statement."""
+        return psycopg.connect(host=str(self.folder), dbname=database, user="postgres", autocommit=True)
+
+    def execute(self, statement: str, database: str = "postgres") -> Any:
+        """The first value that a statement gives, or None."""
+        with self.connect(database) as connection:
+            cursor = connection.execute(sql.SQL(statement))  # type: ignore[arg-type]
+            row = cursor.fetchone() if cursor.description else None
+            return row[0] if row else None
+
+    # --- of a standby -------------------------------------------------------------------------------------------
+
+    def pause_replay(self) -> None:
+        """It receives what the primary writes, and shows none of it, until ``resume_replay``."""
+        self.execute("SELECT pg_wal_replay_pause()")
+        self._wait_for("SELECT pg_get_wal_replay_pause_state() = 'paused'")
+
+    def resume_replay(self) -> None:
+        self.execute("SELECT pg_wal_replay_resume()")
+
+    def catch_up(self, primary: "Postgres") -> None:
+        """Wait until it shows what ``primary`` has written by now."""
+        position = primary.execute("SELECT pg_current_wal_lsn()")
+        self._wait_for(f"SELECT pg_last_wal_replay_lsn() >= '{position}'::pg_lsn")
+
+    def _wait_for(self, question: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.execute(question):
+            assert time.monotonic() < deadline, f"in vain: {question}"
+            time.sleep(0.01)
+
+    @property
+    def _data(self) -> str:
+        return str(self.folder / "data")
+
+
+@contextmanager
+def running(**settings: str) -> Iterator[Postgres]:
+    """A server with these settings over the usual: ``running(archive_mode="on")``."""
+    with _own_folder() as folder:
+        server = Postgres(folder, settings)
+        server.create()
+        with _started(server):
+            yield server
+
+
+@contextmanager
+def standby_of(primary: Postgres, **settings: str) -> Iterator[Postgres]:
+    """A streaming replica that has caught up."""
+    with _own_folder() as folder:
+        server = Postgres(folder, settings)
+        server.copy_of(primary)
+        with _started(server):
+            server.catch_up(primary)
+            yield server
+
+
+@contextmanager
+def database_on(server: Postgres) -> Iterator[str]:
+    """The name of an empty database, gone afterwards, with whoever is still connected."""
+    name = f"t_{uuid.uuid4().hex[:12]}"
+    server.execute(f"CREATE DATABASE {name}")
+    try:
+        yield name
+    finally:
+        server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Iterator[str]:
+    with database_on(postgres) as name:
+        yield postgres.url(name)
+
+
+@contextmanager
+def _started(server: Postgres) -> Iterator[None]:
+    try:
+        server.start()
+        yield
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _own_folder() -> Iterator[Path]:
+    """A folder of whoever the server runs as, with a path short enough for a Unix socket."""
+    folder = Path(tempfile.mkdtemp(prefix="aw-pg-", dir="/tmp"))
+    try:
+        if os.geteuid() == 0:
+            account = _account()
+            os.chown(folder, account.pw_uid, account.pw_gid)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(program: str, *arguments: str) -> None:
+    command = [*_as_another(), str(binaries() / program), *arguments]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.fail(f"{program} ended with status {done.returncode}: {done.stderr[-2000:]}")
+
+
+def _as_another() -> list[str]:
+    """PostgreSQL refuses to run as root; on Linux it also ends (fast shutdown) when we do, were we killed."""
+    if not shutil.which("setpriv"):
+        return []
+    other = [f"--reuid={_account().pw_uid}", f"--regid={_account().pw_gid}", "--clear-groups"]
+    return ["setpriv", "--pdeathsig=INT", *(other if os.geteuid() == 0 else [])]
+
+
+def _account() -> pwd.struct_passwd:
+    for name in ("postgres", "nobody"):
+        with suppress(KeyError):
+            return pwd.getpwnam(name)
+    pytest.fail("this system has no user postgres or nobody to run PostgreSQL as")
