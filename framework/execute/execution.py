@@ -10,6 +10,8 @@ from contextlib import ExitStack, suppress
 from types import CoroutineType, MappingProxyType
 from typing import Any, NoReturn, cast
 
+from redis.exceptions import RedisError
+
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import (
@@ -22,6 +24,7 @@ from framework.errors import (
     UnknownWorkerError,
     is_a,
 )
+from framework.execute.gates import Entry, Gate, Gates
 from framework.execute.job_log import JobLog, Started
 from framework.execute.runs import Runs
 from framework.fetch.blame import COUNT, Announcer, suspect
@@ -43,10 +46,13 @@ from framework.push.strictness import Strictness
 from framework.telemetry import context
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, decompress_arguments
+from framework.wire.holds import IDEMPOTENCY_KEY, LOCK_TTL_S, Holds, lock_of
 from framework.wire.job import decode, version_of, whole_number
 from framework.wire.status import STATUS_EXPIRATION, Tracked, tracked
 
 NOTHING_RETIRED: Mapping[str, str] = MappingProxyType({})
+NO_GATES = Gates()
+_LONGEST_PAUSE_S = 2.0  # between two questions of a gate while Redis is away
 _STOPPED = "a server middleware did not yield"
 
 
@@ -59,6 +65,7 @@ class Execution:
         "cpu_s",
         "declaration",
         "duration_s",
+        "entered",
         "instance",
         "outcome",
         "passage",
@@ -84,6 +91,8 @@ class Execution:
         self.passage: ExitStack | None = None
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         """What an ``async def perform`` gave: the run goes on with it, on the event loop."""
+        self.entered = False
+        """Whether every gate has let it in."""
         self.announced = False
         """Whether Redis was told that it begins: a process died with this job in hand before."""
 
@@ -105,6 +114,7 @@ class Executor:
         strictness: Strictness,
         states: States,
         retired: Mapping[str, str] = NOTHING_RETIRED,
+        gates: Gates = NO_GATES,
     ) -> None:
         self._middleware = middleware
         self._log = log
@@ -115,6 +125,7 @@ class Executor:
         self._strictness = strictness
         self._states = states
         self._retired = retired
+        self._gates = gates
         self._come_out: Callable[[Execution], None] = self._stop_clocks
 
     def end_in_child(self) -> None:
@@ -136,9 +147,14 @@ class Executor:
         try:
             if run.worker is not None:
                 run.declaration = run.worker.declaration()
+            if IDEMPOTENCY_KEY in payload:
+                unit.holds = _holds(payload, run.declaration)
             context.enter_job(payload)
-            run.started_log = self._log.start(payload, unit, run.declaration)
-            self._perform(run, payload)
+            gates = self._gates.of(run.declaration) if run.declaration is not None else ()
+            if not gates or self._admitted(run, gates):
+                run.entered = True
+                run.started_log = self._log.start(payload, unit, run.declaration)
+                self._perform(run, payload)
         except BaseException as error:  # noqa: BLE001 - the job's code may raise anything; the process must not
             run.outcome = self._outcome(error)
         if run.coroutine is None:
@@ -172,6 +188,33 @@ class Executor:
             return
         with run.passage:
             await run.coroutine
+
+    def _admitted(self, run: Execution, gates: tuple[Gate, ...]) -> bool:
+        """Whether every gate lets the job go on; else the run's outcome is what the first said that does not."""
+        assert run.payload is not None and run.declaration is not None, "gates are found by class"  # noqa: S101, PT018
+        if run.payload.get(COMPRESSED):
+            decompress_arguments(run.payload, self._decompressed_limit)
+        self._relay()
+        entry = Entry(run.unit, run.payload, run.declaration, run.worker)
+        for gate in gates:
+            outcome = self._asked(gate, entry)
+            if outcome is not None:
+                run.outcome = outcome
+                return False
+        return True
+
+    def _asked(self, gate: Gate, entry: Entry) -> Outcome | None:
+        """Ask one gate, however long Redis is away: the job is in our working list, and our lease keeps it ours."""
+        pause_s = 0.05
+        while True:
+            try:
+                return gate.admit(entry)
+            except (RedisError, ConnectionError) as error:
+                if self._runs.ending:
+                    return Interrupted()
+                self._log.gate_waits(entry.unit, error)
+                time.sleep(pause_s)
+                pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
 
     def _perform(self, run: Execution, payload: Payload) -> None:
         declaration = run.declaration
@@ -235,6 +278,12 @@ class Executor:
         run.duration_s = time.perf_counter() - run.started
         if run.coroutine is None:  # of an async job no clock says how much was its own
             run.cpu_s = time.thread_time() - run.started_cpu
+
+
+def _holds(payload: Payload, declaration: Declaration | None) -> Holds | None:
+    policy = declaration.deduplicate if declaration is not None else None
+    lock = lock_of(payload, LOCK_TTL_S if policy is None else policy.ttl.total_seconds())
+    return None if lock is None else Holds(lock)
 
 
 def _end_child(run: Execution) -> NoReturn:

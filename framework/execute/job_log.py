@@ -16,7 +16,8 @@ from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX, callers_category
-from framework.telemetry.logs import ServerLog, error_fields, iso_time, json_text, object_text
+from framework.telemetry.logs import ServerLog, error_fields, iso_time, json_text, logger, object_text
+from framework.telemetry.repeated import Repeated
 from framework.types import Payload
 from framework.wire.job import decode, timestamp, version_of, whole_number
 
@@ -24,6 +25,7 @@ FILTERED = "[FILTERED]"
 _FILTERED_TEXT = f'"{FILTERED}"'
 _MAX_ARGUMENTS = 10_240  # characters of all arguments together (GitLab: 10 KiB)
 _MANY_SHAPES = 512
+_QUIET_S = 30.0
 _NOT_LOGGABLE = frozenset[int]()
 _SIZES = ("compressed", "original_job_size_bytes", "size_limiter")
 _COPIED = ("tags", "bid", "interrupted_count", "retry_count", "job_deferred_by", *_SIZES)
@@ -71,6 +73,7 @@ class JobLog:
         self._known: dict[tuple[str, str], _Known] = {}
         self._shapes: dict[tuple[str, ...], list[_Extra]] = {}
         self._thread = _Thread()
+        self._waits = Repeated(_QUIET_S)
 
     def start(self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None) -> Started | None:
         """Write the start line; return what the end line repeats, ``None`` when job lines are off."""
@@ -120,6 +123,29 @@ class JobLog:
         if error is not None:
             line.update({"severity": "WARN", **error_fields(error)})
         self._log.write(line)
+
+    def turned_away(
+        self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None, status: str, more: Mapping[str, Any]
+    ) -> None:
+        """Write the one line of a job that has not run: a policy has parked, deferred or dropped it, as ``status`` says."""
+        if not self._jobs:
+            return
+        now = time.time()
+        label, fields = self._started(payload, unit, declaration, now)
+        line = from_json(
+            f'{{"severity":"INFO","time":"{iso_time(now)}","message":"{label}: {status}",{fields},"job_status":"{status}"}}'
+        )
+        self._log.write({**line, **more})
+
+    def gate_waits(self, unit: UnitOfWork, error: BaseException) -> None:
+        """Tell, from time to time, that a job cannot begin as a policy's question to Redis is not answered."""
+        if count := self._waits.due(unit.queue, time.monotonic()):
+            logger(queue=unit.queue).warning(
+                "jobs wait for an answer of Redis before they may begin",
+                event_name="gate.waits",
+                count=count,
+                error=error,
+            )
 
     def _late(self, unit: UnitOfWork, declaration: Declaration | None, now: float) -> Started | None:
         try:

@@ -25,10 +25,12 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import (
     SUCCEEDED,
     AwaitsTurn,
+    Deferred,
     Discarded,
     Failed,
     Interrupted,
     Outcome,
+    Parked,
     Postponed,
     Retired,
     Succeeded,
@@ -36,6 +38,7 @@ from framework.finish.outcome import (
 )
 from framework.finish.retry import Bury, Drop, Retry, Verdict
 from framework.finish.settle import Settled, Settler
+from framework.wire.job import DEFERRED_COUNT, whole_number
 
 _STATUS: dict[type[Outcome], str] = {
     Succeeded: "done",
@@ -44,6 +47,7 @@ _STATUS: dict[type[Outcome], str] = {
     Discarded: "dropped",
     Retired: "dropped",
     Unreadable: "fail",
+    Deferred: "deferred",
 }
 
 
@@ -180,7 +184,12 @@ class Processor:
         """The rest of an async job's run, upon the event loop."""
         try:
             await self._executor.complete(run)
-            if run.outcome is SUCCEEDED and run.tracked is None and not _awaits_acknowledgement(run):
+            if (
+                run.outcome is SUCCEEDED
+                and run.tracked is None
+                and run.unit.holds is None
+                and not _awaits_acknowledgement(run)
+            ):
                 self._conclude(run, self._async_tally)
             else:
                 self._settle_aside(run)
@@ -209,7 +218,7 @@ class Processor:
             # The line comes before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
             if run.started_log is not None:
                 self._write_end(run, None)
-            if run.tracked is None and not _awaits_acknowledgement(run):
+            if run.tracked is None and unit.holds is None and not _awaits_acknowledgement(run):
                 self._fetcher.finish(unit)
             else:
                 self._until_done(unit, partial(self._settle, run, None))
@@ -227,8 +236,8 @@ class Processor:
         self._until_done(unit, partial(self._settle, run, verdict))
 
     def _count(self, tally: Tally, outcome: Outcome) -> None:
-        if isinstance(outcome, Unreadable):
-            return  # Sidekiq does not count what was never a job
+        if isinstance(outcome, Unreadable | Deferred | Parked):
+            return  # Sidekiq does not count what was never a job; nor do we what has not run
         tally.processed += 1
         if isinstance(outcome, Failed):
             tally.failed += 1
@@ -237,12 +246,15 @@ class Processor:
         outcome = run.outcome
         if run.payload is None:
             return
+        if isinstance(outcome, Deferred | Parked) or (isinstance(outcome, Discarded) and not run.entered):
+            self._log.turned_away(run.payload, run.unit, run.declaration, _status(outcome), _more(run, verdict) or {})
+            return
         error = outcome.error if isinstance(outcome, Failed | Unreadable) else None
         self._log.end(
             run.started_log,
             run.unit,
             run.declaration,
-            _STATUS[type(outcome)],
+            _status(outcome),
             run.duration_s,
             run.cpu_s,
             _more(run, verdict),
@@ -269,6 +281,10 @@ class Processor:
                 return
 
 
+def _status(outcome: Outcome) -> str:
+    return outcome.status if isinstance(outcome, Parked) else _STATUS[type(outcome)]
+
+
 def _awaits_acknowledgement(run: Execution) -> bool:
     return run.declaration is not None and run.declaration.ack == "sync"
 
@@ -283,12 +299,26 @@ def _more(run: Execution, verdict: Verdict | None) -> dict[str, Any] | None:
         more["retry_in_s"] = run.outcome.delay_s
     if isinstance(run.outcome, Discarded):
         more["dropped_reason"] = run.outcome.reason
+    if isinstance(run.outcome, Parked):
+        more.update(run.outcome.fields)
+    if isinstance(run.outcome, Deferred):
+        more.update(_deferral_fields(run, run.outcome))
     if isinstance(run.outcome, Retired):
         more["dropped_reason"] = f"the class is retired: {run.outcome.reason}"
     if extra and run.declaration is not None:
         prefix = queue_name(run.declaration.wire_name, None)
         more.update({f"extra.{prefix}_worker.{name}": value for name, value in extra.items()})
     return more
+
+
+def _deferral_fields(run: Execution, outcome: Deferred) -> dict[str, Any]:
+    count = whole_number(run.payload.get(DEFERRED_COUNT)) if run.payload else None
+    return {
+        "job_deferred_by": outcome.reason,
+        "deferred_count": (count or 0) + 1,
+        "deferred_for_s": outcome.delay_s,
+        **outcome.fields,
+    }
 
 
 def _verdict_fields(verdict: Verdict | None) -> dict[str, Any]:

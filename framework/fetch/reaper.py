@@ -25,6 +25,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import ADOPT, BURY, EXAMINE, FORGET, RECLAIM, RESTORE, RETIRE
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.holds import Holds, Slot, lock_of, slot_member
 from framework.wire.job import Job, decode, whole_number
 from framework.wire.json import dumps
 from framework.wire.status import Tracked, tracked
@@ -189,7 +190,10 @@ class Reaper:
         if fate.tracked is not None:
             places.append(keys.status(fate.tracked.jid))
             arguments += ["failed", fate.tracked.kept_s]
-        return places, arguments
+        else:
+            arguments += ["", 0]
+        holds = _holds_of(identity, fate.payload)
+        return places, [*arguments, holds.waits(0) if fate.queue else holds.ended()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,12 @@ def _fate(data: bytes, evidence: Evidence, rank: int) -> _Fate:
     if guilt == "ran" and 0 <= _max_interruptions(payload) <= payload[COUNT]:
         return _Fate(data, keys.INTERRUPTED, "", changed, payload, tracked(payload))
     return _Fate(data, keys.queue(queue), queue, changed, payload)
+
+
+def _holds_of(identity: str, payload: Payload) -> Holds:
+    """Return what a dead process's job may hold: what is not held is not missed."""
+    bases = [keys.limit(base) for base in (payload.get("class"), f"queue/{payload.get('queue')}") if base]
+    return Holds(lock_of(payload), [Slot(base, slot_member(identity, payload.get("jid"))) for base in bases])
 
 
 def _read(data: bytes) -> tuple[Payload, str]:

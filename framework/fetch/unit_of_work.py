@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from framework.wire.holds import Holds
+
 
 @dataclass(slots=True, eq=False)
 class UnitOfWork:
@@ -17,3 +19,5 @@ class UnitOfWork:
     """Epoch seconds; 0 until it runs."""
     thread: int = 0
     """Identifier of the thread that runs it."""
+    holds: Holds | None = None
+    """Its lock and its slots; ``None`` for most jobs, which have neither."""

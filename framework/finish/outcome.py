@@ -1,7 +1,8 @@
 """What one run came to. ``execute`` says it, ``settle`` acts on it; a new outcome fails the type check until it is settled."""
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from framework.errors import PayloadError
 
@@ -62,5 +63,25 @@ class AwaitsTurn:
     """It has not begun: an async job that a death interrupted, and others of the kind are before it."""
 
 
-Outcome: TypeAlias = Succeeded | Failed | Postponed | Discarded | Retired | Unreadable | Interrupted | AwaitsTurn
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A policy sends it away for a while (GitLab's deferral): it has not run, and comes back through the schedule set."""
+
+    delay_s: float
+    reason: str
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What the line says besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A policy has taken it out of the working list, in a step of its own, to where it waits; ``status`` is its log status."""
+
+    status: str
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+Outcome: TypeAlias = (
+    Succeeded | Failed | Postponed | Discarded | Retired | Unreadable | Interrupted | AwaitsTurn | Deferred | Parked
+)
 """All there are."""

@@ -15,10 +15,12 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import (
     AwaitsTurn,
+    Deferred,
     Discarded,
     Failed,
     Interrupted,
     Outcome,
+    Parked,
     Postponed,
     Retired,
     Succeeded,
@@ -26,10 +28,10 @@ from framework.finish.outcome import (
 )
 from framework.finish.retry import Bury, Drop, Retry, RetryPolicy, Verdict, shown
 from framework.finish.states import States
-from framework.store.script import BURY, DROP, FETCH, POSTPONE, Script
+from framework.store.script import BURY, COMPLETE, DROP, FETCH, POSTPONE, Script
 from framework.types import JobState, Payload
 from framework.wire import keys
-from framework.wire.job import TRANSIT, decode
+from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSIT, decode, whole_number
 from framework.wire.splice import rewrite
 from framework.wire.status import Tracked
 
@@ -130,16 +132,19 @@ class Settler:
             case Succeeded() | Discarded():
                 if tracked is not None:
                     self._states.end(tracked, "discarded" if isinstance(outcome, Discarded) else "completed")
-                if confirmed:
-                    return self._acknowledge(unit)
-                self._fetcher.finish(unit)
-                return Settled("acknowledged")
+                return self._leave(unit, confirmed=confirmed)
             case Failed(error):
                 assert verdict is not None, "a failure is judged before it is settled"  # noqa: S101
                 return self._fail(unit, error, verdict, tracked)
             case Postponed(delay_s):
                 state = _state(tracked, "queued", delay_s)
                 return self._postpone(unit, keys.SCHEDULE, _waiting(unit), delay_s, state, "scheduled")
+            case Deferred(delay_s, reason):
+                state = _state(tracked, "queued", delay_s)
+                return self._postpone(unit, keys.SCHEDULE, _deferred(unit, reason), delay_s, state, "scheduled")
+            case Parked():
+                self._finish(unit)
+                return Settled("parked")
             case Retired(name):
                 return self._drop(unit, name, tracked)
             case Unreadable(error):
@@ -149,13 +154,21 @@ class Settler:
             case _:
                 assert_never(outcome)
 
+    def _leave(self, unit: UnitOfWork, *, confirmed: bool = False) -> Settled:
+        """The job leaves Redis: by its acknowledgement, or, if it holds anything, by a script that lets go in the same step."""
+        if unit.holds is not None:
+            gone: Any = self._heard(unit, COMPLETE, [self._working], [unit.data, unit.holds.ended()])
+            gone = bool(gone) or unit.data in self._in_doubt
+            self._finish(unit)
+            return Settled("acknowledged" if gone else "fenced")
+        if confirmed:
+            return self._acknowledge(unit)
+        self._fetcher.finish(unit)
+        return Settled("acknowledged")
+
     def _acknowledge(self, unit: UnitOfWork) -> Settled:
         """Take the job out of Redis, and free its slot when that is certain: nothing runs there meanwhile that could end us."""
-        try:
-            reply: Any = FETCH(self._client, [self._lease, self._working], [LEASE_MS, 0, 1, unit.data])
-        except (RedisConnectionError, RedisTimeoutError, OSError):
-            self._in_doubt.add(unit.data)
-            raise
+        reply: Any = self._heard(unit, FETCH, [self._lease, self._working], [LEASE_MS, 0, 1, unit.data])
         _, fenced, _ = reply
         gone = not fenced or unit.data in self._in_doubt
         self._finish(unit)
@@ -167,8 +180,8 @@ class Settler:
                 if tracked is not None:
                     self._states.end(tracked, "failed")
                 self._handlers.died(shown(payload, args), error)
-                self._fetcher.finish(unit)
-                return Settled("dropped", payload)
+                settled = self._leave(unit)
+                return Settled("fenced" if settled.fate == "fenced" else "dropped", payload)
             case Retry(payload, delay_s):
                 data, state = rewrite(unit.data, payload), _state(tracked, "retrying", delay_s)
                 settled = self._postpone(unit, keys.RETRY, data, delay_s, state, "retry", payload)
@@ -190,7 +203,8 @@ class Settler:
         fate: str,
         payload: Payload | None = None,
     ) -> Settled:
-        moved: Any = self._run(POSTPONE, unit, target, [data, f"{delay_s:.6f}"], state)
+        holds = unit.holds.waits(delay_s) if unit.holds is not None else ""
+        moved: Any = self._run(POSTPONE, unit, target, [data, f"{delay_s:.6f}"], state, holds)
         if not moved and self._moved_before(unit, target, data):
             moved = 1
         self._finish(unit)
@@ -200,7 +214,7 @@ class Settler:
         self, unit: UnitOfWork, data: bytes, verdict: Bury | None, error: BaseException, tracked: Tracked | None
     ) -> Settled:
         limits, state = self._dead_set, _state(tracked, "failed")
-        trimmed: Any = self._run(BURY, unit, keys.DEAD, [data, limits.max_jobs, limits.timeout_s], state)
+        trimmed: Any = self._run(BURY, unit, keys.DEAD, [data, limits.max_jobs, limits.timeout_s], state, _ended(unit))
         if trimmed < 0 and self._moved_before(unit, keys.DEAD, data):
             trimmed = 0
         # Before the slot is free: a handler that takes its time takes this slot, not one that a job is dispatched to.
@@ -213,24 +227,35 @@ class Settler:
 
     def _drop(self, unit: UnitOfWork, name: str, tracked: Tracked | None) -> Settled:
         # Whoever took a job over counts it; after a lost reply nobody knows, and the count is right either way.
-        dropped: Any = self._run(DROP, unit, keys.RETIRED, [name], _state(tracked, "discarded"))
+        dropped: Any = self._run(DROP, unit, keys.RETIRED, [name], _state(tracked, "discarded"), _ended(unit))
         gone = bool(dropped) or unit.data in self._in_doubt
         self._finish(unit)
         return Settled("dropped" if gone else "fenced")
 
-    def _run(self, script: Script, unit: UnitOfWork, target: str, more: list[Any], state: "_State | None") -> Any:
-        """Run one moving script; remember when it is not known whether it ran."""
+    def _run(
+        self, script: Script, unit: UnitOfWork, target: str, more: list[Any], state: "_State | None", holds: str
+    ) -> Any:
+        """Run one moving script, which lets go of ``holds``; remember when it is not known whether it ran."""
         names, arguments = [self._working, target], [unit.data, *more]
         if state is not None:
             names.append(keys.status(state.tracked.jid))
             arguments += [state.word, state.lifetime_s]
+        elif holds:
+            arguments += ["", 0]
+        if holds:
+            arguments.append(holds)
         try:
-            return script(self._client, names, arguments)
+            return self._heard(unit, script, names, arguments)
         except NoPermissionError as error:  # before anything ran; of the keys only that of the state may be missed
             if state is None:
                 raise
             self._states.missed(state.tracked, state.word, error)
-            return self._run(script, unit, target, more, None)
+            return self._run(script, unit, target, more, None, holds)
+
+    def _heard(self, unit: UnitOfWork, script: Script, names: list[str], arguments: list[Any]) -> Any:
+        """Run a script; remember when it is not known whether it ran."""
+        try:
+            return script(self._client, names, arguments)
         except (RedisConnectionError, RedisTimeoutError, OSError):
             self._in_doubt.add(unit.data)
             raise
@@ -271,10 +296,27 @@ def _exhausted(verdict: Verdict) -> bool:
             return False
 
 
+def _ended(unit: UnitOfWork) -> str:
+    """Return what a script is told of a job that ends for good."""
+    return unit.holds.ended() if unit.holds is not None else ""
+
+
 def _waiting(unit: UnitOfWork) -> bytes:
     """Return the payload as the schedule set has it: it knows its queue, and is in none (Sidekiq's form)."""
+    return rewrite(unit.data, _due_later(unit))
+
+
+def _deferred(unit: UnitOfWork, reason: str) -> bytes:
+    """Return the payload of a deferred job: as one that waits, and it says why and how often (GitLab's fields)."""
+    payload = _due_later(unit)
+    count = whole_number(payload.get(DEFERRED_COUNT)) or 0
+    payload.update({DEFERRED: True, DEFERRED_BY: reason, DEFERRED_COUNT: count + 1})
+    return rewrite(unit.data, payload)
+
+
+def _due_later(unit: UnitOfWork) -> Payload:
     payload = decode(unit.data)
     payload["queue"] = unit.queue
     payload.pop("enqueued_at", None)
     payload.pop(TRANSIT, None)
-    return rewrite(unit.data, payload)
+    return payload

@@ -45,6 +45,7 @@ from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NO
 from framework.process.title import Title
 from framework.schedule.poller import Poller
 from framework.telemetry import logs
+from framework.telemetry.counters import counters
 from framework.wire import keys
 from framework.wire.job import decode, whole_number
 from framework.wire.json import dumps
@@ -268,6 +269,7 @@ class Launcher:
             parts.fetcher.acknowledge()  # what ended while we gave back
             with contextlib.suppress(RedisError, OSError):  # refused at maxmemory; the record runs out by itself
                 parts.record.remove()
+                counters.flush(parts.record.client)
             self._lease_loop.stop()
             lost_at = parts.fetcher.parked_lost_at
             parts.lease.drop(emptied=lost_at is None or time.monotonic() - lost_at > PARK_S + REPLY_MARGIN_S)
@@ -337,6 +339,7 @@ class Launcher:
         for number in asked_for(self._parts.record.beat()):
             self._signals.put(number)
         self._read_pauses()
+        counters.flush(self._parts.record.client)
         self._eviction.look()
 
     def _read_pauses(self) -> None:

@@ -10,11 +10,16 @@ from redis.exceptions import NoScriptError
 
 
 class Script:
-    """One file of ``framework/store/scripts``; its header says keys, arguments, return, cost and crash story."""
+    """One file of ``framework/store/scripts``; its header says keys, arguments, return, cost and crash story.
 
-    def __init__(self, name: str) -> None:
+    ``parts`` are the files of ``scripts/parts`` whose functions it calls: what several moves do in the same step.
+    """
+
+    def __init__(self, name: str, *parts: str) -> None:
+        folder = files("framework.store").joinpath("scripts")
         self.name = name
-        self.source = files("framework.store").joinpath("scripts", f"{name}.lua").read_bytes()
+        self.source = b"".join(folder.joinpath("parts", f"{part}.lua").read_bytes() for part in parts)
+        self.source += folder.joinpath(f"{name}.lua").read_bytes()
         self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
 
     def __call__(self, client: "redis.Redis", keys: list[str], arguments: list[Any]) -> Any:
@@ -43,8 +48,9 @@ class Script:
 ADOPT = Script("adopt")
 ANNOUNCE = Script("announce")
 BEAT = Script("beat")
-BURY = Script("bury")
-DROP = Script("drop")
+BURY = Script("bury", "let_go")
+COMPLETE = Script("complete", "let_go")
+DROP = Script("drop", "let_go")
 DUE = Script("due")
 EXAMINE = Script("examine")
 EXTEND = Script("extend")
@@ -52,11 +58,11 @@ FETCH = Script("fetch")
 FORGET = Script("forget")
 LAND = Script("land")
 MIGRATE = Script("migrate")
-POSTPONE = Script("postpone")
+POSTPONE = Script("postpone", "let_go")
 PROMOTE = Script("promote")
-RECLAIM = Script("reclaim")
+RECLAIM = Script("reclaim", "let_go")
 REPLACE = Script("replace")
-REQUEUE = Script("requeue")
+REQUEUE = Script("requeue", "let_go")
 RESTORE = Script("restore")
 RETIRE = Script("retire")
 STATE = Script("state")

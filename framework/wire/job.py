@@ -15,6 +15,9 @@ SHARD = "aw_shard"
 QUEUE = "aw_queue"
 """Field of a job whose push named its queue (``set(queue=...)``): as long as it is for that queue, it stays there."""
 
+DEFERRED, DEFERRED_BY, DEFERRED_COUNT = "deferred", "deferred_by", "deferred_count"
+"""Fields of a job that a policy has sent away for a while: that it was, why the last time, and how often (GitLab)."""
+
 _OLDEST_MILLISECONDS = 100_000_000_000  # 1973 as milliseconds, the year 5138 as seconds: no stamp is ambiguous
 _MOST_DIGITS = 18
 _YEAR_10000 = 253_402_300_800

@@ -21,6 +21,22 @@ RETIRED = "aw:retired"
 """HASH from wire names of retired classes to how many of their jobs were dropped on this shard."""
 
 
+COUNTERS = "aw:counters"
+"""HASH from a counter's name with its labels, as Prometheus writes them, to its value: what this shard's processes have counted."""
+
+LOCKS = "aw:lock:"
+
+
+def lock(digest: str) -> str:
+    """HASH with a TTL: the lock of equal jobs; ``jid`` says whose it is."""
+    return LOCKS + digest
+
+
+def limit(base: str) -> str:
+    """Begin of the keys of one concurrency limit; ``base`` is a class's wire name, or ``queue/NAME``."""
+    return f"aw:limit:{base}"
+
+
 def queue(name: str) -> str:
     """LIST of waiting jobs; producers push left, consumers take right."""
     return f"queue:{name}"

@@ -44,6 +44,7 @@ from framework.telemetry import logs
 from framework.version import VERSION
 from framework.wiring import chains
 from framework.wiring.connect import endpoint_of, open_router, tracker_of
+from framework.wiring.policies import open_gates
 from framework.wiring.schedule import open_poller
 from framework.wiring.stale_queues import warn_of_stale_queues
 
@@ -181,6 +182,7 @@ def assemble(
         Strictness(settings.strict_arguments),
         states,
         settings.retired_workers,
+        open_gates(),
     )
     policy = RetryPolicy(settings.max_retries)
     upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)

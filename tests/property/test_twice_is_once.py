@@ -83,6 +83,7 @@ CALLS = {
     "beat": (held, lambda jobs: ([LEASE, REGISTRY, RUNS, BEATS], ["me", 60_000, 7, 60_000])),
     "bury": (held, lambda jobs: ([WORKING, DEAD], [jobs[0], NEW, 100, 1e9])),
     "bury, tracked": (held, lambda jobs: ([WORKING, DEAD, "status"], [jobs[0], NEW, 100, 1e9, "failed", 60])),
+    "complete": (held, lambda jobs: ([WORKING], [jobs[0], ""])),
     "drop": (held, lambda jobs: ([WORKING, "counts"], [jobs[0], "Old"])),
     "due": (due, lambda jobs: ([SET], [10])),
     "examine": (left_behind, lambda jobs: ([LEASE, WORKING, REGISTRY, RUNS, BEATS], ["me", 10, 15, 18])),

@@ -12,6 +12,7 @@ from framework.store.script import (
     ANNOUNCE,
     BEAT,
     BURY,
+    COMPLETE,
     DROP,
     DUE,
     EXAMINE,
@@ -29,6 +30,7 @@ from framework.store.script import (
     RETIRE,
     STATE,
 )
+from framework.wire.json import dumps
 from tests.harness import full_memory
 
 RUNS, LEASE, WORKING, QUEUE, OTHER, QUEUES, SET, DEAD, REGISTRY, BEATS = (
@@ -71,7 +73,7 @@ def now(redis):
 def test_every_file_has_a_script_and_a_header():
     made = {one.name for one in vars(script).values() if isinstance(one, script.Script)}
     folder = script.files("framework.store").joinpath("scripts")
-    assert {one.name for one in folder.iterdir()} == {f"{name}.lua" for name in made}
+    assert {one.name for one in folder.iterdir()} == {f"{name}.lua" for name in made} | {"parts"}
     for name in made:
         source = folder.joinpath(f"{name}.lua").read_text()
         assert all(f"-- {word}" in source for word in ("KEYS", "ARGV", "RETURN", "COST", "CRASH")), name
@@ -144,6 +146,54 @@ def test_postpone_moves_by_the_servers_clock_and_only_what_is_ours(redis, memory
     ((member, due),) = redis.zrange(SET, 0, -1, withscores=True)
     assert member == b"new" + ODD
     assert 50 < due - now(redis) <= 60.5
+
+
+HELD = dumps({"lock": {"key": "lock", "owner": "j1", "keep_ms": 0}, "slots": [{"base": "limit", "member": "me j1"}]})
+KEPT = HELD.replace(b'"keep_ms":0', b'"keep_ms":60000')
+
+
+def takes(redis, data, holds):
+    """Every script that takes a job of ours from its place, on its way out."""
+    return {
+        "complete": lambda: COMPLETE(redis, [WORKING], [data, holds]),
+        "postpone": lambda: POSTPONE(redis, [WORKING, SET], [data, data, "5", "", 0, holds]),
+        "bury": lambda: BURY(redis, [WORKING, DEAD], [data, data, 10, 100, "", 0, holds]) + 1,
+        "drop": lambda: DROP(redis, [WORKING, "counts"], [data, "Old", "", 0, holds]),
+        "requeue": lambda: REQUEUE(redis, [WORKING, QUEUES, QUEUE], [1, data, data, "q", holds]),
+        "reclaim": lambda: RECLAIM(
+            redis, ["no lease", WORKING, QUEUE, QUEUES], [data, data, now(redis) + 9, "q", 10, 100, "", 0, holds]
+        ),
+    }
+
+
+@pytest.mark.proves("R38", "R42", "I10")
+@pytest.mark.parametrize("move", ["complete", "postpone", "bury", "drop", "requeue", "reclaim"])
+def test_what_a_job_holds_goes_in_the_step_that_takes_it_away(redis, memory, move):
+    def hold(owner):
+        redis.delete("lock")
+        redis.hset("lock", mapping={"jid": owner, "position": "1"})
+        redis.pexpire("lock", 5_000)
+        redis.zadd("limit:running", {"me j1": 1, "me j2": 1})
+
+    redis.lpush(WORKING, ODD)
+    hold("j1")
+    with memory():
+        assert takes(redis, b"not ours", HELD)[move]() == 0
+        assert redis.hget("lock", "jid") == b"j1"
+        assert redis.zcard("limit:running") == 2
+        assert takes(redis, ODD, HELD)[move]() == 1
+    assert (redis.exists("lock"), redis.zrange("limit:running", 0, -1)) == (0, [b"me j2"])
+    redis.lpush(WORKING, ODD)
+    hold("another")
+    with memory():
+        assert takes(redis, ODD, HELD)[move]() == 1
+    assert redis.hget("lock", "jid") == b"another"
+    redis.lpush(WORKING, ODD)
+    hold("j1")
+    with memory():
+        assert takes(redis, ODD, KEPT)[move]() == 1
+    assert redis.hgetall("lock") == {b"jid": b"j1", b"position": b"1"}
+    assert 50_000 < redis.pttl("lock") <= 60_000
 
 
 @pytest.mark.proves("R22", "I16", "I19")

@@ -1,6 +1,7 @@
 -- Take a job of ours, whose class is retired, out of the working list and count it.
 -- KEYS    1 working list  2 counts by class name (HASH)  3 status key, if the job is tracked
--- ARGV    1 payload as fetched  2 class name  3 its state  4 how many seconds that is kept
+-- ARGV    1 payload as fetched  2 class name  3 its state  4 how many seconds that is kept, '' and 0 for no state
+--         5 what it holds (parts/let_go.lua)
 -- RETURN  1 dropped, 0 fenced: the job is not ours any more and nothing was written
 -- ERROR   the key of the counts is of another type, or the count no number: the job is back in the working list
 -- COST    O(W)
@@ -13,4 +14,5 @@ if type(counted) == 'table' and counted.err then
   return counted
 end
 if KEYS[3] then redis.pcall('SET', KEYS[3], ARGV[3], 'EX', ARGV[4]) end
+let_go(ARGV[5])
 return 1

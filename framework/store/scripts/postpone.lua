@@ -1,6 +1,7 @@
 -- Move a job of ours from the working list to a sorted set, due after a delay (a retry, or RetryLater).
 -- KEYS    1 working list  2 sorted set (retry or schedule)  3 status key, if the job is tracked
--- ARGV    1 payload as fetched  2 payload to store  3 delay in seconds  4 its state  5 how many seconds that is kept
+-- ARGV    1 payload as fetched  2 payload to store  3 delay in seconds  4 its state  5 how many seconds that is kept, '' and 0 for no state
+--         6 what it holds (parts/let_go.lua)
 -- RETURN  1 moved, 0 fenced: the job is not ours any more and nothing was written
 -- ERROR   the set's key is of another type: the job is back in the working list (Lua does not roll back by itself)
 -- COST    O(W + log N)
@@ -15,4 +16,5 @@ if type(added) == 'table' and added.err then
 end
 -- In the same step: written before, it could be untrue (fenced); written after, it could overwrite that of the next run.
 if KEYS[3] then redis.pcall('SET', KEYS[3], ARGV[4], 'EX', ARGV[5]) end
+let_go(ARGV[6])
 return 1

@@ -1,0 +1,23 @@
+-- let_go(holds): what a job holds besides its place, in the very step that takes it from its place.
+-- holds   JSON, '' or nil for nothing:
+--           lock   {key, owner, keep_ms}: removed when `owner` still has it; with keep_ms above 0 it stays for so long instead
+--           slots  [{base, member}, ...]: the member leaves the limit's running set
+-- CRASH   as the step that it belongs to: what left its place without letting go would be refused, or counted, until a TTL.
+-- Called after the job was found where it was thought to be: who was fenced has nothing to let go of, for whoever has taken the
+-- job over holds the same. Keys stand in the JSON, as a shard is one server; nothing is written to a key of another type.
+local function let_go(holds)
+  if not holds or holds == '' then return end
+  local held = cjson.decode(holds)
+  local lock = held.lock
+  if lock and redis.pcall('HGET', lock.key, 'jid') == lock.owner then
+    if lock.keep_ms > 0 then
+      redis.call('PEXPIRE', lock.key, lock.keep_ms)
+    else
+      redis.call('DEL', lock.key)
+    end
+  end
+  for _, slot in ipairs(held.slots) do
+    redis.pcall('ZREM', slot.base .. ':running', slot.member)
+  end
+end
+

@@ -1,0 +1,60 @@
+"""Counts of what the policies did, by GitLab's metric names, kept per process until a beat adds them to the shard's."""
+
+import os
+import threading
+from typing import Any
+
+import redis
+
+from framework.wire import keys
+
+
+class Counters:
+    """Adds up. Safe to call from any thread; meant for what is rarer than jobs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        os.register_at_fork(after_in_child=self._begin_anew)
+
+    def add(self, name: str, worker: str, amount: int = 1, **labels: str) -> None:
+        """Add to the counter ``name`` of a worker class and further labels."""
+        series = series_name(name, {"worker": worker, **labels})
+        with self._lock:
+            self._counts[series] = self._counts.get(series, 0) + amount
+
+    def flush(self, client: "redis.Redis") -> None:
+        """Add what was counted to the shard's counters. Raises redis errors; what was not written is tried again."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+        if not counts:
+            return
+        pipeline: Any = client.pipeline(transaction=False)
+        for series, amount in counts.items():
+            pipeline.hincrby(keys.COUNTERS, series, amount)
+        try:
+            pipeline.execute()
+        except BaseException:
+            with self._lock:
+                for series, amount in counts.items():
+                    self._counts[series] = self._counts.get(series, 0) + amount
+            raise
+
+    def _begin_anew(self) -> None:
+        """A job forked a child: the counts are its parent's, and so may the lock be."""
+        self._lock = threading.Lock()
+        self._counts = {}
+
+
+def series_name(name: str, labels: dict[str, str]) -> str:
+    """Return a counter's name with its labels in the text format of Prometheus, labels sorted."""
+    shown = ",".join(f'{label}="{_escaped(value)}"' for label, value in sorted(labels.items()))
+    return f"{name}{{{shown}}}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+counters = Counters()
+"""Of this process."""
