@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from framework.store import script
 from framework.store.script import Script
+from framework.wire.json import dumps
 
 LEASE, WORKING, QUEUE, QUEUES, SET, DEAD, REGISTRY, RUNS, BEATS = (
     *("lease", "working", "queue:q", "queues", "set", "dead", "registry", "runs", "beats"),
@@ -24,6 +25,15 @@ JOBS = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=6, uniq
 def held(redis, jobs):
     redis.set(LEASE, 1, px=60_000)
     redis.rpush(WORKING, *jobs)
+
+
+HOLDS = dumps({"lock": {"key": "lock", "owner": "j", "keep_ms": 0}, "slots": [{"base": "limit", "member": "me j"}]})
+
+
+def holding(redis, jobs):
+    held(redis, jobs)
+    redis.hset("lock", "jid", "j")
+    redis.zadd("limit:running", {"me j": 1, "me k": 1})
 
 
 def left_behind(redis, jobs):
@@ -84,6 +94,7 @@ CALLS = {
     "bury": (held, lambda jobs: ([WORKING, DEAD], [jobs[0], NEW, 100, 1e9])),
     "bury, tracked": (held, lambda jobs: ([WORKING, DEAD, "status"], [jobs[0], NEW, 100, 1e9, "failed", 60])),
     "complete": (held, lambda jobs: ([WORKING], [jobs[0], ""])),
+    "complete, holding": (holding, lambda jobs: ([WORKING], [jobs[0], HOLDS])),
     "drop": (held, lambda jobs: ([WORKING, "counts"], [jobs[0], "Old"])),
     "due": (due, lambda jobs: ([SET], [10])),
     "examine": (left_behind, lambda jobs: ([LEASE, WORKING, REGISTRY, RUNS, BEATS], ["me", 10, 15, 18])),
@@ -114,6 +125,9 @@ CALLS = {
 }
 
 
+MADE = {one.name: one for one in vars(script).values() if isinstance(one, Script)}
+
+
 def everything(redis):
     read = {
         b"list": lambda key: redis.lrange(key, 0, -1),
@@ -126,8 +140,7 @@ def everything(redis):
 
 
 def test_every_script_is_here():
-    made = {one.name for one in vars(script).values() if isinstance(one, Script)}
-    assert {name.partition(",")[0] for name in CALLS} == made
+    assert {name.partition(",")[0] for name in CALLS} == MADE.keys()
 
 
 @pytest.mark.proves("I19")
@@ -138,7 +151,7 @@ def test_what_is_done_is_not_done_again(redis, name, jobs):
     redis.flushall()
     prepare, call = CALLS[name]
     prepare(redis, jobs)
-    run = Script(name.partition(",")[0])
+    run = MADE[name.partition(",")[0]]
     arguments = call(jobs)
     run(redis, *arguments)
     once = everything(redis)
