@@ -7,15 +7,18 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import Discard, RetryLater, Shutdown
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
+from framework.execute.gates import Gates
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.runs import Runs
@@ -25,6 +28,7 @@ from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reaper import Keep, Reconciler
 from framework.finish.handlers import Handlers
+from framework.finish.outcome import Deferred, Discarded, Parked
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.finish.states import States
@@ -34,7 +38,7 @@ from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry import context
 from framework.telemetry.logs import ServerLog
 from framework.wire import keys
-from tests.harness import IDENTITY, enqueue, opened, until
+from tests.harness import IDENTITY, compressed, enqueue, opened, until
 
 LABEL = contextvars.ContextVar("label", default="none")
 WORKING = keys.working(IDENTITY)
@@ -43,7 +47,7 @@ WORKING = keys.working(IDENTITY)
 class Slots:
     """A processor on a real server; what it tells is kept in lists."""
 
-    def __init__(self, redis, url, slots, middleware):
+    def __init__(self, redis, url, slots, middleware, gates=()):
         self.redis = redis
         redis.set(keys.lease(IDENTITY), 1, px=60_000)
         self.failed, self.bad, self.fenced_units, self.settle_errors, self.died, self.fetch_errors = (
@@ -64,7 +68,9 @@ class Slots:
         self.untold = []
         states = States(self.shard, lambda *facts: self.untold.append(facts))
         relay = self.fetcher.relay
-        executor = Executor(chain.compiled(), log, self.runs, 10_000, relay, announcer, Strictness(), states)
+        self.gates = Gates(gates)
+        parts = (chain.compiled(), log, self.runs, 10_000, relay, announcer, Strictness(), states)
+        executor = Executor(*parts, gates=self.gates)
         settler = Settler(
             self.shard.client,
             IDENTITY,
@@ -141,8 +147,8 @@ class Slots:
 def slots(redis, redis_url):
     made = []
 
-    def make(count=2, *middleware):
-        made.append(Slots(redis, redis_url, count, middleware))
+    def make(count=2, *middleware, gates=()):
+        made.append(Slots(redis, redis_url, count, middleware, gates))
         return made[-1]
 
     with registry.isolated():
@@ -167,7 +173,7 @@ def gate():
 
 def worker(perform, **attributes):
     body = {"feature_category": "not_owned", "wire_name": "Job", "perform": perform}
-    return type("Job", (ApplicationWorker,), {**body, **attributes})
+    return type(attributes.get("wire_name", "Job"), (ApplicationWorker,), {**body, **attributes})
 
 
 def state(redis, jid):
@@ -761,3 +767,196 @@ def test_a_server_that_is_gone_when_a_tracked_job_ends(make_server, slots, redis
         assert (ran, one.died, one.untold) == ([1], [], [])
         assert state(own_redis, "ab" * 12) == after
         one.stop()
+
+
+# --- gates and what a job holds -------------------------------------------------------------------------------------
+
+
+class Turnstile:
+    """A policy that does what it is told to; each answer is used once, the last for ever."""
+
+    def __init__(self, *answers, concerned=lambda declaration: True):
+        self.answers = list(answers)
+        self.asked_of = []
+        self.entries = []
+        self.concerned = concerned
+
+    def concerns(self, declaration):
+        self.asked_of.append(declaration.wire_name)
+        return self.concerned(declaration)
+
+    def admit(self, entry):
+        self.entries.append(entry)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer(entry) if callable(answer) else answer
+
+
+LOCK = keys.lock("of equal jobs")
+
+
+def locked(redis, jid, owner=None):
+    redis.hset(LOCK, "jid", owner or jid)
+    redis.pexpire(LOCK, 60_000)
+    return {"jid": jid, "idempotency_key": LOCK}
+
+
+def test_a_deferred_job_waits_in_the_schedule_set_with_its_id_its_lock_and_its_age(slots, redis):
+    ran = []
+    worker(lambda self: ran.append(self.jid))
+    enqueue(redis, "Job", **locked(redis, "j1"), created_at=5.5, foreign="kept", deferred_count=2)
+    one = slots(gates=[Turnstile(Deferred(50.0, "feature_flag", {"flag": "run_jobs_Job"}))]).start()
+    until(one.done)
+    ((member, due),) = redis.zrange("schedule", 0, -1, withscores=True)
+    assert 40 < due - time.time() <= 51
+    stored = json.loads(member)
+    assert stored["jid"] == "j1"
+    assert stored["created_at"] == 5.5
+    assert stored["foreign"] == "kept"
+    assert (stored["deferred"], stored["deferred_by"], stored["deferred_count"]) == (True, "feature_flag", 3)
+    assert redis.hget(LOCK, "jid") == b"j1"
+    assert 600_000 < redis.pttl(LOCK) <= 651_000  # until it is due, and as long as it had
+    (line,) = one.lines()
+    assert (line["job_status"], line["job_deferred_by"], line["deferred_count"]) == ("deferred", "feature_flag", 3)
+    assert line["flag"] == "run_jobs_Job"
+    assert line["jid"] == "j1"
+    assert "duration_s" not in line
+    assert ran == []
+    assert (one.runs.totals().processed, one.runs.totals().failed) == (0, 0)
+
+
+def test_a_job_dropped_at_the_door_is_gone_with_its_lock(slots, redis):
+    worker(lambda self: None)
+    enqueue(redis, "Job", **locked(redis, "j1"), status_expiration=60)
+    one = slots(gates=[Turnstile(Discarded("drop_jobs_Job is on"))]).start()
+    until(one.done)
+    assert not redis.exists(LOCK)
+    assert state(redis, "j1") == "discarded"
+    (line,) = one.lines()
+    assert (line["job_status"], line["dropped_reason"]) == ("dropped", "drop_jobs_Job is on")
+
+
+def test_a_parked_job_is_nobodys_here_any_more(slots, redis):
+    worker(lambda self: None)
+    data = enqueue(redis, "Job", **locked(redis, "j1"))
+
+    def park(entry):
+        redis.lrem(WORKING, -1, entry.unit.data)
+        redis.zadd("aside", {entry.unit.data: 1})
+        return Parked("paused", {"pause_control": "manual"})
+
+    one = slots(gates=[Turnstile(park)]).start()
+    until(one.done)
+    assert redis.zrange("aside", 0, -1) == [data]
+    assert redis.hget(LOCK, "jid") == b"j1"
+    (line,) = one.lines()
+    assert (line["job_status"], line["pause_control"]) == ("paused", "manual")
+
+
+def test_gates_are_asked_in_their_order_and_only_of_the_classes_they_concern(slots, redis):
+    async def perform(self, text):
+        pass
+
+    worker(perform, wire_name="Async")
+    worker(lambda self: None, wire_name="Free")
+    first, last = Turnstile(None), Turnstile(None)
+    never = Turnstile(Discarded("never"), concerned=lambda declaration: False)
+    some = Turnstile(Discarded("some"), concerned=lambda declaration: declaration.wire_name != "Free")
+    redis.lpush("queue:default", json.dumps(compressed(["x" * 200], **{"class": "Async", "jid": "a"})))
+    for number in range(3):
+        enqueue(redis, "Free", jid=str(number))
+    one = slots(1, gates=[first, never, some, last]).start()
+    until(one.done)
+    assert [entry.payload["jid"] for entry in first.entries] == ["a", "0", "1", "2"]
+    assert first.entries[0].payload["args"] == ["x" * 200]
+    assert [entry.payload["jid"] for entry in some.entries] == ["a"]
+    assert [entry.payload["jid"] for entry in last.entries] == ["0", "1", "2"]
+    assert never.asked_of == ["Async", "Free"]
+    some.concerned = lambda declaration: True
+    one.gates.reopen()
+    enqueue(redis, "Free", jid="3")
+    until(lambda: one.lines(job_status="dropped", jid="3"))
+    until(one.done)
+
+
+def test_a_gate_is_asked_again_while_redis_is_away(slots, redis):
+    ran = []
+    worker(lambda self: ran.append(self.jid))
+    door = Turnstile(RedisConnectionError("away"), RedisConnectionError("away"), None)
+    enqueue(redis, "Job", jid="j1")
+    one = slots(gates=[door]).start()
+    until(one.done)
+    assert ran == ["j1"]
+    assert len(door.entries) == 3
+    assert one.died == []
+
+
+def test_a_gate_that_waits_for_redis_does_not_hold_up_the_end(slots, redis):
+    worker(lambda self: None)
+    door = Turnstile(RedisConnectionError("away"))
+    data = enqueue(redis, "Job", jid="j1")
+    one = slots(gates=[door]).start()
+    until(lambda: door.entries)
+    one.runs.ending = True
+    one.fetcher.stop()
+    until(lambda: one.processor.join(0.1), "the end of every thread")
+    assert redis.lrange(WORKING, 0, -1) == [data]  # given back by whoever ends the process
+
+
+def test_what_a_gate_raises_itself_is_the_jobs_failure(slots, redis):
+    worker(lambda self: None)
+    enqueue(redis, "Job", jid="j1")
+    one = slots(gates=[Turnstile(ValueError("a gate of ours is broken"))]).start()
+    until(one.done)
+    (member,) = redis.zrange("retry", 0, -1)
+    assert json.loads(member)["error_class"] == "ValueError"
+
+
+@pytest.mark.proves("R38")
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize(
+    ("raised", "kept"), [(None, False), (Discard("enough"), False), (RetryLater(30), True), (ValueError(), True)]
+)
+def test_a_lock_stays_while_its_job_will_run_again_and_goes_with_its_end(slots, redis, kind, raised, kept):
+    def perform(self):
+        if raised:
+            raise raised
+
+    async def perform_async(self):
+        perform(self)
+
+    worker(perform if kind == "def" else perform_async)
+    enqueue(redis, "Job", **locked(redis, "j1"))
+    one = slots().start()
+    until(one.done)
+    assert redis.exists(LOCK) == kept
+
+
+@pytest.mark.proves("R38")
+@pytest.mark.parametrize("attributes", [{"retry": 0}, {"retry": False}])
+def test_a_job_that_failed_for_the_last_time_leaves_no_lock(slots, redis, attributes):
+    worker(lambda self: int("none"), **attributes)
+    enqueue(redis, "Job", **locked(redis, "j1"), **attributes)
+    one = slots().start()
+    until(one.done)
+    assert redis.exists(LOCK) == 0
+
+
+def test_the_lock_of_another_stays(slots, redis):
+    worker(lambda self: None)
+    enqueue(redis, "Job", **locked(redis, "j1", owner="j2"))
+    one = slots().start()
+    until(one.done)
+    assert redis.hget(LOCK, "jid") == b"j2"
+
+
+@pytest.mark.parametrize("key", [5, "resque:gitlab:duplicate:default:abc", None, "queue:default", ""])
+def test_keys_of_other_systems_are_left_alone(slots, redis, key):
+    worker(lambda self: None)
+    enqueue(redis, "Job", jid="j1", idempotency_key=key)
+    if isinstance(key, str) and key and not key.startswith("queue"):
+        redis.hset(key, "jid", "j1")
+    one = slots().start()
+    until(one.done)
+    assert not isinstance(key, str) or not key.startswith("resque") or redis.hget(key, "jid") == b"j1"
