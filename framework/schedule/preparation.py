@@ -19,7 +19,7 @@ from framework.schedule.move import Crossing, Move, PollEvents
 from framework.shard.validator import Block
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, decompress_arguments
-from framework.wire.job import TRANSIT, decode, stamp
+from framework.wire.job import DEFERRED, TRANSIT, decode, stamp
 from framework.wire.json import dumps
 from framework.wire.splice import rewrite
 
@@ -66,6 +66,7 @@ class Preparation:
             return Move(member, "aside")
         token = payload.pop(TRANSIT, "")
         payload.pop("at", None)
+        payload.pop(DEFERRED, None)
         payload["queue"] = place.queue
         payload["enqueued_at"] = stamp(self._clock())
         if self._middleware and not self._pass(payload, place):

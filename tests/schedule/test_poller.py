@@ -92,6 +92,15 @@ def test_due_jobs_of_both_sets_move_in_order_and_others_stay(redis, redis_url, e
     assert redis.smembers(keys.QUEUES) == {b"default"}
 
 
+def test_a_deferred_job_that_is_due_waits_no_more_and_keeps_its_count(redis, redis_url, events):
+    job = encoded(jid="d", deferred=True, deferred_by="feature_flag", deferred_count=3)
+    redis.zadd(keys.SCHEDULE, {job: LONG_AGO})
+    poller(redis_url, events).poll()
+    (moved,) = queued(redis)
+    assert "deferred" not in moved
+    assert (moved["deferred_by"], moved["deferred_count"]) == ("feature_flag", 3)
+
+
 @pytest.mark.proves("R50", "I13")
 def test_the_servers_clock_decides(redis, redis_url, events):
     seconds, _ = redis.time()
