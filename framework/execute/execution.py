@@ -201,6 +201,7 @@ class Executor:
             if outcome is not None:
                 run.outcome = outcome
                 return False
+        run.started, run.started_cpu = time.perf_counter(), time.thread_time()  # what the gates took is no time of the job's
         return True
 
     def _asked(self, gate: Gate, entry: Entry) -> Outcome | None:
