@@ -24,6 +24,12 @@ RETIRED = "aw:retired"
 COUNTERS = "aw:counters"
 """HASH from a counter's name with its labels, as Prometheus writes them, to its value: what this shard's processes have counted."""
 
+LIMITS = "aw:limits"
+"""SET of the limits (their HASHes) that a process has evaluated on this shard."""
+
+LIMITS_WAITING = "aw:limits:waiting"
+"""SET of those that jobs wait at."""
+
 LOCKS = "aw:lock:"
 
 
@@ -33,7 +39,11 @@ def lock(digest: str) -> str:
 
 
 def limit(base: str) -> str:
-    """Begin of the keys of one concurrency limit; ``base`` is a class's wire name, or ``queue/NAME``."""
+    """HASH, and begin of the other keys, of one concurrency limit; ``base`` is a class's wire name, or ``queue/NAME``.
+
+    ``scripts/parts/slots.lua`` has the fields and the others: ``:running``, ``:waiting:SCOPE``, ``:turns``, ``:full``,
+    ``:scopes``, ``:held``.
+    """
     return f"aw:limit:{base}"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = sorted((ROOT / "framework").rglob("*.py"))
-SCRIPTS = sorted((ROOT / "framework" / "store" / "scripts").glob("*.lua"))
+SCRIPTS = sorted((ROOT / "framework" / "store" / "scripts").rglob("*.lua"))
 
 TAKING = {
     *("BLMPOP", "BLPOP", "BRPOP", "BZMPOP", "BZPOPMAX", "BZPOPMIN", "GETDEL", "LMPOP", "LPOP", "LREM", "LTRIM", "RPOP"),
@@ -20,6 +20,7 @@ TAKING = {
 WRITING = {"LPUSH", "RPUSH", "ZADD"}
 
 MAY_TAKE = {
+    "acquire": {"LREM", "ZREM"},
     "bury": {"LREM"},
     "complete": {"LREM"},
     "drop": {"LREM"},
@@ -32,6 +33,8 @@ MAY_TAKE = {
     "replace": {"ZREM"},
     "requeue": {"LREM"},
     "restore": {"RPOP"},
+    "resume": {"ZREM"},  # no member
+    "slots": {"ZPOPMIN", "ZREM"},
 }
 
 

@@ -8,6 +8,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from framework.store import script
 from framework.store.script import (
+    ACQUIRE,
     ADOPT,
     ANNOUNCE,
     BEAT,
@@ -24,13 +25,15 @@ from framework.store.script import (
     POSTPONE,
     PROMOTE,
     RECLAIM,
+    RENEW,
     REPLACE,
     REQUEUE,
     RESTORE,
+    RESUME,
     RETIRE,
     STATE,
 )
-from framework.wire.json import dumps
+from framework.wire.json import dumps, loads
 from tests.harness import full_memory
 
 RUNS, LEASE, WORKING, QUEUE, OTHER, QUEUES, SET, DEAD, REGISTRY, BEATS = (
@@ -696,3 +699,163 @@ def test_land_writes_no_guard_for_what_it_cannot_place_and_goes_on(redis):
     assert land(redis, ("t1", "one", "r"), ("t2", "two", "q")) == [-1, 1]
     assert listed(redis, QUEUE) == [b"two"]
     assert not redis.exists("landed:t1")
+
+
+LIMIT = "aw:limit:Limited"
+QUEUED = dumps({"slots": [{"base": "aw:limit:queue/q", "member": "me j1"}]})
+
+
+def job(jid, **more):
+    return dumps({"class": "Limited", "args": [], "jid": jid, "queue": "q", **more})
+
+
+def acquire(redis, data, jid, limit, *, scope="", share=0, mode="park", holds="", since=""):
+    arguments = [data, f"me {jid}", jid, "q", limit, 180, since, scope, share, mode, holds]
+    return ACQUIRE(redis, [WORKING, LIMIT], arguments)[0]
+
+
+def in_hand(redis, *jobs):
+    redis.lpush(WORKING, *jobs)
+
+
+def slots(redis):
+    return sorted(redis.zrange(f"{LIMIT}:running", 0, -1))
+
+
+def let_go(redis, data, jid):
+    held = dumps({"slots": [{"base": LIMIT, "member": f"me {jid}"}]})
+    assert COMPLETE(redis, [WORKING], [data, held]) == 1
+
+
+def jids(redis, key=QUEUE):
+    return [loads(data)["jid"] for data in redis.lrange(key, 0, -1)]
+
+
+@pytest.mark.proves("R43", "R44", "I10")
+def test_surplus_jobs_wait_and_each_slot_that_is_free_goes_to_the_oldest_of_them(redis, memory):
+    redis.zadd("aw:limit:queue/q:running", {"me j1": now(redis) + 60})
+    first, second = job("j0"), job("j1")
+    in_hand(redis, first, second, job("j2"), job("j3"))
+    with memory():
+        assert acquire(redis, first, "j0", 1) == 1
+        assert acquire(redis, first, "j0", 1) == 1  # the reply was lost
+        assert ACQUIRE(redis, [WORKING, LIMIT], ["gone", "me x", "x", "q", 1, 180, "", "", 0, "park", ""])[0] == -1
+        assert acquire(redis, second, "j1", 1, holds=QUEUED) == 0
+        assert acquire(redis, job("j2"), "j2", 1, mode="refuse") == 2
+        assert acquire(redis, job("j3"), "j3", 1) == 0
+    assert not redis.exists("aw:limit:queue/q:running")
+    assert slots(redis) == [b"me j0"]
+    assert listed(redis, WORKING) == [job("j2"), first]
+    (waiting, since), _ = redis.zrange(f"{LIMIT}:waiting:", 0, -1, withscores=True)
+    ticket, payload = waiting.split(b"\n", 1)
+    assert loads(ticket) == ["q", "j1"]
+    assert payload == b'%b,"concurrency_limit_buffered_at":%.6f}' % (second[:-1], since)
+    with memory():
+        let_go(redis, first, "j0")
+    assert listed(redis, QUEUE) == [payload]
+    assert redis.smembers("queues") == {b"q"}
+    assert slots(redis) == [b" j1"]
+    redis.delete(QUEUE)
+    in_hand(redis, job("j4"), payload)
+    with memory():
+        assert acquire(redis, job("j4"), "j4", 1) == 0  # the slot is reserved
+        assert acquire(redis, payload, "j1", 1, since=since) == 1
+    assert slots(redis) == [b"me j1"]
+    assert redis.smembers("aw:limits:waiting") == {LIMIT.encode()}
+
+
+@pytest.mark.proves("R42", "R44")
+def test_slots_that_nobody_renews_are_free_and_a_job_that_came_too_late_has_its_old_place(redis, memory):
+    redis.zadd(f"{LIMIT}:running", {"dead j0": now(redis) - 1, " j1": now(redis) - 1})
+    late = job("j1", concurrency_limit_buffered_at=5.5)
+    in_hand(redis, job("j2"), job("j3"), job("j4"), late)
+    for jid in ("j2", "j3"):
+        assert acquire(redis, job(jid), jid, -1) == 0
+    with memory():
+        assert RESUME(redis, [LIMIT], [2, 0, 100, 60]) == [2, 2, b"2", 0]
+        assert jids(redis) == ["j2", "j3"]
+        assert acquire(redis, job("j4"), "j4", 2) == 0
+        assert acquire(redis, late, "j1", 2, since="5.5") == 0
+    assert [score for _, score in redis.zrange(f"{LIMIT}:waiting:", 0, 0, withscores=True)] == [5.5]
+    before = redis.zscore(f"{LIMIT}:running", " j2")
+    with memory():
+        RENEW(redis, [f"{LIMIT}:running", f"{LIMIT}:running"], [180, " j2", "gone"])
+    assert redis.zscore(f"{LIMIT}:running", " j2") > before + 100
+    assert slots(redis) == [b" j2", b" j3"]
+
+
+@pytest.mark.proves("R44")
+def test_whoever_lifts_a_limit_or_forgets_its_class_strands_nobody(redis, memory):
+    in_hand(redis, *[job(f"j{number}") for number in range(5)])
+    for number in range(5):
+        assert acquire(redis, job(f"j{number}"), f"j{number}", -1) == 0
+    with memory():
+        assert RESUME(redis, [LIMIT], ["", 0, 2, 60]) == [0, 0, b"-1", 1]  # others may know it
+        assert RESUME(redis, [LIMIT], [0, 0, 2, 60]) == [2, 0, b"0", 1]
+    redis.hset(LIMIT, mapping={"limit": -1, "known": now(redis) - 61})
+    with memory():
+        assert RESUME(redis, [LIMIT], ["", 0, 2, 60]) == [2, 0, b"0", 1]
+    redis.hset(LIMIT, mapping={"override": 0, "override_until": now(redis) + 60})
+    with memory():
+        assert RESUME(redis, [LIMIT], [-1, 0, 2, 60]) == [1, 0, b"0", 0]
+    assert jids(redis) == [f"j{number}" for number in range(5)]
+    assert not redis.keys("aw:limit:*:*")
+
+
+def test_the_limit_that_holds_is_the_operators_else_the_throttled_else_the_applications(redis):
+    in_hand(redis, *[job(f"j{number}") for number in range(3)])
+    assert acquire(redis, job("j0"), "j0", 2) == 1
+    later = now(redis) + 60
+    redis.hset(LIMIT, mapping={"current": 1, "current_until": later})
+    assert acquire(redis, job("j1"), "j1", 2) == 0
+    redis.hset(LIMIT, mapping={"override": 3, "override_until": ""})
+    assert acquire(redis, job("j2"), "j2", 2) == 1
+    assert slots(redis) == [b" j1", b"me j0", b"me j2"]
+    redis.hset(LIMIT, mapping={"override": -1, "override_until": 1, "current_until": 1})
+    assert RESUME(redis, [LIMIT], [4, 0, 9, 60])[2] == b"4"
+
+
+def test_scopes_have_their_share_and_their_turns(redis, memory):
+    in_hand(redis, *[job(jid) for jid in ("a0", "a1", "a2", "a3", "b0", "b1", "b2", "n0")])
+    with memory():
+        for number in range(4):
+            assert acquire(redis, job(f"a{number}"), f"a{number}", 3, scope="a", share=2) == (number < 2)
+        assert acquire(redis, job("b0"), "b0", 3, scope="b", share=2) == 1
+        for jid, scope in (("b1", "b"), ("b2", "b"), ("n0", "")):
+            assert acquire(redis, job(jid), jid, 3, scope=scope, share=2) == 0
+        assert redis.hgetall(f"{LIMIT}:held") == {b"a": b"2", b"b": b"1"}
+        let_go(redis, job("b0"), "b0")
+        assert jids(redis) == ["b1"]  # a has its share
+        let_go(redis, job("a0"), "a0")
+        assert jids(redis) == ["b1", "n0"]  # in turn, though b had waited longer
+        let_go(redis, job("a1"), "a1")
+        assert jids(redis) == ["b1", "n0", "b2"]
+    redis.delete(QUEUE)
+    redis.zadd(f"{LIMIT}:running", {" b1": 1, " b2": 1, " n0": 1})
+    with memory():
+        assert RESUME(redis, [LIMIT], [3, 2, 100, 60]) == [2, 2, b"3", 0]
+    assert jids(redis) == ["a2", "a3"]
+    assert redis.hgetall(f"{LIMIT}:held") == {b"a": b"2"}
+
+
+@pytest.mark.proves("R22")
+def test_whoever_waits_and_cannot_go_back_steps_aside_and_no_wrong_key_costs_a_job(redis):
+    in_hand(redis, *[job(f"j{number}") for number in range(4)])
+    assert acquire(redis, job("j0"), "j0", -1) == 0
+    assert acquire(redis, job("j1"), "j1", -1) == 0
+    redis.set(QUEUE, "no list")
+    for _ in range(2):
+        assert RESUME(redis, [LIMIT], [1, 0, 100, 60])[0] == 0
+    redis.zadd(f"{LIMIT}:waiting:", {b"no ticket": 1, b"[1]\n{}": 2})
+    redis.delete(QUEUE)
+    assert RESUME(redis, [LIMIT], [5, 0, 100, 60])[0] == 2
+    assert sorted(jids(redis)) == ["j0", "j1"]
+    assert redis.zcard(f"{LIMIT}:waiting:") == 2
+    redis.delete(f"{LIMIT}:waiting:")
+    redis.set(f"{LIMIT}:waiting:", "no sorted set")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        acquire(redis, job("j2"), "j2", 1)
+    redis.set(f"{LIMIT}:running", "no sorted set")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        acquire(redis, job("j3"), "j3", 1)
+    assert listed(redis, WORKING) == [job("j3"), job("j2")]

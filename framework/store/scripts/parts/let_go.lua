@@ -1,7 +1,7 @@
 -- let_go(holds): what a job holds besides its place, in the very step that takes it from its place.
 -- holds   JSON, '' or nil for nothing:
 --           lock   {key, owner, keep_ms}: removed when `owner` still has it; with keep_ms above 0 it stays for so long instead
---           slots  [{base, member}, ...]: the member leaves the limit's running set
+--           slots  [{base, member}, ...]: each is free, and in the same step a job's that waits for one (parts/slots.lua)
 -- CRASH   as the step that it belongs to: what left its place without letting go would be refused, or counted, until a TTL.
 -- Called after the job was found where it was thought to be: who was fenced has nothing to let go of, for whoever has taken the
 -- job over holds the same. Keys stand in the JSON, as a shard is one server; nothing is written to a key of another type.
@@ -17,7 +17,7 @@ local function let_go(holds)
     end
   end
   for _, slot in ipairs(held.slots) do
-    redis.pcall('ZREM', slot.base .. ':running', slot.member)
+    if free_slot(slot.base, slot.member) then hand_over(slot.base, redis_now(), 20) end
   end
 end
 

@@ -1,0 +1,123 @@
+-- The slots of a concurrency limit, and who waits for one. `base` is the limit's HASH and the begin of its other keys:
+-- base            HASH  limit (the application's, as a process evaluated it last; 0 none, below 0 pause), share (most of one scope),
+--                       current and current_until (throttled), override and override_until ('' for ever; the operators'), turn
+-- base:running    ZSET  member -> when it is free again whatever happens (seconds of Redis's clock). A member is "IDENTITY JID", or
+--                       " JID" for a job that was handed over and has not begun: a reservation
+-- base:waiting:S  ZSET  job of scope S -> since when; a job is its ticket, a line of JSON [queue, jid], and its payload's bytes
+-- base:turns      ZSET  scope with waiting jobs that may have a slot -> its turn; base:full SET of those that have their share
+-- base:scopes     HASH  member -> its scope, and base:held HASH scope -> its slots; the scope '' is not counted
+-- Nothing here fails half way: what is of another type is left alone.
+local RESERVED_S = 30
+
+local function redis_now()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) + tonumber(time[2]) / 1000000
+end
+
+-- What holds now: the operators' word, else the application's, lowered by throttling. nil when nobody has said anything.
+local function limit_of(base, now)
+  local said = redis.pcall('HMGET', base, 'override', 'override_until', 'limit', 'current', 'current_until')
+  if said.err then return nil end
+  local override = tonumber(said[1])
+  if override and (tonumber(said[2]) or math.huge) > now then return override end
+  local limit, current = tonumber(said[3]), tonumber(said[4])
+  if limit and limit > 0 and current and (tonumber(said[5]) or 0) > now then return math.min(limit, current) end
+  return limit
+end
+
+local function running(base)
+  local count = redis.pcall('ZCARD', base .. ':running')
+  return type(count) == 'number' and count or 0
+end
+
+local function scope_is_full(base, scope)
+  if scope == '' then return false end
+  local share = tonumber(redis.pcall('HGET', base, 'share')) or 0
+  return share > 0 and (tonumber(redis.pcall('HGET', base .. ':held', scope)) or 0) >= share
+end
+
+local function next_turn(base)
+  return redis.pcall('HINCRBY', base, 'turn', 1)
+end
+
+local function take_slot(base, member, expiry, scope)
+  redis.pcall('ZADD', base .. ':running', string.format('%.6f', expiry), member)
+  if scope ~= '' and redis.pcall('HSET', base .. ':scopes', member, scope) == 1 then
+    redis.pcall('HINCRBY', base .. ':held', scope, 1)
+  end
+end
+
+-- Whether the member had a slot; its scope may have one more then.
+local function free_slot(base, member)
+  if redis.pcall('ZREM', base .. ':running', member) ~= 1 then return false end
+  local scope = redis.pcall('HGET', base .. ':scopes', member)
+  if type(scope) == 'string' then
+    redis.pcall('HDEL', base .. ':scopes', member)
+    local left = redis.pcall('HINCRBY', base .. ':held', scope, -1)
+    if type(left) == 'number' and left <= 0 then redis.pcall('HDEL', base .. ':held', scope) end
+    if redis.pcall('SREM', base .. ':full', scope) == 1 then redis.pcall('ZADD', base .. ':turns', next_turn(base), scope) end
+  end
+  return true
+end
+
+-- Drop slots that nobody has renewed, and reservations of jobs that did not come; a hundred at most.
+local function free_expired(base, now)
+  local expired = redis.pcall('ZRANGEBYSCORE', base .. ':running', '-inf', string.format('%.6f', now), 'LIMIT', 0, 100)
+  if expired.err then return 0 end
+  for _, member in ipairs(expired) do free_slot(base, member) end
+  return #expired
+end
+
+-- Hand the oldest job of a scope over: to the right end of its queue, so that it is next to run, with a slot of its own.
+-- One that cannot go there (the queue's key is of another type) steps aside, behind those that wait.
+local function hand_next(base, scope, now, reserve)
+  local waiting = base .. ':waiting:' .. scope
+  local popped = redis.pcall('ZPOPMIN', waiting)
+  local handed = false
+  if popped[1] then
+    local line = string.find(popped[1], '\n', 1, true) or 0
+    local read, ticket = pcall(cjson.decode, string.sub(popped[1], 1, line - 1))
+    local queue = read and type(ticket) == 'table' and ticket[1]
+    local pushed = type(queue) == 'string' and redis.pcall('RPUSH', 'queue:' .. queue, string.sub(popped[1], line + 1))
+    if type(pushed) == 'number' then
+      redis.pcall('SADD', 'queues', queue)
+      if reserve then take_slot(base, ' ' .. tostring(ticket[2]), now + RESERVED_S, scope) end
+      handed = true
+    else
+      redis.call('ZADD', waiting, string.format('%.6f', now), popped[1])
+    end
+  end
+  if redis.pcall('ZCARD', waiting) == 0 then
+    redis.pcall('ZREM', base .. ':turns', scope)
+  else
+    redis.pcall('ZADD', base .. ':turns', next_turn(base), scope)
+  end
+  return handed
+end
+
+-- Hand free slots to jobs that wait, the scopes in turn, `most` at a time; return how many. Without a limit they need no slots.
+local function hand_over(base, now, most)
+  local turns = base .. ':turns'
+  if redis.pcall('ZCARD', turns) == 0 then return 0 end
+  local limit = limit_of(base, now)
+  if not limit or limit < 0 then return 0 end
+  local free = most
+  if limit > 0 then free = math.min(most, limit - running(base)) end
+  local handed, tries = 0, most + 10
+  while handed < free and tries > 0 do
+    local scope = redis.pcall('ZRANGE', turns, 0, 0)[1]
+    if not scope then break end
+    if limit > 0 and scope_is_full(base, scope) then
+      redis.pcall('ZREM', turns, scope)
+      redis.pcall('SADD', base .. ':full', scope)
+    elseif hand_next(base, scope, now, limit > 0) then
+      handed = handed + 1
+    end
+    tries = tries - 1
+  end
+  if redis.pcall('ZCARD', turns) == 0 and redis.pcall('SCARD', base .. ':full') == 0 then
+    redis.pcall('SREM', 'aw:limits:waiting', base)
+  end
+  return handed
+end
+

@@ -1,0 +1,32 @@
+-- Look after a limit that jobs wait at: free what nobody renews, and hand over what is free. For the case that no end of a job does.
+-- KEYS    1 the limit (HASH; parts/slots.lua has the others)
+-- ARGV    1 the limit as this process knows it: 0 none, below 0 pause, '' when it does not know  2 most slots of a scope, 0 no such limit
+--         3 most jobs to hand over  4 for how many seconds nobody may have known it until those that wait are let go without a limit
+-- RETURN  { jobs handed over; slots taken; the limit, '' unknown; 1 when jobs still wait, else 0 }
+-- COST    O(handed * log N)
+-- CRASH   each job is among those that wait, or in its queue. Any number of processes may do this at once.
+-- ZREM first, which is allowed at maxmemory.
+local base, now = KEYS[1], redis_now()
+redis.call('ZREM', base .. ':running', '')
+if ARGV[1] ~= '' then
+  redis.call('HSET', base, 'limit', ARGV[1], 'share', ARGV[2], 'known', string.format('%.6f', now))
+  redis.call('SADD', 'aw:limits', base)
+else
+  local known = tonumber(redis.call('HGET', base, 'known'))
+  if not known then
+    redis.call('HSET', base, 'known', string.format('%.6f', now))
+  elseif now - known > tonumber(ARGV[4]) then
+    redis.call('HSET', base, 'limit', '0')
+  end
+end
+free_expired(base, now)
+-- The share may have been raised, or the limit be gone.
+local limit = limit_of(base, now)
+for _, scope in ipairs(redis.call('SRANDMEMBER', base .. ':full', 100)) do
+  if limit == 0 or not scope_is_full(base, scope) then
+    redis.call('SREM', base .. ':full', scope)
+    redis.call('ZADD', base .. ':turns', next_turn(base), scope)
+  end
+end
+local handed = hand_over(base, now, tonumber(ARGV[3]))
+return { handed, running(base), tostring(limit or ''), redis.call('SISMEMBER', 'aw:limits:waiting', base) }
