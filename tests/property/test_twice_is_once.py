@@ -87,7 +87,33 @@ def now_plus(seconds):
     return time.time() + seconds
 
 
+def limited(redis, jobs):
+    """One slot is taken by somebody, one was reserved for a job that never came, and the others wait."""
+    held(redis, jobs)
+    redis.zadd("aw:limit:C:running", {"other j0": time.time() + 60, " lost": 1})
+    redis.zadd("aw:limit:C:turns", {"": 1})
+    redis.zadd("aw:limit:C:waiting:", {b'["q","%d"]\n%b' % (at, job): at for at, job in enumerate(jobs)})
+    redis.sadd("aw:limits:waiting", "aw:limit:C")
+    redis.hset("aw:limit:C", mapping={"limit": 2, "known": time.time()})
+
+
+def at_the_door(jobs, limit):
+    job = b'{"job":%b}' % dumps(jobs[0].hex())
+    return [WORKING, "aw:limit:C"], [job, "me j1", "j1", "q", limit, 180, "", "", 0, "park", ""]
+
+
+def at_the_door_in_hand(redis, jobs):
+    redis.lpush(WORKING, at_the_door(jobs, 0)[1][0])
+
+
+def at_the_door_behind_others(redis, jobs):
+    limited(redis, jobs)
+    at_the_door_in_hand(redis, jobs)
+
+
 CALLS = {
+    "acquire": (at_the_door_in_hand, lambda jobs: at_the_door(jobs, 1)),
+    "acquire, and wait": (at_the_door_behind_others, lambda jobs: at_the_door(jobs, 2)),
     "adopt": (held, lambda jobs: ([REGISTRY, "lease of nobody"], ["me"])),
     "announce": (held, lambda jobs: ([LEASE, RUNS], [60_000, "digest", *jobs])),
     "beat": (held, lambda jobs: ([LEASE, REGISTRY, RUNS, BEATS], ["me", 60_000, 7, 60_000])),
@@ -117,9 +143,11 @@ CALLS = {
         left_behind,
         lambda jobs: ([LEASE, WORKING, DEAD, QUEUES], [jobs[0], NEW, now_plus(60), "", 100, 100]),
     ),
+    "renew": (limited, lambda jobs: (["aw:limit:C:running", "none"], [180, "other j0", "gone"])),
     "replace": (due, lambda jobs: ([SET], [len(jobs), *jobs, *[NEW + job for job in jobs]])),
     "requeue": (held, given_back),
     "restore": (left_behind, lambda jobs: ([LEASE, WORKING, QUEUE, QUEUES], [now_plus(60), 10, 1_000_000, "q"])),
+    "resume": (limited, lambda jobs: (["aw:limit:C"], ["", 0, 100, 60])),
     "retire": (left_behind, lambda jobs: ([LEASE, REGISTRY], ["me"])),
     "state": (held, lambda jobs: (["status"], ["completed", 60])),
 }
