@@ -6,6 +6,7 @@ from framework.cli.attributes import attributes
 from framework.cli.check_compat import check_compat
 from framework.cli.cluster import cluster
 from framework.cli.generate_queues import generate_queues
+from framework.cli.jobs import jobs
 from framework.cli.lint_workers import lint_workers
 from framework.cli.migrate_jobs import migrate_jobs
 from framework.cli.retired import retired
@@ -31,6 +32,7 @@ for command in (
     check_compat,
     retired,
     migrate_jobs,
+    jobs,
     store,
 ):
     main.add_command(command)

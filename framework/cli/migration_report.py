@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from framework.cli.table import columns
 from framework.migrate.account import Account, Left
 from framework.migrate.plan import Reason
 from framework.migrate.queues import Queues
@@ -50,9 +51,9 @@ def in_words(works: Sequence[Work], what: str, *, dry_run: bool) -> str:
     ]
     lines: list[str] = []
     if moved:
-        lines += [*_columns([("SHARD", "FROM", "TO", "JOBS"), *moved]), ""]
+        lines += [*columns([("SHARD", "FROM", "TO", "JOBS"), *moved]), ""]
     if left:
-        lines += ["Left in place:", *_columns([("SHARD", "QUEUE", "CLASS", "JOBS", "WHY", "IDS"), *left]), ""]
+        lines += ["Left in place:", *columns([("SHARD", "QUEUE", "CLASS", "JOBS", "WHY", "IDS"), *left]), ""]
         reasons: dict[Reason, None] = dict.fromkeys(reason for _, reason, *_ in _left(works))
         lines += [*(f"{reason}: {_REASONS[reason]}" for reason in reasons), ""]
     for work in works:
@@ -90,9 +91,3 @@ def _left(works: Sequence[Work]) -> Iterator[tuple[Work, Reason, str, str, Left]
         entries = [(*key, found) for place in work.account.left.values() for key, found in place.items()]
         for reason, queue, name, found in sorted(entries, key=lambda entry: (entry[1], entry[2], entry[0])):
             yield work, reason, queue, name, found
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()

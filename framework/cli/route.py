@@ -8,6 +8,7 @@ import click
 from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
 from framework.cli.options import ModuleOption
 from framework.cli.project import Project, load_project
+from framework.cli.table import columns
 from framework.declare.declaration import Declaration
 from framework.route.lint import Finding, Lint, unserved_live
 from framework.route.router import Router
@@ -45,9 +46,7 @@ def route(names: Sequence[str], *, explain: bool, lint: bool, live: bool, module
 
 def _table(router: Router, declarations: Sequence[Declaration]) -> Iterator[str]:
     rows = [_HEADINGS, *(_row(router, declaration) for declaration in declarations)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+    return columns(rows)
 
 
 def _row(router: Router, declaration: Declaration) -> tuple[str, str, str, str]:

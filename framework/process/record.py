@@ -197,20 +197,46 @@ class ProcessRecord:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A running process, Ruby's too, by its record. Queues are those that it takes jobs from: a quiet one takes none."""
+
+    identity: str
+    queues: frozenset[str]
+    quiet: bool
+    busy: int
+    slots: int
+
+
+def seen_processes(client: "redis.Redis") -> list[Seen]:
+    """Return the processes of a shard that have a record; what of it cannot be read counts for nothing. Raises redis errors."""
+    listed: Any = client.smembers(keys.PROCESSES)
+    pipeline: Any = client.pipeline(transaction=False)
+    identities: list[bytes] = sorted(listed)
+    for identity in identities:
+        pipeline.hmget(identity, "info", "quiet", "busy", "concurrency")
+    return [
+        _seen(identity.decode(errors="backslashreplace"), *fields)
+        for identity, fields in zip(identities, pipeline.execute(), strict=True)
+        if fields[0] is not None
+    ]
+
+
 def served_queues(client: "redis.Redis") -> set[str]:
     """Return the queues that the running processes of a shard take jobs from, Ruby's too; quiet ones take none.
 
     A record that cannot be read counts for nothing. Raises redis errors.
     """
-    listed: Any = client.smembers(keys.PROCESSES)
-    pipeline: Any = client.pipeline(transaction=False)
-    for identity in listed:
-        pipeline.hmget(identity, "info", "quiet")
-    served: set[str] = set()
-    for info, quiet in pipeline.execute():
-        if info is not None and quiet != b"true":
-            served |= _queues_of(info)
-    return served
+    return {queue for seen in seen_processes(client) for queue in seen.queues}
+
+
+def _seen(identity: str, info: bytes, quiet: bytes | None, busy: bytes | None, slots: bytes | None) -> Seen:
+    queues = frozenset[str]() if quiet == b"true" else frozenset(_queues_of(info))
+    return Seen(identity, queues, quiet == b"true", _count(busy), _count(slots))
+
+
+def _count(value: bytes | None) -> int:
+    return int(value) if value is not None and value.isdigit() else 0
 
 
 def _queues_of(info: bytes) -> set[str]:

@@ -47,6 +47,11 @@ def limit(base: str) -> str:
     return f"aw:limit:{base}"
 
 
+def paused_jobs(worker: str) -> str:
+    """ZSET of the jobs of a paused class: a ticket, a line feed, the payload; score = since when."""
+    return f"aw:paused:{worker}"
+
+
 def queue(name: str) -> str:
     """LIST of waiting jobs; producers push left, consumers take right."""
     return f"queue:{name}"

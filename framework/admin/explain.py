@@ -1,0 +1,245 @@
+"""Why a job does not run, and what will make it: one reason after the other, in the order in which they stand in its way."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import redis
+
+from framework.admin.facts import Facts
+from framework.admin.search import Sighting
+from framework.admin.times import lasting
+from framework.declare.declaration import Declaration
+from framework.fetch.blame import COUNT
+from framework.types import Payload
+from framework.wire import keys
+from framework.wire.holds import lock_of
+from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, timestamp, whole_number
+
+_MOST_TEXT = 200
+_SILENT_S = 9.0
+"""Three beats of a process that were to come and did not."""
+
+_SWEEP_S = 6.0
+"""A sweep of every process comes each 5 s, give or take a fifth."""
+
+
+class Reason(NamedTuple):
+    """What stands in a job's way (``code`` for machines), and the command, event or time that ends it."""
+
+    code: str
+    why: str
+    release: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One sighting of a job, told: ``since`` and ``due`` are epoch seconds of the shard's clock, ``now`` is its present."""
+
+    shard: str
+    sighting: Sighting
+    where: str
+    since: float | None
+    due: float | None
+    now: float
+    holds: Sequence[str]
+    reasons: Sequence[Reason]
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """What this installation knows of worker classes; ``declarations`` is ``None`` when they could not be loaded."""
+
+    declarations: Mapping[str, Declaration] | None = None
+    retired: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Explainer:
+    """Explains sightings on one shard. Methods raise redis errors."""
+
+    def __init__(self, client: "redis.Redis", shard: str, classes: Classes) -> None:
+        self._facts = Facts(client, shard)
+        self._classes = classes
+
+    def explain(self, sighting: Sighting) -> Explanation:
+        """Return what is to be said of a job that was seen there."""
+        payload, place = sighting.payload, sighting.place
+        where, reasons = self._at(sighting, payload)
+        return Explanation(
+            self._facts.shard,
+            sighting,
+            where,
+            _since(sighting, payload),
+            sighting.score if place.kind in ("scheduled", "retry") else None,
+            self._facts.now,
+            self._holds(payload),
+            reasons,
+        )
+
+    def _at(self, sighting: Sighting, payload: Payload) -> tuple[str, list[Reason]]:
+        """What there is to say of its place."""
+        match sighting.place.kind:
+            case "scheduled":
+                return f"schedule, {_ordinal(sighting)}", [*_deferral(payload), *self._due(sighting, payload)]
+            case "retry":
+                failed = Reason("failed", f"it failed: {_error(payload)}", "its next run")
+                return f"retry, {_ordinal(sighting)}", [failed, *self._due(sighting, payload)]
+            case "queue":
+                return self._queued(sighting, payload)
+            case "waiting" | "paused":
+                return self._parked(sighting, payload)
+            case "in hand":
+                return f"in the hands of {sighting.place.name}", [self._hand(sighting.place.name, payload)]
+            case "migrating":
+                return f"queue {sighting.place.name}, put aside", [self._migrating(sighting.place.name)]
+            case "dead":
+                release = "nothing by itself: Retry on the Dead page of a dashboard, while the set still keeps it"
+                return f"dead set, {_ordinal(sighting)}", [Reason("dead", f"given up: {_error(payload)}", release)]
+            case "interrupted":
+                return f"interrupted set, {_ordinal(sighting)}", [_interrupted(payload)]
+
+    def _queued(self, sighting: Sighting, payload: Payload) -> tuple[str, list[Reason]]:
+        name = sighting.place.name
+        reasons = self._queue(name)
+        if not reasons and sighting.position > 1:
+            ahead = f"{sighting.position - 1:,} {'job is' if sighting.position == 2 else 'jobs are'} before it"
+            reasons.append(Reason("in_line", ahead, "it is its turn when those have been fetched"))
+        reasons += self._door(payload)
+        if not reasons:
+            reasons.append(Reason("next", "nothing is in its way: it is the next of its queue", "the next free slot"))
+        return f"queue {name}, {_ordinal(sighting)}", reasons
+
+    def _hand(self, identity: str, payload: Payload) -> Reason:
+        owner = self._facts.owner(identity, str(payload.get("jid")))
+        if owner.lease_s is None:
+            silent = "" if owner.silent_s is None else f", silent for {lasting(owner.silent_s)}"
+            return Reason("process_dead", f"the process {identity} is dead: its lease is gone{silent}", self._sweep())
+        held = f"its lease holds for {lasting(owner.lease_s)}"
+        if owner.silent_s is not None and owner.silent_s > _SILENT_S:
+            silent = (
+                f"the process {identity} has not beaten for {lasting(owner.silent_s)}: it is dead, frozen or cut off"
+            )
+            return Reason("process_silent", f"{silent}; {held}", f"its next beat; else {self._sweep()} after that")
+        if owner.running_since is not None:
+            return Reason(
+                "running", f"it runs, since {lasting(self._facts.now - owner.running_since)}; {held}", "its end"
+            )
+        why = f"fetched, and not begun when its process last wrote what it does (each 5 s); {held}"
+        release = "a free slot of that process, or its stop, which gives it back"
+        return Reason("fetched", why, f"{release}; should it die, a sweep when the lease has run out")
+
+    def _migrating(self, queue: str) -> Reason:
+        owner = self._facts.owner(keys.migration(queue), "")
+        why = f"scripts/migrate_jobs has put the queue {queue} aside to go through it"
+        if owner.lease_s is None:
+            return Reason("migration_dead", f"{why}, and is dead", self._sweep())
+        release = "the command, which hands it on; should it die, a sweep puts it back when the lease has run out"
+        return Reason("migrating", why, f"{release} ({lasting(owner.lease_s)})")
+
+    def _parked(self, sighting: Sighting, payload: Payload) -> tuple[str, list[Reason]]:
+        raise NotImplementedError
+
+    def _due(self, sighting: Sighting, payload: Payload) -> list[Reason]:
+        facts, due = self._facts, sighting.score or 0.0
+        queue = str(payload.get("queue", ""))
+        if due > facts.now:
+            reasons = [Reason("not_due", f"it is due in {lasting(due - facts.now)}", "its time")]
+        else:
+            late = f"it has been due for {lasting(facts.now - due)}"
+            reasons = [Reason("overdue", late, "a poller of any process, within a second or a few")]
+        return [*reasons, *self._queue(queue), *self._door(payload)]
+
+    def _queue(self, name: str) -> list[Reason]:
+        """What keeps any job of the queue from being fetched."""
+        facts = self._facts
+        start = f"scripts/worker --shard {facts.shard} -q {name}"
+        serving = facts.server_of(name)
+        reasons: list[Reason] = []
+        if not facts.processes:
+            reasons.append(
+                Reason("no_process", f"no process of {facts.shard} is running", f"one that serves it: {start}")
+            )
+        elif not serving:
+            quiet = sum(seen.quiet for seen in facts.processes)
+            note = f" ({quiet} of {len(facts.processes)} are quiet and take no more)" if quiet else ""
+            why = f"no running process of {facts.shard} serves the queue {name}{note}"
+            reasons.append(Reason("queue_unserved", why, f"one that does: {start}"))
+        if name in facts.paused_queues:
+            release = f"Unpause on a dashboard's Queues page, or SREM paused {name}"
+            reasons.append(Reason("queue_paused", f"the queue {name} is paused (Sidekiq's set `paused`)", release))
+        if serving and all(seen.busy >= seen.slots for seen in serving):
+            slots = sum(seen.slots for seen in serving)
+            many = f"{len(serving)} {'process' if len(serving) == 1 else 'processes'}"
+            reasons.append(
+                Reason("busy", f"all {slots} slots of the {many} that serve {name} are busy", "the first job that ends")
+            )
+        return reasons
+
+    def _door(self, payload: Payload) -> list[Reason]:
+        """What a process that fetches it will find, in the order of the gates."""
+        name = str(payload.get("class", ""))
+        classes = self._classes
+        if name in classes.retired:
+            why = f"its class {name} is retired: {classes.retired[name]}"
+            return [Reason("retired", why, "who fetches it drops and counts it")]
+        if classes.declarations is not None and name not in classes.declarations:
+            why = f"no worker here is called {name}: a process of ours that fetches it lets it fail and retries it"
+            return [Reason("unknown_class", why, "a release with the class, or an alias of its new name")]
+        return []
+
+    def _sweep(self) -> str:
+        if self._facts.processes:
+            return f"the sweep of any process of {self._facts.shard}, within {_SWEEP_S:g} s, takes it back"
+        return f"nobody: no process of {self._facts.shard} is running, and the first that starts takes it back"
+
+    def _holds(self, payload: Payload) -> list[str]:
+        lock = lock_of(payload)
+        if lock is None:
+            return []
+        fields, left_s = self._facts.lock(lock.key)
+        if not fields:
+            return [f"its lock {lock.key} has run out or was released: an equal job may be pushed"]
+        left = "without end" if left_s is None else f"for {lasting(left_s)}"
+        if fields.get("jid") == lock.owner:
+            return [f"the lock {lock.key} {left}: equal jobs are dropped"]
+        return [f"no lock: {lock.key} has gone over to the job {fields.get('jid')} {left}"]
+
+
+def _since(sighting: Sighting, payload: Payload) -> float | None:
+    """Since when it has been where it is, as far as anybody wrote it down."""
+    match sighting.place.kind:
+        case "queue" | "migrating" | "in hand":
+            return timestamp(payload.get("enqueued_at"))
+        case "scheduled":
+            return timestamp(payload.get("created_at"))
+        case "retry":
+            return timestamp(payload.get("retried_at")) or timestamp(payload.get("failed_at"))
+        case _:
+            return sighting.score
+
+
+def _deferral(payload: Payload) -> list[Reason]:
+    if not payload.get(DEFERRED):
+        return []
+    count = whole_number(payload.get(DEFERRED_COUNT)) or 1
+    times = "once" if count == 1 else f"{count:,} times"
+    release = f"its time; earlier: scripts/jobs deferred release {payload.get('class')}"
+    return [Reason("deferred", f"put off {times}, the last time by {payload.get(DEFERRED_BY)}", release)]
+
+
+def _interrupted(payload: Payload) -> Reason:
+    count = whole_number(payload.get(COUNT)) or 0
+    why = f"its process died or was stopped {count} times while it ran: it is suspected of killing them"
+    return Reason("interrupted", why, "nothing by itself: look at what it does, and push it anew")
+
+
+def _ordinal(sighting: Sighting) -> str:
+    return f"{'next' if sighting.position == 1 else f'number {sighting.position:,}'} of {sighting.of:,}"
+
+
+def _error(payload: Payload) -> str:
+    if not payload:
+        return "its bytes are no job that can be read"
+    name, message = payload.get("error_class"), payload.get("error_message")
+    text = f"{name}: {message}" if message else str(name or "nobody wrote down why")
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."

@@ -1,0 +1,89 @@
+"""What is true of one shard while a job of it is explained: read when it is first asked for, each thing once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import redis
+
+from framework.admin.search import read_object, text
+from framework.process.record import Seen, seen_processes
+from framework.types import Payload
+from framework.wire import keys
+from framework.wire.job import timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who has a working list: how long its lease still holds, when it last beat, and since when it has run the job."""
+
+    lease_s: float | None
+    """``None``: the lease is gone, and with it the process."""
+    silent_s: float | None
+    """Seconds since its last beat; ``None`` when the registry does not know it."""
+    running_since: float | None
+
+
+class Facts:
+    """Every answer may raise redis errors."""
+
+    def __init__(self, client: "redis.Redis", shard: str) -> None:
+        self.client = client
+        self.shard = shard
+
+    @cached_property
+    def now(self) -> float:
+        """Seconds of the shard's clock, which decides."""
+        seconds, microseconds = self.client.time()
+        return seconds + microseconds / 1_000_000
+
+    @cached_property
+    def processes(self) -> list[Seen]:
+        """Those that have a record."""
+        return seen_processes(self.client)
+
+    @cached_property
+    def paused_queues(self) -> frozenset[str]:
+        """Sidekiq Pro's set."""
+        return frozenset(text(name) for name in cast("set[bytes]", self.client.smembers(keys.PAUSED)))
+
+    def server_of(self, queue: str) -> list[Seen]:
+        """Who takes jobs from the queue."""
+        return [seen for seen in self.processes if queue in seen.queues]
+
+    def status(self, jid: str) -> str | None:
+        """The state that is kept of a tracked job, with how long it is kept still."""
+        pipeline: Any = self.client.pipeline()
+        pipeline.get(keys.status(jid))
+        pipeline.pttl(keys.status(jid))
+        state, _ = pipeline.execute()
+        return None if state is None else text(state)
+
+    def owner(self, identity: str, jid: str) -> Owner:
+        """What is known of a process that has the job."""
+        pipeline: Any = self.client.pipeline()
+        pipeline.pttl(keys.lease(identity))
+        pipeline.zscore(keys.REGISTRY, identity)
+        pipeline.hvals(keys.work(identity)[0])
+        lease_ms, beat, work = pipeline.execute()
+        running = [entry for entry in map(read_object, work) if _jid_of(entry) == jid]
+        return Owner(
+            lease_ms / 1_000 if lease_ms > 0 else None,
+            None if beat is None else self.now - abs(beat),
+            timestamp(running[0].get("run_at")) if running else None,
+        )
+
+    def lock(self, key: str) -> tuple[Mapping[str, str], float | None]:
+        """The fields of a lock, none when it is gone, and the seconds until it runs out."""
+        pipeline: Any = self.client.pipeline()
+        pipeline.hgetall(key)
+        pipeline.pttl(key)
+        fields, left_ms = pipeline.execute()
+        return {text(name): text(value) for name, value in fields.items()}, left_ms / 1_000 if left_ms > 0 else None
+
+
+def _jid_of(entry: Payload) -> object:
+    payload = entry.get("payload")
+    job = read_object(payload.encode()) if isinstance(payload, str) else payload
+    return cast("Payload", job).get("jid") if isinstance(job, dict) else None

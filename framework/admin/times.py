@@ -1,0 +1,21 @@
+"""Times as somebody reads them at 3 a.m.: how long ago, how long still."""
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def lasting(seconds: float) -> str:
+    """Return a length of time in its two greatest units: ``4 s``, ``12 min 5 s``, ``2 d 4 h``."""
+    left = max(0, round(seconds))
+    parts: list[str] = []
+    for unit, size in _UNITS:
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if part) or "0 s"
+
+
+def ago(now: float, then: float | None) -> str:
+    """Return how long ago it was, ``-`` when nobody says."""
+    return "-" if then is None else lasting(now - then)

@@ -1,0 +1,163 @@
+"""scripts/jobs explain: where a job is, why it does not run, what will make it; the keys are those that real processes wrote."""
+
+import itertools
+import json
+import time
+
+import pytest
+
+from framework.admin import search
+from framework.wire import keys
+from tests.harness import ROOT, encoded, enqueue, hold, until
+
+COMMAND = str(ROOT / "scripts" / "jobs")
+JID = "e" * 24
+
+
+@pytest.fixture
+def explain(site):
+    """Run the command; return its findings by place, and the rest of the report."""
+
+    def run(jid=JID, *options, status=0):
+        done = site.run(COMMAND, "explain", jid, "--json", "-r", "jobs", *options)
+        assert done.returncode == status, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def codes(report):
+    return {(one["shard"], one["place"]): [reason["code"] for reason in one["reasons"]] for one in report["found"]}
+
+
+def test_every_place_of_a_job_is_found_with_what_stands_in_its_way(explain, redis):
+    """One job in every key at once: each sighting is explained by itself."""
+    now = time.time()
+    enqueue(redis, "NoopWorker", jid="first")
+    enqueue(redis, "NoopWorker", jid=JID)
+    enqueue(redis, "NoopWorker", jid="last", args=[JID])
+    redis.sadd(keys.PAUSED, "default")
+    put_off = {"deferred": True, "deferred_by": "health", "deferred_count": 3}
+    redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", jid=JID, **put_off): now + 600, encoded(jid="sooner"): now + 1})
+    redis.zadd(keys.RETRY, {encoded("GoneWorker", jid=JID, error_class="IOError", error_message="no"): now - 60})
+    redis.zadd(keys.DEAD, {encoded(jid=JID, error_class="IOError"): now, b"\xff\x00 no job " + JID.encode(): now})
+    redis.zadd(keys.INTERRUPTED, {encoded(jid=JID, interrupted_count=3): now})
+    hold(redis, encoded("NoopWorker", jid=JID), "gone:1:x")
+    hold(redis, encoded("NoopWorker", jid=JID), keys.migration("old"))
+    redis.set(keys.lease(keys.migration("old")), 1, px=15_000)
+    redis.set(keys.status(JID), "queued")
+    report = explain()
+    assert codes(report) == {
+        ("main", "scheduled"): ["deferred", "not_due", "no_process", "queue_paused"],
+        ("main", "retry"): ["failed", "overdue", "no_process", "queue_paused", "unknown_class"],
+        ("main", "queue"): ["no_process", "queue_paused"],
+        ("main", "migrating"): ["migrating"],
+        ("main", "in hand"): ["process_dead"],
+        ("main", "dead"): ["dead"],
+        ("main", "interrupted"): ["interrupted"],
+    }
+    spots = [(one["place"], one["position"], one["of"]) for one in report["found"]]
+    assert spots == [
+        ("scheduled", 2, 2),
+        ("retry", 1, 1),
+        ("queue", 2, 3),
+        ("migrating", 1, 1),
+        ("in hand", 1, 1),
+        ("dead", 1, 2),
+        ("dead", 2, 2),
+        ("interrupted", 1, 1),
+    ]
+    assert (report["states"], report["unanswered"]) == ({"main": "queued"}, [])
+
+
+def test_it_is_said_in_words_that_can_be_acted_upon(site, redis):
+    enqueue(redis, "NoopWorker", jid="first", queue="reports")
+    enqueue(redis, "NoopWorker", jid=JID, queue="reports", idempotency_key=f"{keys.LOCKS}abc")
+    redis.hset(keys.lock("abc"), "jid", JID)
+    redis.expire(keys.lock("abc"), 300)
+    redis.sadd(keys.PROCESSES, "ruby:1:x")
+    redis.hset("ruby:1:x", mapping={"info": json.dumps({"queues": ["other"]}), "quiet": "false"})
+    done = site.run(COMMAND, "explain", JID, "-r", "jobs")
+    assert (done.returncode, done.stderr) == (0, "")
+    head, *lines = done.stdout.splitlines()
+    assert head == f"{JID}: NoopWorker on main"
+    assert lines[0] == "  where     queue reports, number 2 of 2 (queue:reports)"
+    assert lines[1].startswith("  since     2025-06-15 15:06:40Z, ")
+    assert lines[2].startswith(f"  holds     the lock {keys.LOCKS}abc for ")
+    assert lines[3:] == [
+        "  why       no running process of main serves the queue reports",
+        "  released  by one that does: scripts/worker --shard main -q reports",
+    ]
+
+
+def test_in_the_hands_of_a_process(site, explain, redis):
+    """From begun over fetched to silent, and never a word that is not true: the process is real, and so is its death."""
+    worker = site.hurried_worker("-c", "1").ready()
+    enqueue(redis, "LongWorker", jid=JID, args=["a"])
+    until(lambda: redis.hlen(keys.work(worker.identity)[0]), "the record says what runs")
+    enqueue(redis, "NoopWorker", jid="waits")
+    assert codes(explain()) == {("main", "in hand"): ["running"]}
+    assert codes(explain("waits")) == {("main", "queue"): ["busy"]}
+    assert explain()["found"][0]["name"] == worker.identity
+    worker.kill()
+    redis.zadd(keys.REGISTRY, {worker.identity: time.time() - 10})
+    assert codes(explain()) == {("main", "in hand"): ["process_silent"]}
+    redis.delete(keys.lease(worker.identity))
+    assert codes(explain()) == {("main", "in hand"): ["process_dead"]}
+
+
+def test_nowhere_is_said_with_what_it_means(site, redis):
+    enqueue(redis, "NoopWorker", jid="another", args=[JID])
+    redis.set(keys.status(JID), "completed")
+    done = site.run(COMMAND, "explain", JID, "-r", "jobs")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"No key of main holds the job {JID}. ")
+    assert done.stdout.endswith("  - its status on main: completed\n")
+
+
+def test_a_shard_that_does_not_answer_is_told_of_and_the_others_are_shown(site, explain, redis):
+    site.write("redis.yml", {"shards": {"away": {"url": "redis://127.0.0.1:1/0"}, "main": {"url": site.url}}})
+    enqueue(redis, "NoopWorker", jid=JID)
+    report = explain(status=1)
+    assert (list(codes(report)), report["unanswered"]) == ([("main", "queue")], ["away"])
+    assert codes(explain(JID, "--shard", "main")) == {("main", "queue"): ["no_process"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["explain", " "], 2, "JID is empty"),
+        (["explain", JID, "--shard", "mian"], 2, "did you mean 'main'?"),
+        (["explian", JID], 2, "did you mean 'explain'?"),
+    ],
+)
+def test_wrong_usage_is_told_with_the_way_out(site, options, status, said):
+    done = site.run(COMMAND, *options)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert said in done.stderr
+
+
+def test_classes_that_cannot_be_loaded_are_no_reason_to_be_silent(site, redis):
+    enqueue(redis, "NoopWorker", jid=JID)
+    done = site.run(COMMAND, "explain", JID, "-r", "nobody")
+    assert done.returncode == 0
+    assert "The worker classes cannot be loaded" in done.stderr
+    assert "no process of main is running" in done.stdout
+
+
+def test_long_lists_are_gone_through_in_pages(redis, monkeypatch):
+    """On every page boundary a job is found, in its place, and no page is larger than it may be."""
+    monkeypatch.setattr(search, "PAGE", 7)
+    monkeypatch.setattr(search, "_FIRST_PAGE", 3)
+    redis.rpush("queue:q", *[encoded(jid=f"j{number:03}") for number in range(40)])
+    redis.zadd(keys.RETRY, {encoded(jid=f"z{number:03}"): number for number in range(300)})
+    told = []
+    for number in range(0, 40, 3):
+        (found,) = search.search(redis, f"j{number:03}", lambda key, looked: told.append((key, looked)))
+        assert (found.position, found.of) == (40 - number, 40)
+    for number in range(0, 300, 37):
+        (found,) = search.search(redis, f"z{number:03}", lambda *_: None)
+        assert (found.position, found.of, found.score) == (number + 1, 300, number)
+    assert search.search(redis, "z[0-9]*", lambda *_: None) == []  # an id is no pattern
+    steps = [looked for key, looked in told if key == "queue:q"]
+    assert max(later - before for before, later in itertools.pairwise(steps)) <= 7
