@@ -15,6 +15,10 @@ Move = tuple[bytes, bytes, int, bytes]
 """Key, payload, +1 put there or -1 taken away, and the command's name."""
 
 
+HELD = (b"aw:lock:", b"aw:limit:")
+"""How the keys begin that say what a job holds besides its place."""
+
+
 class UnknownCommandError(Exception):
     """The history does to a place what the model cannot follow."""
 
@@ -32,12 +36,15 @@ class Fields(dict[bytes, bytes]):
 
 
 class Keyspace:
-    """All keys of all databases. ``moves`` collects what happens to the places of jobs; whoever reads it empties it."""
+    """All keys of all databases. ``moves`` collects what happens to the places of jobs, ``held`` the keys of locks and limits
+    that a command named; whoever reads them empties them.
+    """
 
     def __init__(self) -> None:
         self.databases: dict[int, dict[bytes, Any]] = {0: {}}
         self.keys = self.databases[0]
         self.moves: list[Move] = []
+        self.held: set[bytes] = set()
         self.ignored = 0
         """Commands that are not known, and concern no place."""
         self.flushed = False
@@ -56,6 +63,8 @@ class Keyspace:
         except (TypeError, ValueError, IndexError, AttributeError) as error:
             message = f"{shown(command)}: the model holds something else there ({error})"
             raise UnknownCommandError(message) from error
+        if len(command) > 1 and command[1].startswith(HELD):
+            self.held.update(key for key in command[1:] if key.startswith(HELD))
 
     def _unknown(self, command: list[bytes]) -> None:
         if any(place_of(word) for word in command[1:]):

@@ -3,11 +3,13 @@
 import json
 from functools import lru_cache
 
-WAITING, DUE, WORKING, END = "waiting", "due", "working", "end"
-"""A queue; ``schedule`` or ``retry``; a working list; ``dead`` or ``interrupted``, where a job may stay, or be trimmed."""
+WAITING, DUE, WORKING, PARKED, END = "waiting", "due", "working", "parked", "end"
+"""A queue; ``schedule`` or ``retry``; a working list; where a policy lets jobs wait, for a slot or for the end of a pause;
+``dead`` or ``interrupted``, where a job may stay, or be trimmed."""
 
 _SETS = {b"schedule": DUE, b"retry": DUE, b"dead": END, b"interrupted": END}
-_LISTS = {b"queue:": WAITING, b"aw:working:": WORKING}
+_PREFIXES = {b"queue:": WAITING, b"aw:working:": WORKING, b"aw:paused:": PARKED}
+_LIMIT, _WAITING_FOR_SLOT = b"aw:limit:", b":waiting"
 
 _JID = b'"jid"'
 _QUOTED = b'"jid":"'
@@ -18,7 +20,14 @@ def place_of(key: bytes) -> str | None:
     """Return what kind of place a key is; None when no job can be in it."""
     if key in _SETS:
         return _SETS[key]
-    return next((kind for prefix, kind in _LISTS.items() if key.startswith(prefix)), None)
+    if key.startswith(_LIMIT):
+        return PARKED if _WAITING_FOR_SLOT in key else None
+    return next((kind for prefix, kind in _PREFIXES.items() if key.startswith(prefix)), None)
+
+
+def payload_in(key: bytes, member: bytes) -> bytes:
+    """Return the job's own bytes: a parked one has its ticket before them, in a line of its own."""
+    return member.partition(b"\n")[2] if place_of(key) == PARKED else member
 
 
 def jid_of(payload: bytes) -> bytes:

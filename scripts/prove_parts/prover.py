@@ -6,6 +6,8 @@ The invariants (reference: no loss, no duplication at rest, single ownership):
     I2  it is in no more than one, but on its way to another shard (it is in one of each then)
     I3  it is in no two working lists
 
+and of what jobs hold besides (``holdings``): I9 of locks, I10 of slots.
+
 Only the jobs that a group touches are looked at. A live job costs what its place costs; of one that has ended its id stays.
 """
 
@@ -16,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prove_parts.aof import Group, History, Torn
+from prove_parts.holdings import Holdings
 from prove_parts.keyspace import Keyspace, UnknownCommandError, shown
-from prove_parts.places import DUE, END, WORKING, jid_of, place_of, readable, transit
+from prove_parts.places import DUE, END, PARKED, WORKING, jid_of, payload_in, place_of, readable, transit
 
 END_MARK = b"proof:ended"
 """STRING: a job sets it to its id as its last act, so the history itself says that it ended before it was acknowledged."""
@@ -96,6 +99,7 @@ class Prover:
         """Where each job is that is in a key."""
         self.ended: set[bytes] = set()
         """Jobs that left for good."""
+        self.holdings = Holdings()
         self._marks: set[bytes] = set()
         self._broken: set[bytes] = set()
 
@@ -114,7 +118,7 @@ class Prover:
                 self._note(command[1], command[2])
         if keyspace.flushed:
             self._forget_all()
-        if keyspace.moves:
+        if keyspace.moves or keyspace.held:
             self._judge(group)
 
     def _note(self, key: bytes, value: bytes) -> None:
@@ -128,6 +132,8 @@ class Prover:
         self.verdict.ends["wiped by FLUSHALL"] += len(self.at)
         self.keyspace.flushed = False
         self.keyspace.moves.clear()
+        self.keyspace.held.clear()
+        self.holdings.clear()
         self.at.clear()
         self.ended.clear()
         self._marks.clear()
@@ -136,7 +142,8 @@ class Prover:
         before: dict[bytes, Places] = {}
         last: dict[bytes, tuple[bytes, bytes]] = {}
         at = self.at
-        for key, payload, change, name in self.keyspace.moves:
+        for key, member, change, name in self.keyspace.moves:
+            payload = payload_in(key, member)
             jid = jid_of(payload)
             here = at.get(jid, ())
             before.setdefault(jid, here)
@@ -157,6 +164,13 @@ class Prover:
                 self._judge_put(group, jid, was, now)
             else:
                 self._judge_gone(group, jid, was, *last[jid])
+        self._judge_held(group, before)
+
+    def _judge_held(self, group: Group, before: dict[bytes, Places]) -> None:
+        came = self.holdings.take(self.keyspace) if self.keyspace.held else ()
+        if self.holdings.by_job:
+            for rule, what, jid in self.holdings.broken({*before, *came}, self.at):
+                self._broke(group, rule, what, jid, before.get(jid, self.at.get(jid, ())))
 
     def _judge_put(self, group: Group, jid: bytes, was: Places, now: Places) -> None:
         if not was:
@@ -178,7 +192,7 @@ class Prover:
                 self._broke(group, "I1", f"had ended, and comes back in {_text(now[0])}", jid, ())
             return
         self.verdict.jobs += 1
-        if place_of(now[0]) == WORKING and readable(jid):
+        if place_of(now[0]) in (WORKING, PARKED) and readable(jid):
             self._broke(group, "I1", f"comes from nowhere into {_text(now[0])}", jid, ())
 
     def _judge_gone(self, group: Group, jid: bytes, was: Places, payload: bytes, name: bytes) -> None:

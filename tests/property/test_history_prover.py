@@ -8,7 +8,7 @@ from prove_parts.keyspace import UnknownCommandError
 from prove_parts.prover import prove, prove_all
 
 from framework.store.connect import Endpoint, open_client
-from framework.store.script import BURY, FETCH, LAND, POSTPONE, PROMOTE
+from framework.store.script import BURY, COMPLETE, FETCH, LAND, POSTPONE, PROMOTE
 from tests.harness import encoded, until
 
 LEASE, MINE, OTHERS = "aw:lease:me", "aw:working:me", "aw:working:you"
@@ -215,6 +215,77 @@ def test_legal_ends(told):
     verdict = told.verdict
     assert not verdict.violations
     assert verdict.ends["wiped by FLUSHALL"] == 2  # `old` in dead, and what is no job
+
+
+def parked(data=JOB):
+    """As a policy lets a job wait: its ticket, then its bytes."""
+    return encoded(queue="default") + b"\n" + data
+
+
+@pytest.mark.parametrize("place", ["aw:paused:A::B", "aw:limit:A::B:waiting"])
+@pytest.mark.proves("I1", "I2")
+def test_a_parked_job_is_in_a_key(told, place):
+    told.push()
+    told.fetch()
+    told.together(("LREM", MINE, -1, JOB), ("ZADD", place, 1, parked()))
+    told.together(("ZREM", place, parked()), ("RPUSH", "queue:default", JOB))
+    assert not told.verdict.broken
+    told.fetch()
+    told.together(("LREM", MINE, -1, JOB), ("ZADD", place, 1, parked()))
+    assert told.verdict.left == {place: 1}
+    told.zrem(place, parked())
+    assert shown(told.violation())[:3] == ("I1", f"left {place} by ZREM, and is in no key", (place.encode(),))
+
+
+@pytest.mark.proves("I2")
+def test_a_job_that_is_parked_before_it_leaves(told):
+    told.push()
+    told.fetch()
+    told.zadd("aw:paused:A", {parked(): 1})
+    assert shown(told.violation())[:2] == ("I2", f"is in two places: {MINE}, aw:paused:A")
+
+
+RUNNING = "aw:limit:A::B:running"
+HELD = encoded(
+    lock={"key": "aw:lock:d", "owner": "j1", "keep_ms": 0},
+    slots=[{"base": RUNNING.removesuffix(":running"), "member": "me j1"}],
+)
+
+
+def hold(told):
+    told.together(("HSET", "aw:lock:d", "jid", "j1"), ("LPUSH", "queue:default", JOB))
+    told.fetch()
+    told.zadd(RUNNING, {"me j1": 1})
+
+
+@pytest.mark.proves("I9", "I10", "R38", "R42")
+def test_what_a_job_holds_goes_with_it(told):
+    hold(told)
+    COMPLETE(told.client, [MINE], [JOB, HELD])
+    assert not told.keys("aw:l[io]*")
+    assert not told.verdict.violations
+
+
+NO_JOB = {
+    "aw:lock:d": ("I9", "has the lock aw:lock:d, and will not run"),
+    RUNNING: ("I10", f"has the slot me j1 in {RUNNING}, and is not there"),
+}
+
+
+@pytest.mark.parametrize(("left", "freed"), [tuple(NO_JOB), tuple(reversed(NO_JOB))])
+@pytest.mark.proves("I9", "I10", "R38", "R42", "m5")
+def test_what_a_job_leaves_behind(told, left, freed):
+    hold(told)
+    told.together(("LREM", MINE, -1, JOB), ("DEL", freed))
+    assert shown(told.violation())[:3] == (*NO_JOB[left], (MINE.encode(),))
+
+
+@pytest.mark.proves("I9", "I10")
+def test_what_is_held_by_no_job(told):
+    told.push()
+    told.hset("aw:lock:d", "jid", "j2")
+    told.zadd(RUNNING, {"me j1": 1})  # it waits in its queue
+    assert [(found.jid, found.rule) for found in told.verdict.violations] == [(b"j2", "I9"), (b"j1", "I10")]
 
 
 @pytest.mark.parametrize("lands", [True, False])

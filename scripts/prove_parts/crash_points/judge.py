@@ -11,11 +11,13 @@ from chaos_parts.census import leaks
 from redis import Redis
 
 from framework.wire import keys
+from framework.wire.holds import IDEMPOTENCY_KEY
 from framework.wire.job import TRANSIT
 from prove_parts.crash_points.jobs import CARGO
 from prove_parts.crash_points.ledger import Note, count
 from prove_parts.crash_points.scenarios import Fate
 from prove_parts.crash_points.stage import FOREIGN, Stage
+from prove_parts.places import END, payload_in, place_of
 
 DOCUMENTED = {
     *("queue", "enqueued_at", "at", "interrupted_count", "suspect", TRANSIT),
@@ -23,7 +25,6 @@ DOCUMENTED = {
 }
 """Fields that the framework may write, change or take out on a job's way (invariant I5)."""
 
-_PLACES = re.compile(rb"queue:.+|aw:working:.+|retry|schedule|dead|interrupted")
 _OVER = {b"completed", b"failed", b"discarded"}
 _UNREADABLE = re.compile(rb"\xff\{(\d+)")
 
@@ -37,6 +38,11 @@ class Member:
     serial: int
     jid: str
     data: bytes
+
+    @property
+    def rests(self) -> bool:
+        """Whether it is where it will not run."""
+        return place_of(self.key.encode()) == END
 
     @property
     def held(self) -> bool:
@@ -66,6 +72,7 @@ class Judge:
         self._unchanged(when, members)
         self._nowhere_and_twice(when, notes, members)
         self._states(when, notes, members)
+        self._holdings(when, members)
         runs, failed = _by_jid(notes, "begun"), _failures(notes)
         present = {member.jid for member in members}
         self._over.update({jid: number for jid, number in runs.items() if jid not in present and jid not in self._over})
@@ -135,6 +142,24 @@ class Judge:
                 right = word is not None or FOREIGN in member.data
             if not right:
                 self._say(when, f"the state of {member.jid}, in {member}, is {word!r}")
+
+    def _holdings(self, when: str, members: list[Member]) -> None:
+        """Every lock and every slot is that of a job which may run, and every job that had a lock still has it."""
+        client, waiting, locks = self.stage.clients["main"], {one.jid for one in members if not one.rests}, set[str]()
+        for key in cast("list[bytes]", client.keys(f"{keys.LOCKS}*")):
+            owner = cast("bytes", client.hget(key, "jid") or b"").decode()
+            locks.add(owner)
+            if owner not in waiting:
+                self._say(when, f"{key.decode()} is locked for {owner}, which will not run")
+        lists = {(one.key, one.jid) for one in members if one.held}
+        for key in cast("list[bytes]", client.keys("aw:limit:*:running")):
+            for slot in cast("list[bytes]", client.zrange(key, 0, -1)):
+                identity, _, jid = slot.decode().rpartition(" ")
+                if (keys.working(identity), jid) not in lists:
+                    self._say(when, f"{slot.decode()} has a slot in {key.decode()}, and is not there")
+        for one in members:
+            if not one.rests and IDEMPOTENCY_KEY.encode() in one.data and one.jid not in locks:
+                self._say(when, f"job {one.serial} in {one} has no lock any more")
 
     # --- at the end
 
@@ -215,9 +240,11 @@ class Judge:
         found: list[Member] = []
         for shard, client in self.stage.clients.items():
             for key in cast("list[bytes]", client.keys("*")):
-                if _PLACES.fullmatch(key):
+                if place_of(key) is not None:
                     listed = client.zrange(key, 0, -1) if client.type(key) == b"zset" else client.lrange(key, 0, -1)
-                    found += [_member(shard, key.decode(), data) for data in cast("list[bytes]", listed)]
+                    found += [
+                        _member(shard, key.decode(), payload_in(key, data)) for data in cast("list[bytes]", listed)
+                    ]
         return found
 
     def _state_words(self) -> dict[str, bytes]:

@@ -9,6 +9,7 @@ from framework.errors import BulkPushError, ShardUnavailableError
 from framework.fetch.blame import COUNT, SUSPECT
 from framework.types import JobState
 from framework.wire import keys
+from framework.wire.holds import slot_member
 from prove_parts.crash_points import jobs
 from prove_parts.crash_points.actor import Actor
 from prove_parts.crash_points.jobs import CARGO, KEPT_S, QUEUE, RETIRED
@@ -102,8 +103,13 @@ def _serials(batch: int) -> list[int]:
 # --- what was written before
 
 
-def _waiting(worker: Any, place: str = keys.queue(QUEUE), **fields: Any) -> Callable[[Stage, int], None]:
-    """Jobs of a class wait at a place, as another producer wrote them; ``worker`` is the class, or the name of one that went."""
+def _waiting(
+    worker: Any, place: str = keys.queue(QUEUE), *, locked: bool = False, **fields: Any
+) -> Callable[[Stage, int], None]:
+    """Jobs of a class wait at a place, as another producer wrote them; ``worker`` is the class, or the name of one that went.
+
+    ``locked``: each has a lock, which must be its own until it has come to its end, and nobody's then.
+    """
     if isinstance(worker, str):
         name = worker
     else:
@@ -113,13 +119,13 @@ def _waiting(worker: Any, place: str = keys.queue(QUEUE), **fields: Any) -> Call
 
     def prepare(stage: Stage, batch: int) -> None:
         for serial in _serials(batch):
-            stage.write(name, serial, place, **fields)
+            stage.write(name, serial, place, **fields, **(stage.lock(serial) if locked else {}))
 
     return prepare
 
 
 def _unloaded(stage: Stage, batch: int) -> None:
-    _waiting(jobs.FailsOnceWorker)(stage, batch)
+    _waiting(jobs.FailsOnceWorker, locked=True)(stage, batch)
     for client in stage.clients.values():
         client.script_flush()
 
@@ -127,17 +133,21 @@ def _unloaded(stage: Stage, batch: int) -> None:
 def _half_stopped(stage: Stage, batch: int) -> None:
     for serial in _serials(batch):
         worker = jobs.StoppedWorker if serial == (batch + 1) // 2 else jobs.PlainWorker
-        stage.write(worker.declaration().wire_name, serial, keys.queue(QUEUE))
+        stage.write(worker.declaration().wire_name, serial, keys.queue(QUEUE), **stage.lock(serial))
 
 
 def _estate(stage: Stage, batch: int) -> None:
-    """A process died with a batch in hand, something unreadable, and a job that killed two others before."""
+    """A process died with a batch in hand, something unreadable, and a job that killed two others before. All but what cannot
+    be read have locks and slots.
+    """
     place, client = keys.working(DEAD), stage.clients["main"]
     plain = jobs.TrackedWorker.declaration().wire_name
     often = {SUSPECT: True, COUNT: 2, "status_expiration": KEPT_S}
-    quarantined = stage.write(plain, QUARANTINED, place, **often)
+    quarantined = stage.write(plain, QUARANTINED, place, **often, **stage.lock(QUARANTINED))
     for serial in _serials(batch):
-        stage.write(plain, serial, place, status_expiration=KEPT_S)
+        stage.write(plain, serial, place, status_expiration=KEPT_S, **stage.lock(serial))
+    slots = [slot_member(DEAD, f"{serial:024x}") for serial in (*_serials(batch), QUARANTINED)]
+    client.zadd(keys.limit(plain) + ":running", dict.fromkeys(slots, 1_000_000_000))
     stage.write_unreadable(UNREADABLE, place)
     client.set(keys.lease(DEAD), 1, px=15_000)
     client.zadd(keys.REGISTRY, {DEAD: 1_000_000_000})
@@ -278,6 +288,7 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario("schedule", "push for later, promote", _schedule, whole=True),
         Scenario("run", "fetch, run, acknowledge", _work, prepare=_waiting(jobs.PlainWorker), whole=True),
+        Scenario("run locked", "let go of a lock with the job", _work, prepare=_waiting(jobs.PlainWorker, locked=True)),
         Scenario("parked", "a parked call brings the job", _arrive, batches=(1,), whole=True),
         Scenario("run sync", "acknowledge each before the next", _work, prepare=_waiting(jobs.SyncWorker)),
         Scenario("run tracked", "the state is kept", _work, _always(state="completed"), _waiting(jobs.TrackedWorker)),
@@ -285,24 +296,24 @@ SCENARIOS: dict[str, Scenario] = {
             "suspect", "a death is announced that may come", _work, prepare=_waiting(jobs.PlainWorker, suspect=True)
         ),
         Scenario("unloaded", "the server has lost the scripts", _work_twice, _always(), _unloaded, batches=(1,)),
-        Scenario("retry", "fail, wait, promote, run", _work_twice, _always(), _waiting(jobs.FailsOnceWorker)),
-        Scenario("later", "ask to run later, wait, promote, run", _work_twice, _always(), _waiting(jobs.LaterWorker)),
-        Scenario("dead", "fail for the last time", _work, _always("dead", "failed"), _waiting(jobs.DeadWorker)),
+        Scenario("retry", "fail, wait, promote, run", _work_twice, _always(), _waiting(jobs.FailsOnceWorker, locked=True)),
+        Scenario("later", "ask to run later, wait, promote, run", _work_twice, _always(), _waiting(jobs.LaterWorker, locked=True)),
+        Scenario("dead", "fail for the last time", _work, _always("dead", "failed"), _waiting(jobs.DeadWorker, locked=True)),
         Scenario(
             "dropped",
             "fail without retries and dead set",
             _work,
             _always("gone"),
-            _waiting(jobs.DroppedWorker),
+            _waiting(jobs.DroppedWorker, locked=True),
         ),
         Scenario(
             "discarded",
             "ask to be forgotten",
             _work,
             _always("gone", state="discarded"),
-            _waiting(jobs.DiscardedWorker),
+            _waiting(jobs.DiscardedWorker, locked=True),
         ),
-        Scenario("retired", "the class was removed", _work, _always("retired"), _waiting(RETIRED)),
+        Scenario("retired", "the class was removed", _work, _always("retired"), _waiting(RETIRED, locked=True)),
         Scenario("stop", "TERM in the middle of a batch", _stop, _always(), _half_stopped),
         Scenario(
             "refused",

@@ -22,10 +22,12 @@ from framework.store.embedded import EmbeddedServer
 from framework.store.script import Script
 from framework.telemetry import logs
 from framework.wire import keys
+from framework.wire.holds import IDEMPOTENCY_KEY
 from framework.wiring.connect import connect, endpoint_of
 from prove_parts.crash_points.jobs import CARGO, QUEUE, RETIRED, SECOND, open_ledger
 from prove_parts.crash_points.ledger import Ledger
 from prove_parts.crash_points.wire import CONTROL
+from prove_parts.places import END, place_of
 
 SHARDS = ("main", SECOND)
 FOREIGN = '"x_foreign":{"n":12345678901234567890123,"a":[],"f":1700000000.123456,"t":"\u00fc"}'.encode()
@@ -119,6 +121,13 @@ class Stage:
         self.ledger.note("accepted", serial, str(payload["jid"]))
         return data
 
+    def lock(self, serial: int, **fields: Any) -> dict[str, Any]:
+        """The producer of a job of ours has locked its key for it; return what the job says of that."""
+        key = keys.lock(str(serial))
+        self.clients["main"].hset(key, mapping={"jid": f"{serial:024x}", **fields})
+        self.clients["main"].pexpire(key, 600_000)
+        return {IDEMPOTENCY_KEY: key}
+
     def write_unreadable(self, serial: int, place: str) -> None:
         """Another producer writes what no reader can read."""
         self.clients["main"].lpush(place, b"\xff{%d" % serial)
@@ -149,7 +158,7 @@ class Stage:
     def left(self) -> bool:
         """Whether a job waits, or is in somebody's hands."""
         return any(
-            key in (b"retry", b"schedule") or key.startswith((b"queue:", b"aw:working:"))
+            place_of(key) not in (None, END)
             for client in self.clients.values()
             for key in cast("list[bytes]", client.keys("*"))
         )
