@@ -157,14 +157,18 @@ class Settler:
     def _leave(self, unit: UnitOfWork, *, confirmed: bool = False) -> Settled:
         """The job leaves Redis: by its acknowledgement, or, if it holds anything, by a script that lets go in the same step."""
         if unit.holds is not None:
-            gone: Any = self._heard(unit, COMPLETE, [self._working], [unit.data, unit.holds.ended()])
-            gone = bool(gone) or unit.data in self._in_doubt
+            gone = self._complete(unit)
             self._finish(unit)
             return Settled("acknowledged" if gone else "fenced")
         if confirmed:
             return self._acknowledge(unit)
         self._fetcher.finish(unit)
         return Settled("acknowledged")
+
+    def _complete(self, unit: UnitOfWork) -> bool:
+        """Take what holds anything out of Redis; whether it was ours to take."""
+        gone: Any = self._heard(unit, COMPLETE, [self._working], [unit.data, _ended(unit)])
+        return bool(gone) or unit.data in self._in_doubt
 
     def _acknowledge(self, unit: UnitOfWork) -> Settled:
         """Take the job out of Redis, and free its slot when that is certain: nothing runs there meanwhile that could end us."""
@@ -179,9 +183,14 @@ class Settler:
             case Drop(payload, args):
                 if tracked is not None:
                     self._states.end(tracked, "failed")
-                self._handlers.died(shown(payload, args), error)
-                settled = self._leave(unit)
-                return Settled("fenced" if settled.fate == "fenced" else "dropped", payload)
+                held = unit.holds is not None
+                # Before the handlers: it may be tried again, and they are told once.
+                gone = self._complete(unit) if held else True
+                if gone:
+                    self._handlers.died(shown(payload, args), error)
+                self._in_doubt.discard(unit.data)
+                self._fetcher.finish(unit, settled=held)
+                return Settled("dropped" if gone else "fenced", payload)
             case Retry(payload, delay_s):
                 data, state = rewrite(unit.data, payload), _state(tracked, "retrying", delay_s)
                 settled = self._postpone(unit, keys.RETRY, data, delay_s, state, "retry", payload)

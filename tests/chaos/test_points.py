@@ -36,9 +36,9 @@ COMMANDS = {
     "run tracked": f"{BEAT},fetch,SET,state,fetch,{PARK}",
     "suspect": f"{BEAT},fetch,announce,fetch,{PARK}",
     "unloaded": f"{BEAT},EVAL beat,fetch,EVAL fetch,postpone,EVAL postpone,fetch,{PARK},{POLL_RETRY},EVAL due,promote,"
-    "EVAL promote,ZCOUNT,fetch,BLMOVE",
-    "retry": f"{BEAT},fetch,postpone,fetch,{PARK},{POLL_RETRY},promote,ZCOUNT,fetch,BLMOVE",
-    "later": f"{BEAT},fetch,postpone,fetch,{PARK},{POLL},promote,fetch,BLMOVE",
+    "EVAL promote,ZCOUNT,complete,EVAL complete,fetch,BLMOVE",
+    "retry": f"{BEAT},fetch,postpone,fetch,{PARK},{POLL_RETRY},promote,ZCOUNT,complete,fetch,BLMOVE",
+    "later": f"{BEAT},fetch,postpone,fetch,{PARK},{POLL},promote,complete,fetch,BLMOVE",
     "dead": f"{BEAT},fetch,SET,bury,fetch,{PARK}",
     "dropped": f"{BEAT},fetch,complete,fetch,{PARK}",
     "discarded": f"{BEAT},fetch,SET,state,complete,fetch,{PARK}",
@@ -102,7 +102,9 @@ def test_every_command_of_a_jobs_way_is_among_the_points(theatre):
     assert sum(len(commands) for batches in found.values() for commands in batches.values()) >= LEAST_COMMANDS
 
 
-@pytest.mark.proves("F1", "F10", "I1", "I2", "I3", "I4", "I5", "I7", "I8", "I19", "I24", "R8", "R9", "R17", "R31")
+@pytest.mark.proves(
+    "F1", "F10", "I1", "I2", "I3", "I4", "I5", "I7", "I8", "I9", "I10", "I19", "I24", "R8", "R9", "R17", "R31"
+)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("scenario", COMMANDS)
 def test_struck_at_any_command_nothing_is_lost_and_nothing_runs_again_but_what_was_cut_off(theatre, scenario, way):

@@ -296,9 +296,19 @@ SCENARIOS: dict[str, Scenario] = {
             "suspect", "a death is announced that may come", _work, prepare=_waiting(jobs.PlainWorker, suspect=True)
         ),
         Scenario("unloaded", "the server has lost the scripts", _work_twice, _always(), _unloaded, batches=(1,)),
-        Scenario("retry", "fail, wait, promote, run", _work_twice, _always(), _waiting(jobs.FailsOnceWorker, locked=True)),
-        Scenario("later", "ask to run later, wait, promote, run", _work_twice, _always(), _waiting(jobs.LaterWorker, locked=True)),
-        Scenario("dead", "fail for the last time", _work, _always("dead", "failed"), _waiting(jobs.DeadWorker, locked=True)),
+        Scenario(
+            "retry", "fail, wait, promote, run", _work_twice, _always(), _waiting(jobs.FailsOnceWorker, locked=True)
+        ),
+        Scenario(
+            "later",
+            "ask to run later, wait, promote, run",
+            _work_twice,
+            _always(),
+            _waiting(jobs.LaterWorker, locked=True),
+        ),
+        Scenario(
+            "dead", "fail for the last time", _work, _always("dead", "failed"), _waiting(jobs.DeadWorker, locked=True)
+        ),
         Scenario(
             "dropped",
             "fail without retries and dead set",
