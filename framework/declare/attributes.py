@@ -273,8 +273,10 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         rule=values.instance_of(DeferOnHealth, "DeferOnHealth(...)"),
         group="flow_control",
         meaning="Wait while a database is unwell.",
-        effect="Declared and validated; nothing waits yet.",
-        trap="For background work only: a user may wait for a job of high urgency.",
+        effect="While an indicator says stop, the job goes back to the schedule set with the same jid, for longer each time; an "
+        "indicator that cannot answer stops nothing.",
+        trap="For background work only: a user may wait for a job of high urgency. Nothing is asked until `databases` or "
+        "`health.indicators` is set.",
     ),
     "pause_control": Attribute(
         rule=values.optional(values.word),

@@ -1,6 +1,6 @@
 """Attributes of several facts: how equal jobs are deduplicated, and when jobs wait for a database (design section 4)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any, Literal, Self, TypeAlias, get_args
@@ -52,9 +52,11 @@ class Deduplicate:
 class DeferOnHealth:
     """When a database is unwell, jobs of this worker wait (GitLab's database health signal).
 
-    A job is put back for ``delay`` while an indicator says stop, then for twice that and so on up to ``max_delay``;
-    after ``max_deferrals`` it runs anyway (None: it waits as long as the indicator says stop). ``indicators`` names those
-    to ask, None asks all. Declared and validated now; deferring comes with the health policy.
+    A job is put back for ``delay`` while an indicator says stop, then for twice that and so on up to ``max_delay``, always
+    less up to a tenth, so that they do not all come back at once; after ``max_deferrals`` it runs anyway (None: it waits as
+    long as the indicator says stop). ``indicators`` names those to ask, None asks all. ``resolver`` gives another database
+    and other tables for a job's arguments; when it cannot, those declared count. An indicator that does not answer stops
+    nothing.
 
     Raises DeclarationError for a value that is not allowed.
     """
@@ -66,6 +68,7 @@ class DeferOnHealth:
     max_delay: timedelta = timedelta(minutes=30)
     max_deferrals: int | None = None
     indicators: tuple[str, ...] | None = None
+    resolver: Callable[[tuple[Any, ...]], tuple[str, Sequence[str]]] | None = None
 
     def __new__(cls, *values: Any, **fields: Any) -> Self:
         """Refuse fields there are not, with the nearest that there is."""
@@ -111,4 +114,5 @@ _DEFER_ON_HEALTH: Mapping[str, Rule] = {
     "max_delay": values.duration,
     "max_deferrals": values.optional(values.integer(1)),
     "indicators": values.optional(values.words),
+    "resolver": values.optional(values.resolver),
 }

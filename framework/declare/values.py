@@ -202,6 +202,19 @@ def instance_of(kind: type[Any], example: str) -> Rule:
     return Rule(allowed, check)
 
 
+def _resolver(value: Any) -> Any:
+    if not callable(value) or isinstance(value, type) or inspect.iscoroutinefunction(value):
+        raise Invalid(resolver.allowed)
+    try:
+        inspect.signature(value).bind(())
+    except (TypeError, ValueError):
+        raise Invalid(f"{resolver.allowed}; this callable takes another number of arguments") from None
+    return value
+
+
+resolver = Rule("a callable that takes a job's arguments as one tuple and returns (database, tables)", _resolver)
+
+
 def _limit(value: Any) -> Any:
     candidate = value.__func__ if isinstance(value, staticmethod) else value
     if candidate is None:

@@ -27,6 +27,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
         "poll_interval",
         "sentry",
         "databases",
+        "health",
         "retired_workers",
     ),
 }

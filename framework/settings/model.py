@@ -7,9 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     StringConstraints,
@@ -20,7 +18,9 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from framework.settings import values
 from framework.settings.database_url import check_database_url
+from framework.settings.health import HealthSettings
 from framework.settings.redis_url import EMBEDDED, check_redis_url
+from framework.settings.section import Section as _Section
 from framework.settings.shapes import is_list, is_mapping
 from framework.settings.suggest import did_you_mean
 from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE, StrictArguments
@@ -48,10 +48,6 @@ class QueueWeight(NamedTuple):
 
     name: str
     weight: int = 1
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Sentinel(NamedTuple):
@@ -314,6 +310,7 @@ class Settings(BaseSettings):
         default_factory=dict[str, DatabaseSettings]
     )
     """PostgreSQL databases whose replicas jobs may read (``data_consistency``), and whose health they may heed."""
+    health: HealthSettings = HealthSettings()
 
     retired_workers: RetiredWorkers = Field(default_factory=dict[str, str])
     """Wire names of classes that were removed for good, and why: their left-over jobs are dropped and counted."""

@@ -32,7 +32,8 @@ def choices_at(location: Sequence[int | str]) -> tuple[Any, ...]:
 def instead_of(value: Any, location: Sequence[int | str]) -> str:
     """The end of a message that names a wrong value: as JSON writes it, shortened, and nothing that may be a secret."""
     first = location[0]
-    if first in ("shards", "sentry", "databases") and not (value is None or "tls" in location or choices_at(location)):
+    secret = first in ("shards", "sentry", "databases") or (first == "health" and location[1:2] in ([], ["prometheus"]))
+    if secret and not (value is None or "tls" in location or choices_at(location)):
         is_place = first == "shards" and (location[-1] == "url" or "sentinels" in location)
         if not isinstance(value, str) or not is_place:
             return " (what stands there is not shown: it may be a secret)"
