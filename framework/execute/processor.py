@@ -38,7 +38,7 @@ from framework.finish.outcome import (
 )
 from framework.finish.retry import Bury, Drop, Retry, Verdict
 from framework.finish.settle import Settled, Settler
-from framework.wire.job import DEFERRED_COUNT, whole_number
+from framework.wire.job import deferrals
 
 _STATUS: dict[type[Outcome], str] = {
     Succeeded: "done",
@@ -312,10 +312,9 @@ def _more(run: Execution, verdict: Verdict | None) -> dict[str, Any] | None:
 
 
 def _deferral_fields(run: Execution, outcome: Deferred) -> dict[str, Any]:
-    count = whole_number(run.payload.get(DEFERRED_COUNT)) if run.payload else None
     return {
         "job_deferred_by": outcome.reason,
-        "deferred_count": (count or 0) + 1,
+        "deferred_count": deferrals(run.payload or {}, outcome.reason) + 1,
         "deferred_for_s": outcome.delay_s,
         **outcome.fields,
     }

@@ -31,7 +31,7 @@ from framework.finish.states import States
 from framework.store.script import BURY, COMPLETE, DROP, FETCH, POSTPONE, Script
 from framework.types import JobState, Payload
 from framework.wire import keys
-from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSIT, decode, whole_number
+from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSIT, decode, deferrals
 from framework.wire.splice import rewrite
 from framework.wire.status import Tracked
 
@@ -318,8 +318,7 @@ def _waiting(unit: UnitOfWork) -> bytes:
 def _deferred(unit: UnitOfWork, reason: str) -> bytes:
     """Return the payload of a deferred job: as one that waits, and it says why and how often (GitLab's fields)."""
     payload = _due_later(unit)
-    count = whole_number(payload.get(DEFERRED_COUNT)) or 0
-    payload.update({DEFERRED: True, DEFERRED_BY: reason, DEFERRED_COUNT: count + 1})
+    payload.update({DEFERRED: True, DEFERRED_COUNT: deferrals(payload, reason) + 1, DEFERRED_BY: reason})
     return rewrite(unit.data, payload)
 
 

@@ -16,7 +16,7 @@ QUEUE = "aw_queue"
 """Field of a job whose push named its queue (``set(queue=...)``): as long as it is for that queue, it stays there."""
 
 DEFERRED, DEFERRED_BY, DEFERRED_COUNT = "deferred", "deferred_by", "deferred_count"
-"""Fields of a job that a policy has sent away for a while: that it was, why the last time, and how often (GitLab)."""
+"""Fields of a job that a policy has sent away for a while: that it was, why, and how often in a row for that reason (GitLab)."""
 
 _OLDEST_MILLISECONDS = 100_000_000_000  # 1973 as milliseconds, the year 5138 as seconds: no stamp is ambiguous
 _MOST_DIGITS = 18
@@ -119,6 +119,13 @@ def version_of(payload: Payload) -> int:
         return int(version)
     number = whole_number(version)
     return 0 if number is None or number < 0 else number
+
+
+def deferrals(payload: Payload, reason: str) -> int:
+    """Return how often in a row a job was deferred for this reason: another's deferrals prolong nothing, and use up nothing."""
+    if payload.get(DEFERRED_BY) != reason:
+        return 0
+    return max(0, whole_number(payload.get(DEFERRED_COUNT)) or 0)
 
 
 def whole_number(value: object) -> int | None:

@@ -3,36 +3,43 @@
 import threading
 import time
 from collections.abc import Generator, Mapping
-from typing import Any
-
-import psycopg
-from psycopg.abc import RV, PQGen
-from psycopg.rows import TupleRow
-from sqlalchemy import make_url
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from framework.policies.defer.health.indicator import Rows
 
+if TYPE_CHECKING:
+    import psycopg
+
 _APPLICATION = "application-worker health"
 _KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2, "tcp_user_timeout": 5_000}
+_LOOK_S = 0.1  # how often a wait for the server looks whose time is up
+_FOR_EVER = float("inf")
 
 
 class Database:
-    """Answers one statement at a time, over one connection; one that failed is closed, and the next statement makes another."""
+    """Answers one statement at a time, over one connection; one that failed is closed, and the next statement makes another.
+
+    Raises ImportError where the extra ``sql`` is not installed.
+    """
 
     def __init__(self, url: str, timeout_s: float) -> None:
+        from sqlalchemy import make_url  # noqa: PLC0415 - paid by those who have a database
+
         parsed = make_url(url)
         arguments, named = parsed.get_dialect()().create_connect_args(parsed)
+        self._driver = _driver()
         self._arguments: tuple[Any, ...] = tuple(arguments)
         # libpq and psycopg take no less than two seconds for a connection.
         self._named: dict[str, Any] = {"connect_timeout": max(2, round(timeout_s)), **_KEEPALIVES, **named}
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
-        self._connection: _Bounded | None = None
+        self._connection: psycopg.Connection[Any] | None = None
 
-    def query(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
+    def query(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Rows:
         """Return the rows of a statement that only reads; raises what the database or the driver says, or TimeoutError."""
         if not self._lock.acquire(timeout=self._timeout_s):
-            raise TimeoutError(f"the connection was busy for {self._timeout_s:g} s")
+            raise TimeoutError(f"other questions held the connection for {self._timeout_s:g} s")
         try:
             return self._ask(statement, parameters)
         except BaseException:
@@ -41,28 +48,25 @@ class Database:
         finally:
             self._lock.release()
 
-    def _ask(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
+    def _ask(self, statement: str, parameters: Mapping[str, Any] | None) -> Rows:
         connection = self._open()
         connection.deadline = time.monotonic() + self._timeout_s
-        # Per transaction, so that it holds behind a pooler that shares sessions, too.
+        # Set in the transaction, so that it also holds behind a pooler that shares its sessions.
+        limits = f"SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = {max(1, round(self._timeout_s * 1_000))}"
         with connection.transaction():
-            connection.execute("SET TRANSACTION READ ONLY")
-            connection.execute(f"SET LOCAL statement_timeout = {max(1, round(self._timeout_s * 1_000))}")
-            return connection.execute(statement.encode(), parameters).fetchall()
+            connection.execute(limits.encode())
+            return connection.execute(statement.encode(), parameters or None).fetchall()
 
-    def _open(self) -> "_Bounded":
-        found = self._connection
-        if found is not None and not found.closed:
-            return found
-        found = _Bounded.connect(
-            *self._arguments,
-            **self._named,
-            autocommit=True,
-            prepare_threshold=None,
-            application_name=_APPLICATION,
-        )
-        self._connection = found
-        return found
+    def _open(self) -> Any:
+        if self._connection is None or self._connection.closed:
+            self._connection = self._driver.connect(
+                *self._arguments,
+                **self._named,
+                autocommit=True,
+                prepare_threshold=None,
+                application_name=_APPLICATION,
+            )
+        return self._connection
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -70,25 +74,29 @@ class Database:
             self._connection = None
 
 
-class _Bounded(psycopg.Connection[TupleRow]):
-    """A connection that gives up at ``deadline``: a server that is frozen keeps no statement_timeout."""
+@cache
+def _driver() -> "type[psycopg.Connection[Any]]":
+    """Return a kind of connection that gives up at its ``deadline``: a server that is frozen keeps no statement_timeout."""
+    import psycopg  # noqa: PLC0415 - as above
 
-    deadline = float("inf")
+    class Bounded(psycopg.Connection[Any]):
+        deadline = _FOR_EVER
 
-    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        del timeout  # of the driver's own, which knows it since 3.3
-        return super().wait(_until(gen, self), min(interval, 0.1))
+        def wait(self, gen: Any, interval: float = _LOOK_S, timeout: float | None = None) -> Any:
+            del timeout  # the driver's own, which it has since 3.3
+            return super().wait(_until(gen, self.deadline), min(interval, _LOOK_S))
+
+    return Bounded
 
 
-def _until(work: PQGen[RV], connection: _Bounded) -> Generator[Any, Any, RV]:
-    """Go on with what the driver does, which wakes up ten times a second, until the connection's deadline."""
+def _until(work: Generator[Any, Any, Any], deadline: float) -> Generator[Any, Any, Any]:
+    """Go on with what the driver does, which is woken every ``_LOOK_S``, until the deadline."""
     try:
         wanted = next(work)
         while True:
             ready = yield wanted
-            if time.monotonic() > connection.deadline:
+            if time.monotonic() > deadline:
                 raise TimeoutError("the database did not answer in time")
             wanted = work.send(ready)
     except StopIteration as end:
-        result: RV = end.value
-        return result
+        return end.value

@@ -1,0 +1,1 @@
+"""Jobs that are put off: while a database is unwell."""

@@ -1,0 +1,171 @@
+"""What the indicators said last, in this process: each is asked by one thread at a time, and waited for no longer than it may take."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import NamedTuple, Protocol, cast
+
+from framework.errors import error_class, error_message
+from framework.policies.defer.health.indicator import HealthIndicator, NotAvailable, Question, Rows, Signal, Unknown
+from framework.settings.shapes import short_repr
+
+_MOST_ANSWERS = 1_000
+_MESSAGE = 300
+
+
+class CheckEvents(Protocol):
+    """What is told besides the signals."""
+
+    def unknown(self, indicator: str, database: str, signal: Unknown, error: BaseException | None) -> None:
+        """An indicator could not say how the database is."""
+
+    def not_available(self, indicator: str, database: str, signal: NotAvailable) -> None:
+        """An indicator has nothing to say of this database."""
+
+
+class Querier(Protocol):
+    """A database that answers questions."""
+
+    def query(self, statement: str, parameters: Mapping[str, object] | None = None) -> Rows:
+        """Return rows."""
+        ...
+
+
+class _Subject(NamedTuple):
+    indicator: str
+    database: str
+    tables: tuple[str, ...]
+
+
+class _Answer(NamedTuple):
+    signal: Signal
+    until: float
+
+
+class _Asked(NamedTuple):
+    signal: "Future[Signal]"
+    give_up_at: float
+
+
+class Checks:
+    """Asks ``indicators`` about ``databases``; an answer counts for ``cache_s``, one after ``timeout_s`` is awaited by nobody.
+
+    A late one counts when it comes. Threads of its own are daemons: they hold up no exit, whatever an indicator does.
+    """
+
+    def __init__(
+        self,
+        indicators: Mapping[str, HealthIndicator],
+        databases: Mapping[str, Querier],
+        events: CheckEvents,
+        *,
+        cache_s: float,
+        timeout_s: float,
+    ) -> None:
+        self._indicators = indicators
+        self._databases = databases
+        self._events = events
+        self._cache_s = cache_s
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._answers: dict[_Subject, _Answer] = {}
+        self._asked: dict[_Subject, _Asked] = {}
+        self._askers: dict[tuple[str, str], _Asker] = {}
+
+    def signals(self, names: Sequence[str], database: str, tables: tuple[str, ...]) -> list[tuple[str, Signal]]:
+        """Return what each indicator says of the tables, within ``timeout_s``; raises nothing. All are asked at once."""
+        subjects = [_Subject(name, database, tables) for name in names]
+        begun = [self._known(subject) or self._ask(subject) for subject in subjects]
+        return [
+            (subject.indicator, self._awaited(subject, one) if isinstance(one, _Asked) else one.signal)
+            for subject, one in zip(subjects, begun, strict=True)
+        ]
+
+    def _known(self, subject: _Subject) -> _Answer | None:
+        found = self._answers.get(subject)
+        return found if found is not None and time.monotonic() < found.until else None
+
+    def _ask(self, subject: _Subject) -> _Asked | _Answer:
+        with self._lock:
+            under_way = self._asked.get(subject)
+            if under_way is not None:
+                return under_way
+            known = self._known(subject)  # since we looked, another thread may have asked and heard
+            if known is not None:
+                return known
+            place = (subject.indicator, subject.database)
+            asker = self._askers.get(place)
+            if asker is None:
+                asker = self._askers[place] = _Asker(f"health-{subject.indicator}")
+            asked = self._asked[subject] = _Asked(Future(), time.monotonic() + self._timeout_s)
+        asker.put(lambda: self._find_out(subject, asked.signal))
+        return asked
+
+    def _awaited(self, subject: _Subject, asked: _Asked) -> Signal:
+        try:
+            return asked.signal.result(max(0.0, asked.give_up_at - time.monotonic()))
+        except TimeoutError:
+            signal = Unknown(f"it did not answer within {self._timeout_s:g} s")
+        with self._lock:
+            if self._asked.get(subject) is not asked:
+                return asked.signal.result()  # it has answered at the last moment
+            self._remember(subject, signal)
+        self._events.unknown(subject.indicator, subject.database, signal, TimeoutError(signal.reason))
+        return signal
+
+    def _find_out(self, subject: _Subject, to_tell: "Future[Signal]") -> None:
+        signal = self._evaluated(subject)
+        with self._lock:
+            self._remember(subject, signal)
+            del self._asked[subject]
+            to_tell.set_result(signal)
+
+    def _evaluated(self, subject: _Subject) -> Signal:
+        try:
+            question = Question(subject.database, subject.tables, self._timeout_s, self._query_of(subject.database))
+            signal = cast("object", self._indicators[subject.indicator].evaluate(question))
+        except BaseException as error:  # noqa: BLE001 - an indicator is the application's own code, or a database's fault
+            unknown = Unknown(f"{error_class(error)}: {error_message(error, _MESSAGE)}")
+            self._events.unknown(subject.indicator, subject.database, unknown, error)
+            return unknown
+        if not isinstance(signal, Signal):
+            signal = Unknown(f"it returned {short_repr(signal)}, which is no signal")
+        if isinstance(signal, Unknown):
+            self._events.unknown(subject.indicator, subject.database, signal, None)
+        elif isinstance(signal, NotAvailable):
+            self._events.not_available(subject.indicator, subject.database, signal)
+        return signal
+
+    def _query_of(self, database: str) -> Callable[[str, Mapping[str, object]], Rows]:
+        found = self._databases.get(database)
+        if found is not None:
+            return found.query
+
+        def refuse(_statement: str, _parameters: Mapping[str, object] | None = None) -> Rows:
+            raise LookupError(f"the setting databases has no {database}")
+
+        return refuse
+
+    def _remember(self, subject: _Subject, signal: Signal) -> None:
+        """Keep an answer; the lock is held."""
+        now = time.monotonic()
+        if len(self._answers) >= _MOST_ANSWERS:  # tables that a resolver names may be any
+            self._answers = {one: answer for one, answer in self._answers.items() if answer.until > now}
+        if len(self._answers) >= _MOST_ANSWERS:
+            self._answers = {}
+        self._answers[subject] = _Answer(signal, now + self._cache_s)
+
+
+class _Asker:
+    """A thread that asks one indicator about one database, one question after the other."""
+
+    def __init__(self, name: str) -> None:
+        self._questions: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.put = self._questions.put
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            self._questions.get()()
