@@ -18,7 +18,7 @@ _EXBIBYTE = 1 << 60
 class WalArchivingSettings(Section):
     """Stop while more segments of the write-ahead log wait for archiving than ``above`` (GitLab's 42)."""
 
-    above: Annotated[int, values.whole(0, _EXBIBYTE)] = 42
+    above: Annotated[int, values.whole(0, 1_000_000_000)] = 42
 
 
 def _optional_number(low: float, high: float) -> BeforeValidator:
@@ -48,10 +48,13 @@ class PrometheusSettings(Section):
     def _check_url(cls, url: str) -> str:
         try:
             parts = urlsplit(url)
-            whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            whole = (
+                whole and not (parts.query or parts.fragment) and url.isascii() and url.isprintable() and " " not in url
+            )
         except ValueError:
             whole = False
-        if not whole or parts.query or parts.fragment or not url.isprintable() or " " in url:
+        if not whole:
             raise ValueError("must be the URL under which Prometheus has its api/v1, for example http://127.0.0.1:9090")
         return url.rstrip("/")
 

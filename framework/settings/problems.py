@@ -111,7 +111,12 @@ def _message(detail: ErrorDetails, location: Sequence[int | str]) -> str:
         words = ", ".join(map(str, choices))
         return f"must be one of {words}{instead_of(value, location)}{did_you_mean(value, map(str, choices))}"
     if kind in ("model_type", "dict_type", "tuple_type"):
-        keys = f"must hold keys and values; allowed keys: {', '.join(keys_at(location))}"
+        allowed = ", ".join(keys_at(location))
+        keys = (
+            f"must hold keys and values; allowed keys: {allowed}"
+            if allowed
+            else "must hold names, each with its keys and values"
+        )
         return f"{_FORMS.get(str(location[0]), keys) if len(location) == 1 else keys}{instead_of(value, location)}"
     return _wanted(detail) if _of_whole(detail) else f"{_wanted(detail)}{instead_of(value, location)}"
 

@@ -123,7 +123,7 @@ def version_of(payload: Payload) -> int:
 
 def deferrals(payload: Payload, reason: str) -> int:
     """Return how often in a row a job was deferred for this reason: another's deferrals prolong nothing, and use up nothing."""
-    if payload.get(DEFERRED_BY) != reason:
+    if payload.get(DEFERRED_BY, reason) != reason:
         return 0
     return max(0, whole_number(payload.get(DEFERRED_COUNT)) or 0)
 

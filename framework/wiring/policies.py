@@ -1,14 +1,17 @@
 """The policies in their order: one list for the way into ``perform``."""
 
 from framework.execute.gates import Gate, Gates
+from framework.settings.model import Settings
+from framework.telemetry.sentry import Tracker
+from framework.wiring.health import open_health
 
 
-def open_gates() -> Gates:
+def open_gates(settings: Settings, tracker: Tracker) -> Gates:
     """Return the gates of one process, in the order in which a job meets them.
 
     What sends a job away for good comes first, as nothing more need be asked then; what can put it back comes before what gives
     something away; what is given away (a slot, a lock) comes last, and the lock after the slot: a job that is dropped, paused,
     deferred or waits for a slot still has its lock, its context, its positions and its age.
     """
-    order: tuple[Gate, ...] = ()
+    order: tuple[Gate, ...] = (open_health(settings, tracker),)
     return Gates(order)

@@ -7,6 +7,7 @@ import pytest
 
 from framework.errors import ConfigurationError, Problem
 from framework.settings.files import FILE_OF, FILES
+from framework.settings.health import HealthSettings
 from framework.settings.load import load
 from framework.settings.outline import keys_at
 
@@ -63,6 +64,14 @@ NUMBERS = [
     ("timeout: {}", "timeout", "must be a number from 0 to 604,800, not "),
     ("poll_interval: {}", "poll_interval", "must be a number from 0.01 to 3,600, not "),
     ("dead: {{timeout_days: {}}}", "dead.timeout_days", "must be a number from 0.001 to 36,500, not "),
+    ("health: {{cache: {}}}", "health.cache", "must be a number from 0 to 3,600, not "),
+    ("health: {{timeout: {}}}", "health.timeout", "must be a number from 0.01 to 60, not "),
+    (
+        "health: {{wal_archiving: {{above: {}}}}}",
+        "health.wal_archiving.above",
+        f"{WHOLE} 0 to 1,000,000,000, not ",
+    ),
+    ("health: {{connections: {{above: {}}}}}", "health.connections.above", "must be a number from 0 to 1, not "),
 ]
 
 
@@ -103,6 +112,8 @@ DB_NEAR = f"{DB_SCHEME} (did you mean 'postgresql+psycopg'?): {WAL}"
 DB_FORM = f", for example postgresql+psycopg://user@127.0.0.1:5432/shop{HIDDEN}"
 NO_DB_HOST = f"{NO_HOST.removesuffix(', not ')}{HIDDEN}"
 NO_WORD = "this key must be a name of ASCII letters, digits and underscores, not 'a-b'"
+PROMETHEUS = "must be the URL under which Prometheus has its api/v1, for example http://127.0.0.1:9090"
+UP_TO = "must be a number from 0 to "
 
 ENTRIES = [
     # application.yml
@@ -217,6 +228,87 @@ ENTRIES = [
         f"databases: {{main: {{url: '{DB}', replicas: ['{DB}', 'postgres://u:{SECRET} @h/d']}}}}",
         "databases.main.replicas[1]",
         f"must be a URL without spaces and control characters{HIDDEN}",
+    ),
+    (APP, "health: [1]", "health", f"{SECTION}{', '.join(HealthSettings.model_fields)}{HIDDEN}"),
+    (APP, "health: {replication_lag: {above_s: -1}}", "health.replication_lag.above_s", f"{UP_TO}2.592e+06, not -1"),
+    (
+        APP,
+        "health: {replication_lag: {above_bytes: many}}",
+        "health.replication_lag.above_bytes",
+        f"{UP_TO}1.15292e+18, not 'many'",
+    ),
+    (
+        APP,
+        "health: {replication_lag: {above: 1}}",
+        "health.replication_lag.above",
+        "unknown key (did you mean 'above_s'?); allowed: above_s, above_bytes",
+    ),
+    (
+        APP,
+        "health: {autovacum: {}}",
+        "health.autovacum",
+        f"unknown key; allowed: {', '.join(HealthSettings.model_fields)}",
+    ),
+    *(
+        (APP, f"health: {{{key}: [1]}}", f"health.{key}", f"{SECTION}{allowed}, not [1]")
+        for key, allowed in (
+            ("wal_archiving", "above"),
+            ("replication_lag", "above_s, above_bytes"),
+            ("connections", "above"),
+        )
+    ),
+    (APP, "health: {indicators: [1]}", "health.indicators", "must hold names, each with its keys and values, not [1]"),
+    (APP, f"health: {{prometheus: {SECRET}}}", "health.prometheus", f"{SECTION}url{HIDDEN}"),
+    (APP, "health: {prometheus: {}}", "health.prometheus.url", "is missing"),
+    *(
+        (APP, f"health: {{prometheus: {{url: '{wrong}'}}}}", "health.prometheus.url", f"{PROMETHEUS}{HIDDEN}")
+        for wrong in (
+            f"u:{SECRET}@h:9090",
+            f"ftp://u:{SECRET}@h",
+            f"http://u:{SECRET}@h:0",
+            f"http://u:{SECRET}@h:x",
+            f"http://u:{SECRET}@h/?a=b",
+            f"http://{SECRET} h/",
+            f"http://u:{SECRET}@",
+            f"http://u:{SECRET}@[::1/",
+        )
+    ),
+    (
+        APP,
+        "health: {indicators: {a: {query: up, above: 1}}}",
+        "health",
+        "indicators are queries to Prometheus: prometheus: {url: ...} is missing",
+    ),
+    *(
+        (
+            APP,
+            f"health: {{prometheus: {{url: 'http://h'}}, indicators: {{a: {wrong}}}}}",
+            f"health.indicators.a{key}",
+            words,
+        )
+        for wrong, key, words in (
+            ("{query: up}", "", "needs one of above and below: the value beyond which jobs wait"),
+            ("{query: up, above: 1, below: 2}", "", "needs one of above and below: the value beyond which jobs wait"),
+            ("{above: 1}", ".query", "is missing"),
+            ("{query: ' ', above: 1}", ".query", "must be a query in PromQL, not ' '"),
+            ("{query: [up], above: 1}", ".query", 'must be a query in PromQL, not ["up"]'),
+            ("{query: up, above: .nan}", ".above", "must be a number from -1e+300 to 1e+300, not NaN"),
+            ("{query: up, below: x}", ".below", "must be a number from -1e+300 to 1e+300, not 'x'"),
+            (
+                "{query: up, over: 1}",
+                ".over",
+                "unknown key (did you mean 'above'?); allowed: query, above, below, database",
+            ),
+            ("{query: up, above: 1, database: a-b}", ".database", f"{NO_WORD.removeprefix('this key ')}"),
+            ("up", "", f"{SECTION}query, above, below, database, not 'up'"),
+        )
+    ),
+    (APP, "health: {indicators: {a-b: {query: up, above: 1}}}", "health.indicators.a-b", NO_WORD),
+    (
+        APP,
+        "health: {indicators: {autovacuum: {query: up, above: 1}}}",
+        "health.indicators.autovacuum",
+        "this key is the name of an indicator that there is already, not 'autovacuum'",
     ),
     (APP, "null: 2", "null", f"unknown key; allowed: {', '.join(FILES[APP])}"),
     (APP, "1: 2", "1", f"unknown key; allowed: {', '.join(FILES[APP])}"),

@@ -1,14 +1,22 @@
-"""What the indicators said last, in this process: each is asked by one thread at a time, and waited for no longer than it may take."""
+"""What the indicators said last, in this process: each is asked by one thread at a time, and waited for so long and no longer."""
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from framework.errors import error_class, error_message
-from framework.policies.defer.health.indicator import HealthIndicator, NotAvailable, Question, Rows, Signal, Unknown
+from framework.policies.defer.health.indicator import (
+    HealthIndicator,
+    NotAvailable,
+    Query,
+    Question,
+    Rows,
+    Signal,
+    Unknown,
+)
 from framework.settings.shapes import short_repr
 
 _MOST_ANSWERS = 1_000
@@ -23,14 +31,6 @@ class CheckEvents(Protocol):
 
     def not_available(self, indicator: str, database: str, signal: NotAvailable) -> None:
         """An indicator has nothing to say of this database."""
-
-
-class Querier(Protocol):
-    """A database that answers questions."""
-
-    def query(self, statement: str, parameters: Mapping[str, object] | None = None) -> Rows:
-        """Return rows."""
-        ...
 
 
 class _Subject(NamedTuple):
@@ -50,7 +50,8 @@ class _Asked(NamedTuple):
 
 
 class Checks:
-    """Asks ``indicators`` about ``databases``; an answer counts for ``cache_s``, one after ``timeout_s`` is awaited by nobody.
+    """Asks ``indicators`` about databases, which ``queries`` reach. An answer counts for ``cache_s``; one that takes longer
+    than ``timeout_s`` is awaited by nobody.
 
     A late one counts when it comes. Threads of its own are daemons: they hold up no exit, whatever an indicator does.
     """
@@ -58,14 +59,14 @@ class Checks:
     def __init__(
         self,
         indicators: Mapping[str, HealthIndicator],
-        databases: Mapping[str, Querier],
+        queries: Mapping[str, Query],
         events: CheckEvents,
         *,
         cache_s: float,
         timeout_s: float,
     ) -> None:
         self._indicators = indicators
-        self._databases = databases
+        self._queries = queries
         self._events = events
         self._cache_s = cache_s
         self._timeout_s = timeout_s
@@ -138,15 +139,12 @@ class Checks:
             self._events.not_available(subject.indicator, subject.database, signal)
         return signal
 
-    def _query_of(self, database: str) -> Callable[[str, Mapping[str, object]], Rows]:
-        found = self._databases.get(database)
-        if found is not None:
-            return found.query
-
-        def refuse(_statement: str, _parameters: Mapping[str, object] | None = None) -> Rows:
+    def _query_of(self, database: str) -> Query:
+        def refuse(statement: str, parameters: Mapping[str, Any] | None = None) -> Rows:
+            del statement, parameters
             raise LookupError(f"the setting databases has no {database}")
 
-        return refuse
+        return self._queries.get(database, refuse)
 
     def _remember(self, subject: _Subject, signal: Signal) -> None:
         """Keep an answer; the lock is held."""

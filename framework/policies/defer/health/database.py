@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _APPLICATION = "application-worker health"
 _KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2, "tcp_user_timeout": 5_000}
 _LOOK_S = 0.1  # how often a wait for the server looks whose time is up
+_SLACK_S = 0.5  # in which the server may cancel the statement itself, which says more
 _FOR_EVER = float("inf")
 
 
@@ -43,19 +44,20 @@ class Database:
         try:
             return self._ask(statement, parameters)
         except BaseException:
-            self._close()
+            self.close()
             raise
         finally:
             self._lock.release()
 
     def _ask(self, statement: str, parameters: Mapping[str, Any] | None) -> Rows:
         connection = self._open()
-        connection.deadline = time.monotonic() + self._timeout_s
-        # Set in the transaction, so that it also holds behind a pooler that shares its sessions.
-        limits = f"SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = {max(1, round(self._timeout_s * 1_000))}"
-        with connection.transaction():
-            connection.execute(limits.encode())
-            return connection.execute(statement.encode(), parameters or None).fetchall()
+        connection.deadline = time.monotonic() + self._timeout_s + _SLACK_S
+        # Of the transaction, so that it also holds behind a pooler that shares its sessions.
+        begin = f"BEGIN READ ONLY; SET LOCAL statement_timeout = {max(1, round(self._timeout_s * 1_000))}"
+        connection.execute(begin.encode())
+        rows: Rows = connection.execute(statement.encode(), parameters or None).fetchall()
+        connection.execute(b"COMMIT")
+        return rows
 
     def _open(self) -> Any:
         if self._connection is None or self._connection.closed:
@@ -68,7 +70,8 @@ class Database:
             )
         return self._connection
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the connection; the next statement makes another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -36,7 +36,9 @@ class HealthEvents:
 
     def stop(self, worker: str, jid: str, database: str, indicator: str, signal: Stop, *, runs: bool) -> None:
         """An indicator says stop: jobs of the class wait, or run as they have waited often enough."""
-        event, fate = ("health.runs_anyway", "run, as they have waited often enough") if runs else ("health.stop", "wait")
+        event, fate = (
+            ("health.runs_anyway", "run, as they have waited often enough") if runs else ("health.stop", "wait")
+        )
         if count := self._due(event, worker, indicator, database):
             logs.logger().warning(
                 f"jobs of {worker} {fate}: {signal.reason}",
@@ -190,8 +192,8 @@ class HealthGate:
 def delay_s(policy: DeferOnHealth, deferrals_before: int) -> float:
     """Return how long a job waits that has been deferred so often: GitLab's doubling, capped, less up to a tenth at random."""
     doublings = min(max(0, deferrals_before - 1), _MOST_DOUBLINGS)
-    longest = policy.max_delay.total_seconds()
-    return min(longest, policy.delay.total_seconds() * 2**doublings) * (1 - _JITTER * random.random())
+    doubled: float = policy.delay.total_seconds() * 2.0**doublings
+    return min(policy.max_delay.total_seconds(), doubled) * (1 - _JITTER * random.random())
 
 
 def _facts(indicator: str, database: str, signal: Signal) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """What an indicator is: asked about a database and some tables, it gives a signal. And the application's own ones."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -47,6 +47,14 @@ class NotAvailable(Signal):
     __slots__ = ()
 
 
+class Query(Protocol):
+    """``query("SELECT ... WHERE name = %(name)s", {"name": ...})``, with psycopg's placeholders."""
+
+    def __call__(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Rows:
+        """Return the rows of a statement that only reads; raises what the database says, or TimeoutError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """Asked of an indicator: how is this ``database``, and these ``tables`` of it? An answer after ``timeout_s`` is late."""
@@ -54,8 +62,8 @@ class Question:
     database: str
     tables: tuple[str, ...]
     timeout_s: float
-    query: Callable[[str, Mapping[str, Any]], Rows]
-    """``query("SELECT ... %(name)s", {"name": ...})``: rows of that database's primary, within ``timeout_s`` and read-only."""
+    query: Query
+    """Asks that database's primary, with a deadline of ``timeout_s`` of its own, over the one connection for such questions."""
 
 
 class HealthIndicator(Protocol):
@@ -63,6 +71,7 @@ class HealthIndicator(Protocol):
 
     def evaluate(self, question: Question) -> Signal:
         """Return a signal. It is called in a thread of its own, one call at a time per database; what it raises is Unknown."""
+        ...
 
 
 registered: dict[str, HealthIndicator] = {}

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from framework.policies.defer.health.indicator import NotAvailable, Normal, Question, Signal, Stop, Unknown
+from framework.policies.defer.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
 from framework.settings.health import (
     ConnectionsSettings,
     HealthSettings,
@@ -78,7 +78,8 @@ class WalArchiving:
                 substring(last_failed_wal from '^[0-9A-F]{24}') AS failed
             FROM facts, pg_stat_archiver
         ), numbers AS (
-            SELECT file, ('x' || substr(file, 9, 8))::bit(32)::bigint * per_log + ('x' || substr(file, 17, 8))::bit(32)::bigint AS number
+            SELECT file, ('x' || substr(file, 9, 8))::bit(32)::bigint * per_log
+                + ('x' || substr(file, 17, 8))::bit(32)::bigint AS number
             FROM facts, names, LATERAL (VALUES (current), (archived), (failed)) AS files (file) WHERE file IS NOT NULL
         )
         SELECT is_replica, mode, (SELECT number FROM numbers WHERE file = current LIMIT 1)

@@ -11,7 +11,8 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote, unquote, urlsplit
 
-from framework.policies.defer.health.indicator import NotAvailable, Normal, Question, Signal, Stop, Unknown
+from framework.errors import error_class, error_message
+from framework.policies.defer.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
 from framework.settings.health import PrometheusIndicatorSettings
 from framework.settings.shapes import is_list, is_mapping
 
@@ -38,12 +39,14 @@ class Prometheus:
         try:
             reply = _get(f"{self._url}/api/v1/query?query={quote(wanted.query, safe='')}", question.timeout_s)
         except (OSError, HTTPException) as error:
-            return Unknown(f"Prometheus does not answer: {error or type(error).__name__}")
+            return Unknown(f"Prometheus does not answer: {error_class(error)}: {error_message(error, _SHOWN)}")
         if reply.status != 200:
             return Unknown(f"Prometheus answers with status {reply.status}: {_shown(reply.body)}")
         values = _values(reply.body)
         if not values:
-            return Unknown("the query gives no number" if values is not None else f"no answer of Prometheus: {_shown(reply.body)}")
+            return Unknown(
+                "the query gives no number" if values is not None else f"no answer of Prometheus: {_shown(reply.body)}"
+            )
         return self._judged(values)
 
     def _judged(self, values: list[float]) -> Signal:
@@ -53,7 +56,9 @@ class Prometheus:
         else:
             worst, threshold = min(values), cast("float", wanted.below)
             word, beyond = "below", worst < threshold
-        return Stop(f"{worst:g} is {word} {threshold:g}") if beyond else Normal(f"{worst:g} is not {word} {threshold:g}")
+        return (
+            Stop(f"{worst:g} is {word} {threshold:g}") if beyond else Normal(f"{worst:g} is not {word} {threshold:g}")
+        )
 
 
 class _Reply(NamedTuple):

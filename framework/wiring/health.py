@@ -1,0 +1,71 @@
+"""From settings to the gate that heeds the health of databases, and to what is wrong with what workers say of it."""
+
+from collections.abc import Iterable, Iterator
+
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.declare.policies import DeferOnHealth
+from framework.errors import ConfigurationError, Problem
+from framework.policies.defer.health.checks import Checks
+from framework.policies.defer.health.database import Database
+from framework.policies.defer.health.gate import HealthEvents, HealthGate
+from framework.policies.defer.health.indicator import HealthIndicator, registered
+from framework.policies.defer.health.postgres import postgres_indicators
+from framework.policies.defer.health.prometheus import Prometheus
+from framework.settings.health import POSTGRES_INDICATORS
+from framework.settings.model import Settings
+from framework.settings.suggest import did_you_mean, listed
+from framework.telemetry.sentry import Tracker
+
+
+def open_health(settings: Settings, tracker: Tracker) -> HealthGate:
+    """Return the gate of one process; no socket is opened.
+
+    Raises ConfigurationError when a worker heeds an indicator or a database that there is not, or nothing can ask PostgreSQL.
+    """
+    heeding = [(one, one.defer_on_health) for one in _declarations() if one.defer_on_health is not None]
+    problems = [*_unknown_names(settings, heeding)]
+    events = HealthEvents(tracker)
+    databases: dict[str, Database] = {}
+    if heeding:
+        try:
+            databases = {name: Database(one.url, settings.health.timeout) for name, one in settings.databases.items()}
+        except ImportError as error:
+            reason = f"needs SQLAlchemy and psycopg ({error}): pip install 'application-worker[sql]'"
+            problems.append(Problem(f"{settings.config_dir.name}/application.yml", "databases", reason))
+    if problems:
+        raise ConfigurationError(problems)
+    indicators: dict[str, HealthIndicator] = {}
+    if databases:
+        indicators |= postgres_indicators(settings.health, events.unknown_table)
+    if settings.health.prometheus is not None:
+        url = settings.health.prometheus.url
+        indicators |= {name: Prometheus(url, query) for name, query in settings.health.indicators.items()}
+    indicators |= registered
+    limits = settings.health
+    queries = {name: database.query for name, database in databases.items()}
+    checks = Checks(indicators, queries, events, cache_s=limits.cache, timeout_s=limits.timeout)
+    return HealthGate(checks, tuple(indicators), settings.databases, events)
+
+
+def _declarations() -> Iterator[Declaration]:
+    return (worker.declaration() for worker in registry.workers())
+
+
+def _unknown_names(settings: Settings, heeding: Iterable[tuple[Declaration, DeferOnHealth]]) -> Iterator[Problem]:
+    """What no indicator and no database is called; without any database, workers may name one that others have."""
+    known = [*POSTGRES_INDICATORS, *settings.health.indicators, *registered]
+    for declaration, policy in heeding:
+        for name in policy.indicators or ():
+            if name not in known:
+                message = (
+                    f"heeds an indicator {name!r} that nobody knows{did_you_mean(name, known)}: there are {listed(known)}. "
+                    "Configure it in health.indicators, or register it where workers are declared (framework.health)"
+                )
+                yield Problem(declaration.place, "defer_on_health.indicators", message)
+        asks_postgres = policy.indicators is None or not set(policy.indicators).isdisjoint(POSTGRES_INDICATORS)
+        databases = list(settings.databases)
+        if databases and asks_postgres and policy.database not in databases:
+            nearest = did_you_mean(policy.database, databases)
+            message = f"there is no {policy.database!r}{nearest}; the setting databases has {listed(databases)}"
+            yield Problem(declaration.place, "defer_on_health.database", message)

@@ -1,0 +1,179 @@
+"""The four questions that PostgreSQL answers, asked of real servers in real trouble."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+
+from framework.policies.defer.health.database import Database
+from framework.policies.defer.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
+from framework.policies.defer.health.postgres import postgres_indicators
+from framework.settings.health import HealthSettings
+from tests.harness import until
+from tests.policies.health.conftest import WAITING
+from tests.postgres import Postgres, running, standby_of
+
+
+class Asked:
+    """Whoever asks one server."""
+
+    def __init__(self, url: str, settings: dict[str, object], timeout_s: float) -> None:
+        self.database = Database(url, timeout_s)
+        self.unknown_tables: list[tuple[str, str]] = []
+        self._indicators = postgres_indicators(
+            HealthSettings.model_validate(settings), lambda *place: self.unknown_tables.append(place)
+        )
+
+    def __call__(self, indicator: str, *tables: str) -> Signal:
+        return self._indicators[indicator].evaluate(Question("main", tables, 5.0, self.database.query))
+
+
+@pytest.fixture
+def asked() -> Iterator[Callable[..., Asked]]:
+    made: list[Asked] = []
+
+    def make(server: Postgres, user: str = "postgres", timeout_s: float = 10.0, **settings: object) -> Asked:
+        made.append(Asked(server.url().replace("postgres@", f"{user}@"), settings, timeout_s))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.database.close()
+
+
+def test_autovacuum_on_any_listed_table_stops(unwell, asked):
+    ask = asked(unwell)
+    assert ask("autovacuum", "shop.events_1") == Stop("autovacuum runs on shop.events_1")
+    assert ask("autovacuum", "empty", "shop.events_1", "Orders") == Stop("autovacuum runs on shop.events_1")
+    assert ask("autovacuum", "shop.events") == Stop("autovacuum runs on shop.events")  # by way of its partition
+    assert ask("autovacuum", "empty", "public.Orders") == Normal("autovacuum runs on none of the tables")
+    assert ask.unknown_tables == []
+    assert ask("autovacuum") == NotAvailable("no tables are listed")
+
+
+def test_tables_that_are_not_there_are_told_and_stop_nothing(unwell, asked):
+    ask = asked(unwell)
+    absent = (
+        "events_1",
+        "orders",
+        "shop.nothing",
+        "postgres.shop.events_1",
+        "a.b.c.d",
+        '"; DROP',
+        "public.",
+        ".x",
+        "%s",
+    )
+    assert ask("autovacuum", "empty", *absent) == Normal("autovacuum runs on none of the tables")
+    assert ask.unknown_tables == [("main", table) for table in absent]
+    assert ask("autovacuum", "nothing", "shop.events_1") == Stop("autovacuum runs on shop.events_1")
+    assert ask("autovacuum", "nothing") == NotAvailable("there is no table nothing")
+
+
+def test_a_role_that_may_not_see_autovacuum_does_not_take_it_for_absent(unwell, asked):
+    ask = asked(unwell, "stranger")
+    said = ask("autovacuum", "empty")
+    assert isinstance(said, Unknown)
+    assert "pg_read_all_stats" in said.reason
+    assert isinstance(ask("replication_lag"), Unknown)
+    assert isinstance(ask("connections"), Normal)
+    assert isinstance(ask("wal_archiving"), Stop)
+
+
+def test_segments_that_wait_for_archiving(unwell, asked):
+    found = asked(unwell)("wal_archiving")
+    assert isinstance(found, Stop)
+    waiting = int(found.reason.removesuffix(" WAL segments wait for archiving, more than 42"))
+    assert waiting >= WAITING  # and those that the tests before this one have filled
+    assert isinstance(asked(unwell, wal_archiving={"above": 10 * waiting})("wal_archiving"), Normal)
+
+
+def test_archiving_that_is_off_has_nothing_to_say(postgres, asked):
+    assert asked(postgres)("wal_archiving") == NotAvailable("archive_mode is off")
+
+
+def test_archiving_from_its_first_segment_on(asked):
+    with running(archive_mode="on") as server:
+        ask = asked(server, wal_archiving={"above": 1})
+        assert ask("wal_archiving") == NotAvailable("no segment has been archived yet")
+        server.execute("ALTER SYSTEM SET archive_command = 'true'")
+        server.execute("SELECT pg_reload_conf()")
+        server.execute("CREATE TABLE a ()")
+        server.execute("SELECT pg_switch_wal()")
+        until(lambda: isinstance(ask("wal_archiving"), Normal), "the first has been archived")
+        server.execute("ALTER SYSTEM SET archive_command = 'false'")
+        server.execute("SELECT pg_reload_conf()")
+        for name in "bc":
+            server.execute(f"CREATE TABLE {name} ()")
+            server.execute("SELECT pg_switch_wal()")
+        until(lambda: server.execute("SELECT failed_count FROM pg_stat_archiver"), "archiving fails")
+        assert ask("wal_archiving") == Stop("2 WAL segments wait for archiving, more than 1")
+
+
+def test_replicas_that_are_behind(unwell, asked):
+    ask = asked(unwell, replication_lag={"above_s": 0.2, "above_bytes": None})
+    by_size = asked(unwell, replication_lag={"above_s": None, "above_bytes": 100_000})
+    without = asked(unwell, replication_lag={"above_s": None, "above_bytes": None})
+    assert ask("replication_lag") == NotAvailable("no replica streams from this server")
+    assert without("replication_lag") == NotAvailable("both thresholds are null")
+    with standby_of(unwell) as standby:
+        until(lambda: isinstance(by_size("replication_lag"), Normal), "it streams and has caught up")
+        of_standby = asked(standby)
+        assert isinstance(of_standby("replication_lag"), NotAvailable)
+        assert isinstance(of_standby("wal_archiving"), NotAvailable)
+        standby.pause_replay()
+        unwell.execute("INSERT INTO empty SELECT generate_series(1, 10000)")
+        behind = until(lambda: (found := by_size("replication_lag")) and isinstance(found, Stop) and found, "by bytes")
+        assert behind.reason.startswith("the slowest of 1 replicas is ")
+        assert behind.reason.endswith(", more than 100,000 bytes")
+        late = until(lambda: (found := ask("replication_lag")) and isinstance(found, Stop) and found, "by seconds")
+        assert late.reason.endswith(", more than 0.2 s")
+
+
+def test_connections_in_use(unwell, asked):
+    ask = asked(unwell, connections={"above": 0.2})
+    assert isinstance(ask("connections"), Normal)
+    with ExitStack() as stack:
+        for _ in range(13):
+            stack.enter_context(unwell.connect())
+        found = ask("connections")
+        assert isinstance(found, Stop)
+        assert found.reason.endswith(" of 60 connections are in use, more than 20%")
+    until(lambda: isinstance(ask("connections"), Normal), "they have gone")
+
+
+def test_one_connection_which_only_reads_and_is_made_anew(unwell, asked):
+    ask = asked(unwell)
+    query = ask.database.query
+    ((first,),) = query("SELECT pg_backend_pid()")
+    assert query("SELECT pg_backend_pid(), %(x)s::int", {"x": 5}) == [(first, 5)]
+    assert query("SELECT '100%'") == [("100%",)]
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        query("CREATE TABLE not_here ()")
+    ((second,),) = query("SELECT pg_backend_pid()")
+    unwell.execute(f"SELECT pg_terminate_backend({second}, 5000)")
+    with pytest.raises(psycopg.OperationalError):
+        query("SELECT 1")
+    assert query("SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()") == [
+        ("application-worker health",)
+    ]
+
+
+def test_a_statement_and_a_frozen_server_have_a_deadline(unwell, asked):
+    query = asked(unwell, timeout_s=0.3).database.query
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        query("SELECT pg_sleep(20)")
+    ((backend,),) = query("SELECT pg_backend_pid()")
+    os.kill(backend, signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError, match="did not answer in time"):
+            query("SELECT 1")
+        assert time.monotonic() - begun < 0.8 + 3.0
+        assert query("SELECT 1") == [(1,)]  # over another connection
+    finally:
+        os.kill(backend, signal.SIGCONT)
