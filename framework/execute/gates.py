@@ -45,11 +45,12 @@ class Gates:
 
     def of(self, declaration: Declaration) -> tuple[Gate, ...]:
         """Return those that jobs of the class have to pass."""
-        found = self._found.get(declaration.wire_name)
+        known = self._found  # what is found out while ``reopen`` runs must not outlive it
+        found = known.get(declaration.wire_name)
         # A reloaded class has a new declaration under its old name.
         if found is None or found[0] is not declaration:
             concerned = tuple(gate for gate in self._gates if gate.concerns(declaration))
-            found = self._found[declaration.wire_name] = (declaration, concerned)
+            found = known[declaration.wire_name] = (declaration, concerned)
         return found[1]
 
     def reopen(self) -> None:

@@ -26,6 +26,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
         "strict_arguments",
         "poll_interval",
         "sentry",
+        "flags",
         "databases",
         "health",
         "retired_workers",

@@ -192,6 +192,14 @@ class SizeLimitSettings(_Section):
         return self
 
 
+class FlagSettings(_Section):
+    """Where feature flags come from besides those that operators set, and how long a job waits whose class must not run."""
+
+    provider: Literal["redis", "openfeature"] = "redis"
+    defer_delay: Annotated[float, values.seconds(1, 86_400)] = 300.0
+    """Seconds, half more or less (GitLab's ``SIDEKIQ_DEFER_JOBS_DELAY``)."""
+
+
 class SentrySettings(_Section):
     """The error tracker: failures of jobs are sent to ``dsn``; without one nothing of it is even loaded."""
 
@@ -305,6 +313,7 @@ class Settings(BaseSettings):
     poll_interval: Annotated[float, values.seconds(0.01, 3600)] = 1.0
     """Seconds within which some process of a shard looks for jobs that have become due unforeseen."""
     sentry: SentrySettings = SentrySettings()
+    flags: FlagSettings = FlagSettings()
 
     databases: dict[Annotated[str, AfterValidator(values.word)], DatabaseSettings] = Field(
         default_factory=dict[str, DatabaseSettings]

@@ -29,6 +29,11 @@ LIMITS = "aw:limits"
 
 LIMITS_WAITING = "aw:limits:waiting"
 """SET of those that jobs wait at."""
+FLAGS = "aw:flags"
+"""HASH from a flag's name to what it says, as JSON: percentage, reason, until when, by whom."""
+
+PAUSES = "aw:pauses"
+"""SET of the wire names of the classes that have parked jobs."""
 
 LOCKS = "aw:lock:"
 
@@ -50,6 +55,11 @@ def limit(base: str) -> str:
 def paused_jobs(worker: str) -> str:
     """ZSET of the jobs of a paused class: a ticket, a line feed, the payload; score = since when."""
     return f"aw:paused:{worker}"
+
+
+def pause_kept(worker: str) -> str:
+    """STRING with a TTL: a process that knows the class has said that its pause goes on; holds the strategy's name."""
+    return f"aw:pause:{worker}"
 
 
 def queue(name: str) -> str:

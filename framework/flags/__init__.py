@@ -1,0 +1,1 @@
+"""Switches that operators set while everything runs: what they say, and where they come from."""

@@ -1,0 +1,144 @@
+"""Flags in a shard's Redis: one HASH, read whole, kept in the process. A job's fate lives on its own shard, so its flags do too."""
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from framework.flags.flag import Flag, FlagSource, read_flag
+from framework.telemetry import logs
+from framework.telemetry.repeated import Repeated
+from framework.wire import keys
+
+FRESH_S = 5.0
+"""How old what a process knows of flags may become."""
+
+_QUIET_S = 300.0
+_SHOWN = 200
+
+
+class _Known(NamedTuple):
+    flag: Flag
+    data: bytes
+    """What it was read from."""
+    until: float
+    """Seconds of the monotonic clock."""
+
+    def holds(self) -> bool:
+        return time.monotonic() < self.until
+
+
+class RedisFlags(FlagSource):
+    """The flags of one shard as they were when they were last read; what could not be read anew stays as it was.
+
+    A server process reads them with each beat. A producer has no beat: ``lazy`` ones are read when somebody asks and they
+    are older than ``FRESH_S``.
+    """
+
+    def __init__(self, client: "redis.Redis", shard: str, *, lazy: bool = False) -> None:
+        self._client = client
+        self._shard = shard
+        self._lazy = lazy
+        self._read_at: float | None = None
+        self._known: Mapping[str, _Known] = {}
+        self._told = Repeated(_QUIET_S)
+
+    def find(self, name: str) -> Flag | None:
+        """See ``Flags``."""
+        self._freshen()
+        found = self._known.get(name)
+        return found.flag if found is not None and found.holds() else None
+
+    def names(self) -> frozenset[str]:
+        """See ``Flags``."""
+        self._freshen()
+        return frozenset(name for name, one in self._known.items() if one.holds())
+
+    def written(self, name: str) -> bytes:
+        """Return what Redis had under the name when it was last read, empty when there was nothing that counts."""
+        found = self._known.get(name)
+        return found.data if found is not None else b""
+
+    def read(self) -> bool:
+        """Read all anew; return whether anything has changed. Raises redis errors of the connection.
+
+        What the server refuses (the key is of another type, an ACL) is told; what was known stays.
+        """
+        self._read_at = time.monotonic()  # before: threads that ask meanwhile do not read too
+        pipeline: Any = self._client.pipeline(transaction=False)
+        pipeline.time()
+        pipeline.hgetall(keys.FLAGS)
+        try:
+            (seconds, microseconds), fields = cast("tuple[tuple[int, int], dict[bytes, bytes]]", pipeline.execute())
+        except (RedisConnectionError, RedisTimeoutError):
+            raise
+        except ResponseError as error:
+            self._tell(
+                "refused", "flags cannot be read; those last known stay", event_name="flags.refused", error=error
+            )
+            return False
+        # How long a flag still holds is taken from Redis's clock, so that no clock of a host can end it early, or never.
+        offset = time.monotonic() - (seconds + microseconds / 1_000_000)
+        found: dict[str, _Known] = {}
+        for field, data in fields.items():
+            name = field.decode(errors="backslashreplace")
+            flag = self._one(name, data)
+            if flag is not None:
+                found[name] = _Known(flag, data, offset + (math.inf if flag.expires_at is None else flag.expires_at))
+        known, self._known = self._known, {name: one for name, one in found.items() if one.holds()}
+        return {name: one.data for name, one in known.items()} != {name: one.data for name, one in self._known.items()}
+
+    def _freshen(self) -> None:
+        if not self._lazy or (self._read_at is not None and time.monotonic() - self._read_at < FRESH_S):
+            return
+        try:
+            self.read()
+        except (RedisError, OSError) as error:
+            self._tell("away", "flags cannot be read; those last known stay", event_name="flags.away", error=error)
+
+    def _one(self, name: str, data: bytes) -> Flag | None:
+        try:
+            return read_flag(name, data)
+        except ValueError as error:
+            reason = f"the flag cannot be read and counts as not set: {error}"
+            shown = data[:_SHOWN].decode(errors="backslashreplace")
+            self._tell(f"{name} {shown}", reason, event_name="flags.unreadable", flag=name, value=shown)
+            return None
+
+    def _tell(self, thing: str, message: str, **fields: Any) -> None:
+        if count := self._told.due(thing, time.monotonic()):
+            logs.logger(shard=self._shard).warning(message, count=count, **fields)
+
+
+def set_flag(client: "redis.Redis", flag: Flag, lasts_s: float | None) -> Flag:
+    """Set a flag from now on for ``lasts_s``, or without an end; return it with its times. Raises redis errors."""
+    seconds, microseconds = client.time()
+    now = seconds + microseconds / 1_000_000
+    ends = None if lasts_s is None else now + lasts_s
+    dated = Flag(flag.name, flag.percentage, flag.reason, flag.set_by, now, ends)
+    client.hset(keys.FLAGS, flag.name, cast("Any", dated.written()))
+    return dated
+
+
+def unset_flag(client: "redis.Redis", name: str) -> bool:
+    """Take a flag away; return whether there was one. Raises redis errors."""
+    removed: Any = client.hdel(keys.FLAGS, name)
+    return bool(removed)
+
+
+def read_flags(client: "redis.Redis") -> dict[str, Flag]:
+    """Return the flags that are set on a shard by name, expired ones among them; garbage is left out. Raises redis errors."""
+    found: dict[str, Flag] = {}
+    fields: Any = client.hgetall(keys.FLAGS)
+    for name, data in fields.items():
+        text = name.decode(errors="backslashreplace")
+        try:
+            found[text] = read_flag(text, data)
+        except ValueError:
+            continue
+    return found

@@ -1,0 +1,43 @@
+"""From settings to the flags of one shard."""
+
+import os
+import socket
+from collections.abc import Iterator
+
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.errors import ConfigurationError, Problem
+from framework.flags.flag import FlagSource, Layered, drop_flag, pause_flag, run_flag
+from framework.flags.openfeature import OpenFeatureFlags
+from framework.flags.redis_flags import RedisFlags
+from framework.settings.model import Settings
+from framework.shard.shard import Shard
+
+
+def open_flags(settings: Settings, shard: Shard, *, lazy: bool) -> FlagSource:
+    """Return the flags that jobs of a shard obey: those that operators set there, then those of the provider, if there is one.
+
+    ``lazy`` ones are read when somebody asks, for a process that has no beat. No socket is opened. Raises ConfigurationError
+    when the provider's SDK is not installed.
+    """
+    own = RedisFlags(shard.client, shard.name, lazy=lazy)
+    if settings.flags.provider == "redis":
+        return own
+    try:
+        provided = OpenFeatureFlags(known_flags, f"{socket.gethostname()}:{os.getpid()}", lazy=lazy)
+    except ImportError as error:
+        message = f"openfeature needs its SDK ({error}): pip install 'application-worker[flags]'"
+        raise ConfigurationError(
+            [Problem(f"{settings.config_dir.name}/application.yml", "flags.provider", message)]
+        ) from error
+    return Layered(own, provided)
+
+
+def known_flags() -> Iterator[str]:
+    """Return the names of all flags that somebody may ask for in this process."""
+    for worker in registry.workers():
+        declaration: Declaration = worker.declaration()
+        for name in (run_flag, drop_flag, pause_flag):
+            yield name(declaration.wire_name)
+        if declaration.deduplicate is not None and declaration.deduplicate.feature_flag is not None:
+            yield declaration.deduplicate.feature_flag

@@ -1,0 +1,181 @@
+"""Flags: as Redis has them, as a process knows them, and as an OpenFeature provider says them."""
+
+import random
+import threading
+
+import pytest
+from openfeature import api
+from openfeature.provider.in_memory_provider import InMemoryFlag, InMemoryProvider
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from framework.flags import redis_flags
+from framework.flags.flag import Flag, Layered, read_flag
+from framework.flags.openfeature import OpenFeatureFlags
+from framework.flags.redis_flags import RedisFlags, read_flags, set_flag, unset_flag
+from framework.store.connect import Endpoint, open_client
+from framework.wire import keys
+from tests.harness import server_lines, until
+
+GARBAGE = {
+    "no_json": b"{",
+    "no_object": b"[]",
+    "newer": b'{"v":2,"percentage":0}',
+    "text": b'{"v":1,"percentage":"all"}',
+    "too_much": b'{"v":1,"percentage":101}',
+    "truth": b'{"v":1,"percentage":true}',
+    "no_time": b'{"v":1,"percentage":1,"expires_at":"soon"}',
+    b"no \xff name": b"\xff",
+}
+
+
+@pytest.fixture
+def provider():
+    made = InMemoryProvider({})
+    api.set_provider(made, "application-worker")
+    yield made
+    api.clear_providers()
+
+
+def switch(on):
+    return InMemoryFlag("on" if on else "off", {"on": True, "off": False})
+
+
+def test_a_flag_is_what_was_set_until_it_ends_by_the_clock_of_redis(redis):
+    flags = RedisFlags(redis, "main")
+    assert flags.read() is False
+    made = set_flag(redis, Flag("a", 25, "why", "me"), 60)
+    set_flag(redis, Flag("b", 100), 0.0)
+    set_flag(redis, Flag("c", 100), None)
+    assert made.expires_at - made.set_at == 60
+    assert flags.find("a") is None
+    assert flags.read() is True
+    assert (flags.find("a"), flags.names()) == (made, {"a", "c"})
+    assert flags.read() is False
+    assert read_flags(redis).keys() == {"a", "b", "c"}
+    assert unset_flag(redis, "a")
+    assert not unset_flag(redis, "a")
+    assert flags.find("a") == made
+    assert flags.read() is True
+    assert flags.find("a") is None
+    assert flags.enabled("a", default=True)
+    assert not flags.enabled("a")
+
+
+def test_a_share_is_drawn_each_time():
+    draws = random.Random(7).random
+    assert sum(Flag("f", 20).drawn(draws) for _ in range(5_000)) == 1_044
+    assert not any(Flag("f", 0).drawn(draws) for _ in range(100))
+    assert all(Flag("f", 100).drawn(draws) for _ in range(100))
+
+
+def test_garbage_is_told_once_and_hides_no_other_flag(redis):
+    redis.hset(keys.FLAGS, mapping=GARBAGE)
+    set_flag(redis, Flag("good", 100), None)
+    flags = RedisFlags(redis, "main")
+    with server_lines("info") as lines:
+        flags.read()
+        flags.read()
+        told = [line["flag"] for line in lines() if line["event_name"] == "flags.unreadable"]
+    assert flags.names() == {"good"} == read_flags(redis).keys()
+    assert sorted(told) == sorted([*(name for name in GARBAGE if isinstance(name, str)), "no \\xff name"])
+
+
+@pytest.mark.parametrize("data", GARBAGE.values())
+def test_what_cannot_be_read_says_why(data):
+    with pytest.raises(ValueError, match=r"\w"):
+        read_flag("f", data)
+
+
+def test_what_cannot_be_read_anew_stays_known(redis, monkeypatch):
+    set_flag(redis, Flag("a", 100), None)
+    flags, lazy = RedisFlags(redis, "main"), RedisFlags(redis, "main", lazy=True)
+    flags.read()
+    assert lazy.enabled("a")
+    redis.delete(keys.FLAGS)
+    redis.set(keys.FLAGS, "no hash")
+    with server_lines("info") as lines:
+        assert flags.read() is False
+        monkeypatch.setattr(redis_flags, "FRESH_S", 0.0)
+        assert flags.enabled("a")
+        assert lazy.enabled("a")
+        assert [line["event_name"] for line in lines()] == ["flags.refused"] * 2
+
+
+def test_a_store_that_is_away_costs_a_producer_nothing_but_news(make_server, monkeypatch):
+    server = make_server()
+    client = open_client(Endpoint(server.url), name="tests")
+    set_flag(client, Flag("a", 100), None)
+    flags, eager = RedisFlags(client, "main", lazy=True), RedisFlags(client, "main")
+    assert flags.enabled("a")
+    eager.read()
+    server.stop()
+    monkeypatch.setattr(redis_flags, "FRESH_S", 0.0)
+    with server_lines("info") as lines:
+        assert flags.enabled("a")
+        assert [line["event_name"] for line in lines()] == ["flags.away"]
+    with pytest.raises(RedisConnectionError):
+        eager.read()
+    assert eager.enabled("a")
+    client.close()
+
+
+def test_a_provider_is_asked_beside_the_work(provider):
+    provider._flags.update({"on": switch(True), "off": switch(False)})
+    flags = OpenFeatureFlags(lambda: ["on", "off", "unknown"], "here")
+    assert flags.names() == frozenset()
+    assert flags.read()
+    assert {name: flags.find(name).percentage for name in flags.names()} == {"on": 100, "off": 0}
+    provider._flags["off"] = switch(True)
+    until(flags.read, "the news")
+    assert flags.enabled("off")
+
+
+def test_a_provider_that_fails_or_hangs_costs_nothing_but_news(provider, monkeypatch):
+    provider._flags["on"] = switch(True)
+    lazy = OpenFeatureFlags(lambda: ["on"], "here", lazy=True)
+    assert lazy.enabled("on")
+    flags = OpenFeatureFlags(lambda: ["on"], "here")
+    flags.read()
+    asked, go_on = threading.Event(), threading.Event()
+
+    def fail(*_, **__):
+        raise OSError("no network")
+
+    def hang(*_, **__):
+        asked.set()
+        go_on.wait(30)
+        return found("on", False)
+
+    found = provider.resolve_boolean_details
+    with server_lines("info") as lines:
+        monkeypatch.setattr(provider, "resolve_boolean_details", fail)
+        flags.read()
+        until(lambda: flags._inquiry._asked_at is None)
+        monkeypatch.setattr(provider, "resolve_boolean_details", hang)
+        flags.read()
+        assert asked.wait(30)
+        monkeypatch.setattr("framework.flags.inquiry.DEADLINE_S", 0.0)
+        flags.read()
+        assert flags.enabled("on")
+        told = {line["event_name"] for line in lines() if "event_name" in line}
+    assert told == {"flags.unanswered", "inquiry.hangs"}
+    provider._flags["on"] = switch(False)
+    go_on.set()
+    until(flags.read, "what came late")
+    assert not flags.enabled("on")
+
+
+def test_without_a_provider_no_flag_is_set():
+    flags = OpenFeatureFlags(lambda: ["on"], "here")
+    flags.read()
+    assert flags.names() == frozenset()
+
+
+def test_the_first_place_that_has_a_flag_decides(redis, provider):
+    provider._flags.update({"both": switch(True), "theirs": switch(True)})
+    set_flag(redis, Flag("both", 0), None)
+    flags = Layered(RedisFlags(redis, "main"), OpenFeatureFlags(lambda: ["both", "theirs"], "here"))
+    assert flags.read()
+    assert not flags.enabled("both", default=True)
+    assert flags.enabled("theirs")
+    assert flags.names() == {"both", "theirs"}
