@@ -16,6 +16,7 @@ FrameworkError
 ├── RetryLater                raised by a job: run me again after a delay, this is no failure
 ├── Discard                   raised by a job: forget me, this is no failure
 ├── RetryError                raised by a job: retry, but do not report (GitLab's ``RetryError``)
+│   └── JobReplicaNotUpToDate the job would read old data: it comes back once, then it reads from the primary
 └── BusinessError             raised by a job: the business refuses, a retry cannot help
 Shutdown (BaseException)      the process stops; user code that catches ``Exception`` never swallows it
 """
@@ -242,6 +243,17 @@ class Discard(FrameworkError):
 
 class RetryError(FrameworkError):
     """Subclass and raise in ``perform``: retried as usual, never sent to the error tracker (GitLab guideline)."""
+
+
+class JobReplicaNotUpToDate(RetryError):
+    """No replica shows yet what the push of a ``delayed`` job saw; it has not run, and is retried, once (GitLab)."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        super().__init__(
+            f"{worker}: no replica of its database has caught up with the push. The retry reads from one that has, or from the "
+            "primary; if this happens often, look at the replication lag."
+        )
 
 
 class BusinessError(FrameworkError):

@@ -289,8 +289,19 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         rule=values.one_of(*get_args(DataConsistency)),
         group="flow_control",
         meaning="Whether a replica of the database will do: `always` the primary, `sticky`, or `delayed` until one is ready.",
-        effect="Declared and listed in `workers/all_queues.yml`; no connection is chosen yet.",
-        trap="`delayed` needs retries, as a job that meets a stale replica is retried once.",
+        effect="For databases with replicas in the setting `databases`: the push notes how far the primary was, and the job reads "
+        "through `framework.databases` from a replica that has come so far, from the primary after its first write.",
+        trap="`delayed` needs retries, as a job that meets a stale replica is retried once. Queries that do not go through "
+        "`framework.databases` know nothing of it.",
+    ),
+    "data_consistency_overrides": Attribute(
+        rule=values.optional(
+            values.mapping_of(values.word, values.one_of(*get_args(DataConsistency)), "{'ci': 'sticky'}")
+        ),
+        group="flow_control",
+        meaning="`data_consistency` of single databases, for a class that uses several.",
+        effect="Stands over `data_consistency` for the databases that it names, by their names in the setting `databases`.",
+        trap="One job takes one decision: the most patient word of all its databases says whether it is retried for a replica.",
     ),
 }
 """Every attribute a worker may declare, group by group. A name that is not here is refused when the class is created."""

@@ -66,3 +66,16 @@ def check_cross_rules(worker: str, attributes: Mapping[str, Any], places: Mappin
             said = ", ".join(f"{name} = {attributes[name]!r}{places.get(name, '')}" for name in rule.names())
             message = f"{said}: {rule}, as {rule.because}. {rule.instead}"
             raise DeclarationError(worker, message, attribute=rule.attribute)
+    _check_overrides(worker, attributes)
+
+
+def _check_overrides(worker: str, attributes: Mapping[str, Any]) -> None:
+    """The rule for ``delayed``, once more for single databases."""
+    overrides: Mapping[str, Any] = attributes["data_consistency_overrides"] or {}
+    delayed = [database for database, word in overrides.items() if word == "delayed"]
+    if delayed and attributes["retry"] in (False, 0):
+        message = (
+            f"data_consistency_overrides = {overrides!r}, retry = {attributes['retry']!r}: 'delayed' (of {delayed[0]!r}) forbids "
+            "retry = False or 0, as a job that meets a stale replica is retried once. Take 'sticky' or 'always', or allow retries."
+        )
+        raise DeclarationError(worker, message, attribute="data_consistency_overrides")

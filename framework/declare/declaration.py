@@ -36,6 +36,7 @@ class Declaration:
     resource_boundary: ResourceBoundary
     has_external_dependencies: bool
     data_consistency: DataConsistency
+    data_consistency_overrides: Mapping[str, DataConsistency] | None
     queue_namespace: str | None
     queue: str | None
     shard: str | None

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from framework.errors import DeclarationError
-from framework.settings.shapes import is_tuple, short_repr
+from framework.settings.shapes import is_mapping, is_tuple, short_repr
 from framework.settings.suggest import did_you_mean
 from framework.types import QUEUE_NAME, WIRE_NAME, WIRE_NAME_SHAPE
 
@@ -188,6 +188,21 @@ tags = tuple_of(_tag, "('gitaly',)")
 words = tuple_of(word, "('mode',)")
 queues = tuple_of(queue, "('projects',)")
 wire_names = tuple_of(wire_name, "('Old::NameWorker',)")
+
+
+def mapping_of(key: Rule, rule: Rule, example: str) -> Rule:
+    """A dict that is not empty, whose keys follow ``key`` and whose values follow ``rule``; given back as a copy."""
+    allowed = f"a dict, for example {example}; each key {key.allowed}, each value {rule.allowed}"
+
+    def check(value: Any) -> dict[str, Any]:
+        if not is_mapping(value) or not value:
+            raise Invalid(allowed)
+        try:
+            return {key(name): rule(member) for name, member in value.items()}
+        except Invalid as error:
+            raise Invalid(f"{allowed}; this has one that is not {error}") from None
+
+    return Rule(allowed, check, {"type": "object", "additionalProperties": rule.schema})
 
 
 def instance_of(kind: type[Any], example: str) -> Rule:

@@ -30,6 +30,7 @@ class ApplicationWorker:
     resource_boundary: ClassVar[ResourceBoundary] = "unknown"
     has_external_dependencies: ClassVar[bool] = False
     data_consistency: ClassVar[DataConsistency] = "always"
+    data_consistency_overrides: ClassVar[Mapping[str, DataConsistency] | None] = None
 
     queue_namespace: ClassVar[str | None] = None
     queue: ClassVar[str | None] = None

@@ -38,7 +38,7 @@ from framework.finish.outcome import (
 )
 from framework.finish.retry import Bury, Drop, Retry, Verdict
 from framework.finish.settle import Settled, Settler
-from framework.wire.job import deferrals
+from framework.wire.job import STRATEGY, deferrals
 
 _STATUS: dict[type[Outcome], str] = {
     Succeeded: "done",
@@ -299,6 +299,8 @@ def _more(run: Execution, verdict: Verdict | None) -> dict[str, Any] | None:
         more["retry_in_s"] = run.outcome.delay_s
     if isinstance(run.outcome, Discarded):
         more["dropped_reason"] = run.outcome.reason
+    if not run.entered and run.payload and STRATEGY in run.payload:
+        more[STRATEGY] = run.payload[STRATEGY]  # there was no start line to have it
     if isinstance(run.outcome, Parked):
         more.update(run.outcome.fields)
     if isinstance(run.outcome, Deferred):

@@ -9,7 +9,7 @@ from framework.declare.request import BulkRequest, PushRequest, Route
 from framework.declare.slices import SLICE
 from framework.errors import ExceedLimitError
 from framework.middleware.chain import Call, Passage
-from framework.push.normalize import Normalizer
+from framework.push.normalize import NO_CONTEXT, Normalizer, Stamps
 from framework.push.size_limiter import SizeLimiter
 from framework.route.router import Router
 from framework.shard.shard import Shard, Shards
@@ -29,19 +29,21 @@ class Around:
         router: Router,
         middleware: tuple[Call, ...],
         limiter: SizeLimiter,
+        stamps: Stamps,
         clock: Callable[[], float],
     ) -> None:
         self._shards = shards
         self._router = router
         self._middleware = middleware
         self._limiter = limiter
+        self._stamps = stamps
         self._normalizer = Normalizer(clock)
 
     def push(self, request: PushRequest) -> Jid | None:
         """Write one job and return its id, or ``None`` when it was dropped; errors as ``Client.push``."""
         route = self._router.route_push(request.declaration, request.options)
         shard = self._shards[route.shard]
-        payload = self._payload(request, draw_jid(), request.args, route)
+        payload = self._payload(request, draw_jid(), request.args, route, self._stamped(request))
         entry = self._admit(payload, request.declaration, request.at, shard)
         if entry is None:
             return None
@@ -56,7 +58,7 @@ class Around:
     def payload_bytes(self, request: PushRequest) -> bytes | None:
         """Return what ``push`` would write to a queue, without writing; ``None`` when it was dropped."""
         route = self._router.route_push(request.declaration, request.options)
-        payload = self._payload(request, draw_jid(), request.args, route)
+        payload = self._payload(request, draw_jid(), request.args, route, NO_CONTEXT)
         entry = self._admit(payload, request.declaration, None, self._shards[route.shard])
         return None if entry is None else entry[1]
 
@@ -76,10 +78,11 @@ class Around:
         scheduled: list[tuple[float, bytes]] = []
         marks: list[Mark] = []
         drawn = draw_jids(len(slice_args))
+        stamped = self._stamped(request)
         for index, (args, jid) in enumerate(zip(slice_args, drawn, strict=True), start):
             at = request.due(index)
             extra = context.meta(request.contexts[index]) if request.contexts else None
-            payload = self._payload(request, jid, args, route, extra)
+            payload = self._payload(request, jid, args, route, stamped, extra)
             try:
                 entry = self._admit(payload, declaration, at, shard)
             except ExceedLimitError as error:
@@ -104,10 +107,17 @@ class Around:
         jid: Jid,
         args: list[Any],
         route: Route,
+        stamped: Mapping[str, Json],
         extra: Mapping[str, Json] | None = None,
     ) -> Payload:
-        options = request.options
-        return self._normalizer.payload(request.declaration, args, jid, route.queue, options=options, extra=extra)
+        declaration, options = request.declaration, request.options
+        payload = self._normalizer.payload(declaration, args, jid, route.queue, options=options, extra=extra)
+        payload.update(stamped)
+        return payload
+
+    def _stamped(self, request: PushRequest | BulkRequest) -> Mapping[str, Json]:
+        stamp = self._stamps(request.declaration)
+        return NO_CONTEXT if stamp is None else stamp()
 
     def _admit(
         self, payload: Payload, declaration: Declaration, at: float | None, shard: Shard

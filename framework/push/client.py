@@ -11,7 +11,7 @@ from framework.declare.slices import SLICE, Slice, bind_all, json_slices
 from framework.errors import ArgumentsError, BulkPushError, ExceedLimitError, PayloadError, ShardUnavailableError
 from framework.middleware.chain import Call
 from framework.push.around import Around
-from framework.push.normalize import handed_down, option_context, wire_value
+from framework.push.normalize import Stamp, Stamps, handed_down, no_stamps, option_context, wire_value
 from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
 from framework.push.strictness import Strictness
 from framework.push.template import JobTemplate
@@ -34,10 +34,13 @@ class Way(NamedTuple):
     context: Mapping[str, Json]
     kept_s: int
     """How long their states are kept; 0: they are not tracked."""
+    stamp: Stamp | None
 
     def ambient(self) -> Mapping[str, Json]:
-        """Return the context of a push made here and now."""
+        """Return the context of a push made here and now, and what it is stamped with."""
         ambient = handed_down(self.declaration)
+        if self.stamp is not None:
+            ambient = {**ambient, **self.stamp()}
         return {**ambient, **self.context} if self.context else ambient
 
     def mark(self, jid: Jid, at: float | None) -> Mark:
@@ -56,15 +59,17 @@ class Client:
         middleware: tuple[Call, ...] = (),
         limiter: SizeLimiter | None = None,
         strictness: Strictness | None = None,
+        stamps: Stamps = no_stamps,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._shards = shards
         self._router = router
         self._limiter = limiter or SizeLimiter(SizeLimits(), TrackedPayloads())
         self._strictness = strictness or Strictness()
+        self._stamps = stamps
         self._clock = clock
         self._ways: dict[str, Way] = {}
-        self._around = Around(shards, router, middleware, self._limiter, clock)
+        self._around = Around(shards, router, middleware, self._limiter, stamps, clock)
         self._has_middleware = bool(middleware)
 
     def route(self, declaration: Declaration) -> Route:
@@ -195,7 +200,8 @@ class Client:
         template = JobTemplate(declaration, route.queue, options, self._limiter)
         kept = options.get("status_expiration", declaration.status_expiration)
         kept_s = 0 if kept is None else int(wire_value(kept))
-        return Way(declaration, self._shards[route.shard], template, option_context(options), kept_s)
+        shard, stamp = self._shards[route.shard], self._stamps(declaration)
+        return Way(declaration, shard, template, option_context(options), kept_s, stamp)
 
 
 def _fitted(template: JobTemplate, slices: Iterable[Slice]) -> deque[bytes]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from math import ceil
-from typing import Any
+from typing import Any, TypeAlias
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
@@ -12,6 +12,12 @@ from framework.types import Jid, Json, Payload
 from framework.wire.job import QUEUE, SHARD, stamp
 
 NO_CONTEXT: Mapping[str, Json] = {}
+Stamp: TypeAlias = Callable[[], Mapping[str, Json]]
+"""Gives further fields of the jobs that one push, or one slice of a bulk push, is about to write."""
+
+Stamps: TypeAlias = Callable[[Declaration], Stamp | None]
+"""Says what stamps the jobs of a class; asked once per class and set of options, ``None`` of a class whose jobs need none."""
+
 _CHOICES = (("queue", QUEUE), ("shard", SHARD))
 """Options whose values the payload says once more, as a choice: what routing gave may be changed by routing."""
 _NO_FIELDS = frozenset({"queue", "shard", "context", "sync"})
@@ -53,6 +59,11 @@ class Normalizer:
     def now(self) -> float:
         """Return the time for ``enqueued_at``, in the form all versions of Sidekiq read."""
         return stamp(self._clock())
+
+
+def no_stamps(declaration: Declaration) -> None:
+    """No class's jobs are stamped."""
+    del declaration
 
 
 def handed_down(declaration: Declaration) -> dict[str, Json]:

@@ -18,6 +18,9 @@ QUEUE = "aw_queue"
 DEFERRED, DEFERRED_BY, DEFERRED_COUNT = "deferred", "deferred_by", "deferred_count"
 """Fields of a job that a policy has sent away for a while: that it was, why, and how often in a row for that reason (GitLab)."""
 
+STRATEGY = "load_balancing_strategy"
+"""Field of a running job's payload and of its lines: which database servers it reads from, and why (GitLab)."""
+
 _OLDEST_MILLISECONDS = 100_000_000_000  # 1973 as milliseconds, the year 5138 as seconds: no stamp is ambiguous
 _MOST_DIGITS = 18
 _YEAR_10000 = 253_402_300_800

@@ -11,6 +11,8 @@ from framework.declare.slices import bind_all
 from framework.errors import ConfigurationError, Problem
 from framework.execute.inline import run_inline
 from framework.finish.states import States
+from framework.policies.consistency.databases import Databases, open_databases
+from framework.policies.consistency.positions import Stamps
 from framework.push.client import Client
 from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
 from framework.push.strictness import Strictness
@@ -35,6 +37,7 @@ class Enqueuer:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.shards = open_shards(settings, role="client")
+        self.databases = databases_of(settings)
         self._strictness = Strictness(settings.strict_arguments)
         self.client = Client(
             self.shards,
@@ -42,6 +45,7 @@ class Enqueuer:
             middleware=chains.client.compiled(),
             limiter=open_limiter(settings),
             strictness=self._strictness,
+            stamps=Stamps(self.databases),
         )
 
     def push(self, request: PushRequest) -> Jid | None:
@@ -90,6 +94,11 @@ def _state_refused(tracked: Tracked, state: JobState, error: BaseException) -> N
     logs.logger(jid=tracked.jid).warning(
         "the state of an inline job was not written", event_name="status.refused", state=state, error=error
     )
+
+
+def databases_of(settings: Settings) -> Databases:
+    """Return the configured databases, the same for every caller with these settings; no socket is opened."""
+    return open_databases(tuple(sorted(settings.databases.items())))
 
 
 def open_shards(settings: Settings, *, role: str) -> Shards:
@@ -163,6 +172,7 @@ def checked_router(settings: Settings) -> Router:
     for worker in registry.workers():
         declaration: Declaration = worker.declaration()
         problems += router.refusals(declaration)
+    problems += databases_of(settings).problems(worker.declaration() for worker in registry.workers())
     if problems:
         raise ConfigurationError(problems)
     return router

@@ -1,8 +1,10 @@
 """The policies in their order: one list for the way into ``perform``."""
 
 from framework.execute.gates import Gate, Gates
+from framework.policies.consistency.gate import ConsistencyGate
 from framework.settings.model import Settings
 from framework.telemetry.sentry import Tracker
+from framework.wiring.connect import databases_of
 from framework.wiring.health import open_health
 
 
@@ -13,5 +15,9 @@ def open_gates(settings: Settings, tracker: Tracker) -> Gates:
     something away; what is given away (a slot, a lock) comes last, and the lock after the slot: a job that is dropped, paused,
     deferred or waits for a slot still has its lock, its context, its positions and its age.
     """
-    order: tuple[Gate, ...] = (open_health(settings, tracker),)
+    order: tuple[Gate, ...] = (
+        open_health(settings, tracker),
+        # It may send the job back once, for a replica; the lock, which it must not give away, comes after it.
+        ConsistencyGate(databases_of(settings)),
+    )
     return Gates(order)

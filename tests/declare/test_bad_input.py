@@ -114,6 +114,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "defer_on_health": (True, False, "main", ("main",), Deduplicate(), timedelta(1)),
     "pause_control": WORDS,
     "data_consistency": (*LITERALS, "Always", "stikcy", "delay", "eventual"),
+    "data_consistency_overrides": (True, "sticky", ("sticky",), {"ci": "stikcy"}, {"c i": "sticky"}, {1: "sticky"}),
 }  # fmt: skip
 
 NEAREST = {

@@ -47,6 +47,7 @@ POOL: dict[str, tuple[Any, ...]] = {
     "defer_on_health": (None, DeferOnHealth(), DeferOnHealth("ci")),
     "pause_control": (None, "zoekt", "other"),
     "data_consistency": ("always", "sticky"),
+    "data_consistency_overrides": (None, {"ci": "sticky"}, {"ci": "always", "main": "sticky"}),
 }
 """Values that may meet in one class: none of them breaks a cross rule with another."""
 

@@ -1,0 +1,114 @@
+"""The application's databases, and what each class may read from a replica of them."""
+
+import random
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import NamedTuple, TypeAlias
+
+from framework.declare.declaration import Declaration
+from framework.errors import ConfigurationError, Problem
+from framework.policies.consistency.servers import Server
+from framework.settings.model import DatabaseSettings
+from framework.settings.suggest import did_you_mean
+from framework.types import DataConsistency
+
+Levels: TypeAlias = Mapping[str, DataConsistency]
+"""What a class says of each database that has replicas."""
+
+_FILE = "config/application.yml"
+_ORDER: tuple[DataConsistency, ...] = ("always", "sticky", "delayed")
+"""Each is more content with a replica than the one before it."""
+
+
+class Database(NamedTuple):
+    """One database: its primary, and the replicas that may be read instead."""
+
+    name: str
+    primary: Server
+    replicas: tuple[Server, ...]
+
+
+class Databases:
+    """Every configured database. Nothing is loaded or connected before it is used."""
+
+    def __init__(self, settings: Mapping[str, DatabaseSettings]) -> None:
+        self._all = {name: _database(name, one) for name, one in settings.items()}
+
+    def __getitem__(self, name: str) -> Database:
+        if name not in self._all:
+            message = f"there is no database {name!r}{did_you_mean(name, self._all)}; name it there with its url"
+            raise ConfigurationError([Problem(_FILE, "databases", message)])
+        if (problem := missing_extra()) is not None:
+            raise ConfigurationError([problem])
+        return self._all[name]
+
+    def levels(self, declaration: Declaration) -> Levels:
+        """Return what the class says of each database with replicas; empty when it reads from no replica."""
+        overrides: Levels = declaration.data_consistency_overrides or {}
+        levels: dict[str, DataConsistency] = {
+            name: overrides.get(name, declaration.data_consistency)
+            for name, database in self._all.items()
+            if database.replicas
+        }
+        return levels if most_patient(levels) != "always" else {}
+
+    def problems(self, declarations: Iterable[Declaration]) -> list[Problem]:
+        """Return what these classes say that cannot be done with this configuration."""
+        problems: list[Problem] = []
+        wanted = False
+        for declaration in declarations:
+            wanted = wanted or bool(self.levels(declaration))
+            for name in declaration.data_consistency_overrides or ():
+                if self._all and name not in self._all:
+                    said = (
+                        f"{declaration.place}: data_consistency_overrides names {name!r}, and there is no such database"
+                    )
+                    problems.append(Problem(_FILE, "databases", f"{said}{did_you_mean(name, self._all)}"))
+        problem = missing_extra() if wanted else None
+        return [*problems, problem] if problem is not None else problems
+
+    def some_replicas(self) -> dict[str, Server]:
+        """Return a replica of each database that has one which answers, whatever it shows."""
+        found: dict[str, Server] = {}
+        for name, _, replicas in self._all.values():
+            shuffled = random.sample(replicas, len(replicas))
+            answering = next((replica for replica in shuffled if replica.has_reached(0)), None)
+            if answering is not None:
+                found[name] = answering
+        return found
+
+    def dispose(self) -> None:
+        """Close every connection."""
+        for _, primary, replicas in self._all.values():
+            for server in (primary, *replicas):
+                server.dispose()
+
+
+@lru_cache
+def open_databases(settings: tuple[tuple[str, DatabaseSettings], ...]) -> Databases:
+    """Return the databases of a configuration: the same for pushes, runs and the application's own queries."""
+    return Databases(dict(settings))
+
+
+def most_patient(levels: Levels) -> DataConsistency:
+    """Return which word decides about a job that uses all these databases (GitLab: the most replica-loving)."""
+    return max(levels.values(), key=_ORDER.index) if levels else "always"
+
+
+def missing_extra() -> Problem | None:
+    """Return what to do when the libraries that replicas take are not installed."""
+    missing = [name for name in ("sqlalchemy", "psycopg") if find_spec(name) is None]
+    if not missing:
+        return None
+    message = f"needs {' and '.join(missing)}, the extra sql: pip install 'application-worker[sql]'"
+    return Problem(_FILE, "databases", message)
+
+
+def _database(name: str, settings: DatabaseSettings) -> Database:
+    replicas = enumerate(settings.replicas, 1)
+    return Database(
+        name,
+        Server(name, settings.url, is_replica=False),
+        tuple(Server(f"{name} replica {number}", url, is_replica=True) for number, url in replicas),
+    )

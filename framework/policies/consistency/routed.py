@@ -1,0 +1,157 @@
+"""Queries that go where they may: reads to the replica chosen for this piece of work, from the first write on to the primary.
+
+Whoever imports this module has SQLAlchemy; pushes and runs do without it. What is a read is told from the statement. A text that
+might write is no read, and what a replica refuses as a write is done again on the primary: it had no effect there.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, Self
+
+from sqlalchemy import Connection, CursorResult, Engine, Executable, TextClause
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.orm import Session
+from sqlalchemy.sql import visitors
+
+from framework.policies.consistency import reads
+from framework.policies.consistency.databases import Database
+from framework.policies.consistency.servers import Server
+
+_BLANK = r"(?:\s+|--[^\n]*\n|/\*.*?\*/|\()*"
+_READ = re.compile(rf"{_BLANK}(?:select|values|table|show|with)\b", re.IGNORECASE | re.DOTALL)
+_MAY_WRITE = re.compile(
+    r"\b(?:insert|update|delete|merge|into|nextval|setval|share|lock|pg_notify|pg_(?:try_)?advisory\w*)\b",
+    re.IGNORECASE,
+)
+"""Words of statements that write, and of those that mean nothing on another server than the primary: locks."""
+_REFUSED = frozenset({"25006", "40001"})
+"""A write on a replica, and a read that stood in the way of the replay: both are as if never begun."""
+
+
+def is_read(statement: object) -> bool:
+    """Whether a statement surely only reads."""
+    if isinstance(statement, TextClause):
+        return _READ.match(statement.text) is not None and _MAY_WRITE.search(statement.text) is None
+    element = getattr(statement, "element", None)
+    if element is not None:
+        return is_read(element)
+    if not getattr(statement, "is_select", False) or getattr(statement, "_for_update_arg", None) is not None:
+        return False
+    parts: Any = statement
+    return not any(
+        getattr(part, "is_dml", False) or (isinstance(part, TextClause) and _MAY_WRITE.search(part.text))
+        for part in visitors.iterate(parts)
+    )
+
+
+class RoutedConnection:
+    """One transaction on the primary, begun by the first query that goes there; reads may go to the replica meanwhile."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._open: dict[Server, Connection] = {}
+
+    def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
+        """See ``sqlalchemy.Connection.execute``."""
+        replica = reads.replica_of(self._database.name)
+        if replica is not None and is_read(statement) and (connection := self._to(replica)) is not None:
+            try:
+                return connection.execute(statement, parameters)
+            except DBAPIError as error:
+                if error.connection_invalidated:
+                    replica.failed(error)
+                elif not _refused(error):
+                    raise
+        reads.use_primary(self._database.name)
+        primary = self._database.primary
+        if primary not in self._open:
+            self._open[primary] = primary.engine.connect()
+        return self._open[primary].execute(statement, parameters)
+
+    def scalar(self, statement: Executable, parameters: Any = None) -> Any:
+        """Return the first column of the first row, or None."""
+        return self.execute(statement, parameters).scalar()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Commit, or roll back when the block raises; every connection goes back to its pool."""
+        primary = self._open.get(self._database.primary)
+        try:
+            if primary is not None and kind is None:
+                primary.commit()
+        finally:
+            for connection in self._open.values():
+                connection.close()
+            self._open = {}
+
+    def _to(self, replica: Server) -> Connection | None:
+        if replica not in self._open:
+            connection = _connected(replica)
+            if connection is None:
+                return None
+            self._open[replica] = connection
+        return self._open[replica]
+
+
+class RoutedSession(Session):
+    """A Session whose reads go to the replica; a flush, and every statement that may write, makes the primary its only bind."""
+
+    def __init__(self, database: Database, **options: Any) -> None:
+        super().__init__(**options)
+        self._database = database
+        self._reached: set[Server] = set()
+
+    def get_bind(self, mapper: Any = None, *, clause: Any = None, **more: Any) -> Engine:
+        """See ``sqlalchemy.orm.Session.get_bind``."""
+        del mapper, more
+        name, primary, _ = self._database
+        replica = reads.replica_of(name)
+        if replica is not None and not self._flushing and is_read(clause) and self._reaches(replica):
+            return replica.engine
+        reads.use_primary(name)
+        return primary.engine
+
+    def execute(self, *args: Any, **options: Any) -> Any:
+        """See ``sqlalchemy.orm.Session.execute``."""
+        return self._or_on_primary(super().execute, args, options)
+
+    def scalars(self, *args: Any, **options: Any) -> Any:
+        """See ``sqlalchemy.orm.Session.scalars``."""
+        return self._or_on_primary(super().scalars, args, options)
+
+    def scalar(self, *args: Any, **options: Any) -> Any:
+        """See ``sqlalchemy.orm.Session.scalar``."""
+        return self._or_on_primary(super().scalar, args, options)
+
+    def _reaches(self, replica: Server) -> bool:
+        """Whether the replica takes connections, tried once: a Session cannot go on with one that is lost."""
+        if replica not in self._reached and (connection := _connected(replica)) is not None:
+            connection.close()
+            self._reached.add(replica)
+        return replica in self._reached
+
+    def _or_on_primary(self, act: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        replica = reads.replica_of(self._database.name)
+        try:
+            return act(*args, **options)
+        except DBAPIError as error:
+            # Still chosen: then it was not the primary that raised it.
+            if replica is None or reads.replica_of(self._database.name) is not replica or not _refused(error):
+                raise
+        reads.use_primary(self._database.name)
+        return act(*args, **options)
+
+
+def _connected(replica: Server) -> Connection | None:
+    """Return a connection to a replica, None when it takes none: then nobody asks for it for a while."""
+    try:
+        return replica.engine.connect()
+    except OperationalError as error:
+        replica.failed(error)
+        return None
+
+
+def _refused(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlstate", None) in _REFUSED

@@ -1,0 +1,78 @@
+"""Workers that say which server they have read from; `True` is the replica."""
+
+import json
+import os
+
+import redis
+from sqlalchemy import text
+
+from framework import ApplicationWorker, databases
+
+WHERE = text("SELECT pg_is_in_recovery()")
+SEEN = text("SELECT count(*) FROM orders WHERE id = :id")
+INSERT = text("INSERT INTO orders (id) VALUES (:id)")
+
+
+def prove(name, **facts):
+    with redis.Redis.from_url(os.environ["PROOF_URL"]) as client:
+        client.rpush(f"proof:{name}", json.dumps(facts))
+
+
+def order(number, *workers):
+    """What a web request does: write, then push."""
+    with databases.connection() as connection:
+        connection.execute(INSERT, {"id": number})
+    for worker in workers:
+        worker.perform_async(number)
+
+
+class Base(ApplicationWorker, abstract=True):
+    feature_category = "not_owned"
+    queue = "shop"
+    urgency = "high"
+
+    def perform(self, number: int) -> None:
+        with databases.session() as session, session.begin():
+            seen = session.scalar(SEEN, {"id": number})
+            before = session.scalar(WHERE)
+            session.execute(text("UPDATE orders SET state = 'seen' WHERE id = :id"), {"id": number})
+            prove(type(self).__name__, id=number, seen=seen, before=before, after=session.scalar(WHERE))
+
+
+class AlwaysWorker(Base):
+    data_consistency = "always"
+
+
+class StickyWorker(Base):
+    data_consistency = "sticky"
+
+
+class DelayedWorker(Base):
+    data_consistency = "delayed"
+
+
+class AsyncWorker(Base):
+    data_consistency = "sticky"
+
+    async def perform(self, number: int) -> None:
+        with databases.connection() as connection:
+            prove(
+                "AsyncWorker", id=number, seen=connection.scalar(SEEN, {"id": number}), before=connection.scalar(WHERE)
+            )
+
+
+class ParentWorker(Base):
+    """Pushes before and after its first write."""
+
+    data_consistency = "sticky"
+
+    def perform(self, number: int) -> None:
+        with databases.connection() as connection:
+            assert connection.scalar(SEEN, {"id": number})
+        ChildWorker.perform_async(number)
+        order(-number, ChildWorker)
+
+
+class ChildWorker(Base):
+    data_consistency = "sticky"
+    queue = "nobody"

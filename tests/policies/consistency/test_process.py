@@ -1,0 +1,117 @@
+"""Real worker processes, a real Redis, a real primary and its streaming replica, whose replay is paused and resumed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from framework.wire import keys
+from tests.harness import Site, until
+
+JOBS = Path(__file__).resolve().parent / "consistency_jobs.py"
+
+
+@pytest.fixture
+def site(short_path, redis, redis_url, postgres, standby, shop):
+    made = Site(short_path, redis_url, warm=True)
+    shutil.copy(JOBS, made.folder / "jobs.py")
+    main = {"url": postgres.url(shop), "replicas": [standby.url(shop)]}
+    made.write("application.yml", {"databases": {"main": main}, "poll_interval": 0.1})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def push(site):
+    def run(text):
+        done = site.run("-c", f"from jobs import *\n{text}")
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def proof(redis):
+    def read(name):
+        return json.loads(until(lambda: redis.lpop(f"proof:{name}"), f"proof of {name}"))
+
+    return read
+
+
+def come_due(redis):
+    """The retry that waits is due now."""
+    (member,) = until(lambda: redis.zrange(keys.RETRY, 0, -1), "a retry")
+    redis.zadd(keys.RETRY, {member: 1}, xx=True)
+    return json.loads(member)
+
+
+def test_what_was_written_is_seen_and_a_replica_that_shows_it_is_read(site, redis, push, proof, postgres, standby):
+    push("order(1, AlwaysWorker, StickyWorker, DelayedWorker, AsyncWorker, ParentWorker)")
+    standby.catch_up(postgres)
+    process = site.hurried_worker("-q", "shop", "-c", "4")
+    assert proof("AlwaysWorker") == {"id": 1, "seen": 1, "before": False, "after": False}
+    assert proof("StickyWorker") == {"id": 1, "seen": 1, "before": True, "after": False}  # the first write decides
+    assert proof("DelayedWorker") == {"id": 1, "seen": 1, "before": True, "after": False}
+    assert proof("AsyncWorker") == {"id": 1, "seen": 1, "before": True}
+    of = {
+        name: process.line(job_status="done", **{"class": f"{name}Worker"}) for name in ("Always", "Sticky", "Parent")
+    }
+    assert "load_balancing_strategy" not in of["Always"]
+    assert of["Sticky"]["load_balancing_strategy"] == of["Parent"]["load_balancing_strategy"] == "replica"
+    after, before = (json.loads(one) for one in redis.lrange("queue:nobody", 0, -1))
+    assert before["worker_data_consistency"] == "sticky"
+    assert before["wal_location_sources"] == {"main": "replica"}
+    assert after["wal_location_sources"] == {"main": "primary"}
+    assert "worker_data_consistency_per_db" not in before
+
+    standby.pause_replay()
+    push("order(2, StickyWorker)")
+    assert proof("StickyWorker") == {"id": 2, "seen": 1, "before": False, "after": False}
+    push("order(3, DelayedWorker)")
+    waits = come_due(redis)
+    assert (waits["error_class"], waits["retry_count"]) == ("framework.errors.JobReplicaNotUpToDate", 0)
+    failed = process.line(job_status="fail")
+    assert (failed["load_balancing_strategy"], failed["args"]) == ("retry", ["3"])
+    assert proof("DelayedWorker") == {"id": 3, "seen": 1, "before": False, "after": False}
+    assert process.line(job_status="done", args=["3"])["load_balancing_strategy"] == "primary"
+
+    push("order(4, DelayedWorker)")
+    until(lambda: redis.zcard(keys.RETRY), "a retry")
+    standby.resume_replay()
+    standby.catch_up(postgres)
+    come_due(redis)
+    assert proof("DelayedWorker") == {"id": 4, "seen": 1, "before": True, "after": False}
+    assert process.line(job_status="done", args=["4"])["load_balancing_strategy"] == "replica_retried"
+
+    name = "sidekiq_load_balancing_count"
+    labels = 'data_consistency="{}",load_balancing_strategy="{}",worker="{}"'
+    expected = {
+        labels.format("delayed", "retry", "DelayedWorker"): 2,
+        labels.format("delayed", "primary", "DelayedWorker"): 1,
+        labels.format("delayed", "replica_retried", "DelayedWorker"): 1,
+        labels.format("sticky", "primary", "StickyWorker"): 1,
+        labels.format("sticky", "replica", "AsyncWorker"): 1,
+    }
+    for series, count in expected.items():
+        until(lambda: redis.hget(keys.COUNTERS, f"{name}{{{series}}}") == str(count).encode(), series)  # noqa: B023
+
+
+def test_servers_that_are_gone_hold_up_no_push_and_fail_no_job(site, redis, push, proof, postgres, standby, shop):
+    main = {"url": postgres.url(shop), "replicas": [f"{standby.url(shop)}&port=1"]}
+    site.write("application.yml", {"databases": {"main": main}, "poll_interval": 0.1})
+    process = site.worker("-q", "shop", "-c", "1")
+    push("order(5, StickyWorker, DelayedWorker)")
+    assert proof("StickyWorker") == {"id": 5, "seen": 1, "before": False, "after": False}
+    assert proof("DelayedWorker") == {"id": 5, "seen": 1, "before": False, "after": False}
+    assert process.line(event_name="consistency.server_unavailable")["database"] == "main replica 1"
+    assert process.line(job_status="done", **{"class": "DelayedWorker"})["load_balancing_strategy"] == "primary"
+
+    main["url"] += "&port=1"
+    site.write("application.yml", {"databases": {"main": main}})
+    told = push("StickyWorker.perform_async(5)").stderr
+    assert "does not say its position" in told
+    assert proof("StickyWorker") == {"id": 5, "seen": 1, "before": False, "after": False}
+    until(lambda: len(process.find(job_status="done")) == 3)
+    assert process.find(job_status="done")[-1]["load_balancing_strategy"] == "primary_no_wal"
