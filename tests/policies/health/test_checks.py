@@ -1,0 +1,184 @@
+"""Answers are kept for a while, asked for once, and not waited for without end, whatever an indicator does."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from framework.policies.defer.health.checks import Checks
+from framework.policies.defer.health.indicator import Normal, NotAvailable, Signal, Stop, Unknown
+from tests.harness import until
+
+LONG_S = 600.0
+
+
+class Scripted:
+    """An indicator that does what it is told, and counts."""
+
+    def __init__(self, does=lambda question: Normal("fine")) -> None:
+        self.does = does
+        self.asked: list = []
+
+    def evaluate(self, question):
+        self.asked.append((question.database, question.tables))
+        return self.does(question)
+
+
+class Told:
+    def __init__(self) -> None:
+        self.unknowns: list = []
+        self.unavailable: list = []
+
+    def unknown(self, indicator, database, signal, error):
+        self.unknowns.append((indicator, database, signal.reason, type(error)))
+
+    def not_available(self, indicator, database, signal):
+        self.unavailable.append((indicator, database, signal.reason))
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def checks(told):
+    def make(cache_s=LONG_S, timeout_s=LONG_S, queries=None, **indicators):
+        return Checks(indicators, queries or {}, told, cache_s=cache_s, timeout_s=timeout_s)
+
+    return make
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What a hanging indicator waits for; open when the test has ended."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_an_answer_counts_for_a_while_per_indicator_database_and_tables(checks, monkeypatch):
+    one, two = Scripted(), Scripted(lambda _: Stop("bad"))
+    asked = checks(one=one, two=two)
+    for _ in range(3):
+        assert asked.signals(("one", "two"), "main", ("a",)) == [("one", Normal("fine")), ("two", Stop("bad"))]
+        monkeypatch.setattr(time, "time", lambda: 4e9)  # the clock on the wall may jump
+    assert (len(one.asked), len(two.asked)) == (1, 1)
+    asked.signals(("one",), "main", ("a", "b"))
+    asked.signals(("one",), "ci", ("a",))
+    assert one.asked == [("main", ("a",)), ("main", ("a", "b")), ("ci", ("a",))]
+
+
+def test_an_old_answer_is_asked_for_again(checks):
+    one = Scripted()
+    asked = checks(cache_s=0.0, one=one)
+    one.does = lambda _: Stop("now")
+    assert asked.signals(("one",), "main", ()) == [("one", Stop("now"))]
+    one.does = lambda _: Normal("again")
+    assert asked.signals(("one",), "main", ()) == [("one", Normal("again"))]
+
+
+def test_threads_do_not_all_ask_at_once(checks, gate):
+    one = Scripted(lambda _: Stop(str(gate.wait(30))))
+    asked = checks(one=one)
+    with ThreadPoolExecutor(20) as pool:
+        answers = [pool.submit(asked.signals, ("one",), "main", ()) for _ in range(20)]
+        until(lambda: one.asked)
+        gate.set()
+        assert {answer.result(30)[0][1] for answer in answers} == {Stop("True")}
+    assert len(one.asked) == 1
+
+
+def test_nobody_waits_longer_than_an_answer_may_take_and_a_late_one_counts(checks, told, gate):
+    def hangs(_):
+        gate.wait(30)
+        return Stop("late")
+
+    slow, quick = Scripted(hangs), Scripted()
+    asked = checks(timeout_s=0.2, slow=slow, quick=quick)
+    begun = time.monotonic()
+    assert asked.signals(("slow",), "main", ()) == [("slow", Unknown("it did not answer within 0.2 s"))]
+    assert time.monotonic() - begun < 0.2 + 2.0
+    until(lambda: asked.signals(("quick",), "main", ()) == [("quick", Normal("fine"))])
+    assert told.unknowns[0] == ("slow", "main", "it did not answer within 0.2 s", TimeoutError)
+    assert asked.signals(("slow",), "main", ()) == [("slow", Unknown("it did not answer within 0.2 s"))]
+    assert len(slow.asked) == 1
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("health-"))
+    gate.set()
+    until(lambda: asked.signals(("slow",), "main", ()) == [("slow", Stop("late"))])
+    assert len(slow.asked) == 1
+
+
+def test_a_question_under_way_for_too_long_is_not_waited_for_again(checks, gate):
+    slow = Scripted(lambda _: Stop(str(gate.wait(30))))
+    asked = checks(cache_s=0.0, timeout_s=1.0, slow=slow)
+    assert isinstance(asked.signals(("slow",), "main", ())[0][1], Unknown)
+    begun = time.monotonic()
+    for _ in range(20):
+        assert isinstance(asked.signals(("slow",), "main", ())[0][1], Unknown)
+    assert time.monotonic() - begun < 10.0  # each of them by itself would have waited for a second
+    assert len(slow.asked) == 1
+
+
+def test_an_indicator_that_hangs_for_one_database_answers_for_another(checks, gate):
+    slow = Scripted(lambda question: Stop(str(gate.wait(30))) if question.database == "main" else Normal("fine"))
+    asked = checks(timeout_s=0.2, slow=slow)
+    assert isinstance(asked.signals(("slow",), "main", ())[0][1], Unknown)
+    until(lambda: asked.signals(("slow",), "ci", ()) == [("slow", Normal("fine"))])
+
+
+class Own(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+def raising(error):
+    def does(_):
+        raise error
+
+    return does
+
+
+@pytest.mark.parametrize(
+    ("does", "reason", "error"),
+    [
+        (raising(ValueError("no")), "ValueError: no", ValueError),
+        (raising(SystemExit(3)), "SystemExit: 3", SystemExit),
+        (raising(Own()), "<its message cannot be read: __str__ raised ValueError>", Own),
+        (lambda _: None, "it returned None, which is no signal", type(None)),
+        (lambda _: "Stop", "it returned 'Stop', which is no signal", type(None)),
+        (lambda _: Stop, "which is no signal", type(None)),
+        (lambda _: Unknown("who knows"), "who knows", type(None)),
+        (lambda question: question.query("SELECT 1"), "the setting databases has no main", LookupError),
+    ],
+)
+def test_what_raises_or_returns_nonsense_is_unknown_and_told(checks, told, does, reason, error):
+    asked = checks(odd=Scripted(does), fine=Scripted())
+    (_, signal), (_, other) = asked.signals(("odd", "fine"), "main", ())
+    assert isinstance(signal, Unknown)
+    assert reason in signal.reason
+    assert other == Normal("fine")
+    assert told.unknowns == [("odd", "main", signal.reason, error)]
+    assert asked.signals(("odd",), "main", ("next",))[0][1] == signal  # its thread lives
+
+
+def test_the_database_is_the_one_asked_about(checks, told):
+    def query(statement, parameters=None):
+        return [(statement, parameters)]
+
+    def does(question) -> Signal:
+        return NotAvailable(str(question.query("SELECT %(a)s", {"a": 1})))
+
+    asked = checks(queries={"ci": query}, one=Scripted(does))
+    assert asked.signals(("one",), "ci", ()) == [("one", NotAvailable("[('SELECT %(a)s', {'a': 1})]"))]
+    assert told.unavailable == [("one", "ci", "[('SELECT %(a)s', {'a': 1})]")]
+
+
+def test_tables_without_end_take_no_memory_without_end(checks):
+    asked = checks(one=Scripted())
+    for number in range(2_500):
+        asked.signals(("one",), "main", (str(number),))
+    assert len(asked._answers) <= 1_000
+    assert not asked._asked

@@ -1,0 +1,220 @@
+"""What becomes of a job whose class heeds the health of a database."""
+
+from datetime import timedelta
+
+import pytest
+
+from framework.declare import registry
+from framework.declare.policies import DeferOnHealth
+from framework.declare.worker import ApplicationWorker
+from framework.execute.gates import Entry
+from framework.finish.outcome import Deferred
+from framework.policies.defer.health.checks import Checks
+from framework.policies.defer.health.gate import HealthEvents, HealthGate, delay_s
+from framework.policies.defer.health.indicator import Normal, NotAvailable, Stop, Unknown
+from framework.telemetry.counters import counters
+from tests.harness import Told, payload, server_lines
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    monkeypatch.setattr(counters, "_counts", {})
+    with registry.isolated():
+        yield
+
+
+class Fixed:
+    """An indicator that remembers whom it was asked about."""
+
+    def __init__(self, signal):
+        self.signal = signal
+        self.asked = []
+
+    def evaluate(self, question):
+        self.asked.append((question.database, question.tables))
+        if isinstance(self.signal, Exception):
+            raise self.signal
+        return self.signal
+
+
+class Door:
+    """The gate of one process."""
+
+    def __init__(self, databases=("main", "ci"), **signals):
+        self.told = Told()
+        self.indicators = {name: Fixed(signal) for name, signal in signals.items()}
+        self.events = HealthEvents(self.told)
+        checks = Checks(self.indicators, {}, self.events, cache_s=600.0, timeout_s=30.0)
+        self.gate = HealthGate(checks, tuple(signals), databases, self.events)
+
+    def admit(self, policy, *args, **fields):
+        self.declaration = declared(policy)
+        job = payload("Job", args=list(args), **fields)
+        return self.gate.admit(Entry(None, job, self.declaration, None))
+
+
+def declared(policy):
+    body = {
+        "feature_category": "not_owned",
+        "wire_name": "Job",
+        "perform": lambda self, *args: None,
+        "defer_on_health": policy,
+    }
+    with registry.isolated():
+        return type("Job", (ApplicationWorker,), body).declaration()
+
+
+def test_stop_defers_and_nothing_else_does():
+    facts = {"health_status_indicator": "b", "indicator_signal": "Stop", "signal_reason": "it is bad", "database": "ci"}
+    door = Door(a=Normal("fine"), b=Stop("it is bad"))
+    outcome = door.admit(DeferOnHealth("ci", tables=("t",), delay=timedelta(seconds=100)))
+    assert isinstance(outcome, Deferred)
+    assert (outcome.reason, outcome.fields) == ("database_health_check", facts)
+    assert 90 <= outcome.delay_s <= 100
+    assert door.indicators["b"].asked == [("ci", ("t",))]
+    assert counters._counts == {
+        'sidekiq_jobs_skipped_total{action="deferred",reason="database_health_check",worker="Job"}': 1
+    }
+    for signal in (Normal("x"), Unknown("x"), NotAvailable("x"), ValueError("x")):
+        assert Door(a=signal).admit(DeferOnHealth()) is None
+
+
+def test_a_class_names_the_indicators_that_it_heeds():
+    door = Door(a=Stop("it is bad"), b=Normal("fine"))
+    assert door.admit(DeferOnHealth(indicators=("b",))) is None
+    assert door.indicators["a"].asked == []
+    assert isinstance(door.admit(DeferOnHealth(indicators=("b", "a"))), Deferred)
+
+
+def test_only_classes_with_somebody_to_ask_are_concerned():
+    assert not Door().gate.concerns(declared(DeferOnHealth()))
+    door = Door(a=Normal("fine"))
+    assert not door.gate.concerns(declared(None))
+    assert not door.gate.concerns(declared(DeferOnHealth(indicators=())))
+    assert not door.gate.concerns(declared(DeferOnHealth(indicators=("autovacuum",))))
+    assert door.gate.concerns(declared(DeferOnHealth()))
+    assert door.gate.concerns(declared(DeferOnHealth(indicators=("autovacuum", "a"))))
+
+
+def test_the_delay_doubles_up_to_a_cap_and_is_never_more():
+    policy = DeferOnHealth(delay=timedelta(seconds=5), max_delay=timedelta(minutes=30))
+    for deferrals, most in [(0, 5), (1, 5), (2, 10), (3, 20), (9, 1280), (10, 1800), (17, 1800), (10**9, 1800)]:
+        found = [delay_s(policy, deferrals) for _ in range(200)]
+        assert most * 0.9 <= min(found) <= max(found) <= most
+        assert max(found) - min(found) > most * 0.05, "jobs deferred together must not come back together"
+    far = DeferOnHealth(delay=timedelta(seconds=1), max_delay=timedelta(days=36_500))
+    assert delay_s(far, 10**9) <= 2**16, "the exponent has an end"
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [
+        ({"deferred_by": "database_health_check", "deferred_count": 4}, 80),
+        ({"deferred_by": "feature_flag", "deferred_count": 400}, 10),  # another's deferrals prolong nothing
+        ({"deferred_by": "database_health_check", "deferred_count": "many"}, 10),
+        ({"deferred_by": "database_health_check", "deferred_count": -7}, 10),
+        ({"deferred_by": ["x"], "deferred_count": True}, 10),
+    ],
+)
+def test_the_payload_says_how_often(fields, most):
+    outcome = Door(a=Stop("bad")).admit(DeferOnHealth(delay=timedelta(seconds=10)), **fields)
+    assert most * 0.9 <= outcome.delay_s <= most
+
+
+def test_after_max_deferrals_it_runs_anyway_and_says_so():
+    door = Door(a=Stop("it is bad"))
+    policy = DeferOnHealth(max_deferrals=2)
+    counts = {"deferred_by": "database_health_check"}
+    with server_lines("info") as lines:
+        assert isinstance(door.admit(policy, **counts, deferred_count=1), Deferred)
+        for _ in range(3):
+            assert door.admit(policy, **counts, deferred_count=2) is None
+        stop, runs = [line for line in lines() if line["event_name"].startswith("health.")]
+    assert (stop["event_name"], runs["event_name"]) == ("health.stop", "health.runs_anyway")
+    assert runs["message"] == "jobs of Job run, as they have waited often enough: it is bad"
+    assert sum(counters._counts.values()) == 1
+
+
+def test_one_line_per_class_and_indicator_for_many_jobs():
+    door = Door(a=Stop("it is bad"), b=Stop("not asked any more"))
+    with server_lines("info") as lines:
+        for number in range(50):
+            door.admit(DeferOnHealth(), jid=f"j{number}")
+        (line,) = [line for line in lines() if line["event_name"] == "health.stop"]
+    wanted = {
+        "severity": "WARN",
+        "message": "jobs of Job wait: it is bad",
+        "health_status_indicator": "a",
+        "indicator_signal": "Stop",
+        "signal_reason": "it is bad",
+        "status_checker_id": "j0",
+        "status_checker_type": "worker",
+        "job_class_name": "Job",
+        "database": "main",
+        "count": 1,
+    }
+    assert wanted.items() <= line.items()
+
+
+def test_what_cannot_be_found_out_is_told_once_and_reported():
+    door = Door(a=ValueError("no connection"), b=NotAvailable("nothing there"))
+    with server_lines("info") as lines:
+        for table in "xyz":
+            assert door.admit(DeferOnHealth(tables=(table,))) is None
+            door.events.unknown_table("main", "x")
+        unknown, table, absent = sorted(lines(), key=lambda line: line["severity"], reverse=True)
+    if unknown["event_name"] != "health.unknown":
+        unknown, table = table, unknown
+    assert (unknown["event_name"], unknown["indicator_signal"]) == ("health.unknown", "Unknown")
+    assert (unknown["signal_reason"], unknown["exception.class"]) == ("ValueError: no connection", "ValueError")
+    assert (table["event_name"], table["table"]) == ("health.unknown_table", "x")
+    assert (absent["event_name"], absent["signal_reason"]) == ("health.not_available", "nothing there")
+    ((error, tags, _),) = door.told.told
+    assert str(error) == "no connection"
+    assert tags == {"health_status_indicator": "a", "database": "main"}
+
+
+def test_a_resolver_says_whose_health_counts():
+    door = Door(a=Stop("bad"))
+    policy = DeferOnHealth(tables=("t",), resolver=lambda args: ("ci", [f"part_{args[0]}"]))
+    assert isinstance(door.admit(policy, 7), Deferred)
+    assert door.indicators["a"].asked == [("ci", ("part_7",))]
+
+
+def tampering(args):
+    args[0] = "changed"
+
+
+@pytest.mark.parametrize(
+    ("resolver", "reason"),
+    [
+        (lambda args: args[5], "the resolver of Job raised"),
+        (tampering, "the resolver of Job raised"),
+        (lambda args: None, "returned None, which is not (database, tables)"),
+        (lambda args: "ci", "returned 'ci', which is not (database, tables)"),
+        (lambda args: ("ci",), "which is not (database, tables)"),
+        (lambda args: ("ci", "events"), "which is not (database, tables)"),
+        (lambda args: (None, ()), "which is not (database, tables)"),
+        (lambda args: ("ci", (1,)), "returned (1,), which are not names of tables"),
+        (lambda args: ("ci", [""]), "which are not names of tables"),
+        (lambda args: ("cl", ()), "returned the database 'cl', which the setting databases does not have"),
+    ],
+)
+def test_a_resolver_that_cannot_say_leaves_what_is_declared(resolver, reason):
+    door = Door(a=Stop("bad"))
+    with server_lines("info") as lines:
+        for _ in range(3):
+            assert isinstance(door.admit(DeferOnHealth(tables=("t",), resolver=resolver), "x"), Deferred)
+        (line,) = [line for line in lines() if line["event_name"] == "health.resolver_failed"]
+    assert door.indicators["a"].asked == [("main", ("t",))]
+    assert reason in line["message"]
+    assert line["job_class_name"] == "Job"
+
+
+def test_a_fault_of_the_gate_itself_stops_no_job():
+    door = Door(a=Stop("bad"))
+    door.gate._checks = None
+    with server_lines("info") as lines:
+        assert door.admit(DeferOnHealth()) is None
+        (line,) = lines()
+    assert (line["event_name"], line["exception.class"]) == ("health.failed", "AttributeError")
