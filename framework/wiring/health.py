@@ -43,8 +43,7 @@ def open_health(settings: Settings, tracker: Tracker) -> HealthGate:
         indicators |= {name: Prometheus(url, query) for name, query in settings.health.indicators.items()}
     indicators |= registered
     limits = settings.health
-    queries = {name: database.query for name, database in databases.items()}
-    checks = Checks(indicators, queries, events, cache_s=limits.cache, timeout_s=limits.timeout)
+    checks = Checks(indicators, databases, events, cache_s=limits.cache, timeout_s=limits.timeout)
     return HealthGate(checks, tuple(indicators), settings.databases, events)
 
 

@@ -26,6 +26,19 @@ class Scripted:
         return self.does(question)
 
 
+class Echo:
+    """A database that says what it was asked."""
+
+    def __init__(self) -> None:
+        self.rests: list[float] = []
+
+    def query(self, statement, parameters=None):
+        return [(statement, parameters)]
+
+    def rest(self, idle_s):
+        self.rests.append(idle_s)
+
+
 class Told:
     def __init__(self) -> None:
         self.unknowns: list = []
@@ -45,8 +58,8 @@ def told() -> Told:
 
 @pytest.fixture
 def checks(told):
-    def make(cache_s=LONG_S, timeout_s=LONG_S, queries=None, **indicators):
-        return Checks(indicators, queries or {}, told, cache_s=cache_s, timeout_s=timeout_s)
+    def make(cache_s=LONG_S, timeout_s=LONG_S, rest_s=LONG_S, databases=None, **indicators):
+        return Checks(indicators, databases or {}, told, cache_s=cache_s, timeout_s=timeout_s, rest_s=rest_s)
 
     return make
 
@@ -165,15 +178,21 @@ def test_what_raises_or_returns_nonsense_is_unknown_and_told(checks, told, does,
 
 
 def test_the_database_is_the_one_asked_about(checks, told):
-    def query(statement, parameters=None):
-        return [(statement, parameters)]
-
     def does(question) -> Signal:
         return NotAvailable(str(question.query("SELECT %(a)s", {"a": 1})))
 
-    asked = checks(queries={"ci": query}, one=Scripted(does))
+    asked = checks(databases={"ci": Echo()}, one=Scripted(does))
     assert asked.signals(("one",), "ci", ()) == [("one", NotAvailable("[('SELECT %(a)s', {'a': 1})]"))]
     assert told.unavailable == [("one", "ci", "[('SELECT %(a)s', {'a': 1})]")]
+
+
+def test_a_database_that_nobody_asks_about_is_told_to_rest_and_can_be_asked_again(checks):
+    ci = Echo()
+    asked = checks(rest_s=0.05, databases={"ci": ci}, one=Scripted(), other=Scripted())
+    asked.signals(("one",), "ci", ())
+    until(lambda: ci.rests == [0.05])
+    asked.signals(("one",), "ci", ("again",))
+    until(lambda: ci.rests == [0.05, 0.05])
 
 
 def test_tables_without_end_take_no_memory_without_end(checks):

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, cast
 
 from framework.errors import error_class, error_message
@@ -33,6 +33,19 @@ class CheckEvents(Protocol):
         """An indicator has nothing to say of this database."""
 
 
+class Source(Protocol):
+    """A database that can be asked."""
+
+    @property
+    def query(self) -> Query:
+        """How."""
+        ...
+
+    def rest(self, idle_s: float) -> None:
+        """Nobody asks at present: after ``idle_s`` without a question it need not be at hand."""
+        ...
+
+
 class _Subject(NamedTuple):
     indicator: str
     database: str
@@ -50,7 +63,7 @@ class _Asked(NamedTuple):
 
 
 class Checks:
-    """Asks ``indicators`` about databases, which ``queries`` reach. An answer counts for ``cache_s``; one that takes longer
+    """Asks ``indicators`` about ``databases``. An answer counts for ``cache_s``; one that takes longer
     than ``timeout_s`` is awaited by nobody.
 
     A late one counts when it comes. Threads of its own are daemons: they hold up no exit, whatever an indicator does.
@@ -59,17 +72,19 @@ class Checks:
     def __init__(
         self,
         indicators: Mapping[str, HealthIndicator],
-        queries: Mapping[str, Query],
+        databases: Mapping[str, Source],
         events: CheckEvents,
         *,
         cache_s: float,
         timeout_s: float,
+        rest_s: float = 60.0,
     ) -> None:
         self._indicators = indicators
-        self._queries = queries
+        self._databases = databases
         self._events = events
         self._cache_s = cache_s
         self._timeout_s = timeout_s
+        self._rest_s = rest_s
         self._lock = threading.Lock()
         self._answers: dict[_Subject, _Answer] = {}
         self._asked: dict[_Subject, _Asked] = {}
@@ -99,7 +114,7 @@ class Checks:
             place = (subject.indicator, subject.database)
             asker = self._askers.get(place)
             if asker is None:
-                asker = self._askers[place] = _Asker(f"health-{subject.indicator}")
+                asker = self._askers[place] = _Asker(subject, self._rest_s, self._databases.get(subject.database))
             asked = self._asked[subject] = _Asked(Future(), time.monotonic() + self._timeout_s)
         asker.put(lambda: self._find_out(subject, asked.signal))
         return asked
@@ -144,7 +159,8 @@ class Checks:
             del statement, parameters
             raise LookupError(f"the setting databases has no {database}")
 
-        return self._queries.get(database, refuse)
+        found = self._databases.get(database)
+        return found.query if found is not None else refuse
 
     def _remember(self, subject: _Subject, signal: Signal) -> None:
         """Keep an answer; the lock is held."""
@@ -159,11 +175,19 @@ class Checks:
 class _Asker:
     """A thread that asks one indicator about one database, one question after the other."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, subject: _Subject, rest_s: float, database: Source | None) -> None:
         self._questions: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._rest_s = rest_s
+        self._database = database
         self.put = self._questions.put
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        threading.Thread(target=self._work, name=f"health-{subject.indicator}", daemon=True).start()
 
     def _work(self) -> None:
         while True:
-            self._questions.get()()
+            try:
+                question = self._questions.get(timeout=self._rest_s)
+            except Empty:
+                if self._database is not None:
+                    self._database.rest(self._rest_s)
+                question = self._questions.get()
+            question()

@@ -35,6 +35,7 @@ class Database:
         self._named: dict[str, Any] = {"connect_timeout": max(2, round(timeout_s)), **_KEEPALIVES, **named}
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
+        self._used_at = 0.0
         self._connection: psycopg.Connection[Any] | None = None
 
     def query(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Rows:
@@ -47,6 +48,7 @@ class Database:
             self.close()
             raise
         finally:
+            self._used_at = time.monotonic()
             self._lock.release()
 
     def _ask(self, statement: str, parameters: Mapping[str, Any] | None) -> Rows:
@@ -69,6 +71,12 @@ class Database:
                 application_name=_APPLICATION,
             )
         return self._connection
+
+    def rest(self, idle_s: float) -> None:
+        """Close a connection over which nothing has been asked for ``idle_s``: a fleet at rest takes up no connections."""
+        with self._lock:
+            if time.monotonic() - self._used_at >= idle_s:
+                self.close()
 
     def close(self) -> None:
         """Close the connection; the next statement makes another."""
