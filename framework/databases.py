@@ -52,7 +52,7 @@ def reads_replica(database: str = "main") -> bool:
 
 def wrote(database: str = "main") -> None:
     """Code with connections of its own has written to the primary: from now on this job reads from there."""
-    reads.use_primary(database)
+    reads.wrote(database)
 
 
 @contextmanager

@@ -73,8 +73,7 @@ class ConsistencyGate:
         )
         if choice.strategy == "retry":
             return Failed(JobReplicaNotUpToDate(declaration.wire_name))
-        if choice.replicas:
-            reads.enter(choice.replicas)
+        reads.enter(choice.replicas)  # without any, too: it may be asked again, and think better of it
         return None
 
     def _choose(self, declaration: Declaration, payload: Payload, levels: Levels) -> Choice:

@@ -9,21 +9,11 @@ from framework.policies.consistency.servers import Server
 class Reads:
     """The replicas chosen for a piece of work. One object for all copies of its context, so that a write counts in all."""
 
-    __slots__ = ("_outer", "_replicas")
+    __slots__ = ("outer", "replicas")
 
     def __init__(self, replicas: Mapping[str, Server], outer: "Reads | None") -> None:
-        self._replicas = dict(replicas)
-        self._outer = outer
-
-    def replica_of(self, database: str) -> Server | None:
-        """Return the replica that reads go to, None for the primary."""
-        return self._replicas.get(database)
-
-    def use_primary(self, database: str) -> None:
-        """From now on every query goes to the primary: something was written there, or the replica is lost."""
-        self._replicas.pop(database, None)
-        if self._outer is not None:
-            self._outer.use_primary(database)
+        self.replicas = dict(replicas)
+        self.outer = outer
 
 
 _reads: ContextVar[Reads | None] = ContextVar("aw_reads", default=None)
@@ -32,14 +22,22 @@ _reads: ContextVar[Reads | None] = ContextVar("aw_reads", default=None)
 def replica_of(database: str) -> Server | None:
     """Return the replica chosen here and now, None for the primary: outside of a job that has one, it always is."""
     found = _reads.get()
-    return None if found is None else found.replica_of(database)
+    return None if found is None else found.replicas.get(database)
 
 
-def use_primary(database: str) -> None:
-    """See ``Reads.use_primary``; nothing happens where no replica was chosen."""
+def lost(database: str) -> None:
+    """The replica chosen here is of no use: from now on every query goes to the primary."""
     found = _reads.get()
     if found is not None:
-        found.use_primary(database)
+        found.replicas.pop(database, None)
+
+
+def wrote(database: str) -> None:
+    """Something was written to the primary: from now on every query goes there, here and in whatever is around it."""
+    found = _reads.get()
+    while found is not None:
+        found.replicas.pop(database, None)
+        found = found.outer
 
 
 def enter(replicas: Mapping[str, Server]) -> "Token[Reads | None]":

@@ -24,8 +24,8 @@ _MAY_WRITE = re.compile(
     re.IGNORECASE,
 )
 """Words of statements that write, and of those that mean nothing on another server than the primary: locks."""
-_REFUSED = frozenset({"25006", "40001"})
-"""A write on a replica, and a read that stood in the way of the replay: both are as if never begun."""
+_WRITES, _IN_THE_WAY = "25006", "40001"
+"""A replica refuses a write, and ends a read that stands in the way of the replay: both are as if never begun."""
 
 
 def is_read(statement: object) -> bool:
@@ -53,17 +53,18 @@ class RoutedConnection:
 
     def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
         """See ``sqlalchemy.Connection.execute``."""
-        replica = reads.replica_of(self._database.name)
-        if replica is not None and is_read(statement) and (connection := self._to(replica)) is not None:
+        name, primary, _ = self._database
+        replica = reads.replica_of(name)
+        if not is_read(statement):
+            reads.wrote(name)
+        elif replica is not None and (connection := self._to(replica)) is not None:
             try:
                 return connection.execute(statement, parameters)
             except DBAPIError as error:
                 if error.connection_invalidated:
-                    replica.failed(error)
-                elif not _refused(error):
+                    _lose(replica, name, error)
+                elif not _refused(error, name):
                     raise
-        reads.use_primary(self._database.name)
-        primary = self._database.primary
         if primary not in self._open:
             self._open[primary] = primary.engine.connect()
         return self._open[primary].execute(statement, parameters)
@@ -88,7 +89,7 @@ class RoutedConnection:
 
     def _to(self, replica: Server) -> Connection | None:
         if replica not in self._open:
-            connection = _connected(replica)
+            connection = _connected(replica, self._database.name)
             if connection is None:
                 return None
             self._open[replica] = connection
@@ -108,9 +109,10 @@ class RoutedSession(Session):
         del mapper, more
         name, primary, _ = self._database
         replica = reads.replica_of(name)
-        if replica is not None and not self._flushing and is_read(clause) and self._reaches(replica):
+        if self._flushing or not is_read(clause):
+            reads.wrote(name)
+        elif replica is not None and self._reaches(replica):
             return replica.engine
-        reads.use_primary(name)
         return primary.engine
 
     def execute(self, *args: Any, **options: Any) -> Any:
@@ -127,31 +129,42 @@ class RoutedSession(Session):
 
     def _reaches(self, replica: Server) -> bool:
         """Whether the replica takes connections, tried once: a Session cannot go on with one that is lost."""
-        if replica not in self._reached and (connection := _connected(replica)) is not None:
+        if replica not in self._reached and (connection := _connected(replica, self._database.name)):
             connection.close()
             self._reached.add(replica)
         return replica in self._reached
 
     def _or_on_primary(self, act: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        replica = reads.replica_of(self._database.name)
+        name = self._database.name
+        replica = reads.replica_of(name)
         try:
             return act(*args, **options)
         except DBAPIError as error:
             # Still chosen: then it was not the primary that raised it.
-            if replica is None or reads.replica_of(self._database.name) is not replica or not _refused(error):
+            if replica is None or reads.replica_of(name) is not replica or not _refused(error, name):
                 raise
-        reads.use_primary(self._database.name)
         return act(*args, **options)
 
 
-def _connected(replica: Server) -> Connection | None:
+def _connected(replica: Server, database: str) -> Connection | None:
     """Return a connection to a replica, None when it takes none: then nobody asks for it for a while."""
     try:
         return replica.engine.connect()
     except OperationalError as error:
-        replica.failed(error)
+        _lose(replica, database, error)
         return None
 
 
-def _refused(error: DBAPIError) -> bool:
-    return getattr(error.orig, "sqlstate", None) in _REFUSED
+def _lose(replica: Server, database: str, error: DBAPIError) -> None:
+    replica.failed(error)
+    reads.lost(database)
+
+
+def _refused(error: DBAPIError, database: str) -> bool:
+    """Whether a replica has refused a statement as such; then the primary is asked from now on."""
+    state = getattr(error.orig, "sqlstate", None)
+    if state == _WRITES:
+        reads.wrote(database)
+    elif state == _IN_THE_WAY:
+        reads.lost(database)
+    return state in (_WRITES, _IN_THE_WAY)

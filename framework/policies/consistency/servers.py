@@ -58,6 +58,7 @@ class Server:
         """What it is called in log lines; its URL holds a password."""
         self.is_replica = is_replica
         self._url = url
+        self._told = Repeated(60.0)
         self._begin_anew()
         _all.add(self)
 
@@ -107,7 +108,7 @@ class Server:
         """It is out of use for ``QUIET_S``: nobody waits for it meanwhile."""
         self._quiet_until = monotonic() + QUIET_S
         self._seen_at = 0.0
-        count = _repeated.due(self.name, monotonic())
+        count = self._told.due(self.name, monotonic())
         if count:
             logs.logger(database=self.name).warning(
                 f"a database server does not say its position; jobs use the primary, and it is asked again in {QUIET_S:g} s",
@@ -178,7 +179,6 @@ def _within(deadline_s: float, ask: Callable[[], int]) -> int:
     return answer
 
 
-_repeated = Repeated(60.0)
 _all: WeakSet[Server] = WeakSet()
 
 

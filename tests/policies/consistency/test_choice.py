@@ -1,0 +1,251 @@
+"""The choice at the start of a run, against a real primary and replica; between two looks the test may let the replica go on."""
+
+from contextvars import copy_context
+
+import pytest
+
+from framework.declare import registry
+from framework.errors import JobReplicaNotUpToDate
+from framework.execute.gates import Entry
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import Failed
+from framework.policies.consistency import reads
+from framework.policies.consistency.databases import Databases
+from framework.policies.consistency.gate import ConsistencyGate
+from framework.policies.consistency.servers import Server
+from framework.settings.model import DatabaseSettings
+from framework.telemetry.counters import counters
+from tests.harness import payload
+from tests.postgres import standby_of
+from tests.push.conftest import worker
+
+FAR = "FFFFFFFF/FFFFFFFF"
+
+
+class Door:
+    """A gate whose waits are listed in ``slept``, each after ``meanwhile`` was called."""
+
+    def __init__(self, databases):
+        self.slept = []
+        self.meanwhile = lambda: None
+        self.gate = ConsistencyGate(databases, self._sleep)
+
+    def _sleep(self, seconds):
+        self.slept.append(seconds)
+        self.meanwhile()
+
+    def ask(self, declares, **fields):
+        """What a job of such a class reads from: its strategy, and the name of the replica of ``main``, if any."""
+        with registry.isolated():
+            declaration = worker("Job", **declares).declaration()
+        assert self.gate.concerns(declaration)
+        job = payload("Job", **fields)
+        outcome = self.gate.admit(Entry(UnitOfWork("default", b""), job, declaration, None))
+        if job["load_balancing_strategy"] == "retry":
+            assert isinstance(outcome, Failed)
+            assert isinstance(outcome.error, JobReplicaNotUpToDate)
+            return "retry", None
+        assert outcome is None
+        server = reads.replica_of("main")
+        return job["load_balancing_strategy"], server and server.name
+
+    def __call__(self, declares, **fields):
+        return copy_context().run(self.ask, declares, **fields)
+
+
+@pytest.fixture
+def door(databases):
+    return Door(databases)
+
+
+@pytest.fixture
+def now(postgres, shop):
+    """Write something, and give the position behind it."""
+
+    def position():
+        postgres.execute("INSERT INTO orders (id) SELECT coalesce(max(id), 0) + 1 FROM orders", shop)
+        return postgres.execute("SELECT pg_current_wal_insert_lsn()::text", shop)
+
+    return position
+
+
+STICKY, DELAYED = {"data_consistency": "sticky"}, {"data_consistency": "delayed"}
+REPLICA = ("replica", "main replica 1")
+
+
+def at(position):
+    return {"wal_locations": {"main": position}}
+
+
+def test_a_replica_that_shows_it_is_read_without_waiting(door, now, postgres, standby):
+    position = now()
+    standby.catch_up(postgres)
+    assert door(STICKY, **at(position)) == REPLICA
+    assert door(DELAYED, **at(position)) == REPLICA
+    assert door(DELAYED, **at(position), retry_count=0) == ("replica_retried", "main replica 1")
+    assert door(STICKY, **at(position), retry_count=0) == REPLICA
+    assert door.slept == []
+
+
+@pytest.mark.parametrize(
+    ("declares", "slept", "ends"),
+    [
+        (STICKY, [0.5] * 3, "primary"),
+        (DELAYED, [0.5] * 3, "retry"),
+        ({**STICKY, "urgency": "high"}, [0.1] * 5, "primary"),
+        ({**DELAYED, "urgency": "throttled"}, [0.5] * 3, "retry"),
+    ],
+)
+def test_one_that_stays_behind_is_waited_for_and_then_done_without(door, now, standby, declares, slept, ends):
+    standby.pause_replay()
+    position = now()
+    assert door(declares, **at(position)) == (ends, None)
+    assert door.slept == slept
+    assert door(declares, **at(position)) == (ends, None)
+    assert door.slept == slept  # it stands where it stood: nobody waits for that again
+
+
+def test_one_that_comes_meanwhile_is_read_and_one_that_moves_on_is_waited_for_again(door, now, standby, postgres):
+    standby.pause_replay()
+    first = now()
+    assert door(STICKY, **at(first)) == ("primary", None)
+
+    def come():
+        standby.resume_replay()
+        standby.catch_up(postgres)
+
+    standby.resume_replay()
+    standby.catch_up(postgres)
+    assert door(STICKY, **at(first)) == REPLICA
+    standby.pause_replay()
+    second = now()
+    door.slept.clear()
+    door.meanwhile = come
+    assert door(DELAYED, **at(second)) == REPLICA
+    assert door.slept == [0.5]
+
+
+def test_a_delayed_job_is_sent_back_once_and_only_where_it_comes_back(door, now, standby):
+    standby.pause_replay()
+    position = now()
+    assert door(DELAYED, **at(position)) == ("retry", None)
+    assert door(DELAYED, **at(position), retry=1) == ("retry", None)
+    assert door(DELAYED, **at(position), retry_count=0) == ("primary", None)
+    for retry in (False, 0, None, "yes", -1):
+        assert door(DELAYED, **at(position), retry=retry) == ("primary", None)
+
+
+def test_what_dropped_duplicates_saw_has_to_be_there_too(door, now, postgres, standby):
+    old = now()
+    standby.catch_up(postgres)
+    standby.pause_replay()
+    new = now()
+    assert door(STICKY, **at(old)) == REPLICA
+    assert door(STICKY, **at(old), dedup_wal_locations={"main": new}) == ("primary", None)
+    assert door(STICKY, **at(new), dedup_wal_locations={"main": old}) == ("primary", None)
+    assert door(STICKY, dedup_wal_locations={"main": old}) == REPLICA
+
+
+def test_a_job_that_is_asked_about_twice_reads_from_what_was_chosen_last(door, now, postgres, standby):
+    old = now()
+    standby.catch_up(postgres)
+    standby.pause_replay()
+    new = now()
+
+    def twice():
+        assert door.ask(STICKY, **at(old)) == REPLICA
+        assert door.ask(STICKY, **at(old), dedup_wal_locations={"main": new}) == ("primary", None)
+
+    copy_context().run(twice)
+
+
+@pytest.mark.parametrize(
+    "nonsense", ["", "0", "0/", "/0", "0/0/0", "G/0", "123456789/0", "0/-1", 7, None, True, [], {"a": 1}, "０/0"]
+)
+def test_nonsense_for_a_position_is_the_primarys(door, nonsense):
+    assert door(DELAYED, **at(nonsense)) == ("primary", None)
+    assert door.slept == []
+
+
+def test_without_a_position_it_is_the_primarys(door):
+    for fields in ({}, {"wal_locations": {}}, {"wal_locations": None}, at("0/0") | {"wal_locations": {"other": "0/0"}}):
+        assert door(DELAYED, **fields) == ("primary_no_wal", None)
+    for nonsense in ("0/0", 7, ["main"]):
+        assert door(DELAYED, wal_locations=nonsense) == ("primary", None)
+
+
+def test_a_position_that_no_server_will_reach_after_a_failover_is_the_primarys(door):
+    assert door(STICKY, **at(FAR)) == ("primary", None)
+
+
+def test_single_databases_have_words_of_their_own(settings, now, postgres, standby):
+    databases = Databases({**settings, "ci": settings["main"]})
+    door = Door(databases)
+    old = now()
+    standby.catch_up(postgres)
+    standby.pause_replay()
+    new = now()
+    both = {"data_consistency": "delayed", "data_consistency_overrides": {"ci": "sticky"}}
+    assert door(both, wal_locations={"main": old, "ci": old}) == REPLICA
+    assert door(both, wal_locations={"main": new, "ci": old}) == ("retry", None)
+    assert door(both, wal_locations={"main": old, "ci": new}) == ("primary", None)  # of ci nothing is delayed
+    only_ci = {"data_consistency": "always", "data_consistency_overrides": {"ci": "delayed"}}
+    assert door(only_ci, wal_locations={"main": old, "ci": old}) == ("replica", None)
+    assert door(only_ci, wal_locations={"main": new, "ci": old}) == ("replica", None)
+    with registry.isolated():
+        never = worker(data_consistency="delayed", data_consistency_overrides={"ci": "always", "main": "always"})
+    assert not door.gate.concerns(never.declaration())
+    databases.dispose()
+
+
+def test_of_several_replicas_it_is_one_that_has_come_so_far(settings, now, postgres, standby, shop):
+    with standby_of(postgres) as second:
+        gone = f"{standby.url(shop)}&port=1"
+        main = settings["main"].model_copy(update={"replicas": (gone, standby.url(shop), second.url(shop))})
+        databases = Databases({"main": main})
+        standby.pause_replay()
+        position = now()
+        second.catch_up(postgres)
+        door = Door(databases)
+        assert {door(STICKY, **at(position)) for _ in range(20)} == {("replica", "main replica 3")}
+        assert door.slept == []
+
+        # A replica that has become a primary shows what nobody has replicated to it: it is none any more.
+        assert second.execute("SELECT pg_promote()")
+        for replica in databases["main"].replicas:
+            replica.dispose()
+        promoted = Databases({"main": main.model_copy(update={"replicas": (second.url(shop),)})})
+        door = Door(promoted)
+        assert door(DELAYED, **at(position)) == ("primary", None)
+        assert door.slept == []
+        databases.dispose()
+        promoted.dispose()
+
+
+def test_every_decision_is_counted(door, now, postgres, standby):
+    position = now()
+    standby.catch_up(postgres)
+    door(DELAYED, **at(position))
+    door(DELAYED)
+    labels = 'data_consistency="delayed",load_balancing_strategy="{}",worker="Job"'
+    for strategy in ("replica", "primary_no_wal"):
+        assert f"sidekiq_load_balancing_count{{{labels.format(strategy)}}}" in counters._counts
+
+
+def test_what_is_wrong_with_the_configuration_is_said_with_the_nearest_name(settings):
+    databases = Databases(settings)
+    with registry.isolated():
+        wrong = worker("Wrong", data_consistency_overrides={"mian": "sticky"}).declaration()
+        right = worker("Right", data_consistency_overrides={"main": "sticky"}).declaration()
+    (problem,) = databases.problems([wrong, right])
+    assert (problem.file, problem.key) == ("config/application.yml", "databases")
+    assert "Wrong: data_consistency_overrides names 'mian'" in problem.message
+    assert "did you mean 'main'?" in problem.message
+    assert Databases({}).problems([wrong, right]) == []
+
+
+def test_a_server_is_shown_by_its_name_and_never_by_its_url():
+    server = Server("main", "postgresql+psycopg://u:hunter2@127.0.0.1:1/shop", is_replica=False)
+    assert server.position() is None
+    settings = DatabaseSettings(url="postgres://u:hunter2@h/d")
+    assert "hunter2" not in repr((server, settings, Databases({"main": settings})["main"]))

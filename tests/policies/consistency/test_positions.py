@@ -1,0 +1,212 @@
+"""What a push notes of the databases: on both of its ways, once per slice, in time; and of classes that do not ask, nothing."""
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import text
+
+from framework.policies.consistency import reads
+from framework.policies.consistency.databases import Databases
+from framework.policies.consistency.positions import Stamps
+from framework.policies.consistency.routed import RoutedConnection
+from framework.policies.consistency.servers import DEADLINE_S, parse_lsn
+from framework.settings.model import DatabaseSettings
+from tests.harness import forked
+from tests.push.conftest import door, jobs
+from tests.push.conftest import worker as any_worker
+
+__all__ = ["door", "jobs"]
+
+WAYS = pytest.mark.parametrize("way", ["plain", "middleware"])
+
+
+def worker(name="Job", **attributes):
+    return any_worker(name, queue="default", **attributes)
+
+
+class Passing:
+    def call(self, worker, job, queue, pool):
+        yield
+
+
+@pytest.fixture
+def opened(door):
+    """The door, with the positions of these databases, on either way."""
+
+    def open_(databases, way="plain"):
+        return door.open(*[Passing] * (way == "middleware"), stamps=Stamps(databases))
+
+    return open_
+
+
+@pytest.fixture
+def asked(postgres, shop):
+    """How often the primary was asked for its position since the last look."""
+    postgres.execute(f"ALTER DATABASE {shop} SET log_statement = 'all'")
+    seen = 0
+
+    def look():
+        nonlocal seen
+        total = (postgres.folder / "log").read_text(errors="replace").count("pg_current_wal_insert_lsn")
+        found, seen = total - seen, total
+        return found
+
+    look()
+    yield look
+    postgres.execute(f"ALTER DATABASE {shop} RESET log_statement")
+
+
+def insert_position(postgres, shop):
+    return parse_lsn(postgres.execute("SELECT pg_current_wal_insert_lsn()::text", shop))
+
+
+@WAYS
+def test_a_job_carries_the_position_of_what_its_push_had_written(opened, databases, postgres, shop, jobs, way):
+    opened(databases, way)
+    with databases["main"].primary.engine.connect() as connection:
+        connection.execute(text("SET synchronous_commit = off"))  # committed, and maybe not written to the WAL's file
+        connection.execute(text("INSERT INTO orders (id) VALUES (1)"))
+        connection.commit()
+    written = insert_position(postgres, shop)
+    worker(data_consistency="sticky").perform_async()
+    (job,) = jobs()
+    assert written <= parse_lsn(job["wal_locations"]["main"]) <= insert_position(postgres, shop)
+    assert job["wal_location_sources"] == {"main": "primary"}
+    assert job["worker_data_consistency"] == "sticky"
+    assert "worker_data_consistency_per_db" not in job
+
+
+@WAYS
+def test_a_bulk_push_asks_once_per_slice_and_every_job_carries_it(opened, databases, asked, jobs, way):
+    opened(databases, way)
+    worker(data_consistency="delayed").perform_bulk([(number,) for number in range(2_001)])
+    assert asked() == 3
+    assert all(job["wal_locations"].keys() == {"main"} for job in jobs())
+    worker(data_consistency="delayed").perform_in(60, 1)
+    assert asked() == 1
+
+
+@WAYS
+def test_overrides_say_it_of_single_databases(opened, settings, asked, jobs, way):
+    databases = Databases({**settings, "ci": settings["main"], "alone": DatabaseSettings(url=settings["main"].url)})
+    opened(databases, way)
+    worker("One", data_consistency="sticky", data_consistency_overrides={"ci": "delayed"}).perform_async()
+    worker("Two", data_consistency="always", data_consistency_overrides={"ci": "sticky"}).perform_async()
+    worker(
+        "Three", data_consistency="sticky", data_consistency_overrides={"main": "always", "ci": "always"}
+    ).perform_async()
+    one, two, three = jobs()
+    assert one["worker_data_consistency"] == "delayed"
+    assert one["worker_data_consistency_per_db"] == {"main": "sticky", "ci": "delayed"}
+    assert one["wal_locations"].keys() == {"main", "ci"}
+    assert two["worker_data_consistency"] == "sticky"
+    assert two["worker_data_consistency_per_db"] == {"main": "always", "ci": "sticky"}
+    assert two["wal_locations"].keys() == {"ci"}
+    assert not [name for name in three if "wal" in name or "consistency" in name]
+    assert asked() == 3
+    databases.dispose()
+
+
+def test_a_position_read_from_a_replica_is_the_replicas(opened, databases, standby, postgres, shop, jobs):
+    opened(databases)
+    standby.pause_replay()
+    postgres.execute("INSERT INTO orders (id) VALUES (2)", shop)
+    token = reads.enter({"main": databases["main"].replicas[0]})
+    sticky = worker(data_consistency="sticky")
+    sticky.perform_async()
+    with RoutedConnection(databases["main"]) as connection:
+        connection.execute(text("DELETE FROM orders"))
+    sticky.perform_async()
+    reads.leave(token)
+    before, after = jobs()
+    assert [job["wal_location_sources"]["main"] for job in (before, after)] == ["replica", "primary"]
+    assert parse_lsn(before["wal_locations"]["main"]) < parse_lsn(after["wal_locations"]["main"])
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        yield server
+
+
+def connections(server):
+    found = []
+    try:
+        while True:
+            found.append(server.accept()[0])
+    except BlockingIOError:
+        return found
+
+
+def on(server, **more):
+    url = f"postgresql+psycopg://u@127.0.0.1:{server.getsockname()[1]}/shop"
+    return Databases({"main": DatabaseSettings(url=url, replicas=(url,)), **more})
+
+
+@WAYS
+def test_classes_that_say_nothing_of_it_ask_nobody(opened, silent, jobs, way):
+    databases = on(silent, alone=DatabaseSettings(url="postgresql+psycopg://u@127.0.0.1:1/alone"))
+    opened(databases, way)
+    worker("Plain").perform_async()
+    worker("Always", data_consistency="always").perform_async()
+    worker("OnlyAlone", data_consistency="always", data_consistency_overrides={"alone": "sticky"}).perform_async()
+    worker("Plain").perform_bulk([(1,), (2,)])
+    assert connections(silent) == []
+    assert not [name for job in jobs() for name in job if "wal" in name or "consistency" in name]
+
+
+def test_a_silent_server_costs_one_push_a_second_and_the_others_nothing(opened, silent, jobs, caplog):
+    databases = on(silent)
+    opened(databases)
+    sticky = worker(data_consistency="sticky")
+    began = time.monotonic()
+    sticky.perform_async()
+    took = time.monotonic() - began
+    assert DEADLINE_S <= took < DEADLINE_S + 2
+    began = time.monotonic()
+    for _ in range(20):
+        sticky.perform_async()
+    assert time.monotonic() - began < 1  # none of them has waited
+    assert [job.get("wal_locations") for job in jobs()] == [None] * 21
+    assert all(job["worker_data_consistency"] == "sticky" for job in jobs())
+    held = connections(silent)
+    assert len(held) == 1
+    assert "does not say its position" in caplog.text
+    for one in held:
+        one.close()
+
+
+OURS = "pg_stat_activity WHERE application_name LIKE 'application-worker%'"
+
+
+def pids(postgres, shop):
+    return set(postgres.execute(f"SELECT array_agg(pid) FROM {OURS}", shop))
+
+
+def test_a_connection_that_has_died_while_idle_is_made_anew(opened, databases, postgres, shop, jobs):
+    opened(databases)
+    sticky = worker(data_consistency="sticky")
+    sticky.perform_async()
+    assert postgres.execute(f"SELECT count(pg_terminate_backend(pid, 5000)) FROM {OURS}", shop)
+    sticky.perform_async()
+    assert [list(job["wal_locations"]) for job in jobs()] == [["main"]] * 2
+
+
+def test_a_forked_child_asks_on_connections_of_its_own(opened, databases, postgres, shop):
+    opened(databases)
+    server = databases["main"].primary
+    assert server.position()
+    before = pids(postgres, shop)
+
+    def child():
+        assert server.position()
+        assert len(pids(postgres, shop) - before) == 1
+        assert server.position()
+
+    assert forked(child) == 0
+    assert server.position()
+    assert pids(postgres, shop) >= before  # the child has not ended them
