@@ -16,6 +16,7 @@ def open_gates(settings: Settings, tracker: Tracker) -> Gates:
     deferred or waits for a slot still has its lock, its context, its positions and its age.
     """
     order: tuple[Gate, ...] = (
+        # It asks no Redis and takes nothing; what it sends away comes back to be asked all this again.
         open_health(settings, tracker),
         # It may send the job back once, for a replica; the lock, which it must not give away, comes after it.
         ConsistencyGate(databases_of(settings)),

@@ -56,6 +56,10 @@ def takes_one(value: Any) -> Any:
     return value
 
 
+async def coroutine_resolver(args: tuple[Any, ...]) -> tuple[str, tuple[str, ...]]:
+    return "main", args
+
+
 async def awaited() -> int:
     return 3
 
@@ -311,6 +315,11 @@ def test_a_child_may_take_back_what_breaks_the_rule(rule: Any, forbidden: Any):
         (DeferOnHealth, "max_deferrals", True, "a whole number >= 1, or None"),
         (DeferOnHealth, "indicators", "lag", "with the comma"),
         (DeferOnHealth, "indicators", (("lag",),), "is not"),
+        (DeferOnHealth, "resolver", "main", "a callable that takes a job's arguments as one tuple"),
+        (DeferOnHealth, "resolver", tuple, "a callable that takes a job's arguments as one tuple"),
+        (DeferOnHealth, "resolver", lambda: ("main", ()), "takes another number of arguments"),
+        (DeferOnHealth, "resolver", lambda one, two: ("main", ()), "takes another number of arguments"),
+        (DeferOnHealth, "resolver", coroutine_resolver, "a callable that takes a job's arguments as one tuple"),
     ],
 )  # fmt: skip
 def test_a_wrong_field(make: Callable[..., Any], field: str, value: Any, words: str):

@@ -194,6 +194,27 @@ def test_databases_from_file_and_environment_and_their_passwords_are_not_shown(t
     assert load({}, cwd).databases["main"].replicas == ("postgresql+psycopg://r/shop",)
 
 
+def test_health_from_file_and_environment_and_the_servers_password_is_not_shown(tmp_path: Path):
+    shown = (
+        "{prometheus: {url: 'http://u:hunter2@h:9090/sub/'}, indicators: {a: {query: ' up ', below: '1'}}, cache: 0}"
+    )
+    cwd = project(tmp_path, application=f"health: {shown}")
+    health = load({"FRAMEWORK_HEALTH__TIMEOUT": "2", "FRAMEWORK_HEALTH__INDICATORS__B__QUERY": "x"}
+                  | {"FRAMEWORK_HEALTH__INDICATORS__B__ABOVE": "-1"}, cwd).health  # fmt: skip
+    assert "hunter" not in repr(health)
+    assert health.prometheus is not None
+    assert health.prometheus.url == "http://u:hunter2@h:9090/sub"
+    assert (health.cache, health.timeout) == (0, 2)
+    assert {name: (one.query, one.above, one.below, one.database) for name, one in health.indicators.items()} == {
+        "a": ("up", None, 1, None),
+        "b": ("x", -1, None, None),
+    }
+    (cwd / "config" / "application.yml").write_text("health: {replication_lag: {above_s: null}}")
+    without = load({}, cwd).health
+    assert (without.replication_lag.above_s, without.replication_lag.above_bytes) == (None, 1 << 30)
+    assert (without.wal_archiving.above, without.connections.above, without.cache, without.timeout) == (42, 0.9, 5, 1)
+
+
 def test_settings_do_not_change(tmp_path: Path):
     settings: Any = load({}, project(tmp_path))
     with pytest.raises(ValueError, match="frozen"):

@@ -40,7 +40,12 @@ class RebuildIndexWorker(ApplicationWorker):
     deduplicate = Deduplicate("until_executed", ttl=timedelta(hours=1), if_deduplicated="reschedule_once")
     concurrency_limit = 20
     max_concurrency_limit_percentage = 0.25
-    defer_on_health = DeferOnHealth(database="main", tables=("projects", "notes"), delay=timedelta(minutes=1))
+    defer_on_health = DeferOnHealth(
+        database="main",
+        tables=("projects", "notes"),
+        delay=timedelta(minutes=1),
+        resolver=lambda args: ("main", [f"notes_{args[0]}"]),
+    )
     pause_control = "reindexing"
     big_payload = True
     loggable_arguments = ("mode",)
