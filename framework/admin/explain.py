@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import redis
 
 from framework.admin.facts import Facts
-from framework.admin.search import Sighting
+from framework.admin.search import Sighting, text
 from framework.admin.times import lasting
+from framework.admin.valves import Reason, Valves
 from framework.declare.declaration import Declaration
 from framework.fetch.blame import COUNT
 from framework.types import Payload
@@ -22,14 +22,6 @@ _SILENT_S = 9.0
 
 _SWEEP_S = 6.0
 """A sweep of every process comes each 5 s, give or take a fifth."""
-
-
-class Reason(NamedTuple):
-    """What stands in a job's way (``code`` for machines), and the command, event or time that ends it."""
-
-    code: str
-    why: str
-    release: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +51,7 @@ class Explainer:
 
     def __init__(self, client: "redis.Redis", shard: str, classes: Classes) -> None:
         self._facts = Facts(client, shard)
+        self._valves = Valves(self._facts)
         self._classes = classes
 
     def explain(self, sighting: Sighting) -> Explanation:
@@ -78,27 +71,31 @@ class Explainer:
 
     def _at(self, sighting: Sighting, payload: Payload) -> tuple[str, list[Reason]]:
         """What there is to say of its place."""
+        name, spot = sighting.place.name, _ordinal(sighting)
         match sighting.place.kind:
             case "scheduled":
-                return f"schedule, {_ordinal(sighting)}", [*_deferral(payload), *self._due(sighting, payload)]
+                told = f"schedule, {spot}", [*_deferral(payload), *self._due(sighting, payload)]
             case "retry":
                 failed = Reason("failed", f"it failed: {_error(payload)}", "its next run")
-                return f"retry, {_ordinal(sighting)}", [failed, *self._due(sighting, payload)]
+                told = f"retry, {spot}", [failed, *self._due(sighting, payload)]
             case "queue":
-                return self._queued(sighting, payload)
-            case "waiting" | "paused":
-                return self._parked(sighting, payload)
+                told = f"queue {name}, {spot}", self._queued(sighting, payload)
+            case "waiting":
+                told = self._waiting(sighting, payload)
+            case "paused":
+                told = f"parked for the pause of {name}, {spot}", self._paused(name, payload)
             case "in hand":
-                return f"in the hands of {sighting.place.name}", [self._hand(sighting.place.name, payload)]
+                told = f"in the hands of {name}", [self._hand(name, payload)]
             case "migrating":
-                return f"queue {sighting.place.name}, put aside", [self._migrating(sighting.place.name)]
+                told = f"queue {name}, put aside", [self._migrating(name)]
             case "dead":
                 release = "nothing by itself: Retry on the Dead page of a dashboard, while the set still keeps it"
-                return f"dead set, {_ordinal(sighting)}", [Reason("dead", f"given up: {_error(payload)}", release)]
+                told = f"dead set, {spot}", [Reason("dead", f"given up: {_error(payload)}", release)]
             case "interrupted":
-                return f"interrupted set, {_ordinal(sighting)}", [_interrupted(payload)]
+                told = f"interrupted set, {spot}", [_interrupted(payload)]
+        return told
 
-    def _queued(self, sighting: Sighting, payload: Payload) -> tuple[str, list[Reason]]:
+    def _queued(self, sighting: Sighting, payload: Payload) -> list[Reason]:
         name = sighting.place.name
         reasons = self._queue(name)
         if not reasons and sighting.position > 1:
@@ -107,7 +104,7 @@ class Explainer:
         reasons += self._door(payload)
         if not reasons:
             reasons.append(Reason("next", "nothing is in its way: it is the next of its queue", "the next free slot"))
-        return f"queue {name}, {_ordinal(sighting)}", reasons
+        return reasons
 
     def _hand(self, identity: str, payload: Payload) -> Reason:
         owner = self._facts.owner(identity, str(payload.get("jid")))
@@ -136,8 +133,18 @@ class Explainer:
         release = "the command, which hands it on; should it die, a sweep puts it back when the lease has run out"
         return Reason("migrating", why, f"{release} ({lasting(owner.lease_s)})")
 
-    def _parked(self, sighting: Sighting, payload: Payload) -> tuple[str, list[Reason]]:
-        raise NotImplementedError
+    def _waiting(self, sighting: Sighting, payload: Payload) -> tuple[str, list[Reason]]:
+        base = sighting.place.name
+        scope = text(sighting.place.key).removeprefix(f"{keys.limit(base)}:waiting:")
+        where = f"waits at the limit {base}{f' as one of {scope}' if scope else ''}, {_ordinal(sighting)}"
+        reasons = self._valves.limit(base, waits=True)
+        queue = str(payload.get("queue", ""))
+        return where, [*reasons, *self._queue(queue)]
+
+    def _paused(self, name: str, payload: Payload) -> list[Reason]:
+        why = f"it was parked while {name} was paused, and nobody pauses it now"
+        reasons = self._valves.pause(name) or [Reason("resuming", why, "any process, in seconds")]
+        return [*reasons, *self._queue(str(payload.get("queue", "")))]
 
     def _due(self, sighting: Sighting, payload: Payload) -> list[Reason]:
         facts, due = self._facts, sighting.score or 0.0
@@ -185,7 +192,7 @@ class Explainer:
         if classes.declarations is not None and name not in classes.declarations:
             why = f"no worker here is called {name}: a process of ours that fetches it lets it fail and retries it"
             return [Reason("unknown_class", why, "a release with the class, or an alias of its new name")]
-        return []
+        return self._valves.door(name, str(payload.get("queue", "")))
 
     def _sweep(self) -> str:
         if self._facts.processes:

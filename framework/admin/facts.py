@@ -7,7 +7,11 @@ from typing import Any, cast
 
 import redis
 
+from framework.admin.limits import Limit, read_limits
+from framework.admin.pauses import Pause, read_pauses
 from framework.admin.search import read_object, text
+from framework.flags.flag import Flag
+from framework.flags.redis_flags import read_flags
 from framework.process.record import Seen, seen_processes
 from framework.types import Payload
 from framework.wire import keys
@@ -47,6 +51,24 @@ class Facts:
     def paused_queues(self) -> frozenset[str]:
         """Sidekiq Pro's set."""
         return frozenset(text(name) for name in cast("set[bytes]", self.client.smembers(keys.PAUSED)))
+
+    @cached_property
+    def flags(self) -> Mapping[str, Flag]:
+        """Those that operators have set and that hold, by name."""
+        return {
+            name: flag
+            for name, flag in read_flags(self.client).items()
+            if flag.expires_at is None or flag.expires_at > self.now
+        }
+
+    @cached_property
+    def pauses(self) -> Mapping[str, Pause]:
+        """The classes that are paused, or have parked jobs."""
+        return {pause.name: pause for pause in read_pauses(self.client) if pause.what == "class"}
+
+    def limit(self, name: str) -> Limit:
+        """What is known of one limit."""
+        return read_limits(self.client, self.now, [name])[0]
 
     def server_of(self, queue: str) -> list[Seen]:
         """Who takes jobs from the queue."""

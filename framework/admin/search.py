@@ -9,6 +9,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.errors import PayloadError
+from framework.process.parked import ParkedPlace
 from framework.shard.leftovers import queue_names
 from framework.types import Payload
 from framework.wire import keys
@@ -37,6 +38,10 @@ class Place(NamedTuple):
     key: bytes
     name: str
 
+    def parked(self) -> ParkedPlace:
+        """Return it as one of those with parked jobs."""
+        return ParkedPlace("paused" if self.kind == "paused" else "waiting", self.name, self.key)
+
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
@@ -44,8 +49,6 @@ class Sighting:
 
     place: Place
     data: bytes
-    ticket: Payload
-    """What a parked job has beside its payload: where it came from."""
     position: int
     of: int
     score: float | None = None
@@ -99,10 +102,9 @@ def parked_places(client: "redis.Redis") -> list[Place]:
     return sorted(found)
 
 
-def split(member: bytes) -> tuple[Payload, bytes]:
-    """Return ticket and payload of a parked job."""
-    ticket, _, data = member.partition(b"\n")
-    return read_object(ticket), data
+def payload_of(member: bytes) -> bytes:
+    """Return the payload of a parked job: what comes after its ticket, a line of JSON."""
+    return member.partition(b"\n")[2]
 
 
 def members(
@@ -151,13 +153,12 @@ def _in_set(client: "redis.Redis", place: Place, wanted: bytes, told: Tell) -> I
     for page in members(client, place.key, wanted):
         told(text(place.key), PAGE)
         for member, score in page:
-            ticket, data = split(member) if parked else ({}, member)
             pipeline: Any = client.pipeline()
             pipeline.zrank(place.key, member)
             pipeline.zcard(place.key)
             rank, size = pipeline.execute()
             if rank is not None:
-                yield Sighting(place, data, ticket, rank + 1, size, score)
+                yield Sighting(place, payload_of(member) if parked else member, rank + 1, size, score)
 
 
 def _in_list(client: "redis.Redis", place: Place, wanted: bytes, told: Tell) -> Iterator[Sighting]:
@@ -168,7 +169,7 @@ def _in_list(client: "redis.Redis", place: Place, wanted: bytes, told: Tell) -> 
         told(text(place.key), len(page))
         for index, data in enumerate(page, start):
             if wanted in data:
-                yield Sighting(place, data, {}, max(1, length - index), length)
+                yield Sighting(place, data, max(1, length - index), length)
         start += len(page)
         size = max(1, min(PAGE, PAGE_BYTES * len(page) // (sum(map(len, page)) or 1)))
 

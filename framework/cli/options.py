@@ -12,6 +12,9 @@ from framework.settings.model import MAX_TIMEOUT_S, Settings
 from framework.settings.suggest import did_you_mean, listed
 from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE
 
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_LONGEST_S = 366 * 86_400
+
 WeightedQueue = tuple[str, int]
 """A queue or namespace, and its weight; 0 = none given."""
 
@@ -68,6 +71,22 @@ class SecondsOption(click.ParamType[float]):
         if not 0 <= seconds <= MAX_TIMEOUT_S:
             self.fail(f"{value!r} is no number of seconds from 0 to {MAX_TIMEOUT_S:,g}", param, ctx)
         return seconds
+
+
+class DurationOption(click.ParamType[float]):
+    """How long something lasts that operators say: ``90s``, ``15m``, ``2h``, ``1d``, ``1h30m``."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds: more than none, at most a year."""
+        if isinstance(value, int | float):
+            return float(value)
+        parts = re.findall(r"(\d+)([smhd])", str(value), re.ASCII)
+        seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
+        if "".join(number + unit for number, unit in parts) != value or not 0 < seconds <= _LONGEST_S:
+            self.fail(f"{value!r} is no length of time: write 90s, 15m, 2h, 1d or 1h30m, a year at most", param, ctx)
+        return float(seconds)
 
 
 class ModuleOption(click.ParamType[str]):

@@ -25,6 +25,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
         "size_limit",
         "strict_arguments",
         "poll_interval",
+        "parked_alert_after",
         "sentry",
         "flags",
         "databases",

@@ -312,6 +312,8 @@ class Settings(BaseSettings):
     """What happens to arguments that do not fit ``perform`` or that JSON changes; a class may say otherwise."""
     poll_interval: Annotated[float, values.seconds(0.01, 3600)] = 1.0
     """Seconds within which some process of a shard looks for jobs that have become due unforeseen."""
+    parked_alert_after: Annotated[float, values.seconds(1, MAX_TIMEOUT_S)] = 900.0
+    """Seconds that a job may wait behind a limit or a pause before somebody is told."""
     sentry: SentrySettings = SentrySettings()
     flags: FlagSettings = FlagSettings()
 

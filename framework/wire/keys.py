@@ -35,6 +35,9 @@ FLAGS = "aw:flags"
 PAUSES = "aw:pauses"
 """SET of the wire names of the classes that have parked jobs."""
 
+PARKED_WATCH = "aw:parked:watch"
+"""STRING with a TTL: a process has just looked for how long jobs have been parked here, and the others need not."""
+
 LOCKS = "aw:lock:"
 
 

@@ -63,6 +63,7 @@ NUMBERS = [
     ("size_limit: {{decompressed_limit: {}}}", "size_limit.decompressed_limit", f"{WHOLE} 1 to 2,147,483,648, not "),
     ("timeout: {}", "timeout", "must be a number from 0 to 604,800, not "),
     ("poll_interval: {}", "poll_interval", "must be a number from 0.01 to 3,600, not "),
+    ("parked_alert_after: {}", "parked_alert_after", "must be a number from 1 to 604,800, not "),
     ("flags: {{defer_delay: {}}}", "flags.defer_delay", "must be a number from 1 to 86,400, not "),
     ("dead: {{timeout_days: {}}}", "dead.timeout_days", "must be a number from 0.001 to 36,500, not "),
     ("health: {{cache: {}}}", "health.cache", "must be a number from 0 to 3,600, not "),

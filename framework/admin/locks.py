@@ -1,0 +1,99 @@
+"""The locks of equal jobs on one shard: whose they are, how long still, how many duplicates each has kept away."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+from redis.client import Pipeline
+from redis.exceptions import ResponseError
+
+from framework.admin.search import PAGE, Tell, text
+from framework.wire import keys
+from framework.wire.job import timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """One lock. Without ``left_s`` it has no end, which no script of ours writes."""
+
+    key: str
+    worker: str
+    jid: str
+    since: float | None
+    left_s: float | None
+    duplicates: int
+
+
+@dataclass(slots=True)
+class LockCount:
+    """The locks of one class on a shard; ``oldest`` is since when the first of them has been held."""
+
+    worker: str
+    locks: int = 0
+    duplicates: int = 0
+    oldest: float | None = None
+
+
+def count_locks(client: "redis.Redis", tell: Tell) -> list[LockCount]:
+    """Return the locks of the shard by class, the oldest first. Raises redis errors."""
+    found: dict[str, LockCount] = {}
+    for held in all_locks(client, tell):
+        count = found.setdefault(held.worker, LockCount(held.worker))
+        count.locks += 1
+        count.duplicates += held.duplicates
+        if held.since is not None:
+            count.oldest = held.since if count.oldest is None else min(count.oldest, held.since)
+    return sorted(found.values(), key=lambda count: count.oldest or 0.0)
+
+
+def all_locks(client: "redis.Redis", tell: Tell) -> Iterator[HeldLock]:
+    """Every lock of the shard that is there from begin to end, found by name in pages. Raises redis errors."""
+    cursor, looked = 0, 0
+    while True:
+        reply: Any = client.scan(cursor, match=f"{keys.LOCKS}*", count=PAGE, _type="hash")
+        cursor, page = reply
+        yield from _read(client, page)
+        looked += PAGE
+        tell(keys.LOCKS, looked)
+        if not cursor:
+            return
+
+
+def find_lock(client: "redis.Redis", key: str) -> HeldLock | None:
+    """Return one lock. Raises redis errors."""
+    return next(_read(client, [key.encode()]), None)
+
+
+def release_lock(client: "redis.Redis", held: HeldLock) -> bool:
+    """Remove the lock, if it is still that job's; return whether it was. Raises redis errors."""
+
+    def remove(pipeline: "Pipeline") -> None:
+        owner: Any = pipeline.hget(held.key, "jid")
+        pipeline.multi()
+        if owner is not None and text(owner) == held.jid:
+            pipeline.delete(held.key)
+
+    return client.transaction(remove, held.key) == [1]
+
+
+def _read(client: "redis.Redis", page: list[bytes]) -> Iterator[HeldLock]:
+    pipeline: Any = client.pipeline(transaction=False)
+    for key in page:
+        pipeline.hgetall(key)
+        pipeline.pttl(key)
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    for index, key in enumerate(page):
+        fields, left_ms = replies[2 * index], replies[2 * index + 1]
+        if isinstance(fields, ResponseError) or b"jid" not in fields:  # gone meanwhile, or no lock of ours
+            continue
+        said = {text(name): text(value) for name, value in cast("dict[bytes, bytes]", fields).items()}
+        duplicates = said.get("duplicates", "0")
+        yield HeldLock(
+            text(key),
+            said.get("class", ""),
+            said["jid"],
+            timestamp(said.get("since")),
+            left_ms / 1_000 if left_ms > 0 else None,
+            int(duplicates) if duplicates.isdigit() else 0,
+        )

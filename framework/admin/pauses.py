@@ -1,0 +1,69 @@
+"""What is paused on one shard: queues, by Sidekiq's set; classes, by hand or by a strategy, with the jobs that are parked for it."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import redis
+
+from framework.admin.search import text
+from framework.flags.flag import pause_flag
+from framework.flags.redis_flags import read_flags
+from framework.process.parked import indexed, measure
+from framework.wire import keys
+
+_BY_HAND = pause_flag("")
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One pause: by whom (an operator, or a strategy's name) and why, its jobs, and since when the oldest is there.
+
+    A class with parked jobs and nobody who pauses it is on its way: its jobs are being resumed.
+    """
+
+    what: Literal["queue", "class"]
+    name: str
+    by: str
+    reason: str
+    until: float | None
+    jobs: int
+    since: float | None
+
+
+def read_pauses(client: "redis.Redis") -> list[Pause]:
+    """Return the pauses of a shard: queues, then classes with the oldest parked job first. Raises redis errors."""
+    queues: Any = client.smembers(keys.PAUSED)
+    names = sorted(map(text, queues))
+    pipeline: Any = client.pipeline(transaction=False)
+    for name in names:
+        pipeline.llen(keys.queue(name))
+    lengths: list[Any] = pipeline.execute(raise_on_error=False)
+    found = [
+        Pause("queue", name, "", "", None, length if isinstance(length, int) else 0, None)
+        for name, length in zip(names, lengths, strict=True)
+    ]
+    return [*found, *_classes(client)]
+
+
+def _classes(client: "redis.Redis") -> list[Pause]:
+    seconds, _ = client.time()
+    flags = {
+        name.removeprefix(_BY_HAND): flag
+        for name, flag in read_flags(client).items()
+        if name.startswith(_BY_HAND) and flag.percentage > 0 and (flag.expires_at is None or flag.expires_at > seconds)
+    }
+    places = [place for place in indexed(client) if place.kind == "paused"]
+    parked = {one.name: one for one in measure(client, places)}
+    names = [*parked, *sorted(flags.keys() - parked.keys())]
+    pipeline: Any = client.pipeline(transaction=False)
+    for name in names:
+        pipeline.get(keys.pause_kept(name))
+    strategies: list[Any] = pipeline.execute(raise_on_error=False)
+    found: list[Pause] = []
+    for name, kept in zip(names, strategies, strict=True):
+        flag, jobs = flags.get(name), parked.get(name)
+        by = flag.set_by or "an operator" if flag is not None else text(kept) if isinstance(kept, bytes) else ""
+        reason, until = (flag.reason, flag.expires_at) if flag is not None else ("", None)
+        since = jobs.since if jobs else None
+        found.append(Pause("class", name, by, reason, until, jobs.jobs if jobs else 0, since))
+    return found

@@ -1,0 +1,209 @@
+"""``jobs limits``: the slots of each concurrency limit, who has them, who waits; the operators' word over them."""
+
+import getpass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+import click
+
+from framework.admin.facts import Facts
+from framework.admin.limits import (
+    Holder,
+    Limit,
+    Override,
+    clear_override,
+    hand_out,
+    holders,
+    override,
+    read_limits,
+)
+from framework.admin.times import ago, lasting
+from framework.cli.failure import explained, refuse_unknown
+from framework.cli.on_shards import OnShards, Shown, json_option, shard_option
+from framework.cli.options import DurationOption
+from framework.cli.project import load_project
+from framework.errors import FrameworkError
+from framework.shard.shard import Shard
+
+_HEADINGS = ("SHARD", "LIMIT", "SLOTS", "SAID BY", "WAITING", "OLDEST")
+_HOLDERS = ("SHARD", "PROCESS", "JID", "SLOT ENDS IN")
+
+
+@click.group("limits", cls=Shown)
+def limits() -> None:
+    """Concurrency limits: a class's name, or queue/NAME. Without a command: show them."""
+
+
+@limits.command("show")
+@click.argument("name", required=False)
+@shard_option
+@json_option
+@explained
+def show(name: str | None, *, names: Sequence[str], as_json: bool) -> None:
+    """Show every limit that processes have evaluated, or NAME with who has its slots. Those that jobs wait at first."""
+    on = OnShards(names)
+    found = [(shard, now, limit) for shard, (now, read) in on.each(_read) for limit in read]
+    if name is not None:
+        refuse_unknown([name], {limit.name for _, _, limit in found}, _no_limit)
+        found = [row for row in found if row[2].name == name]
+    slots = [(shard, one) for shard, read in on.each(lambda one: _holders(one, name)) for one in read]
+    if as_json:
+        on.report(
+            {
+                "limits": [{"shard": shard, **_as_json(limit)} for shard, _, limit in found],
+                "slots": [{"shard": shard, **asdict(one)} for shard, one in slots],
+            }
+        )
+    else:
+        rows = [_row(shard, now, limit) for shard, now, limit in found]
+        on.table(_HEADINGS, rows, "No limit is known: no job that has run had one")
+        if slots:
+            click.echo()
+            on.table(_HOLDERS, [_slot(shard, one) for shard, one in slots], "")
+    on.end()
+
+
+@limits.command("set", context_settings={"ignore_unknown_options": True})
+@click.argument("name")
+@click.argument("limit", type=click.IntRange(-1, 1_000_000), metavar="N")
+@click.option("--reason", required=True, help="Why: shown wherever the limit is.")
+@click.option("--for", "lasts_s", type=DurationOption(), required=True, help="How long, such as 2h; then the old one.")
+@shard_option
+@explained
+def set_(name: str, limit: int, *, reason: str, lasts_s: float, names: Sequence[str]) -> None:
+    """Let N jobs of the limit NAME run at a time, whatever the application says: 0 any number, -1 none. At once, everywhere."""
+    if not reason.strip():
+        raise click.UsageError("--reason is empty: say why, for whoever finds the limit at night.")
+    on = OnShards(names)
+    _check_known(on, name)
+    by = getpass.getuser()
+
+    def act(shard: Shard) -> str:
+        until = Facts(shard.client, shard.name).now + lasts_s
+        override(shard.client, name, Override(limit, until, reason, by))
+        return _handed(shard, name)
+
+    word = "no limit" if limit == 0 else "nobody runs" if limit < 0 else f"at most {limit:,} at a time"
+    for shard, handed in on.each(act):
+        click.echo(f"{shard}: {name}: {word}, for {lasting(lasts_s)}; {handed}")
+    on.end()
+
+
+@limits.command("clear")
+@click.argument("name")
+@shard_option
+@explained
+def clear(name: str, *, names: Sequence[str]) -> None:
+    """Take back what `limits set NAME` said: the application's word stands again."""
+    on = OnShards(names)
+    _check_known(on, name)
+
+    def act(shard: Shard) -> str:
+        there = clear_override(shard.client, name)
+        return f"as the application says; {_handed(shard, name)}" if there else "nothing was set"
+
+    for shard, done in on.each(act):
+        click.echo(f"{shard}: {name}: {done}")
+    on.end()
+
+
+@limits.command("release")
+@click.argument("name", required=False)
+@shard_option
+@explained
+def release(name: str | None, *, names: Sequence[str]) -> None:
+    """Free the slots of NAME, or of every limit, that no process renews, and hand what is free to jobs that wait.
+
+    Processes do the same by themselves, at each end of a job and from time to time. The limit stands: to let more run,
+    `limits set`.
+    """
+    on = OnShards(names)
+    if name is not None:
+        _check_known(on, name)
+
+    def act(shard: Shard) -> list[tuple[str, str]]:
+        read = read_limits(shard.client, Facts(shard.client, shard.name).now)
+        chosen = [limit.name for limit in read if name in (None, limit.name)]
+        return [(one, _handed(shard, one)) for one in chosen]
+
+    for shard, rows in on.each(act):
+        for one, handed in rows:
+            click.echo(f"{shard}: {one}: {handed}")
+    on.end()
+
+
+def _read(shard: Shard) -> tuple[float, list[Limit]]:
+    now = Facts(shard.client, shard.name).now
+    return now, read_limits(shard.client, now)
+
+
+def _holders(shard: Shard, name: str | None) -> list[Holder]:
+    return [] if name is None else holders(shard.client, name, Facts(shard.client, shard.name).now)
+
+
+def _handed(shard: Shard, name: str) -> str:
+    handed, freed = hand_out(shard.client, name)
+    return f"{handed:,} waiting jobs handed over, {freed:,} slots freed that nobody renewed"
+
+
+def _check_known(on: OnShards, name: str) -> None:
+    """A limit is known by a job that asked for it, or by a class that declares one."""
+    known = {limit.name for _, (_, read) in on.each(_read) for limit in read}
+    if name not in known:
+        refuse_unknown([name], known | _declared(on), _no_limit)
+
+
+def _declared(on: OnShards) -> set[str]:
+    try:
+        project = load_project(on.settings.workers_module)
+    except FrameworkError as error:
+        click.echo(f"The worker classes cannot be loaded: {error}", err=True)
+        return set()
+    return {name for name, one in project.declarations.items() if one.concurrency_limit is not None}
+
+
+def _no_limit(name: str, hint: str) -> str:
+    return f"no limit is named {name!r}{hint}: neither a job that ran nor a class of workers_module has one"
+
+
+def _row(shard: str, now: float, limit: Limit) -> Sequence[str]:
+    waiting = limit.waiting
+    return (
+        shard,
+        limit.name,
+        limit.shown,
+        "; ".join(_said(now, limit)),
+        f"{waiting.jobs:,}" if waiting else "0",
+        ago(now, waiting.since if waiting else None),
+    )
+
+
+def _said(now: float, limit: Limit) -> Iterator[str]:
+    ends = f" for {lasting(limit.until - now)} more" if limit.until is not None else ""
+    yield f"{limit.source}{ends}"
+    if limit.source == "operators" and limit.override is not None:
+        yield f"{limit.override.by}: {limit.override.reason}"
+    if limit.source in ("operators", "throttled") and limit.application is not None:
+        yield f"the application says {limit.application}"
+
+
+def _slot(shard: str, holder: Holder) -> Sequence[str]:
+    ends = lasting(holder.left_s) if holder.left_s > 0 else "over: freed when anybody looks"
+    return shard, holder.identity or "(handed over, not begun)", holder.jid, ends
+
+
+def _as_json(limit: Limit) -> dict[str, object]:
+    waiting = limit.waiting
+    return {
+        "name": limit.name,
+        "limit": limit.limit,
+        "said_by": limit.source,
+        "application": limit.application,
+        "until": limit.until,
+        "override": None if limit.override is None else asdict(limit.override),
+        "share": limit.share,
+        "running": limit.running,
+        "waiting": waiting.jobs if waiting else 0,
+        "waiting_scopes": waiting.scopes if waiting else 0,
+        "oldest_since": waiting.since if waiting else None,
+    }

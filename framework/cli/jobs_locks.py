@@ -1,0 +1,117 @@
+"""``jobs locks``: the locks of equal jobs, whose they are, and letting one go."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from framework.admin.facts import Facts
+from framework.admin.locks import HeldLock, all_locks, count_locks, find_lock, release_lock
+from framework.admin.times import ago, lasting
+from framework.cli.failure import EXIT_FAILED, explained
+from framework.cli.on_shards import OnShards, Shown, json_option, progress, shard_option
+from framework.shard.shard import Shard
+from framework.wire import keys
+
+_CLASSES = ("SHARD", "CLASS", "LOCKS", "OLDEST", "DUPLICATES")
+_LOCKS = ("SHARD", "LOCK", "JID", "SINCE", "ENDS IN", "DUPLICATES")
+_MOST = 100
+
+
+@click.group("locks", cls=Shown)
+def locks() -> None:
+    """Locks of deduplicated jobs: while a job has one, equal jobs are dropped. Without a command: show them."""
+
+
+@locks.command("show")
+@click.argument("what", required=False, metavar="[CLASS|KEY]")
+@click.option("--most", type=click.IntRange(1), default=_MOST, show_default=True, help="Show at most so many locks.")
+@shard_option
+@json_option
+@explained
+def show(what: str | None, *, most: int, names: Sequence[str], as_json: bool) -> None:
+    """Count the locks of each class, or show those of CLASS, or the lock KEY: whose it is, and until when."""
+    on = OnShards(names)
+    if what is None:
+        _show_counts(on, as_json=as_json)
+    else:
+        _show_locks(on, what, most, as_json=as_json)
+    on.end()
+
+
+def _show_counts(on: OnShards, *, as_json: bool) -> None:
+    counted = on.each(lambda shard: (_now(shard), count_locks(shard.client, progress(shard.name))))
+    found = [(shard, now, one) for shard, (now, read) in counted for one in read]
+    rows = [
+        (shard, one.worker or "?", f"{one.locks:,}", ago(now, one.oldest), f"{one.duplicates:,}")
+        for shard, now, one in found
+    ]
+    if as_json:
+        on.report({"classes": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
+    else:
+        on.table(_CLASSES, rows, "No lock is held")
+
+
+def _show_locks(on: OnShards, what: str, most: int, *, as_json: bool) -> None:
+    found = [(shard, now, one) for shard, (now, read) in on.each(lambda shard: _read(shard, what)) for one in read]
+    found.sort(key=lambda row: row[2].since or 0.0)
+    if as_json:
+        on.report({"locks": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
+        return
+    none = f"Nobody holds {what}" if _is_key(what) else f"No job of the class {what} holds a lock"
+    on.table(_LOCKS, [_row(*row) for row in found[:most]], none)
+    if len(found) > most:
+        click.echo(f"and {len(found) - most:,} younger ones: --most shows more")
+
+
+def _is_key(what: str) -> bool:
+    return what.startswith(keys.LOCKS)
+
+
+def _now(shard: Shard) -> float:
+    return Facts(shard.client, shard.name).now
+
+
+def _read(shard: Shard, what: str) -> tuple[float, list[HeldLock]]:
+    if _is_key(what):
+        found = find_lock(shard.client, what)
+        return _now(shard), [] if found is None else [found]
+    held = all_locks(shard.client, progress(shard.name))
+    return _now(shard), [one for one in held if one.worker == what]
+
+
+def _row(shard: str, now: float, one: HeldLock) -> Sequence[str]:
+    left = "never" if one.left_s is None else lasting(one.left_s)
+    return shard, one.key, one.jid, ago(now, one.since), left, f"{one.duplicates:,}"
+
+
+@locks.command("release")
+@click.argument("key")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shard_option
+@explained
+def release(key: str, *, yes: bool, names: Sequence[str]) -> None:
+    """Let the lock KEY go, so that an equal job may be pushed, whatever becomes of the job that has it.
+
+    Owner-checked: the lock that is released is the one that was shown. Status 1: it was not there, or has changed hands.
+    """
+    if not _is_key(key):
+        raise click.UsageError(f"{key!r} is no lock: `locks show CLASS` shows the keys, each begins with {keys.LOCKS}")
+    on = OnShards(names)
+    released = 0
+    for shard, held in on.each(lambda shard: find_lock(shard.client, key)):
+        if held is None:
+            continue
+        left = "without end" if held.left_s is None else f"for {lasting(held.left_s)} more"
+        click.echo(f"{shard}: {held.key} is held {left} by the job {held.jid} of {held.worker}")
+        click.echo(f"  where that is: scripts/jobs explain {held.jid} --shard {shard}")
+        if not (yes or click.confirm("Release it?", default=False)):
+            continue
+        done = release_lock(on.shards[shard].client, held)
+        released += done
+        click.echo(f"{shard}: released" if done else f"{shard}: it has changed hands meanwhile: not released")
+    on.end()
+    if not released:
+        click.echo(f"No lock was released: {key}", err=True)
+        sys.exit(EXIT_FAILED)

@@ -1,0 +1,180 @@
+"""``jobs parked``, ``paused``, ``deferred``, ``counters``: what waits behind a valve, how much, since when, and letting it out."""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from framework.admin.deferred import Deferral, deferrals, set_forward
+from framework.admin.facts import Facts
+from framework.admin.pauses import Pause, read_pauses
+from framework.admin.search import parked_places, text
+from framework.admin.times import ago, lasting
+from framework.cli.failure import EXIT_FAILED, explained
+from framework.cli.on_shards import OnShards, Shown, json_option, progress, shard_option
+from framework.cli.options import DurationOption
+from framework.process.parked import MANY, Parked, measure
+from framework.shard.shard import Shard
+from framework.wire import keys
+
+_PARKED = ("SHARD", "PLACE", "CLASS OR LIMIT", "JOBS", "OLDEST", "LOOK, AND RELEASE")
+_PAUSED = ("SHARD", "WHAT", "NAME", "BY", "ENDS IN", "JOBS", "OLDEST", "REASON")
+_DEFERRED = ("SHARD", "CLASS", "BY", "JOBS", "OLDEST", "MOST OFTEN", "NEXT IN")
+_RELEASES = {"waiting": "limits", "paused": "paused"}
+_RATE = 100.0
+
+
+@click.group("parked", cls=Shown)
+def parked() -> None:
+    """Jobs that wait in no queue: behind a limit or a pause. Without a command: show them, and alert (for cron or a monitor)."""
+
+
+@parked.command("show")
+@click.option("--alert-after", type=DurationOption(), help="Status 1 when one waits for longer. Default: the setting.")
+@click.option("--alert-above", type=click.IntRange(1), default=MANY, show_default=True, help="Or when so many wait.")
+@shard_option
+@json_option
+@explained
+def show_parked(*, alert_after: float | None, alert_above: int, names: Sequence[str], as_json: bool) -> None:
+    """Show every place of parked jobs: how many, how old the oldest is, and where to release them. The oldest first.
+
+    Status 1: one is older than --alert-after, more than --alert-above wait in one place, or a shard does not answer.
+    """
+    on = OnShards(names)
+    most_s = on.settings.parked_alert_after if alert_after is None else alert_after
+    found = [(shard, now, one) for shard, (now, read) in on.each(_read_parked) for one in read]
+    found.sort(key=lambda row: row[2].since - row[1])
+    late = [(shard, one) for shard, now, one in found if now - one.since > most_s or one.jobs > alert_above]
+    if as_json:
+        on.report(
+            {"parked": [{"shard": shard, **one._asdict(), "oldest_s": now - one.since} for shard, now, one in found]}
+        )
+    else:
+        rows = [
+            (shard, one.kind, one.name, f"{one.jobs:,}", ago(now, one.since), f"scripts/jobs {_RELEASES[one.kind]}")
+            for shard, now, one in found
+        ]
+        on.table(_PARKED, rows, "No job is parked")
+    on.end()
+    for shard, one in late:
+        click.echo(
+            f"ALERT {shard}: {one.kind} {one.name}: older than {lasting(most_s)}, or above {alert_above:,}", err=True
+        )
+    if late:
+        sys.exit(EXIT_FAILED)
+
+
+@click.command("paused")
+@shard_option
+@json_option
+@explained
+def paused(*, names: Sequence[str], as_json: bool) -> None:
+    """Show what is paused: queues (Sidekiq's set), and classes with who paused them, until when, and what waits."""
+    on = OnShards(names)
+    found = [(shard, now, one) for shard, (now, read) in on.each(_read_pauses) for one in read]
+    if as_json:
+        on.report({"paused": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
+    else:
+        rows = [_pause_row(shard, now, one) for shard, now, one in found]
+        on.table(_PAUSED, rows, "Nothing is paused")
+    on.end()
+
+
+@click.group("deferred", cls=Shown)
+def deferred() -> None:
+    """Jobs that a policy put off: they wait in the schedule set. Without a command: show them."""
+
+
+@deferred.command("show")
+@click.argument("worker", required=False, metavar="[CLASS]")
+@shard_option
+@json_option
+@explained
+def show_deferred(worker: str | None, *, names: Sequence[str], as_json: bool) -> None:
+    """Count the put-off jobs of each class, or of CLASS, by what put them off; the oldest first."""
+    on = OnShards(names)
+    read = on.each(lambda shard: (_now(shard), deferrals(shard.client, progress(shard.name))))
+    found = [(shard, now, one) for shard, (now, some) in read for one in some if worker in (None, one.worker)]
+    if as_json:
+        on.report({"deferred": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
+    else:
+        rows = [_deferred_row(shard, now, one) for shard, now, one in found]
+        on.table(_DEFERRED, rows, f"No job{'' if worker is None else f' of {worker}'} is put off")
+    on.end()
+
+
+@deferred.command("release")
+@click.argument("worker", metavar="CLASS")
+@click.option("--count", type=click.IntRange(1), help="At most so many, on each shard.")
+@click.option("--percent", type=click.IntRange(1, 100), help="So many of a hundred, on each shard.")
+@click.option("--rate", type=click.FloatRange(0.001), default=_RATE, show_default=True, help="So many a second.")
+@shard_option
+@explained
+def release_deferred(worker: str, *, count: int | None, percent: int | None, rate: float, names: Sequence[str]) -> None:
+    """Set put-off jobs of CLASS forward: they become due from now on, --rate a second, so that no herd comes back at once.
+
+    What put them off is asked again when they come: while it still holds, they are put off again.
+    """
+    if count is not None and percent is not None:
+        raise click.UsageError("--count and --percent both say how many: give one of them.")
+    on = OnShards(names)
+
+    def act(shard: Shard) -> tuple[int, int]:
+        tell = progress(shard.name)
+        there = sum(one.jobs for one in deferrals(shard.client, tell) if one.worker == worker)
+        most = there if count is None and percent is None else count or -(-there * (percent or 0) // 100)
+        return (set_forward(shard.client, worker, most, rate, tell) if there else 0), there
+
+    for shard, (moved, there) in on.each(act):
+        last = f", the last in {lasting(moved / rate)}" if moved else ""
+        click.echo(f"{shard}: {moved:,} of {there:,} put-off jobs of {worker} become due{last}")
+    on.end()
+
+
+@click.command("counters")
+@shard_option
+@explained
+def counters(*, names: Sequence[str]) -> None:
+    """Print what the policies have counted, over all shards, in Prometheus' text format (a textfile collector reads it)."""
+    on = OnShards(names)
+    total = Counter[str]()
+    for _, counts in on.each(_read_counters):
+        total.update(counts)
+    before = ""
+    for series in sorted(total):
+        name = series.partition("{")[0]
+        if name != before:
+            click.echo(f"# TYPE {name} counter")
+        before = name
+        click.echo(f"{series} {total[series]}")
+    on.end()
+
+
+def _now(shard: Shard) -> float:
+    return Facts(shard.client, shard.name).now
+
+
+def _read_parked(shard: Shard) -> tuple[float, list[Parked]]:
+    return _now(shard), measure(shard.client, [place.parked() for place in parked_places(shard.client)])
+
+
+def _read_pauses(shard: Shard) -> tuple[float, list[Pause]]:
+    return _now(shard), read_pauses(shard.client)
+
+
+def _read_counters(shard: Shard) -> dict[str, int]:
+    counts: Any = shard.client.hgetall(keys.COUNTERS)
+    return {text(series): int(count) for series, count in counts.items() if count.isdigit()}
+
+
+def _pause_row(shard: str, now: float, one: Pause) -> Sequence[str]:
+    ends = "-" if one.until is None else lasting(one.until - now)
+    return shard, one.what, one.name, one.by or "-", ends, f"{one.jobs:,}", ago(now, one.since), one.reason or "-"
+
+
+def _deferred_row(shard: str, now: float, one: Deferral) -> Sequence[str]:
+    due = lasting(one.next_due - now) if one.next_due > now else "due"
+    return shard, one.worker, one.by, f"{one.jobs:,}", ago(now, one.oldest), f"{one.most:,} times", due

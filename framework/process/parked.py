@@ -1,0 +1,115 @@
+"""Jobs that wait behind a limit or a pause: how many, since when; and one voice of the fleet that tells when it is too long."""
+
+import math
+import time
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
+
+import redis
+from redis.exceptions import ResponseError
+
+from framework.wire import keys
+
+LOOK_S = 300.0
+"""So often does one process of the fleet look; what goes on is told as often."""
+
+MANY = 100_000
+"""So many waiting jobs of one class are told of however young they are: GitLab once took two days over ten million."""
+
+Kind: TypeAlias = Literal["waiting", "paused"]
+
+
+class ParkedPlace(NamedTuple):
+    """One key with parked jobs: they wait behind the limit ``name``, or behind the pause of the class ``name``."""
+
+    kind: Kind
+    name: str
+    key: bytes
+
+
+class Parked(NamedTuple):
+    """The parked jobs of one limit or class: how many, in how many keys (one per scope), the oldest's begin (epoch seconds)."""
+
+    kind: Kind
+    name: str
+    jobs: int
+    scopes: int
+    since: float
+
+
+class ParkedEvents(Protocol):
+    """Who is told."""
+
+    def parked_for_long(self, parked: Parked, oldest_s: float) -> None:
+        """Nobody has released these."""
+
+
+class ParkedWatch:
+    """Tells of what waits for longer than ``most_s``, or is too much. For one thread of each process; one of all of them looks."""
+
+    def __init__(self, client: "redis.Redis", events: ParkedEvents, most_s: float) -> None:
+        self._client = client
+        self._events = events
+        self._most_s = most_s
+        self._asked_at = -math.inf
+
+    def look(self) -> None:
+        """Look, if nobody has for some minutes. Costs one command a minute, else. Raises redis errors."""
+        now = time.monotonic()
+        if now - self._asked_at < LOOK_S / 5:
+            return
+        self._asked_at = now
+        if not self._client.set(keys.PARKED_WATCH, 1, nx=True, px=int(LOOK_S * 1_000)):
+            return
+        seconds, microseconds = self._client.time()
+        for parked in measure(self._client, indexed(self._client)):
+            oldest_s = seconds + microseconds / 1_000_000 - parked.since
+            if oldest_s > self._most_s or parked.jobs > MANY:
+                self._events.parked_for_long(parked, oldest_s)
+
+
+def indexed(client: "redis.Redis") -> list[ParkedPlace]:
+    """Return the keys with parked jobs that the indexes name: two round trips. Raises redis errors."""
+    pipeline: Any = client.pipeline(transaction=False)
+    pipeline.smembers(keys.LIMITS_WAITING)
+    pipeline.smembers(keys.PAUSES)
+    bases, classes = pipeline.execute()
+    ordered: list[bytes] = sorted(bases)
+    for base in ordered:
+        pipeline.zrange(base + b":turns", 0, -1)
+        pipeline.smembers(base + b":full")
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    found = [
+        ParkedPlace("waiting", _limit_name(base), base + b":waiting:" + scope)
+        for index, base in enumerate(ordered)
+        for scope in sorted({*_names(replies[2 * index]), *_names(replies[2 * index + 1])})
+    ]
+    paused = sorted(name.decode(errors="backslashreplace") for name in classes)
+    return [*found, *(ParkedPlace("paused", name, keys.paused_jobs(name).encode()) for name in paused)]
+
+
+def measure(client: "redis.Redis", places: Iterable[ParkedPlace]) -> list[Parked]:
+    """Return what there is in these keys by limit or class, the oldest first: one round trip. Raises redis errors."""
+    asked = list(places)
+    pipeline: Any = client.pipeline(transaction=False)
+    for place in asked:
+        pipeline.zcard(place.key)
+        pipeline.zrange(place.key, 0, 0, withscores=True)
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    found: dict[tuple[Kind, str], Parked] = {}
+    for index, place in enumerate(asked):
+        jobs, first = replies[2 * index], replies[2 * index + 1]
+        if isinstance(jobs, ResponseError) or not first:  # of another type, or all gone meanwhile
+            continue
+        before = found.get((place.kind, place.name), Parked(place.kind, place.name, 0, 0, math.inf))
+        since = min(before.since, first[0][1])
+        found[place.kind, place.name] = before._replace(jobs=before.jobs + jobs, scopes=before.scopes + 1, since=since)
+    return sorted(found.values(), key=lambda parked: parked.since)
+
+
+def _limit_name(base: bytes) -> str:
+    return base.decode(errors="backslashreplace").removeprefix(keys.limit(""))
+
+
+def _names(reply: Any) -> Iterable[bytes]:
+    return () if isinstance(reply, ResponseError) else cast("Iterable[bytes]", reply)

@@ -1,0 +1,241 @@
+"""scripts/jobs limits, locks, parked, paused, deferred, counters: looking at every valve, and letting go of what it holds."""
+
+import json
+import time
+
+import pytest
+
+from framework.flags.flag import Flag, drop_flag, pause_flag, run_flag
+from framework.flags.redis_flags import set_flag
+from framework.store.script import ACQUIRE
+from framework.wire import keys
+from tests.harness import ROOT, encoded, enqueue, hold
+
+COMMAND = str(ROOT / "scripts" / "jobs")
+OWNER = "host:7:abc"
+REPORT = "Office::ReportWorker"
+
+
+@pytest.fixture
+def jobs(site):
+    """Run a command of the group; return what it printed, as JSON where that was asked for."""
+
+    def run(*words, status=0):
+        done = site.run(COMMAND, *words)
+        assert done.returncode == status, done.stdout + done.stderr
+        return json.loads(done.stdout) if "--json" in words else done.stdout
+
+    return run
+
+
+def ask(redis, jid, limit, base=REPORT, **fields):
+    """A process asks for a slot, as its gate does; return whether it has one."""
+    unit = hold(redis, encoded(fields.pop("name", base), jid=jid, **fields), OWNER)
+    arguments = [unit.data, f"{OWNER} {jid}", jid, "default", limit, 180, "", "", 0, "park", ""]
+    return ACQUIRE(redis, [keys.working(OWNER), keys.limit(base)], arguments)[0] == 1
+
+
+def rows(text):
+    """The cells of a table without its headings."""
+    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()[1:]]
+
+
+def put_off(redis, count, worker=REPORT, by="feature_flag", after=600):
+    now = time.time()
+    fields = {"deferred": True, "deferred_by": by, "deferred_count": 3, "created_at": now - 3_600}
+    for number in range(count):
+        redis.zadd(keys.SCHEDULE, {encoded(worker, jid=f"put-off-{number}", **fields): now + after + number})
+
+
+def test_limits_are_shown_with_who_has_the_slots_and_who_waits(jobs, redis):
+    assert jobs("limits") == "No limit is known: no job that has run had one.\n"
+    assert [ask(redis, jid, 2) for jid in ("a", "b", "c", "d")] == [True, True, False, False]
+    assert ask(redis, "e", 0, base="Office::FreeWorker")
+    shown = rows(jobs("limits"))
+    assert [row[:4] + row[4:5] for row in shown] == [
+        ["main", REPORT, "2/2", "application", "2"],
+        ["main", "Office::FreeWorker", "1, no limit", "application", "0"],
+    ]
+    report = jobs("limits", REPORT, "--json")
+    assert [(slot["identity"], slot["jid"], slot["left_s"] > 170) for slot in report["slots"]] == [
+        (OWNER, "a", True),
+        (OWNER, "b", True),
+    ]
+    (limit,) = report["limits"]
+    assert (limit["limit"], limit["running"], limit["waiting"], limit["said_by"]) == (2, 2, 2, "application")
+
+
+def test_operators_set_a_limit_for_a_while_and_what_is_free_is_handed_out_at_once(jobs, redis):
+    for jid in ("a", "b", "c"):
+        ask(redis, jid, 1)
+    said = jobs("limits", "set", REPORT, "2", "--reason", "month's end", "--for", "1h30m")
+    assert (
+        said
+        == f"main: {REPORT}: at most 2 at a time, for 1 h 30 min; 1 waiting jobs handed over, 0 slots freed that nobody renewed\n"
+    )
+    assert redis.lrange("queue:default", 0, -1)[0].startswith(encoded(REPORT, jid="b")[:-1])
+    shown = jobs("limits", REPORT)
+    assert "2/2" in shown
+    assert "month's end; the application says 1" in shown
+    assert "(handed over, not begun)" in shown
+    assert jobs("limits", "set", REPORT, "-1", "--reason", "stop", "--for", "1m").startswith(
+        f"main: {REPORT}: nobody runs, "
+    )
+    assert not ask(redis, "f", 100)
+    assert jobs("limits", "clear", REPORT).startswith(f"main: {REPORT}: as the application says")
+    assert jobs("limits", "clear", REPORT) == f"main: {REPORT}: nothing was set\n"
+    assert jobs("limits", REPORT, "--json")["limits"][0]["said_by"] == "application"
+
+
+def test_a_limit_is_released_from_slots_of_the_dead_and_never_beyond_itself(jobs, redis):
+    for jid in ("a", "b", "c", "d"):
+        ask(redis, jid, 2)
+    redis.zadd(keys.limit(REPORT) + ":running", {f"{OWNER} a": time.time() - 1})
+    assert (
+        jobs("limits", "release") == f"main: {REPORT}: 1 waiting jobs handed over, 1 slots freed that nobody renewed\n"
+    )
+    assert (
+        jobs("limits", "release", REPORT)
+        == f"main: {REPORT}: 0 waiting jobs handed over, 0 slots freed that nobody renewed\n"
+    )
+    assert redis.zcard(keys.limit(REPORT) + ":running") == 2
+
+
+def test_a_lock_is_released_only_while_it_is_the_one_that_was_shown(site, jobs, redis):
+    assert jobs("locks") == "No lock is held.\n"
+    now = time.time()
+    for number, (worker, jid) in enumerate([(REPORT, "first"), (REPORT, "second"), ("MailWorker", "third")]):
+        fields = {"v": 1, "jid": jid, "class": worker, "since": f"{now - 60 + number:.6f}", "duplicates": number}
+        redis.hset(keys.lock(str(number)), mapping=fields)
+        redis.expire(keys.lock(str(number)), 300)
+    redis.set(keys.lock("odd"), "no lock of ours")
+    assert [[*row[:3], row[4]] for row in rows(jobs("locks"))] == [
+        ["main", REPORT, "2", "1"],
+        ["main", "MailWorker", "1", "2"],
+    ]
+    assert [row[1:3] for row in rows(jobs("locks", REPORT))] == [
+        [keys.lock("0"), "first"],
+        [keys.lock("1"), "second"],
+    ]
+    said = jobs("locks", "release", keys.lock("0"), "--yes")
+    assert "is held for 4 min" in said
+    assert said.endswith("main: released\n")
+    assert redis.exists(keys.lock("0"), keys.lock("1")) == 1
+    refused = site.run(COMMAND, "locks", "release", keys.lock("1"))  # nobody there to say yes
+    assert refused.returncode == 1
+    assert redis.exists(keys.lock("1"))
+    assert jobs("locks", "release", keys.lock("nobody"), "--yes", status=1) == ""
+
+
+def test_what_is_parked_is_shown_the_oldest_first_and_alerts(site, jobs, redis):
+    assert jobs("parked") == "No job is parked.\n"
+    ask(redis, "a", 1)
+    ask(redis, "b", 1)
+    waited = time.time() - 3_600
+    redis.zadd(keys.paused_jobs("MailWorker"), {b'["default"]\n' + encoded("MailWorker"): waited})
+    assert jobs("parked", "--alert-after", "2h").splitlines()[1].startswith("main   paused   MailWorker")
+    done = site.run(COMMAND, "parked")
+    assert done.returncode == 1
+    assert done.stderr.startswith("ALERT main: paused MailWorker: older than 15 min")
+    assert "waiting" not in done.stderr  # that one is young
+    assert site.run(COMMAND, "parked", "--alert-after", "2h", "--alert-above", "1").returncode == 0
+    assert [row["kind"] for row in jobs("parked", "--alert-after", "2h", "--json")["parked"]] == ["paused", "waiting"]
+
+
+def test_what_is_paused_is_shown_with_who_says_so(jobs, redis):
+    assert jobs("paused") == "Nothing is paused.\n"
+    redis.sadd(keys.PAUSED, "reports")
+    enqueue(redis, REPORT, queue="reports")
+    set_flag(redis, Flag(pause_flag(REPORT), 100, "reindexing", "ann"), 7_200)
+    set_flag(redis, Flag(pause_flag("GoneWorker"), 100, "long ago", "ann"), 0.0)
+    redis.sadd(keys.PAUSES, "MailWorker")
+    redis.zadd(keys.paused_jobs("MailWorker"), {b'["default"]\n' + encoded("MailWorker"): time.time() - 60})
+    redis.set(keys.pause_kept("MailWorker"), "zoekt", ex=60)
+    shown = jobs("paused", "--json")["paused"]
+    assert [(one["what"], one["name"], one["by"], one["reason"], one["jobs"]) for one in shown] == [
+        ("queue", "reports", "", "", 1),
+        ("class", "MailWorker", "zoekt", "", 1),
+        ("class", REPORT, "ann", "reindexing", 0),
+    ]
+    assert "1 h 59 min" in jobs("paused")
+
+
+def test_deferred_jobs_are_set_forward_at_a_rate_and_no_more_than_asked(jobs, redis):
+    put_off(redis, 10)
+    put_off(redis, 3, worker="MailWorker", by="database_health_check")
+    redis.zadd(keys.SCHEDULE, {encoded(REPORT, jid="plain", args=['"deferred":']): time.time() + 600})
+    assert [row[:4] + row[5:6] for row in rows(jobs("deferred"))] == [
+        ["main", REPORT, "feature_flag", "10", "3 times"],
+        ["main", "MailWorker", "database_health_check", "3", "3 times"],
+    ]
+    before = time.time()
+    said = jobs("deferred", "release", REPORT, "--percent", "50", "--rate", "10")
+    assert said == f"main: 5 of 10 put-off jobs of {REPORT} become due, the last in 0 s\n"
+    due = [score for _, score in redis.zrange(keys.SCHEDULE, 0, 4, withscores=True)]
+    assert [round(later - due[0], 1) for later in due] == [0.0, 0.1, 0.2, 0.3, 0.4]
+    assert due[0] == pytest.approx(before, abs=5)
+    assert redis.zcount(keys.SCHEDULE, before + 60, "+inf") == 9
+    jobs("deferred", "release", REPORT)
+    assert redis.zcount(keys.SCHEDULE, before + 60, "+inf") == 4
+    assert jobs("deferred", "Nobody") == "No job of Nobody is put off.\n"
+
+
+def test_counters_are_summed_over_shards_as_prometheus_reads_them(site, jobs, redis, second_redis, second_redis_url):
+    site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
+    series = 'sidekiq_jobs_skipped_total{action="dropped",worker="A"}'
+    redis.hset(keys.COUNTERS, mapping={series: 3, "other_total{}": 1})
+    second_redis.hset(keys.COUNTERS, series, 4)
+    assert jobs("counters") == (
+        f"# TYPE other_total counter\nother_total{{}} 1\n# TYPE sidekiq_jobs_skipped_total counter\n{series} 7\n"
+    )
+
+
+def test_explain_names_every_valve_before_a_job_and_what_opens_it(jobs, redis):
+    for jid in ("a", "b", "c"):
+        ask(redis, jid, 1, base="NoopWorker")
+    ask(redis, "q", 1, base="queue/default", name="OtherWorker")
+    enqueue(redis, "NoopWorker", jid="waits")
+    for name in (drop_flag, run_flag, pause_flag):
+        set_flag(redis, Flag(name("NoopWorker"), 0 if name is run_flag else 100, "incident 7", "ann"), 600)
+    report = jobs("explain", "waits", "-r", "jobs", "--json")
+    reasons = {one["code"]: one for one in report["found"][0]["reasons"]}
+    assert list(reasons) == ["no_process", "dropping", "paused", "deferring", "limit_reached"]
+    assert "a in host:7:abc" in reasons["limit_reached"]["why"]
+    assert reasons["paused"]["why"] == "NoopWorker is paused by ann: incident 7"
+    assert reasons["paused"]["release"].startswith("scripts/jobs resume NoopWorker; by itself in ")
+    parked = jobs("explain", "c", "-r", "jobs", "--json")["found"][0]
+    assert (parked["place"], parked["position"], parked["of"]) == ("waiting", 2, 2)
+    assert [one["code"] for one in parked["reasons"]] == ["limit_reached", "no_process"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["limits", "Office::ReprotWorker"], "did you mean 'Office::ReportWorker'?"),
+        (["limits", "set", "Office::ReprotWorker", "5", "--reason", "x", "--for", "1h"], "did you mean"),
+        (["limits", "set", REPORT, "5", "--for", "1h"], "--reason"),
+        (["limits", "set", REPORT, "5", "--reason", " ", "--for", "1h"], "--reason is empty"),
+        (["limits", "set", REPORT, "5", "--reason", "x", "--for", "soon"], "'soon' is no length of time"),
+        (["limits", "set", REPORT, "5", "--reason", "x", "--for", "0s"], "'0s' is no length of time"),
+        (["limits", "set", REPORT, "-7", "--reason", "x", "--for", "1h"], "-7"),
+        (["locks", "release", REPORT], "is no lock"),
+        (["deferred", "release", REPORT, "--percent", "5", "--count", "5"], "give one of them"),
+        (["prked"], "did you mean 'parked'?"),
+    ],
+)
+def test_wrong_usage_names_the_way_out(site, redis, words, said):
+    ask(redis, "a", 2)
+    done = site.run(COMMAND, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["limits"], ["locks"], ["parked"], ["paused"], ["deferred"], ["counters"], ["limits", "release"]]
+)
+def test_a_shard_that_does_not_answer_hides_no_other(site, redis, words):
+    site.write("redis.yml", {"shards": {"away": {"url": "redis://127.0.0.1:1/0"}, "main": {"url": site.url}}})
+    done = site.run(COMMAND, *words)
+    assert done.returncode == 1
+    assert "shard 'away' is unavailable" in done.stderr
+    assert "Traceback" not in done.stderr
