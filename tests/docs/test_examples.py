@@ -10,7 +10,8 @@ A fenced block says after its language what it is:
     text log              lines that must turn up in what the background command logs
     bash by-hand          not run here: it installs, or takes minutes
 
-The folder looks like a checkout: `scripts` and `.venv` are there. `REDIS_URL` points at an empty embedded server.
+The folder looks like a checkout: `scripts` and `.venv` are there. `REDIS_URL` points at an empty embedded server. On a page that
+names them, `PRIMARY_URL` and `REPLICA_URL` are those of an empty database and of its streaming replica.
 """
 
 import os
@@ -26,6 +27,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.fork_server import FORK_SERVER
+from tests.postgres import Postgres, database_on, standby_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted(path for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")) if path.exists())
@@ -150,8 +152,17 @@ def reader(tmp_path: Path, redis_url: str) -> Iterator[Reader]:
     one.leave(politely=False)
 
 
+@pytest.fixture
+def replicated(postgres: Postgres) -> Iterator[dict[str, str]]:
+    with standby_of(postgres) as standby, database_on(postgres) as name:
+        yield {"PRIMARY_URL": postgres.url(name), "REPLICA_URL": standby.url(name)}
+        standby.resume_replay()
+
+
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
-def test_examples(page: Path, reader: Reader) -> None:
+def test_examples(page: Path, reader: Reader, request: pytest.FixtureRequest) -> None:
+    if "$REPLICA_URL" in page.read_text():
+        reader.environment.update(request.getfixturevalue("replicated"))
     for block in blocks(page):
         try:
             reader.follow(block)
