@@ -89,6 +89,11 @@ class Declaration:
         return self.loggable_positions if handler is None else handler.loggable_positions
 
     @property
+    def lock_ttl_s(self) -> float | None:
+        """How long the lock of one of its jobs lasts; ``None`` when they are not deduplicated."""
+        return None if self.deduplicate is None else self.deduplicate.ttl.total_seconds()
+
+    @property
     def place(self) -> str:
         """Where the class stands, for messages: module and qualified name."""
         return f"{self.module}.{self.class_name}"

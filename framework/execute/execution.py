@@ -46,7 +46,7 @@ from framework.push.strictness import Strictness
 from framework.telemetry import context
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, decompress_arguments
-from framework.wire.holds import IDEMPOTENCY_KEY, LOCK_TTL_S, Holds, lock_of
+from framework.wire.holds import IDEMPOTENCY_KEY, Holds, lock_of
 from framework.wire.job import decode, version_of, whole_number
 from framework.wire.status import STATUS_EXPIRATION, Tracked, tracked
 
@@ -285,8 +285,7 @@ class Executor:
 
 
 def _holds(payload: Payload, declaration: Declaration | None) -> Holds | None:
-    policy = declaration.deduplicate if declaration is not None else None
-    lock = lock_of(payload, LOCK_TTL_S if policy is None else policy.ttl.total_seconds())
+    lock = lock_of(payload, None if declaration is None else declaration.lock_ttl_s)
     return None if lock is None else Holds(lock)
 
 

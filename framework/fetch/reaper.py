@@ -193,7 +193,7 @@ class Reaper:
         else:
             arguments += ["", 0]
         holds = _holds_of(identity, fate.payload)
-        return places, [*arguments, holds.waits(0) if fate.queue else holds.ended()]
+        return places, [*arguments, holds.goes_back() if fate.queue else holds.ended()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,9 @@ def _fate(data: bytes, evidence: Evidence, rank: int) -> _Fate:
 def _holds_of(identity: str, payload: Payload) -> Holds:
     """Return what a dead process's job may hold: what is not held is not missed."""
     bases = [keys.limit(base) for base in (payload.get("class"), f"queue/{payload.get('queue')}") if base]
-    return Holds(lock_of(payload), [Slot(base, slot_member(identity, payload.get("jid"))) for base in bases])
+    worker = registry.find(str(payload.get("class")))
+    ttl_s = None if worker is None else worker.declaration().lock_ttl_s
+    return Holds(lock_of(payload, ttl_s), [Slot(base, slot_member(identity, payload.get("jid"))) for base in bases])
 
 
 def _read(data: bytes) -> tuple[Payload, str]:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from framework.wire.holds import Holds
+from framework.types import Payload
+from framework.wire.holds import Holds, Lock
 
 
 @dataclass(slots=True, eq=False)
@@ -21,3 +22,13 @@ class UnitOfWork:
     """Identifier of the thread that runs it."""
     holds: Holds | None = None
     """Its lock and its slots; ``None`` for most jobs, which have neither."""
+    gave: Lock | None = None
+    """The lock that it let go of as it began: should it go back to its queue, it takes it again if it is free."""
+    found: Payload | None = None
+    """Fields that a policy has found out before its run: its payload has them when it waits for another."""
+
+    def goes_back(self) -> str:
+        """Return what a script is told of what it holds when it goes back to its queue; empty for nothing."""
+        if self.gave is not None:
+            return Holds(self.gave, self.holds.slots if self.holds is not None else []).goes_back()
+        return self.holds.goes_back() if self.holds is not None else ""

@@ -31,10 +31,12 @@ from framework.finish.states import States
 from framework.store.script import BURY, COMPLETE, DROP, FETCH, POSTPONE, Script
 from framework.types import JobState, Payload
 from framework.wire import keys
+from framework.wire.holds import Lock, NextRun
 from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSIT, decode, deferrals
 from framework.wire.splice import rewrite
 from framework.wire.status import Tracked
 
+_RUNS_AGAIN = 2  # what complete.lua says
 SOON_S = 10.0
 """A retry that is due within this may be due before anybody looks: ``on_soon`` is called."""
 
@@ -102,6 +104,7 @@ class Settler:
         payload = decode(unit.data)
         payload["queue"] = unit.queue  # other producers may leave it out, and the way back from the retry set needs it
         payload.pop(TRANSIT, None)  # a Ruby process may have promoted it midway
+        payload.update(unit.found or {})
         decide = partial(self._policy.verdict, worker=worker, error=outcome.error, args=args)
         guarded = self._handlers.guard("retry_in", lambda: decide(dict(payload)))
         # A hook that raises costs its own advice only: decide again without asking it.
@@ -132,7 +135,7 @@ class Settler:
             case Succeeded() | Discarded():
                 if tracked is not None:
                     self._states.end(tracked, "discarded" if isinstance(outcome, Discarded) else "completed")
-                return self._leave(unit, confirmed=confirmed)
+                return self._leave(unit, confirmed=confirmed, done=True)
             case Failed(error):
                 assert verdict is not None, "a failure is judged before it is settled"  # noqa: S101
                 return self._fail(unit, error, verdict, tracked)
@@ -154,10 +157,13 @@ class Settler:
             case _:
                 assert_never(outcome)
 
-    def _leave(self, unit: UnitOfWork, *, confirmed: bool = False) -> Settled:
-        """The job leaves Redis: by its acknowledgement, or, if it holds anything, by a script that lets go in the same step."""
+    def _leave(self, unit: UnitOfWork, *, confirmed: bool = False, done: bool = False) -> Settled:
+        """The job leaves Redis: by its acknowledgement, or, if it holds anything, by a script that lets go in the same step.
+
+        One that is ``done`` runs once more, where its class wants that, when a duplicate came while it ran: in the same step, too.
+        """
         if unit.holds is not None:
-            gone = self._complete(unit)
+            gone = self._complete(unit, done=done)
             self._finish(unit)
             return Settled("acknowledged" if gone else "fenced")
         if confirmed:
@@ -165,9 +171,17 @@ class Settler:
         self._fetcher.finish(unit)
         return Settled("acknowledged")
 
-    def _complete(self, unit: UnitOfWork) -> bool:
+    def _complete(self, unit: UnitOfWork, *, done: bool = False) -> bool:
         """Take what holds anything out of Redis; whether it was ours to take."""
-        gone: Any = self._heard(unit, COMPLETE, [self._working], [unit.data, _ended(unit)])
+        names, arguments = [self._working], [unit.data, _ended(unit)]
+        holds = unit.holds
+        next_run = holds.next_run() if done and holds is not None and holds.next_run is not None else None
+        if next_run is not None and holds is not None and holds.lock is not None:
+            names += [keys.QUEUES, keys.queue(next_run.queue), holds.lock.key]
+            arguments += _once_more(holds.lock, next_run)
+        gone: Any = self._heard(unit, COMPLETE, names, arguments)
+        if gone == _RUNS_AGAIN and next_run is not None:
+            next_run.tell()
         return bool(gone) or unit.data in self._in_doubt
 
     def _acknowledge(self, unit: UnitOfWork) -> Settled:
@@ -310,6 +324,11 @@ def _ended(unit: UnitOfWork) -> str:
     return unit.holds.ended() if unit.holds is not None else ""
 
 
+def _once_more(lock: Lock, run: NextRun) -> list[Any]:
+    state = run.state or ("", "", 0)
+    return [lock.owner, run.data, run.jid, lock.worker, run.queue, lock.ttl_ms, *state]
+
+
 def _waiting(unit: UnitOfWork) -> bytes:
     """Return the payload as the schedule set has it: it knows its queue, and is in none (Sidekiq's form)."""
     return rewrite(unit.data, _due_later(unit))
@@ -327,4 +346,5 @@ def _due_later(unit: UnitOfWork) -> Payload:
     payload["queue"] = unit.queue
     payload.pop("enqueued_at", None)
     payload.pop(TRANSIT, None)
+    payload.update(unit.found or {})
     return payload

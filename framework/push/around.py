@@ -1,14 +1,16 @@
-"""Pushes that a client middleware stands around: each job is a dict that it may change, send elsewhere or drop."""
+"""Pushes that take a dict for each job: a client middleware may change it, send it elsewhere or drop it; duplicates are dropped."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
+from framework.declare.policies import Deduplicate
 from framework.declare.request import BulkRequest, PushRequest, Route
 from framework.declare.slices import SLICE
-from framework.errors import ExceedLimitError
+from framework.errors import ExceedLimitError, ShardUnavailableError
 from framework.middleware.chain import Call, Passage
+from framework.push.deduplication import Deduplicator
 from framework.push.normalize import NO_CONTEXT, Normalizer, Stamps
 from framework.push.size_limiter import SizeLimiter
 from framework.route.router import Router
@@ -18,6 +20,20 @@ from framework.telemetry import context
 from framework.types import Jid, Json, Payload
 from framework.wire.ids import draw_jid, draw_jids
 from framework.wire.status import Mark, tracked
+
+
+class Entry(NamedTuple):
+    """A job that is to be written: where, its bytes, when it is due, and what they are."""
+
+    queue: str
+    data: bytes
+    at: float | None
+    payload: Payload
+
+    @property
+    def jid(self) -> Jid:
+        """Return its id, which a middleware may have changed."""
+        return str(self.payload["jid"])
 
 
 class Around:
@@ -30,6 +46,7 @@ class Around:
         middleware: tuple[Call, ...],
         limiter: SizeLimiter,
         stamps: Stamps,
+        deduplicator: Deduplicator,
         clock: Callable[[], float],
     ) -> None:
         self._shards = shards
@@ -37,30 +54,34 @@ class Around:
         self._middleware = middleware
         self._limiter = limiter
         self._stamps = stamps
+        self._deduplicator = deduplicator
         self._normalizer = Normalizer(clock)
 
     def push(self, request: PushRequest) -> Jid | None:
         """Write one job and return its id, or ``None`` when it was dropped; errors as ``Client.push``."""
-        route = self._router.route_push(request.declaration, request.options)
+        declaration, at = request.declaration, request.at
+        route = self._router.route_push(declaration, request.options)
         shard = self._shards[route.shard]
         payload = self._payload(request, draw_jid(), request.args, route, self._stamped(request))
-        entry = self._admit(payload, request.declaration, request.at, shard)
+        policy = self._deduplicator.policy(declaration, shard.name, scheduled=at is not None)
+        entry = self._admit(payload, declaration, at, shard, policy)
         if entry is None:
             return None
-        queue, data = entry
-        marks = _marks(payload, request.at)
-        if request.at is None:
-            shard.enqueue_one(queue, data, marks)
+        if policy is not None:
+            return self._claim(shard, declaration, policy, [entry])[0]
+        marks = _marks(payload, at)
+        if at is None:
+            shard.enqueue_one(entry.queue, entry.data, marks)
         else:
-            shard.schedule(((request.at, data),), marks)
-        return str(payload["jid"])
+            shard.schedule(((at, entry.data),), marks)
+        return entry.jid
 
     def payload_bytes(self, request: PushRequest) -> bytes | None:
         """Return what ``push`` would write to a queue, without writing; ``None`` when it was dropped."""
         route = self._router.route_push(request.declaration, request.options)
         payload = self._payload(request, draw_jid(), request.args, route, NO_CONTEXT)
         entry = self._admit(payload, request.declaration, None, self._shards[route.shard])
-        return None if entry is None else entry[1]
+        return None if entry is None else entry.data
 
     def slices(self, request: BulkRequest, args: list[list[Any]]) -> Iterator[list[Jid | None]]:
         """Write slice after slice and tell the ids of each."""
@@ -73,33 +94,50 @@ class Around:
     ) -> list[Jid | None]:
         declaration = request.declaration
         shard = self._shards[route.shard]
-        admitted: list[Jid | None] = []
-        waiting: dict[str, list[bytes]] = {}
-        scheduled: list[tuple[float, bytes]] = []
-        marks: list[Mark] = []
+        policy = self._deduplicator.policy(declaration, scheduled=request.at is not None)
+        entries: list[Entry | None] = []
         drawn = draw_jids(len(slice_args))
         stamped = self._stamped(request)
         for index, (args, jid) in enumerate(zip(slice_args, drawn, strict=True), start):
-            at = request.due(index)
             extra = context.meta(request.contexts[index]) if request.contexts else None
             payload = self._payload(request, jid, args, route, stamped, extra)
             try:
-                entry = self._admit(payload, declaration, at, shard)
+                entries.append(self._admit(payload, declaration, request.due(index), shard, policy))
             except ExceedLimitError as error:
                 raise error.of_job(index) from None
-            admitted.append(None if entry is None else str(payload["jid"]))
-            if entry is None:
-                continue
-            marks += _marks(payload, at)
-            if at is None:
-                waiting.setdefault(entry[0], []).append(entry[1])
-            else:
-                scheduled.append((at, entry[1]))
-        if waiting:
-            shard.enqueue(waiting, marks)
-        if scheduled:
-            shard.schedule(scheduled, marks)
-        return admitted
+        admitted = [entry for entry in entries if entry is not None]
+        if policy is None:
+            _write(shard, admitted)
+            return [None if entry is None else entry.jid for entry in entries]
+        found = iter(self._claim(shard, declaration, policy, admitted))
+        return [None if entry is None else next(found) for entry in entries]
+
+    def _claim(
+        self, shard: Shard, declaration: Declaration, policy: Deduplicate, entries: Sequence[Entry]
+    ) -> list[Jid | None]:
+        """Write jobs of a deduplicated class, each with its lock; return their ids, ``None`` where it was dropped."""
+        tell, jids = self._deduplicator.tell, dict[int, Jid | None]()
+        groups: dict[str | None, list[int]] = {}
+        for number, entry in enumerate(entries):
+            groups.setdefault(entry.queue if entry.at is None else None, []).append(number)
+        for queue, numbers in groups.items():
+            jobs = [self._job(entries[number], declaration, policy) for number in numbers]
+            try:
+                owners = shard.admit(queue, jobs)
+            except ShardUnavailableError as error:
+                error.maybe_written = error.maybe_written or bool(jids)
+                raise
+            for number, owner in zip(numbers, owners, strict=True):
+                entry = entries[number]
+                jids[number] = entry.jid if not owner or not declaration.idempotent else None
+                if jids[number] is None:
+                    tell(entry.payload, declaration, policy, owner)
+        return [jids[number] for number in range(len(entries))]
+
+    def _job(self, entry: Entry, declaration: Declaration, policy: Deduplicate) -> tuple[bytes, bytes]:
+        marks = _marks(entry.payload, entry.at)
+        mark = marks[0] if marks else None
+        return entry.data, self._deduplicator.claim(entry.payload, declaration, policy, entry.at, mark).told()
 
     def _payload(
         self,
@@ -120,9 +158,17 @@ class Around:
         return NO_CONTEXT if stamp is None else stamp()
 
     def _admit(
-        self, payload: Payload, declaration: Declaration, at: float | None, shard: Shard
-    ) -> tuple[str, bytes] | None:
-        """Take a payload through the client middleware; return queue and bytes, or ``None`` when it was dropped."""
+        self,
+        payload: Payload,
+        declaration: Declaration,
+        at: float | None,
+        shard: Shard,
+        policy: Deduplicate | None = None,
+    ) -> Entry | None:
+        """Take a payload through the client middleware; return what is to be written, ``None`` when it was dropped.
+
+        With a ``policy`` it names its lock: what the middlewares have made of its arguments makes it equal to others.
+        """
         if at is None:
             payload["enqueued_at"] = self._normalizer.now()
         if self._middleware:
@@ -131,7 +177,24 @@ class Around:
             with Block((shard.name,)), passage as open_:
                 if not open_:
                     return None
-        return payload["queue"], self._limiter.encode(payload, big_payload=declaration.big_payload)
+        if policy is not None:
+            self._deduplicator.name(payload, declaration, payload["args"])
+        data = self._limiter.encode(payload, big_payload=declaration.big_payload)
+        return Entry(payload["queue"], data, at, payload)
+
+
+def _write(shard: Shard, entries: Sequence[Entry]) -> None:
+    waiting: dict[str, list[bytes]] = {}
+    marks: list[Mark] = []
+    for entry in entries:
+        marks += _marks(entry.payload, entry.at)
+        if entry.at is None:
+            waiting.setdefault(entry.queue, []).append(entry.data)
+    if waiting:
+        shard.enqueue(waiting, marks)
+    scheduled = [(entry.at, entry.data) for entry in entries if entry.at is not None]
+    if scheduled:
+        shard.schedule(scheduled, marks)
 
 
 def _marks(payload: Payload, at: float | None) -> tuple[Mark, ...]:

@@ -11,6 +11,7 @@ from framework.declare.slices import SLICE, Slice, bind_all, json_slices
 from framework.errors import ArgumentsError, BulkPushError, ExceedLimitError, PayloadError, ShardUnavailableError
 from framework.middleware.chain import Call
 from framework.push.around import Around
+from framework.push.deduplication import Deduplicator, deduplicates
 from framework.push.normalize import Stamp, Stamps, handed_down, no_stamps, option_context, wire_value
 from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
 from framework.push.strictness import Strictness
@@ -35,6 +36,9 @@ class Way(NamedTuple):
     kept_s: int
     """How long their states are kept; 0: they are not tracked."""
     stamp: Stamp | None
+    unquestioned: int
+    """Arguments of fewer bytes are written as they are; 0 where jobs may be duplicates of others."""
+    deduplicates: bool
 
     def ambient(self) -> Mapping[str, Json]:
         """Return the context of a push made here and now, and what it is stamped with."""
@@ -60,6 +64,7 @@ class Client:
         limiter: SizeLimiter | None = None,
         strictness: Strictness | None = None,
         stamps: Stamps = no_stamps,
+        deduplicator: Deduplicator | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._shards = shards
@@ -69,7 +74,9 @@ class Client:
         self._stamps = stamps
         self._clock = clock
         self._ways: dict[str, Way] = {}
-        self._around = Around(shards, router, middleware, self._limiter, stamps, clock)
+        self._around = Around(
+            shards, router, middleware, self._limiter, stamps, deduplicator or Deduplicator(), clock
+        )
         self._has_middleware = bool(middleware)
 
     def route(self, declaration: Declaration) -> Route:
@@ -81,7 +88,7 @@ class Client:
         return self._way(request.declaration, request.options).shard
 
     def push(self, request: PushRequest) -> Jid | None:
-        """Write one job and return its id, or ``None`` when a client middleware dropped it.
+        """Write one job and return its id, or ``None`` when a client middleware dropped it or it is a duplicate.
 
         Raises:
             ArgumentsError, ExceedLimitError: refused; nothing was written.
@@ -100,7 +107,9 @@ class Client:
             arguments = dumps_exact(args, inside=1)
         except PayloadError as error:
             raise ArgumentsError(declaration.wire_name, f"refused: {error.reason}") from error
-        if len(arguments) >= way.template.unquestioned:
+        if len(arguments) >= way.unquestioned:
+            if way.deduplicates:
+                return self._around.push(request)
             arguments = way.template.fitted(arguments)
         jid, now = draw_jid(), stamp_json(self._clock())
         payload = way.template.one(arguments, jid.encode(), now, way.ambient(), waits=at is not None)
@@ -133,7 +142,7 @@ class Client:
         signature = request.declaration.signature
         loosener = self._strictness.loosener(request.declaration)
         written: Iterator[Sequence[Jid | None]]
-        if self._has_middleware:
+        if self._has_middleware or deduplicates(request.declaration):
             written = self._around.slices(request, bind_all(signature, request.args, loosener))
         else:
             way = self._way(request.declaration, request.options)
@@ -200,8 +209,9 @@ class Client:
         template = JobTemplate(declaration, route.queue, options, self._limiter)
         kept = options.get("status_expiration", declaration.status_expiration)
         kept_s = 0 if kept is None else int(wire_value(kept))
-        shard, stamp = self._shards[route.shard], self._stamps(declaration)
-        return Way(declaration, shard, template, option_context(options), kept_s, stamp)
+        shard, stamp, looks = self._shards[route.shard], self._stamps(declaration), deduplicates(declaration)
+        unquestioned = 0 if looks else template.unquestioned
+        return Way(declaration, shard, template, option_context(options), kept_s, stamp, unquestioned, looks)
 
 
 def _fitted(template: JobTemplate, slices: Iterable[Slice]) -> deque[bytes]:

@@ -1,8 +1,9 @@
 """The way of due jobs to another shard, on which no move is atomic: written there first, then removed here.
 
 1. ``promote`` marks the job, still here and still due, with a token (field ``aw_transit``).
-2. ``land`` writes it to its queue there, and in the same step a guard named by the token: one is never without the other.
-3. ``promote`` removes it here.
+2. ``land`` writes it to its queue there, and in the same step a guard named by the token: one is never without the other. Of a
+   deduplicated class it takes its lock there in that step, or is dropped as a duplicate.
+3. ``promote`` removes it here, with its lock here.
 
 A death after 1 or 2 leaves the job in its set here, where the next poll, of anybody, finds it marked and goes on with the
 same token; the guard then says that it is there already. Pollers that race carry the same token too.
@@ -88,7 +89,8 @@ class Crossings:
         until = f"{seconds + microseconds / 1e6 + LAND_WITHIN_S:.6f}"
         data, queues = [one.data for one in present], [one.queue for one in present]
         try:
-            replies: Any = LAND(there, names, [len(present), GUARD_S * 1000, until, *data, *queues])
+            claims = [one.claim for one in present] if any(one.claim for one in present) else []
+            replies: Any = LAND(there, names, [len(present), GUARD_S * 1000, until, *data, *queues, *claims])
         except (RedisError, OSError) as error:
             return self._step_aside(shard, present, error)
         return [self._arrived(one, reply) for one, reply in zip(present, replies, strict=bool(replies))]
@@ -103,11 +105,14 @@ class Crossings:
         self._events.shard_failed(shard, error)
         return [Move(one.member, "aside") for one in group]
 
-    def _arrived(self, crossing: Crossing, reply: int) -> Move:
-        if reply < 0:
+    def _arrived(self, crossing: Crossing, reply: int | bytes) -> Move:
+        if isinstance(reply, bytes):
+            if crossing.duplicate is not None:
+                crossing.duplicate(reply.decode(errors="replace"))
+        elif reply < 0:
             self._events.queue_refused(crossing.queue)
             return Move(crossing.member, "aside")
-        return Move(crossing.member, "gone", tell=lambda: self._shorten(crossing))
+        return Move(crossing.member, "gone", tell=lambda: self._shorten(crossing), lock=crossing.holds)
 
     def _shorten(self, crossing: Crossing) -> None:
         """The job is removed here: its guard has little left to guard."""

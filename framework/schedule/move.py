@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from framework.types import Payload
+from framework.types import Jid, Payload
 
 Word: TypeAlias = Literal["queue", "dead", "mark", "aside", "gone"]
 """The words of ``promote.lua``."""
@@ -48,6 +48,10 @@ class Move:
     queue: str = ""
     first: Callable[[], None] | None = None
     tell: Callable[[], None] | None = None
+    lock: bytes | str = b""
+    """Its claim on its lock, where it goes to its queue; what it holds, where it goes for good."""
+    duplicate: Callable[[Jid], None] | None = None
+    """Called with the jid of the job whose duplicate it was, when it has been dropped as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +63,9 @@ class Crossing:
     queue: str
     shard: str
     token: str
+    claim: bytes = b""
+    """On its lock there."""
+    holds: str = ""
+    """Here."""
+    duplicate: Callable[[Jid], None] | None = None
+    """As of a ``Move``."""

@@ -110,13 +110,17 @@ class Poller:
                 *(m.word for m in moves),
                 *(m.data for m in moves),
                 *(m.queue for m in moves),
+                *((m.lock for m in moves) if any(m.lock for m in moves) else ()),
             ],
         )
         self._tell(moves, done, trimmed)
 
-    def _tell(self, moves: Sequence[Move], done: Sequence[int], trimmed: int) -> None:
+    def _tell(self, moves: Sequence[Move], done: Sequence[int | bytes], trimmed: int) -> None:
         for move, outcome in zip(moves, done, strict=True):
-            if outcome == 1 and move.tell is not None:
+            if isinstance(outcome, bytes):
+                if move.duplicate is not None:
+                    move.duplicate(outcome.decode(errors="replace"))
+            elif outcome == 1 and move.tell is not None:
                 move.tell()
             elif outcome < 0:
                 self._events.queue_refused(move.queue or keys.DEAD)

@@ -9,19 +9,23 @@ from typing import Any
 from pydantic_core import to_json
 
 from framework.declare import registry
+from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
 from framework.finish.states import States
 from framework.middleware.chain import Call, Passage
+from framework.push.deduplication import Deduplicator
 from framework.push.size_limiter import SizeLimiter
 from framework.schedule.crossings import Crossings
 from framework.schedule.destination import Destination, Destinations
 from framework.schedule.move import Crossing, Move, PollEvents
 from framework.shard.validator import Block
-from framework.types import Payload
+from framework.types import Jid, Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, decompress_arguments
+from framework.wire.holds import IDEMPOTENCY_KEY, Holds, lock_of
 from framework.wire.job import DEFERRED, TRANSIT, decode, stamp
 from framework.wire.json import dumps
 from framework.wire.splice import rewrite
+from framework.wire.status import tracked
 
 
 class Preparation:
@@ -36,6 +40,7 @@ class Preparation:
         *,
         middleware: tuple[Call, ...] = (),
         limiter: SizeLimiter,
+        deduplicator: Deduplicator | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._events = events
@@ -44,6 +49,7 @@ class Preparation:
         self._states = states
         self._middleware = middleware
         self._limiter = limiter
+        self._deduplicator = deduplicator or Deduplicator()
         self._clock = clock
 
     def prepare(self, source: str, member: bytes) -> Move | Crossing:
@@ -51,7 +57,8 @@ class Preparation:
         try:
             return self._step(source, member)
         except PayloadError as error:
-            return Move(member, "dead", member, tell=partial(self._events.due_job_unreadable, source, member, error))
+            tell = partial(self._events.due_job_unreadable, source, member, error)
+            return Move(member, "dead", member, tell=tell, lock=_held(member))
         except Exception as error:  # noqa: BLE001 - one job's middleware must not stop the clock for all
             return Move(member, "aside", tell=partial(self._events.due_job_failed, source, error))
 
@@ -72,10 +79,37 @@ class Preparation:
         if self._middleware and not self._pass(payload, place):
             # Before it goes, as with all that leaves Redis: a death in between has it judged again.
             note = partial(self._states.note, payload, "discarded")
-            return Move(member, "gone", first=note, tell=partial(self._events.due_job_dropped, source, payload))
+            tell = partial(self._events.due_job_dropped, source, payload)
+            return Move(member, "gone", first=note, tell=tell, lock=_held(member))
         queue = str(payload["queue"])
+        claim, tell_duplicate = self._claim(payload, place.shard)
         data = _written(member, payload)
-        return Crossing(member, data, queue, place.shard, token) if away else Move(member, "queue", data, queue)
+        if away:
+            return Crossing(member, data, queue, place.shard, token, claim, _held(member), tell_duplicate)
+        return Move(member, "queue", data, queue, lock=claim, duplicate=tell_duplicate)
+
+    def _claim(self, payload: Payload, shard: str) -> tuple[bytes, Callable[[Jid], None] | None]:
+        """Return the claim of a job of a deduplicated class on its lock, which it now names; and what tells of a duplicate."""
+        worker: Any = registry.find(payload["class"])
+        if worker is None or not isinstance(payload.get("jid"), str):
+            return b"", None
+        declaration: Declaration = worker.declaration()
+        policy = self._deduplicator.policy(declaration, shard, scheduled=False)
+        foreign = IDEMPOTENCY_KEY in payload and lock_of(payload, None) is None
+        if policy is None or foreign:
+            return b"", None
+        if IDEMPOTENCY_KEY not in payload:
+            opened = dict(payload)
+            try:
+                decompress_arguments(opened, self._limiter.limits.decompressed_limit)
+                self._deduplicator.name(payload, declaration, opened["args"])
+            except PayloadError:  # another writer's arguments, which nothing of ours can be equal to: its run judges them
+                return b"", None
+        found = tracked(payload)
+        mark = found.mark("discarded") if found is not None else None
+        claim = self._deduplicator.claim(payload, declaration, policy, None, mark)
+        tell = partial(self._deduplicator.tell, payload, declaration, policy) if declaration.idempotent else None
+        return claim.told(), tell
 
     def _pass(self, payload: Payload, place: Destination) -> bool:
         """Run the client middleware over the payload, with its arguments as the application knows them."""
@@ -99,6 +133,15 @@ class Preparation:
             self._limiter.limit(payload, dumps(payload["args"]), big_payload=big_payload)
         except PayloadError as error:
             raise _spoiled(error) from error
+
+
+def _held(member: bytes) -> str:
+    """Return what a member that goes for good holds, as a script is told."""
+    try:
+        lock = lock_of(decode(member), None)
+    except PayloadError:
+        return ""
+    return "" if lock is None else Holds(lock).ended()
 
 
 def _written(member: bytes, payload: Payload) -> bytes:

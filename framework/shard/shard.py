@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import hiredis
 import redis
-from redis.exceptions import AuthenticationError, BusyLoadingError, ReadOnlyError, RedisError
+from redis.exceptions import AuthenticationError, BusyLoadingError, NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.errors import FrameworkError, ShardUnavailableError
@@ -20,6 +20,7 @@ from framework.shard.refusals import advice_for
 from framework.shard.validator import Validator
 from framework.store.channel import Channel
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
+from framework.store.script import ADMIT, Script
 from framework.telemetry import logs
 from framework.telemetry.repeated import Repeated
 from framework.types import Jid, JobState
@@ -27,6 +28,7 @@ from framework.wire import keys
 from framework.wire.status import Mark, merged
 
 _SCHEDULE_SLICE = 500  # members a ZADD; two arguments each
+_ADMIT_SLICE = 250  # jobs a script, some milliseconds of the server's time
 _LOOK_UP_SLICE = 1_000
 _QUIET_S = 60.0  # between two lines about refused states
 _PASSING = (RedisConnectionError, BusyLoadingError, ReadOnlyError)
@@ -92,6 +94,32 @@ class Shard:
             ]
             commands.append(("ZADD", keys.SCHEDULE, *pairs))
         self._write(b"".join(map(_pack, commands)), len(commands), names=0, marks=marks)
+
+    def admit(self, queue: str | None, jobs: Sequence[tuple[bytes, bytes]]) -> list[Jid]:
+        """Write jobs of a deduplicated class, payloads and claims on their locks, to a queue, or (``None``) to the ``schedule`` set.
+
+        Returns for each the jid of the job whose duplicate it is, empty for none (``admit.lua``).
+
+        Raises:
+            ShardUnavailableError: as ``enqueue``; of the jobs in one of its steps all are in, or none.
+        """
+        circuit, began = self._circuit, monotonic()
+        if circuit.open and circuit.refuses(began):
+            raise self._spared()
+        names = (keys.QUEUES, keys.SCHEDULE if queue is None else keys.queue(queue))
+        found: list[Jid] = []
+        for start in range(0, len(jobs), _ADMIT_SLICE):
+            part = jobs[start : start + _ADMIT_SLICE]
+            arguments = (len(part), queue or "", *(data for data, _ in part), *(claim for _, claim in part))
+            reply, failure = self._evaluate(self._channels.take(), ADMIT, names, arguments)
+            if failure is not None and not failure.maybe_written and _may_pass(failure.__cause__):
+                self._channels.close()
+                reply, failure = self._evaluate(self._channels.fresh(), ADMIT, names, arguments)
+            if failure is not None and found:
+                failure.maybe_written = True
+            self._conclude(began, failure)
+            found += [owner.decode() for owner in reply]
+        return found
 
     def mark(self, mark: Mark) -> None:
         """Write the state of one job.
@@ -193,14 +221,24 @@ class Shard:
             with suppress(RedisError):  # should it fail too, they expire
                 channel.call("UNLINK", *(mark[1] for mark in marks))
 
-    def _ask(self, channel: Channel, packet: bytes) -> tuple[Any, ShardUnavailableError | None]:
-        """Send one packed command that changes nothing; return its reply, or what failed."""
+    def _evaluate(
+        self, channel: Channel, script: Script, names: Sequence[str], arguments: Sequence[Any]
+    ) -> tuple[Any, ShardUnavailableError | None]:
+        """Run a script that writes all or nothing; return its reply, or what failed."""
+        told = (len(names), *names, *arguments)
+        reply, failure = self._ask(channel, _pack(("EVALSHA", script.digest, *told)), writes=True)
+        if failure is None or not isinstance(failure.__cause__, NoScriptError):
+            return reply, failure
+        return self._ask(self._channels.take(), _pack(("EVAL", script.source, *told)), writes=True)
+
+    def _ask(self, channel: Channel, packet: bytes, *, writes: bool = False) -> tuple[Any, ShardUnavailableError | None]:
+        """Send one packed command, which changes nothing when it fails; return its reply, or what failed."""
         try:
             channel.send_packet(packet)
             (reply,) = channel.replies(1)
         except RedisError as error:
             self._channels.close()
-            return None, self._failure(error, maybe_written=False)
+            return None, self._failure(error, maybe_written=writes and channel.sent)
         self._channels.give(channel)
         return reply, self._failure(reply, maybe_written=False) if isinstance(reply, RedisError) else None
 

@@ -1,17 +1,38 @@
 """What a job holds besides its place in Redis: a lock, and slots. Whoever moves it says what becomes of them."""
 
+import hashlib
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, cast
 
-from framework.types import Payload
+from framework.types import Jid, Payload
 from framework.wire import keys
-from framework.wire.json import dumps
+from framework.wire.json import dumps, loads
+from framework.wire.status import Mark
 
 IDEMPOTENCY_KEY = "idempotency_key"
 """Field of a deduplicated job: the key of its lock (GitLab's name)."""
 
+DUPLICATE_OF = "duplicate-of"
+"""Field of a job that is a duplicate and runs all the same: the jid of the one that had the lock (GitLab's name)."""
+
+RESCHEDULED_ONCE = "rescheduled_once"
+"""Field of a job that is the one more run of another (GitLab's name): it has none itself."""
+
+POSITIONS, OF_DUPLICATES = "wal_locations", "dedup_wal_locations"
+"""Fields of a job: how far each database was at its push, and at the newest push that was dropped as its duplicate (GitLab's)."""
+
 LOCK_TTL_S = 600
 """How long the lock of a job lasts whose class is not known here (GitLab's default)."""
+
+LONGEST_TTL_MS = (1 << 53) - 1
+"""What Lua's numbers hold; Redis takes some more."""
+
+_MOST_POSITIONS = 32
+_LONGEST_NAME = 63  # of a database
+_POSITION = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +42,44 @@ class Lock:
     key: str
     owner: str
     ttl_s: float
+    worker: str = ""
+
+    @property
+    def ttl_ms(self) -> int:
+        """Return how long it lasts from now on."""
+        return _milliseconds(self.ttl_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a job on its way to its queue wants: the lock, and to be dropped when another has it, if it ``drops``."""
+
+    lock: Lock
+    drops: bool
+    counter: str
+    """The series in which dropped duplicates are counted."""
+    positions: Mapping[str, str]
+    due: float | None = None
+    """Epoch seconds at which it is due, when it goes to the schedule set: the lock lasts until then and its ttl."""
+    mark: Mark | None = None
+    """The command that writes its state, if it is tracked: at a push when it is in, in a poll when it is dropped."""
+
+    def told(self) -> bytes:
+        """Return what a script is told (``parts/claim.lua``)."""
+        told: dict[str, Any] = {
+            "key": self.lock.key,
+            "jid": self.lock.owner,
+            "class": self.lock.worker,
+            "ttl_ms": self.lock.ttl_ms,
+            "drops": self.drops,
+            "counter": self.counter,
+            "positions": dict(self.positions),
+        }
+        if self.due is not None:
+            told["due"] = f"{self.due:.6f}"
+        if self.mark is not None:
+            told["mark"] = [str(word) for word in self.mark]
+        return dumps(told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +90,27 @@ class Slot:
     member: str
 
 
+@dataclass(frozen=True, slots=True)
+class NextRun:
+    """A job that is to run once more when a duplicate came while it ran: the payload of that run, and what it will hold."""
+
+    data: bytes
+    queue: str
+    jid: Jid
+    state: tuple[str, str, int] | None
+    """Its status key, its state and how many seconds that is kept, if it is tracked."""
+    tell: Callable[[], None]
+    """Called when it was written."""
+
+
 @dataclass(slots=True)
 class Holds:
     """What one job holds."""
 
     lock: Lock | None = None
     slots: list[Slot] = field(default_factory=list[Slot])
+    next_run: Callable[[], NextRun] | None = None
+    """Makes what is written when the job is done and a duplicate came while it ran; ``None``: nothing ever is."""
 
     def ended(self) -> str:
         """Return what a script is told when the job ends for good: nothing is held any more."""
@@ -46,22 +120,67 @@ class Holds:
         """Return what it is told when the job will run again, ``delay_s`` from now at the earliest: it keeps its lock alone."""
         return self._told(delay_s)
 
-    def _told(self, delay_s: float | None) -> str:
+    def goes_back(self) -> str:
+        """Return what it is told when the job goes back to its queue: as ``waits``, and a lock that nobody has is taken again."""
+        return self._told(0.0, takes=True)
+
+    def _told(self, delay_s: float | None, *, takes: bool = False) -> str:
         told: dict[str, Any] = {"slots": [{"base": slot.base, "member": slot.member} for slot in self.slots]}
         if self.lock is not None:
-            keep_ms = 0 if delay_s is None else max(1, int((delay_s + self.lock.ttl_s) * 1000))
+            keep_ms = 0 if delay_s is None else _milliseconds(delay_s + self.lock.ttl_s)
             told["lock"] = {"key": self.lock.key, "owner": self.lock.owner, "keep_ms": keep_ms}
+            if takes:
+                told["lock"]["class"] = self.lock.worker
         return dumps(told).decode()
 
 
-def lock_of(payload: Payload, ttl_s: float = LOCK_TTL_S) -> Lock | None:
-    """Return the lock that a job says it has; ``None`` when it has none, or says nonsense."""
+def lock_key(worker: str, arguments: bytes) -> str:
+    """Return the key of the lock of equal jobs: of one class, whatever its queue, with the same JSON as arguments.
+
+    Objects are equal whatever the order of their names.
+    """
+    if b"{" in arguments:
+        arguments = dumps(_sorted(loads(arguments)))
+    return keys.lock(hashlib.sha256(worker.encode() + b":" + arguments).hexdigest())
+
+
+def lock_of(payload: Payload, ttl_s: float | None) -> Lock | None:
+    """Return the lock that a job says it has; ``None`` when it has none, or says nonsense. ``ttl_s`` is what its class says."""
     key, jid = payload.get(IDEMPOTENCY_KEY), payload.get("jid")
-    if not isinstance(key, str) or not key.startswith(keys.LOCKS) or not isinstance(jid, str):
+    if not isinstance(key, str) or not key.startswith(keys.LOCKS) or not isinstance(jid, str) or not jid:
         return None
-    return Lock(key, jid, ttl_s)
+    return Lock(key, jid, LOCK_TTL_S if ttl_s is None else ttl_s, str(payload.get("class")))
+
+
+def positions_of(payload: Payload) -> dict[str, str]:
+    """Return the positions that a job says its run has to see, its own and, over them, its duplicates'; nonsense is left out."""
+    found: dict[str, str] = {}
+    for name in (POSITIONS, OF_DUPLICATES):
+        said: Any = payload.get(name)
+        if isinstance(said, dict):
+            found.update({name: one for name, one in _first(cast("dict[Any, Any]", said)) if _is_position(name, one)})
+    return found
 
 
 def slot_member(identity: str, jid: object) -> str:
     """Return how a process's job is called among the running ones."""
     return f"{identity} {jid}"
+
+
+def _first(said: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    return list(islice(said.items(), _MOST_POSITIONS))
+
+
+def _is_position(name: Any, one: Any) -> bool:
+    return isinstance(name, str) and len(name) <= _LONGEST_NAME and isinstance(one, str) and bool(_POSITION(one))
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {name: _sorted(members[name]) for name in sorted(members)}
+    return [_sorted(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, int(min(seconds * 1000, LONGEST_TTL_MS)))

@@ -11,9 +11,11 @@ from framework.declare.slices import bind_all
 from framework.errors import ConfigurationError, Problem
 from framework.execute.inline import run_inline
 from framework.finish.states import States
+from framework.flags.flag import FlagSource
 from framework.policies.consistency.databases import Databases, open_databases
 from framework.policies.consistency.positions import Stamps
 from framework.push.client import Client
+from framework.push.deduplication import Deduplicator
 from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
 from framework.push.strictness import Strictness
 from framework.route.router import Router
@@ -28,6 +30,7 @@ from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
 from framework.wire.status import Tracked
 from framework.wiring import chains
+from framework.wiring.flags import open_flags
 from framework.wiring.stale_queues import warn_of_stale_queues
 
 
@@ -46,6 +49,7 @@ class Enqueuer:
             limiter=open_limiter(settings),
             strictness=self._strictness,
             stamps=Stamps(self.databases),
+            deduplicator=open_deduplicator(settings, self.shards),
         )
 
     def push(self, request: PushRequest) -> Jid | None:
@@ -99,6 +103,18 @@ def _state_refused(tracked: Tracked, state: JobState, error: BaseException) -> N
 def databases_of(settings: Settings) -> Databases:
     """Return the configured databases, the same for every caller with these settings; no socket is opened."""
     return open_databases(tuple(sorted(settings.databases.items())))
+
+
+def open_deduplicator(settings: Settings, shards: Shards) -> Deduplicator:
+    """Return who looks for duplicates; a class's feature flag is asked of the shard that its job goes to."""
+    flags: dict[str, FlagSource] = {}
+
+    def enabled(shard: str, flag: str) -> bool:
+        if shard not in flags:
+            flags[shard] = open_flags(settings, shards[shard], lazy=True)
+        return flags[shard].enabled(flag)
+
+    return Deduplicator(enabled)
 
 
 def open_shards(settings: Settings, *, role: str) -> Shards:

@@ -14,7 +14,7 @@ from framework.schedule.preparation import Preparation
 from framework.schedule.rhythm import Rhythm
 from framework.settings.model import Settings
 from framework.wiring import chains
-from framework.wiring.connect import open_limiter, open_router, open_shards
+from framework.wiring.connect import open_deduplicator, open_limiter, open_router, open_shards
 
 
 def open_poller(
@@ -36,5 +36,6 @@ def open_poller(
         states,
         middleware=chains.client.compiled(),
         limiter=open_limiter(settings),
+        deduplicator=open_deduplicator(settings, shards),
     )
     return Poller(client, events, preparation, crossings, rhythm, dead_set)

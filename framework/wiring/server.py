@@ -182,7 +182,7 @@ def assemble(
         Strictness(settings.strict_arguments),
         states,
         settings.retired_workers,
-        open_gates(settings, events.tracker),
+        open_gates(settings, events.tracker, shard.client),
     )
     policy = RetryPolicy(settings.max_retries)
     upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)

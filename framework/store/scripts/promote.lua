@@ -1,16 +1,19 @@
 -- Take due jobs out of a sorted set, each to where it goes next.
 -- KEYS    1 sorted set  2 set of queue names  3 dead set  4.. per job its queue (any declared key where it goes to none)
 -- ARGV    1 number of jobs n  2 most dead entries  3 longest stay in the dead set in seconds  4 seconds of stepping aside
---         then n members, n words, n payloads to store, n queue names. The words:
---           queue   to the left end of its queue
+--         then n members, n words, n payloads to store, n queue names
+--         then, when any of them has to do with a lock, n times its claim (parts/claim.lua) where it goes to its queue, what it
+--         holds (parts/let_go.lua) where it goes for good, '' otherwise. The words:
+--           queue   to the left end of its queue; or nowhere, a duplicate of a job that has the lock
 --           dead    into the dead set, which is trimmed
 --           mark    stays, due as before, as the other payload (the first step of a way to another shard)
 --           aside   stays, due again later
 --           gone    nowhere: a client middleware dropped it, or it is on its new shard
--- RETURN  a list per job: 1 done, 0 somebody else was first, -1 the destination's key is of another type, so it steps aside;
+-- RETURN  a list per job: 1 done, 0 somebody else was first, -1 the destination's key is of another type, so it steps aside,
+--         the jid of the job whose duplicate it was: it is nowhere, or, where its claim does not drop, in its queue and says so;
 --         then the number trimmed
 -- COST    O(n log N + trimmed)
--- CRASH   before: in the set. after: at its place. Whoever's ZREM finds the member moves it: pollers may race.
+-- CRASH   before: in the set. after: at its place, and its lock with it. Whoever's ZREM finds the member moves it: pollers may race.
 local n, now = tonumber(ARGV[1]), redis.call('TIME')
 local seconds = tonumber(now[1]) + tonumber(now[2]) / 1000000
 local later = string.format('%.6f', seconds + tonumber(ARGV[4]))
@@ -22,8 +25,14 @@ for i = 1, n do
   done[i] = redis.call('ZREM', KEYS[1], member)
   if done[i] == 1 then
     local put
-    if word == 'queue' then
-      put = redis.pcall('LPUSH', KEYS[3 + i], data)
+    local lock = ARGV[4 + 4 * n + i]
+    local claim = word == 'queue' and read_claim(lock)
+    local owner = claim and rival(claim)
+    if owner and claim.drops then
+      drop_duplicate(claim)
+      if claim.mark then redis.pcall(unpack(claim.mark)) end
+    elseif word == 'queue' then
+      put = redis.pcall('LPUSH', KEYS[3 + i], owner and marked(data, owner) or data)
       redis.pcall('SADD', KEYS[2], ARGV[4 + 3 * n + i])
     elseif word == 'dead' then
       put = redis.pcall('ZADD', KEYS[3], string.format('%.6f', seconds), data)
@@ -36,6 +45,12 @@ for i = 1, n do
     if type(put) == 'table' and put.err then
       redis.call('ZADD', KEYS[1], later, member)
       done[i] = -1
+    elseif owner then
+      done[i] = owner
+    elseif claim then
+      obtain(claim)
+    elseif word == 'dead' or word == 'gone' then
+      let_go(lock)
     end
   end
 end

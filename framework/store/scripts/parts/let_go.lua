@@ -1,6 +1,7 @@
 -- let_go(holds): what a job holds besides its place, in the very step that takes it from its place.
 -- holds   JSON, '' or nil for nothing:
---           lock   {key, owner, keep_ms}: removed when `owner` still has it; with keep_ms above 0 it stays for so long instead
+--           lock   {key, owner, keep_ms, class}: removed when `owner` still has it; with keep_ms above 0 it stays for so long
+--                  instead, and with a class it is taken again where nobody has it: the job goes back to its queue
 --           slots  [{base, member}, ...]: each is free, and in the same step a job's that waits for one (parts/slots.lua)
 -- CRASH   as the step that it belongs to: what left its place without letting go would be refused, or counted, until a TTL.
 -- Called after the job was found where it was thought to be: who was fenced has nothing to let go of, for whoever has taken the
@@ -9,11 +10,16 @@ local function let_go(holds)
   if not holds or holds == '' then return end
   local held = cjson.decode(holds)
   local lock = held.lock
-  if lock and redis.pcall('HGET', lock.key, 'jid') == lock.owner then
-    if lock.keep_ms > 0 then
-      redis.call('PEXPIRE', lock.key, lock.keep_ms)
-    else
-      redis.call('DEL', lock.key)
+  if lock then
+    local owner = owner_of(lock.key)
+    if owner == lock.owner then
+      if lock.keep_ms > 0 then
+        redis.call('PEXPIRE', lock.key, string.format('%.0f', lock.keep_ms))
+      else
+        redis.call('DEL', lock.key)
+      end
+    elseif lock.class and redis.call('EXISTS', lock.key) == 0 then
+      take_lock(lock.key, lock.owner, lock.class, string.format('%.0f', lock.keep_ms))
     end
   end
   for _, slot in ipairs(held.slots) do

@@ -1,0 +1,139 @@
+"""Which pushes look for an equal job, what makes jobs equal, and what is told of duplicates (GitLab guideline)."""
+
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any, cast
+
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.declare.policies import Deduplicate
+from framework.declare.worker import ApplicationWorker
+from framework.telemetry import logs
+from framework.telemetry.counters import series_name
+from framework.telemetry.repeated import Repeated
+from framework.types import Jid, Payload
+from framework.wire.holds import IDEMPOTENCY_KEY, Claim, Lock, lock_key, lock_of, positions_of
+from framework.wire.json import dumps, loads
+from framework.wire.status import Mark
+
+COUNTER = "sidekiq_jobs_deduplicated_total"
+_ALL_ARGUMENTS = ApplicationWorker.idempotency_arguments.__func__
+_QUIET_S = 60.0  # between two lines about one class's hook, or one flag
+
+
+def deduplicates(declaration: Declaration) -> bool:
+    """Whether jobs of the class may be duplicates of one another."""
+    return declaration.deduplicate is not None and declaration.deduplicate.strategy != "none"
+
+
+def always(shard: str, flag: str) -> bool:
+    """Every flag is on."""
+    del shard, flag
+    return True
+
+
+class Deduplicator:
+    """Makes the claims of jobs on their locks. Shared between threads.
+
+    ``enabled`` says whether a feature flag is on for the jobs of a shard, the first of its arguments.
+    """
+
+    def __init__(
+        self, enabled: Callable[[str, str], bool] = always, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._enabled = enabled
+        self._monotonic = monotonic
+        self._told = Repeated(_QUIET_S)
+
+    def policy(self, declaration: Declaration, shard: str, *, scheduled: bool) -> Deduplicate | None:
+        """Return what the class says of its duplicates; ``None`` when this push is not to look for any."""
+        policy = declaration.deduplicate
+        if policy is None or policy.strategy == "none" or (scheduled and not policy.including_scheduled):
+            return None
+        flag = policy.feature_flag
+        return policy if flag is None or self._is_on(shard, flag, declaration) else None
+
+    def name(self, payload: Payload, declaration: Declaration, args: list[Any]) -> None:
+        """The payload names its lock (field ``idempotency_key``), by ``args``: its arguments as the application knows them.
+
+        One that it has already is kept.
+        """
+        if lock_of(payload, None) is None:
+            payload[IDEMPOTENCY_KEY] = lock_key(declaration.wire_name, self._significant(declaration, args))
+
+    def claim(
+        self, payload: Payload, declaration: Declaration, policy: Deduplicate, due: float | None, mark: Mark | None
+    ) -> Claim:
+        """Return the claim of a payload on the lock that it names; ``due``: when, if it goes to the schedule set."""
+        ttl_s, jid = policy.ttl.total_seconds(), str(payload["jid"])
+        lock = Lock(payload[IDEMPOTENCY_KEY], jid, ttl_s, declaration.wire_name)
+        series = series_name(COUNTER, {"worker": declaration.wire_name, "strategy": policy.strategy})
+        return Claim(lock, declaration.idempotent, series, positions_of(payload), due, mark)
+
+    def tell(self, payload: Payload, declaration: Declaration, policy: Deduplicate, owner: Jid) -> None:
+        """Write the line of a duplicate that was dropped, with GitLab's fields."""
+        kind = policy.strategy.replace("_", " ")
+        logs.logger().info(
+            f"{declaration.wire_name} JID-{payload.get('jid')}: deduplicated: {kind}",
+            **{
+                "class": declaration.wire_name,
+                "jid": payload.get("jid"),
+                "queue": payload.get("queue"),
+                "correlation_id": payload.get("correlation_id"),
+                "job_status": "deduplicated",
+                "duplicate-of": owner,
+                IDEMPOTENCY_KEY: payload.get(IDEMPOTENCY_KEY),
+                "deduplication.type": kind,
+                **_options(policy),
+            },
+        )
+
+    def _significant(self, declaration: Declaration, args: list[Any]) -> bytes:
+        """The JSON of what makes jobs equal: by the class's hook; what goes wrong there costs its advice only."""
+        arguments = dumps(args)
+        worker: Any = registry.find(declaration.wire_name)
+        if worker is None or worker.idempotency_arguments.__func__ is _ALL_ARGUMENTS:
+            return arguments
+        try:
+            chosen: Any = worker.idempotency_arguments(loads(arguments))
+            if not isinstance(chosen, list | tuple):
+                raise TypeError(f"it returned {type(chosen).__name__}, not a list")
+            return dumps(list(cast("list[Any]", chosen)))
+        except Exception as error:  # noqa: BLE001 - a hook of the application's; its push must not fail for it
+            self._hook_failed(declaration, error)
+            return arguments
+
+    def _hook_failed(self, declaration: Declaration, error: Exception) -> None:
+        if count := self._told.due(declaration.wire_name, self._monotonic()):
+            logs.logger(**{"class": declaration.wire_name}).warning(
+                "idempotency_arguments failed; all arguments count",
+                event_name="deduplication.hook_failed",
+                count=count,
+                error=error,
+            )
+
+    def _is_on(self, shard: str, flag: str, declaration: Declaration) -> bool:
+        try:
+            return self._enabled(shard, flag)
+        except Exception as error:  # noqa: BLE001 - whatever keeps the flags; nothing is refused on a guess
+            if count := self._told.due(flag, self._monotonic()):
+                logs.logger(**{"class": declaration.wire_name}).warning(
+                    f"whether the feature flag {flag} is on is not known; nothing is deduplicated meanwhile",
+                    event_name="deduplication.flag_unknown",
+                    count=count,
+                    error=error,
+                )
+            return False
+
+
+def _options(policy: Deduplicate) -> dict[str, Any]:
+    """What the class has set otherwise than it is."""
+    usual = Deduplicate(policy.strategy)
+    said = {one.name: getattr(policy, one.name) for one in fields(policy) if one.name not in ("strategy", "_")}
+    return {
+        f"deduplication.options.{name}": value.total_seconds() if isinstance(value, timedelta) else value
+        for name, value in said.items()
+        if value != getattr(usual, name)
+    }

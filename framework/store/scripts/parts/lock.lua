@@ -1,0 +1,17 @@
+-- owner_of(key): the jid of the job that has the lock, nil when it is free. take_lock(key, jid, class, keep_ms): it is that job's.
+-- key     HASH: v (format of the lock, 1), jid, class, since (seconds of Redis's clock), duplicates (how many came meanwhile),
+--         wal:DATABASE (newest position of those); what is no such hash is no lock, and makes room for one
+-- CRASH   as the step that it belongs to.
+-- DEL first: it is allowed at maxmemory, and as a script's first write lets HSET pass.
+local function owner_of(key)
+  local jid = redis.pcall('HGET', key, 'jid')
+  return type(jid) == 'string' and jid or nil
+end
+
+local function take_lock(key, jid, class, keep_ms)
+  local time = redis.call('TIME')
+  redis.call('DEL', key)
+  redis.call('HSET', key, 'v', '1', 'jid', jid, 'class', class, 'since', string.format('%d.%06d', time[1], time[2]))
+  redis.call('PEXPIRE', key, keep_ms)
+end
+
