@@ -94,7 +94,7 @@ class Around:
     ) -> list[Jid | None]:
         declaration = request.declaration
         shard = self._shards[route.shard]
-        policy = self._deduplicator.policy(declaration, scheduled=request.at is not None)
+        policy = self._deduplicator.policy(declaration, shard.name, scheduled=request.at is not None)
         entries: list[Entry | None] = []
         drawn = draw_jids(len(slice_args))
         stamped = self._stamped(request)

@@ -74,9 +74,7 @@ class Client:
         self._stamps = stamps
         self._clock = clock
         self._ways: dict[str, Way] = {}
-        self._around = Around(
-            shards, router, middleware, self._limiter, stamps, deduplicator or Deduplicator(), clock
-        )
+        self._around = Around(shards, router, middleware, self._limiter, stamps, deduplicator or Deduplicator(), clock)
         self._has_middleware = bool(middleware)
 
     def route(self, declaration: Declaration) -> Route:

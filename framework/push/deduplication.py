@@ -19,7 +19,7 @@ from framework.wire.json import dumps, loads
 from framework.wire.status import Mark
 
 COUNTER = "sidekiq_jobs_deduplicated_total"
-_ALL_ARGUMENTS = ApplicationWorker.idempotency_arguments.__func__
+_ALL_ARGUMENTS: Any = vars(ApplicationWorker)["idempotency_arguments"].__func__
 _QUIET_S = 60.0  # between two lines about one class's hook, or one flag
 
 

@@ -103,7 +103,9 @@ class Preparation:
             try:
                 decompress_arguments(opened, self._limiter.limits.decompressed_limit)
                 self._deduplicator.name(payload, declaration, opened["args"])
-            except PayloadError:  # another writer's arguments, which nothing of ours can be equal to: its run judges them
+            except (
+                PayloadError
+            ):  # another writer's arguments, which nothing of ours can be equal to: its run judges them
                 return b"", None
         found = tracked(payload)
         mark = found.mark("discarded") if found is not None else None

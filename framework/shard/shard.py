@@ -231,7 +231,9 @@ class Shard:
             return reply, failure
         return self._ask(self._channels.take(), _pack(("EVAL", script.source, *told)), writes=True)
 
-    def _ask(self, channel: Channel, packet: bytes, *, writes: bool = False) -> tuple[Any, ShardUnavailableError | None]:
+    def _ask(
+        self, channel: Channel, packet: bytes, *, writes: bool = False
+    ) -> tuple[Any, ShardUnavailableError | None]:
         """Send one packed command, which changes nothing when it fails; return its reply, or what failed."""
         try:
             channel.send_packet(packet)

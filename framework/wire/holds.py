@@ -144,7 +144,7 @@ def lock_key(worker: str, arguments: bytes) -> str:
     return keys.lock(hashlib.sha256(worker.encode() + b":" + arguments).hexdigest())
 
 
-def lock_of(payload: Payload, ttl_s: float | None) -> Lock | None:
+def lock_of(payload: Payload, ttl_s: float | None = None) -> Lock | None:
     """Return the lock that a job says it has; ``None`` when it has none, or says nonsense. ``ttl_s`` is what its class says."""
     key, jid = payload.get(IDEMPOTENCY_KEY), payload.get("jid")
     if not isinstance(key, str) or not key.startswith(keys.LOCKS) or not isinstance(jid, str) or not jid:

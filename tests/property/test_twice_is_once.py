@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from framework.store import script
 from framework.store.script import Script
+from framework.wire.holds import Claim, Lock
 from framework.wire.json import dumps
 
 LEASE, WORKING, QUEUE, QUEUES, SET, DEAD, REGISTRY, RUNS, BEATS = (
@@ -111,7 +112,34 @@ def at_the_door_behind_others(redis, jobs):
     at_the_door_in_hand(redis, jobs)
 
 
+def claim(number, **facts):
+    return Claim(
+        Lock(f"aw:lock:{number}", f"j{number}", 60, "C"), drops=True, counter="n", positions={}, **facts
+    ).told()
+
+
+def pushed(jobs, place, queue, **facts):
+    return [QUEUES, place], [len(jobs), queue, *jobs, *[claim(number, **facts) for number in range(len(jobs))]]
+
+
+def claiming(call, jobs):
+    places, arguments = call
+    return places, [*arguments, *[claim(number) for number in range(len(jobs))]]
+
+
+def running_with_duplicates(redis, jobs):
+    held(redis, jobs)
+    redis.hset("aw:lock:1", mapping={"jid": "j1", "duplicates": 2, "wal:main": "0/1"})
+
+
+def once_more(jobs):
+    places = [WORKING, QUEUES, QUEUE, "aw:lock:1"]
+    return places, [jobs[0], HOLDS, "j1", NEW, "j2", "C", "q", 60_000, "status", "queued", 60]
+
+
 CALLS = {
+    "admit": (held, lambda jobs: pushed(jobs, QUEUE, "q", mark=("SET", "status", "queued", "EX", 60))),
+    "admit, due later": (held, lambda jobs: pushed(jobs, SET, "", due=now_plus(60))),
     "acquire": (at_the_door_in_hand, lambda jobs: at_the_door(jobs, 1)),
     "acquire, and wait": (at_the_door_behind_others, lambda jobs: at_the_door(jobs, 2)),
     "adopt": (held, lambda jobs: ([REGISTRY, "lease of nobody"], ["me"])),
@@ -121,17 +149,23 @@ CALLS = {
     "bury, tracked": (held, lambda jobs: ([WORKING, DEAD, "status"], [jobs[0], NEW, 100, 1e9, "failed", 60])),
     "complete": (held, lambda jobs: ([WORKING], [jobs[0], ""])),
     "complete, holding": (holding, lambda jobs: ([WORKING], [jobs[0], HOLDS])),
+    "complete, and run once more": (running_with_duplicates, once_more),
     "drop": (held, lambda jobs: ([WORKING, "counts"], [jobs[0], "Old"])),
     "due": (due, lambda jobs: ([SET], [10])),
+    "enter, and let go": (running_with_duplicates, lambda jobs: (["aw:lock:1"], ["j1", "C", 0, "2"])),
+    "enter, and keep": (running_with_duplicates, lambda jobs: (["aw:lock:1"], ["j1", "C", 60_000, "2"])),
+    "enter, and take": (held, lambda jobs: (["aw:lock:1"], ["j1", "C", 60_000, "0"])),
     "examine": (left_behind, lambda jobs: ([LEASE, WORKING, REGISTRY, RUNS, BEATS], ["me", 10, 15, 18])),
     "extend": (dead_and_empty, lambda jobs: ([REGISTRY, LEASE], [15_000, 6, 120, 0, 1, "me"])),
     "fetch": (held, lambda jobs: ([LEASE, WORKING, QUEUE], [60_000, 0, len(jobs) - 1, *jobs[1:], 9])),
     "forget": (dead_and_empty, lambda jobs: ([LEASE, WORKING, REGISTRY, "processes", RUNS], ["me", 50])),
     "land": (held, landed),
+    "land, with their locks": (held, lambda jobs: claiming(landed(jobs), jobs)),
     "migrate": (aside, migrated),
     "postpone": (held, lambda jobs: ([WORKING, SET], [jobs[0], NEW, 60])),
     "promote, to its queue": (due, lambda jobs: promoted(jobs, b"queue")),
     "promote, to the dead": (due, lambda jobs: promoted(jobs, b"dead")),
+    "promote, with their locks": (due, lambda jobs: claiming(promoted(jobs, b"queue"), jobs)),
     "promote, marked": (due, lambda jobs: promoted(jobs, b"mark")),
     "promote, aside": (due, lambda jobs: promoted(jobs, b"aside")),
     "promote, gone": (due, lambda jobs: promoted(jobs, b"gone")),

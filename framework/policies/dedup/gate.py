@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import redis
 
@@ -15,7 +15,6 @@ from framework.policies.dedup.next_run import next_run
 from framework.store.script import ENTER
 from framework.types import Payload
 from framework.wire.holds import OF_DUPLICATES, RESCHEDULED_ONCE, Lock, positions_of
-
 
 _LOOKS = 2
 """How often duplicates may see more in the moment before the lock goes; after that it goes first."""
@@ -99,7 +98,7 @@ class LockGate:
     def _enter(self, lock: Lock, payload: Payload, *, keeps: bool, unseen: str) -> list[bytes]:
         known = [part for position in positions_of(payload).items() for part in position] if unseen != "0" else []
         keep_ms = lock.ttl_ms if keeps else 0
-        found: Any = ENTER(self._client, [lock.key], [lock.owner, lock.worker, keep_ms, unseen, *known])
+        found: list[bytes] = ENTER(self._client, [lock.key], [lock.owner, lock.worker, keep_ms, unseen, *known])
         return found
 
 
@@ -129,7 +128,7 @@ def _add(entry: Entry, positions: list[bytes]) -> None:
     """The job has these positions, database and position in turn, as those of its duplicates, wherever it goes."""
     said = [part.decode(errors="replace") for part in positions]
     if said:
-        own: Any = entry.payload.get(OF_DUPLICATES)
-        newest = {**(own if isinstance(own, dict) else {}), **dict(zip(said[::2], said[1::2], strict=True))}
+        own = cast("dict[str, str]", entry.payload.get(OF_DUPLICATES) or {})
+        newest = {**own, **dict(zip(said[::2], said[1::2], strict=True))}
         entry.payload[OF_DUPLICATES] = newest
         entry.unit.found = {OF_DUPLICATES: newest}

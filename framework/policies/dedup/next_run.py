@@ -16,7 +16,16 @@ from framework.wire.splice import rewrite
 from framework.wire.status import tracked
 
 _OF_THE_RUN = (
-    *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace", "at", "scheduled_at"),
+    *(
+        "retry_count",
+        "failed_at",
+        "retried_at",
+        "error_class",
+        "error_message",
+        "error_backtrace",
+        "at",
+        "scheduled_at",
+    ),
     *(COUNT, SUSPECT, DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSIT, DUPLICATE_OF),
 )
 """What a payload says of the run that is done."""
@@ -28,9 +37,7 @@ def next_run(unit: UnitOfWork, policy: Deduplicate, clock: Callable[[], float]) 
     former, jid, now = payload.get("jid"), draw_jid(), stamp(clock())
     for name in _OF_THE_RUN:
         payload.pop(name, None)
-    payload.update(
-        {"jid": jid, "queue": unit.queue, "created_at": now, "enqueued_at": now, RESCHEDULED_ONCE: True}
-    )
+    payload.update({"jid": jid, "queue": unit.queue, "created_at": now, "enqueued_at": now, RESCHEDULED_ONCE: True})
     found = tracked(payload)
     state = None if found is None else (keys.status(jid), "queued", found.kept_s)
 
