@@ -245,15 +245,15 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         rule=values.boolean,
         group="flow_control",
         meaning="Twice is as good as once. Alone, it means `Deduplicate('until_executing')` for 10 minutes.",
-        effect="Declared and listed in `workers/all_queues.yml`; nothing is dropped yet.",
+        effect="A push is dropped, and returns `None`, while an equal job (the same class and arguments, whatever the queue) waits.",
         trap="Every job may run twice, whatever this says. It promises that duplicates may be dropped too.",
     ),
     "deduplicate": Attribute(
         rule=values.instance_of(Deduplicate, "Deduplicate(...)"),
         group="flow_control",
         meaning="How equal jobs are kept from piling up; `None` turns the default of `idempotent` off.",
-        effect="Declared and validated; nothing is dropped yet.",
-        trap="Without `idempotent = True` it will do nothing.",
+        effect="The push takes a lock of its class and arguments, or is dropped as a duplicate of the job that has it.",
+        trap="Without `idempotent = True` no duplicate is dropped: it runs, and `duplicate-of` in its lines says whose it is.",
     ),
     "concurrency_limit": Attribute(
         rule=values.limit,

@@ -19,8 +19,9 @@ class Deduplicate:
 
     ``until_executing`` drops a duplicate while an equal job waits, ``until_executed`` also while it runs, ``none``
     never. Only an ``idempotent`` worker's duplicates are dropped. ``if_deduplicated="reschedule_once"`` runs the job once
-    more when a duplicate came during its run; ``feature_flag`` names a flag without which the strategy is ``none``.
-    Declared and validated now; dropping comes with the deduplication policy.
+    more when a duplicate came during its run; ``including_scheduled`` counts jobs that wait for a time from their push on;
+    ``feature_flag`` names a flag without which the strategy is ``none``. The lock lasts for ``ttl`` after its job was
+    pushed, moved or begun: a job that is lost for good keeps equal ones away for no longer.
 
     Raises DeclarationError for a value that is not allowed.
     """

@@ -1,0 +1,58 @@
+import json
+
+import pytest
+
+from framework.declare import port, registry
+from framework.policies.dedup.gate import LockGate, PositionsGate
+from framework.wire import keys
+from framework.wiring.connect import bind_default
+from tests.execute.test_processor import Slots
+from tests.harness import opened
+from tests.push.conftest import Door, worker
+
+
+class Scene:
+    """A producer and the slots of one process on one server."""
+
+    def __init__(self, redis, url, door):
+        self.redis, self.url, self.door = redis, url, door
+        self.slots = []
+
+    def start(self, count=2, *, before=(), consistency=None):
+        """Slots with the gates of deduplication, last in the order."""
+        client = self.door.shards["main"].client
+        looks = () if consistency is None else (PositionsGate(client, consistency), consistency)
+        made = Slots(self.redis, self.url, count, (), (*before, *looks, LockGate(client, consistency)))
+        self.slots.append(made)
+        return made.start()
+
+    def worker(self, perform, policy=None, **attributes):
+        chosen = {} if policy is None else {"deduplicate": policy}
+        return worker(**{"perform": perform, "queue": "default", "idempotent": True, **chosen, **attributes})
+
+    def locks(self):
+        """Who has which lock, by jid."""
+        return {self.redis.hget(key, "jid").decode(): key.decode() for key in self.redis.keys("aw:lock:*")}
+
+    def lock(self, jid):
+        fields = self.redis.hgetall(self.locks()[jid])
+        return {name.decode(): value.decode() for name, value in fields.items()}
+
+    def waiting(self, queue="default"):
+        return [json.loads(data) for data in reversed(self.redis.lrange(keys.queue(queue), 0, -1))]
+
+    def close(self):
+        for one in self.slots:
+            one.stop()
+
+
+@pytest.fixture
+def scene(redis, redis_url):
+    shard = opened(redis_url)
+    with registry.isolated():
+        made = Scene(redis, redis_url, Door({"main": shard}))
+        yield made
+        made.close()
+    port.unbind()
+    bind_default()
+    shard.close()

@@ -1,0 +1,358 @@
+"""A push of a deduplicated class takes its lock in the step that writes the job, or is dropped; what is refused leaves no lock."""
+
+import json
+import logging
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.declare import registry
+from framework.declare.policies import Deduplicate
+from framework.declare.request import PushRequest
+from framework.errors import BulkPushError, ExceedLimitError, ShardUnavailableError
+from framework.push.deduplication import Deduplicator
+from framework.push.size_limiter import SizeLimits
+from framework.wire import keys
+from framework.wire.holds import IDEMPOTENCY_KEY, lock_key
+from framework.wire.json import dumps, loads
+from tests.harness import full_memory
+from tests.push.conftest import worker
+
+COUNTS = "aw:counters"
+
+
+class LetPass:
+    def call(self, cls, job, queue, pool):
+        yield
+
+
+class Double:
+    """What the middlewares make of the arguments is what makes jobs equal."""
+
+    def call(self, cls, job, queue, pool):
+        job["args"] = [job["args"][0] * 2]
+        yield
+
+
+@pytest.fixture(params=[(), (LetPass,)], ids=("quick", "middleware"))
+def way(request, door):
+    return door.open(*request.param)
+
+
+@pytest.fixture(autouse=True)
+def room(redis):
+    yield
+    redis.config_set("maxmemory", 0)
+
+
+def idempotent(policy=None, **attributes):
+    chosen = {} if policy is None else {"deduplicate": policy}
+    return worker(**{"queue": "default", "idempotent": True, **chosen, **attributes})
+
+
+def locks(redis):
+    """Who has which lock."""
+    return {redis.hget(key, "jid").decode(): key.decode() for key in redis.keys("aw:lock:*")}
+
+
+def deduplicated(redis, strategy="until_executing", name="Job"):
+    return int(redis.hget(COUNTS, f'sidekiq_jobs_deduplicated_total{{strategy="{strategy}",worker="{name}"}}') or 0)
+
+
+def test_an_equal_job_is_dropped_and_told_and_counted(way, redis, jobs, caplog):
+    job = idempotent()
+    with caplog.at_level(logging.INFO, logger="framework"):
+        first = job.perform_async(1, {"a": 1, "b": 2})
+        assert job.perform_async(1, {"b": 2, "a": 1}) is None
+        other = job.set(queue="elsewhere").perform_async(2, {})
+    assert job.set(queue="third").perform_async(2, {}) is None  # whatever the queue
+    assert [one["jid"] for one in jobs()] == [first]
+    assert jobs()[0][IDEMPOTENCY_KEY] == locks(redis)[first]
+    assert locks(redis).keys() == {first, other}
+    assert 500_000 < redis.pttl(locks(redis)[first]) <= 600_000
+    assert redis.hget(locks(redis)[first], "v") == b"1"
+    assert redis.hget(locks(redis)[first], "duplicates") == b"1"
+    assert deduplicated(redis) == 2
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "deduplicated: until executing" in line
+    assert f"duplicate-of='{first}'" in line
+    assert "job_status='deduplicated'" in line
+
+
+def test_the_line_says_what_the_class_has_chosen(way, redis, caplog):
+    policy = Deduplicate("until_executed", ttl=timedelta(hours=1), if_deduplicated="reschedule_once")
+    job = idempotent(policy)
+    first = job.perform_async(1)
+    with caplog.at_level(logging.INFO, logger="framework"):
+        assert job.perform_async(1) is None
+    assert 3_590_000 < redis.pttl(locks(redis)[first]) <= 3_600_000
+    line = caplog.records[0].getMessage()
+    assert "deduplication.type='until executed'" in line
+    assert "deduplication.options.ttl=3600.0" in line
+    assert "deduplication.options.if_deduplicated='reschedule_once'" in line
+    assert "including_scheduled" not in line
+    assert deduplicated(redis, "until_executed") == 1
+
+
+def test_a_class_that_is_not_idempotent_is_looked_at_and_never_dropped(way, redis, jobs):
+    job = worker(queue="default", deduplicate=Deduplicate())
+    first, second = job.perform_async(1), job.perform_async(1)
+    assert [one["jid"] for one in jobs()] == [first, second]
+    assert [one.get("duplicate-of") for one in jobs()] == [None, first]
+    assert locks(redis).keys() == {first}
+    assert deduplicated(redis) == 0
+
+
+@pytest.mark.parametrize("off", [None, Deduplicate("none")], ids=("none", "strategy none"))
+def test_a_class_may_turn_it_off(way, redis, jobs, off):
+    job = worker(queue="default", idempotent=True, deduplicate=off)
+    assert all([*job.perform_bulk([(1,), (1,)]), job.perform_async(1)])
+    assert not locks(redis)
+    assert not any(IDEMPOTENCY_KEY in one for one in jobs())
+
+
+def test_a_bulk_drops_equal_jobs_of_its_own_and_others(way, redis, jobs):
+    job = idempotent()
+    job.perform_async(7)
+    numbers = [number % 600 for number in range(1_300)]
+    jids = job.perform_bulk((number,) for number in numbers)
+    assert [jid is not None for jid in jids] == [number < 600 and number != 7 for number in range(1_300)]
+    assert [one["args"][0] for one in jobs()] == [7, *[number for number in range(600) if number != 7]]
+    assert [one["jid"] for one in jobs()][1:] == [jid for jid in jids if jid]
+    assert locks(redis).keys() == {one["jid"] for one in jobs()}
+    assert deduplicated(redis) == 701
+
+
+def test_what_waits_for_a_time_has_a_lock_only_where_its_class_says_so(way, redis):
+    plain = idempotent()
+    assert plain.perform_in(100, 1)
+    assert plain.perform_in(100, 1)
+    assert not locks(redis)
+    assert all(IDEMPOTENCY_KEY not in json.loads(data) for data in redis.zrange(keys.SCHEDULE, 0, -1))
+    job = idempotent(Deduplicate(including_scheduled=True), name="Included")
+    first = job.perform_in(1_000, 1)
+    assert job.perform_in(5, 1) is None
+    assert job.perform_async(1) is None
+    assert locks(redis).keys() == {first}
+    assert 1_590_000 < redis.pttl(locks(redis)[first]) <= 1_600_000
+    jids = job.perform_bulk_in(100, [(2,), (2,), (3,)], batch_size=1, batch_delay=50)
+    assert [jid is None for jid in jids] == [False, True, False]
+    assert redis.zcard(keys.SCHEDULE) == 5
+    far = job.perform_at(253_402_300_799, 9)  # the year 9999
+    assert redis.pttl(locks(redis)[far]) > 1e14
+
+
+def test_the_arguments_that_count_are_the_class_s_choice_and_a_bad_hook_costs_its_advice_only(way, redis, jobs, caplog):
+    class_one = idempotent(idempotency_arguments=classmethod(lambda cls, args: args[:1]))
+    assert class_one.perform_async(1, "a")
+    assert class_one.perform_async(1, "b") is None
+    for number, answer in enumerate([None, "text", 7, [object()], ZeroDivisionError()]):
+
+        def hook(cls, args, answer=answer):
+            args.append("harm")
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        job = idempotent(name=f"Hook{number}", idempotency_arguments=classmethod(hook))
+        assert job.perform_async(1, [2])
+        assert job.perform_async(1, [2]) is None
+        assert job.perform_async(1, [3])
+    assert all(one["args"] in ([1, "a"], [1, [2]], [1, [3]]) for one in jobs())
+    assert len([one for one in caplog.records if "idempotency_arguments failed" in one.getMessage()]) == 5
+
+
+def test_middlewares_come_first(door, redis, jobs):
+    door.open(Double)
+    job = idempotent()
+    assert job.perform_async(2)
+    assert job.perform_bulk([(2,), (4,), (1,)])[0] is None
+    door.open()
+    assert job.perform_async(4) is None
+    assert [one["args"] for one in jobs()] == [[4], [8], [2]]
+    assert lock_key("Job", b"[4]").encode() in redis.keys("aw:lock:*")
+
+
+def test_a_flag_that_is_off_or_not_known_lets_all_pass(door, redis, jobs, caplog):
+    asked = []
+
+    def enabled(shard, flag):
+        asked.append((shard, flag))
+        if states[-1] is None:
+            raise OSError("the flags are away")
+        return states[-1]
+
+    states = [False]
+    door.open(deduplicator=Deduplicator(enabled))
+    job = idempotent(Deduplicate(feature_flag="dedup_job"))
+    assert all([job.perform_async(1), job.perform_async(1)])
+    states.append(None)
+    assert all([job.perform_async(1), job.perform_async(1)])
+    assert not locks(redis)
+    assert len([one for one in caplog.records if "is not known" in one.getMessage()]) == 1
+    states.append(True)
+    assert job.perform_async(1)
+    assert job.perform_bulk([(1,), (2,)])[0] is None
+    assert set(asked) == {("main", "dedup_job")}
+
+
+def test_inline_runs_and_looks_take_no_lock(door, redis):
+    job = idempotent()
+    job.perform_async(1)
+    data = door.client.payload_bytes(PushRequest(job.declaration(), [1]))
+    assert IDEMPOTENCY_KEY not in json.loads(data)
+    assert len(locks(redis)) == 1
+
+
+# --- tracked jobs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_tracked_job_has_its_state_and_a_dropped_one_leaves_none(way, redis):
+    job = idempotent(Deduplicate(including_scheduled=True), status_expiration=60)
+    jids = [job.perform_async(1), job.perform_async(1), job.perform_in(100, 2), *job.perform_bulk([(2,), (3,)])]
+    assert [jid is None for jid in jids] == [False, True, False, True, False]
+    assert {key.decode() for key in redis.keys("aw:status:*")} == {keys.status(jid) for jid in jids if jid}
+    assert redis.ttl(keys.status(jids[2])) > 150
+
+
+# --- refused pushes -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_too_large_has_no_lock(door, redis):
+    door.open(limits=SizeLimits(limit=50, compression_threshold=40))
+    job = idempotent()
+    noise = "".join(map(str, range(300)))
+    with pytest.raises(ExceedLimitError):
+        job.perform_async(noise)
+    with pytest.raises(ExceedLimitError):
+        job.perform_bulk([(1,), (noise,)])
+    assert not locks(redis)
+
+
+def test_large_arguments_are_equal_as_they_were_before_they_were_compressed(door, redis, jobs):
+    door.open(limits=SizeLimits(compression_threshold=40))
+    job = idempotent()
+    assert job.perform_async("x" * 1_000)
+    assert job.perform_bulk([("x" * 1_000,)]) == [None]
+    assert lock_key("Job", dumps(["x" * 1_000])).encode() in redis.keys("aw:lock:*")
+    assert jobs()[0]["compressed"] is True
+
+
+@pytest.mark.parametrize("push", ["one", "later", "bulk"])
+def test_a_refused_push_leaves_no_lock_and_is_no_duplicate_of_itself(way, redis, push):
+    job = idempotent(Deduplicate(including_scheduled=True))
+    pushes = {
+        "one": lambda: job.perform_async(1),
+        "later": lambda: job.perform_in(100, 1),
+        "bulk": lambda: job.perform_bulk([(1,), (2,)]),
+    }
+    with full_memory(redis), pytest.raises((ShardUnavailableError, BulkPushError)) as refused:
+        pushes[push]()
+    assert not redis.keys("aw:*")
+    error = refused.value.__cause__ if isinstance(refused.value, BulkPushError) else refused.value
+    assert not error.maybe_written
+    assert "OOM" in str(error)
+    for key in ("queue:default", keys.SCHEDULE):
+        redis.set(key, "of another type")
+    with pytest.raises((ShardUnavailableError, BulkPushError), match="WRONGTYPE"):
+        pushes[push]()
+    assert not redis.keys("aw:*")
+    redis.delete("queue:default", keys.SCHEDULE)
+    found = pushes[push]()
+    assert all(found if isinstance(found, list) else [found])
+
+
+def test_a_dropped_duplicate_on_a_full_server_is_not_dropped_in_silence(way, redis):
+    """What its owner is to know of it could not be noted."""
+    job = idempotent()
+    first = job.perform_async(1)
+    with full_memory(redis), pytest.raises(ShardUnavailableError):
+        job.perform_async(1)
+    assert redis.hget(locks(redis)[first], "duplicates") is None
+
+
+def test_a_lock_s_key_of_another_type_is_no_lock(way, redis, jobs):
+    job = idempotent()
+    key = lock_key("Job", b"[1]")
+    redis.set(key, "garbage")
+    first = job.perform_async(1)
+    assert locks(redis) == {first: key}
+    assert 0 < redis.pttl(key) <= 600_000
+    assert job.perform_async(1) is None
+
+
+def test_the_counter_and_the_list_of_queues_may_be_broken(way, redis, jobs):
+    redis.set(COUNTS, "garbage")
+    job = idempotent()
+    assert job.perform_async(1)
+    assert job.perform_async(1) is None
+    redis.delete(keys.QUEUES)
+    redis.set(keys.QUEUES, "garbage")
+    with pytest.raises(ShardUnavailableError, match="WRONGTYPE"):
+        job.perform_async(2)
+    assert len(jobs()) == len(locks(redis)) == 1
+
+
+def test_a_script_that_the_server_forgot_is_sent_whole(way, redis, jobs):
+    job = idempotent()
+    job.perform_async(1)
+    redis.script_flush()
+    assert job.perform_async(1) is None
+    assert job.perform_async(2)
+
+
+def test_a_connection_that_died_idle_is_no_reason_to_fail_and_no_duplicate(way, redis, jobs):
+    job = idempotent()
+    job.perform_async(1)
+    redis.client_kill_filter(_type="normal", skipme=True)
+    assert job.perform_async(2)
+    assert len(jobs()) == 2
+
+
+# --- the key --------------------------------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def same(one, other):
+    """Equal as JSON: whatever the order of names; 1, 1.0 and true are three things."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return repr(one) == repr(other)
+
+
+def turned(value):
+    if isinstance(value, dict):
+        return {name: turned(value[name]) for name in reversed(value)}
+    return [turned(one) for one in value] if isinstance(value, list) else value
+
+
+@settings(max_examples=100, database=None)
+@given(one=st.lists(JSON, max_size=3), other=st.lists(JSON, max_size=3))
+def test_equal_arguments_have_one_key_and_others_have_another(one, other):
+    key = lock_key("Job", dumps(one))
+    assert key == lock_key("Job", dumps(turned(one))) == lock_key("Job", dumps(loads(dumps(one))))
+    assert (lock_key("Job", dumps(other)) == key) == same(one, other)
+    assert lock_key("Other", dumps(one)) != key
+    assert key.startswith("aw:lock:")
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@given(pushed=st.lists(st.integers(0, 3), min_size=1, max_size=12))
+def test_any_sequence_of_pushes_leaves_one_job_for_each_key(door, redis, jobs, pushed):
+    redis.flushall()
+    with registry.isolated():
+        job = idempotent()
+        jids = [job.perform_async(number) for number in pushed]
+    assert [jid is None for jid in jids] == [number in pushed[:at] for at, number in enumerate(pushed)]
+    assert sorted(one["args"][0] for one in jobs()) == sorted(set(pushed))

@@ -1,0 +1,360 @@
+"""The scripts that know locks, on each server: who has one, for how long, what becomes of a duplicate; and at maxmemory."""
+
+from contextlib import nullcontext
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from framework.store.script import ADMIT, COMPLETE, ENTER, LAND, PROMOTE, RECLAIM, REQUEUE
+from framework.wire.holds import LONGEST_TTL_MS, Claim, Holds, Lock, Slot
+from tests.harness import full_memory
+
+WORKING, QUEUE, QUEUES, SET, DEAD, COUNTERS = "working", "queue:q", "queues", "schedule", "dead", "aw:counters"
+KEY = "aw:lock:x"
+DATA = b'{"odd":"\xc3\xa4\\u0000"}'
+
+
+@pytest.fixture
+def redis(each_redis):
+    return each_redis
+
+
+@pytest.fixture(params=["room", "full"])
+def memory(redis, request):
+    return (lambda: full_memory(redis)) if request.param == "full" else nullcontext
+
+
+def claim(jid, key=KEY, *, drops=True, positions=None, **facts):
+    return Claim(Lock(key, jid, 60.0, "C"), drops=drops, counter="n", positions=positions or {}, **facts).told()
+
+
+def push(redis, *claims, data=DATA, place=QUEUE, queue="q"):
+    reply = ADMIT(redis, [QUEUES, place], [len(claims), queue, *[data] * len(claims), *claims])
+    return [found.decode() for found in reply]
+
+
+def owned(redis, owner, key=KEY, **fields):
+    redis.delete(key)
+    redis.hset(key, mapping={"jid": owner, **fields})
+    redis.pexpire(key, 5_000)
+
+
+def owner(redis, key=KEY):
+    found = redis.hget(key, "jid")
+    return found and found.decode()
+
+
+def now(redis):
+    seconds, microseconds = redis.time()
+    return seconds + microseconds / 1e6
+
+
+def test_admit_writes_whoever_finds_it_free_with_a_lock_and_nobody_else(redis):
+    assert push(redis, claim("a"), claim("b"), claim("c", "aw:lock:y")) == ["", "a", ""]
+    assert push(redis, claim("d")) == ["a"]
+    assert push(redis, claim("a")) == [""]  # the same push once more: it is in
+    assert redis.lrange(QUEUE, 0, -1) == [DATA, DATA]
+    assert redis.smembers(QUEUES) == {b"q"}
+    fields = redis.hgetall(KEY)
+    since = float(fields.pop(b"since"))
+    assert fields == {b"v": b"1", b"jid": b"a", b"class": b"C", b"duplicates": b"2"}
+    assert abs(since - now(redis)) < 60
+    assert 50_000 < redis.pttl(KEY) <= 60_000
+    assert redis.hgetall(COUNTERS) == {b"n": b"2"}
+
+
+def test_admit_keeps_the_lock_of_what_waits_until_then_and_its_ttl(redis):
+    due = now(redis) + 1_000
+    assert push(redis, claim("a", due=due), place=SET, queue="") == [""]
+    assert redis.zscore(SET, DATA) == pytest.approx(due, abs=0.001)
+    assert 1_040_000 < redis.pttl(KEY) <= 1_060_000
+    assert push(redis, claim("b", "past", due=1.0), place=SET, queue="") == [""]
+    assert 50_000 < redis.pttl("past") <= 60_000
+    assert push(redis, claim("c", "far", due=1e15), place=SET, queue="") == [""]
+    assert redis.pttl("far") > LONGEST_TTL_MS / 2
+    assert redis.exists(QUEUES) == 0
+
+
+def test_admit_says_of_what_it_does_not_drop_whose_duplicate_it_is(redis):
+    owned(redis, 'odd "jid"\\')
+    assert push(redis, claim("b", drops=False)) == ['odd "jid"\\']
+    assert redis.lrange(QUEUE, 0, -1) == [DATA[:-1] + b',"duplicate-of":"odd \\"jid\\"\\\\"}']
+    assert owner(redis) == 'odd "jid"\\'
+    assert redis.hget(KEY, "duplicates") is None
+    assert not redis.exists(COUNTERS)
+
+
+def test_admit_writes_the_state_of_what_is_in_only(redis):
+    mark = ("SET", "status", "queued", "EX", 60)
+    owned(redis, "a")
+    push(redis, claim("b", mark=mark))
+    assert not redis.exists("status")
+    push(redis, claim("a2", "other", mark=mark))
+    assert redis.get("status") == b"queued"
+
+
+@pytest.mark.parametrize("place", [QUEUE, SET])
+def test_admit_is_refused_whole_and_leaves_no_lock(redis, place):
+    queue, due = ("q", None) if place == QUEUE else ("", 5.0)
+    claims = [claim("a", due=due), claim("b", "aw:lock:y", due=due)]
+    with full_memory(redis), pytest.raises(OutOfMemoryError):
+        push(redis, *claims, place=place, queue=queue)
+    assert redis.keys("*") == []
+    redis.set(place, "of another type")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        push(redis, *claims, place=place, queue=queue)
+    assert redis.keys("aw:*") == []
+    owned(redis, "z")
+    with full_memory(redis), pytest.raises(OutOfMemoryError):  # its owner could not be told of it
+        push(redis, *claims, place=place, queue=queue)
+    assert redis.hgetall(KEY) == {b"jid": b"z"}
+
+
+@pytest.mark.parametrize("spoil", [lambda redis: redis.set(KEY, 1), lambda redis: redis.hset(KEY, "a", 1)])
+def test_what_is_no_lock_makes_room_for_one(redis, spoil):
+    spoil(redis)
+    assert push(redis, claim("a")) == [""]
+    assert redis.hgetall(KEY).keys() == {b"v", b"jid", b"class", b"since"}
+
+
+# --- positions ------------------------------------------------------------------------------------------------------
+
+POSITION = st.builds(lambda high, low: f"{high:X}/{low:x}", st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+CLOSE = st.builds(lambda high, low: f"{high:X}/{low:X}", st.integers(0, 1), st.sampled_from([0, 9, 10, 2**32 - 1]))
+GARBAGE = st.sampled_from(["", "/", "0/", "g/1", "1/1/1", "123456789/1", "-1/1", "0x1/1", " 1/1", "\x00", "ä/1"])
+
+
+def value(position):
+    high, _, low = position.partition("/")
+    is_one = all(0 < len(half) <= 8 and set(half) <= set("0123456789abcdefABCDEF") for half in (high, low))
+    return (int(high, 16), int(low, 16)) if is_one else None
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@given(
+    start=st.none() | POSITION | GARBAGE,
+    said=st.lists(st.dictionaries(st.sampled_from(["main", "ci", "wal:x"]), POSITION | CLOSE | GARBAGE), max_size=6),
+)
+def test_the_newest_position_of_each_database_is_kept_and_garbage_never_counts(redis, start, said):
+    owned(redis, "a", **({} if start is None else {"wal:main": start}))
+    for positions in said:
+        assert push(redis, claim("b", positions=positions)) == ["a"]
+    for database in ("main", "ci", "wal:x"):
+        seen = [position for positions in said if value(position := positions.get(database, ""))]
+        seen += [start] if database == "main" and start is not None and value(start) else []
+        kept = redis.hget(KEY, f"wal:{database}")
+        if seen:
+            assert value(kept.decode()) == max(map(value, seen))
+        else:
+            assert kept == (None if database != "main" or start is None else start.encode())
+    assert int(redis.hget(KEY, "duplicates") or 0) == len(said)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@given(there=st.dictionaries(st.sampled_from(["a", "b", "c"]), POSITION | CLOSE | GARBAGE), known=st.data())
+def test_enter_says_exactly_what_is_newer_than_what_the_job_knows(redis, there, known):
+    knows = known.draw(st.dictionaries(st.sampled_from(["a", "b", "c"]), POSITION | CLOSE))
+    owned(redis, "j", **{f"wal:{name}": position for name, position in there.items()})
+    told = [part for pair in knows.items() for part in pair]
+    newer = {
+        name: position
+        for name, position in there.items()
+        if value(position) and (name not in knows or value(position) > value(knows[name]))
+    }
+    found = [part.decode() for part in ENTER(redis, [KEY], ["j", "C", 0, "1", *told])]
+    assert dict(zip(found[::2], found[1::2], strict=True)) == newer
+    assert redis.exists(KEY) == bool(newer)
+    owned(redis, "j", **{f"wal:{name}": position for name, position in there.items()})
+    assert sorted(ENTER(redis, [KEY], ["j", "C", 0, "2", *told])) == sorted(part.encode() for part in found)
+    assert redis.exists(KEY) == 0
+
+
+def test_enter_lets_go_of_its_own_lock_or_keeps_it_and_leaves_that_of_others(redis, memory):
+    with memory():
+        assert ENTER(redis, [KEY], ["j", "C", 0, "0"]) == []
+        assert redis.exists(KEY) == 0
+        assert ENTER(redis, [KEY], ["j", "C", 60_000, "0"]) == []
+    assert owner(redis) == "j"
+    assert redis.hget(KEY, "class") == b"C"
+    owned(redis, "j", duplicates=3, **{"wal:main": "0/1"})
+    with memory():
+        assert ENTER(redis, [KEY], ["j", "C", 60_000, "2", "main", "0/1"]) == []
+    assert redis.hgetall(KEY) == {b"jid": b"j", b"wal:main": b"0/1"}
+    assert 50_000 < redis.pttl(KEY) <= 60_000
+    with memory():
+        for keep_ms in (0, 90_000):
+            assert ENTER(redis, [KEY], ["k", "C", keep_ms, "2"]) == []
+    assert owner(redis) == "j"
+    assert redis.pttl(KEY) <= 60_000
+
+
+# --- moves ----------------------------------------------------------------------------------------------------------
+
+HOLDS = Holds(Lock(KEY, "j", 60.0, "C"), [Slot("limit", "me j")])
+
+
+def test_what_goes_back_to_its_queue_takes_its_lock_again_where_nobody_has_it(redis, memory):
+    def back(script):
+        told = HOLDS.goes_back()
+        redis.lpush(WORKING, DATA)
+        redis.zadd("limit:running", {"me j": 1})
+        with memory():
+            if script is REQUEUE:
+                return script(redis, [WORKING, QUEUES, QUEUE], [1, DATA, DATA, "q", told])
+            places = ["no lease", WORKING, QUEUE, QUEUES]
+            return script(redis, places, [DATA, DATA, now(redis) + 9, "q", 10, 100, "", 0, told])
+
+    for script in (REQUEUE, RECLAIM):
+        redis.delete(KEY)
+        assert back(script) == 1
+        assert owner(redis) == "j"
+        assert redis.hget(KEY, "class") == b"C"
+        owned(redis, "j")
+        assert back(script) == 1
+        assert 50_000 < redis.pttl(KEY) <= 60_000
+        owned(redis, "k")
+        assert back(script) == 1
+        assert owner(redis) == "k"
+        assert 0 < redis.pttl(KEY) <= 5_000
+        redis.delete(KEY)
+        redis.set(KEY, "of another type")
+        assert back(script) == 1
+        assert redis.get(KEY) == b"of another type"
+        assert not redis.exists("limit:running")
+
+
+def once_more(redis, jid="j", status=""):
+    places = [WORKING, QUEUES, QUEUE, KEY]
+    return COMPLETE(redis, places, [DATA, HOLDS.ended(), jid, b"next", "n", "C", "q", 70_000, status, "queued", 60])
+
+
+def test_complete_writes_one_more_run_where_a_duplicate_came_in_the_same_step(redis, memory):
+    redis.lpush(WORKING, DATA)
+    redis.zadd("limit:running", {"me j": 1})
+    owned(redis, "j", duplicates=2, **{"wal:main": "0/1"})
+    with memory():
+        assert once_more(redis, status="status") == 2
+        assert once_more(redis, status="status") == 0  # the reply was lost
+    assert redis.lrange(QUEUE, 0, -1) == [b"next"]
+    assert redis.smembers(QUEUES) == {b"q"}
+    assert redis.hgetall(KEY) == {b"jid": b"n", b"class": b"C", b"wal:main": b"0/1"}
+    assert 60_000 < redis.pttl(KEY) <= 70_000
+    assert redis.get("status") == b"queued"
+    assert not redis.exists(WORKING, "limit:running")
+
+
+@pytest.mark.parametrize("fields", [{"jid": "j"}, {"jid": "k", "duplicates": 1}, {}])
+def test_complete_writes_none_otherwise(redis, memory, fields):
+    redis.lpush(WORKING, DATA)
+    if fields:
+        owned(redis, fields["jid"], **{name: value for name, value in fields.items() if name != "jid"})
+    with memory():
+        assert once_more(redis) == 1
+    assert not redis.exists(WORKING, QUEUE)
+    assert owner(redis) == ("k" if fields.get("jid") == "k" else None)
+
+
+def test_complete_ends_the_job_where_the_next_run_cannot_be_written(redis):
+    redis.lpush(WORKING, DATA)
+    redis.set(QUEUE, "of another type")
+    owned(redis, "j", duplicates=1)
+    assert once_more(redis) == 1
+    assert not redis.exists(WORKING, KEY)
+
+
+def promote(redis, *moves):
+    """Moves are (member, word, lock)."""
+    members, words, told = zip(*moves, strict=True)
+    n = len(moves)
+    queues = [QUEUE] * n
+    stored = [member[:-1] + b',"new":1}' for member in members]
+    places = [SET, QUEUES, DEAD, *queues]
+    done, _ = PROMOTE(redis, places, [n, 100, 1e9, 60, *members, *words, *stored, *["q"] * n, *told])
+    return done
+
+
+def members(count):
+    return [b'{"n":%d}' % number for number in range(count)]
+
+
+def test_promote_takes_locks_or_drops_duplicates_whoever_comes_first(redis, memory):
+    free, mine, rival, marked = members(4)
+    redis.zadd(SET, dict.fromkeys((free, mine, rival, marked), 1))
+    owned(redis, "m", "mine", **{"wal:main": "0/1"})
+    owned(redis, "r", "rivals")
+    mark = ("SET", "status", "discarded", "EX", 60)
+    moves = [
+        (free, "queue", claim("f", "free")),
+        (mine, "queue", claim("m", "mine", mark=mark)),
+        (rival, "queue", claim("d", "rivals", positions={"main": "0/9"}, mark=mark)),
+        (marked, "queue", claim("e", "rivals", drops=False)),
+    ]
+    with memory():
+        assert promote(redis, *moves) == [1, 1, b"r", b"r"]
+        assert promote(redis, *moves) == [0, 0, 0, 0]
+    assert redis.lrange(QUEUE, 0, -1) == [
+        b'{"n":3,"new":1,"duplicate-of":"r"}',
+        b'{"n":1,"new":1}',
+        b'{"n":0,"new":1}',
+    ]
+    assert redis.zcard(SET) == 0
+    assert (owner(redis, "free"), owner(redis, "mine"), owner(redis, "rivals")) == ("f", "m", "r")
+    assert all(50_000 < redis.pttl(key) <= 60_000 for key in ("free", "mine"))
+    assert redis.hget("mine", "wal:main") == b"0/1"
+    assert redis.hmget("rivals", "duplicates", "wal:main") == [b"1", b"0/9"]
+    assert redis.hgetall(COUNTERS) == {b"n": b"1"}
+    assert redis.get("status") == b"discarded"
+
+
+def test_promote_lets_go_of_what_goes_for_good_and_of_nothing_that_stays(redis, memory):
+    words = ("dead", "gone", "mark", "aside")
+    for word, member in zip(words, members(4), strict=True):
+        redis.zadd(SET, {member: 1})
+        owned(redis, "j")
+        with memory():
+            assert promote(redis, (member, word, HOLDS.ended())) == [1]
+        assert redis.exists(KEY) == (word in ("mark", "aside"))
+
+
+def test_promote_takes_no_lock_for_what_it_cannot_place(redis, memory):
+    (member,) = members(1)
+    redis.zadd(SET, {member: 1})
+    redis.set(QUEUE, "of another type")
+    with memory():
+        assert promote(redis, (member, "queue", claim("j"))) == [-1]
+    assert not redis.exists(KEY)
+
+
+def land(redis, *claims, until=60):
+    n = len(claims)
+    places = [key for number in range(n) for key in (f"guard:{number}", QUEUE)]
+    arguments = [n, 60_000, now(redis) + until, *members(n), *["q"] * n, *claims]
+    return LAND(redis, [QUEUES, *places], arguments)
+
+
+def test_land_takes_locks_or_drops_duplicates_once(redis):
+    owned(redis, "r")
+    mark = ("SET", "status", "discarded", "EX", 60)
+    claims = [claim("d", mark=mark), claim("f", "free"), claim("e", drops=False), b""]
+    assert land(redis, *claims) == [b"r", 1, b"r", 1]
+    assert land(redis, *claims) == [0, 0, 0, 0]
+    assert redis.lrange(QUEUE, 0, -1) == [b'{"n":3}', b'{"n":2,"duplicate-of":"r"}', b'{"n":1}']
+    assert redis.hgetall(COUNTERS) == {b"n": b"1"}
+    assert (owner(redis), owner(redis, "free")) == ("r", "f")
+    assert redis.get("status") == b"discarded"
+
+
+def test_land_is_refused_by_a_full_server_with_nothing_behind(redis):
+    for owners in ([], ["r"]):
+        for one in owners:
+            owned(redis, one)
+        with full_memory(redis), pytest.raises(OutOfMemoryError):
+            land(redis, claim("d"))
+        assert set(redis.keys("*")) == {KEY.encode() for _ in owners}
+        assert redis.hget(KEY, "duplicates") is None
+    redis.delete(KEY)
+    redis.set(QUEUE, "of another type")
+    assert land(redis, claim("d")) == [-1]
+    assert not redis.exists(KEY)
