@@ -14,6 +14,7 @@ from framework.fetch.reaper import Recovered
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.report import JobReporter
+from framework.process.parked import Parked
 from framework.telemetry import logs
 from framework.telemetry.repeated import Repeated
 from framework.telemetry.sentry import NoTracker, Tracker
@@ -84,6 +85,17 @@ class ProcessEvents:
             "this Redis throws keys away when it is full, jobs and leases among them; set its maxmemory-policy to noeviction",
             event_name="config.unsafe_eviction",
             policy=policy,
+        )
+
+    def parked_for_long(self, parked: Parked, oldest_s: float) -> None:
+        behind = "a limit" if parked.kind == "waiting" else "a pause"
+        self._log.warning(
+            f"jobs wait behind {behind} for long; scripts/jobs parked shows them, and where to release them",
+            event_name="jobs.parked",
+            place=parked.kind,
+            **{"limit" if parked.kind == "waiting" else "class": parked.name},
+            parked_jobs=parked.jobs,
+            oldest_s=round(oldest_s, 3),
         )
 
     def clock_skewed(self, seconds: float) -> None:

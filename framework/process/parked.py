@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 import redis
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from framework.wire import keys
 
@@ -59,13 +59,20 @@ class ParkedWatch:
         if now - self._asked_at < LOOK_S / 5:
             return
         self._asked_at = now
-        if not self._client.set(keys.PARKED_WATCH, 1, nx=True, px=int(LOOK_S * 1_000)):
+        if not self._first():
             return
         seconds, microseconds = self._client.time()
         for parked in measure(self._client, indexed(self._client)):
             oldest_s = seconds + microseconds / 1_000_000 - parked.since
             if oldest_s > self._most_s or parked.jobs > MANY:
                 self._events.parked_for_long(parked, oldest_s)
+
+    def _first(self) -> bool:
+        """Whether nobody has looked for some minutes. On a full server each process is told so: that is when it matters."""
+        try:
+            return bool(self._client.set(keys.PARKED_WATCH, 1, nx=True, px=int(LOOK_S * 1_000)))
+        except OutOfMemoryError:
+            return True
 
 
 def indexed(client: "redis.Redis") -> list[ParkedPlace]:

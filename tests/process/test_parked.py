@@ -1,0 +1,94 @@
+"""The alert on parked jobs: one process of the fleet tells of each place whose oldest job waits for too long."""
+
+import time
+
+import pytest
+
+from framework.process import parked
+from framework.process.events import ProcessEvents
+from framework.process.parked import ParkedWatch, indexed, measure
+from framework.wire import keys
+from tests.harness import encoded, full_memory, server_lines
+
+
+class Heard:
+    def __init__(self):
+        self.told = []
+
+    def parked_for_long(self, found, oldest_s):
+        self.told.append((found.kind, found.name, found.jobs, found.scopes, round(oldest_s, -2)))
+
+
+def wait_at_limit(redis, base, scope, *ages, full=False):
+    now = time.time()
+    key = keys.limit(base)
+    for age in ages:
+        member = b'["default","j"]\n' + encoded(base, jid=f"{scope}{age}")
+        redis.zadd(f"{key}:waiting:{scope}", {member: now - age})
+    redis.sadd(keys.LIMITS_WAITING, key)
+    redis.sadd(f"{key}:full", scope) if full else redis.zadd(f"{key}:turns", {scope: 1})
+
+
+def pause(redis, worker, *ages):
+    now = time.time()
+    redis.zadd(keys.paused_jobs(worker), {b'["q"]\n' + encoded(worker, jid=str(age)): now - age for age in ages})
+    redis.sadd(keys.PAUSES, worker)
+
+
+def test_of_a_whole_fleet_one_process_tells_and_only_of_what_is_old(redis):
+    wait_at_limit(redis, "OldWorker", "tenant-1", 100, 2_000)
+    wait_at_limit(redis, "OldWorker", "tenant-2", 3_600, full=True)
+    wait_at_limit(redis, "YoungWorker", "", 100)
+    pause(redis, "PausedWorker", 1_800, 10)
+    heard = Heard()
+    fleet = [ParkedWatch(redis, heard, 900) for _ in range(5)]
+    for _ in range(2):
+        for process in fleet:
+            process.look()
+    assert heard.told == [("waiting", "OldWorker", 3, 2, 3_600), ("paused", "PausedWorker", 2, 1, 1_800)]
+    assert 0 < redis.ttl(keys.PARKED_WATCH) <= parked.LOOK_S
+    redis.delete(keys.PARKED_WATCH)  # it has run out
+    ParkedWatch(redis, heard, 900).look()
+    assert len(heard.told) == 4
+
+
+def test_very_many_are_told_of_however_young(redis, monkeypatch):
+    monkeypatch.setattr(parked, "MANY", 3)
+    pause(redis, "ManyWorker", 1, 2, 3, 4)
+    pause(redis, "FewWorker", 1, 2, 3)
+    heard = Heard()
+    ParkedWatch(redis, heard, 900).look()
+    assert [told[:3] for told in heard.told] == [("paused", "ManyWorker", 4)]
+
+
+def test_keys_of_another_type_hide_no_others(redis):
+    pause(redis, "PausedWorker", 1_800)
+    redis.sadd(keys.PAUSES, "OddWorker", b"\xff")
+    redis.set(keys.paused_jobs("OddWorker"), "x")
+    redis.sadd(keys.LIMITS_WAITING, keys.limit("OddWorker"))
+    redis.set(keys.limit("OddWorker") + ":turns", "x")
+    assert [(one.name, one.jobs) for one in measure(redis, indexed(redis))] == [("PausedWorker", 1)]
+
+
+def test_a_full_server_silences_nobody(redis):
+    """Jobs that wait may be what has filled it; who tells cannot be agreed on then, so each does."""
+    pause(redis, "PausedWorker", 1_800)
+    heard = Heard()
+    with full_memory(redis):
+        for _ in range(2):
+            ParkedWatch(redis, heard, 900).look()
+    assert len(heard.told) == 2
+
+
+def test_the_line_says_where_and_how_much(redis):
+    pause(redis, "PausedWorker", 1_800)
+    with server_lines("info") as lines:
+        ParkedWatch(redis, ProcessEvents("main"), 900).look()
+    (line,) = lines()
+    assert (line["event_name"], line["severity"], line["class"], line["parked_jobs"]) == (
+        "jobs.parked",
+        "WARN",
+        "PausedWorker",
+        1,
+    )
+    assert line["oldest_s"] == pytest.approx(1_800, abs=30)
