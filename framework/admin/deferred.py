@@ -7,6 +7,7 @@ from typing import Any, cast
 import redis
 
 from framework.admin.search import Tell, members, read_object
+from framework.admin.times import clock
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, timestamp, whole_number
@@ -54,11 +55,11 @@ def set_forward(client: "redis.Redis", worker: str, most: int, rate: float, tell
     Each keeps its place, so that it is due then or now at any moment: one that is due sooner is left alone, and so is one that
     somebody has taken meanwhile. Raises redis errors: what was set forward is.
     """
-    seconds, microseconds = client.time()
+    now = clock(client)
     moved = 0
     page: dict[bytes, float] = {}
     for payload, data, due in _deferred(client, tell):
-        at = seconds + microseconds / 1_000_000 + (moved + len(page)) / rate
+        at = now + (moved + len(page)) / rate
         if payload.get("class") == worker and at < due:
             page[data] = at
         if len(page) == _STEP or moved + len(page) == most:

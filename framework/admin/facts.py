@@ -10,6 +10,7 @@ import redis
 from framework.admin.limits import Limit, read_limits
 from framework.admin.pauses import Pause, read_pauses
 from framework.admin.search import read_object, text
+from framework.admin.times import clock
 from framework.flags.flag import Flag
 from framework.flags.redis_flags import read_flags
 from framework.process.record import Seen, seen_processes
@@ -39,8 +40,7 @@ class Facts:
     @cached_property
     def now(self) -> float:
         """Seconds of the shard's clock, which decides."""
-        seconds, microseconds = self.client.time()
-        return seconds + microseconds / 1_000_000
+        return clock(self.client)
 
     @cached_property
     def processes(self) -> list[Seen]:

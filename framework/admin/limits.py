@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, cast
 import redis
 
 from framework.admin.search import text
+from framework.admin.times import clock
 from framework.process.parked import Parked, indexed, measure
 from framework.store.script import RESUME
 from framework.wire import keys
@@ -121,8 +122,7 @@ def hand_out(client: "redis.Redis", name: str) -> tuple[int, int]:
     """
     handed = freed = 0
     while True:
-        seconds, microseconds = client.time()
-        stale: Any = client.zcount(keys.limit(name) + ":running", "-inf", seconds + microseconds / 1_000_000)
+        stale: Any = client.zcount(keys.limit(name) + ":running", "-inf", clock(client))
         reply: Any = RESUME(client, [keys.limit(name)], ["", "0", str(_STEP), str(_UNKNOWN_S)])
         handed += int(reply[0])
         freed += min(int(stale), _STEP)

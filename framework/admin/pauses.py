@@ -6,6 +6,7 @@ from typing import Any, Literal
 import redis
 
 from framework.admin.search import text
+from framework.admin.times import clock
 from framework.flags.flag import pause_flag
 from framework.flags.redis_flags import read_flags
 from framework.process.parked import indexed, measure
@@ -46,11 +47,11 @@ def read_pauses(client: "redis.Redis") -> list[Pause]:
 
 
 def _classes(client: "redis.Redis") -> list[Pause]:
-    seconds, _ = client.time()
+    now = clock(client)
     flags = {
         name.removeprefix(_BY_HAND): flag
         for name, flag in read_flags(client).items()
-        if name.startswith(_BY_HAND) and flag.percentage > 0 and (flag.expires_at is None or flag.expires_at > seconds)
+        if name.startswith(_BY_HAND) and flag.percentage > 0 and (flag.expires_at is None or flag.expires_at > now)
     }
     places = [place for place in indexed(client) if place.kind == "paused"]
     parked = {one.name: one for one in measure(client, places)}

@@ -1,6 +1,14 @@
 """Times as somebody reads them at 3 a.m.: how long ago, how long still."""
 
+import redis
+
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def clock(client: "redis.Redis") -> float:
+    """Return the seconds of a server's clock, which decides what is due and what has ended. Raises redis errors."""
+    seconds, microseconds = client.time()
+    return seconds + microseconds / 1_000_000
 
 
 def lasting(seconds: float) -> str:

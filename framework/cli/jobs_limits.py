@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 import click
 
-from framework.admin.facts import Facts
 from framework.admin.limits import (
     Holder,
     Limit,
@@ -17,7 +16,7 @@ from framework.admin.limits import (
     override,
     read_limits,
 )
-from framework.admin.times import ago, lasting
+from framework.admin.times import ago, clock, lasting
 from framework.cli.failure import explained, refuse_unknown
 from framework.cli.on_shards import OnShards, Shown, json_option, shard_option
 from framework.cli.options import DurationOption
@@ -79,7 +78,7 @@ def set_(name: str, limit: int, *, reason: str, lasts_s: float, names: Sequence[
     by = getpass.getuser()
 
     def act(shard: Shard) -> str:
-        until = Facts(shard.client, shard.name).now + lasts_s
+        until = clock(shard.client) + lasts_s
         override(shard.client, name, Override(limit, until, reason, by))
         return _handed(shard, name)
 
@@ -122,7 +121,7 @@ def release(name: str | None, *, names: Sequence[str]) -> None:
         _check_known(on, name)
 
     def act(shard: Shard) -> list[tuple[str, str]]:
-        read = read_limits(shard.client, Facts(shard.client, shard.name).now)
+        read = read_limits(shard.client, clock(shard.client))
         chosen = [limit.name for limit in read if name in (None, limit.name)]
         return [(one, _handed(shard, one)) for one in chosen]
 
@@ -133,12 +132,12 @@ def release(name: str | None, *, names: Sequence[str]) -> None:
 
 
 def _read(shard: Shard) -> tuple[float, list[Limit]]:
-    now = Facts(shard.client, shard.name).now
+    now = clock(shard.client)
     return now, read_limits(shard.client, now)
 
 
 def _holders(shard: Shard, name: str | None) -> list[Holder]:
-    return [] if name is None else holders(shard.client, name, Facts(shard.client, shard.name).now)
+    return [] if name is None else holders(shard.client, name, clock(shard.client))
 
 
 def _handed(shard: Shard, name: str) -> str:

@@ -6,9 +6,8 @@ from dataclasses import asdict
 
 import click
 
-from framework.admin.facts import Facts
 from framework.admin.locks import HeldLock, all_locks, count_locks, find_lock, release_lock
-from framework.admin.times import ago, lasting
+from framework.admin.times import ago, clock, lasting
 from framework.cli.failure import EXIT_FAILED, explained
 from framework.cli.on_shards import OnShards, Shown, json_option, progress, shard_option
 from framework.shard.shard import Shard
@@ -41,7 +40,7 @@ def show(what: str | None, *, most: int, names: Sequence[str], as_json: bool) ->
 
 
 def _show_counts(on: OnShards, *, as_json: bool) -> None:
-    counted = on.each(lambda shard: (_now(shard), count_locks(shard.client, progress(shard.name))))
+    counted = on.each(lambda shard: (clock(shard.client), count_locks(shard.client, progress(shard.name))))
     found = [(shard, now, one) for shard, (now, read) in counted for one in read]
     rows = [
         (shard, one.worker or "?", f"{one.locks:,}", ago(now, one.oldest), f"{one.duplicates:,}")
@@ -69,16 +68,12 @@ def _is_key(what: str) -> bool:
     return what.startswith(keys.LOCKS)
 
 
-def _now(shard: Shard) -> float:
-    return Facts(shard.client, shard.name).now
-
-
 def _read(shard: Shard, what: str) -> tuple[float, list[HeldLock]]:
     if _is_key(what):
         found = find_lock(shard.client, what)
-        return _now(shard), [] if found is None else [found]
+        return clock(shard.client), [] if found is None else [found]
     held = all_locks(shard.client, progress(shard.name))
-    return _now(shard), [one for one in held if one.worker == what]
+    return clock(shard.client), [one for one in held if one.worker == what]
 
 
 def _row(shard: str, now: float, one: HeldLock) -> Sequence[str]:

@@ -1,6 +1,7 @@
 """``jobs parked``, ``paused``, ``deferred``, ``counters``: what waits behind a valve, how much, since when, and letting it out."""
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,15 +10,17 @@ from typing import Any
 import click
 
 from framework.admin.deferred import Deferral, deferrals, set_forward
-from framework.admin.facts import Facts
+from framework.admin.limits import hand_out
 from framework.admin.pauses import Pause, read_pauses
+from framework.admin.purge import Purge, purge
 from framework.admin.search import parked_places, text
-from framework.admin.times import ago, lasting
+from framework.admin.times import ago, clock, lasting
 from framework.cli.failure import EXIT_FAILED, explained
 from framework.cli.on_shards import OnShards, Shown, json_option, progress, shard_option
 from framework.cli.options import DurationOption
 from framework.process.parked import MANY, Parked, measure
 from framework.shard.shard import Shard
+from framework.telemetry.context import META_PREFIX
 from framework.wire import keys
 
 _PARKED = ("SHARD", "PLACE", "CLASS OR LIMIT", "JOBS", "OLDEST", "LOOK, AND RELEASE")
@@ -25,6 +28,7 @@ _PAUSED = ("SHARD", "WHAT", "NAME", "BY", "ENDS IN", "JOBS", "OLDEST", "REASON")
 _DEFERRED = ("SHARD", "CLASS", "BY", "JOBS", "OLDEST", "MOST OFTEN", "NEXT IN")
 _RELEASES = {"waiting": "limits", "paused": "paused"}
 _RATE = 100.0
+_BUDGET_S = 30.0
 
 
 @click.group("parked", cls=Shown)
@@ -67,6 +71,76 @@ def show_parked(*, alert_after: float | None, alert_above: int, names: Sequence[
         sys.exit(EXIT_FAILED)
 
 
+@parked.command("drop")
+@click.option("--class", "worker", metavar="NAME", help="Only jobs of this class.")
+@click.option("--user", metavar="VALUE", help="Only jobs with this meta.user.")
+@click.option("--project", metavar="VALUE", help="Only jobs with this meta.project.")
+@click.option("--meta", "meta", metavar="NAME=VALUE", multiple=True, help="Only with this meta.NAME. Repeatable.")
+@click.option("--within", "budget_s", type=DurationOption(), default=_BUDGET_S, help="Time for it.  [default: 30s]")
+@click.option("--dry-run", is_flag=True, help="Count what would be dropped, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shard_option
+@json_option
+@explained
+def drop_parked(
+    *,
+    worker: str | None,
+    user: str | None,
+    project: str | None,
+    meta: Sequence[str],
+    budget_s: float,
+    dry_run: bool,
+    yes: bool,
+    names: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Drop parked jobs for good, those that match all of what is given: a class, facts of their context.
+
+    Status 1: the time was up before every parked job was looked at (run it again), or a shard does not answer.
+    """
+    wanted = _wanted(worker, user, project, meta)
+    if not (dry_run or yes):
+        said = ", ".join(f"{name}={value}" for name, value in wanted.items())
+        click.confirm(f"Drop every parked job with {said}? They never run.", abort=True, err=True)
+    on = OnShards(names)
+    deadline = time.monotonic() + budget_s
+    done: list[tuple[str, Purge]] = []
+    for shard, (purged, limits) in on.each(
+        lambda shard: purge(shard.client, wanted, deadline, progress(shard.name), dry_run=dry_run)
+    ):
+        for name in limits:
+            hand_out(on.shards[shard].client, name)
+        done.append((shard, purged))
+    if as_json:
+        on.report(
+            {"wanted": wanted, "dry_run": dry_run, "purged": [{"shard": shard, **asdict(one)} for shard, one in done]}
+        )
+    else:
+        rows = [
+            (shard, f"{one.matching:,}", f"{one.dropped:,}", "yes" if one.completed else "no: run it again")
+            for shard, one in done
+        ]
+        on.table(("SHARD", "MATCHING", "DROPPED", "COMPLETED"), rows, "")
+    on.end()
+    if not all(one.completed for _, one in done):
+        sys.exit(EXIT_FAILED)
+
+
+def _wanted(worker: str | None, user: str | None, project: str | None, meta: Sequence[str]) -> dict[str, str]:
+    named = {"class": worker, "meta.user": user, "meta.project": project}
+    wanted = {name: value for name, value in named.items() if value is not None}
+    for fact in meta:
+        name, equals, value = fact.partition("=")
+        if not (name and equals):
+            raise click.UsageError(f"--meta {fact!r}: write NAME=VALUE, such as --meta caller_id=GET:/orders")
+        wanted[META_PREFIX + name.removeprefix(META_PREFIX)] = value
+    if not wanted:
+        raise click.UsageError(
+            "Say which jobs: --class, --user, --project or --meta NAME=VALUE; all that are given must match."
+        )
+    return wanted
+
+
 @click.command("paused")
 @shard_option
 @json_option
@@ -96,7 +170,7 @@ def deferred() -> None:
 def show_deferred(worker: str | None, *, names: Sequence[str], as_json: bool) -> None:
     """Count the put-off jobs of each class, or of CLASS, by what put them off; the oldest first."""
     on = OnShards(names)
-    read = on.each(lambda shard: (_now(shard), deferrals(shard.client, progress(shard.name))))
+    read = on.each(lambda shard: (clock(shard.client), deferrals(shard.client, progress(shard.name))))
     found = [(shard, now, one) for shard, (now, some) in read for one in some if worker in (None, one.worker)]
     if as_json:
         on.report({"deferred": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
@@ -153,16 +227,12 @@ def counters(*, names: Sequence[str]) -> None:
     on.end()
 
 
-def _now(shard: Shard) -> float:
-    return Facts(shard.client, shard.name).now
-
-
 def _read_parked(shard: Shard) -> tuple[float, list[Parked]]:
-    return _now(shard), measure(shard.client, [place.parked() for place in parked_places(shard.client)])
+    return clock(shard.client), measure(shard.client, [place.parked() for place in parked_places(shard.client)])
 
 
 def _read_pauses(shard: Shard) -> tuple[float, list[Pause]]:
-    return _now(shard), read_pauses(shard.client)
+    return clock(shard.client), read_pauses(shard.client)
 
 
 def _read_counters(shard: Shard) -> dict[str, int]:

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from framework.admin.purge import purge
 from framework.flags.flag import Flag, drop_flag, pause_flag, run_flag
 from framework.flags.redis_flags import set_flag
 from framework.store.script import ACQUIRE
@@ -180,6 +181,44 @@ def test_deferred_jobs_are_set_forward_at_a_rate_and_no_more_than_asked(jobs, re
     assert jobs("deferred", "Nobody") == "No job of Nobody is put off.\n"
 
 
+def park(redis, worker, jid, **fields):
+    fields = {"meta.user": "ann", "meta.project": 7, **fields}
+    redis.zadd(keys.paused_jobs(worker), {b'["default"]\n' + encoded(worker, jid=jid, **fields): 1})
+    redis.sadd(keys.PAUSES, worker)
+
+
+def test_parked_jobs_are_dropped_by_what_all_of_their_context_says(site, jobs, redis):
+    lock = {"idempotency_key": keys.lock("mine"), "status_expiration": 60}
+    redis.hset(keys.lock("mine"), "jid", "mine")
+    ask(redis, "runs", 1)
+    ask(redis, "mine", 1, **{"meta.user": "ann", **lock})
+    ask(redis, "next", 1, **{"meta.user": "bob"})
+    park(redis, "MailWorker", "also-mine")
+    park(redis, "MailWorker", "anns-too", **{"meta.user": "joann", "args": ["ann"]})
+    park(redis, "MailWorker", "number", **{"meta.user": "zoe", "meta.project": 12})
+    assert jobs("parked", "drop", "--user", "ann", "--dry-run").splitlines()[1].split() == ["main", "2", "0", "yes"]
+    refused = site.run(COMMAND, "parked", "drop", "--user", "ann")  # nobody there to say yes
+    assert (refused.returncode, redis.zcard(keys.paused_jobs("MailWorker"))) == (1, 3)
+    (done,) = jobs("parked", "drop", "--user", "ann", "--yes", "--json")["purged"]
+    assert (done["matching"], done["dropped"], done["completed"]) == (2, 2, True)
+    assert (redis.exists(keys.lock("mine")), redis.get(keys.status("mine"))) == (0, b"discarded")
+    assert redis.zcard(keys.paused_jobs("MailWorker")) == 2
+    assert redis.zcard(f"{keys.limit(REPORT)}:waiting:") == 1
+    assert jobs("parked", "drop", "--meta", "project=12", "--class", REPORT, "--yes").splitlines()[1].split()[1] == "0"
+    assert jobs("parked", "drop", "--project", "12", "--class", "MailWorker", "--yes").splitlines()[1].split()[2] == "1"
+    assert sorted(jobs("counters").splitlines()[1:]) == [
+        f'sidekiq_jobs_skipped_total{{action="dropped",reason="operator",worker="{worker}"}} {count}'
+        for worker, count in [("MailWorker", 2), (REPORT, 1)]
+    ]
+
+
+def test_a_purge_that_has_no_time_left_says_that_it_is_not_done(redis):
+    for number in range(3):
+        park(redis, "MailWorker", f"m{number}")
+    done, _ = purge(redis, {"class": "MailWorker"}, time.monotonic() - 1, lambda *_: None, dry_run=False)
+    assert (done.dropped, done.completed) == (0, False)
+
+
 def test_counters_are_summed_over_shards_as_prometheus_reads_them(site, jobs, redis, second_redis, second_redis_url):
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
     series = 'sidekiq_jobs_skipped_total{action="dropped",worker="A"}'
@@ -220,6 +259,8 @@ def test_explain_names_every_valve_before_a_job_and_what_opens_it(jobs, redis):
         (["limits", "set", REPORT, "-7", "--reason", "x", "--for", "1h"], "-7"),
         (["locks", "release", REPORT], "is no lock"),
         (["deferred", "release", REPORT, "--percent", "5", "--count", "5"], "give one of them"),
+        (["parked", "drop", "--yes"], "Say which jobs"),
+        (["parked", "drop", "--yes", "--meta", "user"], "write NAME=VALUE"),
         (["prked"], "did you mean 'parked'?"),
     ],
 )

@@ -47,6 +47,11 @@ def due(redis, jobs):
     redis.zadd(SET, {job: number for number, job in enumerate(jobs, 1)})
 
 
+def due_holding(redis, jobs):
+    due(redis, jobs)
+    redis.hset("lock", "jid", "j")
+
+
 def dead_and_empty(redis, jobs):
     redis.zadd(REGISTRY, {"me": time.time() - 100})
     redis.hset(RUNS, "slots", 7)
@@ -150,6 +155,8 @@ CALLS = {
     "complete": (held, lambda jobs: ([WORKING], [jobs[0], ""])),
     "complete, holding": (holding, lambda jobs: ([WORKING], [jobs[0], HOLDS])),
     "complete, and run once more": (running_with_duplicates, once_more),
+    "discard": (due, lambda jobs: ([SET, "counts"], [jobs[0], "", "", 0, "n"])),
+    "discard, holding": (due_holding, lambda jobs: ([SET, "counts", "status"], [jobs[0], HOLDS, "discarded", 60, "n"])),
     "drop": (held, lambda jobs: ([WORKING, "counts"], [jobs[0], "Old"])),
     "due": (due, lambda jobs: ([SET], [10])),
     "enter, and let go": (running_with_duplicates, lambda jobs: (["aw:lock:1"], ["j1", "C", 0, "2"])),

@@ -14,6 +14,7 @@ from framework.store.script import (
     BEAT,
     BURY,
     COMPLETE,
+    DISCARD,
     DROP,
     DUE,
     EXAMINE,
@@ -149,6 +150,17 @@ def test_postpone_moves_by_the_servers_clock_and_only_what_is_ours(redis, memory
     ((member, due),) = redis.zrange(SET, 0, -1, withscores=True)
     assert member == b"new" + ODD
     assert 50 < due - now(redis) <= 60.5
+
+
+def test_discard_drops_only_what_is_still_there_and_counts_it(redis, memory):
+    redis.zadd(SET, {ODD: 1, "a": 2})
+    redis.hset("lock", "jid", "j1")
+    with memory():
+        assert DISCARD(redis, [SET, "counts"], ["gone", HELD, "", 0, "n"]) == 0
+        assert redis.exists("lock")
+        assert DISCARD(redis, [SET, "counts", "status"], [ODD, HELD, "discarded", 60, "n"]) == 1
+    assert (redis.zrange(SET, 0, -1), redis.exists("lock")) == ([b"a"], 0)
+    assert (redis.hgetall("counts"), redis.get("status")) == ({b"n": b"1"}, b"discarded")
 
 
 HELD = dumps({"lock": {"key": "lock", "owner": "j1", "keep_ms": 0}, "slots": [{"base": "limit", "member": "me j1"}]})
