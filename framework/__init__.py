@@ -3,7 +3,7 @@
 Importing opens no socket: the first push in a process reads the configuration and connects.
 """
 
-from framework.declare.policies import Deduplicate, DeferOnHealth
+from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.errors import (
     BusinessError,
@@ -24,6 +24,7 @@ _bind_default()
 __all__ = [
     "ApplicationWorker",
     "BusinessError",
+    "ConcurrencyScope",
     "ConfigurationError",
     "DeclarationError",
     "Deduplicate",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from framework.declare import values
-from framework.declare.policies import Deduplicate, DeferOnHealth
+from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.values import Rule
 from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
 
@@ -259,15 +259,23 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         rule=values.limit,
         group="flow_control",
         meaning="Most jobs of the class at a time, over all processes. `0` and `None` are no limit, a negative number pauses.",
-        effect="Declared and validated; nothing is held back yet.",
+        effect="Surplus jobs leave their queue and wait in order; each job that ends hands its slot to the next at once. A callable "
+        "is asked again each second; the log and `concurrency_limit_buffering_duration_s` say who waits.",
         trap="`0` does not stop the class. A callable is called in the middle of things: it must be quick and not raise.",
     ),
     "max_concurrency_limit_percentage": Attribute(
         rule=values.optional(values.share),
         group="flow_control",
         meaning="The same as a share of all slots of the shard.",
-        effect="Declared and validated; nothing is held back yet.",
+        effect="Counts when `concurrency_limit` says nothing; rounded up, and worked out anew as processes come and go.",
         trap="A share, not a percentage: `0.25`, not `25`.",
+    ),
+    "concurrency_scope": Attribute(
+        rule=values.instance_of(ConcurrencyScope, "ConcurrencyScope(...)"),
+        group="flow_control",
+        meaning="Whose job it is, a tenant's say, and how much of the class's limit one of them may have.",
+        effect="Nobody has more slots than that; who waits has turns, however many jobs another has waiting.",
+        trap="Without a limit of the class there is nothing to share. A job without a scope is not counted.",
     ),
     "defer_on_health": Attribute(
         rule=values.instance_of(DeferOnHealth, "DeferOnHealth(...)"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from framework.declare.names import queue_name
-from framework.declare.policies import Deduplicate, DeferOnHealth
+from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.signature import JobSignature
 from framework.declare.versions import VersionHandler
 from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
@@ -61,6 +61,7 @@ class Declaration:
     deduplicate: Deduplicate | None
     concurrency_limit: int | Callable[[], int | None] | None
     max_concurrency_limit_percentage: float | None
+    concurrency_scope: ConcurrencyScope | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None
     strict_arguments: StrictArguments | None

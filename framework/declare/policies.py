@@ -1,4 +1,4 @@
-"""Attributes of several facts: how equal jobs are deduplicated, and when jobs wait for a database (design section 4)."""
+"""Attributes of several facts: how equal jobs are deduplicated, who shares a limit, when jobs wait for a database."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -50,6 +50,38 @@ class Deduplicate:
 
 
 @dataclass(frozen=True, slots=True)
+class ConcurrencyScope:
+    """Whose a job is, and how many slots of its class's limit one of them may have (GitLab's per-tenant limits).
+
+    ``by`` is the name of a fact of the job's context (``"user"`` is ``meta.user``), or is called with its arguments and returns a
+    text or a number; a job for which it finds nothing is not counted. Either ``limit`` is the most slots of one, or
+    ``max_percentage`` its share of the class's limit, rounded up.
+
+    Raises DeclarationError for a value that is not allowed.
+    """
+
+    by: str | Callable[[Sequence[Any]], str | int | None]
+    _: KW_ONLY
+    limit: int | None = None
+    max_percentage: float | None = None
+
+    def __new__(cls, *values: Any, **fields: Any) -> Self:
+        """Refuse fields there are not, with the nearest that there is."""
+        del values
+        _check_names(cls.__name__, fields, _CONCURRENCY_SCOPE)
+        return object.__new__(cls)
+
+    def __post_init__(self) -> None:
+        _check_fields(self, _CONCURRENCY_SCOPE)
+        if (self.limit is None) == (self.max_percentage is None):
+            raise DeclarationError(
+                "ConcurrencyScope",
+                "needs limit or max_percentage, and not both: how many slots one scope may have, or which share of the limit.",
+                attribute="limit",
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class DeferOnHealth:
     """When a database is unwell, jobs of this worker wait (GitLab's database health signal).
 
@@ -94,7 +126,7 @@ def _check_names(owner: str, fields: Iterable[str], rules: Mapping[str, Rule]) -
             raise DeclarationError(owner, message, attribute=name)
 
 
-def _check_fields(owner: Deduplicate | DeferOnHealth, rules: Mapping[str, Rule]) -> None:
+def _check_fields(owner: ConcurrencyScope | Deduplicate | DeferOnHealth, rules: Mapping[str, Rule]) -> None:
     for name, rule in rules.items():
         normalised = check_value(type(owner).__name__, name, getattr(owner, name), rule)
         object.__setattr__(owner, name, normalised)
@@ -106,6 +138,12 @@ _DEDUPLICATE: Mapping[str, Rule] = {
     "if_deduplicated": values.optional(values.one_of("reschedule_once")),
     "including_scheduled": values.boolean,
     "feature_flag": values.optional(values.word),
+}
+
+_CONCURRENCY_SCOPE: Mapping[str, Rule] = {
+    "by": values.word_or_callable,
+    "limit": values.optional(values.integer(1)),
+    "max_percentage": values.optional(values.share),
 }
 
 _DEFER_ON_HEALTH: Mapping[str, Rule] = {

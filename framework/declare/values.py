@@ -230,6 +230,18 @@ def _resolver(value: Any) -> Any:
 resolver = Rule("a callable that takes a job's arguments as one tuple and returns (database, tables)", _resolver)
 
 
+def _word_or_callable(value: Any) -> Any:
+    if callable(value) and not isinstance(value, type) and not inspect.iscoroutinefunction(value):
+        return value
+    try:
+        return word(value)
+    except Invalid:
+        raise Invalid(word_or_callable.allowed) from None
+
+
+word_or_callable = Rule(f"{word.allowed}, or a function that takes a job's arguments as one tuple", _word_or_callable)
+
+
 def _limit(value: Any) -> Any:
     candidate = value.__func__ if isinstance(value, staticmethod) else value
     if candidate is None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Never, TypeVar, Unpack, cast
 from framework.declare import check, port, registry
 from framework.declare.declaration import Declaration
 from framework.declare.options import PushOptions, check_options
-from framework.declare.policies import Deduplicate, DeferOnHealth
+from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
 from framework.declare.running import JobLogger, PlainLogger, RunState
 from framework.declare.setter import Setter
@@ -57,6 +57,7 @@ class ApplicationWorker:
     deduplicate: ClassVar[Deduplicate | None] = None
     concurrency_limit: ClassVar[int | Callable[[], int | None] | None] = None
     max_concurrency_limit_percentage: ClassVar[float | None] = None
+    concurrency_scope: ClassVar[ConcurrencyScope | None] = None
     defer_on_health: ClassVar[DeferOnHealth | None] = None
     pause_control: ClassVar[str | None] = None
     strict_arguments: ClassVar[StrictArguments | None] = None
@@ -120,6 +121,14 @@ class ApplicationWorker:
     @classmethod
     def interruptions_exhausted(cls, job: Payload) -> None:
         """Hook: the job was interrupted too often and goes to the interrupted set (GitLab)."""
+
+    @classmethod
+    def on_concurrency_limit_deferred(cls, args: list[Any]) -> None:
+        """Hook: a job with these arguments has to wait for a slot of the class's limit (GitLab)."""
+
+    @classmethod
+    def on_concurrency_limit_resumed(cls, args: list[Any]) -> None:
+        """Hook: a job with these arguments, which had to wait, has its slot and begins (GitLab)."""
 
     @classmethod
     def idempotency_arguments(cls, args: list[Any]) -> list[Any]:

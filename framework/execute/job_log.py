@@ -19,7 +19,7 @@ from framework.telemetry.context import CORRELATION_ID, META_PREFIX, callers_cat
 from framework.telemetry.logs import ServerLog, error_fields, iso_time, json_text, logger, object_text
 from framework.telemetry.repeated import Repeated
 from framework.types import Payload
-from framework.wire.job import STRATEGY, decode, timestamp, version_of, whole_number
+from framework.wire.job import BUFFERED_AT, STRATEGY, decode, timestamp, version_of, whole_number
 
 FILTERED = "[FILTERED]"
 _FILTERED_TEXT = f'"{FILTERED}"'
@@ -223,6 +223,8 @@ class JobLog:
                 extras.append(_Extra(name, key, _shown_version))
             elif name in _COPIED:
                 extras.append(_Extra(name, key, _shown_if_any))
+            elif name == BUFFERED_AT:
+                extras.append(_Extra(name, ',"concurrency_limit_buffering_duration_s":', _shown_since))
             elif name in _RARE_TIMES:
                 extras.append(_Extra(name, key, _shown_time))
             elif name.startswith(META_PREFIX):
@@ -250,6 +252,12 @@ def _shown_version(value: object) -> str | None:
 def _shown_time(value: object) -> str | None:
     seconds = timestamp(value)
     return None if seconds is None else f'"{iso_time(seconds)}"'
+
+
+def _shown_since(value: object) -> str | None:
+    """Seconds from then to now; clamped, as the clocks of two hosts differ."""
+    seconds = timestamp(value)
+    return None if seconds is None else f"{max(0.0, time.time() - seconds):.6f}"
 
 
 def _shown_times(payload: Payload, now: float) -> str:

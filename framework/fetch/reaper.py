@@ -25,7 +25,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import ADOPT, BURY, EXAMINE, FORGET, RECLAIM, RESTORE, RETIRE
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.holds import Holds, Slot, lock_of, slot_member
+from framework.wire.holds import Holds, Slot, lock_of, slot_id, slot_member
 from framework.wire.job import Job, decode, whole_number
 from framework.wire.json import dumps
 from framework.wire.status import Tracked, tracked
@@ -192,7 +192,7 @@ class Reaper:
             arguments += ["failed", fate.tracked.kept_s]
         else:
             arguments += ["", 0]
-        holds = _holds_of(identity, fate.payload)
+        holds = _holds_of(identity, fate)
         return places, [*arguments, holds.goes_back() if fate.queue else holds.ended()]
 
 
@@ -230,12 +230,16 @@ def _fate(data: bytes, evidence: Evidence, rank: int) -> _Fate:
     return _Fate(data, keys.queue(queue), queue, changed, payload)
 
 
-def _holds_of(identity: str, payload: Payload) -> Holds:
+def _holds_of(identity: str, fate: "_Fate") -> Holds:
     """Return what a dead process's job may hold: what is not held is not missed."""
-    bases = [keys.limit(base) for base in (payload.get("class"), f"queue/{payload.get('queue')}") if base]
-    worker = registry.find(str(payload.get("class")))
-    ttl_s = None if worker is None else worker.declaration().lock_ttl_s
-    return Holds(lock_of(payload, ttl_s), [Slot(base, slot_member(identity, payload.get("jid"))) for base in bases])
+    payload = fate.payload
+    name = str(payload.get("class"))
+    worker = registry.find(name)
+    declaration = None if worker is None else worker.declaration()
+    names = {name, name if declaration is None else declaration.wire_name, f"queue/{payload.get('queue')}"}
+    member = slot_member(identity, slot_id(payload, fate.found))
+    slots = [Slot(keys.limit(name), member) for name in sorted(names)]
+    return Holds(lock_of(payload, None if declaration is None else declaration.lock_ttl_s), slots)
 
 
 def _read(data: bytes) -> tuple[Payload, str]:

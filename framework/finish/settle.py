@@ -32,7 +32,7 @@ from framework.store.script import BURY, COMPLETE, DROP, FETCH, POSTPONE, Script
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.holds import Lock, NextRun
-from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSIT, decode, deferrals
+from framework.wire.job import BUFFERED_AT, DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSIT, decode, deferrals
 from framework.wire.splice import rewrite
 from framework.wire.status import Tracked
 
@@ -104,6 +104,7 @@ class Settler:
         payload = decode(unit.data)
         payload["queue"] = unit.queue  # other producers may leave it out, and the way back from the retry set needs it
         payload.pop(TRANSIT, None)  # a Ruby process may have promoted it midway
+        payload.pop(BUFFERED_AT, None)  # it had its turn
         payload.update(unit.found or {})
         decide = partial(self._policy.verdict, worker=worker, error=outcome.error, args=args)
         guarded = self._handlers.guard("retry_in", lambda: decide(dict(payload)))
@@ -346,5 +347,6 @@ def _due_later(unit: UnitOfWork) -> Payload:
     payload["queue"] = unit.queue
     payload.pop("enqueued_at", None)
     payload.pop(TRANSIT, None)
+    payload.pop(BUFFERED_AT, None)
     payload.update(unit.found or {})
     return payload

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -26,6 +27,7 @@ from framework.fetch.fetcher import Fetcher
 from framework.fetch.parking import PARK_S, REPLY_MARGIN_S
 from framework.fetch.reaper import Reaper, Reconciler, draw_pause
 from framework.fetch.requeue import requeue
+from framework.fetch.slots import renew
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process.board import Board, State
 from framework.process.events import ProcessEvents
@@ -77,6 +79,8 @@ class Parts:
     poller: Poller
     reaper: Reaper
     reconciler: Reconciler
+    upkeep: Sequence[Callable[[], None]]
+    """What the policies do every few seconds; raises redis errors."""
     events: ProcessEvents
     poll_interval_s: float
     timeout_s: float
@@ -99,6 +103,7 @@ class Launcher:
         self._loops = [
             Loop("record", self._write_record, RECORD_PERIOD_S, events, client=upkeep),
             self._sweep_loop,
+            Loop("policies", self._keep, SWEEP_PERIOD_S, events, client=upkeep, limit_s=HOOKS_LIMIT_S),
             Loop("poller", self._poll, parts.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S),
         ]
         self._eviction = EvictionWatch(upkeep, events)
@@ -339,6 +344,7 @@ class Launcher:
         for number in asked_for(self._parts.record.beat()):
             self._signals.put(number)
         self._read_pauses()
+        renew(self._parts.record.client, self._parts.fetcher.custody.running())
         counters.flush(self._parts.record.client)
         self._eviction.look()
 
@@ -355,6 +361,11 @@ class Launcher:
             self._parts.reaper.sweep(own=self._parts.identity)
         finally:  # a dead process's odd keys must not hide what we have lost sight of ourselves
             self._parts.reconciler.look()
+        return draw_pause(SWEEP_PERIOD_S)
+
+    def _keep(self) -> float:
+        for step in self._parts.upkeep:
+            step()
         return draw_pause(SWEEP_PERIOD_S)
 
     def _poll(self) -> float:

@@ -270,6 +270,26 @@ RetiredWorkers = Annotated[
 ]
 
 
+def _check_limits(value: Any) -> Any:
+    if value is None:
+        return {}
+    if not is_mapping(value):
+        raise ValueError("must map queue names to numbers, for example {reports: 4}")
+    return value
+
+
+def _check_queue(name: str) -> str:
+    if QUEUE_NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is no queue: {QUEUE_NAME_SHAPE}")
+    return name
+
+
+QueueLimits = Annotated[
+    dict[Annotated[str, AfterValidator(_check_queue)], Annotated[int, values.whole(1, 1_000_000)]],
+    BeforeValidator(_check_limits),
+]
+
+
 class Settings(BaseSettings):
     """Everything configurable. Made by ``load``; sections are passed on, never the whole."""
 
@@ -310,6 +330,12 @@ class Settings(BaseSettings):
     size_limit: SizeLimitSettings = SizeLimitSettings()
     strict_arguments: Annotated[StrictArguments, BeforeValidator(values.switch)] = "raise"
     """What happens to arguments that do not fit ``perform`` or that JSON changes; a class may say otherwise."""
+    limits: QueueLimits = Field(default_factory=dict[str, int])
+    """Most jobs of a queue that run at a time, over all processes of the shard (sidekiq-limit_fetch's)."""
+    process_limits: QueueLimits = Field(default_factory=dict[str, int])
+    """Most jobs of a queue that one process runs at a time."""
+    concurrency_limit_by_urgency: bool = False
+    """Whether classes that declare no limit may have 35 % (high urgency), 25 % (low) or 15 % (throttled) of all slots (GitLab)."""
     poll_interval: Annotated[float, values.seconds(0.01, 3600)] = 1.0
     """Seconds within which some process of a shard looks for jobs that have become due unforeseen."""
     parked_alert_after: Annotated[float, values.seconds(1, MAX_TIMEOUT_S)] = 900.0

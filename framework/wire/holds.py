@@ -162,6 +162,12 @@ def positions_of(payload: Payload) -> dict[str, str]:
     return found
 
 
+def slot_id(payload: Payload, data: bytes) -> str:
+    """Return what a job is called among the running ones: its jid, or what its bytes come to, where its writer gave none."""
+    jid = payload.get("jid")
+    return jid if isinstance(jid, str) and jid else hashlib.sha1(data, usedforsecurity=False).hexdigest()
+
+
 def slot_member(identity: str, jid: object) -> str:
     """Return how a process's job is called among the running ones."""
     return f"{identity} {jid}"

@@ -21,6 +21,9 @@ DEFERRED, DEFERRED_BY, DEFERRED_COUNT = "deferred", "deferred_by", "deferred_cou
 STRATEGY = "load_balancing_strategy"
 """Field of a running job's payload and of its lines: which database servers it reads from, and why (GitLab)."""
 
+BUFFERED_AT = "concurrency_limit_buffered_at"
+"""Field of a job that has waited for a slot of a concurrency limit: since when, epoch seconds of Redis's clock (GitLab)."""
+
 _OLDEST_MILLISECONDS = 100_000_000_000  # 1973 as milliseconds, the year 5138 as seconds: no stamp is ambiguous
 _MOST_DIGITS = 18
 _YEAR_10000 = 253_402_300_800

@@ -44,7 +44,7 @@ from framework.telemetry import logs
 from framework.version import VERSION
 from framework.wiring import chains
 from framework.wiring.connect import endpoint_of, open_router, tracker_of
-from framework.wiring.policies import open_gates
+from framework.wiring.policies import open_policies
 from framework.wiring.schedule import open_poller
 from framework.wiring.stale_queues import warn_of_stale_queues
 
@@ -172,6 +172,8 @@ def assemble(
     reconciler = Reconciler(fetching, identity, custody, events.recovered, keep)
     fetcher = Fetcher(fetching, identity, order, custody, events, reconciler)
     runs = Runs(custody.running)
+    upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)
+    policies = open_policies(settings, events.tracker, shard.client, upkeep, identity)
     executor = Executor(
         chains.server.compiled(),
         log,
@@ -182,10 +184,9 @@ def assemble(
         Strictness(settings.strict_arguments),
         states,
         settings.retired_workers,
-        open_gates(settings, events.tracker, shard.client),
+        policies.gates,
     )
     policy = RetryPolicy(settings.max_retries)
-    upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)
     rhythm = Rhythm(upkeep, settings.poll_interval)
     settler = Settler(
         shard.client, identity, fetcher, events.handlers, policy, dead_set, events.trimmed, rhythm.expect_retry, states
@@ -203,6 +204,7 @@ def assemble(
         poller=open_poller(settings, shard.name, upkeep, rhythm, events, states, dead_set),
         reaper=Reaper(upkeep, events.recovered, grace, keep),
         reconciler=reconciler,
+        upkeep=policies.upkeep,
         events=events,
         poll_interval_s=settings.poll_interval,
         timeout_s=service.timeout_s,

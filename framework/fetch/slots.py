@@ -1,0 +1,79 @@
+"""Slots of concurrency limits: taking one for a job in hand, and keeping those that this process has."""
+
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import redis
+
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.store.script import ACQUIRE, RENEW
+from framework.types import Payload
+from framework.wire import keys
+from framework.wire.holds import Holds, Slot, slot_id, slot_member
+from framework.wire.job import BUFFERED_AT, timestamp
+
+SLOT_S = 180
+"""After so long without renewal a slot is free: longer than the silence that a parent tolerates of a child (120 s, see
+``extend.lua``). A dead process's slots go with its jobs, long before."""
+
+State: TypeAlias = Literal["taken", "waits", "refused", "fenced"]
+_STATES: dict[int, State] = {1: "taken", 0: "waits", 2: "refused", -1: "fenced"}
+
+
+class Answer(NamedTuple):
+    """What became of a job at a limit; how many slots are taken, the limit that holds, and how many of its scope wait."""
+
+    state: State
+    taken: int
+    limit: int
+    waiting: int
+
+
+class Slots:
+    """Those of one process. Safe to call from any thread; raises redis errors."""
+
+    def __init__(self, client: "redis.Redis", identity: str) -> None:
+        self._client = client
+        self._identity = identity
+
+    def take(
+        self,
+        unit: UnitOfWork,
+        payload: Payload,
+        name: str,
+        limit: int,
+        *,
+        scope: str = "",
+        share: int = 0,
+        parks: bool = True,
+    ) -> Answer:
+        """Take a slot of the limit ``name`` (a class's wire name, or ``queue/NAME``) for a job in hand: one round trip.
+
+        ``limit`` is 0 for none and below 0 for a pause, ``share`` the most slots of one ``scope``, 0 for no such limit. Where
+        there is no slot the job has left the working list and waits for one, or, without ``parks``, it is refused and nothing
+        has changed. A slot that was taken is among what the unit holds, and free when that is let go of.
+        """
+        base, jid = keys.limit(name), slot_id(payload, unit.data)
+        slot = Slot(base, slot_member(self._identity, jid))
+        holds = unit.holds = unit.holds or Holds()
+        others = holds.waits(0) if holds.lock is not None or holds.slots else ""
+        since = timestamp(payload.get(BUFFERED_AT))
+        stamped = "" if since is None else f"{since:.6f}"
+        mode = "park" if parks else "refuse"
+        arguments = [unit.data, slot.member, jid, unit.queue, limit, SLOT_S, stamped, scope, share, mode, others]
+        # Before it is asked for: whoever gives the job back meanwhile, or after a lost reply, lets go of it.
+        if slot not in holds.slots:
+            holds.slots.append(slot)
+        reply: Any = ACQUIRE(self._client, [keys.working(self._identity), base], arguments)
+        state, *counts = reply
+        answer = Answer(_STATES[state], *counts)
+        if answer.state != "taken":
+            holds.slots.remove(slot)
+        return answer
+
+
+def renew(client: "redis.Redis", units: Iterable[UnitOfWork]) -> None:
+    """Keep the slots that these jobs hold; costs nothing when they hold none. Raises redis errors."""
+    held = [slot for unit in units if unit.holds is not None for slot in tuple(unit.holds.slots)]
+    if held:
+        RENEW(client, [f"{slot.base}:running" for slot in held], [SLOT_S, *(slot.member for slot in held)])
