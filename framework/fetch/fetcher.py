@@ -81,6 +81,8 @@ class Fetcher:
     def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
         """The unit's job has come to an end. ``settled``: it has left the working list already (retry, dead set)."""
         self.custody.end(unit, settled=settled)
+        if unit.holds is not None and unit.holds.slots:
+            self._exchange.dry = False  # its slot may have been handed over, to the head of a queue of ours
 
     def attend_to(self) -> None:
         """Somebody who never calls ``next`` has finished units: let a thread acknowledge them."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from framework.declare import registry
 from framework.declare.attributes import ATTRIBUTES, OWN_ATTRIBUTES
-from framework.declare.policies import Deduplicate, DeferOnHealth
+from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError
 
@@ -44,6 +44,7 @@ POOL: dict[str, tuple[Any, ...]] = {
     "deduplicate": (None, Deduplicate("until_executed"), Deduplicate("none")),
     "concurrency_limit": (None, 0, -1, 20),
     "max_concurrency_limit_percentage": (None, 0, 0.0, 0.25),
+    "concurrency_scope": (None, ConcurrencyScope("user", limit=2), ConcurrencyScope(len, max_percentage=0.5)),
     "defer_on_health": (None, DeferOnHealth(), DeferOnHealth("ci")),
     "pause_control": (None, "zoekt", "other"),
     "data_consistency": ("always", "sticky"),

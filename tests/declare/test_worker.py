@@ -12,7 +12,7 @@ from framework.declare import port
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.declaration import Declaration
 from framework.declare.options import bulk_times, due_at
-from framework.declare.policies import Deduplicate, DeferOnHealth
+from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.request import Pace
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError, PushError
@@ -92,6 +92,7 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("concurrency_limit", 20, 20),
     ("concurrency_limit", -1, -1),
     ("max_concurrency_limit_percentage", 1, 1.0),
+    ("concurrency_scope", ConcurrencyScope("user", limit=2), ConcurrencyScope("user", limit=2)),
     ("defer_on_health", DeferOnHealth(tables=("a",)), DeferOnHealth(tables=("a",))),
     ("pause_control", "zoekt", "zoekt"),
     ("strict_arguments", "warn", "warn"),
@@ -178,6 +179,10 @@ def test_refused_values_name_class_attribute_value_and_what_is_allowed(name: str
     ("build", "words"),
     [
         (lambda: Deduplicate("until_execute"), "did you mean"),
+        (lambda: ConcurrencyScope("user"), "limit or max_percentage"),
+        (lambda: ConcurrencyScope("user", limit=1, max_percentage=0.5), "limit or max_percentage"),
+        (lambda: ConcurrencyScope("meta.user", limit=1), "a function that takes the list of arguments"),
+        (lambda: ConcurrencyScope("user", limits=1), "did you mean 'limit'"),
         (lambda: Deduplicate(ttl=timedelta(0)), "positive"),
         (lambda: Deduplicate(if_deduplicated="reschedule_once"), "needs strategy 'until_executed'"),
         (lambda: Deduplicate("until_executed", if_deduplicated="again"), "reschedule_once"),
