@@ -181,7 +181,7 @@ def test_refused_values_name_class_attribute_value_and_what_is_allowed(name: str
         (lambda: Deduplicate("until_execute"), "did you mean"),
         (lambda: ConcurrencyScope("user"), "limit or max_percentage"),
         (lambda: ConcurrencyScope("user", limit=1, max_percentage=0.5), "limit or max_percentage"),
-        (lambda: ConcurrencyScope("meta.user", limit=1), "a function that takes the list of arguments"),
+        (lambda: ConcurrencyScope("meta.user", limit=1), "a function that takes a job"),
         (lambda: ConcurrencyScope("user", limits=1), "did you mean 'limit'"),
         (lambda: Deduplicate(ttl=timedelta(0)), "positive"),
         (lambda: Deduplicate(if_deduplicated="reschedule_once"), "needs strategy 'until_executed'"),

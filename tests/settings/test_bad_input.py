@@ -176,6 +176,21 @@ ENTRIES = [
         "namespace_weights",
         'must hold namespaces with their weights, for example {mailers: 2}, not ["mailers"]',
     ),
+    (APP, "limits: [reports]", "limits", 'must map queue names to numbers, for example {reports: 4}, not ["reports"]'),
+    (APP, "limits: {reports: 0}", "limits.reports", f"{WHOLE} 1 to 1,000,000, not 0"),
+    (
+        APP,
+        "limits: {a b: 1}",
+        "limits.a b",
+        "this key 'a b' is no queue: a queue name is made of letters, digits and _ . : -",
+    ),
+    (APP, "process_limits: 3", "process_limits", "must map queue names to numbers, for example {reports: 4}, not 3"),
+    (
+        APP,
+        "concurrency_limit_by_urgency: some",
+        "concurrency_limit_by_urgency",
+        "must be true or false, not 'some'",
+    ),
     (APP, "namespace_weights: {mailers: 0}", "namespace_weights.mailers", f"{WHOLE} 1 on, not 0"),
     (
         APP,

@@ -1,0 +1,35 @@
+import os
+import shutil
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Site
+
+
+@pytest.fixture
+def site(short_path, redis, redis_url):
+    made = Site(short_path, redis_url, warm=True)
+    shutil.copy(Path(__file__).with_name("limited_jobs.py"), short_path / "jobs.py")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def fleet(site):
+    """Start a supervisor and its processes. Those of one that a failed test leaves end with the test."""
+    started = []
+
+    def start(*options):
+        started.append(site.start("-m", "framework", "cluster", "-r", "jobs", "--timeout", "1", *options))
+        return started[-1]
+
+    yield start
+    for supervisor in started:
+        if supervisor.popen.poll() is None:
+            supervisor.kill()
+            for line in supervisor.find(event_name="child.started"):
+                with suppress(ProcessLookupError):
+                    os.kill(line["child_pid"], signal.SIGKILL)

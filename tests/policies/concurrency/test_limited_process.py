@@ -1,0 +1,127 @@
+"""Limits seen from outside: real processes, and what their jobs saw of one another."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from framework.wire import keys
+from tests.harness import enqueue, until
+
+HASTY = """
+from framework.process import launcher
+launcher.RECORD_PERIOD_S = launcher.SWEEP_PERIOD_S = 0.3
+from framework.cli.worker import main
+main()
+"""
+"""A worker that looks after limits, and writes its record, several times a second instead of once in 5 s."""
+
+ONE, ASKED = keys.limit("OneWorker"), keys.limit("AskedWorker")
+
+
+def said(redis, key):
+    return [name.decode() for name in redis.lrange(key, 0, -1)]
+
+
+def waiting(redis, base, scope=""):
+    return [member.split(b"\n", 1)[1] for member in redis.zrange(f"{base}:waiting:{scope}", 0, -1)]
+
+
+def settled(redis):
+    """Nothing is in hand, and no key says that anything waits, runs or was handed over."""
+    until(lambda: not redis.keys("aw:working:*") and not redis.keys("aw:limit:*:*"), "nothing is left")
+    assert not redis.smembers(keys.LIMITS_WAITING)
+
+
+@pytest.mark.proves("R42", "R43", "R44", "I10", "I12")
+def test_what_waits_is_as_it_was_lets_others_by_and_goes_on_in_order(site, redis):
+    """The same scene shows the lines, the counter, the hooks, an operator's word and a process that stops."""
+    holder, other = site.hurried_worker("-q", "default", "-c", "1"), site.hurried_worker("-q", "default", "-c", "1")
+    enqueue(redis, "OneWorker", args=["first", "go"], jid="first")
+    until(lambda: said(redis, "ran") == ["first"], "it runs")
+    pushed = [enqueue(redis, "OneWorker", args=[f"{n}"], jid=f"j{n}", version=1, tags=["t"]) for n in range(5)]
+    enqueue(redis, "FreeWorker", args=["free"], jid="free")
+    until(lambda: "free" in said(redis, "ended"), "one of another class runs")
+    stamped = waiting(redis, ONE)
+    assert [data[: len(old) - 1] for data, old in zip(stamped, pushed, strict=True)] == [old[:-1] for old in pushed]
+    assert all(b',"concurrency_limit_buffered_at":' in data for data in stamped)
+    assert said(redis, "deferred") == [f"{n}" for n in range(5)]
+    running = next(one for one in (holder, other) if one.find(job_status="start", jid="first"))
+    waits = next(one for one in (holder, other) if one is not running)
+    line = waits.line(job_status="concurrency_limit", jid="j1")
+    facts = ("concurrency_limit", "current_concurrency", "concurrency_limit_queue_size")
+    assert [line[name] for name in facts] == [1, 1, 2]
+    counted = 'sidekiq_concurrency_limit_deferred_jobs_total{worker="OneWorker"}'
+    until(lambda: redis.hget(keys.COUNTERS, counted) == b"5", "counted")
+    assert waits.end() == 0
+    redis.set("go", 1)
+    until(lambda: len(said(redis, "ended")) == 7, "all have run")
+    assert said(redis, "ran") == ["first", "free", *(f"{n}" for n in range(5))]
+    assert said(redis, "resumed") == [f"{n}" for n in range(5)]
+    started = running.line(job_status="start", jid="j4")
+    assert started["concurrency_limit_buffering_duration_s"] > 0
+    assert started["scheduling_latency_s"] > started["concurrency_limit_buffering_duration_s"]
+    assert running.find(event_name="concurrency_limit.hook_failed")[0]["severity"] == "ERROR"
+    settled(redis)
+
+
+@pytest.mark.proves("R44")
+def test_a_limit_is_asked_again_and_what_waits_is_let_go_when_it_is_lifted_or_unknown(site, redis):
+    process = site.start("-c", HASTY, "-r", "jobs", "-q", "default", "-c", "5").ready()
+    redis.set("limit", -1)
+    for number in range(6):
+        enqueue(redis, "AskedWorker", args=[f"{number}"], jid=f"j{number}")
+        enqueue(redis, "GoneWorker", args=[], jid=f"g{number}")
+    until(lambda: len(waiting(redis, ASKED)) == 6, "they wait")
+    assert said(redis, "ran") == []
+    redis.set("limit", "nonsense")  # the last good answer counts
+    process.line(event_name="concurrency_limit.unknown", severity="WARN")
+    redis.set("limit", 2)
+    until(lambda: len(said(redis, "ended")) == 6, "they run")
+    assert max(map(int, said(redis, "seen"))) <= 2
+    assert sum(line["resumed_job_count"] for line in process.find(job_status="resumed")) >= 1
+    settled(redis)
+
+
+@pytest.mark.proves("R44", "I10")
+def test_a_tenant_has_its_share_and_others_their_turn(site, redis):
+    site.worker("-q", "default", "-c", "10").ready()
+    for number in range(30):
+        enqueue(redis, "TenantWorker", args=[f"a{number}", "go"], jid=f"a{number}", **{"meta.user": "a"})
+    until(lambda: len(said(redis, "ran")) == 2 and redis.zcard("aw:limit:TenantWorker:waiting:a") == 28, "its share")
+    for number in range(3):
+        enqueue(redis, "TenantWorker", args=[f"b{number}", "go"], jid=f"b{number}", **{"meta.user": "b"})
+    until(lambda: len(said(redis, "ran")) == 3 and redis.zcard("aw:limit:TenantWorker:waiting:b") == 2, "b has one")
+    redis.set("go", 1)
+    until(lambda: len(said(redis, "ended")) == 33, "all have run")
+    assert max(said(redis, "ran").index(f"b{number}") for number in range(3)) < 10
+    settled(redis)
+
+
+@pytest.mark.proves("F45", "R42", "R44", "I10", "I24")
+def test_five_at_a_time_whoever_is_killed(site, redis, fleet):
+    """Fifty threads in three processes, one of which is killed every second; each job counts who lives beside it.
+
+    The throughput is measured by ``scripts/prove limit``.
+    """
+    jobs = 80
+    for number in range(jobs):
+        enqueue(redis, "FiveWorker", args=[f"{number}", "", 0.1], jid=f"j{number}")
+    supervisor = fleet("default", "--processes", "3", "--max-concurrency", "17")
+    until(lambda: said(redis, "ran"), "the first job runs")
+    struck: set[bytes] = set()
+    due = time.monotonic()
+    while len(set(said(redis, "ended"))) < jobs:
+        running = redis.zrange("aw:limit:FiveWorker:running", 0, -1)
+        assert len(running) <= 5
+        holders = sorted({member.split()[0] for member in running if not member.startswith(b" ")} - struck)
+        if holders and len(struck) < 3 and time.monotonic() >= due:
+            os.kill(int(holders[0].split(b":")[1]), signal.SIGKILL)
+            struck.add(holders[0])
+            due = time.monotonic() + 1
+        time.sleep(0.01)
+    assert len(struck) == 3
+    assert max(map(int, said(redis, "seen"))) == 5
+    settled(redis)
+    assert supervisor.end() == 0
