@@ -280,7 +280,7 @@ def _check_limits(value: Any) -> Any:
 
 def _check_queue(name: str) -> str:
     if QUEUE_NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is no queue: {QUEUE_NAME_SHAPE}")
+        raise ValueError(f"must be a queue; {QUEUE_NAME_SHAPE}")
     return name
 
 

@@ -182,7 +182,7 @@ ENTRIES = [
         APP,
         "limits: {a b: 1}",
         "limits.a b",
-        "this key 'a b' is no queue: a queue name is made of letters, digits and _ . : -",
+        "this key must be a queue; a queue name is made of letters, digits and _ . : -, not 'a b'",
     ),
     (APP, "process_limits: 3", "process_limits", "must map queue names to numbers, for example {reports: 4}, not 3"),
     (
