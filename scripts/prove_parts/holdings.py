@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from prove_parts.keyspace import Fields, Keyspace, Sorted
 from prove_parts.places import END, place_of
 
-_LOCK = b"aw:lock:"
+LOCK = b"aw:lock:"
 _RUNNING = b":running"
 _WORKING = b"aw:working:"
 
@@ -63,7 +63,7 @@ class Holdings:
 
 def _holders(key: bytes, value: object) -> dict[bytes, Holding]:
     """Who holds something there, by job."""
-    if key.startswith(_LOCK):
+    if key.startswith(LOCK):
         return {value[b"jid"]: (key, b"")} if isinstance(value, Fields) and b"jid" in value else {}
     if key.endswith(_RUNNING) and isinstance(value, Sorted):
         return {member.rpartition(b" ")[2]: (key, member) for member in value}

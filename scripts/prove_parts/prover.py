@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prove_parts.aof import Group, History, Torn
-from prove_parts.holdings import Holdings
+from prove_parts.holdings import LOCK, Holdings
 from prove_parts.keyspace import Keyspace, UnknownCommandError, shown
 from prove_parts.places import DUE, END, PARKED, WORKING, jid_of, payload_in, place_of, readable, transit
 
@@ -207,6 +207,8 @@ class Prover:
             self.verdict.ends[f"left {_text(was[0])}"] += 1
         elif kind == WORKING and name.upper() == b"LREM":
             self._judge_acknowledged(group, jid, was)
+        elif kind == DUE and any(_notes_duplicate(command) for command in group.commands):
+            self.verdict.ends["dropped as a duplicate when it was due"] += 1
         elif kind == DUE and (token := transit(payload)):
             self.verdict.crossed[token] = (jid, group)
             self.verdict.ends["went to another shard"] += 1
@@ -227,6 +229,11 @@ class Prover:
         if jid not in self._broken:
             self._broken.add(jid)
             self.verdict.add(Violation(rule, what, jid, group, was))
+
+
+def _notes_duplicate(command: list[bytes]) -> bool:
+    """Whether a lock is told that an equal job was dropped."""
+    return command[0] == b"HSET" and command[1].startswith(LOCK) and b"duplicates" in command
 
 
 _SETS_STRING = {b"SET", b"set"}
