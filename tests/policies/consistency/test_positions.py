@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
-from framework.policies.consistency import reads
+from framework.policies.consistency import reads, servers
 from framework.policies.consistency.databases import Databases
 from framework.policies.consistency.positions import Stamps
 from framework.policies.consistency.routed import RoutedConnection
@@ -162,7 +162,8 @@ def test_classes_that_say_nothing_of_it_ask_nobody(opened, silent, jobs, way):
     assert not [name for job in jobs() for name in job if "wal" in name or "consistency" in name]
 
 
-def test_a_silent_server_costs_one_push_a_second_and_the_others_nothing(opened, silent, jobs, caplog):
+def test_a_silent_server_costs_one_push_a_second_and_the_others_nothing(opened, silent, jobs, caplog, monkeypatch):
+    monkeypatch.setattr(servers, "DEADLINE_S", DEADLINE_S)
     databases = on(silent)
     opened(databases)
     sticky = worker(data_consistency="sticky")
@@ -200,12 +201,13 @@ def test_a_connection_that_has_died_while_idle_is_made_anew(opened, databases, p
 
 
 def test_a_server_that_hangs_on_a_connection_that_stands_holds_up_no_push_either(
-    opened, databases, postgres, shop, jobs
+    opened, databases, postgres, shop, jobs, monkeypatch
 ):
     opened(databases)
     sticky, others = worker(data_consistency="sticky"), pids(postgres, shop)
     sticky.perform_async()
     (mine,) = pids(postgres, shop) - others
+    monkeypatch.setattr(servers, "DEADLINE_S", DEADLINE_S)
     os.kill(mine, signal.SIGSTOP)
     try:
         began = time.monotonic()
