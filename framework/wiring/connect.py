@@ -14,6 +14,7 @@ from framework.finish.states import States
 from framework.flags.flag import FlagSource
 from framework.policies.consistency.databases import Databases, open_databases
 from framework.policies.consistency.positions import Stamps
+from framework.policies.pause import strategies
 from framework.push.client import Client
 from framework.push.deduplication import Deduplicator
 from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
@@ -188,6 +189,7 @@ def checked_router(settings: Settings) -> Router:
     for worker in registry.workers():
         declaration: Declaration = worker.declaration()
         problems += router.refusals(declaration)
+        problems += strategies.refusals(declaration)
     problems += databases_of(settings).problems(worker.declaration() for worker in registry.workers())
     if problems:
         raise ConfigurationError(problems)

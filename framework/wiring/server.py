@@ -173,7 +173,7 @@ def assemble(
     fetcher = Fetcher(fetching, identity, order, custody, events, reconciler)
     runs = Runs(custody.running)
     upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)
-    policies = open_policies(settings, events.tracker, shard.client, upkeep, identity)
+    policies = open_policies(settings, events.tracker, shard, upkeep, identity)
     executor = Executor(
         chains.server.compiled(),
         log,
@@ -204,6 +204,7 @@ def assemble(
         poller=open_poller(settings, shard.name, upkeep, rhythm, events, states, dead_set),
         reaper=Reaper(upkeep, events.recovered, grace, keep),
         reconciler=reconciler,
+        learn=policies.learn,
         upkeep=policies.upkeep,
         events=events,
         poll_interval_s=settings.poll_interval,
