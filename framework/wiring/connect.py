@@ -31,7 +31,7 @@ from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
 from framework.wire.status import Tracked
 from framework.wiring import chains
-from framework.wiring.flags import open_flags
+from framework.wiring.flags import lazy_flags
 from framework.wiring.stale_queues import warn_of_stale_queues
 
 
@@ -112,7 +112,7 @@ def open_deduplicator(settings: Settings, shards: Shards) -> Deduplicator:
 
     def enabled(shard: str, flag: str) -> bool:
         if shard not in flags:
-            flags[shard] = open_flags(settings, shards[shard], lazy=True)
+            flags[shard] = lazy_flags(settings, shards[shard])
         return flags[shard].enabled(flag)
 
     return Deduplicator(enabled)
