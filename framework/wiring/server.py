@@ -163,7 +163,6 @@ def assemble(
 ) -> Parts:
     """Join the parts of one process, which serves the queues in ``order``; nothing runs yet."""
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
-    limit = settings.size_limit.decompressed_limit
     dead_set = DeadSetLimits(settings.dead.max_jobs, settings.dead.timeout_days * 86_400.0)
     keep = Keep(dead_set.max_jobs, dead_set.timeout_s)
     states = States(shard, events.state_refused)
@@ -178,7 +177,7 @@ def assemble(
         chains.server.compiled(),
         log,
         runs,
-        limit,
+        settings.size_limit.decompressed_limit,
         fetcher.relay,
         Announcer(shard.client, identity, service.slots),
         Strictness(settings.strict_arguments),

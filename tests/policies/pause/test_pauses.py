@@ -17,7 +17,7 @@ JOBS = Path(__file__).resolve().parent / "pause_jobs.py"
 QUICK = """
 from framework.process import launcher
 from framework.policies.pause import keeper, strategies
-launcher.RECORD_PERIOD_S = 0.2
+launcher.RECORD_PERIOD_S = launcher.SWEEP_PERIOD_S = 0.2
 strategies.ASKED_EVERY_S = 0.5
 keeper.PAGE = 25
 from framework.flags import inquiry
