@@ -30,6 +30,7 @@ from framework.process.board import Board
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import LEASE_PERIOD_S, Lease
 from framework.process.launcher import EXIT_DIED, Launcher, Parts
+from framework.process.parked import ParkedWatch
 from framework.process.record import ProcessRecord
 from framework.process.signals import DRAIN, STOP, STOP_NOW, SignalQueue
 from framework.process.title import Title
@@ -204,7 +205,7 @@ def assemble(
         reaper=Reaper(upkeep, events.recovered, grace, keep),
         reconciler=reconciler,
         learn=policies.learn,
-        upkeep=policies.upkeep,
+        upkeep=(*policies.upkeep, ParkedWatch(upkeep, events, settings.parked_alert_after).look),
         events=events,
         poll_interval_s=settings.poll_interval,
         timeout_s=service.timeout_s,
