@@ -15,7 +15,7 @@ ACKNOWLEDGED_LATE = 32
 WAKING_S = 3.0
 """A process that was frozen may still start, within this time, what it had in hand."""
 
-_DYING_S = 0.5
+DYING_S = 0.5
 """A process that was struck may still begin a job before the signal reaches its last thread."""
 
 _UNACKNOWLEDGED_S = 2.0
@@ -158,7 +158,7 @@ class _Causes:
     def after(self, pid: int, at: float) -> Blow | None:
         """The first blow at a process from ``at`` on, or from just before."""
         own = self.by_pid.get(pid, [])
-        index = bisect.bisect_left([blow.at for blow in own], at - _DYING_S)
+        index = bisect.bisect_left([blow.at for blow in own], at - DYING_S)
         return own[index] if index < len(own) else None
 
     def explain(self, before: Run, run: Run) -> Blow | None:

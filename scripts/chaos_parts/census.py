@@ -7,7 +7,8 @@ from typing import Any, cast
 from redis import Redis
 
 REGISTRY = "aw:processes"
-_ALWAYS = re.compile(r"queues|stat:(processed|failed)(:\d{4}-\d{2}-\d{2})?")
+_LIMITS = "aw:limits"
+_ALWAYS = re.compile(r"queues|aw:limits|aw:counters|aw:flags|stat:(processed|failed)(:\d{4}-\d{2}-\d{2})?")
 _RUNS_OUT = re.compile(r"aw:beats|aw:lease:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?")
 _SHORT_TTL_S = 60
 _FORGOTTEN_S = 50
@@ -18,6 +19,7 @@ def leaks(client: Redis) -> list[str]:
     """Return what should not be there, in words; empty when all is well."""
     found: list[str] = []
     known = {f"aw:runs:{name}" for name, _ in registered(client)}
+    known |= {name.decode() for name in cast("set[bytes]", client.smembers(_LIMITS))}
     for key in sorted(name.decode(errors="backslashreplace") for name in client.scan_iter(count=1000)):
         if _ALWAYS.fullmatch(key) or key in known:
             continue

@@ -1,10 +1,19 @@
 """The jobs that the processes of a run work on; loaded by the workers with ``-r chaos_parts.jobs``."""
 
+import os
 import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
-from chaos_parts.effects import BEGUN, ENDED, recorder
+from chaos_parts.effects import BEGUN, ENDED, FOLDER, recorder
 from chaos_parts.marks import mark
-from framework import ApplicationWorker
+from framework import ApplicationWorker, Deduplicate
+
+ASIDE = 1_000_000_000
+"""From this serial on jobs are not those of the producer, and are accounted for by themselves."""
+
+_SAID = "limit"
 
 
 class StampWorker(ApplicationWorker):
@@ -24,3 +33,37 @@ class BesideWorker(StampWorker):
     """The same on the other shard, which nothing is done to."""
 
     queue = "beside"
+
+
+def say_limit(folder: Path, limit: int) -> None:
+    """From now on so many limited jobs may run at a time; ``folder`` is that of the effects."""
+    new = folder / f"{_SAID}.new"
+    new.write_text(str(limit))
+    new.replace(folder / _SAID)
+
+
+def _limit() -> int:
+    return int((Path(os.environ[FOLDER]) / _SAID).read_text())
+
+
+class LimitedWorker(StampWorker):
+    """Some at a time over all processes: how many is asked of a file again and again."""
+
+    concurrency_limit = staticmethod(_limit)
+
+
+class KeyedWorker(StampWorker):
+    """One at a time with a ``key``, waiting or running; and two of them all at a time."""
+
+    idempotent = True
+    deduplicate = Deduplicate("until_executed", ttl=timedelta(seconds=60))
+    concurrency_limit = 2
+
+    @classmethod
+    def idempotency_arguments(cls, args: list[Any]) -> list[Any]:
+        """The key."""
+        return args[2:]
+
+    def perform(self, serial: int, milliseconds: float, key: int) -> None:  # type: ignore[override]
+        del key
+        super().perform(serial, milliseconds)

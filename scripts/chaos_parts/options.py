@@ -2,8 +2,8 @@
 
 import argparse
 
-ROUNDS = ("kill", "freeze", "rolling", "redis", "network", "failover", "mixed")
-MODES = ("bare", "cluster", "kept", "cut", "plain", "witnessed", "single", "sentinels")
+ROUNDS = ("kill", "freeze", "rolling", "redis", "network", "failover", "mixed", "limits")
+MODES = ("bare", "cluster", "kept", "cut", "plain", "witnessed", "single", "sentinels", "calm", "struck")
 
 
 def parse(doc: str | None) -> argparse.Namespace:
@@ -31,7 +31,9 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         help="of rounds with several modes only this",
         metavar="MODE",
     )
-    run.add_argument("--processes", type=int, default=3, metavar="N", help="workers of the struck shard (default 3)")
+    run.add_argument(
+        "--processes", type=int, default=None, metavar="N", help="workers of the struck shard (default 3; limits: 5)"
+    )
     run.add_argument("--concurrency", type=int, default=10, metavar="N", help="jobs at a time per process (default 10)")
     run.add_argument(
         "--jobs", type=int, default=100_000, metavar="N", help="jobs per round, of 1 to 10 ms (default 100,000)"
@@ -39,7 +41,9 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--other-jobs", type=int, default=None, metavar="N", help="jobs of the shard beside it (default a fifth)"
     )
-    run.add_argument("--every", type=float, default=0.7, metavar="S", help="pause between two kills (default 0.7)")
+    run.add_argument(
+        "--every", type=float, default=None, metavar="S", help="pause between two kills (default 0.7; limits: 2)"
+    )
     run.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long jobs are pushed (default 60)")
     run.add_argument(
         "--settle", type=float, default=45.0, metavar="S", help="longest wait for dead names to go (default 45)"

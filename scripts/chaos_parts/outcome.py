@@ -11,6 +11,7 @@ from chaos_parts.account import ACKNOWLEDGED_LATE, Account, percentile
 from chaos_parts.blows import Blow
 from chaos_parts.impact import Impact
 from chaos_parts.scene import Side
+from chaos_parts.valves import LIMIT, RUNNING, Found
 
 RECOVERY_S = {"cluster": 2.0, "bare": 25.0}
 """Promised longest time from the death of a process to the next run of what it was running (docs/redis.md, design 7)."""
@@ -56,6 +57,8 @@ class Outcome:
     keys_left: list[str]
     histories: list[Verdict]
     """What the replay of the servers' files came to, of those whose files go back to their beginning."""
+    valves: Found | None = None
+    """What limits, locks and pauses came to, in a round that has them."""
 
     @property
     def title(self) -> str:
@@ -70,7 +73,8 @@ class Outcome:
     @property
     def checks(self) -> list[Check]:
         """What was promised, and whether it held."""
-        return [*self._jobs(), *self._times(), *self._capacity(), *self._ends(), *self._beside()]
+        found = [*self._jobs(), *self._times(), *self._capacity(), *self._ends(), *self._beside()]
+        return [*found, *_valves(self.valves, self.histories)] if self.valves else found
 
     def _jobs(self) -> list[Check]:
         found, producer, allowed = self.account, self.struck.producer, self.slots + ACKNOWLEDGED_LATE
@@ -121,10 +125,11 @@ class Outcome:
     def _beside(self) -> list[Check]:
         found, other = self.account_beside, self.impact
         rate = f"{other.throughput:.0%}, p99 {other.p99_during * 1000:.0f} ms ({other.slower:.1f}x)"
+        compared = Check("the shard beside: throughput, push-to-begin", rate, "not far off", other.near)
         return [
             _none("the shard beside: lost", found.lost),
             _none("the shard beside: extra runs", found.unexplained),
-            Check("the shard beside: throughput, push-to-begin", rate, "not far off", other.near),
+            *([compared] if self.blows else []),
         ]
 
     @property
@@ -132,7 +137,7 @@ class Outcome:
         """Numbers that nothing was promised about, and those behind the checks."""
         found, producer = self.account, self.struck.producer
         times = found.recoveries
-        return {
+        return self._valve_facts | {
             "seconds": round(self.seconds, 1),
             "jobs": self.jobs,
             "runs": found.runs,
@@ -154,6 +159,34 @@ class Outcome:
                 round(self.impact.p99_outside, 4),
             ],
         }
+
+    @property
+    def _valve_facts(self) -> dict[str, Any]:
+        found = self.valves
+        if found is None:
+            return {}
+        return {
+            "limited jobs a second": round(found.per_second, 1),
+            "pushes with keys": found.pushes,
+            "of them dropped as duplicates": found.dropped,
+            "jobs parked at a look, at most": found.parked,
+        }
+
+
+def _valves(found: Found, histories: Sequence[Verdict]) -> list[Check]:
+    keyed, limit = found.keyed, f"{LIMIT}"
+    taken = max((history.slots.get(RUNNING, 0) for history in histories), default=0)
+    return [
+        Check("limited jobs that ran at a time, at any instant", f"{found.most_running}", limit, not found.over),
+        _none("begins beyond the limit of that instant", found.over),
+        Check("slots taken, at any look", f"{found.most_taken}", limit, found.most_taken <= LIMIT),
+        Check("slots taken, at any instant of the server's file", f"{taken}", limit, taken <= LIMIT),
+        _none("jobs with keys: lost", keyed.lost),
+        _none("jobs with keys: extra runs nobody caused", keyed.unexplained),
+        _none("jobs with keys: two of a key at once", found.twins),
+        _none("pushes dropped for a job that is over", found.stale),
+        _none("slots, locks and parked jobs left", found.left),
+    ]
 
 
 def some(found: Sequence[object]) -> str:

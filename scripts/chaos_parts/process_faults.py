@@ -31,6 +31,13 @@ def kill(side: Side, blow: Blow) -> Steps:
     yield from ()
 
 
+@fault("kill", PROCESS, possible=_several_awake)
+def kill_one_of_several(side: Side, blow: Blow) -> Steps:
+    """The same while another is at work: what a death costs the others is looked at, and not that nobody is there."""
+    _hit(side, blow, signal.SIGKILL)
+    yield from ()
+
+
 @fault("term", PROCESS, possible=_some_awake)
 def term(side: Side, blow: Blow) -> Steps:
     """One process is told to end, with the deadline of its round."""

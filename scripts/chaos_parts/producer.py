@@ -18,7 +18,7 @@ _PAUSE_S = 0.1
 
 @dataclass(frozen=True)
 class Load:
-    """How many jobs, over how many seconds; ``long`` of them take ``long_ms``, the others 1 to 10 ms."""
+    """How many jobs, over how many seconds; ``long`` of them take ``long_ms``, the others ``least_ms`` to ``most_ms``."""
 
     jobs: int
     seconds: float
@@ -26,12 +26,14 @@ class Load:
     """The part of the jobs that waits before the first process is up."""
     long: int = 0
     long_ms: float = 1_500.0
+    least_ms: float = 1.0
+    most_ms: float = 10.0
     step_s: float = 0.05
     """How often some are pushed: rarely means in bursts, so that jobs wait."""
 
     def lengths(self, rng: random.Random) -> list[float]:
         """Draw how many milliseconds each job takes."""
-        found = [round(rng.uniform(1, 10), 1) for _ in range(self.jobs)]
+        found = [round(rng.uniform(self.least_ms, self.most_ms), 1) for _ in range(self.jobs)]
         for _ in range(self.long):
             found[rng.randrange(self.jobs)] = self.long_ms
         return found

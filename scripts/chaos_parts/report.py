@@ -18,6 +18,9 @@ _ROUNDS = (
 )  # fmt: skip
 _KINDS = ("Fault", "Blows", "Cut off", "Forgotten", "Extra runs", "Recovered p50, p99, max (s)", "Resumed p50, max (s)")
 _PRODUCERS = ("Round", "Accepted", "Refused", "In doubt", "Pushed again (ran twice)", "Slowest push", "Witnessed")
+_VALVES = (
+    "Round", "Limited jobs/s", "Of those without faults", "Most at a time", "Pushes with keys", "Dropped", "Parked, most",
+)  # fmt: skip
 _CHECKS = ("Promise", "Found", "Allowed", "")
 
 
@@ -32,6 +35,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
     print("\n### All rounds\n")
     _print(_ROUNDS, map(_round_row, outcomes))
     _print(_PRODUCERS, map(_producer_row, outcomes))
+    _print(_VALVES, _valve_rows(outcomes))
     broken = sum(not outcome.held for outcome in outcomes)
     print("Every promise held." if not broken else f"{broken} of {len(outcomes)} rounds broke a promise.")
 
@@ -74,6 +78,15 @@ def _producer_row(outcome: Outcome) -> Iterator[str]:
     yield f"{len(producer.doubtful):,} ({outcome.account.extra[DOUBT]:,})"
     yield f"{producer.slowest_s:.2f} s"
     yield f"{len(producer.witnessed):,}"
+
+
+def _valve_rows(outcomes: Sequence[Outcome]) -> Iterator[Iterator[str]]:
+    calm = next((one.valves.per_second for one in outcomes if one.valves and not one.blows), 0.0)
+    for outcome in outcomes:
+        if found := outcome.valves:
+            share = f"{found.per_second / calm:.0%}" if calm and outcome.blows else ""
+            facts = (f"{found.per_second:.0f}", share, f"{found.most_running}", f"{found.pushes:,}")
+            yield iter((outcome.title, *facts, f"{found.dropped:,}", f"{found.parked:,}"))
 
 
 def _kind_row(name: str, kind: Kind) -> Iterator[str]:

@@ -10,7 +10,7 @@ from chaos_parts.blows import Fault
 from chaos_parts.failover_faults import FAILOVER_FAULTS
 from chaos_parts.network_faults import NETWORK_FAULTS
 from chaos_parts.options import ROUNDS
-from chaos_parts.process_faults import PROCESS_FAULTS, freeze, kill, roll, term
+from chaos_parts.process_faults import PROCESS_FAULTS, freeze, kill, kill_one_of_several, roll, term
 from chaos_parts.redis_faults import REDIS_FAULTS, client_kill, full_memory, kill_redis, power_cut, script_flush
 from chaos_parts.replicated import ReplicatedStore
 from chaos_parts.stores import SingleStore, Store
@@ -41,6 +41,10 @@ class Round:
     """Whether a server may forget what it has answered: its jobs leave no end marks in it then."""
     witnessed: bool = False
     """Whether the producer asks a replica's word for each push."""
+    processes: int = 3
+    """Workers of the struck shard, unless somebody asks for another number."""
+    per_second: float | None = None
+    """Limited jobs that are pushed per second, and others with keys beside them (``valves``); ``None``: no such jobs."""
 
 
 def planned(wish: argparse.Namespace) -> list[Round]:
@@ -56,7 +60,8 @@ def _in_mode(rounds: list[Round], mode: str) -> list[Round]:
 
 def _kills(wish: argparse.Namespace) -> list[Round]:
     fleets: tuple[Fleets, ...] = ("bare", "cluster")
-    return [Round("kill", fleet, fleet, (kill,), (wish.every, wish.every)) for fleet in fleets]
+    every = wish.every or 0.7
+    return [Round("kill", fleet, fleet, (kill,), (every, every)) for fleet in fleets]
 
 
 def _freezes(_: argparse.Namespace) -> list[Round]:
@@ -112,6 +117,16 @@ def _mixed(_: argparse.Namespace) -> list[Round]:
     ]
 
 
+def _limits(wish: argparse.Namespace) -> list[Round]:
+    """Once without faults, which is what the throughput is compared with, and once with kills."""
+    every = wish.every or 2.0
+    modes: dict[str, tuple[Fault, ...]] = {"calm": (), "struck": (kill_one_of_several,)}
+    return [
+        Round("limits", mode, "cluster", faults, (every, every), processes=5, per_second=110.0)
+        for mode, faults in modes.items()
+    ]
+
+
 def _behind_a_proxy(folder: Path) -> Store:
     return SingleStore(folder, behind_a_proxy=True)
 
@@ -128,4 +143,5 @@ _MAKERS: dict[str, Callable[[argparse.Namespace], list[Round]]] = {
     "network": _network,
     "failover": _failovers,
     "mixed": _mixed,
+    "limits": _limits,
 }

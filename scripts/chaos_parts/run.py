@@ -22,7 +22,7 @@ from chaos_parts.blows import Striker
 from chaos_parts.effects import ENDED, FOLDER, Effects
 from chaos_parts.fleet import BareFleet, ClusterFleet, Fleet
 from chaos_parts.impact import impact
-from chaos_parts.jobs import BesideWorker, StampWorker
+from chaos_parts.jobs import BesideWorker, LimitedWorker, StampWorker
 from chaos_parts.marks import STORES
 from chaos_parts.outcome import Outcome
 from chaos_parts.producer import Load, Producer
@@ -30,6 +30,7 @@ from chaos_parts.rounds import Round, planned
 from chaos_parts.scene import Scene, Side
 from chaos_parts.stores import SingleStore, Store
 from chaos_parts.timeline import Timeline, drawn
+from chaos_parts.valves import Valves
 from framework import ApplicationWorker
 from framework.store.embedded import LONGEST_SOCKET_PATH
 
@@ -105,23 +106,40 @@ def _round(root: Path, folder: Path, chosen: Round, wish: argparse.Namespace, se
         shards = {STRUCK: dict(store.settings), BESIDE: dict(other.settings)}
         rules = [["worker_name=BesideWorker", None, BESIDE], ["*", None]]
         stack.enter_context(configured(folder, shards, rules))
-        load = Load(wish.jobs, wish.seconds, long=chosen.long, step_s=_BURST_S if chosen.forgets else _STEP_S)
-        struck = _side(root, folder, STRUCK, store, StampWorker, load, chosen, wish.processes, wish, rng)
-        load = Load(wish.other_jobs or max(1, wish.jobs // 5), wish.seconds, head_start=0.0)
-        beside = _side(root, folder, BESIDE, other, BesideWorker, load, chosen, 1, wish, rng)
+        load = _load(chosen, wish)
+        processes = wish.processes or chosen.processes
+        worker = StampWorker if chosen.per_second is None else LimitedWorker
+        struck = _side(root, folder, STRUCK, store, worker, load, chosen, processes, wish, rng)
+        other_load = Load(wish.other_jobs or max(1, load.jobs // 5), wish.seconds, head_start=0.0)
+        beside = _side(root, folder, BESIDE, other, BesideWorker, other_load, chosen, 1, wish, rng)
         striker = Striker(struck, chosen.faults, chosen.pause_s, rng, at_once=chosen.at_once, rest_s=chosen.rest_s)
-        print(f"\nRound {chosen.name} ({chosen.mode}): {wish.jobs:,} jobs, {wish.processes} processes", flush=True)
-        scene = Scene(struck, beside, striker, wish.seconds)
+        print(f"\nRound {chosen.name} ({chosen.mode}): {load.jobs:,} jobs, {processes} processes", flush=True)
+        valves = None if chosen.per_second is None else _valves(struck, folder / STRUCK / "effects", wish)
+        scene = Scene(struck, beside, striker, wish.seconds, valves)
         try:
             scene.play(stop)
             if not stop.asked:
-                census.settle(store.client, wish.settle, wish.processes)
+                census.settle(store.client, wish.settle, processes)
         finally:
             for side in scene.sides:
                 side.stop()
-        outcome = _judge(chosen, scene, wish)
+        outcome = _judge(chosen, scene, wish, load.jobs)
         (folder / "timeline.svg").write_text(drawn(_timeline(outcome, scene)))
         return outcome
+
+
+def _load(chosen: Round, wish: argparse.Namespace) -> Load:
+    """So many jobs that some wait until the last second, where a limit holds them; else as many as were asked for."""
+    if chosen.per_second is not None:
+        jobs = min(wish.jobs, int(wish.seconds * chosen.per_second))
+        return Load(jobs, wish.seconds / 2, least_ms=30, most_ms=50)
+    return Load(wish.jobs, wish.seconds, long=chosen.long, step_s=_BURST_S if chosen.forgets else _STEP_S)
+
+
+def _valves(side: Side, effects: Path, wish: argparse.Namespace) -> Valves:
+    valves = Valves(side.store.client, effects, wish.seconds, side.rng)
+    valves.open()
+    return valves
 
 
 def _side(
@@ -139,13 +157,13 @@ def _side(
     return Side(store, fleet, Producer(worker, load, rng, witness), Effects(effects), rng)
 
 
-def _judge(chosen: Round, scene: Scene, wish: argparse.Namespace) -> Outcome:
+def _judge(chosen: Round, scene: Scene, wish: argparse.Namespace, jobs: int) -> Outcome:
     struck, beside, blows = scene.struck, scene.beside, scene.striker.blows
     return Outcome(
         name=chosen.name,
         mode=chosen.mode,
         fleet=chosen.fleet,
-        jobs=wish.jobs,
+        jobs=jobs,
         slots=wish.concurrency,
         seconds=time.monotonic() - scene.started,
         struck=struck,
@@ -157,6 +175,7 @@ def _judge(chosen: Round, scene: Scene, wish: argparse.Namespace) -> Outcome:
         set_aside=census.set_aside(struck.store.client) | census.set_aside(beside.store.client),
         histories=[history for side in scene.sides if (history := side.store.history()) is not None],
         keys_left=[*census.leaks(struck.store.client), *census.leaks(beside.store.client)],
+        valves=scene.valves.found(struck.seen, struck.aside, blows, scene.calm_s) if scene.valves else None,
     )
 
 

@@ -10,8 +10,10 @@ from chaos_parts.account import gone
 from chaos_parts.blows import Striker
 from chaos_parts.effects import ENDED, Effect, Effects
 from chaos_parts.fleet import Fleet
+from chaos_parts.jobs import ASIDE
 from chaos_parts.producer import Producer
 from chaos_parts.stores import Store
+from chaos_parts.valves import Valves
 
 _LOOK_S = 0.02
 _LINE_S = 2.0
@@ -30,13 +32,17 @@ class Side:
     effects: Effects
     rng: random.Random
     seen: list[Effect] = field(default_factory=list[Effect])
+    aside: list[Effect] = field(default_factory=list[Effect])
+    """What jobs told that are not the producer's."""
     done: set[int] = field(default_factory=set[int])
     changed: float = 0.0
     """When a job last ended for the first time (monotonic seconds)."""
 
     def read(self) -> None:
         """Take in what the jobs have told."""
-        fresh = list(self.effects.fresh())
+        told = list(self.effects.fresh())
+        fresh = [effect for effect in told if effect.serial < ASIDE]
+        self.aside += [effect for effect in told if effect.serial >= ASIDE]
         before = len(self.done)
         self.seen += fresh
         self.done.update(effect.serial for effect in fresh if effect.kind == ENDED)
@@ -53,8 +59,10 @@ class Side:
 class Scene:
     """``struck`` takes the blows between the calm seconds at both ends; ``beside`` is left alone."""
 
-    def __init__(self, struck: Side, beside: Side, striker: Striker, seconds: float) -> None:
-        self.struck, self.beside, self.striker = struck, beside, striker
+    def __init__(
+        self, struck: Side, beside: Side, striker: Striker, seconds: float, valves: Valves | None = None
+    ) -> None:
+        self.struck, self.beside, self.striker, self.valves = struck, beside, striker, valves
         self.seconds = seconds
         self.calm_s = min(5.0, seconds / 8)
         """So long nothing is done at the beginning and at the end: what the shard beside is compared with."""
@@ -90,6 +98,8 @@ class Scene:
         self.started = self.shown = time.monotonic()
         for side in self.sides:
             side.producer.start()
+        if self.valves is not None:
+            self.valves.begin(self.started)
         return True
 
     def _play(self, stop: StopSignal) -> None:
@@ -100,6 +110,8 @@ class Scene:
                 side.fleet.tend()
                 side.read()
             passed = now - self.started
+            if self.valves is not None:
+                self.valves.look(now)
             if passed > self.seconds - self.calm_s:
                 self.striker.finish()
             self.striker.look(now, strike=self.calm_s <= passed <= self.seconds - self.calm_s)
@@ -113,6 +125,9 @@ class Scene:
     def _all_done(self) -> bool:
         """Whether every job is done; what the servers forgot will never come."""
         struck, beside = self.sides
+        ended = {effect.serial for effect in struck.aside if effect.kind == ENDED}
+        if self.valves is not None and len(ended) < len(self.valves.accepted):
+            return False
         if not (struck.producer.done and beside.producer.done and len(beside.done) == beside.producer.accepted):
             return False
         missing = struck.producer.accepted - len(struck.done)

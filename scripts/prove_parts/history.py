@@ -94,6 +94,7 @@ def rows(verdict: Verdict) -> list[tuple[str, str]]:
         ("jobs", f"{verdict.jobs:,}"),
         *((f"  {end}", f"{count:,}") for end, count in sorted(verdict.ends.items())),
         *((f"  in {key} at the end", f"{count:,}") for key, count in sorted(verdict.left.items())),
+        *((f"  most slots in {key}", f"{count:,}") for key, count in sorted(verdict.slots.items())),
         ("acknowledgements", marks),
         ("violations", f"{verdict.broken:,}"),
         ("commands/s", f"{verdict.commands / max(verdict.seconds, 1e-9):,.0f}"),

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from prove_parts.keyspace import Fields, Keyspace, Sorted
 from prove_parts.places import END, place_of
 
-LOCK = b"aw:lock:"
+_LOCK = b"aw:lock:"
 _RUNNING = b":running"
 _WORKING = b"aw:working:"
 
 Holding = tuple[bytes, bytes]
-"""Key of a lock, and nothing; or key of the running jobs of a limit, and the member: process, space, job."""
+"""Key of a lock, and nothing; or key of the running jobs of a limit, and the member: process (none yet), space, job."""
 
 
 class Holdings:
@@ -40,7 +40,7 @@ class Holdings:
                 self.by_job[jid].add(holding)
                 came.add(jid)
             self._known[key] = after
-            if key.endswith(_RUNNING):
+            if key.endswith(_RUNNING) and place_of(key) is None:
                 self.most[key] = max(self.most.get(key, 0), len(after))
         keyspace.held.clear()
         return came
@@ -57,15 +57,21 @@ class Holdings:
             for key, member in self.by_job.get(jid, ()):
                 if not member and all(place_of(place) == END for place in places):
                     yield "I9", f"has the lock {_text(key)}, and will not run", jid
-                elif member and _WORKING + member.rpartition(b" ")[0] not in places:
+                elif member and not _there(member.rpartition(b" ")[0], places):
                     yield "I10", f"has the slot {_text(member)} in {_text(key)}, and is not there", jid
+
+
+def _there(identity: bytes, places: tuple[bytes, ...]) -> bool:
+    if identity:
+        return _WORKING + identity in places
+    return any(place_of(place) != END for place in places)
 
 
 def _holders(key: bytes, value: object) -> dict[bytes, Holding]:
     """Who holds something there, by job."""
-    if key.startswith(LOCK):
+    if key.startswith(_LOCK):
         return {value[b"jid"]: (key, b"")} if isinstance(value, Fields) and b"jid" in value else {}
-    if key.endswith(_RUNNING) and isinstance(value, Sorted):
+    if key.endswith(_RUNNING) and place_of(key) is None and isinstance(value, Sorted):
         return {member.rpartition(b" ")[2]: (key, member) for member in value}
     return {}
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 from chaos_parts.marks import STORES
 from chaos_parts.proxy import Proxy
@@ -17,6 +18,7 @@ from chaos_parts.recorded import RecordedServer
 from redis import Redis
 
 from framework.store.connect import Endpoint, open_client
+from prove_parts.places import END, WAITING, WORKING, place_of
 
 _QUEUE = "lively"
 _JOBS = ("-r", "prove_parts.lively_jobs")
@@ -169,7 +171,9 @@ def _hasten(client: Redis) -> None:
 
 def _left(client: Redis) -> dict[str, int]:
     """How many jobs are in which place where no job stays for good."""
-    counts = {"schedule": client.zcard("schedule"), "retry": client.zcard("retry")}
-    for pattern in ("queue:*", "aw:working:*"):
-        counts |= {key.decode(): client.llen(key) for key in client.scan_iter(pattern)}
+    counts: dict[str, Any] = {}
+    for key in cast("list[bytes]", client.keys("*")):
+        kind = place_of(key)
+        if kind not in (None, END):
+            counts[key.decode()] = client.llen(key) if kind in (WAITING, WORKING) else client.zcard(key)
     return {key: int(count) for key, count in counts.items() if count}

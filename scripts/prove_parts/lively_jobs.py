@@ -9,10 +9,11 @@ from typing import Literal
 
 from chaos_parts.marks import mark
 
-from framework import ApplicationWorker, Job, RetryLater
+from framework import ApplicationWorker, Deduplicate, Job, RetryLater
 
 SOON_S = 0.3
 _GENERATION = 40
+_LIMITED = 3
 _AGAIN = 0.3
 
 
@@ -36,8 +37,35 @@ class SeedWorker(Lively):
             ShortWorker.perform_in(SOON_S, index)
             UnsteadyWorker.perform_async()
             PatientWorker.perform_async()
+            KeyedWorker.perform_async(index // 2)
+        LimitedWorker.perform_bulk([()] * _LIMITED)
         LongWorker.perform_async()
         DoomedWorker.perform_async()
+        mark(self.jid)
+
+
+class LimitedWorker(Lively):
+    """One at a time, and not the fastest: the others wait for its slot."""
+
+    concurrency_limit = 1
+
+    def perform(self) -> None:
+        time.sleep(0.05)
+        mark(self.jid)
+
+
+class KeyedWorker(Lively):
+    """Equal ones are pushed again and again, and fail now and then."""
+
+    idempotent = True
+    deduplicate = Deduplicate("until_executed")
+    concurrency_limit = 2
+
+    def perform(self, key: int) -> None:
+        del key
+        if random.random() < _AGAIN:
+            raise ValueError("not this time")
+        time.sleep(0.05)
         mark(self.jid)
 
 

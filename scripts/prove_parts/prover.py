@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prove_parts.aof import Group, History, Torn
-from prove_parts.holdings import LOCK, Holdings
+from prove_parts.holdings import Holdings
 from prove_parts.keyspace import Keyspace, UnknownCommandError, shown
 from prove_parts.places import DUE, END, PARKED, WORKING, jid_of, payload_in, place_of, readable, transit
 
@@ -27,6 +27,8 @@ END_MARK = b"proof:ended"
 
 _LANDED = b"aw:landed:"
 _RETIRED = b"aw:retired"
+_COUNTERS = b"aw:counters"
+_DUPLICATES, _SKIPPED = b"sidekiq_jobs_deduplicated_total", b"sidekiq_jobs_skipped_total"
 _KEPT = 20
 """So many violations are told in full."""
 
@@ -69,6 +71,8 @@ class Verdict:
     jobs: int = 0
     ends: Counter[str] = field(default_factory=Counter[str])
     """Jobs that left for good, by the way they took."""
+    slots: dict[str, int] = field(default_factory=dict[str, int])
+    """Slots of each concurrency limit that were taken at an instant, at most; those of jobs about to begin among them."""
     left: Counter[str] = field(default_factory=Counter[str])
     """Jobs in place at the end, by key."""
     violations: list[Violation] = field(default_factory=list[Violation])
@@ -207,8 +211,10 @@ class Prover:
             self.verdict.ends[f"left {_text(was[0])}"] += 1
         elif kind == WORKING and name.upper() == b"LREM":
             self._judge_acknowledged(group, jid, was)
-        elif kind == DUE and any(_notes_duplicate(command) for command in group.commands):
-            self.verdict.ends["dropped as a duplicate when it was due"] += 1
+        elif kind == DUE and _counts(group, _DUPLICATES):
+            self.verdict.ends["dropped, a duplicate when it became due"] += 1
+        elif kind == PARKED and _counts(group, _SKIPPED):
+            self.verdict.ends["dropped by an operator"] += 1
         elif kind == DUE and (token := transit(payload)):
             self.verdict.crossed[token] = (jid, group)
             self.verdict.ends["went to another shard"] += 1
@@ -231,12 +237,15 @@ class Prover:
             self.verdict.add(Violation(rule, what, jid, group, was))
 
 
-def _notes_duplicate(command: list[bytes]) -> bool:
-    """Whether a lock is told that an equal job was dropped."""
-    return command[0] == b"HSET" and command[1].startswith(LOCK) and b"duplicates" in command
-
-
 _SETS_STRING = {b"SET", b"set"}
+
+
+def _counts(group: Group, counter: bytes) -> bool:
+    """Whether a job is counted in it that is dropped on purpose: another does its work, or an operator has said so."""
+    return any(
+        command[0] == b"HINCRBY" and command[1] == _COUNTERS and command[2].startswith(counter)
+        for command in group.commands
+    )
 
 
 def prove(place: Path, told: Told | None = None) -> Verdict:
@@ -256,6 +265,7 @@ def prove(place: Path, told: Told | None = None) -> Verdict:
     verdict.seconds = time.monotonic() - started
     verdict.torn = history.torn
     verdict.ignored = prover.keyspace.ignored
+    verdict.slots = {_text(key): most for key, most in prover.holdings.most.items()}
     for places in prover.at.values():
         verdict.left.update(_text(key) for key in places)
     return verdict

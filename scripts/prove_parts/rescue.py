@@ -26,7 +26,7 @@ from framework.schedule.preparation import Preparation
 from framework.schedule.rhythm import Rhythm
 from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint
-from framework.store.script import BEAT
+from framework.store.script import BEAT, RESUME
 from framework.wire import keys
 from prove_parts.places import jid_of, place_of
 
@@ -45,7 +45,8 @@ class Rescuer:
         self.client: Redis = self._shard.client
 
     def settle(self, *, seen_dying: bool) -> None:
-        """Take back what the dead held, and promote what is due, now or later: what is left waits in queues, or is at rest.
+        """Take back what the dead held, promote what is due, now or later, and let go on what was parked: what is left waits in
+        queues, or is at rest.
 
         The dead were ``seen_dying`` by a parent, or have been silent for longer than their lease.
         """
@@ -57,6 +58,7 @@ class Rescuer:
         poller = self._poller()
         while poller.poll():
             pass
+        self._unpark()
 
     def drain(self) -> "Counter[bytes]":
         """Fetch and acknowledge by the real script until the queues are empty; return how often each job would have run."""
@@ -114,6 +116,12 @@ class Rescuer:
         reaper = Reaper(self.client, lambda _: None, grace, Keep(limits.max_jobs, limits.timeout_s))
         while reaper.sweep():
             pass
+
+    def _unpark(self) -> None:
+        """No limit holds any more."""
+        for base in cast("set[bytes]", self.client.smembers(keys.LIMITS_WAITING)):
+            while RESUME(self.client, [base.decode()], ["0", "0", _BATCH, 60])[0]:
+                pass
 
     def _beat(self) -> None:
         places = [keys.lease(_IDENTITY), keys.REGISTRY, keys.runs(_IDENTITY), keys.BEATS]

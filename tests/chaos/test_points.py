@@ -28,9 +28,10 @@ COMMANDS = {
     "bulk": "SADD,LPUSH",
     "bulk later": "SET,ZADD",
     "push tracked": "SET,SADD,LPUSH",
+    "push locked": "admit",
     "schedule": f"ZADD,{BEAT},{POLL},promote",
     "run": f"{BEAT},fetch,fetch,{PARK}",
-    "run locked": f"{BEAT},fetch,complete,fetch,{PARK}",
+    "run locked": f"{BEAT},fetch,enter,complete,fetch,{PARK}",
     "parked": f"{BEAT},fetch,{PARK},fetch,BLMOVE",
     "run sync": f"{BEAT},fetch,fetch,fetch,{PARK}",
     "run tracked": f"{BEAT},fetch,SET,state,fetch,{PARK}",
@@ -49,6 +50,8 @@ COMMANDS = {
     "race": f"{BEAT},{POLL},{POLL},promote,promote",
     "recover": f"{BEAT},retire,DEL,SREM,SCAN,adopt,ZRANGEBYSCORE,examine,reclaim,reclaim,reclaim,examine,forget,"
     "LRANGE,SCAN,ZRANGEBYSCORE,examine,forget,LRANGE",
+    "limited": f"{BEAT},fetch,acquire,fetch,{PARK},retire,DEL,SREM,SCAN,adopt,ZRANGEBYSCORE,examine,reclaim,examine,forget,"
+    "LRANGE,acquire,complete,fetch,acquire,announce,complete,fetch,BLMOVE",
     "reconcile": f"{BEAT},SCAN,adopt,ZRANGEBYSCORE,LRANGE,fetch,{PARK},SCAN,adopt,ZRANGEBYSCORE,LRANGE,bury,requeue",
     "beside": f"{BEAT},{RECORD},SCAN,ZRANGEBYSCORE,LRANGE,TIME,ZCARD,ZCOUNT,ZCOUNT,beat",
 }

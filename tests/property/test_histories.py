@@ -213,3 +213,83 @@ def test_a_push_in_doubt_is_written_once(state, later):
     else:
         push(state, "a", fate="lost")
     state.teardown()
+
+
+# --- what jobs hold
+
+
+def taken(state):
+    """The slots of the limited class, and what waits for one."""
+    client = state.world.servers.clients["main"]
+    return client.zrange("aw:limit:Limited:running", 0, -1), client.zcard("aw:limit:Limited:waiting:")
+
+
+@pytest.mark.proves("I10", "R42", "F45")
+def test_the_slot_of_a_dead_process_goes_to_the_next_in_line(state):
+    push(state, "a", "b", "c", kind="limited")
+    state.work(which=0)
+    before, waiting = taken(state)
+    assert (len(before), waiting) == (1, 2)
+    state.crash(which=0, late=False)
+    state.pass_time(seconds=45, beating=True)
+    state.turn(which=0, part="reaper")
+    after, _ = taken(state)
+    assert len(after) == 1
+    assert after != before
+    state.teardown()
+
+
+@pytest.mark.parametrize("how", ["failed", "later", "done"])
+@pytest.mark.proves("I10", "R42", "m5")
+def test_who_was_taken_for_dead_frees_no_slot_but_its_own(state, how):
+    push(state, "a", "b", kind="limited")
+    state.work(which=0)
+    state.freeze(which=0)
+    state.pass_time(seconds=45, beating=True)
+    state.turn(which=0, part="reaper")
+    state.work(which=0)
+    state.thaw(which=0)
+    before = taken(state)
+    assert len(before[0]) == 1
+    state.end(which=0, how=how, on=False)
+    state.step(which=0, fate="go")
+    assert taken(state) == before
+    state.teardown()
+
+
+def push_keyed(state, queue="a"):
+    """Push a job of which there may be one; whether it was."""
+    before = len(state.world.judge.ledger.owed)
+    state.push_by_class(which=2, queue=queue, delay=0, fate="go")
+    return len(state.world.judge.ledger.owed) > before
+
+
+@pytest.mark.parametrize("how", ["failed", "later", "done", "discarded"])
+@pytest.mark.proves("I9", "R38", "F44")
+def test_equal_jobs_are_refused_while_one_is_somewhere_and_no_longer(state, how):
+    assert push_keyed(state)
+    state.work(which=0)
+    assert not push_keyed(state)
+    state.crash(which=0, late=False)
+    assert not push_keyed(state)
+    state.pass_time(seconds=45, beating=True)
+    state.turn(which=0, part="reaper")
+    assert not push_keyed(state)
+    state.work(which=0)
+    state.end(which=0, how=how, on=True)
+    assert push_keyed(state) == (how in ("done", "discarded"))
+    state.teardown()
+
+
+@pytest.mark.proves("I9", "R38", "m5")
+def test_who_was_taken_for_dead_takes_no_lock_away(state):
+    assert push_keyed(state)
+    state.work(which=0)
+    state.freeze(which=0)
+    state.pass_time(seconds=45, beating=True)
+    state.turn(which=0, part="reaper")
+    state.work(which=0)
+    state.thaw(which=0)
+    state.end(which=0, how="done", on=True)
+    assert not push_keyed(state)
+    state.teardown()

@@ -7,8 +7,11 @@ from prove_parts.aof import History, HistoryError
 from prove_parts.keyspace import UnknownCommandError
 from prove_parts.prover import prove, prove_all
 
+from framework.admin.purge import SKIPPED
 from framework.store.connect import Endpoint, open_client
-from framework.store.script import BURY, COMPLETE, FETCH, LAND, POSTPONE, PROMOTE
+from framework.store.script import ACQUIRE, ADMIT, BURY, COMPLETE, DISCARD, FETCH, LAND, POSTPONE, PROMOTE
+from framework.telemetry.counters import series_name
+from framework.wire.holds import Claim, Holds, Lock, Slot
 from tests.harness import encoded, until
 
 LEASE, MINE, OTHERS = "aw:lease:me", "aw:working:me", "aw:working:you"
@@ -245,7 +248,39 @@ def test_a_job_that_is_parked_before_it_leaves(told):
     assert shown(told.violation())[:2] == ("I2", f"is in two places: {MINE}, aw:paused:A")
 
 
-RUNNING = "aw:limit:A::B:running"
+BASE = "aw:limit:A::B"
+RUNNING = f"{BASE}:running"
+
+
+@pytest.mark.proves("I1", "I2", "I9", "I10", "R38", "R42")
+def test_the_valves_by_their_real_scripts_are_proven(told):
+    """Two jobs with locks and a limit of one: one has the slot and hands it over; the other is dropped by an operator."""
+    jobs = {jid: encoded(jid=jid) for jid in ("j1", "j2")}
+    locks = {jid: Lock(f"aw:lock:{jid}", jid, 60.0, "A::B") for jid in jobs}
+    for jid, data in jobs.items():
+        claim = Claim(locks[jid], True, "series", {}, None, None).told()
+        assert ADMIT(told.client, ["queues", "queue:default"], [1, "default", data, claim]) == [b""]
+    told.fetch()
+    for jid, state in (("j1", 1), ("j2", 0)):
+        facts = [jobs[jid], f"me {jid}", jid, "default", 1, 60, "7", "", 0, "park", ""]
+        assert ACQUIRE(told.client, [MINE, BASE], facts)[0] == state
+    held = Holds(locks["j1"], [Slot(BASE, "me j1")])
+    assert COMPLETE(told.client, [MINE], [jobs["j1"], held.ended()]) == 1
+    assert told.zrange(RUNNING, 0, -1) == [b" j2"]
+    told.fetch()
+    (waits,) = told.lrange(MINE, 0, -1)
+    ACQUIRE(told.client, [MINE, BASE], [waits, "me j2", "j2", "default", -1, 60, "7", "", 0, "park", ""])
+    (parked_job,) = told.zrange(f"{BASE}:waiting:", 0, -1)
+    series = series_name(SKIPPED, {"worker": "A::B"})
+    ended = Holds(locks["j2"]).ended()
+    assert DISCARD(told.client, [f"{BASE}:waiting:", "aw:counters"], [parked_job, ended, "", 0, series]) == 1
+    verdict = told.verdict
+    assert not [str(violation) for violation in verdict.violations]
+    assert verdict.ends == {"finished": 1, "dropped by an operator": 1}
+    assert not told.keys("aw:lock:*")
+    assert not told.zcard(RUNNING)
+
+
 HELD = encoded(
     lock={"key": "aw:lock:d", "owner": "j1", "keep_ms": 0},
     slots=[{"base": RUNNING.removesuffix(":running"), "member": "me j1"}],

@@ -70,6 +70,10 @@ class Actor:
         """Take back what the dead held, and look at the own working list."""
         self._step(self._loops["reaper"])
 
+    def keep(self) -> None:
+        """What the policies do beside jobs."""
+        self._step(self._loops["policies"])
+
     def poll(self) -> None:
         """Move what is due."""
         self._step(self._loops["poller"])
@@ -179,6 +183,7 @@ def settle(stage: Stage, actors: Sequence[Actor]) -> None:
             actor.sweep()
             actor.work()  # what has come meanwhile is not lost
             actor.sweep()
+            actor.keep()
         stage.make_due()
         for actor in actors:
             actor.pass_time()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from framework import ApplicationWorker, Discard, RetryLater
+from framework import ApplicationWorker, Deduplicate, Discard, RetryLater
 from framework.errors import Shutdown
 from framework.handlers import on_death
 from prove_parts.crash_points.ledger import Ledger, count
@@ -57,6 +57,19 @@ class SyncWorker(_Base):
     """Succeeds, and is acknowledged before the next job begins."""
 
     ack = "sync"
+
+
+class OnceWorker(_Base):
+    """Succeeds; of equal ones there is one at a time."""
+
+    idempotent = True
+    deduplicate = Deduplicate("until_executed")
+
+
+class LimitedWorker(_Base):
+    """Succeeds; one at a time."""
+
+    concurrency_limit = 1
 
 
 class AwayWorker(_Base):

@@ -20,7 +20,7 @@ from prove_parts.crash_points.stage import FOREIGN, Stage
 from prove_parts.places import END, payload_in, place_of
 
 DOCUMENTED = {
-    *("queue", "enqueued_at", "at", "interrupted_count", "suspect", TRANSIT),
+    *("queue", "enqueued_at", "at", "interrupted_count", "suspect", TRANSIT, "concurrency_limit_buffered_at"),
     *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace"),
 }
 """Fields that the framework may write, change or take out on a job's way (invariant I5)."""
@@ -155,7 +155,7 @@ class Judge:
         for key in cast("list[bytes]", client.keys("aw:limit:*:running")):
             for slot in cast("list[bytes]", client.zrange(key, 0, -1)):
                 identity, _, jid = slot.decode().rpartition(" ")
-                if (keys.working(identity), jid) not in lists:
+                if (keys.working(identity), jid) not in lists and (identity or jid not in waiting):
                     self._say(when, f"{slot.decode()} has a slot in {key.decode()}, and is not there")
         for one in members:
             if not one.rests and IDEMPOTENCY_KEY.encode() in one.data and one.jid not in locks:

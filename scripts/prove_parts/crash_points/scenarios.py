@@ -21,8 +21,8 @@ DEAD = "points:1:dead"
 NAME = "played"
 RIVAL = "rival"
 AWAY = jobs.AwayWorker.declaration().generated_queue
-UNREADABLE, QUARANTINED = 901, 902
-"""Serials of two jobs beside those of the batch."""
+UNREADABLE, QUARANTINED, HOLDER = 901, 902, 903
+"""Serials of jobs beside those of the batch."""
 
 End: TypeAlias = Literal["done", "dead", "interrupted", "gone", "retired", "refused"]
 """Where a job is at last: it ended and is in no key; in the set of this name; failed and in no key; never run and counted, or
@@ -76,7 +76,7 @@ def _push_later(stage: Stage, worker: Any, serials: Iterable[int]) -> None:
 def _until_accepted(stage: Stage, serial: int, push: Callable[[], Any]) -> None:
     while True:
         try:
-            stage.ledger.note("accepted", serial, push())
+            stage.ledger.note("accepted", serial, push() or "")  # of none: it is the duplicate of one in doubt
         except ShardUnavailableError as error:
             stage.ledger.note("doubted" if error.maybe_written else "refused", serial)
         else:
@@ -155,6 +155,16 @@ def _estate(stage: Stage, batch: int) -> None:
     client.hset(keys.runs(DEAD), mapping={"slots": 4, digest: 1})
 
 
+def _slot_of_the_dead(stage: Stage, batch: int) -> None:
+    """A process died with the only slot; the jobs of the batch wait in the queue."""
+    worker = jobs.LimitedWorker.declaration().wire_name
+    stage.write(worker, HOLDER, keys.working(DEAD), **stage.lock(HOLDER))
+    stage.clients["main"].zadd(f"{keys.limit(worker)}:running", {slot_member(DEAD, f"{HOLDER:024x}"): 1e10})
+    stage.clients["main"].set(keys.lease(DEAD), 1, px=15_000)
+    stage.clients["main"].zadd(keys.REGISTRY, {DEAD: 1_000_000_000})
+    _waiting(jobs.LimitedWorker, locked=True)(stage, batch)
+
+
 # --- what the process does
 
 
@@ -215,6 +225,15 @@ def _recover(stage: Stage, actor: Actor, _batch: int) -> None:
     actor.sweep()
     stage.age([DEAD])
     actor.sweep()
+
+
+def _wait_for_slot(_stage: Stage, actor: Actor, _batch: int) -> None:
+    """Who has the slot is dead: jobs wait for it, are handed it one after the other, and run."""
+    actor.beat()
+    actor.work()
+    actor.bury(DEAD)
+    actor.sweep()
+    actor.work()
 
 
 def _reconcile(stage: Stage, actor: Actor, batch: int) -> None:
@@ -286,9 +305,10 @@ SCENARIOS: dict[str, Scenario] = {
             _always(state="completed"),
             batches=(1, 2),
         ),
+        Scenario("push locked", "push one by one, each with its lock", _pushing(jobs.OnceWorker), batches=(1, 2)),
         Scenario("schedule", "push for later, promote", _schedule, whole=True),
         Scenario("run", "fetch, run, acknowledge", _work, prepare=_waiting(jobs.PlainWorker), whole=True),
-        Scenario("run locked", "let go of a lock with the job", _work, prepare=_waiting(jobs.PlainWorker, locked=True)),
+        Scenario("run locked", "let go of a lock with the job", _work, prepare=_waiting(jobs.OnceWorker, locked=True)),
         Scenario("parked", "a parked call brings the job", _arrive, batches=(1,), whole=True),
         Scenario("run sync", "acknowledge each before the next", _work, prepare=_waiting(jobs.SyncWorker)),
         Scenario("run tracked", "the state is kept", _work, _always(state="completed"), _waiting(jobs.TrackedWorker)),
@@ -342,6 +362,7 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario("race", "two pollers at the same jobs", _race, prepare=_waiting(jobs.PlainWorker, keys.SCHEDULE)),
         Scenario("recover", "take back what a dead process held", _recover, _estate_fate, _estate),
+        Scenario("limited", "wait for a slot, be handed it", _wait_for_slot, prepare=_slot_of_the_dead, batches=(1,)),
         Scenario("reconcile", "give back what was lost sight of", _reconcile, _lost_fate),
         Scenario(
             "beside",

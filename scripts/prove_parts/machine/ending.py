@@ -17,7 +17,7 @@ _LONG_ROUND, _LONG_S = 2, 44.0
 """After a few short rounds a long one: leases, graces and refusals end by themselves. From then on all that waits is due."""
 
 _ROUND_S = 4.0
-_PARTS = ("lease", "record", "reaper", "poller")
+_PARTS = ("lease", "record", "reaper", "policies", "poller")
 _MAY_STAY = re.compile(r"aw:(landed|status):.*|aw:retired|dead|interrupted|retry|queues")
 """Documented keys with a life of their own (docs/redis.md, column Census)."""
 

@@ -1,5 +1,8 @@
 """What is seen after a step, and what of it is judged beside the ways of the single jobs: owners, takers, runs, pauses, bounds."""
 
+from collections import Counter
+from collections.abc import Iterator
+
 from framework.execute.execution import Execution
 from framework.fetch.custody import UNACKNOWLEDGED
 from framework.fetch.prefetch import AHEAD_JOBS
@@ -9,7 +12,7 @@ from framework.wire import keys
 from prove_parts.machine.baton import Act
 from prove_parts.machine.ledger import Broken, Contents, Ledger, Look, spots_of
 from prove_parts.machine.servers import SHARDS, Servers
-from prove_parts.machine.worker import QUEUES, SLOTS, Worker
+from prove_parts.machine.worker import LIMIT, QUEUES, SLOTS, Worker
 from prove_parts.places import jid_of
 
 MOST_AT_ONCE = SLOTS + AHEAD_JOBS + UNACKNOWLEDGED + len(QUEUES)
@@ -28,6 +31,8 @@ class Judge:
         self._registered: set[str] = set()
         self._struck_off: set[str] = set()
         """Who was known once, and is not now."""
+        self._rested: set[bytes] = set()
+        """Jobs that have been dead, or set aside."""
         self._held: set[tuple[bytes, str]] = set()
         """The jobs in the hands of those who are known, at the last look."""
 
@@ -60,6 +65,7 @@ class Judge:
         found: Look = {}
         now: dict[str, float] = {}
         registered: set[str] = set()
+        held: list[tuple[str, bytes, bytes]] = []
         for name in SHARDS:
             if not self._servers.is_up(name):
                 self._remember(name, found, registered)
@@ -70,6 +76,9 @@ class Judge:
             members = next((members for key, members in contents if key == keys.REGISTRY.encode()), [])
             registered |= {identity.decode() for identity, _ in members}
             self._judge_bounds(contents)
+            held += [(name, key, whose) for key, whose in _holdings(contents)]
+        self._judge_holdings(found, held)
+        self._judge_twins(found)
         self._judge_owners(found, registered)
         if rebase:
             self.ledger.rebase(found)
@@ -90,6 +99,33 @@ class Judge:
         for key, members in contents:
             if key.startswith(b"aw:working:") and len(members) > MOST_AT_ONCE + self._lost:
                 raise Broken(f"I16: {key!r} holds {len(members)} jobs")
+
+    def _judge_holdings(self, found: Look, held: list[tuple[str, bytes, bytes]]) -> None:
+        """A lock is that of a job which may run; a slot that of one in the hands of the process it names, or about to be."""
+        for shard, key, whose in held:
+            identity, _, jid = whose.rpartition(b" ")
+            spots = [spot for spot in found.get(jid, []) if spot.kind not in ("dead", "interrupted")]
+            if not spots:
+                raise Broken(
+                    f"{'I9' if _is_lock(key) else 'I10'}: {key!r} on {shard} is held by {whose!r}, which will not run"
+                )
+            if identity and (shard, identity.decode()) not in [(spot.shard, spot.owner) for spot in spots]:
+                raise Broken(
+                    f"I10: {whose!r} has a slot in {key!r} on {shard}, and is in {[spot.key for spot in spots]}"
+                )
+        for (shard, key), taken in Counter((shard, key) for shard, key, _ in held if not _is_lock(key)).items():
+            if taken > LIMIT:
+                raise Broken(f"I10: {taken} slots of {key!r} on {shard} are taken")
+
+    def _judge_twins(self, found: Look) -> None:
+        """Of equal jobs one is alive on a shard, those left out that an operator has sent back, and that come from there."""
+        alive = [(jid, spot) for jid, spots in found.items() for spot in spots if spot.duplicates]
+        self._rested |= {jid for jid, spot in alive if spot.kind in ("dead", "interrupted")}
+        bound = [(jid, spot) for jid, spot in alive if jid not in self._rested and b'"idempotency_key"' in spot.data]
+        for shard in SHARDS:
+            twins = {jid for jid, spot in bound if spot.shard == shard and b'"duplicate-of"' not in spot.data}
+            if len(twins) > 1:
+                raise Broken(f"I9: equal jobs are alive on {shard}: {sorted(twins)}")
 
     def _judge_owners(self, found: Look, registered: set[str]) -> None:
         """Who holds a job is known. Only who was struck off may be given one before the next sweep enters it again."""
@@ -122,6 +158,18 @@ class Judge:
             waited = any(spot.key in paused and spot.shard == by.owner.shard for spot in job.spots)
             if waited and any(spot.key == by.owner.list for spot in found.get(jid, [])):
                 raise Broken(f"I15: {by.owner} takes {jid!r} from a queue that it knows to be paused")
+
+
+def _holdings(contents: Contents) -> Iterator[tuple[bytes, bytes]]:
+    """Keys of locks, and the jobs they are of; keys of running jobs of limits, and their slots."""
+    for key, members in contents:
+        if _is_lock(key) or (key.startswith(b"aw:limit:") and key.endswith(b":running")):
+            for member in members:
+                yield key, member[0] if isinstance(member, tuple) else member
+
+
+def _is_lock(key: bytes) -> bool:
+    return key.startswith(keys.LOCKS.encode())
 
 
 def _targets(run: Execution) -> set[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from prove_parts.places import jid_of, place_of, readable, transit
+from prove_parts.places import PARKED, jid_of, payload_in, place_of, readable, transit
 
 
 class Broken(AssertionError):
@@ -29,9 +29,16 @@ class Spot(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Queue, working, or the name of a sorted set."""
+        """Queue, working, parked, or the name of a sorted set."""
+        if place_of(self.key) == PARKED:
+            return "parked"
         text = self.key.decode(errors="replace")
         return "queue" if text.startswith("queue:") else "working" if self.owner else text
+
+    @property
+    def duplicates(self) -> bool:
+        """Whether it is of the class whose jobs are all equal."""
+        return b'"class":"Keyed"' in self.data
 
     @property
     def owner(self) -> str:
@@ -46,7 +53,7 @@ Contents = list[tuple[bytes, list[bytes] | list[tuple[bytes, float]]]]
 
 _CHANGING = {
     *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace", "interrupted_count"),
-    *("suspect", "enqueued_at", "at", "aw_transit", "queue", "discarded_at"),
+    *("suspect", "enqueued_at", "at", "aw_transit", "queue", "discarded_at", "concurrency_limit_buffered_at"),
 }
 """Fields of a payload that the framework writes."""
 
@@ -57,7 +64,8 @@ _MOVES = {
     ("queue", "working"),
     *((source, target) for source in ("working", *_DUE) for target in ("queue", "dead")),
     *(("working", target) for target in (*_DUE, "interrupted")),
-    *((source, "queue") for source in ("dead", "interrupted")),
+    ("working", "parked"),
+    *((source, "queue") for source in ("parked", "dead", "interrupted")),
 }
 """From, to: every move there is within a shard. Dead to queue is an operator's."""
 
@@ -86,6 +94,7 @@ def spots_of(shard: str, contents: Contents) -> Iterable[tuple[bytes, Spot]]:
         for index, member in enumerate(members):
             data, score = member if isinstance(member, tuple) else (member, 0.0)
             rank = index if isinstance(member, tuple) else count - 1 - index
+            data = payload_in(key, data)
             yield jid_of(data), Spot(shard, key, rank, data, score)
 
 
@@ -182,9 +191,16 @@ class Ledger:
             job.permits.pop(after.key.decode().removeprefix("aw:working:"), None)  # type: ignore[union-attr]
 
     def _judge_end(self, jid: bytes, job: Job, before: Spot) -> None:
+        if before.kind in _DUE and before.duplicates and self._has_twin(jid):
+            return
         crossed = before.kind in _DUE and transit(before.data) is not None
         self._must(before.kind == "working" or crossed, "I1", jid, f"is in no key any more; it was in {before.key!r}")
         self._must(job.crossed or not crossed, "I1", jid, "was removed here, and was never on its new shard")
+
+    def _has_twin(self, jid: bytes) -> bool:
+        """Whether another job of its class is alive, as whose duplicate it may be dropped when it is due."""
+        alive = [spot for other, job in self.jobs.items() if other != jid for spot in job.spots]
+        return any(other.duplicates and other.kind not in ("dead", "interrupted") for other in alive)
 
     def _judge_bytes(self, jid: bytes, job: Job, spot: Spot) -> None:
         if not readable(jid):
@@ -206,10 +222,10 @@ class Ledger:
         for jid, spots in moved:
             job = self.jobs[jid]
             queued = [spot for spot in spots if spot.kind == "queue"]
-            was = [spot for spot in job.spots if spot.kind in ("queue", "working")]
+            was = [spot for spot in job.spots if spot.kind in ("queue", "working", "parked")]
             if queued and not was:
                 arrivals.append((queued[0].rank, jid))
-            elif queued and was[0].kind == "working":
+            elif queued and was[0].kind != "queue":
                 self._judge_return(jid, queued[0], look)
             elif was and job.arrived and not queued:
                 place = (was[0].shard, was[0].key)

@@ -35,6 +35,7 @@ KINDS: dict[str, Callable[[str, str], bytes]] = {
     "unknown class": lambda jid, queue: _plain(jid, queue, **{"class": "Nobody"}),
     "retired class": lambda jid, queue: _plain(jid, queue, **{"class": "Gone"}),
     "for another shard": lambda jid, queue: _plain(jid, queue, aw_shard="second"),
+    "limited": lambda jid, queue: _plain(jid, queue, **{"class": "Limited"}),
     "suspect": lambda jid, queue: _plain(jid, queue, suspect=True, interrupted_count=2),
 }
 

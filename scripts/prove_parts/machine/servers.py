@@ -20,14 +20,15 @@ SHARDS = ("main", "second")
 
 _DUE = 1.0  # a score that has long been reached
 _SCRIPTS = [one for one in vars(script).values() if isinstance(one, script.Script)]
-_SETS = (b"schedule", b"retry", b"dead", b"interrupted", b"aw:processes")
+_SCORED = (b"schedule", b"retry", b"dead", b"interrupted", b"aw:processes")
 
 _SNAPSHOT = """
 local found = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local kind = redis.call('TYPE', key)['ok']
   if kind == 'list' then found[#found + 1] = {key, redis.call('LRANGE', key, 0, -1)}
-  elseif kind == 'zset' then found[#found + 1] = {key, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')} end
+  elseif kind == 'zset' then found[#found + 1] = {key, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')}
+  elseif kind == 'hash' and string.match(key, '^aw:lock:') then found[#found + 1] = {key, redis.call('HMGET', key, 'jid')} end
 end
 local time = redis.call('TIME')
 return {time[1] .. '.' .. string.format('%06d', time[2]), found}
@@ -45,8 +46,9 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
     if left <= s * 1000 then redis.call('DEL', key) else redis.call('PEXPIRE', key, math.floor(left - s * 1000)) end
   end
 end
-for _, key in ipairs({'schedule', 'retry', 'aw:processes'}) do
-  if redis.call('TYPE', key)['ok'] == 'zset' then
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local stamped = key == 'schedule' or key == 'retry' or key == 'aw:processes' or string.match(key, '^aw:limit:.*:running$')
+  if stamped and redis.call('TYPE', key)['ok'] == 'zset' then
     local members = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
     for i = 1, #members, 2 do
       local score = tonumber(members[i + 1])
@@ -114,7 +116,7 @@ class Servers:
     # --- what is there
 
     def look(self, name: str) -> tuple[float, Contents]:
-        """Its clock, and its lists and sorted sets."""
+        """Its clock, its lists and sorted sets, and of locks whose they are."""
         eye = self._eyes[name]
         try:
             reply: Any = eye.call("EVAL", _SNAPSHOT, 0)
@@ -200,7 +202,7 @@ class Servers:
 def _contents(reply: Iterable[Any]) -> Contents:
     found: Contents = []
     for key, members in reply:
-        if key in _SETS:
+        if key in _SCORED or key.startswith((b"aw:limit:", b"aw:paused:")):
             found.append((key, [(members[at], float(members[at + 1])) for at in range(0, len(members), 2)]))
         else:
             found.append((key, members))

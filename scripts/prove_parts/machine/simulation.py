@@ -15,18 +15,18 @@ from redis import utils as redis_utils
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from framework.execute import processor
+from framework.execute import execution, processor
 from framework.fetch import blame, crew, exchange, fetcher, grace, parking, post
 from framework.process import heartbeat, launcher, record
 from framework.shard import channels
 from framework.store import script
 from framework.store.channel import Channel
-from prove_parts.machine.baton import SIMULATED, Fate, current
+from prove_parts.machine.baton import SIMULATED, Fate, current, pause
 
 _TICK_S = 0.001  # every step takes a moment: so speed is measured, and nothing happens twice at once
 
 _THREADED = (blame, crew, exchange, heartbeat, launcher, post, processor)
-_TIMED = (blame, grace, heartbeat, launcher, parking, record)
+_TIMED = (blame, execution, grace, heartbeat, launcher, parking, record)
 _CLOCKED = ((exchange, "clock"), (fetcher, "clock"), (post, "clock"), (channels, "monotonic"))
 
 _doomed: WeakSet[Channel] = WeakSet()
@@ -42,6 +42,10 @@ class Clock:
         """As ``time.monotonic``."""
         self.now += _TICK_S
         return self.now
+
+    def sleep(self, _seconds: float) -> None:
+        """Somebody tries again after a while: when it is resumed."""
+        pause("wait")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)

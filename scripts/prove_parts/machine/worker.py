@@ -3,9 +3,11 @@
 import json
 import signal
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from framework.declare.policies import Deduplicate
 from framework.declare.worker import ApplicationWorker
 from framework.errors import BusinessError, Discard, RetryLater
 from framework.execute.execution import Execution
@@ -28,6 +30,9 @@ SLOTS = 2
 QUEUES = ("a", "b", "c", "proof")
 """The last is the class's own."""
 
+LIMIT = 1
+"""So many limited jobs run at a time, and of each two equal jobs one."""
+
 RETIRED = "Gone"
 ENDS = ("done", "failed", "later", "discarded", "refused")
 """What a job's own code comes to."""
@@ -49,14 +54,18 @@ def settings_for(folder: Path, urls: dict[str, str]) -> Settings:
     return settings.model_copy(update={"retired_workers": {RETIRED: "it was removed"}})
 
 
-def declare() -> type[ApplicationWorker]:
-    """Declare the class of the jobs, in the registry as it is now: each stops in its middle and ends as it is told to."""
+def declare() -> tuple[type[ApplicationWorker], ...]:
+    """Declare the classes of the jobs, in the registry as it is now: each stops in its middle and ends as it is told to.
+
+    The second is limited; the third is deduplicated too, and all jobs with equal arguments are equal.
+    """
 
     class Proof(ApplicationWorker):
         """See above."""
 
         wire_name = "Proof"
         feature_category = "not_owned"
+        queue = "proof"
 
         def perform(self, *_args: Any) -> None:
             act = mover()
@@ -65,7 +74,20 @@ def declare() -> type[ApplicationWorker]:
             if act.end in _RAISED:
                 raise _RAISED[act.end]
 
-    return Proof
+    class Limited(Proof):
+        """See above."""
+
+        wire_name = "Limited"
+        concurrency_limit = LIMIT
+
+    class Keyed(Limited):
+        """See above."""
+
+        wire_name = "Keyed"
+        idempotent = True
+        deduplicate = Deduplicate("until_executed", ttl=timedelta(days=1))  # no history is as long
+
+    return Proof, Limited, Keyed
 
 
 class _Signals(SignalQueue):

@@ -51,7 +51,7 @@ class World:
         stack, urls = self._stack, self.servers.urls
         stack.callback(self.servers.close)
         stack.enter_context(registry.isolated())
-        self.job = declare()
+        self.jobs = declare()
         self.clock = Clock()
         stack.enter_context(simulated(self.clock))
         null = os.open(os.devnull, os.O_WRONLY)
