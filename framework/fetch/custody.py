@@ -137,6 +137,12 @@ class Custody:
         """The units whose jobs run or have not begun, oldest first."""
         return [*self._running.values(), *self.buffer]
 
+    def unended(self) -> list[UnitOfWork]:
+        """The units whose jobs run or have not begun, in any order; one that moves on meanwhile is not missed."""
+        held = list(self._held.values())
+        ended = {id(unit) for unit in (*self.done, *self.sent)}
+        return [unit for unit in held if id(unit) not in ended]
+
     def known(self) -> set[bytes]:
         """The bytes of everything in hand, acknowledgements under way included."""
         return {unit.data for unit in list(self._held.values())}

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from framework.fetch.call import FetchCall, Reply
 from framework.fetch.custody import UNACKNOWLEDGED, Custody
+from framework.fetch.local_limits import LocalLimits
 from framework.fetch.prefetch import Prefetch
 from framework.fetch.queues import QueueOrder, Rounds
 from framework.fetch.unit_of_work import UnitOfWork
@@ -66,11 +67,13 @@ class Exchange:
         custody: Custody,
         events: FetchEvents,
         trouble: Callable[[], None],
+        local: LocalLimits,
     ) -> None:
         self._call = FetchCall(client, identity, read_timeout_s=COMMAND_TIMEOUT_S)
         self._custody = custody
         self._events = events
         self._trouble = trouble
+        self._local = local
         self._lock = threading.Lock()
         self._rounds = Rounds(order)
         self._prefetch = Prefetch()
@@ -90,8 +93,8 @@ class Exchange:
 
     @property
     def queues(self) -> list[str]:
-        """The queues that are served now, most important first."""
-        return [name for name, _ in self._rounds.served]
+        """The queues that are served now, most important first; without those of which no more may run here."""
+        return self._local.open([name for name, _ in self._rounds.served])
 
     @property
     def unfinished(self) -> bool:
@@ -216,7 +219,8 @@ class Exchange:
         self._custody.replies.asked += (
             1  # before it is sent: who sees in Redis what it did must know that it is under way
         )
-        self._call.send(ended, self._rounds.next(wanted, now) if wanted else [], wanted, now)
+        queues = self._local.grant(self._rounds.next(wanted, now)) if wanted else []
+        self._call.send(ended, queues, wanted, now)
 
     def _collect(self) -> bool:
         """Read the reply that is due, if any; tell whether our lease was held."""
@@ -242,6 +246,7 @@ class Exchange:
         if reply.units:
             self._prefetch.arrived([len(unit.data) for unit in reply.units])
             self._custody.add(reply.units)
+        self._local.arrived()
         if reply.wanted:
             self._rounds.found(reply.given, enough=len(reply.units) >= reply.wanted)
             self.dry = not reply.units and self._rounds.complete
@@ -255,6 +260,7 @@ class Exchange:
         self._trouble()
 
     def _undo(self) -> None:
+        self._local.arrived()
         # Heard or not, a second LREM of the same bytes is harmless: what was acknowledged is simply not found.
         self._custody.unsend()
         self._call.close()

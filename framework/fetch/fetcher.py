@@ -5,13 +5,15 @@ waited for. There is one thread more than slots, so that the post is manned even
 to run one calls up the next.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 
 import redis
 
 from framework.fetch.crew import Crew
 from framework.fetch.custody import Custody
 from framework.fetch.exchange import Exchange, FetchEvents, clock
+from framework.fetch.local_limits import LocalLimits
 from framework.fetch.parking import Parking
 from framework.fetch.post import Post
 from framework.fetch.queues import QueueOrder
@@ -19,13 +21,15 @@ from framework.fetch.reaper import Reconciler
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.wire import keys
 
+NO_LIMITS: Mapping[str, int] = MappingProxyType({})
+
 STALE_S = 10.0
 """A job asked for this long ago is not started: we have slept (SIGSTOP, a suspended machine), and our lease of 15 s, renewed
 when it was fetched, may have run out: it may be somebody else's."""
 
 
 class Fetcher:
-    """Gives units to the threads that call ``next``. Everything is safe from any thread."""
+    """Gives units to the threads that call ``next``, of the queues in ``limits`` so many at a time. Safe from any thread."""
 
     def __init__(
         self,
@@ -35,13 +39,15 @@ class Fetcher:
         custody: Custody,
         events: FetchEvents,
         reconciler: Reconciler,
+        limits: Mapping[str, int] = NO_LIMITS,
     ) -> None:
         self.custody = custody
+        self._local = LocalLimits(limits, custody)
         self.crew = Crew(custody.slots + 1)
         parking = Parking(client, keys.working(identity))
         custody.replies.hurry = parking.wake
-        self._exchange = Exchange(client, identity, order, custody, events, parking.wake)
-        self._post = Post(client, identity, custody, self._exchange, parking, reconciler)
+        self._exchange = Exchange(client, identity, order, custody, events, parking.wake, self._local)
+        self._post = Post(client, identity, custody, self._exchange, parking, reconciler, self._local)
         self._stopped = False
 
     def start(self, hire: Callable[[], None]) -> None:
@@ -81,8 +87,9 @@ class Fetcher:
     def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
         """The unit's job has come to an end. ``settled``: it has left the working list already (retry, dead set)."""
         self.custody.end(unit, settled=settled)
-        if unit.holds is not None and unit.holds.slots:
-            self._exchange.dry = False  # its slot may have been handed over, to the head of a queue of ours
+        if (unit.holds is not None and unit.holds.slots) or self._local.limits(unit.queue):
+            # There is room for another of its queue; its slot may have been handed over, to the head of a queue of ours.
+            self._exchange.dry = False
 
     def attend_to(self) -> None:
         """Somebody who never calls ``next`` has finished units: let a thread acknowledge them."""

@@ -12,6 +12,7 @@ from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, Re
 
 from framework.fetch.custody import Custody
 from framework.fetch.exchange import Exchange, clock
+from framework.fetch.local_limits import LocalLimits
 from framework.fetch.parking import PARK_S, PARKED_QUEUES, Parking
 from framework.fetch.reaper import Reconciler
 from framework.fetch.requeue import requeue
@@ -42,6 +43,7 @@ class Post:
         exchange: Exchange,
         parking: Parking,
         reconciler: Reconciler,
+        local: LocalLimits,
     ) -> None:
         self.manned = threading.Lock()
         self.asleep = False
@@ -56,6 +58,7 @@ class Post:
         self._exchange = exchange
         self._parking = parking
         self._reconciler = reconciler
+        self._local = local
         self._stopping = threading.Event()
         self._leaving = False
         self._park_from = 0.0
@@ -167,10 +170,11 @@ class Post:
     def _park(self) -> None:
         """Leave a call at every queue that has none, while there is a slot for what it brings."""
         exchange, parking = self._exchange, self._parking
+        self._local.parked_at(parking.queues)  # calls may have ended in trouble
         if not self.uncovered:
             return
         for name in exchange.queues[:PARKED_QUEUES]:
-            if name not in parking.queues and name not in exchange.refused:
+            if name not in parking.queues and name not in exchange.refused and self._local.may_park(name):
                 parking.park(name)
 
     def _watch(self) -> None:
@@ -213,6 +217,7 @@ class Post:
         """Parked calls brought jobs; without a free slot, or when no more are taken, they go back at once."""
         now = clock()
         self._custody.add([UnitOfWork(queue, data, now) for queue, data, _ in arrived])
+        self._local.parked_at(self._parking.queues)
         if arrived and (self._exchange.closed or not self._custody.free or self._stopping.is_set()):
             self._empty_buffer()
         elif any(waited_s < BURST_S for _, _, waited_s in arrived):

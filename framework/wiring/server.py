@@ -170,7 +170,7 @@ def assemble(
     custody = Custody(service.slots)
     fetching = shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
     reconciler = Reconciler(fetching, identity, custody, events.recovered, keep)
-    fetcher = Fetcher(fetching, identity, order, custody, events, reconciler)
+    fetcher = Fetcher(fetching, identity, order, custody, events, reconciler, settings.process_limits)
     runs = Runs(custody.running)
     upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)
     policies = open_policies(settings, events.tracker, shard.client, upkeep, identity)

@@ -20,7 +20,7 @@ class Bench:
     ``job`` is what a thread does with a unit instead; it returns whether the unit is finished.
     """
 
-    def __init__(self, redis, url, queues=(("default", 0),), slots=2, job=None):
+    def __init__(self, redis, url, queues=(("default", 0),), slots=2, job=None, limits=None):
         self.redis = redis
         self.shard = opened(url)
         self.slots = slots
@@ -30,7 +30,7 @@ class Bench:
         self.recovered = []
         self.reconciler = Reconciler(client, IDENTITY, self.custody, self.recovered.append, Keep(100, 3600.0))
         order = QueueOrder.of(queues)
-        self.fetcher = Fetcher(client, IDENTITY, order, self.custody, self, self.reconciler)
+        self.fetcher = Fetcher(client, IDENTITY, order, self.custody, self, self.reconciler, limits or {})
         self.exchange = self.fetcher._exchange
         self.post = self.fetcher._post
         self.parking = self.post._parking

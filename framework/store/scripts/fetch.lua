@@ -1,7 +1,7 @@
 -- Acknowledge finished jobs and take new ones, in one step.
 -- KEYS    1 lease  2 working list  3.. queues in the order to look at them
 -- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements  then their payloads
---         then per queue its quota: how many it may give before the others have been asked
+--         then per queue its quota: how many it may give before the others have been asked; below 0: how many it may give at all
 -- RETURN  { lease held (1/0), { positions (from 1) of acknowledgements that were not ours any more },
 --           { positions (from 1) of queues whose key is no list },
 --           queue's position (from 1), { payloads, oldest first }, ... }
@@ -52,7 +52,7 @@ for first = 3, count, group do
     for i = first, last do
       if wanted <= 0 then return reply end
       local quota = tonumber(ARGV[1 + acknowledged + i])
-      local most = math.min(quota, wanted)
+      local most = math.min(math.abs(quota), wanted)
       if take(i, most) == quota then richer[#richer + 1] = i end
     end
   end
