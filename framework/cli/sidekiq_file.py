@@ -1,19 +1,19 @@
 """The YAML file of ``worker -C``: Sidekiq's keys, at the top level and in a section per environment."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from framework.cli.options import WeightedQueue, conflicting_weights, read_queue
 from framework.errors import ConfigurationError, Problem
 from framework.settings import values
-from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S, EnvName
+from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S, MOST_OF_A_QUEUE, EnvName
 from framework.settings.shapes import is_list, is_mapping
 from framework.settings.suggest import did_you_mean, nearest
 from framework.settings.yaml_file import YamlError, parse_yaml, read_text
 
-KEYS = ("concurrency", "timeout", "shard", "queues", "require")
+KEYS = ("concurrency", "timeout", "shard", "queues", "limits", "process_limits", "require")
 _ENVIRONMENTS: tuple[str, ...] = get_args(EnvName)
 _ELSEWHERE: Mapping[str, str] = {
     "max_retries": "set max_retries in config/application.yml",
@@ -40,6 +40,9 @@ class FileOptions:
     timeout: float | None = None
     shard: str | None = None
     queues: tuple[WeightedQueue, ...] = ()
+    limits: Mapping[str, int] | None = None
+    process_limits: Mapping[str, int] | None = None
+    """Both are sidekiq-limit_fetch's."""
     require: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
     """Keys that say nothing here, each with where to say it instead."""
@@ -61,7 +64,7 @@ def read_file(path: Path, environment: str) -> FileOptions:
         raise ConfigurationError(problems)
     chosen = _options(path, "", {**top, **sections.get(environment, {})}, problems)
     unknown = dict.fromkeys((*options.without_effect, *chosen.without_effect))
-    return FileOptions(chosen.concurrency, chosen.timeout, chosen.shard, chosen.queues, chosen.require, tuple(unknown))
+    return replace(chosen, without_effect=tuple(unknown))
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -103,6 +106,8 @@ def _options(path: Path, section: str, given: Mapping[str, Any], problems: list[
         "timeout": lambda value: values.read_number(value, 0, MAX_TIMEOUT_S),
         "shard": _shard,
         "queues": _queues,
+        "limits": _limits,
+        "process_limits": _limits,
         "require": _modules,
     }
     for key, value in given.items():
@@ -167,6 +172,19 @@ def _queue(entry: Any) -> WeightedQueue:
             raise ValueError(
                 f"{values.shown(entry)} is no queue: write NAME, or [NAME, WEIGHT] with a whole number from 1 on"
             )
+
+
+def _limits(value: Any) -> Mapping[str, int]:
+    if not is_mapping(value):
+        raise ValueError(f"must map queue names to numbers, for example {{reports: 4}}, not {values.shown(value)}")
+    return {_queue(str(name))[0]: _limit(name, limit) for name, limit in value.items()}
+
+
+def _limit(name: Any, limit: Any) -> int:
+    try:
+        return values.read_whole(limit, 1, MOST_OF_A_QUEUE)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}, not {values.shown(limit)}") from None
 
 
 def _modules(value: Any) -> tuple[str, ...]:

@@ -78,6 +78,8 @@ def worker(
     in_file = read_file(config_file, settings.env_name) if config_file else FileOptions()
     for line in in_file.without_effect:
         click.echo(f"{config_file}: {line}", err=True)
+    limits = {name: _chosen(settings, name, None, getattr(in_file, name)) for name in ("limits", "process_limits")}
+    settings = settings.model_copy(update=limits)
     chosen = _shard(settings, shard, config_file, in_file.shard)
     log_descriptor = logs.claim_stdout()  # before the first foreign line of code may print
     registry.load(_chosen(settings, "workers_module", modules or None, in_file.require or None))

@@ -33,6 +33,7 @@ _BYTES_IN_REDIS = 512 * 1024 * 1024
 
 MAX_CONCURRENCY = 10_000
 MAX_TIMEOUT_S = 7 * 86_400.0
+MOST_OF_A_QUEUE = 1_000_000
 
 
 class RoutingRule(NamedTuple):
@@ -285,7 +286,7 @@ def _check_queue(name: str) -> str:
 
 
 QueueLimits = Annotated[
-    dict[Annotated[str, AfterValidator(_check_queue)], Annotated[int, values.whole(1, 1_000_000)]],
+    dict[Annotated[str, AfterValidator(_check_queue)], Annotated[int, values.whole(1, MOST_OF_A_QUEUE)]],
     BeforeValidator(_check_limits),
 ]
 

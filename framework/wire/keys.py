@@ -38,6 +38,9 @@ PAUSES = "aw:pauses"
 PARKED_WATCH = "aw:parked:watch"
 """STRING with a TTL: a process has just looked for how long jobs have been parked here, and the others need not."""
 
+LIMITS_THROTTLING = "aw:limits:throttling"
+"""STRING with a TTL: somebody has asked the load signals in this period."""
+
 LOCKS = "aw:lock:"
 
 

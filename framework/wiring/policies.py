@@ -10,6 +10,7 @@ from framework.fetch.slots import Slots
 from framework.policies.concurrency.gates import ClassLimit, QueueLimit
 from framework.policies.concurrency.keeper import Keeper
 from framework.policies.concurrency.limits import Fleet, Limits
+from framework.policies.concurrency.throttle import Throttle
 from framework.policies.consistency.gate import ConsistencyGate
 from framework.policies.dedup.gate import LockGate, PositionsGate
 from framework.settings.model import Settings
@@ -51,4 +52,5 @@ def open_policies(
         consistency,
         LockGate(client, consistency),
     )
-    return Policies(Gates(order), (Keeper(upkeep, limits, settings.limits).look,))
+    # The limits first: what they let in is handed over then.
+    return Policies(Gates(order), (Throttle(upkeep, limits).look, Keeper(upkeep, limits, settings.limits).look))

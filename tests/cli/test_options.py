@@ -211,6 +211,12 @@ def test_a_file_in_sidekiqs_form(read):
         assert read(empty) == FileOptions()
 
 
+def test_limits_of_queues_as_sidekiq_limit_fetch_has_them(read):
+    text = ":limits:\n  a: 5\n  :b: '2'\nprocess_limits: {a: 1}\nproduction: {limits: {c: 1}}\n"
+    assert read(text) == FileOptions(limits={"a": 5, "b": 2}, process_limits={"a": 1})
+    assert read(text, "production") == FileOptions(limits={"c": 1}, process_limits={"a": 1})
+
+
 def test_rubys_symbols(read):
     text = ":concurrency: 5\n:queues:\n  - :a\n  - [b, 2]\n  - - :c\n    - 3\n:test:\n  :concurrency: 1\n"
     assert read(text) == FileOptions(concurrency=5, queues=(("a", 0), ("b", 2), ("c", 3)))
@@ -240,7 +246,11 @@ WHOLE = "must be a whole number from 1 to 10,000, not"
     [
         ("[", "", "line 2, column 1: did not find expected node content"),
         ("\ta: 1", "", "a tab does not indent in YAML: use spaces"),
-        ("- a", "", "must hold keys and values; keys: concurrency, timeout, shard, queues, require"),
+        (
+            "- a",
+            "",
+            "must hold keys and values; keys: concurrency, timeout, shard, queues, limits, process_limits, require",
+        ),
         ("a: <%= 5 %>", "", "holds ERB (<% %>), which is not evaluated here"),
         (
             "concurrency: 1\nconcurrency: 2",
@@ -276,6 +286,9 @@ WHOLE = "must be a whole number from 1 to 10,000, not"
         ("require: ./app.rb", "require", f"{MODULE}, not './app.rb'"),
         ("require: [a, 5]", "require", f"{MODULE}, not 5"),
         ("capsules: {x: {queues: [a]}}", "capsules", "start a process for each capsule, with -q and -c"),
+        ("limits: [a]", "limits", "must map queue names to numbers"),
+        ("limits: {a: 0}", "limits", "a: must be a whole number from 1 to 1,000,000, not 0"),
+        ("process_limits: {a b: 1}", "process_limits", "a b"),
     ],
 )
 def test_what_is_not_of_that_form_is_refused_naming_file_and_key(read, tmp_path, content, key, message):

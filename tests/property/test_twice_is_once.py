@@ -189,6 +189,7 @@ CALLS = {
     "requeue": (held, given_back),
     "restore": (left_behind, lambda jobs: ([LEASE, WORKING, QUEUE, QUEUES], [now_plus(60), 10, 1_000_000, "q"])),
     "resume": (limited, lambda jobs: (["aw:limit:C"], ["", 0, 100, 60])),
+    "throttle": (held, lambda jobs: (["aw:limit:C"], [10, "hard", 60, 25, 1800])),
     "retire": (left_behind, lambda jobs: ([LEASE, REGISTRY], ["me"])),
     "state": (held, lambda jobs: (["status"], ["completed", 60])),
 }

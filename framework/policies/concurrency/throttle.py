@@ -1,0 +1,128 @@
+"""Adaptive limits: when what the jobs of a class use is overloaded, fewer of them run, until it is not (GitLab).
+
+The application says what is overloaded; the numbers are GitLab's: down to a half or to four fifths once a minute, never below
+one, and up by a tenth or by one.
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import redis
+
+from framework.declare import registry
+from framework.policies.concurrency.limits import Limits
+from framework.store.script import THROTTLE
+from framework.telemetry.counters import counters
+from framework.telemetry.logs import logger
+from framework.telemetry.repeated import Repeated
+from framework.wire import keys
+
+Strategy: TypeAlias = Literal["hard", "soft"]
+
+DEADLINE_S = 5.0
+"""How long the signals may take for all classes together; a class of which they have said nothing by then stays as it is."""
+
+EVENTS = "sidekiq_throttling_events_total"
+_PERIOD_S = 10.0  # how often one process of the shard asks
+_DOWN_S, _UP_S = 60, 25
+_FORGOTTEN_S = 1_800
+_QUIET_S = 60.0
+
+
+class LoadSignal(Protocol):
+    """Says whether what a class uses is overloaded. Called in a thread of its own, for each limited class in turn."""
+
+    def __call__(self, worker: str, /) -> Strategy | None:
+        """Return ``"hard"`` when this class (its wire name) is the main cause, ``"soft"`` when it is one, else ``None``."""
+        ...
+
+
+_WORST_FIRST: tuple[Strategy, ...] = ("hard", "soft")
+_signals: list[LoadSignal] = []
+
+
+def register(signal: LoadSignal) -> LoadSignal:
+    """From now on the limits of classes heed ``signal``; of several, the worst counts."""
+    if signal not in _signals:
+        _signals.append(signal)
+    return signal
+
+
+class Throttle:
+    """One process's part in it. In each period one process of the shard asks; ``signals`` are the registered ones."""
+
+    def __init__(self, client: "redis.Redis", limits: Limits, signals: Sequence[LoadSignal] = _signals) -> None:
+        self._client = client
+        self._limits = limits
+        self._signals = signals
+        self._asking: threading.Thread | None = None
+        self._told = Repeated(_QUIET_S)
+
+    def look(self) -> None:
+        """Take a step for each class, if it is our turn to ask. Raises redis errors. Costs nothing without a signal."""
+        if not self._signals or (self._asking is not None and self._asking.is_alive()):
+            return
+        if not self._client.set(keys.LIMITS_THROTTLING, 1, px=int(_PERIOD_S * 1000), nx=True):
+            return
+        limited: dict[str, int] = {}
+        for worker in registry.workers():
+            declaration = worker.declaration()
+            if self._limits.has_one(declaration) and (limit := self._limits.of(declaration)) > 0:
+                limited[declaration.wire_name] = limit
+        if limited:
+            self._step(limited, self._ask(list(limited)))
+
+    def _ask(self, names: list[str]) -> "Mapping[str, Strategy | None]":
+        said: dict[str, Strategy | None] = {}
+        self._asking = threading.Thread(target=self._listen, args=(names, said), name="load-signals", daemon=True)
+        self._asking.start()
+        self._asking.join(DEADLINE_S)
+        if self._asking.is_alive():
+            self._tell(f"a load signal has taken longer than {DEADLINE_S:g} s; limits stay as they are")
+        return dict(said)
+
+    def _listen(self, names: list[str], said: "dict[str, Strategy | None]") -> None:
+        for name in names:
+            answers = [self._answer(signal, name) for signal in self._signals]
+            worst = next((strategy for strategy in _WORST_FIRST if strategy in answers), None)
+            if worst is not None or all(answer is None for answer in answers):
+                said[name] = worst
+
+    def _answer(self, signal: LoadSignal, name: str) -> object:
+        try:
+            answer = signal(name)
+        except BaseException as error:  # noqa: BLE001 - somebody else's code must not stop work
+            self._tell("a load signal raised; limits stay as they are", error)
+            return error
+        if answer not in (None, *_WORST_FIRST):
+            self._tell(f"a load signal returned {answer!r:.60}: neither 'hard', 'soft' nor None")
+        return answer
+
+    def _step(self, limited: Mapping[str, int], said: "Mapping[str, Strategy | None]") -> None:
+        calls: list[tuple[list[str], list[Any]]] = [
+            ([keys.limit(name)], [limited[name], strategy or "none", _DOWN_S, _UP_S, _FORGOTTEN_S])
+            for name, strategy in said.items()
+        ]
+        for name, reply in zip(said, THROTTLE.each(self._client, calls), strict=True):
+            if isinstance(reply, Exception):
+                raise reply
+            before, after = reply
+            if before == after:
+                continue
+            strategy = said[name]
+            if strategy is not None:
+                counters.add(EVENTS, name, strategy=strategy)
+            logger(**{"class": name}).info(
+                f"{name}: its concurrency limit is {after} for the time being, after {before}",
+                event_name="concurrency_limit.throttled" if after < before else "concurrency_limit.recovered",
+                strategy=strategy or "recovery",
+                previous_concurrency_limit=before,
+                concurrency_limit=after,
+                max_concurrency_limit=limited[name],
+            )
+
+    def _tell(self, what: str, error: BaseException | None = None) -> None:
+        if count := self._told.due(what, time.monotonic()):
+            logger().warning(what, event_name="concurrency_limit.signal_failed", count=count, error=error)

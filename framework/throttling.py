@@ -1,0 +1,17 @@
+"""For load signals of the application's own: what lowers the concurrency limits of classes for the time being.
+
+    from framework.throttling import register
+
+    @register
+    def database_load(worker):
+        seconds = seconds_used_in_the_last_minute(by=worker)
+        if seconds < 20_000:
+            return None
+        return "hard" if has_most_connections(worker) else "soft"
+
+One process of each shard asks, every ten seconds; see docs/guide/concurrency_limits.md.
+"""
+
+from framework.policies.concurrency.throttle import LoadSignal, Strategy, register
+
+__all__ = ["LoadSignal", "Strategy", "register"]

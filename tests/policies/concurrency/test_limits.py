@@ -1,0 +1,270 @@
+"""What a limit is, as a process knows it, and what happens at its keys, on a real server."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from framework import ApplicationWorker, ConcurrencyScope
+from framework.execute.gates import Entry
+from framework.fetch.slots import SLOT_S, Slots, renew
+from framework.finish.outcome import Parked
+from framework.policies.concurrency import throttle as throttle_module
+from framework.policies.concurrency.gates import ClassLimit, QueueLimit
+from framework.policies.concurrency.keeper import Keeper
+from framework.policies.concurrency.limits import Fleet, Limits
+from framework.policies.concurrency.throttle import Throttle
+from framework.store.script import COMPLETE
+from framework.wire import keys
+from framework.wire.job import decode
+from tests.harness import IDENTITY, encoded, hold, server_lines
+
+ANSWER = {"limit": 3}
+
+
+def answered():
+    answer = ANSWER["limit"]
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+class Base(ApplicationWorker, abstract=True):
+    feature_category = "not_owned"
+
+    def perform(self, *args):
+        pass
+
+
+class FixedLimitedWorker(Base):
+    wire_name = "FixedLimitedWorker"
+    concurrency_limit = 2
+
+
+class AskedLimitedWorker(Base):
+    wire_name = "AskedLimitedWorker"
+    concurrency_limit = staticmethod(answered)
+
+
+class ShareLimitedWorker(Base):
+    wire_name = "ShareLimitedWorker"
+    max_concurrency_limit_percentage = 0.3
+
+
+class TenantLimitedWorker(Base):
+    wire_name = "TenantLimitedWorker"
+    concurrency_limit = 4
+    concurrency_scope = ConcurrencyScope(lambda args: args[0], max_percentage=0.3)
+
+
+class PlainLimitedWorker(Base):
+    wire_name = "PlainLimitedWorker"
+    urgency = "throttled"
+
+
+class RenamedLimitedWorker(Base):
+    wire_name = "RenamedLimitedWorker"
+    concurrency_limit = 1
+    aliases = ("FormerLimitedWorker",)
+
+
+@pytest.fixture
+def clock():
+    return SimpleNamespace(now=0.0)
+
+
+@pytest.fixture
+def limits(redis, clock):
+    return Limits(Fleet(redis), clock=lambda: clock.now)
+
+
+def declared(worker):
+    return worker.declaration()
+
+
+def entry(redis, worker, jid="j1", args=(), **fields):
+    data = encoded(worker.__name__, jid=jid, args=list(args), **fields)
+    unit = hold(redis, data)
+    return Entry(unit, decode(data), worker.declaration(), worker)
+
+
+def test_a_callable_is_asked_each_second_and_its_last_good_answer_stands_in_for_nonsense(limits, clock):
+    with server_lines("info") as lines:
+        for answer, limit in [(3, 3), (True, 3), (5, 5), ("7", 5), (SystemExit(), 5), (10**10, 5), (None, 0), (-1, -1)]:
+            ANSWER["limit"] = answer
+            clock.now += 0.9
+            limits.of(declared(AskedLimitedWorker))  # it is too early to ask
+            clock.now += 0.2
+            assert limits.of(declared(AskedLimitedWorker)) == limit, answer
+        told = [line["message"] for line in lines()]
+    assert len(told) == 4
+    assert "its concurrency_limit returned True, no whole number; 3 still counts" in told
+    assert "its concurrency_limit raised; 5 still counts" in told
+    ANSWER["limit"] = ValueError("from the start")
+    assert Limits(Fleet(None), clock=lambda: 0.0).of(declared(AskedLimitedWorker)) == 0
+
+
+def test_while_one_thread_asks_the_others_go_on_with_what_was_said(limits, clock, monkeypatch):
+    ANSWER["limit"] = 3
+    assert limits.of(declared(AskedLimitedWorker)) == 3
+    clock.now += 2
+    asked, go = threading.Event(), threading.Event()
+    monkeypatch.setitem(ANSWER, "limit", 4)
+    monkeypatch.setattr(
+        limits, "_answer", lambda *said, answer=limits._answer: (asked.set(), go.wait(20), answer(*said))[2]
+    )
+    slow = threading.Thread(target=limits.of, args=(declared(AskedLimitedWorker),))
+    slow.start()
+    assert asked.wait(20)
+    assert limits.of(declared(AskedLimitedWorker)) == 3
+    go.set()
+    slow.join(20)
+    assert limits.of(declared(AskedLimitedWorker)) == 4
+
+
+def test_a_share_is_of_the_slots_of_all_that_live_and_what_nobody_knows_is_no_limit(redis, limits):
+    with server_lines("info") as lines:
+        assert limits.of(declared(ShareLimitedWorker)) == 0
+        (told,) = lines()
+    assert "nobody's slots are known" in told["message"]
+    now = redis.time()[0]
+    for identity, beat, slots in (
+        ("a", now, 10),
+        ("b", now - 5, 25),
+        ("long silent", now - 60, 100),
+        ("dead", -now, 100),
+    ):
+        redis.zadd(keys.REGISTRY, {identity: beat})
+        redis.hset(keys.runs(identity), "slots", slots)
+    known = Limits(Fleet(redis), by_urgency=True)
+    assert known.of(declared(ShareLimitedWorker)) == 11  # of 35
+    assert known.of(declared(PlainLimitedWorker)) == 6
+    assert known.has_one(declared(PlainLimitedWorker))
+    assert not limits.has_one(declared(PlainLimitedWorker))
+    assert known.of(declared(FixedLimitedWorker)) == 2
+
+
+def test_a_scope_is_a_fact_of_the_context_or_what_a_function_makes_of_the_arguments(limits):
+    scoped = declared(TenantLimitedWorker)
+    for args, scope in (([5], "5"), (["acme"], "acme"), ([None], ""), ([True], ""), ([[1]], ""), ([], "")):
+        assert limits.scope_of(scoped, {"args": args}) == scope
+    assert limits.share_of_scope(scoped, 4) == 2
+    assert limits.share_of_scope(declared(FixedLimitedWorker), 4) == 0
+
+
+@pytest.mark.proves("R42", "I10")
+def test_a_job_that_waits_has_let_go_of_the_slot_of_its_queue_and_one_with_both_holds_both(redis, limits):
+    slots = Slots(redis, IDENTITY)
+    gates = (QueueLimit(slots, {"default": 5}), ClassLimit(slots, limits))
+    entries = [entry(redis, FixedLimitedWorker, f"j{number}") for number in range(3)]
+    outcomes = [[gate.admit(one) for gate in gates] for one in entries]
+    assert [[type(outcome) for outcome in row] for row in outcomes] == [[type(None)] * 2] * 2 + [[type(None), Parked]]
+    assert [redis.zcard(f"{keys.limit(name)}:running") for name in ("queue/default", "FixedLimitedWorker")] == [2, 2]
+    held = entries[0].unit.holds
+    redis.zadd(f"{held.slots[0].base}:running", {held.slots[0].member: 1})
+    renew(redis, [one.unit for one in entries])
+    assert redis.zscore(f"{held.slots[0].base}:running", held.slots[0].member) > redis.time()[0] + SLOT_S - 5
+    assert COMPLETE(redis, [keys.working(IDENTITY)], [entries[0].unit.data, held.ended()])
+    assert redis.zcard(f"{keys.limit('queue/default')}:running") == 1
+    waiter = redis.rpop("queue:default")
+    assert decode(waiter)["jid"] == "j2"  # it was handed the slot, and is next
+    assert gates[1].admit(entries[0]) == Parked("fenced")
+
+
+def test_a_limit_whose_keys_cannot_be_used_holds_nobody_up(redis, limits):
+    redis.set(f"{keys.limit('FixedLimitedWorker')}:running", "no sorted set")
+    gate = ClassLimit(Slots(redis, IDENTITY), limits)
+    with server_lines("info") as lines:
+        assert gate.admit(entry(redis, FixedLimitedWorker)) is None
+        (told,) = lines()
+    assert (told["event_name"], told["limit"]) == ("concurrency_limit.unusable", "FixedLimitedWorker")
+
+
+@pytest.mark.proves("R44")
+def test_the_keeper_lets_go_under_a_former_name_and_leaves_what_others_may_know(redis, limits):
+    keeper = Keeper(redis, limits, {"q": 1})
+    redis.config_resetstat()
+    keeper.look()
+    assert set(redis.info("commandstats")) - {"cmdstat_config|resetstat"} == {"cmdstat_smembers"}  # all that it costs
+    for name in ("FormerLimitedWorker", "StrangeLimitedWorker", "queue/q", "queue/unknown"):
+        base = keys.limit(name)
+        for number in range(3):
+            redis.zadd(f"{base}:waiting:", {f'["{name}","j{number}"]\n{{}}': number})
+        redis.zadd(f"{base}:turns", {"": 1})
+        redis.hset(base, "limit", -1)
+        redis.sadd(keys.LIMITS_WAITING, base)
+    keeper.look()
+    counts = {name: redis.llen(keys.queue(name)) for name in ("FormerLimitedWorker", "StrangeLimitedWorker", "queue/q")}
+    assert counts == {"FormerLimitedWorker": 3, "StrangeLimitedWorker": 0, "queue/q": 1}
+    for name in ("StrangeLimitedWorker", "queue/unknown"):
+        redis.hset(keys.limit(name), "known", redis.time()[0] - 61)
+    keeper.look()
+    assert redis.llen("queue:StrangeLimitedWorker") == redis.llen("queue:queue/unknown") == 3
+    assert redis.smembers(keys.LIMITS_WAITING) == {keys.limit("queue/q").encode()}
+
+
+class Load:
+    def __init__(self):
+        self.says = {}
+
+    def __call__(self, worker):
+        answer = self.says.get(worker)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def current(redis, name="TenantLimitedWorker"):
+    return redis.hget(keys.limit(name), "current")
+
+
+def test_a_limit_goes_down_by_steps_and_up_again_and_stays_where_nobody_knows(redis, limits, monkeypatch):
+    monkeypatch.setattr(throttle_module, "_DOWN_S", 0)
+    monkeypatch.setattr(throttle_module, "_UP_S", 0)
+    ANSWER["limit"] = 0
+    load = Load()
+    throttle = Throttle(redis, limits, [load, lambda worker: None])
+
+    def step(answer):
+        load.says = {"TenantLimitedWorker": answer}
+        throttle.look()  # somebody has asked in this period
+        redis.delete(keys.LIMITS_THROTTLING)
+        throttle.look()
+        return current(redis)
+
+    with server_lines("info") as lines:
+        redis.set(keys.LIMITS_THROTTLING, 1)
+        steps = ["soft", "soft", "hard", "hard", "hard", ValueError("down"), "nonsense", None, None, None]
+        # Of 4: rounded up, never below 1; nobody knows, so nothing changes; one more, one more, and free again.
+        assert [step(answer) for answer in steps] == [None, None, b"2", b"1", b"1", b"1", b"1", b"2", b"3", None]
+        told = lines()
+    throttled = [(line["previous_concurrency_limit"], line["concurrency_limit"]) for line in told if "strategy" in line]
+    assert throttled == [(4, 2), (2, 1), (1, 2), (2, 3), (3, 4)]
+    assert [line["message"] for line in told if "load signal" in line["message"]] == [
+        "a load signal raised; limits stay as they are",
+        "a load signal returned 'nonsense': neither 'hard', 'soft' nor None",
+    ]
+    assert current(redis, "AskedLimitedWorker") is None  # it has no limit now
+
+
+def test_a_signal_that_hangs_is_waited_for_once_and_changes_nothing(redis, limits, monkeypatch):
+    monkeypatch.setattr(throttle_module, "DEADLINE_S", 0.05)
+    go = threading.Event()
+    asked = []
+
+    def hangs(worker):
+        asked.append(worker)
+        go.wait(20)
+
+    throttle = Throttle(redis, limits, [hangs])
+    try:
+        throttle.look()
+        redis.delete(keys.LIMITS_THROTTLING)
+        began = time.monotonic()
+        throttle.look()
+        assert time.monotonic() - began < 5
+        assert len(asked) == 1
+        assert current(redis) is None
+    finally:
+        go.set()
