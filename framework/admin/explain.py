@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 import redis
 
 from framework.admin.facts import Facts
-from framework.admin.search import Sighting, text
+from framework.admin.search import Place, Sighting, text
 from framework.admin.times import lasting
 from framework.admin.valves import Reason, Valves
 from framework.declare.declaration import Declaration
 from framework.fetch.blame import COUNT
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.holds import lock_of
+from framework.wire.holds import lock_of, slot_member
 from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, timestamp, whole_number
 
 _MOST_TEXT = 200
@@ -65,7 +65,7 @@ class Explainer:
             _since(sighting, payload),
             sighting.score if place.kind in ("scheduled", "retry") else None,
             self._facts.now,
-            self._holds(payload),
+            self._holds(place, payload),
             reasons,
         )
 
@@ -199,17 +199,27 @@ class Explainer:
             return f"the sweep of any process of {self._facts.shard}, within {_SWEEP_S:g} s, takes it back"
         return f"nobody: no process of {self._facts.shard} is running, and the first that starts takes it back"
 
-    def _holds(self, payload: Payload) -> list[str]:
+    def _holds(self, place: Place, payload: Payload) -> list[str]:
+        """Its lock, and its slots: those of a run, or of one that was handed over to it."""
+        jid = str(payload.get("jid"))
+        bases = [str(payload.get("class")), f"queue/{payload.get('queue')}"]
+        members = [slot_member("", jid), *([slot_member(place.name, jid)] if place.kind == "in hand" else [])]
+        return [
+            *self._lock(payload),
+            *(f"a slot of {base} for {lasting(left_s)}" for base, left_s in self._facts.slots(bases, members)),
+        ]
+
+    def _lock(self, payload: Payload) -> list[str]:
         lock = lock_of(payload)
         if lock is None:
             return []
         fields, left_s = self._facts.lock(lock.key)
         if not fields:
-            return [f"its lock {lock.key} has run out or was released: an equal job may be pushed"]
+            return [f"no lock any more: {lock.key} has run out or was released; an equal job may be pushed"]
         left = "without end" if left_s is None else f"for {lasting(left_s)}"
         if fields.get("jid") == lock.owner:
             return [f"the lock {lock.key} {left}: equal jobs are dropped"]
-        return [f"no lock: {lock.key} has gone over to the job {fields.get('jid')} {left}"]
+        return [f"no lock any more: {lock.key} has gone over to the job {fields.get('jid')}, {left}"]
 
 
 def _since(sighting: Sighting, payload: Payload) -> float | None:

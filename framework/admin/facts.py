@@ -1,6 +1,6 @@
 """What is true of one shard while a job of it is explained: read when it is first asked for, each thing once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -95,6 +95,17 @@ class Facts:
             None if beat is None else self.now - abs(beat),
             timestamp(running[0].get("run_at")) if running else None,
         )
+
+    def slots(self, bases: Sequence[str], members: Sequence[str]) -> Iterator[tuple[str, float]]:
+        """The limits at which one of these has a slot, and the seconds until that is free whatever happens."""
+        pipeline: Any = self.client.pipeline(transaction=False)
+        for base in bases:
+            pipeline.zmscore(keys.limit(base) + ":running", members)
+        for base, scores in zip(bases, pipeline.execute(raise_on_error=False), strict=True):
+            found = cast("list[float | None]", scores) if isinstance(scores, list) else []
+            expiries = [expiry for expiry in found if expiry is not None]
+            if expiries:
+                yield base, max(expiries) - self.now
 
     def lock(self, key: str) -> tuple[Mapping[str, str], float | None]:
         """The fields of a lock, none when it is gone, and the seconds until it runs out."""

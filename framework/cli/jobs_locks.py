@@ -3,15 +3,23 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from framework.admin.locks import HeldLock, all_locks, count_locks, find_lock, release_lock
 from framework.admin.times import ago, clock, lasting
-from framework.cli.failure import EXIT_FAILED, explained
+from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
 from framework.cli.on_shards import OnShards, Shown, json_option, progress, shard_option
+from framework.cli.options import ModuleOption
+from framework.cli.project import load_project
+from framework.errors import PayloadError
+from framework.push.deduplication import Deduplicator
 from framework.shard.shard import Shard
+from framework.types import Payload
 from framework.wire import keys
+from framework.wire.holds import IDEMPOTENCY_KEY
+from framework.wire.json import loads
 
 _CLASSES = ("SHARD", "CLASS", "LOCKS", "OLDEST", "DUPLICATES")
 _LOCKS = ("SHARD", "LOCK", "JID", "SINCE", "ENDS IN", "DUPLICATES")
@@ -25,13 +33,30 @@ def locks() -> None:
 
 @locks.command("show")
 @click.argument("what", required=False, metavar="[CLASS|KEY]")
+@click.argument("arguments", nargs=-1, metavar="[ARG]...")
 @click.option("--most", type=click.IntRange(1), default=_MOST, show_default=True, help="Show at most so many locks.")
+@click.option(
+    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
+)
 @shard_option
 @json_option
 @explained
-def show(what: str | None, *, most: int, names: Sequence[str], as_json: bool) -> None:
-    """Count the locks of each class, or show those of CLASS, or the lock KEY: whose it is, and until when."""
+def show(
+    what: str | None,
+    arguments: Sequence[str],
+    *,
+    most: int,
+    names: Sequence[str],
+    as_json: bool,
+    modules: Sequence[str],
+) -> None:
+    """Count the locks of each class, or show those of CLASS, or the lock KEY: whose it is, and until when.
+
+    With ARGs, each as JSON or as a word: the lock of the jobs of CLASS that are equal with these arguments.
+    """
     on = OnShards(names)
+    if what is not None and arguments:
+        what = _key_of(what, arguments, modules)
     if what is None:
         _show_counts(on, as_json=as_json)
     else:
@@ -64,6 +89,26 @@ def _show_locks(on: OnShards, what: str, most: int, *, as_json: bool) -> None:
         click.echo(f"and {len(found) - most:,} younger ones: --most shows more")
 
 
+def _key_of(name: str, arguments: Sequence[str], modules: Sequence[str]) -> str:
+    """The key of the lock of equal jobs, as a push of them would have it."""
+    if _is_key(name):
+        raise click.UsageError(f"{name} is the key of a lock: arguments belong to a class.")
+    project = load_project(modules)
+    refuse_unknown([name], project.workers, no_worker)
+    declaration = project.declarations[name]
+    bound = declaration.signature.bind([_value(argument) for argument in arguments], {})
+    payload: Payload = {"jid": ""}
+    Deduplicator().name(payload, declaration, bound)
+    return str(payload[IDEMPOTENCY_KEY])
+
+
+def _value(argument: str) -> Any:
+    try:
+        return loads(argument)
+    except PayloadError:
+        return argument
+
+
 def _is_key(what: str) -> bool:
     return what.startswith(keys.LOCKS)
 
@@ -82,17 +127,20 @@ def _row(shard: str, now: float, one: HeldLock) -> Sequence[str]:
 
 
 @locks.command("release")
-@click.argument("key")
+@click.argument("what", metavar="KEY|CLASS")
+@click.argument("arguments", nargs=-1, metavar="[ARG]...")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
+)
 @shard_option
 @explained
-def release(key: str, *, yes: bool, names: Sequence[str]) -> None:
-    """Let the lock KEY go, so that an equal job may be pushed, whatever becomes of the job that has it.
+def release(what: str, arguments: Sequence[str], *, yes: bool, names: Sequence[str], modules: Sequence[str]) -> None:
+    """Let a lock go, KEY or that of CLASS with these arguments, so that an equal job may be pushed whatever becomes of its owner.
 
     Owner-checked: the lock that is released is the one that was shown. Status 1: it was not there, or has changed hands.
     """
-    if not _is_key(key):
-        raise click.UsageError(f"{key!r} is no lock: `locks show CLASS` shows the keys, each begins with {keys.LOCKS}")
+    key = what if _is_key(what) else _key_of(what, arguments, modules)
     on = OnShards(names)
     released = 0
     for shard, held in on.each(lambda shard: find_lock(shard.client, key)):

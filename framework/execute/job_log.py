@@ -19,6 +19,7 @@ from framework.telemetry.context import CORRELATION_ID, META_PREFIX, callers_cat
 from framework.telemetry.logs import ServerLog, error_fields, iso_time, json_text, logger, object_text
 from framework.telemetry.repeated import Repeated
 from framework.types import Payload
+from framework.wire.holds import DUPLICATE_OF, RESCHEDULED_ONCE
 from framework.wire.job import BUFFERED_AT, STRATEGY, decode, timestamp, version_of, whole_number
 
 FILTERED = "[FILTERED]"
@@ -28,7 +29,10 @@ _MANY_SHAPES = 512
 _QUIET_S = 30.0
 _NOT_LOGGABLE = frozenset[int]()
 _SIZES = ("compressed", "original_job_size_bytes", "size_limiter")
-_COPIED = ("tags", "bid", "interrupted_count", "retry_count", "job_deferred_by", STRATEGY, *_SIZES)
+_COPIED = (
+    *("tags", "bid", "interrupted_count", "retry_count", "job_deferred_by", STRATEGY, DUPLICATE_OF, RESCHEDULED_ONCE),
+    *_SIZES,
+)
 _RARE_TIMES = ("scheduled_at", "failed_at", "retried_at")
 _TARGETS = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}
 """Urgency to target seconds of waiting and running (GitLab's SLO table)."""

@@ -24,8 +24,6 @@ _SHOWN = 200
 
 class _Known(NamedTuple):
     flag: Flag
-    data: bytes
-    """What it was read from."""
     until: float
     """Seconds of the monotonic clock."""
 
@@ -46,6 +44,7 @@ class RedisFlags(FlagSource):
         self._lazy = lazy
         self._read_at: float | None = None
         self._known: Mapping[str, _Known] = {}
+        self._raw: Mapping[str, bytes] = {}
         self._told = Repeated(_QUIET_S)
 
     def find(self, name: str) -> Flag | None:
@@ -57,12 +56,14 @@ class RedisFlags(FlagSource):
     def names(self) -> frozenset[str]:
         """See ``Flags``."""
         self._freshen()
+        return self._holding()
+
+    def _holding(self) -> frozenset[str]:
         return frozenset(name for name, one in self._known.items() if one.holds())
 
     def written(self, name: str) -> bytes:
-        """Return what Redis had under the name when it was last read, empty when there was nothing that counts."""
-        found = self._known.get(name)
-        return found.data if found is not None else b""
+        """Return what Redis had under the name when it was last read, whatever it counts for; empty when there was nothing."""
+        return self._raw.get(name, b"")
 
     def read(self) -> bool:
         """Read all anew; return whether anything has changed. Raises redis errors of the connection.
@@ -84,14 +85,13 @@ class RedisFlags(FlagSource):
             return False
         # How long a flag still holds is taken from Redis's clock, so that no clock of a host can end it early, or never.
         offset = time.monotonic() - (seconds + microseconds / 1_000_000)
-        found: dict[str, _Known] = {}
-        for field, data in fields.items():
-            name = field.decode(errors="backslashreplace")
-            flag = self._one(name, data)
-            if flag is not None:
-                found[name] = _Known(flag, data, offset + (math.inf if flag.expires_at is None else flag.expires_at))
-        known, self._known = self._known, {name: one for name, one in found.items() if one.holds()}
-        return {name: one.data for name, one in known.items()} != {name: one.data for name, one in self._known.items()}
+        raw = {field.decode(errors="backslashreplace"): data for field, data in fields.items()}
+        before, known = self._holding(), self._known
+        self._known, self._raw = (
+            {name: one for name, data in raw.items() if (one := self._one(name, data, offset))},
+            raw,
+        )
+        return before != self._holding() or any(known[name].flag != self._known[name].flag for name in before)
 
     def _freshen(self) -> None:
         if not self._lazy or (self._read_at is not None and time.monotonic() - self._read_at < FRESH_S):
@@ -101,14 +101,15 @@ class RedisFlags(FlagSource):
         except (RedisError, OSError) as error:
             self._tell("away", "flags cannot be read; those last known stay", event_name="flags.away", error=error)
 
-    def _one(self, name: str, data: bytes) -> Flag | None:
+    def _one(self, name: str, data: bytes, offset: float) -> _Known | None:
         try:
-            return read_flag(name, data)
+            flag = read_flag(name, data)
         except ValueError as error:
             reason = f"the flag cannot be read and counts as not set: {error}"
             shown = data[:_SHOWN].decode(errors="backslashreplace")
             self._tell(f"{name} {shown}", reason, event_name="flags.unreadable", flag=name, value=shown)
             return None
+        return _Known(flag, offset + (math.inf if flag.expires_at is None else flag.expires_at))
 
     def _tell(self, thing: str, message: str, **fields: Any) -> None:
         if count := self._told.due(thing, time.monotonic()):

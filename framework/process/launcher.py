@@ -79,6 +79,8 @@ class Parts:
     poller: Poller
     reaper: Reaper
     reconciler: Reconciler
+    learn: Callable[[], None]
+    """What the policies have to know before the first job, and anew every few seconds; raises redis errors."""
     upkeep: Sequence[Callable[[], None]]
     """What the policies do every few seconds; raises redis errors."""
     events: ProcessEvents
@@ -122,8 +124,9 @@ class Launcher:
         self._lease_loop.start()
         for loop in self._loops:
             loop.start()
-        with contextlib.suppress(RedisError, OSError):  # the record's loop reads them again
+        with contextlib.suppress(RedisError, OSError):  # the loops do it again
             self._read_pauses()
+            parts.learn()
         self._show()
         parts.fetcher.start(parts.processor.hire)
         self._log.info("ready", event_name="process.ready", identity=parts.identity, queues=parts.record.order.names)
@@ -364,6 +367,7 @@ class Launcher:
         return draw_pause(SWEEP_PERIOD_S)
 
     def _keep(self) -> float:
+        self._parts.learn()
         for step in self._parts.upkeep:
             step()
         return draw_pause(SWEEP_PERIOD_S)

@@ -11,7 +11,7 @@ from framework.declare.slices import SLICE
 from framework.errors import ExceedLimitError, ShardUnavailableError
 from framework.middleware.chain import Call, Passage
 from framework.push.deduplication import Deduplicator
-from framework.push.normalize import NO_CONTEXT, Normalizer, Stamps
+from framework.push.normalize import NO_CONTEXT, Normalizer, Stamp, Stamps
 from framework.push.size_limiter import SizeLimiter
 from framework.route.router import Router
 from framework.shard.shard import Shard, Shards
@@ -54,6 +54,7 @@ class Around:
         self._middleware = middleware
         self._limiter = limiter
         self._stamps = stamps
+        self._found: dict[str, tuple[Declaration, Stamp | None]] = {}
         self._deduplicator = deduplicator
         self._normalizer = Normalizer(clock)
 
@@ -154,7 +155,12 @@ class Around:
         return payload
 
     def _stamped(self, request: PushRequest | BulkRequest) -> Mapping[str, Json]:
-        stamp = self._stamps(request.declaration)
+        declaration = request.declaration
+        found = self._found.get(declaration.wire_name)
+        # A reloaded class has a new declaration under its old name.
+        if found is None or found[0] is not declaration:
+            found = self._found[declaration.wire_name] = (declaration, self._stamps(declaration))
+        stamp = found[1]
         return NO_CONTEXT if stamp is None else stamp()
 
     def _admit(

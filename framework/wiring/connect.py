@@ -14,6 +14,7 @@ from framework.finish.states import States
 from framework.flags.flag import FlagSource
 from framework.policies.consistency.databases import Databases, open_databases
 from framework.policies.consistency.positions import Stamps
+from framework.policies.pause import strategies
 from framework.push.client import Client
 from framework.push.deduplication import Deduplicator
 from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
@@ -30,7 +31,7 @@ from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
 from framework.wire.status import Tracked
 from framework.wiring import chains
-from framework.wiring.flags import open_flags
+from framework.wiring.flags import lazy_flags
 from framework.wiring.stale_queues import warn_of_stale_queues
 
 
@@ -111,7 +112,7 @@ def open_deduplicator(settings: Settings, shards: Shards) -> Deduplicator:
 
     def enabled(shard: str, flag: str) -> bool:
         if shard not in flags:
-            flags[shard] = open_flags(settings, shards[shard], lazy=True)
+            flags[shard] = lazy_flags(settings, shards[shard])
         return flags[shard].enabled(flag)
 
     return Deduplicator(enabled)
@@ -188,6 +189,7 @@ def checked_router(settings: Settings) -> Router:
     for worker in registry.workers():
         declaration: Declaration = worker.declaration()
         problems += router.refusals(declaration)
+        problems += strategies.refusals(declaration)
     problems += databases_of(settings).problems(worker.declaration() for worker in registry.workers())
     if problems:
         raise ConfigurationError(problems)

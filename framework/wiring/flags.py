@@ -14,15 +14,18 @@ from framework.settings.model import Settings
 from framework.shard.shard import Shard
 
 
-def open_flags(settings: Settings, shard: Shard, *, lazy: bool) -> FlagSource:
-    """Return the flags that jobs of a shard obey: those that operators set there, then those of the provider, if there is one.
+def lazy_flags(settings: Settings, shard: Shard) -> FlagSource:
+    """Return the flags that pushes to a shard obey, read when somebody asks: a producer has no beat. Otherwise as ``open_flags``."""
+    return open_flags(settings, RedisFlags(shard.client, shard.name, lazy=True), lazy=True)
 
-    ``lazy`` ones are read when somebody asks, for a process that has no beat. No socket is opened. Raises ConfigurationError
-    when the provider's SDK is not installed.
+
+def open_flags(settings: Settings, stored: RedisFlags, *, lazy: bool = False) -> FlagSource:
+    """Return the flags that jobs of a shard obey: those ``stored`` there, then those of the provider, if there is one.
+
+    No socket is opened. Raises ConfigurationError when the provider's SDK is not installed.
     """
-    own = RedisFlags(shard.client, shard.name, lazy=lazy)
     if settings.flags.provider == "redis":
-        return own
+        return stored
     try:
         provided = OpenFeatureFlags(known_flags, f"{socket.gethostname()}:{os.getpid()}", lazy=lazy)
     except ImportError as error:
@@ -30,7 +33,7 @@ def open_flags(settings: Settings, shard: Shard, *, lazy: bool) -> FlagSource:
         raise ConfigurationError(
             [Problem(f"{settings.config_dir.name}/application.yml", "flags.provider", message)]
         ) from error
-    return Layered(own, provided)
+    return Layered(stored, provided)
 
 
 def known_flags() -> Iterator[str]:

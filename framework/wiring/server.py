@@ -30,6 +30,7 @@ from framework.process.board import Board
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import LEASE_PERIOD_S, Lease
 from framework.process.launcher import EXIT_DIED, Launcher, Parts
+from framework.process.parked import ParkedWatch
 from framework.process.record import ProcessRecord
 from framework.process.signals import DRAIN, STOP, STOP_NOW, SignalQueue
 from framework.process.title import Title
@@ -163,7 +164,6 @@ def assemble(
 ) -> Parts:
     """Join the parts of one process, which serves the queues in ``order``; nothing runs yet."""
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
-    limit = settings.size_limit.decompressed_limit
     dead_set = DeadSetLimits(settings.dead.max_jobs, settings.dead.timeout_days * 86_400.0)
     keep = Keep(dead_set.max_jobs, dead_set.timeout_s)
     states = States(shard, events.state_refused)
@@ -173,12 +173,12 @@ def assemble(
     fetcher = Fetcher(fetching, identity, order, custody, events, reconciler, settings.process_limits)
     runs = Runs(custody.running)
     upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)
-    policies = open_policies(settings, events.tracker, shard.client, upkeep, identity)
+    policies = open_policies(settings, events.tracker, shard, upkeep, identity)
     executor = Executor(
         chains.server.compiled(),
         log,
         runs,
-        limit,
+        settings.size_limit.decompressed_limit,
         fetcher.relay,
         Announcer(shard.client, identity, service.slots),
         Strictness(settings.strict_arguments),
@@ -204,7 +204,8 @@ def assemble(
         poller=open_poller(settings, shard.name, upkeep, rhythm, events, states, dead_set),
         reaper=Reaper(upkeep, events.recovered, grace, keep),
         reconciler=reconciler,
-        upkeep=policies.upkeep,
+        learn=policies.learn,
+        upkeep=(*policies.upkeep, ParkedWatch(upkeep, events, settings.parked_alert_after).look),
         events=events,
         poll_interval_s=settings.poll_interval,
         timeout_s=service.timeout_s,

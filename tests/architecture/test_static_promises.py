@@ -28,12 +28,14 @@ MAY_TAKE = {
     "fetch": {"LREM", "RPOP"},
     "forget": {"ZREM"},  # an identity
     "migrate": {"RPOP"},
+    "park": {"LREM"},
     "postpone": {"LREM"},
     "promote": {"ZREM"},
     "reclaim": {"LREM"},
     "replace": {"ZREM"},
     "requeue": {"LREM"},
     "restore": {"RPOP"},
+    "unpark": {"ZREM"},
     "resume": {"ZREM"},  # no member
     "slots": {"ZPOPMIN", "ZREM"},
 }

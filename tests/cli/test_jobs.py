@@ -1,6 +1,7 @@
 """scripts/jobs limits, locks, parked, paused, deferred, counters: looking at every valve, and letting go of what it holds."""
 
 import json
+import shutil
 import time
 
 import pytest
@@ -10,7 +11,7 @@ from framework.flags.flag import Flag, drop_flag, pause_flag, run_flag
 from framework.flags.redis_flags import set_flag
 from framework.store.script import ACQUIRE
 from framework.wire import keys
-from tests.harness import ROOT, encoded, enqueue, hold
+from tests.harness import ROOT, encoded, enqueue, hold, until
 
 COMMAND = str(ROOT / "scripts" / "jobs")
 OWNER = "host:7:abc"
@@ -62,6 +63,11 @@ def test_limits_are_shown_with_who_has_the_slots_and_who_waits(jobs, redis):
         (OWNER, "a", True),
         (OWNER, "b", True),
     ]
+    handed = f"{OWNER} b"
+    assert redis.zrem(keys.limit(REPORT) + ":running", handed)
+    jobs("limits", "release", REPORT)
+    (queued,) = jobs("explain", "c", "--json", "-r", "jobs")["found"]
+    assert queued["holds"][0].startswith(f"a slot of {REPORT} for ")
     (limit,) = report["limits"]
     assert (limit["limit"], limit["running"], limit["waiting"], limit["said_by"]) == (2, 2, 2, "application")
 
@@ -128,6 +134,60 @@ def test_a_lock_is_released_only_while_it_is_the_one_that_was_shown(site, jobs, 
     assert jobs("locks", "release", keys.lock("nobody"), "--yes", status=1) == ""
 
 
+LOCKED = """
+from framework import ApplicationWorker, Deduplicate
+
+class LockedWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    deduplicate = Deduplicate("until_executed")
+    idempotent = True
+
+    @classmethod
+    def idempotency_arguments(cls, args):
+        return args[:2]
+
+    def perform(self, number: int, name: str, mode: str = "full") -> None: ...
+"""
+PUSH = "import framework, locked; framework.boot(); print(locked.LockedWorker.perform_async(7, 'a b', mode='x'))"
+
+
+def test_a_lock_is_found_by_class_and_arguments_as_its_push_made_it(site, jobs, redis):
+    (site.folder / "locked.py").write_text(LOCKED)
+    jid, twin = (site.run("-c", PUSH).stdout.strip() for _ in range(2))
+    assert twin == "None"
+    (row,) = rows(jobs("locks", "LockedWorker", "7", "a b", "-r", "locked"))
+    assert (row[2], row[-1]) == (jid, "1")
+    found = jobs("explain", jid, "-r", "locked", "--json")["found"][0]
+    (held,) = found["holds"]
+    assert held.startswith(f"the lock {row[1]} for ")
+    assert jobs("locks", "LockedWorker", "8", "a b", "-r", "locked").startswith("Nobody holds ")
+    assert jobs("locks", "release", "LockedWorker", "7", '"a b"', "--yes", "-r", "locked").endswith("main: released\n")
+    assert site.run("-c", PUSH).stdout.strip() not in ("None", jid)
+
+
+def test_a_real_limit_is_seen_raised_and_put_back(site, jobs, redis):
+    shutil.copy(ROOT / "tests" / "policies" / "concurrency" / "limited_jobs.py", site.folder / "jobs.py")
+    worker = site.worker("-c", "3").ready()
+    for jid in ("first", "second"):
+        enqueue(redis, "OneWorker", jid=jid, args=[jid, "go"])
+    until(lambda: redis.exists(keys.limit("OneWorker") + ":waiting:") and redis.llen("ran"), "one runs, one waits")
+    report = jobs("limits", "OneWorker", "--json")
+    ((slot,), (limit,)) = report["slots"], report["limits"]
+    assert (limit["limit"], limit["running"], limit["waiting"]) == (1, 1, 1)
+    assert slot["identity"] == worker.identity
+    running = jobs("explain", slot["jid"], "-r", "jobs", "--json")["found"][0]
+    assert running["holds"][0].startswith("a slot of OneWorker for ")
+    waiting = ({"first", "second"} - {slot["jid"]}).pop()
+    explained = jobs("explain", waiting, "-r", "jobs", "--json")["found"][0]
+    assert (explained["place"], [one["code"] for one in explained["reasons"]]) == ("waiting", ["limit_reached"])
+    assert f"{slot['jid']} in {worker.identity}" in explained["reasons"][0]["why"]
+    jobs("limits", "set", "OneWorker", "2", "--reason", "a test", "--for", "1h")
+    until(lambda: redis.llen("ran") == 2, "both run")
+    redis.set("go", 1)
+    until(lambda: redis.llen("ended") == 2, "both have ended")
+    assert jobs("limits", "clear", "OneWorker").startswith("main: OneWorker: as the application says")
+
+
 def test_what_is_parked_is_shown_the_oldest_first_and_alerts(site, jobs, redis):
     assert jobs("parked") == "No job is parked.\n"
     ask(redis, "a", 1)
@@ -147,7 +207,7 @@ def test_what_is_paused_is_shown_with_who_says_so(jobs, redis):
     assert jobs("paused") == "Nothing is paused.\n"
     redis.sadd(keys.PAUSED, "reports")
     enqueue(redis, REPORT, queue="reports")
-    set_flag(redis, Flag(pause_flag(REPORT), 100, "reindexing", "ann"), 7_200)
+    set_flag(redis, Flag(pause_flag(REPORT), 100, "reindexing", "ann"), 7_000)
     set_flag(redis, Flag(pause_flag("GoneWorker"), 100, "long ago", "ann"), 0.0)
     redis.sadd(keys.PAUSES, "MailWorker")
     redis.zadd(keys.paused_jobs("MailWorker"), {b'["default"]\n' + encoded("MailWorker"): time.time() - 60})
@@ -158,7 +218,7 @@ def test_what_is_paused_is_shown_with_who_says_so(jobs, redis):
         ("class", "MailWorker", "zoekt", "", 1),
         ("class", REPORT, "ann", "reindexing", 0),
     ]
-    assert "1 h 59 min" in jobs("paused")
+    assert "1 h 56 min" in jobs("paused")
 
 
 def test_deferred_jobs_are_set_forward_at_a_rate_and_no_more_than_asked(jobs, redis):
@@ -257,7 +317,8 @@ def test_explain_names_every_valve_before_a_job_and_what_opens_it(jobs, redis):
         (["limits", "set", REPORT, "5", "--reason", "x", "--for", "soon"], "'soon' is no length of time"),
         (["limits", "set", REPORT, "5", "--reason", "x", "--for", "0s"], "'0s' is no length of time"),
         (["limits", "set", REPORT, "-7", "--reason", "x", "--for", "1h"], "-7"),
-        (["locks", "release", REPORT], "is no lock"),
+        (["locks", "release", "NoopWroker", "1", "-r", "jobs"], "did you mean 'NoopWorker'?"),
+        (["locks", keys.lock("x"), "1"], "arguments belong to a class"),
         (["deferred", "release", REPORT, "--percent", "5", "--count", "5"], "give one of them"),
         (["parked", "drop", "--yes"], "Say which jobs"),
         (["parked", "drop", "--yes", "--meta", "user"], "write NAME=VALUE"),

@@ -92,3 +92,11 @@ def test_the_line_says_where_and_how_much(redis):
         1,
     )
     assert line["oldest_s"] == pytest.approx(1_800, abs=30)
+
+
+def test_a_process_tells_by_itself(site, redis):
+    wait_at_limit(redis, "LongWorker", "", 50)
+    redis.hset(keys.limit("LongWorker"), "override", -1)
+    process = site.worker("-c", "1", FRAMEWORK_PARKED_ALERT_AFTER="30")
+    line = process.line(event_name="jobs.parked")
+    assert (line["limit"], line["parked_jobs"], line["oldest_s"] >= 50) == ("LongWorker", 1, True)

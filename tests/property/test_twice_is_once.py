@@ -142,6 +142,17 @@ def once_more(jobs):
     return places, [jobs[0], HOLDS, "j1", NEW, "j2", "C", "q", 60_000, "status", "queued", 60]
 
 
+def parked(jobs, holds):
+    return [jobs[0], "q", "C", "f", "", "strategy", 60_000, holds]
+
+
+def due_with_tickets(redis, jobs):
+    """The youngest cannot go: the key of its queue is no list."""
+    redis.set("queue:odd", 1)
+    redis.zadd(SET, {b'["%b"]\n%b' % (b"odd" if job is jobs[-1] else b"q", job): at for at, job in enumerate(jobs)})
+    redis.sadd("pauses", "C")
+
+
 CALLS = {
     "admit": (held, lambda jobs: pushed(jobs, QUEUE, "q", mark=("SET", "status", "queued", "EX", 60))),
     "admit, due later": (held, lambda jobs: pushed(jobs, SET, "", due=now_plus(60))),
@@ -169,6 +180,8 @@ CALLS = {
     "land": (held, landed),
     "land, with their locks": (held, lambda jobs: claiming(landed(jobs), jobs)),
     "migrate": (aside, migrated),
+    "park": (held, lambda jobs: ([WORKING, SET, "pauses", "flags", "mark"], parked(jobs, ""))),
+    "park, holding": (holding, lambda jobs: ([WORKING, SET, "pauses", "flags", "mark"], parked(jobs, HOLDS))),
     "postpone": (held, lambda jobs: ([WORKING, SET], [jobs[0], NEW, 60])),
     "promote, to its queue": (due, lambda jobs: promoted(jobs, b"queue")),
     "promote, to the dead": (due, lambda jobs: promoted(jobs, b"dead")),
@@ -192,6 +205,10 @@ CALLS = {
     "throttle": (held, lambda jobs: (["aw:limit:C"], [10, "hard", 60, 25, 1800])),
     "retire": (left_behind, lambda jobs: ([LEASE, REGISTRY], ["me"])),
     "state": (held, lambda jobs: (["status"], ["completed", 60])),
+    "unpark": (
+        due_with_tickets,
+        lambda jobs: ([SET, "pauses", QUEUES, "flags", "mark"], ["C", "f", "", "", 10, 1_000_000, 0]),
+    ),
 }
 
 

@@ -8,6 +8,7 @@ import importlib
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
@@ -90,7 +91,8 @@ class Server:
         if monotonic() < self._quiet_until:
             return None
         try:
-            self.seen = _within(DEADLINE_S, self._ask)
+            asking = self._asking_engine()  # what takes time here is Python's own: loading SQLAlchemy, once
+            self.seen = _within(DEADLINE_S, partial(self._ask, asking))
         except Exception as error:  # noqa: BLE001 - whatever a driver, a resolver or a server does: the work goes on
             self.failed(error)
             return None
@@ -124,21 +126,21 @@ class Server:
                 engine.dispose(close=close)
         self._begin_anew()
 
-    def _ask(self) -> int:
+    def _ask(self, asking: "Engine") -> int:
         """Return the position, however long it takes. A connection that has died while idle is no answer: another is made."""
         question = importlib.import_module("sqlalchemy").text(_REPLICA if self.is_replica else _PRIMARY)
         errors: Any = importlib.import_module("sqlalchemy.exc")
         try:
-            answer = self._answer(question)
+            answer = _answer(asking, question)
         except errors.DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-            answer = self._answer(question)
+            answer = _answer(asking, question)
         if answer is None:
             raise Unavailable("it is not in recovery, so it is no replica (any more)")
         return parse_lsn(answer)
 
-    def _answer(self, question: Any) -> object:
+    def _asking_engine(self) -> "Engine":
         with self._lock:
             if self._asking is None:
                 # No transaction and no reset: one round trip.
@@ -150,13 +152,16 @@ class Server:
                     pool_reset_on_return=None,
                     connect_args=_CONNECT,
                 )
-            asking = self._asking
-        with asking.connect() as connection:
-            return connection.execute(question).scalar()
+            return self._asking
 
     def _made(self, **options: Any) -> "Engine":
         made: Engine = importlib.import_module("sqlalchemy").create_engine(self._url, hide_parameters=True, **options)
         return made
+
+
+def _answer(asking: "Engine", question: Any) -> object:
+    with asking.connect() as connection:
+        return connection.execute(question).scalar()
 
 
 def _within(deadline_s: float, ask: Callable[[], int]) -> int:

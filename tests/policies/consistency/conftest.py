@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from framework.policies.consistency import servers
 from framework.policies.consistency.databases import Databases
 from framework.settings.model import DatabaseSettings
 from tests.postgres import Postgres, database_on, standby_of
@@ -14,6 +15,12 @@ def _replicated(postgres: Postgres) -> Iterator[tuple[str, Postgres]]:
     with standby_of(postgres) as standby, database_on(postgres) as name:
         postgres.execute("CREATE TABLE orders (id bigint PRIMARY KEY, state text NOT NULL DEFAULT 'new')", name)
         yield name, standby
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here depends on how quickly a loaded machine answers, but for the tests of the deadline itself."""
+    monkeypatch.setattr(servers, "DEADLINE_S", 20.0)
 
 
 @pytest.fixture

@@ -1,19 +1,22 @@
 """What a push notes of the databases: on both of its ways, once per slice, in time; and of classes that do not ask, nothing."""
 
+import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import text
 
-from framework.policies.consistency import reads
+from framework.policies.consistency import reads, servers
 from framework.policies.consistency.databases import Databases
 from framework.policies.consistency.positions import Stamps
 from framework.policies.consistency.routed import RoutedConnection
 from framework.policies.consistency.servers import DEADLINE_S, parse_lsn
 from framework.settings.model import DatabaseSettings
-from tests.harness import forked
+from tests.harness import forked, until
 from tests.push.conftest import door, jobs
 from tests.push.conftest import worker as any_worker
 
@@ -159,7 +162,8 @@ def test_classes_that_say_nothing_of_it_ask_nobody(opened, silent, jobs, way):
     assert not [name for job in jobs() for name in job if "wal" in name or "consistency" in name]
 
 
-def test_a_silent_server_costs_one_push_a_second_and_the_others_nothing(opened, silent, jobs, caplog):
+def test_a_silent_server_costs_one_push_a_second_and_the_others_nothing(opened, silent, jobs, caplog, monkeypatch):
+    monkeypatch.setattr(servers, "DEADLINE_S", DEADLINE_S)
     databases = on(silent)
     opened(databases)
     sticky = worker(data_consistency="sticky")
@@ -184,7 +188,7 @@ OURS = "pg_stat_activity WHERE application_name LIKE 'application-worker%'"
 
 
 def pids(postgres, shop):
-    return set(postgres.execute(f"SELECT array_agg(pid) FROM {OURS}", shop))
+    return set(postgres.execute(f"SELECT array_agg(pid) FROM {OURS}", shop) or ())
 
 
 def test_a_connection_that_has_died_while_idle_is_made_anew(opened, databases, postgres, shop, jobs):
@@ -194,6 +198,25 @@ def test_a_connection_that_has_died_while_idle_is_made_anew(opened, databases, p
     assert postgres.execute(f"SELECT count(pg_terminate_backend(pid, 5000)) FROM {OURS}", shop)
     sticky.perform_async()
     assert [list(job["wal_locations"]) for job in jobs()] == [["main"]] * 2
+
+
+def test_a_server_that_hangs_on_a_connection_that_stands_holds_up_no_push_either(
+    opened, databases, postgres, shop, jobs, monkeypatch
+):
+    opened(databases)
+    sticky, others = worker(data_consistency="sticky"), pids(postgres, shop)
+    sticky.perform_async()
+    (mine,) = pids(postgres, shop) - others
+    monkeypatch.setattr(servers, "DEADLINE_S", DEADLINE_S)
+    os.kill(mine, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        sticky.perform_async()
+        assert time.monotonic() - began < DEADLINE_S + 4  # it would wait for ever
+    finally:
+        os.kill(mine, signal.SIGCONT)
+    until(lambda: not any(thread.name == "wal-position" for thread in threading.enumerate()))
+    assert [job.get("wal_locations") is None for job in jobs()] == [False, True]
 
 
 def test_a_forked_child_asks_on_connections_of_its_own(opened, databases, postgres, shop):

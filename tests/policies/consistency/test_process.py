@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 
 from framework.wire import keys
-from tests.harness import Site, until
+from tests.harness import HURRIED, Site, until
 
 JOBS = Path(__file__).resolve().parent / "consistency_jobs.py"
+
+
+PATIENT = """
+from framework.policies.consistency import servers
+servers.DEADLINE_S = 20.0
+"""
+"""Nothing here depends on how quickly a loaded machine answers."""
 
 
 @pytest.fixture
@@ -25,7 +32,7 @@ def site(short_path, redis, redis_url, postgres, standby, shop):
 @pytest.fixture
 def push(site):
     def run(text):
-        done = site.run("-c", f"from jobs import *\n{text}")
+        done = site.run("-c", f"{PATIENT}from jobs import *\n{text}")
         assert done.returncode == 0, done.stderr
         return done
 
@@ -50,7 +57,7 @@ def come_due(redis):
 def test_what_was_written_is_seen_and_a_replica_that_shows_it_is_read(site, redis, push, proof, postgres, standby):
     push("order(1, AlwaysWorker, StickyWorker, DelayedWorker, AsyncWorker, ParentWorker)")
     standby.catch_up(postgres)
-    process = site.hurried_worker("-q", "shop", "-c", "4")
+    process = site.start("-c", PATIENT + HURRIED, "-r", "jobs", "-q", "shop", "-c", "4")
     assert proof("AlwaysWorker") == {"id": 1, "seen": 1, "before": False, "after": False}
     assert proof("StickyWorker") == {"id": 1, "seen": 1, "before": True, "after": False}  # the first write decides
     assert proof("DelayedWorker") == {"id": 1, "seen": 1, "before": True, "after": False}
@@ -115,3 +122,38 @@ def test_servers_that_are_gone_hold_up_no_push_and_fail_no_job(site, redis, push
     assert proof("StickyWorker") == {"id": 5, "seen": 1, "before": False, "after": False}
     until(lambda: len(process.find(job_status="done")) == 3)
     assert process.find(job_status="done")[-1]["load_balancing_strategy"] == "primary_no_wal"
+
+
+PLAIN = """
+from framework import ApplicationWorker
+
+
+class PlainWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    queue = "shop"
+    data_consistency = {word!r}
+
+    def perform(self) -> None: ...
+"""
+
+
+@pytest.mark.parametrize("word", ["always", "sticky"])
+def test_who_asks_for_no_replica_needs_no_sqlalchemy_and_who_does_is_told_what_to_install(site, word):
+    (site.folder / "plain.py").write_text(PLAIN.format(word=word))
+    head = "import sys\nsys.modules['sqlalchemy'] = None\nimport framework, plain\n"
+    booted = site.run("-c", f"{head}framework.boot()")
+    pushed = site.run("-c", f"{head}plain.PlainWorker.perform_async()")
+    imported = site.run("-c", f"{head}import framework.databases")
+    advice = "config/application.yml: databases: needs sqlalchemy, the extra sql: pip install 'application-worker[sql]'"
+    assert [advice in done.stderr for done in (booted, pushed)] == [word == "sticky"] * 2
+    assert (booted.returncode, pushed.returncode) == ((0, 0) if word == "always" else (1, 1))
+    assert advice in imported.stderr
+
+
+def test_an_override_for_a_database_that_is_not_there_refuses_to_boot(site):
+    (site.folder / "plain.py").write_text(
+        PLAIN.format(word="sticky") + '    data_consistency_overrides = {"mian": "delayed"}\n'
+    )
+    done = site.run("-c", "import framework, plain\nframework.boot()")
+    assert "plain.PlainWorker: data_consistency_overrides names 'mian'" in done.stderr
+    assert "(did you mean 'main'?)" in done.stderr

@@ -1,0 +1,37 @@
+"""What the processes of the storm run; copied beside their config as the module ``jobs``."""
+
+import random
+import time
+from datetime import timedelta
+
+from framework import ApplicationWorker, Deduplicate
+
+TTL = timedelta(minutes=1)  # longer than the storm: no lock runs out in it
+
+
+class Base(ApplicationWorker, abstract=True):
+    feature_category = "not_owned"
+    queue = "default"
+    idempotent = True
+    max_retries_after_interruption = -1
+
+    @classmethod
+    def retry_in(cls, count, error, job):
+        return 0.05
+
+    def perform(self, number: int) -> None:
+        time.sleep(random.random() * 0.02)
+        if random.random() < 0.1:
+            raise ValueError("on purpose")
+
+
+class ExecutingWorker(Base):
+    deduplicate = Deduplicate("until_executing", ttl=TTL)
+
+
+class ExecutedWorker(Base):
+    deduplicate = Deduplicate("until_executed", ttl=TTL, including_scheduled=True)
+
+
+class OnceMoreWorker(Base):
+    deduplicate = Deduplicate("until_executed", ttl=TTL, if_deduplicated="reschedule_once")

@@ -1,0 +1,46 @@
+"""Sixteen producers of one process: they push a few keys over and over for some seconds, and say what came of it."""
+
+import json
+import random
+import sys
+import threading
+import time
+
+import jobs
+
+until = time.monotonic() + float(sys.argv[1])
+accepted: list[str] = []
+dropped = [0]
+errors: list[str] = []
+lock = threading.Lock()
+
+
+def push() -> list[str | None]:
+    worker = random.choice([jobs.ExecutingWorker, jobs.ExecutedWorker, jobs.OnceMoreWorker])
+    number = random.randrange(3)
+    way = random.random()
+    if way < 0.7:
+        return [worker.perform_async(number)]
+    if way < 0.85:
+        return [worker.set(queue="other").perform_in(0.05, number)]
+    return worker.perform_bulk([(number,), (number,), (number + 1,)])
+
+
+def hammer() -> None:
+    try:
+        while time.monotonic() < until:
+            jids = push()
+            with lock:
+                accepted.extend(jid for jid in jids if jid)
+                dropped[0] += jids.count(None)
+            time.sleep(0.03)
+    except Exception as error:
+        errors.append(repr(error))
+
+
+threads = [threading.Thread(target=hammer) for _ in range(16)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+sys.stdout.write(json.dumps({"accepted": accepted, "dropped": dropped[0], "errors": errors}) + "\n")

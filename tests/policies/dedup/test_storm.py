@@ -1,0 +1,149 @@
+"""64 producers hammer a few keys while worker processes are killed: what the server did is replayed and judged at each instant."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter, defaultdict
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from chaos_parts.recorded import RecordedServer
+from prove_parts.aof import History
+from prove_parts.keyspace import Fields, Keyspace
+from prove_parts.places import DUE, END, WAITING, place_of
+from prove_parts.prover import prove
+
+from framework.store.connect import Endpoint, open_client
+from framework.wire import keys
+from framework.wire.holds import IDEMPOTENCY_KEY
+from tests.harness import Site, until
+
+HERE = Path(__file__).resolve().parent
+SECONDS = 2.5
+KILL_EVERY_S = 0.8
+
+
+@lru_cache(maxsize=10_000)
+def read(payload):
+    return json.loads(payload)
+
+
+class Judge:
+    """Replays a history and asks after each step whether two live jobs have one key, or one that waits has no lock."""
+
+    def __init__(self):
+        self.keyspace = Keyspace()
+        self.problems = []
+        self.pushed = set()
+        self.lived = Counter()
+
+    def take(self, group):
+        for command in group.commands:
+            self.keyspace.apply(command)
+        if self.keyspace.moves or self.keyspace.held:
+            self.keyspace.moves.clear()
+            self.keyspace.held.clear()
+            self._look(group.number)
+
+    def _look(self, number):
+        found = defaultdict(list)
+        for key, members in self.keyspace.keys.items():
+            place = place_of(key)
+            if place in (None, END):
+                continue
+            for member in members:
+                job = read(member)
+                self.pushed.add(job["jid"])
+                if IDEMPOTENCY_KEY in job:
+                    found[job[IDEMPOTENCY_KEY]].append((job, place))
+        for key, jobs in found.items():
+            self._judge(number, key, jobs)
+
+    def _judge(self, number, key, jobs):
+        fields = self.keyspace.keys.get(key.encode())
+        owner = fields[b"jid"].decode() if isinstance(fields, Fields) else None
+        # One that was interrupted amid its run has given its lock away; an equal one may wait beside it.
+        waiting = [job for job, place in jobs if place == WAITING and not job.get("suspect")]
+        live = [job for job, _ in jobs] if jobs[0][0]["class"] != "ExecutingWorker" else waiting
+        self.lived[len(live)] += 1
+        if len(live) > 1:
+            self.problems.append((number, "two live jobs", key, [job["jid"] for job in live]))
+        if live and owner != live[0]["jid"]:
+            self.problems.append((number, "a live job without its lock", key, live[0]["jid"], owner))
+        if owner is None and any(
+            place in (WAITING, DUE) for _, place in jobs if jobs[0][0]["class"] != "ExecutingWorker"
+        ):
+            self.problems.append((number, "one that waits has no lock", key))
+
+
+def children(cluster):
+    alive = set()
+    for line in cluster.lines:
+        if line.get("event_name") == "process.ready":
+            alive.add(line["pid"])
+        elif line.get("event_name") in ("child.died", "child.stopped", "child.killed"):
+            alive.discard(line["child_pid"])
+    return sorted(alive)
+
+
+@pytest.fixture
+def storm(short_path):
+    with RecordedServer(short_path / "redis") as server, open_client(Endpoint(server.url), name="tests") as client:
+        site = Site(short_path, server.url, warm=True)
+        site.write("application.yml", {"poll_interval": 0.1})
+        shutil.copy(HERE / "dedup_jobs.py", short_path / "jobs.py")
+        shutil.copy(HERE / "dedup_producer.py", short_path)
+        yield site, server, client
+        site.close()
+
+
+def left(client):
+    """How many jobs have not ended; retries wait no longer."""
+    for member in client.zrange(keys.RETRY, 0, -1):
+        client.zadd(keys.RETRY, {member: 1}, xx=True)
+    count = sum(client.llen(key) for pattern in ("queue:*", "aw:working:*") for key in client.scan_iter(pattern))
+    return count + client.zcard(keys.SCHEDULE) + client.zcard(keys.RETRY)
+
+
+@pytest.mark.slow
+@pytest.mark.proves("F44", "R38", "R40", "I9")
+def test_of_equal_jobs_one_lives_whoever_pushes_and_whoever_is_killed(storm):
+    site, server, client = storm
+    size = ("--processes", "2", "--max-concurrency", "4")
+    cluster = site.start("-m", "framework", "cluster", "-r", "jobs", "default,other", *size)
+    until(lambda: len(children(cluster)) == 2, "two processes are ready")
+    producers = [site.start(str(site.folder / "dedup_producer.py"), str(SECONDS)) for _ in range(4)]
+    rng, kills, struck = random.Random(7), 0, time.monotonic()
+    while any(producer.popen.poll() is None for producer in producers):
+        time.sleep(0.02)
+        if time.monotonic() - struck > KILL_EVERY_S and (found := children(cluster)):
+            struck = time.monotonic()
+            with suppress(ProcessLookupError):
+                os.kill(rng.choice(found), signal.SIGKILL)
+                kills += 1
+    told = [producer.lines[-1] for producer in producers]
+    assert [one["errors"] for one in told] == [[]] * 4
+    until(lambda: not left(client), "every job has come to its end", timeout_s=60)
+    rescheduled = len(cluster.find(job_status="rescheduled"))
+    dropped = len(cluster.find(job_status="deduplicated"))
+    counted = sum(int(value) for name, value in client.hgetall(keys.COUNTERS).items() if b"deduplicated" in name)
+    assert client.keys("aw:lock:*") == []
+    assert cluster.end() == 0
+    server.written()
+
+    accepted = [jid for one in told for jid in one["accepted"]]
+    assert kills >= 2
+    assert len(accepted) == len(set(accepted)) > 100
+    assert counted == sum(one["dropped"] for one in told) + dropped > 100
+    judge = Judge()
+    for group in History(site.folder / "redis").groups():
+        judge.take(group)
+    assert judge.problems[:3] == []
+    assert judge.pushed >= set(accepted)
+    assert 0 < len(judge.pushed - set(accepted)) == rescheduled
+    assert not [str(violation) for violation in prove(site.folder / "redis").violations]

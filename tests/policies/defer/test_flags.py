@@ -1,0 +1,117 @@
+"""The operators' flags at the door: who is asked about, what is drawn, what is told."""
+
+import random
+
+import pytest
+
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
+from framework.execute.gates import Entry, Gates
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import Deferred, Discarded
+from framework.flags.flag import Flag, drop_flag, run_flag
+from framework.flags.redis_flags import RedisFlags, set_flag, unset_flag
+from framework.policies.defer import flags as gates
+from framework.policies.defer.flags import DropGate, RunGate, Skips
+from framework.telemetry import counters
+from tests.harness import encoded, payload, server_lines
+
+
+@pytest.fixture
+def entry():
+    with registry.isolated():
+
+        class FloodWorker(ApplicationWorker):
+            wire_name = "FloodWorker"
+            feature_category = "not_owned"
+
+            def perform(self):
+                pass
+
+        declaration = FloodWorker.declaration()
+        yield Entry(UnitOfWork("default", encoded("FloodWorker")), payload("FloodWorker"), declaration, FloodWorker)
+
+
+@pytest.fixture
+def flags(redis):
+    return RedisFlags(redis, "main")
+
+
+@pytest.fixture
+def skips(flags, monkeypatch):
+    monkeypatch.setattr(gates, "counters", counters.Counters())
+    return Skips(flags)
+
+
+def test_a_class_without_flags_pays_nothing(redis, flags, skips, entry):
+    drop, run = DropGate(flags, skips), RunGate(flags, skips, 300)
+    doors = Gates([drop, run])
+    flags.read()
+    assert doors.of(entry.declaration) == ()
+    set_flag(redis, Flag(run_flag("FloodWorker"), 50), None)
+    set_flag(redis, Flag(drop_flag("OtherWorker"), 50), None)
+    assert flags.read()
+    doors.reopen()
+    assert doors.of(entry.declaration) == (run,)
+    unset_flag(redis, run_flag("FloodWorker"))
+    flags.read()
+    assert run.admit(entry) is None
+
+
+def test_a_share_runs_and_the_rest_comes_back_spread_over_the_delay(redis, flags, skips, entry):
+    random.seed(11)
+    set_flag(redis, Flag(run_flag("FloodWorker"), 10, "slow release"), None)
+    flags.read()
+    gate = RunGate(flags, skips, 300)
+    outcomes = [gate.admit(entry) for _ in range(2_000)]
+    put_off = [one for one in outcomes if isinstance(one, Deferred)]
+    assert len(put_off) == 1_806
+    delays = sorted(one.delay_s for one in put_off)
+    assert 150 <= delays[0] < 160 < 290 < delays[len(delays) // 2] < 310 < 440 < delays[-1] <= 450
+    assert put_off[0].fields == {"feature_flag": "run_jobs_FloodWorker", "feature_flag_reason": "slow release"}
+    assert gates.counters._counts == {
+        'sidekiq_jobs_skipped_total{action="deferred",reason="feature_flag",worker="FloodWorker"}': 1_806
+    }
+
+
+def test_a_share_is_dropped(redis, flags, skips, entry):
+    random.seed(12)
+    set_flag(redis, Flag(drop_flag("FloodWorker"), 25), None)
+    flags.read()
+    gate = DropGate(flags, skips)
+    dropped = [one for _ in range(1_000) if (one := gate.admit(entry)) is not None]
+    assert len(dropped) == 245
+    assert dropped[0] == Discarded("the flag drop_jobs_FloodWorker")
+
+
+def test_a_flag_that_skips_for_hours_is_told_once_in_a_while(redis, flags, skips, entry, monkeypatch):
+    set_flag(redis, Flag(drop_flag("FloodWorker"), 100, "incident 7", "ops@host"), None)
+    set_flag(redis, Flag(run_flag("FloodWorker"), 0), None)
+    flags.read()
+    drop, run = DropGate(flags, skips), RunGate(flags, skips, 300)
+    with server_lines("info") as lines:
+        drop.admit(entry)
+        run.admit(entry)
+        skips.look()  # both are new
+        monkeypatch.setattr(gates, "FORGOTTEN_S", -60.0)
+        skips.look()  # they have skipped nothing since
+        drop.admit(entry)
+        skips.look()
+        drop.admit(entry)
+        skips.look()  # told a moment ago
+        set_flag(redis, Flag(run_flag("FloodWorker"), 1), None)
+        flags.read()
+        skips.look()
+        told = lines()
+    (line,) = told
+    assert line["event_name"] == "flags.forgotten"
+    facts = {name: line[name] for name in ("class", "feature_flag", "feature_flag_reason", "set_by", "action")}
+    assert facts == {
+        "class": "FloodWorker",
+        "feature_flag": "drop_jobs_FloodWorker",
+        "feature_flag_reason": "incident 7",
+        "set_by": "ops@host",
+        "action": "dropped",
+    }
+    assert "scripts/jobs release FloodWorker" in line["message"]
+    assert skips._skipping.keys() == {"drop_jobs_FloodWorker"}

@@ -1,0 +1,108 @@
+"""Which strategies there are, what is refused, and what each last said."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
+from framework.errors import ConfigurationError
+from framework.pause import register
+from framework.policies.pause import strategies
+from framework.policies.pause.strategies import Strategies
+from framework.settings.load import load
+from framework.wiring.connect import checked_router
+from tests.harness import server_lines, until
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setattr(strategies, "registered", {})
+    return strategies.registered
+
+
+class Says:
+    def __init__(self, answer=True):
+        self.answer = answer
+
+    def should_pause(self):
+        return self.answer
+
+
+@pytest.mark.parametrize("name", ["none", "deprecated", "manual", "two words", "", None])
+def test_a_name_that_is_taken_or_no_word_is_refused(name):
+    with pytest.raises(ValueError, match="pause strategy"):
+        register(name, Says())
+
+
+@pytest.mark.parametrize("nonsense", [object(), lambda: True, "should_pause", int])
+def test_what_cannot_be_asked_is_no_strategy(nonsense):
+    with pytest.raises(TypeError, match="should_pause"):
+        register("one", nonsense)
+
+
+def test_a_class_is_made_to_an_object_and_a_second_one_replaces_the_first(registered):
+    register("one", Says)
+    assert isinstance(registered["one"], Says)
+    second = Says()
+    register("one", second)
+    assert registered["one"] is second
+
+
+def test_a_strategy_that_nobody_knows_refuses_to_boot_and_names_the_nearest():
+    class ReindexWorker(ApplicationWorker):
+        feature_category = "not_owned"
+        pause_control = "reindxing"
+
+        def perform(self):
+            pass
+
+    with registry.isolated([ReindexWorker]):
+        with pytest.raises(ConfigurationError) as caught:
+            register("reindexing", Says())
+            checked_router(load())
+        assert "'reindxing' that nobody knows (did you mean 'reindexing'?)" in str(caught.value)
+        register("reindxing", Says())
+        checked_router(load())
+
+
+def test_the_last_answer_counts_and_nonsense_is_none():
+    strategy = Says()
+    asked = Strategies(["one", "manual", "one"], {"one": strategy, "nobody's": Says()})
+    assert not asked.pauses("one")
+    asked.ask()
+    assert [asked.pauses(name) for name in ("one", "manual", "nobody's", None)] == [True, False, False, False]
+    assert not asked.settled("one")
+    assert asked.settled("manual")
+    with server_lines("info") as lines:
+        for nonsense in ("no", 0, None):
+            strategy.answer = nonsense
+            asked.ask()
+            until(lambda: asked._inquiries["one"]._asked_at is None)
+            assert asked.pauses("one")
+        assert [line["exception.class"] for line in lines()] == ["TypeError"]
+    strategy.answer = False
+    asked.ask()
+    until(lambda: not asked.pauses("one"))
+    asked._paused_at["one"] -= strategies.ASKED_EVERY_S
+    assert asked.settled("one")
+
+
+def test_a_strategy_of_a_forked_child_is_asked_there():
+    text = """
+        import os, time
+        from framework.flags.inquiry import Inquiry
+        go_on = []
+        inquiry = Inquiry("it", lambda: (time.sleep(0 if go_on else 60), os.getpid())[1], 0)
+        inquiry.ask()
+        child = os.fork()
+        if not child:
+            go_on.append(1)
+            inquiry.ask()
+            inquiry.wait(20)
+            os._exit(0 if inquiry.answer == os.getpid() else 1)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(text)], check=False, timeout=60).returncode == 0

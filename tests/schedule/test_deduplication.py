@@ -1,0 +1,257 @@
+"""Due jobs of deduplicated classes: the lock is taken in the step that moves them, here or on their new shard; duplicates go."""
+
+import json
+import logging
+
+import pytest
+
+from framework.declare import registry
+from framework.declare.policies import Deduplicate
+from framework.declare.worker import ApplicationWorker
+from framework.finish.settle import DeadSetLimits
+from framework.finish.states import States
+from framework.push.deduplication import Deduplicator
+from framework.route.router import Router
+from framework.schedule.crossings import Crossings
+from framework.schedule.destination import Destinations
+from framework.schedule.poller import Poller
+from framework.schedule.preparation import Preparation
+from framework.schedule.rhythm import Rhythm
+from framework.settings.model import RoutingRule
+from framework.shard.shard import Shard
+from framework.store.connect import Endpoint
+from framework.wire import keys
+from framework.wire.holds import IDEMPOTENCY_KEY, lock_key
+from framework.wire.json import dumps
+from tests.harness import compressed, encoded, full_memory, opened
+from tests.schedule.test_crossings import untold
+from tests.schedule.test_poller import LIMITER, LONG_AGO, Events
+
+KEY = lock_key("Job", b"[1]")
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    with registry.isolated():
+        yield
+
+
+def worker(policy=None, **attributes):
+    chosen = {} if policy is None else {"deduplicate": policy}
+    body = {"feature_category": "not_owned", "wire_name": "Job", "queue": "default", "idempotent": True, **chosen}
+
+    def perform(self, *args):
+        """Any arguments do."""
+
+    return type("JobWorker", (ApplicationWorker,), {**body, "perform": perform, **attributes})
+
+
+class Bench:
+    def __init__(self, url, second_url=None, *middleware, enabled=None):
+        self.events = Events()
+        main = opened(url)
+        shards = {"main": main}
+        rules = []
+        if second_url is not None:
+            shards["second"] = Shard("second", Endpoint(second_url), role="tests")
+            rules = [RoutingRule("*", "there", "second")]
+        crossings = Crossings(main.client, "main", shards, self.events)
+        preparation = Preparation(
+            self.events,
+            Destinations(Router(rules, list(shards)), "main"),
+            crossings,
+            States(main, untold),
+            middleware=middleware,
+            limiter=LIMITER,
+            deduplicator=Deduplicator(enabled) if enabled else Deduplicator(),
+        )
+        self.poller = Poller(
+            main.client, self.events, preparation, crossings, Rhythm(main.client, 1.0), DeadSetLimits()
+        )
+
+    def drain(self):
+        while self.poller.poll():
+            pass
+
+
+def due(redis, *members, source=keys.SCHEDULE):
+    redis.zadd(source, {member: LONG_AGO + number for number, member in enumerate(members)})
+
+
+def owned(redis, owner, **fields):
+    redis.hset(KEY, mapping={"jid": owner, **fields})
+    redis.pexpire(KEY, 5_000)
+
+
+def owner(redis, key=KEY):
+    found = redis.hget(key, "jid")
+    return found and found.decode()
+
+
+def jids(redis, queue="default"):
+    return [json.loads(data)["jid"] for data in reversed(redis.lrange(keys.queue(queue), 0, -1))]
+
+
+@pytest.mark.proves("R41")
+@pytest.mark.parametrize("source", [keys.SCHEDULE, keys.RETRY])
+def test_what_is_due_takes_its_lock_and_what_is_due_with_it_is_its_duplicate(redis, redis_url, source, caplog):
+    worker()
+    due(redis, *(encoded(jid=jid, args=[1], status_expiration=60) for jid in "ab"), encoded(jid="c", args=[2]))
+    with caplog.at_level(logging.INFO, logger="framework"):
+        Bench(redis_url).drain()
+    assert jids(redis) == ["a", "c"]
+    assert owner(redis) == "a"
+    assert 590_000 < redis.pttl(KEY) <= 600_000
+    assert json.loads(redis.lindex("queue:default", -1))[IDEMPOTENCY_KEY] == KEY
+    assert redis.get("aw:status:b") == b"discarded"
+    assert redis.get("aw:status:a") is None
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert "Job JID-b: deduplicated: until executing" in line
+    assert "duplicate-of='a'" in line
+    assert redis.zcard(source) == 0
+
+
+@pytest.mark.proves("R41")
+def test_a_job_is_no_duplicate_of_itself_and_its_lock_lasts_anew(redis, redis_url):
+    worker(Deduplicate(including_scheduled=True))
+    owned(redis, "a", **{"wal:main": "0/1"})
+    due(redis, encoded(jid="a", args=[1], idempotency_key=KEY, deferred=True, retry_count=3))
+    Bench(redis_url).drain()
+    assert jids(redis) == ["a"]
+    assert 590_000 < redis.pttl(KEY) <= 600_000
+    assert redis.hget(KEY, "wal:main") == b"0/1"
+
+
+def test_a_retry_whose_equal_waits_is_dropped_and_its_positions_are_kept(redis, redis_url):
+    worker()
+    owned(redis, "z")
+    seen = {"wal_locations": {"main": "0/5", "ci": "0/1"}, "dedup_wal_locations": {"main": "1/0"}}
+    due(redis, encoded(jid="a", args=[1], idempotency_key=KEY, **seen), source=keys.RETRY)
+    Bench(redis_url).drain()
+    assert jids(redis) == []
+    assert redis.hmget(KEY, "jid", "wal:main", "wal:ci", "duplicates") == [b"z", b"1/0", b"0/1", b"1"]
+
+
+def test_what_is_not_idempotent_goes_on_and_says_whose_duplicate_it_is(redis, redis_url, caplog):
+    worker(Deduplicate(), idempotent=False)
+    owned(redis, "z")
+    due(redis, encoded(jid="a", args=[1]))
+    with caplog.at_level(logging.INFO, logger="framework"):
+        Bench(redis_url).drain()
+    assert json.loads(redis.lindex("queue:default", 0))["duplicate-of"] == "z"
+    assert owner(redis) == "z"
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"idempotency_key": "resque:gitlab:duplicate:default:abc"},
+        {"idempotency_key": 7},
+        {"jid": None},
+        {"class": "Unknown"},
+        {"args": ["!no base64"], "compressed": True},
+    ],
+)
+def test_what_others_wrote_passes_with_no_lock_and_untouched(redis, redis_url, fields):
+    worker()
+    due(redis, encoded(**{"jid": "a", "args": [1], **fields}))
+    Bench(redis_url).drain()
+    payload = json.loads(redis.lindex("queue:default", 0))
+    assert {name: payload[name] for name in fields} == fields
+    assert redis.keys("aw:lock:*") == []
+    assert payload.get(IDEMPOTENCY_KEY) == fields.get("idempotency_key")
+
+
+def test_arguments_that_cannot_be_written_again_keep_their_bytes(redis, redis_url):
+    worker()
+    due(redis, b'{"class":"Job","args":[' + b"[" * 70 + b"]" * 70 + b'],"queue":"default","jid":"a"}')
+    Bench(redis_url).drain()
+    assert b"[" * 70 in redis.lindex("queue:default", 0)
+    assert redis.keys("aw:lock:*") == []
+
+
+def test_compressed_arguments_make_the_key_that_they_made_before(redis, redis_url):
+    worker()
+    due(redis, json.dumps(compressed(["x" * 500], jid="a")))
+    Bench(redis_url).drain()
+    assert owner(redis, lock_key("Job", dumps(["x" * 500]))) == "a"
+
+
+def test_a_class_whose_flag_is_off_takes_none(redis, redis_url):
+    worker(Deduplicate(feature_flag="dedup_job"))
+    due(redis, *(encoded(jid=jid, args=[1]) for jid in "ab"))
+    Bench(redis_url, enabled=lambda shard, flag: False).drain()
+    assert jids(redis) == ["a", "b"]
+    assert not redis.exists(KEY)
+
+
+def test_a_middleware_that_drops_a_due_job_frees_its_lock(redis, redis_url):
+    def refuse(worker, job, queue, pool):
+        return
+        yield
+
+    worker()
+    owned(redis, "a")
+    due(redis, encoded(jid="a", args=[1], idempotency_key=KEY))
+    Bench(redis_url, None, refuse).drain()
+    assert not redis.exists(KEY, keys.SCHEDULE)
+
+
+def test_what_cannot_be_read_goes_to_the_dead_with_its_lock_free(redis, redis_url):
+    worker()
+    owned(redis, "a")
+    member = encoded("Unknown", jid="a", queue=None, idempotency_key=KEY)
+    due(redis, member, b"no json")
+    Bench(redis_url).drain()
+    assert set(redis.zrange(keys.DEAD, 0, -1)) == {member, b"no json"}
+    assert not redis.exists(KEY)
+
+
+def test_on_a_full_server_what_is_due_moves_with_its_lock(redis, redis_url):
+    worker()
+    due(redis, encoded(jid="a", args=[1]), encoded(jid="b", args=[1]))
+    bench = Bench(redis_url)
+    with full_memory(redis):
+        bench.poller.poll()
+    assert jids(redis) == ["a"]
+    assert owner(redis) == "a"
+
+
+# --- to another shard -----------------------------------------------------------------------------------------------
+
+
+def test_the_lock_moves_with_its_job_to_its_new_shard(redis, second_redis, redis_url, second_redis_url, caplog):
+    worker(queue=None)
+    owned(redis, "a")
+    due(redis, *(encoded(jid=jid, args=[1], queue="job") for jid in "ab"))
+    with caplog.at_level(logging.INFO, logger="framework"):
+        Bench(redis_url, second_redis_url).drain()
+    assert jids(second_redis, "there") == ["a"]
+    assert owner(second_redis) == "a"
+    assert second_redis.hget(KEY, "duplicates") == b"1"
+    assert redis.keys("*") == [KEY.encode()]  # not its own any more: it did not say that it has one
+    assert len([one for one in caplog.records if "JID-b: deduplicated" in one.getMessage()]) == 1
+
+
+def test_the_lock_that_it_had_here_is_free_once_it_is_there(redis, second_redis, redis_url, second_redis_url):
+    worker(queue=None)
+    owned(redis, "a")
+    due(redis, encoded(jid="a", args=[1], queue="job", idempotency_key=KEY))
+    bench = Bench(redis_url, second_redis_url)
+    bench.poller.poll()  # marked
+    assert owner(redis) == "a"
+    bench.drain()
+    assert owner(second_redis) == "a"
+    assert redis.keys("*") == []
+
+
+def test_a_duplicate_there_is_dropped_here(redis, second_redis, redis_url, second_redis_url):
+    worker(queue=None)
+    owned(second_redis, "z")
+    owned(redis, "a")
+    due(redis, encoded(jid="a", args=[1], queue="job", idempotency_key=KEY))
+    Bench(redis_url, second_redis_url).drain()
+    assert jids(second_redis, "there") == []
+    assert redis.keys("*") == []
+    assert second_redis.hmget(KEY, "jid", "duplicates") == [b"z", b"1"]

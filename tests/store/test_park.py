@@ -1,0 +1,135 @@
+"""Parking and its end on each server: whole, in order, once; nothing written when the pause is another's, or over."""
+
+import pytest
+from redis.exceptions import ResponseError
+
+from framework.store.script import PARK, UNPARK
+from tests.store.test_scripts import KEPT, ODD, QUEUE, QUEUES, WORKING, listed, memory, now, redis
+
+__all__ = ["memory", "redis"]
+
+PARKED, PAUSES, FLAGS, MARK = "parked", "pauses", "flags", "mark"
+PLACES = [PARKED, PAUSES, QUEUES, FLAGS, MARK]
+
+
+def park(redis, data, queue="q", *, expected="", strategy="", holds=""):
+    return PARK(
+        redis, [WORKING, PARKED, PAUSES, FLAGS, MARK], [data, queue, "C", "f", expected, strategy, 60_000, holds]
+    )
+
+
+def unpark(redis, most=100, *, size=1_000_000, seen="", heed="", skip=0):
+    return UNPARK(redis, PLACES, ["C", "f", seen, heed, most, size, skip])
+
+
+def test_jobs_go_and_come_back_byte_for_byte_in_their_order(redis, memory):
+    jobs = [ODD, b"b", b"c\nd", b"e"]
+    redis.lpush(WORKING, *jobs)
+    redis.lpush(QUEUE, "younger")
+    with memory():
+        assert [park(redis, job) for job in [*jobs, b"not ours", ODD]] == [1, 1, 1, 1, 0, 0]
+    assert listed(redis, WORKING) == []
+    assert redis.smembers(PAUSES) == {b"C"}
+    entries = redis.zrange(PARKED, 0, -1, withscores=True)
+    assert [member for member, _ in entries] == [b'["q"]\n' + job for job in jobs]
+    scores = [score for _, score in entries]
+    assert scores == sorted(set(scores))
+    assert now(redis) - 60 < scores[0] < now(redis) + 60
+    with memory():
+        assert unpark(redis, 3) == [1, 3, 0]
+        assert listed(redis, QUEUE) == [b"younger", b"e", b"c\nd", b"b"]
+        assert redis.smembers(PAUSES) == {b"C"}
+        assert unpark(redis, 3) == [1, 1, 0]
+        assert unpark(redis, 3) == [1, 0, 0]
+    assert listed(redis, QUEUE) == [b"younger", *reversed(jobs)]
+    assert (redis.exists(PARKED, PAUSES), redis.smembers(QUEUES)) == (0, {b"q"})
+
+
+def test_order_is_kept_when_the_clock_goes_back_and_when_bytes_are_equal(redis):
+    redis.zadd(PARKED, {b'["q"]\nfirst': now(redis) + 3_600})
+    redis.lpush(WORKING, "a", "a", "b", "a")
+    assert [park(redis, job) for job in (b"a", b"b", b"a", b"a")] == [1, 1, 1, 1]
+    assert redis.zrange(PARKED, 0, -1) == [b'["q"]\nfirst', b'["q"]\na', b'["q"]\nb', b'["q",2]\na', b'["q",3]\na']
+    assert unpark(redis)[1] == 5
+    assert listed(redis, QUEUE)[::-1] == [b"first", b"a", b"b", b"a", b"a"]
+
+
+def test_a_pause_that_has_changed_parks_nothing_and_ends_nothing(redis):
+    redis.lpush(WORKING, "a")
+    assert park(redis, "a", expected="paused") == -1
+    redis.hset(FLAGS, "f", "paused")
+    assert park(redis, "a", expected="other") == -1
+    assert (listed(redis, WORKING), redis.exists(PARKED)) == ([b"a"], 0)
+    assert park(redis, "a", expected="paused") == 1
+    assert not redis.exists(MARK)
+    assert unpark(redis) == [-1, 0, 0]
+    assert unpark(redis, seen="paused") == [1, 1, 0]  # garbage, or expired: whoever asks has read it, and knows
+
+
+def test_a_strategys_mark_keeps_those_away_who_do_not_know_the_class(redis, memory):
+    redis.lpush(WORKING, "a")
+    with memory():
+        assert park(redis, "a", strategy="reindexing") == 1
+    assert (redis.get(MARK), 50_000 < redis.pttl(MARK) <= 60_000) == (b"reindexing", True)
+    assert unpark(redis, heed="heed") == [-1, 0, 0]
+    assert unpark(redis) == [1, 1, 0]
+    redis.lpush(WORKING, "b")
+    park(redis, "b", strategy="reindexing")
+    redis.delete(MARK)
+    assert unpark(redis, heed="heed") == [1, 1, 0]
+
+
+def test_a_job_keeps_its_lock_and_gives_back_its_slots(redis, memory):
+    redis.hset("lock", mapping={"jid": "j1"})
+    redis.zadd("limit:running", {"me j1": 1, "me j2": 1})
+    redis.lpush(WORKING, "a")
+    with memory():
+        assert park(redis, "not ours", holds=KEPT) == 0
+        assert redis.zcard("limit:running") == 2
+        assert park(redis, "a", holds=KEPT) == 1
+    assert redis.zrange("limit:running", 0, -1) == [b"me j2"]
+    assert 50_000 < redis.pttl("lock") <= 60_000
+
+
+def test_what_cannot_go_stays_and_the_others_go_on(redis, memory):
+    redis.set("queue:odd", "no list")
+    redis.lpush(WORKING, *"abcde")
+    for job in "abcde":
+        park(redis, job, "odd" if job in "bd" else "q")
+    redis.zadd(PARKED, {b"no ticket": 1})
+    before = redis.zrange(PARKED, 0, -1, withscores=True)
+    with memory():
+        assert unpark(redis, 2) == [1, 1, 1]
+        assert unpark(redis, 2, skip=1) == [1, 1, 1]
+        assert unpark(redis, 2, skip=2) == [1, 1, 1]
+        assert unpark(redis, 2, skip=3) == [1, 0, 0]
+    assert listed(redis, QUEUE) == [b"e", b"c", b"a"]
+    assert redis.zrange(PARKED, 0, -1, withscores=True) == [
+        one for one in before if b"odd" in one[0] or one[0] == b"no ticket"
+    ]
+    assert redis.smembers(PAUSES) == {b"C"}
+
+
+def test_a_step_is_bounded_by_bytes_too(redis):
+    redis.lpush(WORKING, "a" * 100, "b" * 100, "c" * 100)
+    for job in "abc":
+        park(redis, job * 100)
+    assert unpark(redis, size=1) == [1, 1, 0]
+    assert unpark(redis, size=300) == [1, 2, 0]
+
+
+def test_of_keys_of_another_type_nothing_is_lost(redis, memory):
+    redis.lpush(WORKING, ODD)
+    redis.set(PARKED, "x")
+    with memory(), pytest.raises(ResponseError):
+        park(redis, ODD)
+    assert listed(redis, WORKING) == [ODD]
+    assert unpark(redis) == [1, 0, 0]
+    redis.delete(PARKED)
+    for key in (PAUSES, FLAGS, MARK, QUEUES):
+        redis.delete(key)
+        redis.lpush(key, "x")
+    with memory():
+        assert park(redis, ODD, strategy="s") == 1
+        assert unpark(redis) == [1, 1, 0]
+    assert listed(redis, QUEUE) == [ODD]
