@@ -15,6 +15,9 @@ FOLDER = "CHAOS_EFFECTS"
 """The environment variable that names the folder."""
 
 BEGUN, ENDED = b"b", b"e"
+ASIDE = 1_000_000_000
+"""From this serial on jobs are not those of the producer, and are accounted for by themselves."""
+
 _RECORD = struct.Struct("<cIId")
 
 

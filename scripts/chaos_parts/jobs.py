@@ -8,12 +8,8 @@ from typing import Any
 
 from chaos_parts.effects import BEGUN, ENDED, FOLDER, recorder
 from chaos_parts.marks import mark
+from chaos_parts.said import said_limit
 from framework import ApplicationWorker, Deduplicate
-
-ASIDE = 1_000_000_000
-"""From this serial on jobs are not those of the producer, and are accounted for by themselves."""
-
-_SAID = "limit"
 
 
 class StampWorker(ApplicationWorker):
@@ -35,15 +31,8 @@ class BesideWorker(StampWorker):
     queue = "beside"
 
 
-def say_limit(folder: Path, limit: int) -> None:
-    """From now on so many limited jobs may run at a time; ``folder`` is that of the effects."""
-    new = folder / f"{_SAID}.new"
-    new.write_text(str(limit))
-    new.replace(folder / _SAID)
-
-
 def _limit() -> int:
-    return int((Path(os.environ[FOLDER]) / _SAID).read_text())
+    return said_limit(Path(os.environ[FOLDER]))
 
 
 class LimitedWorker(StampWorker):

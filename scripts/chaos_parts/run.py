@@ -22,7 +22,7 @@ from chaos_parts.blows import Striker
 from chaos_parts.effects import ENDED, FOLDER, Effects
 from chaos_parts.fleet import BareFleet, ClusterFleet, Fleet
 from chaos_parts.impact import impact
-from chaos_parts.jobs import BesideWorker, LimitedWorker, StampWorker
+from chaos_parts.jobs import BesideWorker, KeyedWorker, LimitedWorker, StampWorker
 from chaos_parts.marks import STORES
 from chaos_parts.outcome import Outcome
 from chaos_parts.producer import Load, Producer
@@ -137,7 +137,7 @@ def _load(chosen: Round, wish: argparse.Namespace) -> Load:
 
 
 def _valves(side: Side, effects: Path, wish: argparse.Namespace) -> Valves:
-    valves = Valves(side.store.client, effects, wish.seconds, side.rng)
+    valves = Valves(KeyedWorker, side.store.client, effects, wish.seconds, side.rng)
     valves.open()
     return valves
 

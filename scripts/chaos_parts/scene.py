@@ -8,9 +8,8 @@ from demo_parts.stop import StopSignal
 
 from chaos_parts.account import gone
 from chaos_parts.blows import Striker
-from chaos_parts.effects import ENDED, Effect, Effects
+from chaos_parts.effects import ASIDE, ENDED, Effect, Effects
 from chaos_parts.fleet import Fleet
-from chaos_parts.jobs import ASIDE
 from chaos_parts.producer import Producer
 from chaos_parts.stores import Store
 from chaos_parts.valves import Valves
@@ -87,7 +86,7 @@ class Scene:
             side.producer.push_head_start()
             side.fleet.start()
         deadline = time.monotonic() + _START_S
-        while not all(len(side.fleet.living) >= side.fleet.processes for side in self.sides):
+        while not self._whole:
             if stop.wait(_LOOK_S):
                 return False
             for side in self.sides:
@@ -118,8 +117,14 @@ class Scene:
             over = passed > self.seconds and not self.striker.busy
             healed_at = (healed_at or now) if over else 0.0
             self._tell(now)
-            if over and (self._all_done or now - max(healed_at, self.struck.changed) > _STANDSTILL_S):
+            done = self._all_done and self._whole
+            if over and (done or now - max(healed_at, self.struck.changed) > _STANDSTILL_S):
                 break
+
+    @property
+    def _whole(self) -> bool:
+        """Whether all processes are at work: one that is told to end as it begins ends as it can, and that would be a finding."""
+        return all(len(side.fleet.living) >= side.fleet.processes for side in self.sides)
 
     @property
     def _all_done(self) -> bool:

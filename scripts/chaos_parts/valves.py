@@ -18,15 +18,16 @@ from redis import Redis
 
 from chaos_parts.account import DYING_S, Account, Run, account, runs_of
 from chaos_parts.blows import Blow
-from chaos_parts.effects import ENDED, Effect
-from chaos_parts.jobs import ASIDE, KeyedWorker, LimitedWorker, say_limit
+from chaos_parts.effects import ASIDE, ENDED, Effect
+from chaos_parts.said import say_limit
+from framework import ApplicationWorker
 from framework.wire import keys
 
 KEYS = 8
 """So many keys are spammed."""
 
 LIMIT, _LOWERED = 5, 3
-RUNNING = keys.limit(LimitedWorker.declaration().wire_name) + ":running"
+RUNNING = keys.limit("LimitedWorker") + ":running"
 _SPAM_S = 0.02
 _SPAMMED = 4
 _LOOK_S = 0.05
@@ -74,8 +75,9 @@ class Found:
 
 @dataclass
 class Valves:
-    """``look`` is called often while the round goes on; ``folder`` is that of the effects."""
+    """``look`` is called often while the round goes on; jobs with keys are of the class ``keyed``, effects in ``folder``."""
 
+    keyed: type[ApplicationWorker]
     client: Redis
     folder: Path
     seconds: float
@@ -141,7 +143,7 @@ class Valves:
     def _spam(self) -> None:
         for key in self.rng.choices(range(KEYS), k=_SPAMMED):
             at = time.monotonic()
-            jid = KeyedWorker.perform_async(ASIDE + len(self.accepted), round(self.rng.uniform(5, 60), 1), key)
+            jid = self.keyed.perform_async(ASIDE + len(self.accepted), round(self.rng.uniform(5, 60), 1), key)
             push = Push(key, at, time.monotonic(), jid is not None)
             self.pushes.append(push)
             if push.accepted:

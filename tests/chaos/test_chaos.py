@@ -75,6 +75,35 @@ def test_a_short_mixed_round_beside_a_shard_that_is_left_alone(chaos, short_path
     assert "| mixed, single" in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.proves("F44", "F45", "I9", "I10", "R38", "R42", "R44")
+def test_a_short_round_of_limits_and_locks_under_kills(chaos):
+    size = [
+        "--processes",
+        "2",
+        "--jobs",
+        "500",
+        "--other-jobs",
+        "50",
+        "--seconds",
+        "5",
+        "--every",
+        "1.5",
+        "--settle",
+        "0",
+    ]
+    done, report = chaos("run", "--round", "limits", "--mode", "struck", *size)
+    assert done.returncode == (0 if report["held"] else 1), done.stdout
+    (found,) = report["rounds"]
+    assert not [promise for promise in broken(found) if not promise.startswith(TIMED)], done.stdout
+    assert (found["lost"], found["jobs"]) == ([], 500)
+    assert found["blows"]["kill"] >= 1
+    assert found["limited jobs a second"] > 0
+    assert found["pushes with keys"] > found["of them dropped as duplicates"] > 0
+    assert found["jobs parked at a look, at most"] > 0
+    assert "| limits, struck |" in done.stdout
+
+
 def test_ctrl_c_ends_everything(short_path):
     env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
     argv = [*CHAOS, "kill", "--round", "kill", "--mode", "bare", "--processes", "1", "--jobs", "1000000"]

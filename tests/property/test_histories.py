@@ -293,3 +293,29 @@ def test_who_was_taken_for_dead_takes_no_lock_away(state):
     state.end(which=0, how="done", on=True)
     assert not push_keyed(state)
     state.teardown()
+
+
+@pytest.mark.proves("I10", "R42")
+def test_who_was_taken_for_dead_at_the_door_takes_no_slot(state):
+    push(state, "a", kind="limited")
+    processor = stand_before(state, 0, "processor-0", "acquire")
+    state.freeze(which=0)
+    state.pass_time(seconds=45, beating=True)
+    state.turn(which=0, part="reaper")
+    state.thaw(which=0)
+    state.world.step(processor)
+    state.teardown()
+
+
+@pytest.mark.proves("I10", "R42", "R44")
+def test_the_slot_of_a_job_that_ends_is_the_next_ones_in_the_same_step(state):
+    push(state, "a", "b", kind="limited")
+    state.work(which=0)
+    (first,), waiting = taken(state)
+    assert waiting == 1
+    state.end(which=0, how="done", on=False)
+    state.step(which=0, fate="lost")
+    (second,), waiting = taken(state)
+    assert (second, waiting) != (first, 1)
+    assert waiting == 0
+    state.teardown()
