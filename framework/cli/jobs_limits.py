@@ -142,7 +142,8 @@ def _holders(shard: Shard, name: str | None) -> list[Holder]:
 
 def _handed(shard: Shard, name: str) -> str:
     handed, freed = hand_out(shard.client, name)
-    return f"{handed:,} waiting jobs handed over, {freed:,} slots freed that nobody renewed"
+    jobs, slots = ("job" if handed == 1 else "jobs"), ("slot" if freed == 1 else "slots")
+    return f"{handed:,} waiting {jobs} handed over, {freed:,} {slots} freed that nobody renewed"
 
 
 def _check_known(on: OnShards, name: str) -> None:

@@ -78,7 +78,7 @@ def test_operators_set_a_limit_for_a_while_and_what_is_free_is_handed_out_at_onc
     said = jobs("limits", "set", REPORT, "2", "--reason", "month's end", "--for", "1h30m")
     assert (
         said
-        == f"main: {REPORT}: at most 2 at a time, for 1 h 30 min; 1 waiting jobs handed over, 0 slots freed that nobody renewed\n"
+        == f"main: {REPORT}: at most 2 at a time, for 1 h 30 min; 1 waiting job handed over, 0 slots freed that nobody renewed\n"
     )
     assert redis.lrange("queue:default", 0, -1)[0].startswith(encoded(REPORT, jid="b")[:-1])
     shown = jobs("limits", REPORT)
@@ -99,7 +99,7 @@ def test_a_limit_is_released_from_slots_of_the_dead_and_never_beyond_itself(jobs
         ask(redis, jid, 2)
     redis.zadd(keys.limit(REPORT) + ":running", {f"{OWNER} a": time.time() - 1})
     assert (
-        jobs("limits", "release") == f"main: {REPORT}: 1 waiting jobs handed over, 1 slots freed that nobody renewed\n"
+        jobs("limits", "release") == f"main: {REPORT}: 1 waiting job handed over, 1 slot freed that nobody renewed\n"
     )
     assert (
         jobs("limits", "release", REPORT)
