@@ -65,9 +65,10 @@ class Postgres:
         self._settings = {**_QUICK, "unix_socket_directories": f"'{folder}'", **settings}
         self._process: subprocess.Popen[bytes] | None = None
 
-    def create(self) -> None:
+    def create(self, *options: str) -> None:
         """Make an empty cluster."""
-        _run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        usual = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+        _run("initdb", "-D", self._data, *usual, *options)
 
     def copy_of(self, primary: "Postgres") -> None:
         """Make a copy that follows ``primary`` as a streaming replica."""
@@ -138,11 +139,11 @@ class Postgres:
 
 
 @contextmanager
-def running(**settings: str) -> Iterator[Postgres]:
-    """A server with these settings over the usual: ``running(archive_mode="on")``."""
+def running(*initdb: str, **settings: str) -> Iterator[Postgres]:
+    """A server with these settings over the usual: ``running("--wal-segsize=1", archive_mode="on")``."""
     with _own_folder() as folder:
         server = Postgres(folder, settings)
-        server.create()
+        server.create(*initdb)
         with _started(server):
             yield server
 

@@ -17,8 +17,13 @@ WAITING = 43
 @pytest.fixture(scope="session")
 def unwell() -> Iterator[Postgres]:
     """Its archive command fails with 43 segments waiting; autovacuum has begun on a partition, and will take a day."""
-    settings = {"archive_mode": "on", "archive_command": "false", "autovacuum_naptime": "1s", "wal_init_zero": "off"}
-    with running(**settings, deadlock_timeout="20ms", min_wal_size="32MB") as server:
+    settings = {
+        "archive_mode": "on",
+        "archive_command": "false",
+        "autovacuum_naptime": "1s",
+        "deadlock_timeout": "20ms",
+    }
+    with running("--wal-segsize=1", **settings) as server:
         with server.connect() as session:
             session.execute("CREATE SCHEMA shop")
             session.execute("CREATE TABLE shop.events (id int, body text) PARTITION BY RANGE (id)")

@@ -11,8 +11,13 @@ from framework.policies.defer.health.indicator import Rows
 if TYPE_CHECKING:
     import psycopg
 
-_APPLICATION = "application-worker health"
-_KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2, "tcp_user_timeout": 5_000}
+_CONNECTION = {
+    "application_name": "application-worker: health",
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 5_000,
+}
 _LOOK_S = 0.1  # how often a wait for the server looks whose time is up
 _SLACK_S = 0.5  # in which the server may cancel the statement itself, which says more
 _FOR_EVER = float("inf")
@@ -32,7 +37,8 @@ class Database:
         self._driver = _driver()
         self._arguments: tuple[Any, ...] = tuple(arguments)
         # libpq and psycopg take no less than two seconds for a connection.
-        self._named: dict[str, Any] = {"connect_timeout": max(2, round(timeout_s)), **_KEEPALIVES, **named}
+        limits = {"connect_timeout": max(2, round(timeout_s))}
+        self._named: dict[str, Any] = {**limits, **_CONNECTION, **named, "autocommit": True, "prepare_threshold": None}
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._used_at = 0.0
@@ -43,7 +49,13 @@ class Database:
         if not self._lock.acquire(timeout=self._timeout_s):
             raise TimeoutError(f"other questions held the connection for {self._timeout_s:g} s")
         try:
-            return self._ask(statement, parameters)
+            at_hand = self._connection
+            try:
+                return self._ask(statement, parameters)
+            except Exception:
+                if at_hand is None or not at_hand.closed:
+                    raise
+                return self._ask(statement, parameters)  # it had died while nobody asked, which says nothing of today
         except BaseException:
             self.close()
             raise
@@ -63,13 +75,7 @@ class Database:
 
     def _open(self) -> Any:
         if self._connection is None or self._connection.closed:
-            self._connection = self._driver.connect(
-                *self._arguments,
-                **self._named,
-                autocommit=True,
-                prepare_threshold=None,
-                application_name=_APPLICATION,
-            )
+            self._connection = self._driver.connect(*self._arguments, **self._named)
         return self._connection
 
     def rest(self, idle_s: float) -> None:
