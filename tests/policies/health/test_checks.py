@@ -94,7 +94,7 @@ def test_an_old_answer_is_asked_for_again(checks):
 
 
 def test_threads_do_not_all_ask_at_once(checks, gate):
-    one = Scripted(lambda _: Stop(str(gate.wait(30))))
+    one = Scripted(lambda _: Stop(str(gate.wait(120))))
     asked = checks(one=one)
     with ThreadPoolExecutor(20) as pool:
         answers = [pool.submit(asked.signals, ("one",), "main", ()) for _ in range(20)]
@@ -106,7 +106,7 @@ def test_threads_do_not_all_ask_at_once(checks, gate):
 
 def test_nobody_waits_longer_than_an_answer_may_take_and_a_late_one_counts(checks, told, gate):
     def hangs(_):
-        gate.wait(30)
+        gate.wait(120)
         return Stop("late")
 
     slow, quick = Scripted(hangs), Scripted()
@@ -125,7 +125,7 @@ def test_nobody_waits_longer_than_an_answer_may_take_and_a_late_one_counts(check
 
 
 def test_a_question_under_way_for_too_long_is_not_waited_for_again(checks, gate):
-    slow = Scripted(lambda _: Stop(str(gate.wait(30))))
+    slow = Scripted(lambda _: Stop(str(gate.wait(120))))
     asked = checks(cache_s=0.0, timeout_s=1.0, slow=slow)
     assert isinstance(asked.signals(("slow",), "main", ())[0][1], Unknown)
     begun = time.monotonic()
@@ -136,7 +136,7 @@ def test_a_question_under_way_for_too_long_is_not_waited_for_again(checks, gate)
 
 
 def test_an_indicator_that_hangs_for_one_database_answers_for_another(checks, gate):
-    slow = Scripted(lambda question: Stop(str(gate.wait(30))) if question.database == "main" else Normal("fine"))
+    slow = Scripted(lambda question: Stop(str(gate.wait(120))) if question.database == "main" else Normal("fine"))
     asked = checks(timeout_s=0.2, slow=slow)
     assert isinstance(asked.signals(("slow",), "main", ())[0][1], Unknown)
     until(lambda: asked.signals(("slow",), "ci", ()) == [("slow", Normal("fine"))])
