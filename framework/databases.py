@@ -22,6 +22,8 @@ from framework.policies.consistency.databases import Databases, missing_extra
 from framework.wiring.connect import Enqueuer
 
 try:
+    from sqlalchemy.orm import Session
+
     from framework.policies.consistency.routed import RoutedConnection, RoutedSession
 except ModuleNotFoundError as error:
     problem = missing_extra()
@@ -40,7 +42,7 @@ def connection(database: str = "main") -> RoutedConnection:
     return RoutedConnection(_databases()[database])
 
 
-def session(database: str = "main", **options: Any) -> RoutedSession:
+def session(database: str = "main", **options: Any) -> Session:
     """Return a Session, to be used as any other of SQLAlchemy, with its ``options``. Raises as ``connection``."""
     return RoutedSession(_databases()[database], **options)
 

@@ -17,6 +17,7 @@ class RebuildIndexWorker(ApplicationWorker):
     resource_boundary = "memory"
     has_external_dependencies = False
     data_consistency = "delayed"
+    data_consistency_overrides = {"ci": "sticky"}
     queue_namespace = "search"
     queue = "indexing"
     shard = "queues_shard_a"

@@ -9,13 +9,11 @@ from framework.policies.consistency.databases import Databases, Levels, most_pat
 from framework.policies.consistency.servers import parse_lsn, shown_lsn
 from framework.settings.shapes import is_mapping
 from framework.types import Json, Payload
+from framework.wire.holds import OF_DUPLICATES, POSITIONS
 
 CONSISTENCY = "worker_data_consistency"
 PER_DATABASE = "worker_data_consistency_per_db"
-POSITIONS = "wal_locations"
 SOURCES = "wal_location_sources"
-OF_DUPLICATES = "dedup_wal_locations"
-"""Positions of pushes that were dropped as duplicates of this job: it has to see what they saw, too."""
 
 Stamp = Callable[[], Mapping[str, Json]]
 """Looks positions up here and now; the fields that a payload carries."""
@@ -58,7 +56,8 @@ class Stamps:
 def wanted(payload: Payload, levels: Levels) -> dict[str, int]:
     """Return the position that each database has to show, for those databases of which the payload says one.
 
-    Of a push and its dropped duplicates it is the newest. Raises ValueError for what is no position.
+    Of a push and its dropped duplicates it is the newest: a job has to see what they saw, too. Raises ValueError for what is no
+    position.
     """
     newest: dict[str, int] = {}
     for field in (POSITIONS, OF_DUPLICATES):
