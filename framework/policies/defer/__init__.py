@@ -1,1 +1,1 @@
-"""Jobs that are put off: while a database is unwell."""
+"""Jobs that are put off: while a flag says so, or a database is unwell."""

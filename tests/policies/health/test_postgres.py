@@ -50,6 +50,7 @@ def test_autovacuum_on_any_listed_table_stops(unwell, asked):
     assert ask("autovacuum", "shop.events_1") == Stop("autovacuum runs on shop.events_1")
     assert ask("autovacuum", "empty", "shop.events_1", "Orders") == Stop("autovacuum runs on shop.events_1")
     assert ask("autovacuum", "shop.events") == Stop("autovacuum runs on shop.events")  # by way of its partition
+    assert ask("autovacuum", "empty", "shop.texts") == Stop("autovacuum runs on shop.texts")  # on its TOAST table
     assert ask("autovacuum", "empty", "public.Orders") == Normal("autovacuum runs on none of the tables")
     assert ask.unknown_tables == []
     assert ask("autovacuum") == NotAvailable("no tables are listed")

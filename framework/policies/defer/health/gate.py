@@ -9,6 +9,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.policies import DeferOnHealth
 from framework.execute.gates import Entry
 from framework.finish.outcome import Deferred
+from framework.policies.defer.flags import SKIPPED
 from framework.policies.defer.health.checks import Checks
 from framework.policies.defer.health.indicator import NotAvailable, Signal, Stop, Unknown
 from framework.settings.shapes import is_list, is_tuple, short_repr
@@ -19,7 +20,6 @@ from framework.telemetry.sentry import LazyTracker, Tracker
 from framework.wire.job import deferrals
 
 REASON: Final = "database_health_check"
-SKIPPED: Final = "sidekiq_jobs_skipped_total"
 _QUIET_S = 30.0
 _JITTER = 0.1
 _MOST_DOUBLINGS = 16
