@@ -56,7 +56,7 @@ class Slots:
         base, jid = keys.limit(name), slot_id(payload, unit.data)
         slot = Slot(base, slot_member(self._identity, jid))
         holds = unit.holds = unit.holds or Holds()
-        others = holds.waits(0) if holds.lock is not None or holds.slots else ""
+        others = holds.parks() if holds.lock is not None or holds.slots else ""
         since = timestamp(payload.get(BUFFERED_AT))
         stamped = "" if since is None else f"{since:.6f}"
         mode = "park" if parks else "refuse"

@@ -27,6 +27,9 @@ POSITIONS, OF_DUPLICATES = "wal_locations", "dedup_wal_locations"
 LOCK_TTL_S = 600
 """How long the lock of a job lasts whose class is not known here (GitLab's default)."""
 
+PARKED_LOCK_S = 30 * 86_400.0
+"""And how long that of a job which a policy has parked: until it goes on, unless that is never."""
+
 LONGEST_TTL_MS = (1 << 53) - 1
 """What Lua's numbers hold; Redis takes some more."""
 
@@ -120,6 +123,10 @@ class Holds:
         """Return what it is told when the job will run again, ``delay_s`` from now at the earliest: it keeps its lock alone."""
         return self._told(delay_s)
 
+    def parks(self) -> str:
+        """Return what it is told when the job waits for nobody knows how long: its lock waits with it, and then lasts as ever."""
+        return self._told(PARKED_LOCK_S)
+
     def goes_back(self) -> str:
         """Return what it is told when the job goes back to its queue: as ``waits``, and a lock that nobody has is taken again."""
         return self._told(0.0, takes=True)
@@ -129,6 +136,7 @@ class Holds:
         if self.lock is not None:
             keep_ms = 0 if delay_s is None else _milliseconds(delay_s + self.lock.ttl_s)
             told["lock"] = {"key": self.lock.key, "owner": self.lock.owner, "keep_ms": keep_ms}
+            told["lock"]["after_ms"] = self.lock.ttl_ms
             if takes:
                 told["lock"]["class"] = self.lock.worker
         return dumps(told).decode()

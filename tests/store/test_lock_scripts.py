@@ -7,7 +7,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from framework.store.script import ADMIT, COMPLETE, ENTER, LAND, PROMOTE, RECLAIM, REQUEUE
+from framework.store.script import (
+    ACQUIRE,
+    ADMIT,
+    COMPLETE,
+    ENTER,
+    LAND,
+    PARK,
+    PROMOTE,
+    RECLAIM,
+    REQUEUE,
+    RESUME,
+    UNPARK,
+)
 from framework.wire.holds import LONGEST_TTL_MS, Claim, Holds, Lock, Slot
 from tests.harness import full_memory
 
@@ -223,6 +235,49 @@ def test_what_goes_back_to_its_queue_takes_its_lock_again_where_nobody_has_it(re
         assert back(script) == 1
         assert redis.get(KEY) == b"of another type"
         assert not redis.exists("limit:running")
+
+
+PAUSED, LIMIT = "aw:paused:C", "aw:limit:C"
+
+
+def paused(redis, holds):
+    places = [WORKING, PAUSED, "aw:pauses", "aw:flags", "mark"]
+    return PARK(redis, places, [DATA, "q", "C", "pause_jobs_C", "", "", 0, holds]) == 1
+
+
+def resumed(redis):
+    places = [PAUSED, "aw:pauses", QUEUES, "aw:flags", "mark"]
+    return UNPARK(redis, places, ["C", "pause_jobs_C", "", "", 100, 1_000_000, 0]) == [1, 1, 0]
+
+
+def behind_a_limit(redis, holds):
+    return ACQUIRE(redis, [WORKING, LIMIT], [DATA, "me j", "j", "q", 1, 180, "", "", 0, "park", holds])[0] == 0
+
+
+def handed_over(redis):
+    redis.delete(f"{LIMIT}:running")
+    return RESUME(redis, [LIMIT], [1, 0, 100, 60])[0] == 1
+
+
+@pytest.mark.parametrize(("park", "wake"), [(paused, resumed), (behind_a_limit, handed_over)])
+def test_the_lock_of_a_parked_job_waits_with_it_and_lasts_as_ever_afterwards(redis, memory, park, wake):
+    held = Holds(Lock(KEY, "j", 60.0, "C")).parks()
+    for rival in (None, "k"):
+        redis.delete(QUEUE)
+        redis.lpush(WORKING, DATA)
+        redis.zadd(f"{LIMIT}:running", {"other k": 1e11})
+        owned(redis, "j")
+        with memory():
+            assert park(redis, held)
+        assert redis.pttl(KEY) > 29 * 86_400_000
+        assert redis.llen(WORKING) == 0
+        if rival:
+            owned(redis, rival)
+        with memory():
+            assert wake(redis)
+        assert redis.lrange(QUEUE, 0, -1)[0].startswith(DATA[:-1])
+        assert owner(redis) == (rival or "j")
+        assert (0 if rival else 50_000) < redis.pttl(KEY) <= (5_000 if rival else 60_000)
 
 
 def once_more(redis, jid="j", status=""):

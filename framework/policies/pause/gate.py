@@ -83,7 +83,7 @@ class PauseGate:
                 pause.expected,
                 "" if pause.expected else pause.strategy,
                 KEPT_MS,
-                unit.holds.waits(0) if unit.holds is not None else "",
+                unit.holds.parks() if unit.holds is not None else "",
             ],
         )
         return int(parked)

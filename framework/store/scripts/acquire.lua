@@ -37,7 +37,7 @@ if since == '' then
   -- GitLab's field, for whoever looks at the job, and for its old place should it come back without a slot.
   payload = string.match(payload, '^(.*)}%s*$') .. ',"concurrency_limit_buffered_at":' .. since .. '}'
 end
-redis.call('ZADD', waiting, since, cjson.encode({ ARGV[4], ARGV[3] }) .. '\n' .. payload)
+redis.call('ZADD', waiting, since, cjson.encode({ ARGV[4], ARGV[3], lock_for_ticket(ARGV[11]) }) .. '\n' .. payload)
 redis.call('LREM', KEYS[1], -1, ARGV[1])
 if not redis.call('ZSCORE', base .. ':turns', scope) and redis.call('SISMEMBER', base .. ':full', scope) == 0 then
   redis.call('ZADD', base .. ':turns', next_turn(base), scope)

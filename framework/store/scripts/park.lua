@@ -7,8 +7,9 @@
 -- RETURN  1 parked, 0 fenced: the job is not ours any more, -1 the flag says something else now; then nothing was written
 -- ERROR   the key of the parked jobs is of another type: the job is back in the working list
 -- COST    O(W + log N)
--- CRASH   before: in the working list. after: parked. A member is its ticket, a line of JSON [queue], and its payload's bytes; the
---         score is since when, of Redis's clock, and above every other's: they go back in the order in which they came.
+-- CRASH   before: in the working list. after: parked. A member is its ticket, a line of JSON [queue], [queue, copy] or
+--         [queue, copy, lock] (parts/lock.lua), and its payload's bytes; the score is since when, of Redis's clock, and above every
+--         other's: they go back in the order in which they came.
 if ARGV[5] ~= '' and redis.pcall('HGET', KEYS[4], ARGV[4]) ~= ARGV[5] then return -1 end
 if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
 local time = redis.call('TIME')
@@ -16,10 +17,11 @@ local since = tonumber(time[1]) + tonumber(time[2]) / 1000000
 local last = redis.pcall('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 if last[2] and tonumber(last[2]) >= since then since = tonumber(last[2]) + 0.000001 end
 -- Two jobs of the very same bytes stay two.
-local ticket, copy = cjson.encode({ ARGV[2] }), 1
+local lock, copy = lock_for_ticket(ARGV[8]), 1
+local ticket = cjson.encode(lock and { ARGV[2], copy, lock } or { ARGV[2] })
 while type(redis.pcall('ZSCORE', KEYS[2], ticket .. '\n' .. ARGV[1])) == 'string' do
   copy = copy + 1
-  ticket = cjson.encode({ ARGV[2], copy })
+  ticket = cjson.encode({ ARGV[2], copy, lock })
 end
 local added = redis.pcall('ZADD', KEYS[2], string.format('%.6f', since), ticket .. '\n' .. ARGV[1])
 if type(added) == 'table' and added.err then

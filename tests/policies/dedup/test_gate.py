@@ -50,6 +50,7 @@ def test_until_executing_gives_the_lock_away_before_the_run(scene, held):
     slots = scene.start(1)
     assert held.began.acquire(timeout=30)
     assert scene.locks() == {}
+    assert [unit.holds for unit in slots.fetcher.custody.running()] == [None]  # its end needs no script of its own
     second = job.perform_async(1)
     assert job.perform_async(1) is None
     held.free.release(2)

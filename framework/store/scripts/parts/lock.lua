@@ -1,6 +1,8 @@
 -- owner_of(key): the jid of the job that has the lock, nil when it is free. take_lock(key, jid, class, keep_ms): it is that job's.
 -- key     HASH: v (format of the lock, 1), jid, class, since (seconds of Redis's clock), duplicates (how many came meanwhile),
 --         wal:DATABASE (newest position of those); what is no such hash is no lock, and makes room for one
+-- lock_for_ticket(holds), wake_lock(entry): a parked job's ticket says what its lock is, which waits as long as the job does
+--         (Holds.parks); once it goes on, the lock lasts as usual again.
 -- CRASH   as the step that it belongs to.
 -- DEL first: it is allowed at maxmemory, and as a script's first write lets HSET pass.
 local function owner_of(key)
@@ -13,5 +15,18 @@ local function take_lock(key, jid, class, keep_ms)
   redis.call('DEL', key)
   redis.call('HSET', key, 'v', '1', 'jid', jid, 'class', class, 'since', string.format('%d.%06d', time[1], time[2]))
   redis.call('PEXPIRE', key, keep_ms)
+end
+
+local function lock_for_ticket(holds)
+  if not holds or holds == '' then return nil end
+  local lock = cjson.decode(holds).lock
+  return lock and { lock.key, lock.owner, lock.after_ms }
+end
+
+local function wake_lock(entry)
+  local last_ms = type(entry) == 'table' and tonumber(entry[3])
+  if last_ms and owner_of(tostring(entry[1])) == entry[2] then
+    redis.pcall('PEXPIRE', entry[1], string.format('%.0f', last_ms))
+  end
 end
 

@@ -3,7 +3,8 @@
 --                       current and current_until (throttled), override and override_until ('' for ever; the operators'), turn
 -- base:running    ZSET  member -> when it is free again whatever happens (seconds of Redis's clock). A member is "IDENTITY JID", or
 --                       " JID" for a job that was handed over and has not begun: a reservation
--- base:waiting:S  ZSET  job of scope S -> since when; a job is its ticket, a line of JSON [queue, jid], and its payload's bytes
+-- base:waiting:S  ZSET  job of scope S -> since when; a job is its ticket, a line of JSON [queue, jid, lock
+--                       if it has one (parts/lock.lua)], and its payload's bytes
 -- base:turns      ZSET  scope with waiting jobs that may have a slot -> its turn; base:full SET of those that have their share
 -- base:scopes     HASH  member -> its scope, and base:held HASH scope -> its slots; the scope '' is not counted
 -- Nothing here fails half way: what is of another type is left alone.
@@ -82,6 +83,7 @@ local function hand_next(base, scope, now, reserve)
     if type(pushed) == 'number' then
       redis.pcall('SADD', 'queues', queue)
       if reserve then take_slot(base, ' ' .. tostring(ticket[2]), now + RESERVED_S, scope) end
+      wake_lock(ticket[3])
       handed = true
     else
       redis.call('ZADD', waiting, string.format('%.6f', now), popped[1])
