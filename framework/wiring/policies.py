@@ -61,7 +61,7 @@ def open_policies(settings: Settings, tracker: Tracker, shard: Shard, upkeep: "r
     skips = Skips(flags)
     pauses = Pauses(flags, stored, asked, learn)
     slots = Slots(client, identity)
-    limits = Limits(Fleet(upkeep), by_urgency=settings.concurrency_limit_by_urgency)
+    limits = Limits(Fleet(upkeep), settings.limits, by_urgency=settings.concurrency_limit_by_urgency)
     consistency = ConsistencyGate(databases_of(settings))
     order: tuple[Gate, ...] = (
         # What an operator wants to be rid of is not parked first.
@@ -72,7 +72,7 @@ def open_policies(settings: Settings, tracker: Tracker, shard: Shard, upkeep: "r
         RunGate(flags, skips, settings.flags.defer_delay),
         open_health(settings, tracker),
         # Before the class: a job that waits for its class holds no slot of its queue.
-        QueueLimit(slots, settings.limits),
+        QueueLimit(slots, limits),
         ClassLimit(slots, limits),
         # Consistency may send the job back once, for a replica that shows what it and its dropped duplicates saw: so what those
         # saw comes before it, and the lock, which it must not give away, after it.
@@ -85,7 +85,7 @@ def open_policies(settings: Settings, tracker: Tracker, shard: Shard, upkeep: "r
     looks = (
         PauseKeeper(upkeep, pauses).look,
         Throttle(upkeep, limits).look,
-        LimitKeeper(upkeep, limits, settings.limits).look,
+        LimitKeeper(upkeep, limits, gates.reopen).look,
         skips.look,
     )
     return Policies(gates, learn, looks)

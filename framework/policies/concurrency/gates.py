@@ -1,7 +1,7 @@
 """The doors of limited classes and limited queues: a job has a slot, or it waits where it is handed the next one."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -11,7 +11,7 @@ from framework.declare.declaration import Declaration
 from framework.execute.gates import Entry
 from framework.fetch.slots import Answer, Slots
 from framework.finish.outcome import Outcome, Parked
-from framework.policies.concurrency.limits import Limits
+from framework.policies.concurrency.limits import QUEUE, Limits
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import logger
 from framework.telemetry.repeated import Repeated
@@ -44,19 +44,19 @@ class ClassLimit:
 class QueueLimit:
     """Lets in as many jobs of a queue as the setting ``limits`` says (sidekiq-limit_fetch's, over all processes)."""
 
-    def __init__(self, slots: Slots, limits: Mapping[str, int]) -> None:
+    def __init__(self, slots: Slots, limits: Limits) -> None:
         self._slots = slots
         self._limits = limits
 
     def concerns(self, declaration: Declaration) -> bool:
         """Every class, where any queue is limited: jobs of a class may wait in any queue."""
         del declaration
-        return bool(self._limits)
+        return self._limits.of_queues
 
     def admit(self, entry: Entry) -> Outcome | None:
         """Give the job a slot of its queue, or say that it waits."""
-        limit = self._limits.get(entry.unit.queue)
-        return None if limit is None else _enter(self._slots, entry, f"queue/{entry.unit.queue}", limit)
+        limit = self._limits.of_queue(entry.unit.queue)
+        return None if limit is None else _enter(self._slots, entry, QUEUE + entry.unit.queue, limit)
 
 
 def _enter(slots: Slots, entry: Entry, name: str, limit: int, scope: str = "", share: int = 0) -> Outcome | None:
@@ -96,7 +96,7 @@ def _facts(answer: Answer, name: str, scope: str) -> dict[str, Any]:
         "current_concurrency": answer.taken,
         "concurrency_limit_queue_size": answer.waiting,
     }
-    if name.startswith("queue/"):
+    if name.startswith(QUEUE):
         facts["concurrency_limit_name"] = name
     if scope:
         facts["concurrency_scope"] = scope

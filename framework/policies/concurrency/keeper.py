@@ -1,13 +1,13 @@
 """Looks after limits that jobs wait at, for the case that nobody else does: no job of theirs ends, or nobody knows them any more."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 import redis
 
 from framework.declare import registry
-from framework.policies.concurrency.limits import Limits
+from framework.policies.concurrency.limits import QUEUE, Limits
 from framework.store.script import RESUME
 from framework.telemetry.logs import logger
 from framework.wire import keys
@@ -15,29 +15,57 @@ from framework.wire import keys
 UNKNOWN_S = 60
 """When no process has known a limit for so long, its class is gone, or the setting: what waits goes back to its queue."""
 
+_BASE = keys.limit("")
+_SLACK_S = 60.0  # the clocks of two hosts differ; whether it still holds is asked of Redis for each job
 _PAGE = 500  # jobs of one step: some milliseconds of Redis's time
 _TURN_S = 2.0  # for one limit, then the others have theirs
 
 
 class Keeper:
-    """One process's look at the limits of a shard. Any number of processes may look at once."""
+    """One process's look at the limits of a shard. Any number of processes may look at once.
 
-    def __init__(self, client: "redis.Redis", limits: Limits, queues: Mapping[str, int]) -> None:
+    ``on_imposed`` is called when the operators have limited what nobody else limits, or do no longer.
+    """
+
+    def __init__(self, client: "redis.Redis", limits: Limits, on_imposed: Callable[[], None]) -> None:
         self._client = client
         self._limits = limits
-        self._queues = queues
+        self._on_imposed = on_imposed
 
     def look(self) -> None:
         """Hand over whatever may run: a slot whose holder is gone, a limit that was raised or lifted. Raises redis errors.
 
-        Costs one command when nobody waits.
+        Costs one round trip of two commands when nobody waits.
         """
-        waiting = cast("set[bytes]", self._client.smembers(keys.LIMITS_WAITING))
+        pipeline: Any = self._client.pipeline(transaction=False)
+        pipeline.smembers(keys.LIMITS).smembers(keys.LIMITS_WAITING)
+        known, waiting = cast("list[set[bytes]]", pipeline.execute())
+        self._impose(sorted(map(_name, known)))
         for base in sorted(waiting):
             self._attend(base.decode(errors="backslashreplace"))
 
+    def _impose(self, names: list[str]) -> None:
+        """See which limits are the operators' alone: their word stands in the limit's own key, where each job's step reads it."""
+        undeclared = [name for name in names if not self._is_declared(name)]
+        imposed = frozenset[str]()
+        if undeclared:
+            pipeline: Any = self._client.pipeline(transaction=False)
+            for name in undeclared:
+                pipeline.hmget(keys.limit(name), "override", "override_until")
+            said = zip(undeclared, pipeline.execute(raise_on_error=False), strict=True)
+            imposed = frozenset(name for name, reply in said if isinstance(reply, list) and _holds(*reply))
+        if imposed != self._limits.imposed:
+            self._limits.imposed = imposed
+            self._on_imposed()
+
+    def _is_declared(self, name: str) -> bool:
+        if name.startswith(QUEUE):
+            return name not in self._limits.imposed and self._limits.of_queue(name.removeprefix(QUEUE)) is not None
+        worker = registry.find(name)
+        return worker is not None and self._limits.declares_one(worker.declaration())
+
     def _attend(self, base: str) -> None:
-        name = base.removeprefix(keys.limit(""))
+        name = base.removeprefix(_BASE)
         known = self._known(name)
         limit, share = ("", 0) if known is None else known
         deadline = time.monotonic() + _TURN_S
@@ -61,8 +89,8 @@ class Keeper:
 
     def _known(self, name: str) -> tuple[int, int] | None:
         """Return limit and share of a scope as this process knows them; ``None`` when it does not."""
-        if name.startswith("queue/"):
-            limit = self._queues.get(name.removeprefix("queue/"))
+        if name.startswith(QUEUE):
+            limit = self._limits.of_queue(name.removeprefix(QUEUE))
             return None if limit is None else (limit, 0)
         worker = registry.find(name)
         if worker is None:
@@ -71,3 +99,15 @@ class Keeper:
             return 0, 0  # a former name: what waits under it is to wait under the new one
         limit = self._limits.of(worker.declaration())
         return limit, self._limits.share_of_scope(worker.declaration(), limit)
+
+
+def _name(base: bytes) -> str:
+    return base.decode(errors="backslashreplace").removeprefix(_BASE)
+
+
+def _holds(limit: bytes | None, until: bytes | None) -> bool:
+    """Whether the operators have said something that may still hold."""
+    try:
+        return limit is not None and (not until or float(until) > time.time() - _SLACK_S)
+    except ValueError:
+        return True

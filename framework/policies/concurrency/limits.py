@@ -3,8 +3,9 @@
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import redis
@@ -18,6 +19,9 @@ from framework.wire import keys
 
 BY_URGENCY: dict[Urgency, float] = {"high": 0.35, "low": 0.25, "throttled": 0.15}
 """The share of all slots that a class may have which says nothing, where the setting says so (GitLab's defaults)."""
+
+QUEUE = "queue/"
+"""What the name of a queue's limit begins with; no class can be called so."""
 
 ASKED_AGAIN_S = 1.0
 """How long the answer of a callable is believed."""
@@ -61,10 +65,20 @@ class _Said:
 
 
 class Limits:
-    """The limits of classes. Safe to call from any thread; ``by_urgency`` gives one to classes that declare none."""
+    """The limits of classes and ``queues``. Safe to call from any thread; ``by_urgency`` gives one to classes that declare none."""
 
-    def __init__(self, fleet: Fleet, *, by_urgency: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        queues: Mapping[str, int] = MappingProxyType({}),
+        *,
+        by_urgency: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.imposed: frozenset[str] = frozenset()
+        """Names of limits that only the operators have set: a class that declares none, or ``queue/NAME``."""
         self._fleet = fleet
+        self._queues = queues
         self._by_urgency = by_urgency
         self._clock = clock
         self._said: dict[str, _Said] = {}
@@ -73,8 +87,22 @@ class Limits:
 
     def has_one(self, declaration: Declaration) -> bool:
         """Whether a class is, or at times may be, limited."""
+        return self.declares_one(declaration) or declaration.wire_name in self.imposed
+
+    def declares_one(self, declaration: Declaration) -> bool:
+        """Whether class or settings say so."""
         declared = declaration.concurrency_limit
         return callable(declared) or bool(declared) or self._share_of(declaration) > 0
+
+    @property
+    def of_queues(self) -> bool:
+        """Whether any queue is limited."""
+        return bool(self._queues) or any(name.startswith(QUEUE) for name in self.imposed)
+
+    def of_queue(self, queue: str) -> int | None:
+        """Return the limit of a queue: ``None`` when it has none and nobody says otherwise, 0 when only the operators do."""
+        limit = self._queues.get(queue)
+        return 0 if limit is None and QUEUE + queue in self.imposed else limit
 
     def of(self, declaration: Declaration) -> int:
         """Return the limit of a class: 0 for none, below 0 for a pause. Raises redis errors where it is a share of all slots.

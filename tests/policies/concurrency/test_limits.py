@@ -156,7 +156,7 @@ def test_a_scope_is_a_fact_of_the_context_or_what_a_function_makes_of_the_argume
 @pytest.mark.proves("R42", "I10")
 def test_a_job_that_waits_has_let_go_of_the_slot_of_its_queue_and_one_with_both_holds_both(redis, limits):
     slots = Slots(redis, IDENTITY)
-    gates = (QueueLimit(slots, {"default": 5}), ClassLimit(slots, limits))
+    gates = (QueueLimit(slots, Limits(Fleet(redis), {"default": 5})), ClassLimit(slots, limits))
     entries = [entry(redis, FixedLimitedWorker, f"j{number}") for number in range(3)]
     outcomes = [[gate.admit(one) for gate in gates] for one in entries]
     assert [[type(outcome) for outcome in row] for row in outcomes] == [[type(None)] * 2] * 2 + [[type(None), Parked]]
@@ -182,8 +182,8 @@ def test_a_limit_whose_keys_cannot_be_used_holds_nobody_up(redis, limits):
 
 
 @pytest.mark.proves("R44")
-def test_the_keeper_lets_go_under_a_former_name_and_leaves_what_others_may_know(redis, limits):
-    keeper = Keeper(redis, limits, {"q": 1})
+def test_the_keeper_lets_go_under_a_former_name_and_leaves_what_others_may_know(redis):
+    keeper = Keeper(redis, Limits(Fleet(redis), {"q": 1}), lambda: None)
     redis.config_resetstat()
     keeper.look()
     assert set(redis.info("commandstats")) - {"cmdstat_config|resetstat"} == {"cmdstat_smembers"}  # all that it costs
@@ -202,6 +202,32 @@ def test_the_keeper_lets_go_under_a_former_name_and_leaves_what_others_may_know(
     keeper.look()
     assert redis.llen("queue:StrangeLimitedWorker") == redis.llen("queue:queue/unknown") == 3
     assert redis.smembers(keys.LIMITS_WAITING) == {keys.limit("queue/q").encode()}
+
+
+def test_operators_limit_what_nobody_limits(redis, limits):
+    reopened = []
+    keeper = Keeper(redis, limits, lambda: reopened.append(limits.imposed))
+    slots = Slots(redis, IDENTITY)
+    by_class, by_queue = ClassLimit(slots, limits), QueueLimit(slots, limits)
+    keeper.look()
+    assert not by_class.concerns(declared(PlainLimitedWorker))
+    assert not by_queue.concerns(declared(PlainLimitedWorker))
+    for name in ("PlainLimitedWorker", "FixedLimitedWorker", "queue/default"):
+        redis.hset(keys.limit(name), mapping={"override": -1, "override_until": redis.time()[0] + 60})
+        redis.sadd(keys.LIMITS, keys.limit(name))
+    keeper.look()
+    keeper.look()
+    assert reopened == [{"PlainLimitedWorker", "queue/default"}]
+    assert by_class.concerns(declared(PlainLimitedWorker))
+    assert by_queue.concerns(declared(PlainLimitedWorker))
+    for number, gate in enumerate((by_class, by_queue)):
+        outcome = gate.admit(entry(redis, PlainLimitedWorker, f"j{number}"))
+        assert (outcome.status, outcome.fields["concurrency_limit"]) == ("concurrency_limit", -1)
+    redis.hdel(keys.limit("PlainLimitedWorker"), "override")
+    redis.hset(keys.limit("queue/default"), "override_until", 1)
+    keeper.look()
+    assert reopened[1:] == [frozenset()]
+    assert redis.llen("queue:default") == 2
 
 
 class Load:
