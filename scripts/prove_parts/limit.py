@@ -122,7 +122,9 @@ def _left(client: Redis, stop: StopSignal) -> list[str]:
 
 def _tell(calm: _Half, stormy: _Half, fleet: _Fleet, *, whole: bool, left: list[str], most_seen: int) -> int:
     share = stormy.per_s / calm.per_s if calm.per_s else 0.0
-    print(f"{calm.samples + stormy.samples:,} looks at the slots: at most {max(calm.most, stormy.most)} of {LIMIT} taken")
+    print(
+        f"{calm.samples + stormy.samples:,} looks at the slots: at most {max(calm.most, stormy.most)} of {LIMIT} taken"
+    )
     print(f"{calm.pushed + stormy.pushed:,} jobs, each counted the living beside it: at most {most_seen}")
     print(f"without kills   {calm.per_s:6.1f} jobs/s, of {LIMIT / LASTS_S:g} that five slots allow")
     print(f"{stormy.kills:3} kills       {stormy.per_s:6.1f} jobs/s, {share:.0%} of that")

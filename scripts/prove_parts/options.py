@@ -64,8 +64,12 @@ def parse(doc: str | None) -> argparse.Namespace:
     points.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of double faults: in round k whoever comes "
                         "to the rescue dies at its k-th command (default 0)")  # fmt: skip
 
-    limit = proofs.add_parser("limit", help="five at a time, fifty threads, a kill every 2 s: who runs, and what it costs")
-    limit.add_argument("--seconds", type=float, default=30.0, metavar="S", help="each half, without and with kills (default 30)")
+    limit = proofs.add_parser(
+        "limit", help="five at a time, fifty threads, a kill every 2 s: who runs, and what it costs"
+    )
+    limit.add_argument(
+        "--seconds", type=float, default=30.0, metavar="S", help="each half, without and with kills (default 30)"
+    )
     limit.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
 
     return parser.parse_args()
