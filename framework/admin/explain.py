@@ -192,6 +192,8 @@ class Explainer:
         if classes.declarations is not None and name not in classes.declarations:
             why = f"no worker here is called {name}: a process of ours that fetches it lets it fail and retries it"
             return [Reason("unknown_class", why, "a release with the class, or an alias of its new name")]
+        if classes.declarations is not None:
+            name = classes.declarations[name].wire_name  # what it was called once is not what valves know it by
         return self._valves.door(name, str(payload.get("queue", "")))
 
     def _sweep(self) -> str:

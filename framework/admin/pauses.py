@@ -24,6 +24,8 @@ class Pause:
 
     what: Literal["queue", "class"]
     name: str
+    manual: bool
+    """Whether an operator said so."""
     by: str
     reason: str
     until: float | None
@@ -40,7 +42,7 @@ def read_pauses(client: "redis.Redis") -> list[Pause]:
         pipeline.llen(keys.queue(name))
     lengths: list[Any] = pipeline.execute(raise_on_error=False)
     found = [
-        Pause("queue", name, "", "", None, length if isinstance(length, int) else 0, None)
+        Pause("queue", name, True, "", "", None, length if isinstance(length, int) else 0, None)
         for name, length in zip(names, lengths, strict=True)
     ]
     return [*found, *_classes(client)]
@@ -66,5 +68,5 @@ def _classes(client: "redis.Redis") -> list[Pause]:
         by = flag.set_by or "an operator" if flag is not None else text(kept) if isinstance(kept, bytes) else ""
         reason, until = (flag.reason, flag.expires_at) if flag is not None else ("", None)
         since = jobs.since if jobs else None
-        found.append(Pause("class", name, by, reason, until, jobs.jobs if jobs else 0, since))
+        found.append(Pause("class", name, flag is not None, by, reason, until, jobs.jobs if jobs else 0, since))
     return found

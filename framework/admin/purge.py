@@ -8,6 +8,7 @@ from typing import Any
 import redis
 
 from framework.admin.search import Place, Tell, members, parked_places, payload_of, read_object, text
+from framework.policies.defer.flags import SKIPPED
 from framework.store.script import DISCARD
 from framework.telemetry.counters import series_name
 from framework.types import Payload
@@ -15,9 +16,6 @@ from framework.wire import keys
 from framework.wire.holds import Holds, lock_of
 from framework.wire.json import dumps
 from framework.wire.status import tracked
-
-SKIPPED = "sidekiq_jobs_skipped_total"
-"""Counter of jobs that a valve kept from running (GitLab's)."""
 
 
 @dataclass(slots=True)

@@ -37,9 +37,12 @@ class Valves:
             return []
         why = f"{worker} is paused by {pause.by}{f': {pause.reason}' if pause.reason else ''}"
         ends = "" if pause.until is None else f"; by itself in {lasting(pause.until - self._facts.now)}"
-        return [
-            Reason("paused", why, f"scripts/jobs resume {worker}{ends}" if pause.reason else f"the end of {pause.by}")
-        ]
+        release = (
+            f"scripts/jobs resume {worker}{ends}"
+            if pause.manual
+            else f"the strategy {pause.by}, when it pauses no more"
+        )
+        return [Reason("paused", why, release)]
 
     def limit(self, base: str, *, waits: bool = False) -> list[Reason]:
         """What a limit says to one more job, or to one that ``waits`` at it."""

@@ -98,9 +98,7 @@ def test_a_limit_is_released_from_slots_of_the_dead_and_never_beyond_itself(jobs
     for jid in ("a", "b", "c", "d"):
         ask(redis, jid, 2)
     redis.zadd(keys.limit(REPORT) + ":running", {f"{OWNER} a": time.time() - 1})
-    assert (
-        jobs("limits", "release") == f"main: {REPORT}: 1 waiting job handed over, 1 slot freed that nobody renewed\n"
-    )
+    assert jobs("limits", "release") == f"main: {REPORT}: 1 waiting job handed over, 1 slot freed that nobody renewed\n"
     assert (
         jobs("limits", "release", REPORT)
         == f"main: {REPORT}: 0 waiting jobs handed over, 0 slots freed that nobody renewed\n"

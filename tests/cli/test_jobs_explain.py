@@ -7,6 +7,8 @@ import time
 import pytest
 
 from framework.admin import search
+from framework.flags.flag import Flag, pause_flag
+from framework.flags.redis_flags import set_flag
 from framework.wire import keys
 from tests.harness import ROOT, encoded, enqueue, hold, until
 
@@ -92,7 +94,12 @@ def test_it_is_said_in_words_that_can_be_acted_upon(site, redis):
 
 def test_in_the_hands_of_a_process(site, explain, redis):
     """From begun over fetched to silent, and never a word that is not true: the process is real, and so is its death."""
+    set_flag(redis, Flag(pause_flag("AsyncWorker"), 100, "reindexing", "ann"), 600)
     worker = site.hurried_worker("-c", "1").ready()
+    enqueue(redis, "AsyncWorker", jid="parked", args=[1])
+    until(lambda: redis.exists(keys.paused_jobs("AsyncWorker")), "it is parked")
+    assert codes(explain("parked")) == {("main", "paused"): ["paused"]}
+    assert explain("parked")["found"][0]["reasons"][0]["why"] == "AsyncWorker is paused by ann: reindexing"
     enqueue(redis, "LongWorker", jid=JID, args=["a"])
     until(lambda: redis.hlen(keys.work(worker.identity)[0]), "the record says what runs")
     enqueue(redis, "NoopWorker", jid="waits")
