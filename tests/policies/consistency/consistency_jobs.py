@@ -6,10 +6,11 @@ import os
 import redis
 from sqlalchemy import text
 
-from framework import ApplicationWorker, databases
+from framework import ApplicationWorker, Deduplicate, databases
 
 WHERE = text("SELECT pg_is_in_recovery()")
 SEEN = text("SELECT count(*) FROM orders WHERE id = :id")
+COUNT = text("SELECT count(*) FROM orders")
 INSERT = text("INSERT INTO orders (id) VALUES (:id)")
 
 
@@ -76,3 +77,19 @@ class ParentWorker(Base):
 class ChildWorker(Base):
     data_consistency = "sticky"
     queue = "nobody"
+
+
+class MirrorWorker(Base):
+    """One run for all pushes that wait: it has to see what the last of them wrote."""
+
+    data_consistency = "sticky"
+    idempotent = True
+    deduplicate = Deduplicate("until_executing", including_scheduled=False)
+
+    @classmethod
+    def idempotency_arguments(cls, args):
+        return []
+
+    def perform(self, number: int) -> None:
+        with databases.connection() as connection:
+            prove("MirrorWorker", id=number, seen=connection.scalar(COUNT), before=connection.scalar(WHERE))

@@ -105,6 +105,22 @@ def test_what_was_written_is_seen_and_a_replica_that_shows_it_is_read(site, redi
         until(lambda: redis.hget(keys.COUNTERS, f"{name}{{{series}}}") == str(count).encode(), series)  # noqa: B023
 
 
+def test_a_run_sees_what_the_newest_of_its_dropped_duplicates_wrote(site, redis, push, proof, postgres, standby):
+    push("order(21, MirrorWorker)")
+    standby.catch_up(postgres)
+    standby.pause_replay()
+    push("order(22, MirrorWorker)\norder(23, MirrorWorker)")
+    assert redis.llen("queue:shop") == 1  # its own position the replica shows; that of the others it does not
+    process = site.start("-c", PATIENT + HURRIED, "-r", "jobs", "-q", "shop")
+    assert proof("MirrorWorker") == {"id": 21, "seen": 3, "before": False}
+    standby.resume_replay()
+    push("order(24, MirrorWorker)")
+    standby.catch_up(postgres)
+    assert proof("MirrorWorker")["seen"] == 4
+    done = until(lambda: len(found := process.find(job_status="done")) == 2 and found, "both have run")
+    assert done[0]["load_balancing_strategy"] == "primary"
+
+
 def test_servers_that_are_gone_hold_up_no_push_and_fail_no_job(site, redis, push, proof, postgres, standby, shop):
     main = {"url": postgres.url(shop), "replicas": [f"{standby.url(shop)}&port=1"]}
     site.write("application.yml", {"databases": {"main": main}, "poll_interval": 0.1})

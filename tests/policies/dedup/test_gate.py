@@ -307,12 +307,13 @@ def test_the_next_run_is_a_new_job_with_the_old_one_s_arguments_and_context(scen
     assert "duplicates" not in scene.lock(next_run["jid"])
 
 
-def test_a_job_that_fails_for_good_runs_no_more_however_many_duplicates_came(scene, held):
+@pytest.mark.parametrize(("retry", "dead"), [(0, 1), (False, 0)])
+def test_a_job_that_fails_for_good_runs_no_more_however_many_duplicates_came(scene, held, retry, dead):
     def perform(self):
         held.perform()(self)
         raise ValueError("on purpose")
 
-    job = scene.worker(perform, ONCE_MORE, retry=0)
+    job = scene.worker(perform, ONCE_MORE, retry=retry)
     first = job.perform_async()
     slots = scene.start(1)
     assert held.began.acquire(timeout=30)
@@ -320,7 +321,7 @@ def test_a_job_that_fails_for_good_runs_no_more_however_many_duplicates_came(sce
     held.free.release(3)
     until(slots.done)
     assert held.ran == [first]
-    assert scene.redis.zcard("dead") == 1
+    assert scene.redis.zcard("dead") == dead
     assert scene.locks() == {}
 
 
