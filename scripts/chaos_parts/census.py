@@ -9,8 +9,9 @@ from redis import Redis
 REGISTRY = "aw:processes"
 _LIMITS = "aw:limits"
 _ALWAYS = re.compile(r"queues|aw:limits|aw:counters|aw:flags|stat:(processed|failed)(:\d{4}-\d{2}-\d{2})?")
-_RUNS_OUT = re.compile(r"aw:beats|aw:lease:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?")
+_RUNS_OUT = re.compile(r"aw:beats|aw:lease:.+|aw:pause:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?")
 _SHORT_TTL_S = 60
+_WATCH, _WATCH_S = "aw:parked:watch", 300
 _FORGOTTEN_S = 50
 """A dead process is struck off 39 s after its last beat, by the next sweep of anybody, unless nobody is left to sweep."""
 
@@ -27,6 +28,8 @@ def leaks(client: Redis) -> list[str]:
             found += [f"{REGISTRY} still knows {name}, silent for {age:.0f} s" for name, age in silent(client)]
         elif key == "processes":
             found += _nameless(client)
+        elif key == _WATCH and 0 <= cast("int", client.ttl(key)) <= _WATCH_S:
+            continue
         elif not _RUNS_OUT.fullmatch(key) or not 0 <= cast("int", client.ttl(key)) <= _SHORT_TTL_S:
             found.append(f"{key} ({_size(client, key)})")
     return found

@@ -17,10 +17,12 @@ from chaos_parts.proxy import Proxy
 from chaos_parts.recorded import RecordedServer
 from redis import Redis
 
+from framework.flags.flag import Flag, pause_flag
+from framework.flags.redis_flags import set_flag, unset_flag
 from framework.store.connect import Endpoint, open_client
 from prove_parts.places import END, WAITING, WORKING, place_of
 
-_QUEUE = "lively"
+_QUEUE, _PAUSED = "lively", "PausedWorker"
 _JOBS = ("-r", "prove_parts.lively_jobs")
 _FETCH = rb"EVAL(SHA)?\r\n.*queue:"
 _LOST_REPLIES = range(4, 40, 6)
@@ -100,6 +102,7 @@ class LivelyRun:
             self._watch("processes start")
             time.sleep(_LOOK_S)
         begun = killed = seeded = now = time.monotonic()
+        set_flag(client, Flag(pause_flag(_PAUSED), 100.0, "lively"), None)
         while now - begun < seconds and not stopped():
             time.sleep(_LOOK_S)
             self._watch(f"{now - begun:.0f} of {seconds:g} s")
@@ -112,6 +115,7 @@ class LivelyRun:
                 with suppress(ProcessLookupError):
                     os.kill(self._rng.choice(children), signal.SIGKILL)
                     self.kills += 1
+        unset_flag(client, pause_flag(_PAUSED))
 
     def _seed(self, client: Redis) -> None:
         job = {"class": "SeedWorker", "args": [], "queue": _QUEUE, "jid": self._rng.randbytes(12).hex(), "retry": True}

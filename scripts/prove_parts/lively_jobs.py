@@ -39,6 +39,7 @@ class SeedWorker(Lively):
             PatientWorker.perform_async()
             KeyedWorker.perform_async(index // 2)
         LimitedWorker.perform_bulk([()] * _LIMITED)
+        PausedWorker.perform_bulk([()] * _LIMITED)
         LongWorker.perform_async()
         DoomedWorker.perform_async()
         mark(self.jid)
@@ -54,12 +55,19 @@ class LimitedWorker(Lively):
         mark(self.jid)
 
 
+class PausedWorker(Lively):
+    """Its class is paused until the last moment."""
+
+    def perform(self) -> None:
+        mark(self.jid)
+
+
 class KeyedWorker(Lively):
-    """Equal ones are pushed again and again, and fail now and then."""
+    """Equal ones are pushed again and again, and fail now and then; one at a time."""
 
     idempotent = True
     deduplicate = Deduplicate("until_executed")
-    concurrency_limit = 2
+    concurrency_limit = 1
 
     def perform(self, key: int) -> None:
         del key

@@ -16,6 +16,7 @@ from framework.fetch.reaper import Keep, Reaper, retire
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.settle import DeadSetLimits
 from framework.finish.states import States
+from framework.policies.pause.keeper import resume
 from framework.process.heartbeat import LEASE_PERIOD_S
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
@@ -118,7 +119,10 @@ class Rescuer:
             pass
 
     def _unpark(self) -> None:
-        """No limit holds any more."""
+        """No limit holds any more, and nothing is paused."""
+        self.client.delete(keys.FLAGS)
+        for worker in cast("set[bytes]", self.client.smembers(keys.PAUSES)):
+            resume(self.client, worker.decode(), b"", known=True)
         for base in cast("set[bytes]", self.client.smembers(keys.LIMITS_WAITING)):
             while RESUME(self.client, [base.decode()], ["0", "0", _BATCH, 60])[0]:
                 pass

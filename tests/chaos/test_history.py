@@ -41,13 +41,13 @@ def test_a_lively_history_holds_at_every_instant_and_when_it_is_cut_anywhere(sho
     assert told(short_path, "cluster", job_status="recovered", cause="death")
     commands = [command for group in History(run.data).groups() for command in group.commands]
     waiting = {b"schedule", b"retry", b"dead", b"aw:limit:LimitedWorker:waiting:", b"aw:limit:KeyedWorker:waiting:"}
+    waiting.add(b"aw:paused:PausedWorker")
     assert waiting <= {command[1] for command in commands if command[0] == b"ZADD"}
     assert any(command[0] == b"HSET" and command[1].startswith(b"aw:lock:") for command in commands)
 
     verdict = prove(run.data)
     assert not [str(violation) for violation in verdict.violations]
-    assert verdict.slots["aw:limit:LimitedWorker:running"] == 1
-    assert verdict.slots["aw:limit:KeyedWorker:running"] == 2
+    assert verdict.slots == {"aw:limit:LimitedWorker:running": 1, "aw:limit:KeyedWorker:running": 1}
     assert verdict.marked  # each acknowledgement came after the end of its job
     assert set(verdict.left) <= {"dead"}
     assert verdict.jobs == sum(verdict.ends.values()) + sum(verdict.left.values()) > 200

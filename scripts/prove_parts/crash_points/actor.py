@@ -50,6 +50,7 @@ class Actor:
         order = QueueOrder.of(service.queues)
         self.parts = server.assemble(stage.settings, service, order, self._shard, self.identity, log, supervisor=None)
         self._launcher: Any = Launcher(self.parts, SignalQueue())
+        self._learning = Loop("learn", self._learn, 1.0, self.parts.events, client=self.parts.record.client)
         self._loops: dict[str, Any] = {loop.name: loop for loop in (self._launcher._lease_loop, *self._launcher._loops)}
         self._tap()
 
@@ -82,6 +83,10 @@ class Actor:
         """Move everything that is due."""
         while self.parts.poller.poll():
             pass
+
+    def learn(self) -> None:
+        """Read what is paused, as a process does before its first job."""
+        self._step(self._learning)
 
     def work(self) -> None:
         """Fetch, run, settle and acknowledge until there is nothing to do but wait."""
@@ -123,6 +128,10 @@ class Actor:
     def pass_time(self) -> None:
         """Shards that did not answer are asked again."""
         self._later_s += _ASIDE_S
+
+    def _learn(self) -> float:
+        self.parts.learn()
+        return 1.0
 
     def _step(self, loop: Any) -> None:
         """One step of a loop; after a failure again, as its thread would."""

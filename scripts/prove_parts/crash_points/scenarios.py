@@ -165,6 +165,12 @@ def _slot_of_the_dead(stage: Stage, batch: int) -> None:
     _waiting(jobs.LimitedWorker, locked=True)(stage, batch)
 
 
+def _paused(stage: Stage, batch: int) -> None:
+    """A class is paused; jobs of it wait."""
+    stage.pause(jobs.OnceWorker.declaration().wire_name)
+    _waiting(jobs.OnceWorker, locked=True)(stage, batch)
+
+
 # --- what the process does
 
 
@@ -233,6 +239,16 @@ def _wait_for_slot(_stage: Stage, actor: Actor, _batch: int) -> None:
     actor.work()
     actor.bury(DEAD)
     actor.sweep()
+    actor.work()
+
+
+def _park(stage: Stage, actor: Actor, _batch: int) -> None:
+    """What is paused is parked; when the pause is over it goes back and runs."""
+    actor.beat()
+    actor.learn()
+    actor.work()
+    stage.resume()
+    actor.keep()
     actor.work()
 
 
@@ -369,6 +385,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("race", "two pollers at the same jobs", _race, prepare=_waiting(jobs.PlainWorker, keys.SCHEDULE)),
         Scenario("recover", "take back what a dead process held", _recover, _estate_fate, _estate),
         Scenario("limited", "wait for a slot, be handed it", _wait_for_slot, prepare=_slot_of_the_dead, batches=(1,)),
+        Scenario("paused", "be parked, go back, run", _park, prepare=_paused, batches=(1,)),
         Scenario("reconcile", "give back what was lost sight of", _reconcile, _lost_fate),
         Scenario(
             "beside",

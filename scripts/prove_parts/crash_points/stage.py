@@ -13,6 +13,8 @@ from typing import Any, cast
 
 from redis import Redis
 
+from framework.flags.flag import Flag, pause_flag
+from framework.flags.redis_flags import set_flag
 from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
@@ -133,8 +135,17 @@ class Stage:
         self.clients["main"].lpush(place, b"\xff{%d" % serial)
         self.ledger.note("accepted", serial)
 
+    def pause(self, worker: str) -> None:
+        """An operator pauses a class."""
+        set_flag(self.clients["main"], Flag(pause_flag(worker), 100.0, "points"), None)
+
+    def resume(self) -> None:
+        """Nothing is paused any more."""
+        self.clients["main"].delete(keys.FLAGS)
+
     def make_due(self) -> None:
-        """The clocks move on until every retry and scheduled job is due."""
+        """The clocks move on until every retry and scheduled job is due, and no class is paused."""
+        self.resume()
         for client in self.clients.values():
             for key in (keys.RETRY, keys.SCHEDULE):
                 members = cast("list[bytes]", client.zrange(key, 0, -1))

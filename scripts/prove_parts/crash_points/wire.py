@@ -40,6 +40,7 @@ QUIET = {
         "examine",
         "HSET",
         "EXPIRE",
+        "HGETALL",
         "INCRBY",
         "INFO",
         "RPOP",

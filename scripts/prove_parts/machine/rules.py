@@ -9,13 +9,15 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from redis.exceptions import OutOfMemoryError
 
 from framework.errors import ShardUnavailableError
+from framework.flags.flag import Flag, pause_flag
+from framework.flags.redis_flags import set_flag, unset_flag
 from framework.wire import keys
 from prove_parts.machine.baton import Act, Fate
 from prove_parts.machine.ending import drain
 from prove_parts.machine.ledger import Broken
 from prove_parts.machine.payloads import GARBAGE, KINDS
 from prove_parts.machine.servers import SHARDS
-from prove_parts.machine.worker import ENDS, QUEUES, Worker
+from prove_parts.machine.worker import CLASSES, ENDS, QUEUES, Worker
 from prove_parts.machine.world import World
 
 T = TypeVar("T")
@@ -27,7 +29,11 @@ PERIODS = (4, 8, 12, 20, 44)
 """Seconds whose sums keep away from what decides in the framework (6, 10, 15, 18, 39): how long a step really takes must not."""
 
 MOST_WORKERS = 4
-_SPOILED = ("queue:a", "queue:b", keys.DEAD, keys.RETRY, keys.SCHEDULE, keys.QUEUES, keys.INTERRUPTED)
+_SPOILED = (
+    *("queue:a", "queue:b", keys.DEAD, keys.RETRY, keys.SCHEDULE, keys.QUEUES, keys.INTERRUPTED),
+    *(keys.limit("Limited") + part for part in ("", ":running", ":waiting:", ":turns")),
+    *(keys.paused_jobs("Limited"), keys.PAUSES, keys.FLAGS, keys.LIMITS_WAITING),
+)
 _RARELY = 9
 _FAR = 6
 
@@ -299,13 +305,20 @@ class States(RuleBasedStateMachine):
             self._guarded(lambda: self.world.servers.bring_up(shard))
             self._guarded(self.world.look)
 
-    @rule(shard=st.sampled_from(SHARDS), what=st.sampled_from(["pause", "unpause", "spoil", "mend"]), which=WHICH)
+    @rule(
+        shard=st.sampled_from(SHARDS),
+        what=st.sampled_from(["pause", "unpause", "pause class", "unpause class", "spoil", "mend"]),
+        which=WHICH,
+    )
     def operate(self, shard: str, what: str, which: int) -> None:
-        """A queue is paused, or goes on; a key of a wrong type comes where there is none, or goes."""
+        """A queue or a class is paused, or goes on; a key of a wrong type comes where there is none, or goes."""
         queue, key = QUEUES[which % len(QUEUES)], _SPOILED[which % len(_SPOILED)]
+        flag = pause_flag(CLASSES[which % len(CLASSES)])
         acts: dict[str, Callable[[Any], Any]] = {
             "pause": lambda client: client.sadd(keys.PAUSED, queue),
             "unpause": lambda client: client.srem(keys.PAUSED, queue),
+            "pause class": lambda client: set_flag(client, Flag(flag, 100.0), None),
+            "unpause class": lambda client: unset_flag(client, flag),
             "spoil": lambda client: self.world.servers.spoil(client, key, on=True),
             "mend": lambda client: self.world.servers.spoil(client, key, on=False),
         }

@@ -14,10 +14,10 @@ from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer
 from framework.wire import keys
 from prove_parts.machine.ledger import Contents
-from prove_parts.places import place_of
 
 SHARDS = ("main", "second")
 
+_SPOILT = b"no such thing"
 _DUE = 1.0  # a score that has long been reached
 _SCRIPTS = [one for one in vars(script).values() if isinstance(one, script.Script)]
 _SCORED = (b"schedule", b"retry", b"dead", b"interrupted", b"aw:processes")
@@ -150,7 +150,7 @@ class Servers:
     def spoil(self, client: Redis, key: str, *, on: bool) -> None:
         """A key of a wrong type comes where there is none, or goes."""
         if on and not client.exists(key):
-            client.set(key, "no such thing")
+            client.set(key, _SPOILT)
         elif not on and client.type(key) == b"string":
             client.delete(key)
 
@@ -186,9 +186,9 @@ class Servers:
         for name, client in self.clients.items():
             self.bring_up(name)
             client.config_set("maxmemory", 0)
-            client.delete(keys.PAUSED)
+            client.delete(keys.PAUSED, keys.FLAGS)
             for key in cast("list[bytes]", client.keys("*")):
-                if (place_of(key) or key.decode() == keys.QUEUES) and client.type(key) == b"string":
+                if client.type(key) == b"string" and client.get(key) == _SPOILT:
                     client.delete(key)
 
     def hasten(self) -> None:

@@ -33,6 +33,7 @@ QUEUES = ("a", "b", "c", "proof")
 LIMIT = 1
 """So many limited jobs run at a time, and of each two equal jobs one."""
 
+CLASSES = ("Proof", "Limited", "Keyed")
 RETIRED = "Gone"
 ENDS = ("done", "failed", "later", "discarded", "refused")
 """What a job's own code comes to."""
