@@ -17,6 +17,8 @@ from framework.settings.model import Settings
 from framework.settings.suggest import did_you_mean, listed
 from framework.telemetry.sentry import Tracker
 
+_FILE = "config/application.yml"
+
 
 def open_health(settings: Settings, tracker: Tracker) -> HealthGate:
     """Return the gate of one process; no socket is opened.
@@ -25,6 +27,9 @@ def open_health(settings: Settings, tracker: Tracker) -> HealthGate:
     """
     heeding = [(one, one.defer_on_health) for one in _declarations() if one.defer_on_health is not None]
     problems = [*_unknown_names(settings, heeding)]
+    for name in registered.keys() & settings.health.indicators.keys():
+        reason = "the application has registered an indicator of this name, too: rename one of them"
+        problems.append(Problem(_FILE, f"health.indicators.{name}", reason))
     events = HealthEvents(tracker)
     databases: dict[str, Database] = {}
     if heeding:
@@ -32,7 +37,7 @@ def open_health(settings: Settings, tracker: Tracker) -> HealthGate:
             databases = {name: Database(one.url, settings.health.timeout) for name, one in settings.databases.items()}
         except ImportError as error:
             reason = f"needs SQLAlchemy and psycopg ({error}): pip install 'application-worker[sql]'"
-            problems.append(Problem(f"{settings.config_dir.name}/application.yml", "databases", reason))
+            problems.append(Problem(_FILE, "databases", reason))
     if problems:
         raise ConfigurationError(problems)
     indicators: dict[str, HealthIndicator] = {}

@@ -48,7 +48,7 @@ class Told:
         self.unknowns.append((indicator, database, signal.reason, type(error)))
 
     def not_available(self, indicator, database, signal):
-        self.unavailable.append((indicator, database, signal.reason))
+        self.unavailable.append((indicator, database, str(signal.reason)))
 
 
 @pytest.fixture
@@ -147,6 +147,11 @@ class Own(Exception):
         raise ValueError
 
 
+class Unspeakable:
+    def __str__(self):
+        raise ValueError
+
+
 def raising(error):
     def does(_):
         raise error
@@ -164,6 +169,7 @@ def raising(error):
         (lambda _: "Stop", "it returned 'Stop', which is no signal", type(None)),
         (lambda _: Stop, "which is no signal", type(None)),
         (lambda _: Unknown("who knows"), "who knows", type(None)),
+        (lambda _: NotAvailable(Unspeakable()), "ValueError", ValueError),
         (lambda question: question.query("SELECT 1"), "the setting databases has no main", LookupError),
     ],
 )

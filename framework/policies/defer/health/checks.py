@@ -63,10 +63,10 @@ class _Asked(NamedTuple):
 
 
 class Checks:
-    """Asks ``indicators`` about ``databases``. An answer counts for ``cache_s``; one that takes longer
-    than ``timeout_s`` is awaited by nobody.
+    """Asks ``indicators`` about ``databases``. An answer counts for ``cache_s``; one that takes longer than ``timeout_s`` is
+    awaited by nobody, and counts when it comes.
 
-    A late one counts when it comes. Threads of its own are daemons: they hold up no exit, whatever an indicator does.
+    Its threads are daemons: they hold up no exit, whatever an indicator does.
     """
 
     def __init__(
@@ -139,19 +139,20 @@ class Checks:
             to_tell.set_result(signal)
 
     def _evaluated(self, subject: _Subject) -> Signal:
+        name, database, tables = subject
         try:
-            question = Question(subject.database, subject.tables, self._timeout_s, self._query_of(subject.database))
-            signal = cast("object", self._indicators[subject.indicator].evaluate(question))
+            question = Question(database, tables, self._timeout_s, self._query_of(database))
+            found = cast("object", self._indicators[name].evaluate(question))
+            signal = (
+                found if isinstance(found, Signal) else Unknown(f"it returned {short_repr(found)}, which is no signal")
+            )
+            if isinstance(signal, Unknown):
+                self._events.unknown(name, database, signal, None)
+            elif isinstance(signal, NotAvailable):
+                self._events.not_available(name, database, signal)
         except BaseException as error:  # noqa: BLE001 - an indicator is the application's own code, or a database's fault
-            unknown = Unknown(f"{error_class(error)}: {error_message(error, _MESSAGE)}")
-            self._events.unknown(subject.indicator, subject.database, unknown, error)
-            return unknown
-        if not isinstance(signal, Signal):
-            signal = Unknown(f"it returned {short_repr(signal)}, which is no signal")
-        if isinstance(signal, Unknown):
-            self._events.unknown(subject.indicator, subject.database, signal, None)
-        elif isinstance(signal, NotAvailable):
-            self._events.not_available(subject.indicator, subject.database, signal)
+            signal = Unknown(f"{error_class(error)}: {error_message(error, _MESSAGE)}")
+            self._events.unknown(name, database, signal, error)
         return signal
 
     def _query_of(self, database: str) -> Query:
