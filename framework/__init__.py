@@ -3,6 +3,7 @@
 Importing opens no socket: the first push in a process reads the configuration and connects.
 """
 
+from framework.declare.capacity import LimitedCapacityWorker
 from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.errors import (
@@ -33,6 +34,7 @@ __all__ = [
     "ExceedLimitError",
     "FrameworkError",
     "Job",
+    "LimitedCapacityWorker",
     "RetryError",
     "RetryLater",
     "boot",

@@ -277,6 +277,14 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         effect="Nobody has more slots than that; who waits has turns, however many jobs another has waiting.",
         trap="Without a limit of the class there is nothing to share. A job without a scope is not counted.",
     ),
+    "max_running_jobs": Attribute(
+        rule=values.limit,
+        group="flow_control",
+        meaning="Of a `LimitedCapacityWorker`: how many of its jobs run at a time, over all processes; `0` stops it.",
+        effect="`perform_with_capacity` enqueues what is missing. A job that finds no slot ends; each that succeeds is followed "
+        "by the next as long as `remaining_work_count` says that there is work.",
+        trap="It limits no other class: that is `concurrency_limit`. A callable is asked often: it must be quick.",
+    ),
     "defer_on_health": Attribute(
         rule=values.instance_of(DeferOnHealth, "DeferOnHealth(...)"),
         group="flow_control",
@@ -290,7 +298,8 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         rule=values.optional(values.word),
         group="flow_control",
         meaning="The name of the strategy under which jobs of the class are paused and resumed.",
-        effect="Declared and validated; nothing pauses yet.",
+        effect="While the strategy, or `scripts/jobs pause`, says so, jobs are parked with all they have, and go back in their order "
+        "when it ends. `manual`, `none` and `deprecated` never pause by themselves; others are registered (`framework.pause`).",
         trap="To pause a whole queue needs no attribute: Sidekiq's `paused` set is obeyed.",
     ),
     "data_consistency": Attribute(

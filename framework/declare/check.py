@@ -27,7 +27,7 @@ HOOKS: Mapping[str, int] = {
 }
 """The class hooks and how many arguments each is called with."""
 
-_CALLABLE_NAMES = ("perform", *HOOKS, "concurrency_limit")
+_CALLABLE_NAMES = ("perform", *HOOKS, "concurrency_limit", "max_running_jobs")
 _CLOSE = 0.85
 """How alike a free name and one of ours must be for it to be a slip; ``perform_one`` is not, ``preform`` is."""
 
@@ -50,6 +50,9 @@ def read_attributes(cls: type[Any], base: type[Any]) -> dict[str, Any]:
     }
     _check_hooks(worker, cls, base)
     check_cross_rules(worker, attributes, places)
+    if attributes["max_running_jobs"] is not None and not hasattr(cls, "perform_with_capacity"):
+        message = "max_running_jobs belongs to a LimitedCapacityWorker: subclass that, or declare concurrency_limit."
+        raise DeclarationError(worker, message, attribute="max_running_jobs")
     if attributes["idempotent"] and not _declared(cls, base, "deduplicate"):
         attributes["deduplicate"] = Deduplicate("until_executing")
     return attributes

@@ -61,6 +61,7 @@ class Declaration:
     deduplicate: Deduplicate | None
     concurrency_limit: int | Callable[[], int | None] | None
     max_concurrency_limit_percentage: float | None
+    max_running_jobs: int | Callable[[], int] | None
     concurrency_scope: ConcurrencyScope | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None

@@ -23,6 +23,10 @@ class Enqueues(Protocol):
         """Write many jobs; the ids stand where the arguments stood."""
         ...
 
+    def fill(self, request: PushRequest, limit: int, most: int | None) -> list[Jid]:
+        """Write copies of the job until ``limit`` of its class run or wait, at most ``most``; return the ids of the new ones."""
+        ...
+
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
         """Run the job here and now, through both middleware chains; its id, or None when a client middleware dropped it."""
         ...

@@ -57,6 +57,7 @@ class ApplicationWorker:
     deduplicate: ClassVar[Deduplicate | None] = None
     concurrency_limit: ClassVar[int | Callable[[], int | None] | None] = None
     max_concurrency_limit_percentage: ClassVar[float | None] = None
+    max_running_jobs: ClassVar[int | Callable[[], int] | None] = None
     concurrency_scope: ClassVar[ConcurrencyScope | None] = None
     defer_on_health: ClassVar[DeferOnHealth | None] = None
     pause_control: ClassVar[str | None] = None
@@ -73,6 +74,8 @@ class ApplicationWorker:
     _aw_run: RunState | None = None
     _aw_logger: JobLogger | None = None
     _aw_extra: dict[str, Any] | None = None
+    _aw_then: Callable[[], None] | None = None
+    """What it wants done when it has succeeded and let go of all it held; raises nothing."""
 
     def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
         super().__init_subclass__()

@@ -266,6 +266,8 @@ class Processor:
         settled: Settled = self._settler.settle(run.unit, run.outcome, verdict, run.tracked, confirmed=confirmed)
         if settled.fate == "fenced":
             self._events.fenced(run.unit)
+        elif run.outcome is SUCCEEDED and run.instance._aw_then is not None:  # pyright: ignore[reportPrivateUsage]
+            run.instance._aw_then()  # pyright: ignore[reportPrivateUsage]
 
     def _until_done(self, unit: UnitOfWork, step: Callable[[], None]) -> None:
         """Do ``step``, however long Redis is away: meanwhile the job is in our working list and our lease keeps it ours."""

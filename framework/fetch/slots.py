@@ -72,6 +72,12 @@ class Slots:
         return answer
 
 
+def let_go_of_reservation(unit: UnitOfWork, payload: Payload, name: str) -> None:
+    """From now on the unit holds the slot that may be reserved for its job: it is free when the job goes."""
+    holds = unit.holds = unit.holds or Holds()
+    holds.slots.append(Slot(keys.limit(name), f" {slot_id(payload, unit.data)}"))
+
+
 def renew(client: "redis.Redis", units: Iterable[UnitOfWork]) -> None:
     """Keep the slots that these jobs hold; costs nothing when they hold none. Raises redis errors."""
     held = [slot for unit in units if unit.holds is not None for slot in tuple(unit.holds.slots)]

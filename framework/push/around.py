@@ -77,6 +77,15 @@ class Around:
             shard.schedule(((at, entry.data),), marks)
         return entry.jid
 
+    def copies(self, request: PushRequest, count: int) -> list[Entry]:
+        """Return what so many pushes would write to a queue now, without writing; those that were dropped are left out."""
+        declaration = request.declaration
+        route = self._router.route_push(declaration, request.options)
+        shard, stamped = self._shards[route.shard], self._stamped(request)
+        payloads = (self._payload(request, draw_jid(), list(request.args), route, stamped) for _ in range(count))
+        admitted = (self._admit(payload, declaration, None, shard, None) for payload in payloads)
+        return [entry for entry in admitted if entry is not None]
+
     def payload_bytes(self, request: PushRequest) -> bytes | None:
         """Return what ``push`` would write to a queue, without writing; ``None`` when it was dropped."""
         route = self._router.route_push(request.declaration, request.options)

@@ -20,6 +20,7 @@ from framework.route.router import Router
 from framework.shard.shard import Shard, Shards
 from framework.telemetry import context
 from framework.types import Jid, Json
+from framework.wire import keys
 from framework.wire.ids import draw_jid, draw_jids
 from framework.wire.job import stamp_json
 from framework.wire.json import dumps_exact
@@ -117,6 +118,26 @@ class Client:
         else:
             way.shard.schedule(((at, payload),), marks)
         return jid
+
+    def fill(self, request: PushRequest, limit: int, most: int | None = None) -> list[Jid]:
+        """Write copies of a job until ``limit`` of its class run or wait, at most ``most``; return the ids of the new ones.
+
+        How many are missing is asked first, so that no copy is made in vain, and decided in the step that writes them.
+        Raises as ``push``.
+        """
+        if limit <= 0:
+            return []
+        try:
+            request.declaration.signature.check(request.args)
+        except ArgumentsError as error:
+            request = self._loosened(request, error)
+        shard, base = self.shard(request), keys.limit(request.declaration.wire_name)
+        _, missing = shard.fill(base, limit, ())
+        entries = self._around.copies(request, missing if most is None else min(most, missing))
+        if not entries:
+            return []
+        written, _ = shard.fill(base, limit, [(entry.queue, entry.data, entry.jid) for entry in entries])
+        return [entry.jid for entry in entries[:written]]
 
     def payload_bytes(self, request: PushRequest) -> bytes | None:
         """Return what ``push`` would write now, without writing; ``None`` when a client middleware dropped it."""

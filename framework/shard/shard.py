@@ -20,7 +20,7 @@ from framework.shard.refusals import advice_for
 from framework.shard.validator import Validator
 from framework.store.channel import Channel
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
-from framework.store.script import ADMIT, Script
+from framework.store.script import ADMIT, FILL, Script
 from framework.telemetry import logs
 from framework.telemetry.repeated import Repeated
 from framework.types import Jid, JobState
@@ -29,6 +29,9 @@ from framework.wire.status import Mark, merged
 
 _SCHEDULE_SLICE = 500  # members a ZADD; two arguments each
 _ADMIT_SLICE = 250  # jobs a script, some milliseconds of the server's time
+_RESERVED_S = (
+    600  # a job that waits longer in its queue is no longer counted, lest one that was lost is counted for ever
+)
 _LOOK_UP_SLICE = 1_000
 _QUIET_S = 60.0  # between two lines about refused states
 _PASSING = (RedisConnectionError, BusyLoadingError, ReadOnlyError)
@@ -103,23 +106,31 @@ class Shard:
         Raises:
             ShardUnavailableError: as ``enqueue``; of the jobs in one of its steps all are in, or none.
         """
-        circuit, began = self._circuit, monotonic()
-        if circuit.open and circuit.refuses(began):
-            raise self._spared()
         names = (keys.QUEUES, keys.SCHEDULE if queue is None else keys.queue(queue))
         found: list[Jid] = []
         for start in range(0, len(jobs), _ADMIT_SLICE):
             part = jobs[start : start + _ADMIT_SLICE]
             arguments = (len(part), queue or "", *(data for data, _ in part), *(claim for _, claim in part))
-            reply, failure = self._evaluate(self._channels.take(), ADMIT, names, arguments)
-            if failure is not None and not failure.maybe_written and _may_pass(failure.__cause__):
-                self._channels.close()
-                reply, failure = self._evaluate(self._channels.fresh(), ADMIT, names, arguments)
-            if failure is not None and found:
-                failure.maybe_written = True
-            self._conclude(began, failure)
+            try:
+                reply = self._step(ADMIT, names, arguments)
+            except ShardUnavailableError as failure:
+                failure.maybe_written = failure.maybe_written or bool(found)
+                raise
             found += [owner.decode() for owner in reply]
         return found
+
+    def fill(self, limit: str, most: int, jobs: Sequence[tuple[str, bytes, Jid]]) -> tuple[int, int]:
+        """Write jobs (queue, payload, id) of a limited capacity worker, as many as are missing of ``most``; see ``fill.lua``.
+
+        Returns how many were written, in the order given, and how many are missing still.
+
+        Raises:
+            ShardUnavailableError: as ``enqueue``; all are in that were to be, or none.
+        """
+        queues, payloads, jids = zip(*jobs, strict=True) if jobs else ((), (), ())
+        names = (limit, keys.QUEUES, *map(keys.queue, queues))
+        written, missing = self._step(FILL, names, (most, _RESERVED_S, len(jobs), *payloads, *jids, *queues))
+        return written, missing
 
     def mark(self, mark: Mark) -> None:
         """Write the state of one job.
@@ -220,6 +231,18 @@ class Shard:
         elif failure is not None and not failure.maybe_written and len(refused) < len(marks):
             with suppress(RedisError):  # should it fail too, they expire
                 channel.call("UNLINK", *(mark[1] for mark in marks))
+
+    def _step(self, script: Script, names: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """Run a script that writes all or nothing, again, once, where surely nothing was written; return its reply."""
+        circuit, began = self._circuit, monotonic()
+        if circuit.open and circuit.refuses(began):
+            raise self._spared()
+        reply, failure = self._evaluate(self._channels.take(), script, names, arguments)
+        if failure is not None and not failure.maybe_written and _may_pass(failure.__cause__):
+            self._channels.close()
+            reply, failure = self._evaluate(self._channels.fresh(), script, names, arguments)
+        self._conclude(began, failure)
+        return reply
 
     def _evaluate(
         self, channel: Channel, script: Script, names: Sequence[str], arguments: Sequence[Any]

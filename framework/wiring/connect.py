@@ -61,6 +61,10 @@ class Enqueuer:
         """See ``Client.push_bulk``."""
         return self.client.push_bulk(request)
 
+    def fill(self, request: PushRequest, limit: int, most: int | None) -> list[Jid]:
+        """See ``Client.fill``."""
+        return self.client.fill(request, limit, most)
+
     def route(self, declaration: Declaration) -> Route:
         """See ``Client.route``."""
         return self.client.route(declaration)

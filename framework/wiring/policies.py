@@ -9,7 +9,7 @@ from framework.declare import registry
 from framework.execute.gates import Gate, Gates
 from framework.fetch.slots import Slots
 from framework.flags.redis_flags import RedisFlags
-from framework.policies.concurrency.gates import ClassLimit, QueueLimit
+from framework.policies.concurrency.gates import CapacityLimit, ClassLimit, QueueLimit
 from framework.policies.concurrency.keeper import Keeper as LimitKeeper
 from framework.policies.concurrency.limits import Fleet, Limits
 from framework.policies.concurrency.throttle import Throttle
@@ -74,6 +74,7 @@ def open_policies(settings: Settings, tracker: Tracker, shard: Shard, upkeep: "r
         # Before the class: a job that waits for its class holds no slot of its queue.
         QueueLimit(slots, limits),
         ClassLimit(slots, limits),
+        CapacityLimit(slots, limits),
         # Consistency may send the job back once, for a replica that shows what it and its dropped duplicates saw: so what those
         # saw comes before it, and the lock, which it must not give away, after it.
         PositionsGate(client, consistency),

@@ -142,6 +142,11 @@ def once_more(jobs):
     return places, [jobs[0], HOLDS, "j1", NEW, "j2", "C", "q", 60_000, "status", "queued", 60]
 
 
+def filled(jobs):
+    places = ["aw:limit:C", QUEUES, *[QUEUE] * len(jobs)]
+    return places, [3, 600, len(jobs), *jobs, *[f"j{at}" for at in range(len(jobs))], *["q"] * len(jobs)]
+
+
 def parked(jobs, holds):
     return [jobs[0], "q", "C", "f", "", "strategy", 60_000, holds]
 
@@ -176,6 +181,7 @@ CALLS = {
     "examine": (left_behind, lambda jobs: ([LEASE, WORKING, REGISTRY, RUNS, BEATS], ["me", 10, 15, 18])),
     "extend": (dead_and_empty, lambda jobs: ([REGISTRY, LEASE], [15_000, 6, 120, 0, 1, "me"])),
     "fetch": (held, lambda jobs: ([LEASE, WORKING, QUEUE], [60_000, 0, len(jobs) - 1, *jobs[1:], 9])),
+    "fill": (limited, filled),
     "forget": (dead_and_empty, lambda jobs: ([LEASE, WORKING, REGISTRY, "processes", RUNS], ["me", 50])),
     "land": (held, landed),
     "land, with their locks": (held, lambda jobs: claiming(landed(jobs), jobs)),

@@ -9,8 +9,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from framework.declare.declaration import Declaration
 from framework.execute.gates import Entry
-from framework.fetch.slots import Answer, Slots
-from framework.finish.outcome import Outcome, Parked
+from framework.fetch.slots import Answer, Slots, let_go_of_reservation
+from framework.finish.outcome import Discarded, Outcome, Parked
 from framework.policies.concurrency.limits import QUEUE, Limits
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import logger
@@ -41,6 +41,31 @@ class ClassLimit:
         return _enter(self._slots, entry, declaration.wire_name, limit, scope, share)
 
 
+class CapacityLimit:
+    """Lets in as many jobs of a limited capacity worker as may run. One that finds no slot is not needed, and ends (GitLab)."""
+
+    def __init__(self, slots: Slots, limits: Limits) -> None:
+        self._slots = slots
+        self._limits = limits
+
+    def concerns(self, declaration: Declaration) -> bool:
+        """Whether the class is such a worker."""
+        return declaration.max_running_jobs is not None
+
+    def admit(self, entry: Entry) -> Outcome | None:
+        """Give the job a slot, its own if one was reserved for it, or say that it is not needed."""
+        name, limit = entry.declaration.wire_name, self._limits.capacity_of(entry.declaration)
+        if limit <= 0:
+            let_go_of_reservation(entry.unit, entry.payload, name)
+            return Discarded(f"max_running_jobs is {limit}")
+        answer = _take(self._slots, entry, name, limit, parks=False)
+        if answer is None or answer.state == "taken":
+            return None
+        if answer.state == "fenced":
+            return Parked("fenced")
+        return Discarded(f"{answer.taken} of {answer.limit} jobs are running or about to (max_running_jobs)")
+
+
 class QueueLimit:
     """Lets in as many jobs of a queue as the setting ``limits`` says (sidekiq-limit_fetch's, over all processes)."""
 
@@ -61,8 +86,24 @@ class QueueLimit:
 
 def _enter(slots: Slots, entry: Entry, name: str, limit: int, scope: str = "", share: int = 0) -> Outcome | None:
     declaration = entry.declaration
+    answer = _take(slots, entry, name, limit, scope=scope, share=share)
+    if answer is None:
+        return None
+    if answer.state == "taken":
+        if BUFFERED_AT in entry.payload:
+            _call(entry, "on_concurrency_limit_resumed", entry.worker.on_concurrency_limit_resumed)
+        return None
+    if answer.state == "fenced":
+        return Parked("fenced")
+    counters.add(DEFERRED_JOBS, declaration.wire_name)
+    _call(entry, "on_concurrency_limit_deferred", entry.worker.on_concurrency_limit_deferred)
+    return Parked("concurrency_limit", _facts(answer, name, scope))
+
+
+def _take(slots: Slots, entry: Entry, name: str, limit: int, **more: Any) -> Answer | None:
+    """Return what became of the job at the limit; ``None`` when its keys cannot be used, which is told."""
     try:
-        answer = slots.take(entry.unit, entry.payload, name, limit, scope=scope, share=share)
+        return slots.take(entry.unit, entry.payload, name, limit, **more)
     except ResponseError as error:
         if isinstance(error, RedisConnectionError) or not _is_lasting(error):
             raise
@@ -74,15 +115,6 @@ def _enter(slots: Slots, entry: Entry, name: str, limit: int, scope: str = "", s
                 error=error,
             )
         return None
-    if answer.state == "taken":
-        if BUFFERED_AT in entry.payload:
-            _call(entry, "on_concurrency_limit_resumed", entry.worker.on_concurrency_limit_resumed)
-        return None
-    if answer.state == "fenced":
-        return Parked("fenced")
-    counters.add(DEFERRED_JOBS, declaration.wire_name)
-    _call(entry, "on_concurrency_limit_deferred", entry.worker.on_concurrency_limit_deferred)
-    return Parked("concurrency_limit", _facts(answer, name, scope))
 
 
 def _is_lasting(error: ResponseError) -> bool:

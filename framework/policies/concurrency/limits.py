@@ -123,6 +123,12 @@ class Limits:
             )
         return math.ceil(share * slots)
 
+    def capacity_of(self, declaration: Declaration) -> int:
+        """Return how many jobs of a limited capacity worker may run; 1 when nobody knows, so that work goes on."""
+        declared = declaration.max_running_jobs
+        limit = self._asked(declaration, declared) if callable(declared) else declared
+        return 1 if limit is None else limit
+
     def scope_of(self, declaration: Declaration, payload: Payload) -> str:
         """Return whose job it is, ``""`` when nobody's; what a function of the application raises is told."""
         scope = declaration.concurrency_scope

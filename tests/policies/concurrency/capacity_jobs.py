@@ -1,0 +1,60 @@
+"""The workers of these tests; copied as the module ``jobs``. Work is a list of words; what is done is listed too."""
+
+import asyncio
+import os
+import time
+
+from redis import Redis
+
+from framework import LimitedCapacityWorker
+
+proofs = Redis.from_url(os.environ["PROOF_URL"])
+
+
+def most() -> int:
+    said = proofs.get("most") or b"3"
+    if said == b"raises":
+        raise OSError("the setting cannot be read")
+    return int(said)
+
+
+class DrainWorker(LimitedCapacityWorker):
+    """Takes one word off the list, and waits as long as there is a key ``hold``."""
+
+    feature_category = "not_owned"
+    queue = "default"
+    max_running_jobs = most
+
+    def perform_work(self, shop: int, mode: str = "full") -> None:
+        word = proofs.rpop("work")
+        running = proofs.incr("running")
+        proofs.rpush("seen", running)
+        try:
+            while proofs.exists("hold"):
+                time.sleep(0.01)
+            time.sleep(0.002)
+            if word == b"fail":
+                raise ValueError("it does not work")
+            if word is not None:
+                proofs.rpush("done", word)
+        finally:
+            proofs.decr("running")
+
+    def remaining_work_count(self, shop: int, mode: str = "full") -> int:
+        return int(proofs.llen("work"))
+
+
+class AsyncDrainWorker(LimitedCapacityWorker):
+    feature_category = "not_owned"
+    queue = "default"
+    max_running_jobs = 2
+
+    async def perform_work(self) -> None:
+        await asyncio.sleep(0.002)
+        word = proofs.rpop("async work")
+        if word is not None:
+            proofs.rpush("async done", word)
+
+    async def remaining_work_count(self) -> int:
+        await asyncio.sleep(0)
+        return int(proofs.llen("async work"))

@@ -1,0 +1,218 @@
+"""Limited capacity workers on real processes: never more than may run, never fewer for long, whatever dies."""
+
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from framework.declare import registry
+from framework.declare.capacity import LimitedCapacityWorker
+from framework.declare.worker import ApplicationWorker
+from framework.errors import ArgumentsError, DeclarationError
+from framework.process.signals import SWEEP
+from framework.wire import keys
+from tests.harness import Site, until
+
+JOBS = Path(__file__).resolve().parent / "capacity_jobs.py"
+QUICK = """
+from framework.process import launcher
+launcher.RECORD_PERIOD_S = launcher.SWEEP_PERIOD_S = 0.2
+from framework.policies.concurrency import limits
+limits.ASKED_AGAIN_S = 0.05
+from framework.cli.worker import main
+main()
+"""
+RUNNING = f"{keys.limit('DrainWorker')}:running"
+
+
+@pytest.fixture
+def site(short_path, redis, redis_url):
+    made = Site(short_path, redis_url, warm=True)
+    shutil.copy(JOBS, made.folder / "jobs.py")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def worker(site):
+    return lambda: site.start("-c", QUICK, "-r", "jobs", "-c", "4").ready()
+
+
+@pytest.fixture
+def capacity(site):
+    """Call ``perform_with_capacity`` as a cron job would; return how many jobs it enqueued."""
+
+    def call(text="DrainWorker.perform_with_capacity(7, mode='fast')"):
+        done = site.run("-c", f"from jobs import *\nprint(len({text}))")
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
+
+    return call
+
+
+def never_more_than(redis, limit):
+    assert max(map(int, redis.lrange("seen", 0, -1))) <= limit
+    return True
+
+
+def test_jobs_go_on_until_no_work_is_left_and_never_more_than_may_run(worker, capacity, redis):
+    redis.rpush("work", *range(60))
+    redis.rpush("async work", *range(20))
+    assert (capacity(), capacity()) == (3, 0)
+    assert [json.loads(job)["args"] for job in redis.lrange("queue:default", 0, -1)] == [[7, "fast"]] * 3
+    assert capacity("AsyncDrainWorker.perform_with_capacity()") == 2
+    first, _ = worker(), worker()
+    until(lambda: redis.llen("done") == 60, "all is done")
+    until(lambda: redis.llen("async done") == 20, "all of the others too")
+    until(lambda: not redis.exists("queue:default", RUNNING), "nobody goes on")
+    never_more_than(redis, 3)
+    assert sorted(map(int, redis.lrange("done", 0, -1))) == list(range(60))
+    line = first.line(job_status="done", **{"class": "DrainWorker"})
+    assert line["extra.drain_worker.remaining_work_count"] >= 0
+    assert capacity() == 3  # no work: they look, and end
+    until(lambda: not redis.exists("queue:default", RUNNING), "they have looked")
+
+
+def test_what_failed_or_was_killed_is_made_up_for(worker, capacity, redis):
+    redis.rpush("work", "fail", *range(10))  # the last that is taken
+    redis.rpush("work", "fail", "fail")  # the first
+    redis.set("hold", 1)
+    processes = [worker(), worker()]
+    assert capacity() == 3
+    until(lambda: redis.llen("seen") == 3, "three hold the slots")
+    assert (redis.zcard(RUNNING), capacity()) == (3, 0)
+    assert capacity("[DrainWorker.perform_async(7)]") == 1  # one too many
+    lines = until(lambda: [line for process in processes for line in process.find(job_status="dropped")], "dropped")
+    assert lines[0]["dropped_reason"] == "3 of 3 jobs are running or about to (max_running_jobs)"
+    victim = max(
+        processes, key=lambda process: sum(process.identity in str(one) for one in redis.zrange(RUNNING, 0, -1))
+    )
+    processes.remove(victim)
+    victim.kill()
+    redis.delete(keys.lease(victim.identity))
+    redis.zadd(keys.REGISTRY, {victim.identity: -1})
+    redis.set(
+        "running", redis.zcard(RUNNING) - sum(victim.identity in str(one) for one in redis.zrange(RUNNING, 0, -1))
+    )
+
+    def back():
+        processes[0].send(SWEEP)
+        return redis.zcard(RUNNING) == 3 and all(
+            victim.identity.encode() not in one for one in redis.zrange(RUNNING, 0, -1)
+        )
+
+    until(back, "what was killed runs again")
+    assert capacity() == 0
+    redis.delete("hold")
+    until(lambda: redis.zcard(keys.DEAD) + redis.llen("done") >= 9, "work goes on")
+    until(lambda: not redis.exists("queue:default", RUNNING), "until nothing is left, or nobody")
+    while redis.llen("work"):
+        assert capacity() == 3
+        until(lambda: not redis.exists("queue:default", RUNNING), "again")
+    never_more_than(redis, 3)
+    assert redis.zcard(keys.RETRY) == 0
+
+
+def test_a_callable_that_fails_keeps_its_last_answer_and_zero_stops(worker, capacity, redis):
+    redis.set("hold", 1)
+    redis.rpush("work", *range(8))
+    process = worker()
+    redis.set("most", 2)
+    assert capacity() == 2
+    until(lambda: redis.llen("seen") == 2, "two run")
+    redis.set("most", "raises")
+    redis.delete("hold")
+    process.line(event_name="limited_capacity.stopped")  # the first of them: how many to enqueue is not known
+    redis.set("most", 0)
+    assert capacity() == 0
+    until(lambda: not redis.exists("queue:default"), "the rest of the way")
+    redis.set("most", 2)
+    assert capacity() <= 2
+    until(lambda: redis.llen("done") == 8, "it goes on")
+    redis.rpush("work", 1)
+    assert capacity() == 2
+    until(lambda: redis.llen("done") == 9)
+
+
+@pytest.fixture
+def drain(redis, redis_url, monkeypatch):
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    with registry.isolated():
+
+        class DrainWorker(LimitedCapacityWorker):
+            feature_category = "not_owned"
+            queue = "default"
+            wire_name = "DrainWorker"
+            max_running_jobs = 5
+
+            def perform_work(self, shop):
+                pass
+
+            def remaining_work_count(self, shop):
+                return 0
+
+        yield DrainWorker
+
+
+def test_overlapping_calls_enqueue_what_is_missing_and_no_more(drain, redis):
+    found = []
+    threads = [threading.Thread(target=lambda: found.extend(drain.perform_with_capacity(1))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == redis.llen("queue:default") == redis.zcard(RUNNING) == 5
+    assert {f" {jid}".encode() for jid in found} == set(redis.zrange(RUNNING, 0, -1))
+    redis.zadd(RUNNING, {f" {found[0]}": 1, f" {found[1]}": 1})  # they have waited for too long, or are lost
+    assert len(drain.perform_with_capacity(1)) == 2
+    with pytest.raises(ArgumentsError, match="is missing"):
+        drain.perform_with_capacity()
+
+
+def declared(base=LimitedCapacityWorker, **body):
+    return type(
+        "OddWorker", (base,), {"__module__": __name__, "feature_category": "not_owned", "max_running_jobs": 1, **body}
+    )
+
+
+def work(self, shop):
+    pass
+
+
+async def async_count(self, shop):
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("body", "attribute", "words"),
+    [
+        ({"perform": work}, "perform", "Write def perform_work"),
+        ({"perform_work": None}, "perform_work", "missing"),
+        ({"remaining_work_count": None}, "remaining_work_count", "missing"),
+        ({"remaining_work_count": lambda self: 0}, "remaining_work_count", "must take what perform_work"),
+        ({"remaining_work_count": async_count}, "remaining_work_count", "nobody would await it"),
+        ({"max_running_jobs": None}, "max_running_jobs", "missing"),
+        ({"max_running_jobs": "many"}, "max_running_jobs", "Allowed: a whole number"),
+        ({"retry": 3}, "retry", "perform_with_capacity is what tries again"),
+        ({"concurrency_limit": 3}, "concurrency_limit", "Leave it out"),
+    ],
+)
+def test_what_contradicts_it_is_refused(body, attribute, words):
+    whole = {"perform_work": work, "remaining_work_count": lambda self, shop: 0} | body
+    with registry.isolated(), pytest.raises(DeclarationError, match=words) as caught:
+        declared(**{name: value for name, value in whole.items() if value is not None or name == "max_running_jobs"})
+    assert caught.value.attribute == attribute
+
+
+def test_another_worker_has_no_such_limit():
+    with registry.isolated(), pytest.raises(DeclarationError, match="belongs to a LimitedCapacityWorker"):
+        declared(ApplicationWorker, perform=work)
+
+
+def test_it_is_idempotent_without_being_deduplicated(drain):
+    class IdempotentWorker(drain):
+        idempotent = True
+
+    assert IdempotentWorker.declaration().deduplicate is None
