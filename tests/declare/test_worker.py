@@ -92,6 +92,7 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("concurrency_limit", 20, 20),
     ("concurrency_limit", -1, -1),
     ("max_concurrency_limit_percentage", 1, 1.0),
+    ("max_running_jobs", None, None),
     ("concurrency_scope", ConcurrencyScope("user", limit=2), ConcurrencyScope("user", limit=2)),
     ("defer_on_health", DeferOnHealth(tables=("a",)), DeferOnHealth(tables=("a",))),
     ("pause_control", "zoekt", "zoekt"),

@@ -34,9 +34,11 @@ def test_those_that_run_and_those_that_wait_are_counted(redis):
         b" j1",
         b" j2",
     }
-    assert fill(redis, 5, "e") == [0, 0]
-    assert fill(redis, 6, "e") == [1, 0]
-    assert fill(redis, 2, "f") == [0, 0]
+    assert fill(redis, 5, ODD, "new", "new") == [3, 0]  # the ids are those of jobs that are there
+    assert redis.llen(QUEUE) == 3
+    assert fill(redis, 6, ODD, "b", "c", "e") == [4, 0]
+    assert listed(redis, QUEUE) == [b"e", b"c", b"b", ODD]
+    assert fill(redis, 2, *"abcdefg") == [4, 0]
     assert (redis.hget(BASE, "limit"), redis.smembers("aw:limits")) == (b"2", {BASE.encode()})
 
 

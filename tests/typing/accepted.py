@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal, assert_type
 
-from framework import ApplicationWorker, Deduplicate, DeferOnHealth, status
+from framework import ApplicationWorker, Deduplicate, DeferOnHealth, LimitedCapacityWorker, status
 from framework.declare.request import JobRequest, Route
 from framework.types import Jid, JobState, Json, Payload, Urgency
 
@@ -211,3 +211,36 @@ def asked(jids: list[Jid]) -> bool:
     if state == "completed" or state == "unknown":
         return True
     return status.num_unfinished(jids) == 0 and status.all_ended(jids)
+
+
+class DrainWorker(LimitedCapacityWorker):
+    """The arguments of its work are those of the job."""
+
+    feature_category = "global_search"
+    max_running_jobs = 25
+
+    def perform_work(self, shop: int, mode: str = "full") -> None:
+        """One portion."""
+
+    def remaining_work_count(self, shop: int, mode: str = "full") -> int:
+        """How much is left."""
+        return shop
+
+
+class AsyncDrainWorker(LimitedCapacityWorker):
+    """The same on the event loop, its capacity a setting."""
+
+    feature_category = "global_search"
+    max_running_jobs = staticmethod(lambda: 3)
+
+    async def perform_work(self) -> None:
+        """One portion."""
+
+    async def remaining_work_count(self) -> int:
+        """How much is left."""
+        return 0
+
+
+assert_type(DrainWorker.perform_with_capacity(7), list[Jid])
+assert_type(DrainWorker.perform_with_capacity(7, mode="fast"), list[Jid])
+assert_type(AsyncDrainWorker.perform_with_capacity(), list[Jid])

@@ -18,14 +18,20 @@ local taken = redis.pcall('ZCOUNT', base .. ':running', '(' .. string.format('%.
 if type(taken) ~= 'number' then return taken end
 local missing = math.max(0, limit_of(base, now) - taken)
 local written = 0
-for i = 1, math.min(n, missing) do
-  local put = redis.pcall('LPUSH', KEYS[2 + i], ARGV[3 + i])
-  if type(put) ~= 'number' then
-    if written == 0 then return put end
-    break
+for i = 1, n do
+  local reservation = ' ' .. ARGV[3 + n + i]
+  -- One that was written before, by a call whose reply was lost, is not written again.
+  if not redis.call('ZSCORE', base .. ':running', reservation) then
+    if missing == 0 then break end
+    local put = redis.pcall('LPUSH', KEYS[2 + i], ARGV[3 + i])
+    if type(put) ~= 'number' then
+      if written == 0 then return put end
+      break
+    end
+    redis.pcall('SADD', KEYS[2], ARGV[3 + 2 * n + i])
+    take_slot(base, reservation, now + tonumber(ARGV[2]), '')
+    missing = missing - 1
   end
-  redis.pcall('SADD', KEYS[2], ARGV[3 + 2 * n + i])
-  take_slot(base, ' ' .. ARGV[3 + n + i], now + tonumber(ARGV[2]), '')
   written = written + 1
 end
-return { written, missing - written }
+return { written, missing }
