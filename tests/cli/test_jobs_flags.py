@@ -1,0 +1,112 @@
+"""scripts/jobs drop, defer, release, flags, pause and resume: each with a reason and an end, on every shard or the one named."""
+
+import getpass
+import json
+
+import pytest
+
+from framework.flags.flag import drop_flag, pause_flag, run_flag
+from framework.flags.redis_flags import read_flags
+from framework.wire import keys
+from tests.harness import ROOT, Site, encoded
+
+COMMAND = str(ROOT / "scripts" / "jobs")
+WHY = ("--reason", "it floods us", "--for", "2h", "-r", "jobs")
+
+
+@pytest.fixture
+def site(short_path, redis, redis_url, second_redis, second_redis_url):
+    made = Site(short_path, redis_url, second_redis_url, warm=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def jobs(site):
+    def run(*words, status=0):
+        done = site.run(COMMAND, *words)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout if status == 0 else done.stderr
+
+    return run
+
+
+def test_flags_are_set_with_their_reason_on_every_shard_and_end(jobs, redis, second_redis):
+    said = jobs("drop", "NoopWorker", "--percent", "30", *WHY)
+    assert said.splitlines() == [
+        "main: 30 % of the jobs of NoopWorker are dropped, for 2 h (drop_jobs_NoopWorker)",
+        "second: 30 % of the jobs of NoopWorker are dropped, for 2 h (drop_jobs_NoopWorker)",
+        "Every process knows within 5 s.",
+    ]
+    for shard in (redis, second_redis):
+        flag = read_flags(shard)[drop_flag("NoopWorker")]
+        assert (flag.percentage, flag.reason) == (30, "it floods us")
+        assert flag.set_by.startswith(f"{getpass.getuser()}@")
+        assert flag.expires_at - flag.set_at == 7_200
+    jobs("defer", "NoopWorker", "--percent", "90", "--shard", "second", *WHY)
+    assert run_flag("NoopWorker") not in read_flags(redis)
+    assert read_flags(second_redis)[run_flag("NoopWorker")].percentage == 10
+    shown = json.loads(jobs("flags", "--json"))["flags"]
+    assert [(one["shard"], one["name"], one["percentage"]) for one in shown] == [
+        ("main", "drop_jobs_NoopWorker", 30.0),
+        ("second", "drop_jobs_NoopWorker", 30.0),
+        ("second", "run_jobs_NoopWorker", 10.0),
+    ]
+    assert "run_jobs_NoopWorker   10 %" in jobs("flags")
+    slowly = jobs("release", "NoopWorker", "--percent", "50", *WHY)
+    assert slowly.splitlines()[0] == "main: drop_jobs_NoopWorker ended"
+    assert read_flags(redis)[run_flag("NoopWorker")].percentage == 50
+    assert jobs("release", "NoopWorker").splitlines() == [
+        "main: run_jobs_NoopWorker ended",
+        "second: run_jobs_NoopWorker ended",
+    ]
+    assert "main: no flag of the class was set" in jobs("release", "NoopWorker")
+    assert jobs("flags") == "No flag is set.\n"
+
+
+def test_what_is_wrong_says_so_and_sets_nothing(jobs, redis):
+    assert "Missing option '--reason'" in jobs("drop", "NoopWorker", "--for", "1h", status=2)
+    assert "Missing option '--for'" in jobs("pause", "NoopWorker", "--reason", "x", status=2)
+    assert "--reason is empty" in jobs("defer", "NoopWorker", "--reason", " ", "--for", "1h", "-r", "jobs", status=2)
+    assert "no worker 'NopWorker' (did you mean 'NoopWorker'?)" in jobs("drop", "NopWorker", *WHY, status=2)
+    assert "belong together" in jobs("release", "NoopWorker", "--percent", "5", status=2)
+    assert "did you mean 'second'?" in jobs("drop", "NoopWorker", "--shard", "secnd", *WHY, status=2)
+    assert redis.exists(keys.FLAGS) == 0
+
+
+def test_a_pause_is_ended_and_its_jobs_are_back_at_once(jobs, redis):
+    jobs("pause", "NoopWorker", *WHY)
+    assert read_flags(redis)[pause_flag("NoopWorker")].percentage == 100
+    for number in range(1_500):
+        data = encoded("NoopWorker", args=[number])
+        redis.zadd(keys.paused_jobs("NoopWorker"), {b'["default"]\n' + data: number})
+    redis.sadd(keys.PAUSES, "NoopWorker")
+    assert jobs("resume", "NoopWorker").splitlines() == [
+        "main: the pause has ended; 1,500 parked jobs are back in their queues",
+        "second: the pause has ended; 0 parked jobs are back in their queues",
+    ]
+    waiting = redis.lrange("queue:default", 0, -1)
+    assert [json.loads(job)["args"] for job in reversed(waiting)] == [[number] for number in range(1_500)]
+    assert redis.exists(keys.FLAGS, keys.PAUSES, keys.paused_jobs("NoopWorker")) == 0
+
+
+def test_what_a_strategy_keeps_stays_and_a_class_that_is_gone_is_resumed(jobs, redis):
+    for worker in ("KeptWorker", "GoneWorker"):
+        redis.zadd(keys.paused_jobs(worker), {b'["default"]\n' + encoded(worker): 1, b'["odd"]\n' + encoded(worker): 2})
+        redis.sadd(keys.PAUSES, worker)
+    redis.set("queue:odd", 1)
+    redis.set(keys.pause_kept("KeptWorker"), "zoekt", ex=60)
+    kept = jobs("resume", "KeptWorker", "--shard", "main")
+    assert "a strategy keeps it paused" in kept
+    gone = jobs("resume", "GoneWorker", "--shard", "main")
+    assert "no operator had paused GoneWorker" in gone
+    assert "1 parked jobs are back in their queues; 1 stay parked" in gone
+    assert redis.llen("queue:default") == 1
+
+
+def test_one_shard_that_does_not_answer_holds_up_no_other(site, redis):
+    site.write("redis.yml", {"shards": {"main": {"url": site.url}, "away": {"url": "redis://127.0.0.1:1"}}})
+    done = site.run(COMMAND, "pause", "NoopWorker", *WHY)
+    assert done.returncode == 1
+    assert "shard 'away' is unavailable" in done.stderr
+    assert pause_flag("NoopWorker") in read_flags(redis)
