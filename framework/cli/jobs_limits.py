@@ -16,12 +16,14 @@ from framework.admin.limits import (
     override,
     read_limits,
 )
+from framework.admin.search import text
 from framework.admin.times import ago, clock, lasting
 from framework.cli.failure import explained, refuse_unknown
 from framework.cli.on_shards import OnShards, Shown, json_option, shard_option
-from framework.cli.options import DurationOption
+from framework.cli.options import DurationOption, ModuleOption
 from framework.cli.project import load_project
 from framework.errors import FrameworkError
+from framework.shard.leftovers import queue_names
 from framework.shard.shard import Shard
 
 _HEADINGS = ("SHARD", "LIMIT", "SLOTS", "SAID BY", "WAITING", "OLDEST")
@@ -67,14 +69,20 @@ def show(name: str | None, *, names: Sequence[str], as_json: bool) -> None:
 @click.argument("limit", type=click.IntRange(-1, 1_000_000), metavar="N")
 @click.option("--reason", required=True, help="Why: shown wherever the limit is.")
 @click.option("--for", "lasts_s", type=DurationOption(), required=True, help="How long, such as 2h; then the old one.")
+@click.option(
+    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
+)
 @shard_option
 @explained
-def set_(name: str, limit: int, *, reason: str, lasts_s: float, names: Sequence[str]) -> None:
-    """Let N jobs of the limit NAME run at a time, whatever the application says: 0 any number, -1 none. At once, everywhere."""
+def set_(name: str, limit: int, *, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str]) -> None:
+    """Let N jobs of NAME, a class or queue/NAME, run at a time, whatever the application says: 0 any number, -1 none.
+
+    For every process at once; where nobody had limited it, within some seconds.
+    """
     if not reason.strip():
         raise click.UsageError("--reason is empty: say why, for whoever finds the limit at night.")
     on = OnShards(names)
-    _check_known(on, name)
+    _check_known(on, name, modules)
     by = getpass.getuser()
 
     def act(shard: Shard) -> str:
@@ -146,24 +154,28 @@ def _handed(shard: Shard, name: str) -> str:
     return f"{handed:,} waiting {jobs} handed over, {freed:,} {slots} freed that nobody renewed"
 
 
-def _check_known(on: OnShards, name: str) -> None:
-    """A limit is known by a job that asked for it, or by a class that declares one."""
+def _check_known(on: OnShards, name: str, modules: Sequence[str] = ()) -> None:
+    """What can be limited: what is, a worker class, and ``queue/`` with a queue that somebody has pushed to."""
     known = {limit.name for _, (_, read) in on.each(_read) for limit in read}
+    known |= {f"queue/{queue}" for _, queues in on.each(_queues) for queue in queues}
     if name not in known:
-        refuse_unknown([name], known | _declared(on), _no_limit)
+        refuse_unknown([name], known | _workers(on, modules), _no_limit)
 
 
-def _declared(on: OnShards) -> set[str]:
+def _queues(shard: Shard) -> set[str]:
+    return {text(name) for name in queue_names(shard.client)}
+
+
+def _workers(on: OnShards, modules: Sequence[str]) -> set[str]:
     try:
-        project = load_project(on.settings.workers_module)
+        return set(load_project(modules or on.settings.workers_module).workers)
     except FrameworkError as error:
         click.echo(f"The worker classes cannot be loaded: {error}", err=True)
         return set()
-    return {name for name, one in project.declarations.items() if one.concurrency_limit is not None}
 
 
 def _no_limit(name: str, hint: str) -> str:
-    return f"no limit is named {name!r}{hint}: neither a job that ran nor a class of workers_module has one"
+    return f"no limit, worker class or queue (queue/NAME) is named {name!r}{hint}"
 
 
 def _row(shard: str, now: float, limit: Limit) -> Sequence[str]:

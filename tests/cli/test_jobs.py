@@ -184,6 +184,10 @@ def test_a_real_limit_is_seen_raised_and_put_back(site, jobs, redis):
     redis.set("go", 1)
     until(lambda: redis.llen("ended") == 2, "both have ended")
     assert jobs("limits", "clear", "OneWorker").startswith("main: OneWorker: as the application says")
+    named = ("FreeWorker", "queue/default")  # nobody limits these
+    for name in named:
+        jobs("limits", "set", name, "-1", "--reason", "a test", "--for", "1h", "-r", "jobs")
+    assert {(one["name"], one["limit"]) for one in jobs("limits", "--json")["limits"]} >= {(name, -1) for name in named}
 
 
 def test_what_is_parked_is_shown_the_oldest_first_and_alerts(site, jobs, redis):

@@ -165,6 +165,20 @@ def test_long_lists_are_gone_through_in_pages(redis, monkeypatch):
     for number in range(0, 300, 37):
         (found,) = search.search(redis, f"z{number:03}", lambda *_: None)
         assert (found.position, found.of, found.score) == (number + 1, 300, number)
-    assert search.search(redis, "z[0-9]*", lambda *_: None) == []  # an id is no pattern
+    assert search.search(redis, "z[0-9]*", lambda *_: None) == []  # an id is no pattern, whatever it holds
+    for odd in ("a[b]*c?d^-\\\\", 'quo"ted'):
+        redis.zadd(keys.DEAD, {encoded(jid=odd): 1})
+        assert [found.place.kind for found in search.search(redis, odd, lambda *_: None)] == ["dead"]
     steps = [looked for key, looked in told if key == "queue:q"]
     assert max(later - before for before, later in itertools.pairwise(steps)) <= 7
+
+
+def test_a_job_that_moves_to_where_nobody_looks_any_more_is_found_all_the_same(redis):
+    job = enqueue(redis, "NoopWorker", jid=JID, queue="z")
+    enqueue(redis, "NoopWorker", jid="other", queue="a")
+
+    def moves(key, _looked):
+        if key == "queue:a" and redis.lrem("queue:z", 1, job):
+            redis.zadd(keys.RETRY, {job: 1})
+
+    assert [found.place.kind for found in search.search(redis, JID, moves)] == ["retry"]
