@@ -58,10 +58,9 @@ def set_forward(client: "redis.Redis", worker: str, most: int, rate: float, tell
     now = clock(client)
     moved = 0
     page: dict[bytes, float] = {}
-    for payload, data, due in _deferred(client, tell):
-        at = now + (moved + len(page)) / rate
-        if payload.get("class") == worker and at < due:
-            page[data] = at
+    for payload, data, _ in _deferred(client, tell):
+        if payload.get("class") == worker:
+            page[data] = now + (moved + len(page)) / rate
         if len(page) == _STEP or moved + len(page) == most:
             moved, page = moved + _write(client, page), {}
             if moved >= most:
@@ -72,6 +71,7 @@ def set_forward(client: "redis.Redis", worker: str, most: int, rate: float, tell
 def _write(client: "redis.Redis", times: dict[bytes, float]) -> int:
     if not times:
         return 0
+    # XX: it may have become due and be gone. LT: it may be due sooner.
     moved: Any = client.zadd(keys.SCHEDULE, cast("Any", times), xx=True, lt=True, ch=True)
     return int(moved)
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from framework.admin.locks import find_lock, release_lock
 from framework.admin.purge import purge
 from framework.flags.flag import Flag, drop_flag, pause_flag, run_flag
 from framework.flags.redis_flags import set_flag
@@ -91,6 +92,7 @@ def test_operators_set_a_limit_for_a_while_and_what_is_free_is_handed_out_at_onc
     assert not ask(redis, "f", 100)
     assert jobs("limits", "clear", REPORT).startswith(f"main: {REPORT}: as the application says")
     assert jobs("limits", "clear", REPORT) == f"main: {REPORT}: nothing was set\n"
+    redis.hset(keys.limit(REPORT), mapping={"override": 7, "override_until": time.time() - 1})  # it has ended
     assert jobs("limits", REPORT, "--json")["limits"][0]["said_by"] == "application"
 
 
@@ -130,6 +132,10 @@ def test_a_lock_is_released_only_while_it_is_the_one_that_was_shown(site, jobs, 
     assert refused.returncode == 1
     assert redis.exists(keys.lock("1"))
     assert jobs("locks", "release", keys.lock("nobody"), "--yes", status=1) == ""
+    shown = find_lock(redis, keys.lock("1"))
+    redis.hset(keys.lock("1"), "jid", "who came meanwhile")
+    assert not release_lock(redis, shown)
+    assert redis.exists(keys.lock("1"))
 
 
 LOCKED = """
@@ -238,7 +244,9 @@ def test_deferred_jobs_are_set_forward_at_a_rate_and_no_more_than_asked(jobs, re
     assert [round(later - due[0], 1) for later in due] == [0.0, 0.1, 0.2, 0.3, 0.4]
     assert due[0] == pytest.approx(before, abs=5)
     assert redis.zcount(keys.SCHEDULE, before + 60, "+inf") == 9
+    redis.zadd(keys.SCHEDULE, {encoded(REPORT, jid="sooner", deferred=True): 1})
     jobs("deferred", "release", REPORT)
+    assert redis.zrange(keys.SCHEDULE, 0, 0, withscores=True)[0][1] == 1
     assert redis.zcount(keys.SCHEDULE, before + 60, "+inf") == 4
     assert jobs("deferred", "Nobody") == "No job of Nobody is put off.\n"
 
