@@ -184,6 +184,7 @@ def _valves(found: Found, histories: Sequence[Verdict]) -> list[Check]:
         _none("jobs with keys: lost", keyed.lost),
         _none("jobs with keys: extra runs nobody caused", keyed.unexplained),
         _none("jobs with keys: two of a key at once", found.twins),
+        _none("jobs with keys: begun while their class was paused", found.paused),
         _none("pushes dropped for a job that is over", found.stale),
         _none("slots, locks and parked jobs left", found.left),
     ]

@@ -18,9 +18,11 @@ from redis import Redis
 
 from chaos_parts.account import DYING_S, Account, Run, account, runs_of
 from chaos_parts.blows import Blow
-from chaos_parts.effects import ASIDE, ENDED, Effect
+from chaos_parts.effects import ASIDE, BEGUN, ENDED, Effect
 from chaos_parts.said import say_limit
 from framework import ApplicationWorker
+from framework.flags.flag import Flag, pause_flag
+from framework.flags.redis_flags import set_flag, unset_flag
 from framework.wire import keys
 
 KEYS = 8
@@ -33,6 +35,12 @@ _SPAMMED = 4
 _LOOK_S = 0.05
 _HEARD_S = 3.0
 """A limit that was lowered holds in all processes after a second and when what began before has ended; and a loaded machine."""
+
+_KNOWN_S = 9.0
+"""Until each process knows of a pause: flags are read every 5 s, give or take a fifth; and a loaded machine."""
+
+_LEAST_S = 30.0
+"""A shorter round has no pause: nobody would have heard of it before it is over."""
 
 _SETTLED_S = 1.0
 """From the end of a job to when its lock is gone: its acknowledgement, on a loaded machine."""
@@ -63,6 +71,8 @@ class Found:
     """What became of the jobs with keys."""
     twins: list[str]
     """Two jobs of one key that lived at once."""
+    paused: list[str]
+    """Begins of jobs with keys while all processes knew that their class was paused."""
     stale: list[str]
     """Pushes that were dropped although no job of the key lived."""
     pushes: int
@@ -86,6 +96,8 @@ class Valves:
     accepted: list[Push] = field(default_factory=list[Push])
     """Of them those that were, in the order of their serials."""
     _limits: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    _pauses: list[float] = field(default_factory=list[float])
+    """When the class was paused, and went on."""
     _started: float = 0.0
     _spammed: float = 0.0
     _looked: float = 0.0
@@ -110,6 +122,7 @@ class Valves:
         """Spam, change what is to be changed by now, and look."""
         passed = (now - self._started) / self.seconds
         if passed > 1:
+            self._finish()
             return
         for name, when, act in self._plan:
             if passed >= when and name not in self._done:
@@ -122,7 +135,7 @@ class Valves:
             self._looked = now
             self._sample()
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """The round is over: nothing is paused, whatever the plan had come to."""
         if "pause" in self._done and "resume" not in self._done:
             self._done.add("resume")
@@ -131,14 +144,22 @@ class Valves:
     @property
     def _plan(self) -> Sequence[tuple[str, float, Callable[[], object]]]:
         return (
-            ("pause", 0.3, lambda: self._pause(on=True)),
+            ("pause", 0.15, lambda: self._pause(on=True)),
             ("resume", 0.45, lambda: self._pause(on=False)),
             ("lower", 0.5, lambda: self._set_limit(_LOWERED)),
             ("raise", 0.65, lambda: self._set_limit(LIMIT)),
         )
 
     def _pause(self, *, on: bool) -> None:
-        """The class of the jobs with keys is paused, or goes on."""
+        """The class of the jobs with keys is paused, or goes on: where there is time for all to hear of it."""
+        if self.seconds < _LEAST_S:
+            return
+        flag = pause_flag(self.keyed.declaration().wire_name)
+        if on:
+            set_flag(self.client, Flag(flag, 100.0, "chaos"), None)
+        else:
+            unset_flag(self.client, flag)
+        self._pauses.append(time.monotonic())
 
     def _spam(self) -> None:
         for key in self.rng.choices(range(KEYS), k=_SPAMMED):
@@ -170,12 +191,17 @@ class Valves:
             per_second=sum(since <= at < until for at in ended.values()) / (until - since),
             keyed=account([push.until for push in self.accepted], keyed, blows, Counter()),
             twins=list(_twins(lives)),
+            paused=[f"{effect.serial} at {effect.at:.3f}" for effect in keyed if self._is_paused(effect)],
             stale=[_shown(push, lives) for push in self.pushes if not push.accepted and not _lived(push, lives)],
             pushes=len(self.pushes),
             dropped=len(self.pushes) - len(self.accepted),
             parked=self._most_parked,
             left=self._left(),
         )
+
+    def _is_paused(self, effect: Effect) -> bool:
+        since, until = [*self._pauses, float("inf"), float("inf")][:2]
+        return effect.kind == BEGUN and since + _KNOWN_S < effect.at < until
 
     def _left(self) -> list[str]:
         found = [f"{key.decode()} (lock)" for key in _keys(self.client) if key.startswith(b"aw:lock:")]

@@ -12,7 +12,7 @@ from redis import Redis
 
 from framework.wire import keys
 from framework.wire.holds import IDEMPOTENCY_KEY
-from framework.wire.job import TRANSIT
+from framework.wire.job import BUFFERED_AT, TRANSIT
 from prove_parts.crash_points.jobs import CARGO
 from prove_parts.crash_points.ledger import Note, count
 from prove_parts.crash_points.scenarios import Fate
@@ -20,7 +20,7 @@ from prove_parts.crash_points.stage import FOREIGN, Stage
 from prove_parts.places import END, payload_in, place_of
 
 DOCUMENTED = {
-    *("queue", "enqueued_at", "at", "interrupted_count", "suspect", TRANSIT, "concurrency_limit_buffered_at"),
+    *("queue", "enqueued_at", "at", "interrupted_count", "suspect", TRANSIT, BUFFERED_AT),
     *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace"),
 }
 """Fields that the framework may write, change or take out on a job's way (invariant I5)."""

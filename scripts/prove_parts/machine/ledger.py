@@ -54,6 +54,7 @@ Contents = list[tuple[bytes, list[bytes] | list[tuple[bytes, float]]]]
 _CHANGING = {
     *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace", "interrupted_count"),
     *("suspect", "enqueued_at", "at", "aw_transit", "queue", "discarded_at", "concurrency_limit_buffered_at"),
+    *("idempotency_key", "duplicate-of"),
 }
 """Fields of a payload that the framework writes."""
 

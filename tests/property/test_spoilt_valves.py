@@ -1,0 +1,152 @@
+"""Garbage in everything that limits, locks and pauses keep in Redis: it stops nobody, and no job is lost or doubled by it."""
+
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prove_parts.places import jid_of, payload_in, place_of
+from redis.exceptions import ResponseError
+
+from framework.policies.pause.keeper import resume
+from framework.store.script import ACQUIRE, COMPLETE, PARK, RENEW, RESUME, THROTTLE
+from framework.wire.holds import Holds, Lock, Slot
+from tests.harness import encoded
+
+BASE, ME, QUEUE = "aw:limit:A", "aw:working:me", "queue:q"
+RUNNING, WAITING, TURNS, PARKED = f"{BASE}:running", f"{BASE}:waiting:", f"{BASE}:turns", "aw:paused:A"
+SETS = (RUNNING, WAITING, TURNS, PARKED)
+HASHES = (BASE, f"{BASE}:scopes", f"{BASE}:held", "aw:lock:w1", "aw:flags", "aw:counters")
+NAMES = (f"{BASE}:full", "aw:limits", "aw:limits:waiting", "aw:pauses", "queues")
+FIELDS = (
+    "limit",
+    "share",
+    "turn",
+    "current",
+    "current_until",
+    "override",
+    "override_until",
+    "known",
+    "jid",
+    "me w1",
+    "",
+)
+
+HELD = ["w1", "w2", "w3"]
+IN_LINE = ["l1", "l2", "l3"]
+AWAY = ["p1", "p2"]
+
+garbage = st.one_of(
+    st.sampled_from(
+        [
+            b"",
+            b"\n",
+            b"[]\n{}",
+            b'["q"]',
+            b"[7]\nx",
+            b'{"a":1}\n{}',
+            b"null\n{}",
+            b'["q"',
+            b"[" * 300,
+            b'["q\\u0000"]\nx',
+        ]
+    ),
+    st.sampled_from(
+        [b"nan", b"inf", b"-inf", b"1e999", b"-5", b"0", b"9" * 40, b"0x10", b"me w1", b" l1", b"A", BASE.encode()]
+    ),
+    st.binary(max_size=20),
+)
+some = st.lists(garbage, max_size=3)
+spoilt = st.fixed_dictionaries(
+    {
+        "sets": st.dictionaries(st.sampled_from(SETS), some),
+        "hashes": st.dictionaries(
+            st.sampled_from(HASHES), st.dictionaries(st.sampled_from(FIELDS), garbage, max_size=4)
+        ),
+        "names": st.dictionaries(st.sampled_from(NAMES), some),
+        "wrong": st.sets(st.sampled_from((RUNNING, TURNS, *HASHES, *NAMES, QUEUE)), max_size=2),
+    }
+)
+
+
+def job(jid):
+    return encoded(**{"class": "A", "jid": jid, "queue": "q", "args": []})
+
+
+def lay_out(redis, found):
+    """Good jobs at every place, and garbage beside them; a key of a wrong type takes the place of what would be there."""
+    redis.flushall()
+    ticket = b'["q"]\n'
+    redis.lpush(ME, *map(job, HELD))
+    redis.zadd(WAITING, {b'["q","%b"]\n%b' % (jid.encode(), job(jid)): n for n, jid in enumerate(IN_LINE)})
+    redis.zadd(PARKED, {ticket + job(jid): n for n, jid in enumerate(AWAY)})
+    redis.zadd(TURNS, {"": 1})
+    redis.sadd("aw:limits:waiting", BASE)
+    redis.sadd("aw:pauses", "A")
+    for key, members in found["sets"].items():
+        for score, member in enumerate(members):
+            redis.zadd(key, {member: score})
+    for key, fields in found["hashes"].items():
+        for name, value in fields.items():
+            redis.hset(key, name, value)
+    for key, members in found["names"].items():
+        for member in members:
+            redis.sadd(key, member)
+    for key in found["wrong"]:
+        redis.delete(key)
+        redis.set(key, "no such thing")
+
+
+def where(redis):
+    """How often each good job is in any place."""
+    counts = Counter()
+    for key in redis.scan_iter():
+        if place_of(key) is None or redis.type(key) == b"string":
+            continue
+        listed = redis.lrange(key, 0, -1) if redis.type(key) == b"list" else redis.zrange(key, 0, -1)
+        counts.update(jid_of(payload_in(key, member)).decode(errors="replace") for member in listed)
+    return {jid: counts[jid] for jid in (*HELD, *IN_LINE, *AWAY)}
+
+
+def acquire(redis, jid, limit):
+    return ACQUIRE(redis, [ME, BASE], [job(jid), f"me {jid}", jid, "q", limit, 60, "", "", 0, "park", ""])
+
+
+def use(redis):
+    """Everything that touches them, as processes do it; return the jobs that ended."""
+    for call in (
+        lambda: acquire(redis, "w1", 2),
+        lambda: acquire(redis, "w2", 2),
+        lambda: RENEW(redis, [RUNNING, RUNNING], [60, "me w1", "me w2"]),
+        lambda: THROTTLE(redis, [BASE], [2, "hard", 1, 1, 60]),
+        lambda: PARK(
+            redis, [ME, PARKED, "aw:pauses", "aw:flags", "aw:pause:A"], [job("w3"), "q", "A", "f", "", "s", 9, ""]
+        ),
+        lambda: RESUME(redis, [BASE], [2, 0, 10, 60]),
+        lambda: resume(redis, "A", b"", known=True),
+    ):
+        with suppress(ResponseError):
+            call()
+    holds = Holds(Lock("aw:lock:w1", "w1", 60.0, "A"), [Slot(BASE, "me w1")])
+    return {"w1"} if COMPLETE(redis, [ME], [job("w1"), holds.ended()]) else set()
+
+
+@pytest.mark.proves("F38", "I1", "I2", "R51")
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@given(found=spoilt)
+def test_whatever_stands_there_no_job_is_lost_and_all_go_on(redis, found):
+    lay_out(redis, found)
+    ended = use(redis)
+    assert where(redis) == {jid: int(jid not in ended) for jid in where(redis)}
+    for key in (*HASHES, *NAMES, QUEUE, RUNNING, TURNS):
+        if redis.type(key) == b"string":
+            redis.delete(key)
+    redis.delete(BASE, f"{BASE}:scopes", f"{BASE}:held", "aw:flags", "aw:pause:A")
+    redis.zadd(TURNS, {"": 1})
+    for _ in range(3):
+        RESUME(redis, [BASE], [0, 0, 100, 60])
+        resume(redis, "A", b"", known=True)
+    queued = [jid_of(data).decode(errors="replace") for data in redis.lrange(QUEUE, 0, -1)]
+    assert {*IN_LINE, *AWAY} <= {*queued}
+    assert where(redis) == {jid: int(jid not in ended) for jid in where(redis)}
