@@ -91,7 +91,8 @@ class Preparation:
     def _claim(self, payload: Payload, shard: str) -> tuple[bytes, Callable[[Jid], None] | None]:
         """Return the claim of a job of a deduplicated class on its lock, which it now names; and what tells of a duplicate."""
         worker: Any = registry.find(payload["class"])
-        if worker is None or not isinstance(payload.get("jid"), str):
+        jid = payload.get("jid")
+        if worker is None or not isinstance(jid, str) or not jid:
             return b"", None
         declaration: Declaration = worker.declaration()
         policy = self._deduplicator.policy(declaration, shard, scheduled=False)
@@ -103,9 +104,8 @@ class Preparation:
             try:
                 decompress_arguments(opened, self._limiter.limits.decompressed_limit)
                 self._deduplicator.name(payload, declaration, opened["args"])
-            except (
-                PayloadError
-            ):  # another writer's arguments, which nothing of ours can be equal to: its run judges them
+            except PayloadError:
+                # Another writer's arguments, which nothing of ours can be equal to: its run judges them.
                 return b"", None
         found = tracked(payload)
         mark = found.mark("discarded") if found is not None else None

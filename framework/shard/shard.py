@@ -28,7 +28,7 @@ from framework.wire import keys
 from framework.wire.status import Mark, merged
 
 _SCHEDULE_SLICE = 500  # members a ZADD; two arguments each
-_ADMIT_SLICE = 250  # jobs a script, some milliseconds of the server's time
+_ADMIT_SLICE = 100  # jobs a script, some milliseconds of the server's time
 _RESERVED_S = (
     600  # a job that waits longer in its queue is no longer counted, lest one that was lost is counted for ever
 )
