@@ -189,6 +189,15 @@ def test_single_databases_have_words_of_their_own(settings, now, postgres, stand
     assert door(both, wal_locations={"main": old, "ci": old}) == REPLICA
     assert door(both, wal_locations={"main": new, "ci": old}) == ("retry", None)
     assert door(both, wal_locations={"main": old, "ci": new}) == ("primary", None)  # of ci nothing is delayed
+    gone = settings["main"].model_copy(update={"replicas": (f"{settings['main'].replicas[0]}&port=1",)})
+    one_gone = Databases({"main": settings["main"], "ci": gone})
+    other = Door(one_gone)
+    assert other(both, wal_locations={"main": new, "ci": old}) == (
+        "primary",
+        None,
+    )  # to wait or to retry would not help ci
+    assert other.slept == []
+    one_gone.dispose()
     only_ci = {"data_consistency": "always", "data_consistency_overrides": {"ci": "delayed"}}
     assert door(only_ci, wal_locations={"main": old, "ci": old}) == ("replica", None)
     assert door(only_ci, wal_locations={"main": new, "ci": old}) == ("replica", None)

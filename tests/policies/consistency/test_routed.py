@@ -131,6 +131,9 @@ def test_an_error_rolls_back_what_the_block_wrote(job, databases, postgres, shop
         with pytest.raises(IntegrityError), RoutedConnection(databases["main"]) as connection:
             connection.execute(text("INSERT INTO orders (id) VALUES (2)"))
             connection.execute(text("INSERT INTO orders (id) VALUES (1)"))
+        with pytest.raises(KeyError), RoutedConnection(databases["main"]) as connection:
+            connection.execute(text("INSERT INTO orders (id) VALUES (3)"))
+            raise KeyError
         with pytest.raises(ProgrammingError), RoutedConnection(databases["main"]) as connection:
             connection.execute(text("SELECT nothing FROM nowhere"))
 
