@@ -1,10 +1,12 @@
 import json
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
 from framework.declare import registry
+from framework.declare.policies import Deduplicate
 from framework.declare.worker import ApplicationWorker
 from framework.fetch.blame import Announcer
 from framework.fetch.custody import UNACKNOWLEDGED, Custody
@@ -76,6 +78,34 @@ def test_jobs_are_taken_back_from_the_dead_only(reaper, redis, recovered):
     ((owner, back, destination, quarantined),) = [(r.owner, r.job.jid, r.destination, r.quarantined) for r in recovered]
     assert (owner, back, destination, quarantined) == (OTHER, "orphan", "queue:default", False)
     assert reaper.sweep() == 0
+
+
+@pytest.mark.proves("F44", "R38", "R40")
+@pytest.mark.parametrize(
+    ("interrupted", "owner"), [(0, None), (0, "orphan"), (0, "another"), (9, "orphan"), (9, "another")]
+)
+def test_what_is_taken_back_has_its_lock_for_as_long_as_its_class_says(reaper, redis, interrupted, owner):
+    lock = keys.lock("of equal jobs")
+    if owner:
+        redis.hset(lock, "jid", owner)
+        redis.pexpire(lock, 5_000)
+    with registry.isolated():
+        body = {"feature_category": "not_owned", "wire_name": "Job", "perform": lambda self: None}
+        policy = Deduplicate("until_executed", ttl=timedelta(seconds=100))
+        type("JobWorker", (ApplicationWorker,), {**body, "idempotent": True, "deduplicate": policy})
+        die(redis, OTHER)
+        hold(redis, encoded(jid="orphan", idempotency_key=lock, interrupted_count=interrupted), OTHER)
+        assert reaper.sweep() == 1
+    assert redis.zcard(keys.INTERRUPTED) == bool(interrupted)
+    found = redis.hget(lock, "jid")
+    if owner == "another":
+        assert found == b"another"
+        assert redis.pttl(lock) <= 5_000
+    elif interrupted:
+        assert found is None
+    else:
+        assert found == b"orphan"
+        assert 90_000 < redis.pttl(lock) <= 100_000
 
 
 def test_compressed_arguments_stay_the_bytes_they_were(reaper, redis):
