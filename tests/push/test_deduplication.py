@@ -5,6 +5,7 @@ import logging
 from datetime import timedelta
 
 import pytest
+from chaos_parts.proxy import Proxy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +18,8 @@ from framework.push.size_limiter import SizeLimits
 from framework.wire import keys
 from framework.wire.holds import IDEMPOTENCY_KEY, lock_key
 from framework.wire.json import dumps, loads
-from tests.harness import full_memory
-from tests.push.conftest import worker
+from tests.harness import full_memory, opened
+from tests.push.conftest import Door, worker
 
 COUNTS = "aw:counters"
 
@@ -309,6 +310,46 @@ def test_a_connection_that_died_idle_is_no_reason_to_fail_and_no_duplicate(way, 
     redis.client_kill_filter(_type="normal", skipme=True)
     assert job.perform_async(2)
     assert len(jobs()) == 2
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_whether_a_push_whose_reply_was_lost_is_in_is_said_and_pushing_again_makes_no_second(
+    door, redis, redis_url, bulk
+):
+    with Proxy(redis_url) as proxy:
+        shard = opened(proxy.url)
+        try:
+            Door({"main": shard})
+            job = idempotent()
+            push = (lambda: job.perform_bulk([(1,), (2,)])) if bulk else (lambda: [job.perform_async(1)])
+            assert job.perform_async(0)  # the server knows the script
+            proxy.lose_replies(b"EVALSHA", {1})
+            with pytest.raises((ShardUnavailableError, BulkPushError)) as lost:
+                push()
+            error = lost.value.__cause__ if bulk else lost.value
+            assert error.maybe_written
+            assert set(push()) == {None}
+            assert redis.llen("queue:default") == len(locks(redis)) == (3 if bulk else 2)
+        finally:
+            shard.close()
+
+
+def test_of_a_bulk_of_several_steps_that_fails_in_the_middle_it_is_not_said_that_nothing_is_in(door, redis, redis_url):
+    with Proxy(redis_url) as proxy:
+        shard = opened(proxy.url)
+        try:
+            Door({"main": shard})
+            job = idempotent()
+            assert job.perform_async(-1)
+            proxy.lose_replies(b"EVALSHA", {2})
+            with pytest.raises(BulkPushError) as lost:
+                job.perform_bulk((number,) for number in range(250))
+            assert lost.value.__cause__.maybe_written
+            jids = job.perform_bulk((number,) for number in range(250))
+            assert [jid is None for jid in jids] == [number < 200 for number in range(250)]
+            assert redis.llen("queue:default") == len(locks(redis)) == 251
+        finally:
+            shard.close()
 
 
 # --- the key --------------------------------------------------------------------------------------------------------
