@@ -46,8 +46,8 @@ from framework.push.strictness import Strictness
 from framework.telemetry import context
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, decompress_arguments
-from framework.wire.holds import IDEMPOTENCY_KEY, Holds, lock_of
-from framework.wire.job import decode, version_of, whole_number
+from framework.wire.holds import IDEMPOTENCY_KEY, Holds, Slot, lock_of, reservations
+from framework.wire.job import BUFFERED_AT, decode, version_of, whole_number
 from framework.wire.status import STATUS_EXPIRATION, Tracked, tracked
 
 NOTHING_RETIRED: Mapping[str, str] = MappingProxyType({})
@@ -147,8 +147,8 @@ class Executor:
         try:
             if run.worker is not None:
                 run.declaration = run.worker.declaration()
-            if IDEMPOTENCY_KEY in payload:
-                unit.holds = _holds(payload, run.declaration)
+            if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload:
+                unit.holds = _holds(unit, payload, run.declaration)
             context.enter_job(payload)
             gates = self._gates.of(run.declaration) if run.declaration is not None else ()
             if not gates or self._admitted(run, gates):
@@ -284,9 +284,14 @@ class Executor:
             run.cpu_s = time.thread_time() - run.started_cpu
 
 
-def _holds(payload: Payload, declaration: Declaration | None) -> Holds | None:
+def _holds(unit: UnitOfWork, payload: Payload, declaration: Declaration | None) -> Holds | None:
+    """Return what a job brings along: its lock, and, when it has waited for them, slots that were reserved for it."""
     lock = lock_of(payload, None if declaration is None else declaration.lock_ttl_s)
-    return None if lock is None else Holds(lock)
+    slots: list[Slot] = []
+    if BUFFERED_AT in payload:
+        name = payload["class"] if declaration is None else declaration.wire_name
+        slots = reservations(payload, unit.data, (name, f"queue/{unit.queue}"))
+    return Holds(lock, slots) if lock is not None or slots else None
 
 
 def _end_child(run: Execution) -> NoReturn:

@@ -67,8 +67,9 @@ class Slots:
         reply: Any = ACQUIRE(self._client, [keys.working(self._identity), base], arguments)
         state, *counts = reply
         answer = Answer(_STATES[state], *counts)
-        if answer.state != "taken":
-            holds.slots.remove(slot)
+        # What was reserved for it has become its own, or free.
+        gone = {slot_member("", jid)} | ({slot.member} if answer.state != "taken" else set[str]())
+        holds.slots = [one for one in holds.slots if one.base != base or one.member not in gone]
         return answer
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, cast
@@ -179,6 +179,12 @@ def slot_id(payload: Payload, data: bytes) -> str:
 def slot_member(identity: str, jid: object) -> str:
     """Return how a process's job is called among the running ones."""
     return f"{identity} {jid}"
+
+
+def reservations(payload: Payload, data: bytes, limits: Iterable[str]) -> list[Slot]:
+    """Return the slots of these limits that were reserved for a job when it was handed over, if any were."""
+    member = slot_member("", slot_id(payload, data))
+    return [Slot(keys.limit(name), member) for name in limits]
 
 
 def _first(said: dict[Any, Any]) -> list[tuple[Any, Any]]:

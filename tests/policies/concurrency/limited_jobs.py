@@ -65,5 +65,12 @@ class TenantWorker(Limited):
     concurrency_scope = ConcurrencyScope("user", limit=2)
 
 
+class BrokenWorker(Limited):
+    concurrency_limit = 1
+
+    def perform(self, name: str) -> None:
+        raise OSError(name)
+
+
 class FreeWorker(Limited):
     pass

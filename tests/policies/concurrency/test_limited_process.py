@@ -1,5 +1,6 @@
 """Limits seen from outside: real processes, and what their jobs saw of one another."""
 
+import json
 import os
 import re
 import signal
@@ -44,8 +45,12 @@ def test_what_waits_is_as_it_was_lets_others_by_and_goes_on_in_order(site, redis
     enqueue(redis, "OneWorker", args=["first", "go"], jid="first")
     until(lambda: said(redis, "ran") == ["first"], "it runs")
     pushed = [enqueue(redis, "OneWorker", args=[f"{n}"], jid=f"j{n}", version=1, tags=["t"]) for n in range(5)]
-    enqueue(redis, "FreeWorker", args=["free"], jid="free")
-    until(lambda: "free" in said(redis, "ended"), "one of another class runs")
+    reserved = time.time() + 600
+    for name in ("FreeWorker", "BrokenWorker"):  # which the first did not need, being without a limit now
+        redis.zadd(f"{keys.limit(name)}:running", {f" {name}": reserved})
+        enqueue(redis, name, args=["free"], jid=name, concurrency_limit_buffered_at=1.5)
+    until(lambda: "free" in said(redis, "ended") and redis.zcard("retry"), "those of other classes run")
+    assert "concurrency_limit_buffered_at" not in json.loads(redis.zrange("retry", 0, 0)[0])
     stamped = waiting(redis, ONE)
     assert [data[: len(old) - 1] for data, old in zip(stamped, pushed, strict=True)] == [old[:-1] for old in pushed]
     assert all(b',"concurrency_limit_buffered_at":' in data for data in stamped)
