@@ -1,5 +1,8 @@
 """A queue of which this process runs only so many at a time: how often it is asked, and who runs the rest."""
 
+from framework.fetch.custody import Custody
+from framework.fetch.local_limits import LocalLimits
+from framework.fetch.unit_of_work import UnitOfWork
 from tests.harness import until
 
 QUEUES = (("a", 0), ("b", 0))
@@ -38,3 +41,22 @@ def test_a_parked_call_is_room_that_is_taken(bench, redis):
     assert (redis.llen("queue:a"), redis.llen("queue:b")) == (1, 2)
     one.end(one.unit(b"a0"))
     assert one.got(5)[-1] == b"a1"
+
+
+def test_what_is_waited_for_and_what_is_asked_for_is_no_room():
+    custody = Custody(5)
+    local = LocalLimits({"a": 2}, custody)
+    assert local.may_park("a")
+    assert local.grant([("a", 9), ("b", 9)]) == [("a", -1), ("b", 9)]
+    local.arrived()
+    custody.add([UnitOfWork("a", b"1")])
+    local.parked_at([])
+    assert local.grant([("a", 9)]) == [("a", -1)]
+    assert not local.may_park("a")
+    assert local.open(["a", "b"]) == ["b"]
+    local.arrived()
+    assert local.open(["a", "b"]) == ["a", "b"]
+    unit = custody.start(0.0)
+    custody.end(unit, settled=False)  # its acknowledgement is to be sent
+    assert local.grant([("a", 1)]) == [("a", -1)]
+    assert local.may_park("a")

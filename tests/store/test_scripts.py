@@ -789,6 +789,11 @@ def test_slots_that_nobody_renews_are_free_and_a_job_that_came_too_late_has_its_
         assert acquire(redis, job("j4"), "j4", 2) == 0
         assert acquire(redis, late, "j1", 2, since="5.5") == 0
     assert [score for _, score in redis.zrange(f"{LIMIT}:waiting:", 0, 0, withscores=True)] == [5.5]
+    redis.zadd("aw:limit:Other:running", {"dead j0": 1})
+    in_hand(redis, "{other}")
+    assert (
+        ACQUIRE(redis, [WORKING, "aw:limit:Other"], ["{other}", "me j", "j", "q", 1, 9, "", "", 0, "park", ""])[0] == 1
+    )
     before = redis.zscore(f"{LIMIT}:running", " j2")
     with memory():
         RENEW(redis, [f"{LIMIT}:running", f"{LIMIT}:running"], [180, " j2", "gone"])
@@ -842,12 +847,19 @@ def test_scopes_have_their_share_and_their_turns(redis, memory):
         assert jids(redis) == ["b1", "n0"]  # in turn, though b had waited longer
         let_go(redis, job("a1"), "a1")
         assert jids(redis) == ["b1", "n0", "b2"]
+        payload = listed(redis, QUEUE)[0]
+    redis.lpush(WORKING, payload)
+    with memory():
+        assert acquire(redis, payload, "b1", 3, scope="b", share=2, since="1") == 1
+        let_go(redis, payload, "b1")
+        assert jids(redis) == ["b1", "n0", "b2", "a2"]  # it has room again since one of its own ended
+    redis.zadd(f"{LIMIT}:running", {" a2": 1})
     redis.delete(QUEUE)
     redis.zadd(f"{LIMIT}:running", {" b1": 1, " b2": 1, " n0": 1})
     with memory():
-        assert RESUME(redis, [LIMIT], [3, 2, 100, 60]) == [2, 2, b"3", 0]
-    assert jids(redis) == ["a2", "a3"]
-    assert redis.hgetall(f"{LIMIT}:held") == {b"a": b"2"}
+        assert RESUME(redis, [LIMIT], [3, 2, 100, 60]) == [1, 1, b"3", 0]
+    assert jids(redis) == ["a3"]
+    assert redis.hgetall(f"{LIMIT}:held") == {b"a": b"1"}
 
 
 @pytest.mark.proves("R22")
