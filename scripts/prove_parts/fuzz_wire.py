@@ -11,6 +11,7 @@ from framework.errors import PayloadError
 from framework.fetch import reaper
 from framework.fetch.blame import Evidence
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.flags.flag import read_flag
 from framework.process import launcher, record
 from framework.process.signals import asked_for
 from framework.route.router import Router
@@ -65,6 +66,11 @@ _INFO = (
         b'"identity":"h:1:abc","capsules":{}}'
     ),
 )
+_FLAGS = (
+    b'{"v":1,"percentage":100.0,"reason":"incident","set_by":"root","set_at":1795284241.0,"expires_at":null}',
+    b'{"v":1,"percentage":0,"expires_at":1e9}',
+    b'{"v":2,"percentage":12.5}',
+)
 _SAID = (b"slots", b"10", b"da39a3ee5e6b4b0d3255bfef95601890afd80709", b"1")
 _SIGNALS = (b"TSTP", b"TERM", b"TTIN", b"USR1", b"KILL", b"_", b"")
 
@@ -75,6 +81,10 @@ def check_payload(data: bytes) -> str:
     fate = reaper._fate(data, Evidence(2, frozenset()), 0)
     expect(fate.data == data or fate.key != keys.DEAD, "a payload that cannot be given back must be kept byte for byte")
     again = launcher._interrupted(UnitOfWork("q", data))
+    holds = reaper._holds_of("h:1:abc", fate)
+    for told in (holds.ended(), holds.goes_back(), holds.waits(5.0)):
+        slots = loads(told.encode())["slots"]
+        expect(all(isinstance(slot["base"], str) and slot["member"] for slot in slots), "slots have names")
     try:
         payload = decode(data)
     except PayloadError:
@@ -132,6 +142,17 @@ def check_frames(frames: list[bytes]) -> str:
     return "heard" if heard else "nothing"
 
 
+def check_flag(data: bytes) -> str:
+    """What stands under the name of a feature flag."""
+    try:
+        flag = read_flag("pause_jobs_Fuzz::NightlyWorker", data)
+    except ValueError:
+        return "ValueError"
+    expect(flag.drawn(lambda: 1.0) is False, "a draw of 1 is above every percentage")
+    expect(read_flag(flag.name, flag.written()) == flag, "a flag is read as it was written")
+    return "on" if flag.percentage else "off"
+
+
 def check_due(data: bytes) -> str:
     """A member of ``schedule`` or ``retry`` whose time has come."""
     step = _preparation.prepare(keys.RETRY, data)
@@ -187,6 +208,10 @@ def _frames(rng: Random) -> list[bytes]:
         rng.choice(TOKENS) if rng.random() < 0.2 else mutate(rng, (rng.choice(seeds),))
         for _ in range(rng.randrange(1, 7))
     ]
+
+
+def _flag(rng: Random) -> bytes:
+    return mutate(rng, _FLAGS) if rng.random() < 0.5 else bend(rng, _FLAGS)
 
 
 def _reading(frames: list[bytes]) -> Any:
@@ -248,4 +273,5 @@ TARGETS = (
     Target("compressed", 10, _compressed, check_compressed),
     Target("frames", 12, _frames, check_frames),
     Target("due", 6, make_payload, check_due),
+    Target("flag", 4, _flag, check_flag),
 )

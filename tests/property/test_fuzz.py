@@ -68,6 +68,10 @@ def test_members_of_the_sets_of_due_jobs_stop_no_poller():
     nothing_found("due")
 
 
+def test_flags_are_read_or_count_as_not_set():
+    nothing_found("flag")
+
+
 def test_what_people_write_is_read_or_refused():
     nothing_found("query", "yaml", "settings", "sidekiq-file", "option", "url")
 
@@ -97,6 +101,7 @@ def test_every_target_is_in_a_test_above():
         "compressed",
         "frames",
         "due",
+        "flag",
         "query",
         "yaml",
         "settings",
@@ -115,6 +120,7 @@ BROKEN = {
     "payload": ("framework.fetch.reaper.decode", json.loads),
     "compressed": ("framework.wire.compress._inflate", inflated),
     "frames": ("framework.process.record.loads", json.loads),
+    "flag": ("framework.flags.flag._number", lambda value: value),
     "due": ("framework.schedule.preparation.rewrite", lambda data, payload: json.dumps(payload)[:-1].encode()),
     "query": (
         "framework.route.query.Term.matches",
