@@ -9,7 +9,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import ACQUIRE, RENEW
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.holds import Holds, Slot, slot_id, slot_member
+from framework.wire.holds import Holds, Slot, reservations, slot_id, slot_member
 from framework.wire.job import BUFFERED_AT, timestamp
 
 SLOT_S = 180
@@ -76,7 +76,7 @@ class Slots:
 def let_go_of_reservation(unit: UnitOfWork, payload: Payload, name: str) -> None:
     """From now on the unit holds the slot that may be reserved for its job: it is free when the job goes."""
     holds = unit.holds = unit.holds or Holds()
-    holds.slots.append(Slot(keys.limit(name), f" {slot_id(payload, unit.data)}"))
+    holds.slots += reservations(payload, unit.data, (name,))
 
 
 def renew(client: "redis.Redis", units: Iterable[UnitOfWork]) -> None:
