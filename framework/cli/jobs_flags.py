@@ -13,7 +13,6 @@ from framework.cli.failure import explained, no_worker, refuse_unknown
 from framework.cli.on_shards import OnShards, json_option, shard_option
 from framework.cli.options import DurationOption, ModuleOption
 from framework.cli.project import load_project
-from framework.cli.table import columns
 from framework.declare import registry
 from framework.flags.flag import Flag, drop_flag, run_flag
 from framework.flags.redis_flags import FRESH_S, read_flags, set_flag, unset_flag
@@ -128,8 +127,7 @@ def flags(*, names: Sequence[str], as_json: bool) -> None:
     if as_json:
         on.report({"flags": [{"shard": shard, **asdict(flag)} for shard, _, flag in found]})
     else:
-        rows = [_row(shard, now, flag) for shard, now, flag in found]
-        click.echo("\n".join(columns([_HEADINGS, *rows])) if rows else "No flag is set.")
+        on.table(_HEADINGS, [_row(shard, now, flag) for shard, now, flag in found], "No flag is set")
     on.end()
 
 

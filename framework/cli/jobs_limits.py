@@ -1,8 +1,9 @@
 """``jobs limits``: the slots of each concurrency limit, who has them, who waits; the operators' word over them."""
 
 import getpass
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from typing import NamedTuple
 
 import click
 
@@ -73,8 +74,11 @@ def show(name: str | None, *, names: Sequence[str], as_json: bool) -> None:
     "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
 )
 @shard_option
+@json_option
 @explained
-def set_(name: str, limit: int, *, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str]) -> None:
+def set_(
+    name: str, limit: int, *, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str], as_json: bool
+) -> None:
     """Let N jobs of NAME, a class or queue/NAME, run at a time, whatever the application says: 0 any number, -1 none.
 
     For every process at once; where nobody had limited it, within some seconds.
@@ -84,41 +88,38 @@ def set_(name: str, limit: int, *, reason: str, lasts_s: float, modules: Sequenc
     on = OnShards(names)
     _check_known(on, name, modules)
     by = getpass.getuser()
-
-    def act(shard: Shard) -> str:
-        until = clock(shard.client) + lasts_s
-        override(shard.client, name, Override(limit, until, reason, by))
-        return _handed(shard, name)
-
     word = "no limit" if limit == 0 else "nobody runs" if limit < 0 else f"at most {limit:,} at a time"
-    for shard, handed in on.each(act):
-        click.echo(f"{shard}: {name}: {word}, for {lasting(lasts_s)}; {handed}")
-    on.end()
+
+    def act(shard: Shard) -> list[_Done]:
+        override(shard.client, name, Override(limit, clock(shard.client) + lasts_s, reason, by))
+        return [_hand_out(shard, name, f"{word}, for {lasting(lasts_s)}; ")]
+
+    _carry_out(on, act, as_json=as_json)
 
 
 @limits.command("clear")
 @click.argument("name")
 @shard_option
+@json_option
 @explained
-def clear(name: str, *, names: Sequence[str]) -> None:
+def clear(name: str, *, names: Sequence[str], as_json: bool) -> None:
     """Take back what `limits set NAME` said: the application's word stands again."""
     on = OnShards(names)
     _check_known(on, name)
 
-    def act(shard: Shard) -> str:
+    def act(shard: Shard) -> list[_Done]:
         there = clear_override(shard.client, name)
-        return f"as the application says; {_handed(shard, name)}" if there else "nothing was set"
+        return [_hand_out(shard, name, "as the application says; " if there else "nothing was set; ")]
 
-    for shard, done in on.each(act):
-        click.echo(f"{shard}: {name}: {done}")
-    on.end()
+    _carry_out(on, act, as_json=as_json)
 
 
 @limits.command("release")
 @click.argument("name", required=False)
 @shard_option
+@json_option
 @explained
-def release(name: str | None, *, names: Sequence[str]) -> None:
+def release(name: str | None, *, names: Sequence[str], as_json: bool) -> None:
     """Free the slots of NAME, or of every limit, that no process renews, and hand what is free to jobs that wait.
 
     Processes do the same by themselves, at each end of a job and from time to time. The limit stands: to let more run,
@@ -128,14 +129,36 @@ def release(name: str | None, *, names: Sequence[str]) -> None:
     if name is not None:
         _check_known(on, name)
 
-    def act(shard: Shard) -> list[tuple[str, str]]:
+    def act(shard: Shard) -> list[_Done]:
         read = read_limits(shard.client, clock(shard.client))
-        chosen = [limit.name for limit in read if name in (None, limit.name)]
-        return [(one, _handed(shard, one)) for one in chosen]
+        return [_hand_out(shard, limit.name) for limit in read if name in (None, limit.name)]
 
-    for shard, rows in on.each(act):
-        for one, handed in rows:
-            click.echo(f"{shard}: {one}: {handed}")
+    _carry_out(on, act, as_json=as_json)
+
+
+class _Done(NamedTuple):
+    """What a command did to one limit."""
+
+    name: str
+    said: str
+    handed_over: int
+    freed: int
+
+
+def _hand_out(shard: Shard, name: str, said: str = "") -> _Done:
+    return _Done(name, said, *hand_out(shard.client, name))
+
+
+def _carry_out(on: OnShards, act: Callable[[Shard], list[_Done]], *, as_json: bool) -> None:
+    found = [(shard, one) for shard, done in on.each(act) for one in done]
+    if as_json:
+        done = [{"shard": shard, **one._asdict()} for shard, one in found]
+        on.report({"limits": [{name: value for name, value in one.items() if name != "said"} for one in done]})
+    else:
+        for shard, one in found:
+            jobs, slots = ("job" if one.handed_over == 1 else "jobs"), ("slot" if one.freed == 1 else "slots")
+            handed = f"{one.handed_over:,} waiting {jobs} handed over"
+            click.echo(f"{shard}: {one.name}: {one.said}{handed}, {one.freed:,} {slots} freed that nobody renewed")
     on.end()
 
 
@@ -146,12 +169,6 @@ def _read(shard: Shard) -> tuple[float, list[Limit]]:
 
 def _holders(shard: Shard, name: str | None) -> list[Holder]:
     return [] if name is None else holders(shard.client, name, clock(shard.client))
-
-
-def _handed(shard: Shard, name: str) -> str:
-    handed, freed = hand_out(shard.client, name)
-    jobs, slots = ("job" if handed == 1 else "jobs"), ("slot" if freed == 1 else "slots")
-    return f"{handed:,} waiting {jobs} handed over, {freed:,} {slots} freed that nobody renewed"
 
 
 def _check_known(on: OnShards, name: str, modules: Sequence[str] = ()) -> None:

@@ -186,8 +186,11 @@ def show_deferred(worker: str | None, *, names: Sequence[str], as_json: bool) ->
 @click.option("--percent", type=click.IntRange(1, 100), help="So many of a hundred, on each shard.")
 @click.option("--rate", type=click.FloatRange(0.001), default=_RATE, show_default=True, help="So many a second.")
 @shard_option
+@json_option
 @explained
-def release_deferred(worker: str, *, count: int | None, percent: int | None, rate: float, names: Sequence[str]) -> None:
+def release_deferred(
+    worker: str, *, count: int | None, percent: int | None, rate: float, names: Sequence[str], as_json: bool
+) -> None:
     """Set put-off jobs of CLASS forward: they become due from now on, --rate a second, so that no herd comes back at once.
 
     What put them off is asked again when they come: while it still holds, they are put off again.
@@ -202,9 +205,13 @@ def release_deferred(worker: str, *, count: int | None, percent: int | None, rat
         most = there if count is None and percent is None else count or -(-there * (percent or 0) // 100)
         return (set_forward(shard.client, worker, most, rate, tell) if there else 0), there
 
-    for shard, (moved, there) in on.each(act):
-        last = f", the last in {lasting(moved / rate)}" if moved else ""
-        click.echo(f"{shard}: {moved:,} of {there:,} put-off jobs of {worker} become due{last}")
+    done = list(on.each(act))
+    if as_json:
+        on.report({"released": [{"shard": shard, "jobs": moved, "of": there} for shard, (moved, there) in done]})
+    else:
+        for shard, (moved, there) in done:
+            last = f", the last in {lasting(moved / rate)}" if moved else ""
+            click.echo(f"{shard}: {moved:,} of {there:,} put-off jobs of {worker} become due{last}")
     on.end()
 
 

@@ -91,7 +91,7 @@ def test_operators_set_a_limit_for_a_while_and_what_is_free_is_handed_out_at_onc
     )
     assert not ask(redis, "f", 100)
     assert jobs("limits", "clear", REPORT).startswith(f"main: {REPORT}: as the application says")
-    assert jobs("limits", "clear", REPORT) == f"main: {REPORT}: nothing was set\n"
+    assert jobs("limits", "clear", REPORT).startswith(f"main: {REPORT}: nothing was set; 0 ")
     redis.hset(keys.limit(REPORT), mapping={"override": 7, "override_until": time.time() - 1})  # it has ended
     assert jobs("limits", REPORT, "--json")["limits"][0]["said_by"] == "application"
 
@@ -101,10 +101,8 @@ def test_a_limit_is_released_from_slots_of_the_dead_and_never_beyond_itself(jobs
         ask(redis, jid, 2)
     redis.zadd(keys.limit(REPORT) + ":running", {f"{OWNER} a": time.time() - 1})
     assert jobs("limits", "release") == f"main: {REPORT}: 1 waiting job handed over, 1 slot freed that nobody renewed\n"
-    assert (
-        jobs("limits", "release", REPORT)
-        == f"main: {REPORT}: 0 waiting jobs handed over, 0 slots freed that nobody renewed\n"
-    )
+    (done,) = jobs("limits", "release", REPORT, "--json")["limits"]
+    assert done == {"shard": "main", "name": REPORT, "handed_over": 0, "freed": 0}
     assert redis.zcard(keys.limit(REPORT) + ":running") == 2
 
 
@@ -125,7 +123,7 @@ def test_a_lock_is_released_only_while_it_is_the_one_that_was_shown(site, jobs, 
         [keys.lock("1"), "second"],
     ]
     said = jobs("locks", "release", keys.lock("0"), "--yes")
-    assert "is held for 4 min" in said
+    assert "is held for " in said
     assert said.endswith("main: released\n")
     assert redis.exists(keys.lock("0"), keys.lock("1")) == 1
     refused = site.run(COMMAND, "locks", "release", keys.lock("1"))  # nobody there to say yes
@@ -238,6 +236,7 @@ def test_deferred_jobs_are_set_forward_at_a_rate_and_no_more_than_asked(jobs, re
         ["main", "MailWorker", "database_health_check", "3", "3 times"],
     ]
     before = time.time()
+    assert jobs("deferred", "release", "Nobody", "--json")["released"] == [{"shard": "main", "jobs": 0, "of": 0}]
     said = jobs("deferred", "release", REPORT, "--percent", "50", "--rate", "10")
     assert said == f"main: 5 of 10 put-off jobs of {REPORT} become due, the last in 0 s\n"
     due = [score for _, score in redis.zrange(keys.SCHEDULE, 0, 4, withscores=True)]
