@@ -785,7 +785,7 @@ def test_slots_that_nobody_renews_are_free_and_a_job_that_came_too_late_has_its_
         assert acquire(redis, job(jid), jid, -1) == 0
     with memory():
         assert RESUME(redis, [LIMIT], [2, 0, 100, 60]) == [2, 2, b"2", 0]
-        assert jids(redis) == ["j2", "j3"]
+        assert jids(redis) == ["j3", "j2"]  # the older is the next to run
         assert acquire(redis, job("j4"), "j4", 2) == 0
         assert acquire(redis, late, "j1", 2, since="5.5") == 0
     assert [score for _, score in redis.zrange(f"{LIMIT}:waiting:", 0, 0, withscores=True)] == [5.5]
@@ -815,7 +815,7 @@ def test_whoever_lifts_a_limit_or_forgets_its_class_strands_nobody(redis, memory
     redis.hset(LIMIT, mapping={"override": 0, "override_until": now(redis) + 60})
     with memory():
         assert RESUME(redis, [LIMIT], [-1, 0, 2, 60]) == [1, 0, b"0", 0]
-    assert jids(redis) == [f"j{number}" for number in range(5)]
+    assert jids(redis) == [f"j{number}" for number in reversed(range(5))]  # page after page, and the oldest is next
     assert not redis.keys("aw:limit:*:*")
 
 

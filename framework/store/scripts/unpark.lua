@@ -1,20 +1,19 @@
--- Give the youngest parked jobs of a class back to the right ends of their queues, so that the oldest of them is the next to run.
+-- Give the oldest parked jobs of a class back to their queues, to the end where pushes go, so that they run in their order.
 -- KEYS    1 parked jobs of the class (ZSET)  2 classes with parked jobs (SET)  3 set of queue names  4 flags (HASH)
 --         5 mark of a pause that a strategy keeps up (STRING)
 -- ARGV    1 class name  2 flag of the operators' pause  3 what the caller knows it to say, '' for nothing
 --         4 '' or 'heed': the caller does not know the class, and leaves it alone while the mark is there
---         5 most jobs  6 most bytes (one job always goes)  7 how many of the youngest to leave out: they could not go
+--         5 most jobs  6 most bytes (one job always goes)  7 how many of the oldest to leave out: they could not go
 -- RETURN  { 1 done, -1 the class is paused, as far as the caller cannot know: nothing was written;
 --           jobs given back; jobs that stay, as the key of their queue is no list }: none of both, and no more can go
 -- COST    O(n log N)
 -- CRASH   before: parked. after: in its queue. Any number of callers may run at once: whoever's ZREM finds a job moves it.
--- From the youngest on, page after page, so that in the end the oldest stands at the right end. ZREM first, which is allowed at
--- maxmemory.
+-- To the left end: at the right one each page would overtake those before it. ZREM first, which is allowed at maxmemory.
 local said = redis.pcall('HGET', KEYS[4], ARGV[2])
 if (said or '') ~= ARGV[3] and type(said) ~= 'table' then return { -1, 0, 0 } end
 if ARGV[4] == 'heed' and redis.call('EXISTS', KEYS[5]) == 1 then return { -1, 0, 0 } end
 local first = tonumber(ARGV[7])
-local page = redis.pcall('ZREVRANGE', KEYS[1], first, first + tonumber(ARGV[5]) - 1, 'WITHSCORES')
+local page = redis.pcall('ZRANGE', KEYS[1], first, first + tonumber(ARGV[5]) - 1, 'WITHSCORES')
 if page.err then return { 1, 0, 0 } end
 local moved, stayed, size = 0, 0, 0
 for i = 1, #page, 2 do
@@ -25,7 +24,7 @@ for i = 1, #page, 2 do
   local read, ticket = pcall(cjson.decode, string.sub(member, 1, line - 1))
   local queue = read and type(ticket) == 'table' and ticket[1]
   redis.call('ZREM', KEYS[1], member)
-  local pushed = type(queue) == 'string' and redis.pcall('RPUSH', 'queue:' .. queue, string.sub(member, line + 1))
+  local pushed = type(queue) == 'string' and redis.pcall('LPUSH', 'queue:' .. queue, string.sub(member, line + 1))
   if type(pushed) == 'number' then
     redis.pcall('SADD', KEYS[3], queue)
     wake_lock(ticket[3])

@@ -69,22 +69,20 @@ local function free_expired(base, now)
   return #expired
 end
 
--- Hand the oldest job of a scope over: to the right end of its queue, so that it is next to run, with a slot of its own.
--- One that cannot go there (the queue's key is of another type) steps aside, behind those that wait.
-local function hand_next(base, scope, now, reserve)
+-- Take the oldest waiting job of a scope out, with a slot of its own where it needs one: { queue, payload, lock }, for `go_back`,
+-- before which nothing may fail.
+-- One that cannot go to its queue (the key is of another type) steps aside, behind those that wait.
+local function next_waiting(base, scope, now, reserve)
   local waiting = base .. ':waiting:' .. scope
   local popped = redis.pcall('ZPOPMIN', waiting)
-  local handed = false
+  local found
   if popped[1] then
     local line = string.find(popped[1], '\n', 1, true) or 0
     local read, ticket = pcall(cjson.decode, string.sub(popped[1], 1, line - 1))
     local queue = read and type(ticket) == 'table' and ticket[1]
-    local pushed = type(queue) == 'string' and redis.pcall('RPUSH', 'queue:' .. queue, string.sub(popped[1], line + 1))
-    if type(pushed) == 'number' then
-      redis.pcall('SADD', 'queues', queue)
+    if type(queue) == 'string' and type(redis.pcall('LLEN', 'queue:' .. queue)) == 'number' then
       if reserve then take_slot(base, ' ' .. tostring(ticket[2]), now + RESERVED_S, scope) end
-      wake_lock(ticket[3])
-      handed = true
+      found = { queue, string.sub(popped[1], line + 1), ticket[3] }
     else
       redis.call('ZADD', waiting, string.format('%.6f', now), popped[1])
     end
@@ -94,7 +92,19 @@ local function hand_next(base, scope, now, reserve)
   else
     redis.pcall('ZADD', base .. ':turns', next_turn(base), scope)
   end
-  return handed
+  return found
+end
+
+-- Jobs, oldest first, back to their queues: those with a slot to the right end, to run next; the others to where pushes go.
+local function go_back(jobs, reserved)
+  for i = 1, #jobs do
+    local job = reserved and jobs[#jobs + 1 - i] or jobs[i]
+    redis.call(reserved and 'RPUSH' or 'LPUSH', 'queue:' .. job[1], job[2])
+  end
+  for _, job in ipairs(jobs) do
+    redis.pcall('SADD', 'queues', job[1])
+    wake_lock(job[3])
+  end
 end
 
 -- Hand free slots to jobs that wait, the scopes in turn, `most` at a time; return how many. Without a limit they need no slots.
@@ -105,21 +115,22 @@ local function hand_over(base, now, most)
   if not limit or limit < 0 then return 0 end
   local free = most
   if limit > 0 then free = math.min(most, limit - running(base)) end
-  local handed, tries = 0, most + 10
-  while handed < free and tries > 0 do
+  local handed, tries = {}, most + 10
+  while #handed < free and tries > 0 do
     local scope = redis.pcall('ZRANGE', turns, 0, 0)[1]
     if not scope then break end
     if limit > 0 and scope_is_full(base, scope) then
       redis.pcall('ZREM', turns, scope)
       redis.pcall('SADD', base .. ':full', scope)
-    elseif hand_next(base, scope, now, limit > 0) then
-      handed = handed + 1
+    else
+      handed[#handed + 1] = next_waiting(base, scope, now, limit > 0)
     end
     tries = tries - 1
   end
+  go_back(handed, limit > 0)
   if redis.pcall('ZCARD', turns) == 0 and redis.pcall('SCARD', base .. ':full') == 0 then
     redis.pcall('SREM', 'aw:limits:waiting', base)
   end
-  return handed
+  return #handed
 end
 
