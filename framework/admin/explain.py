@@ -137,7 +137,7 @@ class Explainer:
         base = sighting.place.name
         scope = text(sighting.place.key).removeprefix(f"{keys.limit(base)}:waiting:")
         where = f"waits at the limit {base}{f' as one of {scope}' if scope else ''}, {_ordinal(sighting)}"
-        reasons = self._valves.limit(base, waits=True)
+        reasons = self._valves.limit(base, waits=True, scope=scope)
         queue = str(payload.get("queue", ""))
         return where, [*reasons, *self._queue(queue)]
 

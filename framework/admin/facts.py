@@ -70,6 +70,11 @@ class Facts:
         """What is known of one limit."""
         return read_limits(self.client, self.now, [name])[0]
 
+    def held_by_scope(self, base: str, scope: str) -> int:
+        """How many slots of a limit a scope has."""
+        held: Any = self.client.hget(keys.limit(base) + ":held", scope)
+        return int(held) if held is not None and held.isdigit() else 0
+
     def server_of(self, queue: str) -> list[Seen]:
         """Who takes jobs from the queue."""
         return [seen for seen in self.processes if queue in seen.queues]

@@ -44,8 +44,8 @@ class Valves:
         )
         return [Reason("paused", why, release)]
 
-    def limit(self, base: str, *, waits: bool = False) -> list[Reason]:
-        """What a limit says to one more job, or to one that ``waits`` at it."""
+    def limit(self, base: str, *, waits: bool = False, scope: str = "") -> list[Reason]:
+        """What a limit says to one more job, or to one of a scope that ``waits`` at it."""
         limit = self._facts.limit(base)
         if not (limit.full or waits):
             return []
@@ -57,6 +57,10 @@ class Valves:
                     self._change(limit),
                 )
             ]
+        held = self._facts.held_by_scope(base, scope) if scope and limit.share else 0
+        if limit.share and held >= limit.share and limit.limit != 0:
+            why = f"its scope {scope} has its share of the limit {base} ({held}/{limit.share}; all: {limit.shown}): {self._who(base)}"
+            return [Reason("share_reached", why, f"the end of a job of {scope}, which hands its slot over")]
         if not limit.full:
             why = f"the limit {base} has free slots ({limit.shown}) and jobs wait: they are handed out just now"
             return [Reason("limit_free", why, f"any process, in seconds; at once: scripts/jobs limits release {base}")]

@@ -31,10 +31,10 @@ def jobs(site):
     return run
 
 
-def ask(redis, jid, limit, base=REPORT, **fields):
+def ask(redis, jid, limit, base=REPORT, scope="", share=0, **fields):
     """A process asks for a slot, as its gate does; return whether it has one."""
     unit = hold(redis, encoded(fields.pop("name", base), jid=jid, **fields), OWNER)
-    arguments = [unit.data, f"{OWNER} {jid}", jid, "default", limit, 180, "", "", 0, "park", ""]
+    arguments = [unit.data, f"{OWNER} {jid}", jid, "default", limit, 180, "", scope, share, "park", ""]
     return ACQUIRE(redis, [keys.working(OWNER), keys.limit(base)], arguments)[0] == 1
 
 
@@ -311,6 +311,13 @@ def test_explain_names_every_valve_before_a_job_and_what_opens_it(jobs, redis):
     assert "a in host:7:abc" in reasons["limit_reached"]["why"]
     assert reasons["paused"]["why"] == "NoopWorker is paused by ann: incident 7"
     assert reasons["paused"]["release"].startswith("scripts/jobs resume NoopWorker; by itself in ")
+    shared = {"base": "TenantWorker", "scope": "ann", "share": 1}
+    assert [ask(redis, jid, 5, **shared) for jid in ("s", "t")] == [True, False]
+    (shared_out,) = jobs("explain", "t", "--json")["found"]
+    assert [one["code"] for one in shared_out["reasons"]] == ["share_reached", "no_process"]
+    assert shared_out["reasons"][0]["why"].startswith(
+        "its scope ann has its share of the limit TenantWorker (1/1; all: 1/5)"
+    )
     parked = jobs("explain", "c", "-r", "jobs", "--json")["found"][0]
     assert (parked["place"], parked["position"], parked["of"]) == ("waiting", 2, 2)
     assert [one["code"] for one in parked["reasons"]] == ["limit_reached", "no_process"]
