@@ -41,6 +41,7 @@ def _unwell() -> Iterator[Postgres]:
             session.execute('CREATE TABLE "Orders" (id int)')
             session.execute("CREATE TABLE empty (id int)")
             session.execute("CREATE ROLE stranger LOGIN")
+            session.execute("CREATE DATABASE twin TEMPLATE postgres")  # the same tables, of the same numbers
             for number in range(WAITING):
                 session.execute(f"COMMENT ON TABLE empty IS '{number}'")
                 session.execute("SELECT pg_switch_wal()")

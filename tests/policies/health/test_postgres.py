@@ -36,8 +36,10 @@ class Asked:
 def asked() -> Iterator[Callable[..., Asked]]:
     made: list[Asked] = []
 
-    def make(server: Postgres, user: str = "postgres", timeout_s: float = 10.0, **settings: object) -> Asked:
-        made.append(Asked(server.url().replace("postgres@", f"{user}@"), settings, timeout_s))
+    def make(
+        server: Postgres, user: str = "postgres", timeout_s: float = 10.0, name: str = "postgres", **settings: object
+    ) -> Asked:
+        made.append(Asked(server.url(name).replace("postgres@", f"{user}@"), settings, timeout_s))
         return made[-1]
 
     yield make
@@ -53,6 +55,7 @@ def test_autovacuum_on_any_listed_table_stops(unwell, asked):
     assert ask("autovacuum", "empty", "shop.texts") == Stop("autovacuum runs on shop.texts")  # on its TOAST table
     assert ask("autovacuum", "empty", "public.Orders") == Normal("autovacuum runs on none of the tables")
     assert ask.unknown_tables == []
+    assert asked(unwell, name="twin")("autovacuum", "shop.events_1") == Normal("autovacuum runs on none of the tables")
     assert ask("autovacuum") == NotAvailable("no tables are listed")
 
 
