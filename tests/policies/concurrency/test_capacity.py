@@ -86,6 +86,7 @@ def test_what_failed_or_was_killed_is_made_up_for(worker, capacity, redis):
     assert capacity("[DrainWorker.perform_async(7)]") == 1  # one too many
     lines = until(lambda: [line for process in processes for line in process.find(job_status="dropped")], "dropped")
     assert lines[0]["dropped_reason"] == "3 of 3 jobs are running or about to (max_running_jobs)"
+    assert not redis.keys(f"{keys.limit('DrainWorker')}:waiting*")  # nobody waits for a slot
     victim = max(
         processes, key=lambda process: sum(process.identity in str(one) for one in redis.zrange(RUNNING, 0, -1))
     )

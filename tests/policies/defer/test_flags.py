@@ -58,6 +58,21 @@ def test_a_class_without_flags_pays_nothing(redis, flags, skips, entry):
     assert run.admit(entry) is None
 
 
+def test_a_flag_that_is_set_while_its_class_is_asked_about_is_not_missed(entry):
+    class Door:
+        said = False
+
+        def concerns(self, declaration):
+            before, self.said = self.said, True
+            doors.reopen()  # by another thread, which has just read the flags
+            return before
+
+    door = Door()
+    doors = Gates([door])
+    assert doors.of(entry.declaration) == ()
+    assert doors.of(entry.declaration) == (door,)
+
+
 def test_a_share_runs_and_the_rest_comes_back_spread_over_the_delay(redis, flags, skips, entry):
     random.seed(11)
     set_flag(redis, Flag(run_flag("FloodWorker"), 10, "slow release"), None)

@@ -15,6 +15,8 @@ class Switched:
     """Says what stands under a key: ``on``, or something that no strategy should do."""
 
     def should_pause(self) -> bool:
+        if proofs.getdel("slow"):
+            time.sleep(0.5)
         said = (proofs.get("strategy") or b"off").decode()
         if said == "raises":
             raise OSError("the switch cannot be read")

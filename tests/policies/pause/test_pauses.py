@@ -129,10 +129,10 @@ def test_kills_while_jobs_are_parked_and_resumed_lose_and_double_nothing_parked(
 
 
 def test_a_strategy_that_raises_or_hangs_keeps_its_last_word(worker, redis):
-    redis.set("strategy", "on")
-    process = worker()
+    redis.mset({"strategy": "on", "slow": 1})
     push(redis, jobs(3, "SwitchedWorker"))
-    until(lambda: len(parked(redis, "SwitchedWorker")) == 3, "parked")
+    process = worker()
+    until(lambda: len(parked(redis, "SwitchedWorker")) == 3, "parked: no job runs before the first answer")
     assert process.line(job_status="paused")["pause_control"] == "switched"
     assert redis.get(keys.pause_kept("SwitchedWorker")) == b"switched"
     for word, event in (("raises", "inquiry.failed"), ("hangs", "inquiry.hangs")):
@@ -191,6 +191,10 @@ def test_flags_drop_and_put_off_and_what_is_dropped_is_not_parked_first(worker, 
     unset_flag(redis, run_flag("OrderWorker"))
     unset_flag(redis, pause_flag("OrderWorker"))
     until(lambda: enqueue(redis, "OrderWorker", args=[5]) and redis.llen("ran"), "the class runs again")
+    set_flag(redis, Flag(drop_flag("OrderWorker"), 100, "again", "ops"), 60)
+    until(
+        lambda: enqueue(redis, "OrderWorker", args=[6]) and len(process.find(job_status="dropped")) > 3, "dropped again"
+    )
     process.end()
     skipped = {name.decode(): int(count) for name, count in redis.hgetall(keys.COUNTERS).items()}
     series = "sidekiq_jobs_skipped_total"
