@@ -42,7 +42,8 @@ def resume(client: "redis.Redis", worker: str, seen: bytes, *, known: bool, most
     """Move the parked jobs of a class back to their queues, in their order; raises redis errors.
 
     They stand where pushes do, behind what waits already and before what is pushed from now on. ``seen`` is what the caller knows
-    the operators' flag to say; ``known`` whether the caller knows the class, and so its strategy. Any number of callers may do it at once.
+    the operators' flag to say; ``known`` whether the caller knows the class, and so its strategy. Any number of callers may do it
+    at once.
     """
     places = [keys.paused_jobs(worker), keys.PAUSES, keys.QUEUES, keys.FLAGS, keys.pause_kept(worker)]
     moved, stayed = 0, 0
