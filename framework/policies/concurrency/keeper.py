@@ -52,8 +52,9 @@ class Keeper:
             pipeline: Any = self._client.pipeline(transaction=False)
             for name in undeclared:
                 pipeline.hmget(keys.limit(name), "override", "override_until")
-            said = zip(undeclared, pipeline.execute(raise_on_error=False), strict=True)
-            imposed = frozenset(name for name, reply in said if isinstance(reply, list) and _holds(*reply))
+            replies: list[Any] = pipeline.execute(raise_on_error=False)
+            said = [cast("list[bytes | None]", reply) if isinstance(reply, list) else [None, None] for reply in replies]
+            imposed = frozenset(name for name, reply in zip(undeclared, said, strict=True) if _holds(*reply))
         if imposed != self._limits.imposed:
             self._limits.imposed = imposed
             self._on_imposed()

@@ -86,7 +86,7 @@ class Throttle:
     def _listen(self, names: list[str], said: "dict[str, Strategy | None]") -> None:
         for name in names:
             answers = [self._answer(signal, name) for signal in self._signals]
-            worst = next((strategy for strategy in _WORST_FIRST if strategy in answers), None)
+            worst: Strategy | None = next((strategy for strategy in _WORST_FIRST if strategy in answers), None)
             if worst is not None or all(answer is None for answer in answers):
                 said[name] = worst
 
