@@ -17,7 +17,7 @@ UNKNOWN_S = 60
 
 _BASE = keys.limit("")
 _SLACK_S = 60.0  # the clocks of two hosts differ; whether it still holds is asked of Redis for each job
-_PAGE = 500  # jobs of one step: some milliseconds of Redis's time
+_PAGE = 100  # jobs of one step: a few milliseconds of Redis's time
 _TURN_S = 2.0  # for one limit, then the others have theirs
 
 
