@@ -24,6 +24,7 @@ GARBAGE = {
     "too_much": b'{"v":1,"percentage":101}',
     "truth": b'{"v":1,"percentage":true}',
     "no_time": b'{"v":1,"percentage":1,"expires_at":"soon"}',
+    "endless_time": b'{"v":1,"percentage":1,"expires_at":%b}' % (b"9" * 400),
     b"no \xff name": b"\xff",
 }
 
