@@ -319,3 +319,15 @@ def test_the_slot_of_a_job_that_ends_is_the_next_ones_in_the_same_step(state):
     assert (second, waiting) != (first, 1)
     assert waiting == 0
     state.teardown()
+
+
+@pytest.mark.proves("I10", "R44", "F7")
+def test_after_a_long_outage_who_runs_has_its_slot_still(state):
+    push(state, "a", "b", kind="limited")
+    state.work(which=0)
+    for _ in range(5):
+        state.pass_time(seconds=44, beating=False)
+    state.turn(which=1, part="lease")
+    state.turn(which=1, part="policies")
+    state.work(which=1)
+    state.teardown()

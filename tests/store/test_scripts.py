@@ -776,9 +776,21 @@ def test_surplus_jobs_wait_and_each_slot_that_is_free_goes_to_the_oldest_of_them
     assert redis.smembers("aw:limits:waiting") == {LIMIT.encode()}
 
 
+@pytest.mark.proves("R44", "F7")
+def test_before_beats_have_come_through_for_a_while_nobodys_slot_is_free(redis, memory):
+    redis.zadd(f"{LIMIT}:running", {"me j0": now(redis) - 1, " j1": now(redis) - 1})
+    for since in (None, now(redis) - 10):
+        if since is not None:
+            redis.set("aw:beats", since)
+        with memory():
+            assert RESUME(redis, [LIMIT], [1, 0, 100, 60]) == [0, 1, b"1", 0]
+        assert redis.zrange(f"{LIMIT}:running", 0, -1) == [b"me j0"]
+
+
 @pytest.mark.proves("R42", "R44")
 def test_slots_that_nobody_renews_are_free_and_a_job_that_came_too_late_has_its_old_place(redis, memory):
     redis.zadd(f"{LIMIT}:running", {"dead j0": now(redis) - 1, " j1": now(redis) - 1})
+    redis.set("aw:beats", now(redis) - 60)
     late = job("j1", concurrency_limit_buffered_at=5.5)
     in_hand(redis, job("j2"), job("j3"), job("j4"), late)
     for jid in ("j2", "j3"):

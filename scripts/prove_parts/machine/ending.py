@@ -12,7 +12,7 @@ from prove_parts.machine.servers import SHARDS
 from prove_parts.machine.worker import Worker
 from prove_parts.machine.world import World
 
-_ROUNDS = 40
+_ROUNDS = 40  # and one for each job
 _LONG_ROUND, _LONG_S = 2, 44.0
 """After a few short rounds a long one: leases, graces and refusals end by themselves. From then on all that waits is due."""
 
@@ -25,7 +25,7 @@ _MAY_STAY = re.compile(r"aw:(landed|status):.*|aw:retired|dead|interrupted|retry
 def drain(world: World) -> None:
     """Judge the end. Raises Broken when a job is left, or anything of a process."""
     _heal(world)
-    for number in range(_ROUNDS):
+    for number in range(_ROUNDS + len(world.judge.ledger.owed)):
         for name in SHARDS:
             if all(worker.stopping for worker in world.workers if worker.shard == name):
                 world.boot(name)

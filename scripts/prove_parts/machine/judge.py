@@ -60,6 +60,18 @@ class Judge:
         for worker, jid, targets in ends:
             self.ledger.permit(jid, worker.identity, targets)
 
+    def at_work(self, performing: list[tuple[Worker, str]]) -> None:
+        """Of limited jobs no more run than may, those left out that somebody else has taken over."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for worker, jid in performing:
+            job = self.ledger.jobs.get(jid.encode())
+            spot = next((spot for spot in job.spots if spot.key == worker.list), None) if job is not None else None
+            if spot is not None and spot.limited:
+                counts[worker.shard, spot.limited] += 1
+        for (shard, name), number in counts.items():
+            if number > LIMIT:
+                raise Broken(f"I10: {number} jobs of {name} run on {shard}")
+
     def look(self, workers: list[Worker], *, by: Act | None, rebase: bool, operator: bool) -> list[str]:
         """Judge what is there now, after a step of ``by``; return what moved. On a server that is down all is as it was."""
         found: Look = {}

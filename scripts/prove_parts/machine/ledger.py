@@ -36,6 +36,11 @@ class Spot(NamedTuple):
         return "queue" if text.startswith("queue:") else "working" if self.owner else text
 
     @property
+    def limited(self) -> str:
+        """Its class, if that has a concurrency limit; else empty."""
+        return next((name for name in _LIMITED if b'"class":"%b"' % name.encode() in self.data), "")
+
+    @property
     def duplicates(self) -> bool:
         """Whether it is of the class whose jobs are all equal."""
         return b'"class":"Keyed"' in self.data
@@ -58,6 +63,7 @@ _CHANGING = {
 }
 """Fields of a payload that the framework writes."""
 
+_LIMITED = ("Limited", "Keyed")
 _DUE = ("schedule", "retry")
 _WORKING = b"aw:working:"
 

@@ -248,6 +248,7 @@ class World:
     def look(self, *, by: Act | None = None, rebase: bool = False, operator: bool = False) -> None:
         """Judge what is there now, after a step of ``by``."""
         self.judged += 1
+        self.judge.at_work([(act.owner, act.about) for act in self.performing()])
         self.story += self.judge.look(self.workers, by=by, rebase=rebase, operator=operator)
 
     def _judge_threads(self, act: Act) -> None:

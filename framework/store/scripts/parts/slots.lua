@@ -61,12 +61,21 @@ local function free_slot(base, member)
   return true
 end
 
--- Drop slots that nobody has renewed, and reservations of jobs that did not come; a hundred at most.
+-- Drop reservations of jobs that did not come, and slots that nobody has renewed: of those only while everybody's beats come
+-- through (examine.lua). After an outage who runs has had no chance to renew, and needs a record's period and some more to do it.
+local STEADY_S = 18
 local function free_expired(base, now)
   local expired = redis.pcall('ZRANGEBYSCORE', base .. ':running', '-inf', string.format('%.6f', now), 'LIMIT', 0, 100)
-  if expired.err then return 0 end
-  for _, member in ipairs(expired) do free_slot(base, member) end
-  return #expired
+  if expired.err or not expired[1] then return 0 end
+  local since, freed = redis.pcall('GET', 'aw:beats'), 0
+  local steady = type(since) == 'string' and now - (tonumber(since) or now) >= STEADY_S
+  for _, member in ipairs(expired) do
+    if steady or string.sub(member, 1, 1) == ' ' then
+      free_slot(base, member)
+      freed = freed + 1
+    end
+  end
+  return freed
 end
 
 -- Take the oldest waiting job of a scope out, with a slot of its own where it needs one: { queue, payload, lock }, for `go_back`,
