@@ -3,14 +3,14 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from framework.admin.deferred import Deferral, deferrals, set_forward
-from framework.admin.limits import hand_out
+from framework.admin.limits import hand_out, read_limits
 from framework.admin.pauses import Pause, read_pauses
 from framework.admin.purge import Purge, purge
 from framework.admin.search import parked_places, text
@@ -21,6 +21,7 @@ from framework.cli.options import DurationOption
 from framework.process.parked import MANY, Parked, measure
 from framework.shard.shard import Shard
 from framework.telemetry.context import META_PREFIX
+from framework.telemetry.counters import series_name
 from framework.wire import keys
 
 _PARKED = ("SHARD", "PLACE", "CLASS OR LIMIT", "JOBS", "OLDEST", "LOOK, AND RELEASE")
@@ -29,6 +30,7 @@ _DEFERRED = ("SHARD", "CLASS", "BY", "JOBS", "OLDEST", "MOST OFTEN", "NEXT IN")
 _RELEASES = {"waiting": "limits", "paused": "paused"}
 _RATE = 100.0
 _BUDGET_S = 30.0
+_LIMIT_GAUGE = "sidekiq_concurrency_limit"
 
 
 @click.group("parked", cls=Shown)
@@ -219,18 +221,24 @@ def release_deferred(
 @shard_option
 @explained
 def counters(*, names: Sequence[str]) -> None:
-    """Print what the policies have counted, over all shards, in Prometheus' text format (a textfile collector reads it)."""
+    """Print what the policies have counted, and how full the limits and the parked places are, in Prometheus' text format.
+
+    Counters are summed over the shards; gauges are per shard. Meant for a textfile collector: one reporter for the whole fleet.
+    """
     on = OnShards(names)
     total = Counter[str]()
-    for _, counts in on.each(_read_counters):
+    gauges: dict[str, float] = {}
+    for shard, (counts, full) in on.each(lambda one: (_read_counters(one), list(_read_gauges(one)))):
         total.update(counts)
-    before = ""
-    for series in sorted(total):
-        name = series.partition("{")[0]
-        if name != before:
-            click.echo(f"# TYPE {name} counter")
-        before = name
-        click.echo(f"{series} {total[series]}")
+        gauges |= {series_name(name, {**labels, "shard": shard}): value for name, labels, value in full}
+    for kind, series in (("counter", total), ("gauge", gauges)):
+        before = ""
+        for one in sorted(series):
+            name = one.partition("{")[0]
+            if name != before:
+                click.echo(f"# TYPE {name} {kind}")
+            before = name
+            click.echo(f"{one} {series[one]:.15g}")
     on.end()
 
 
@@ -245,6 +253,23 @@ def _read_pauses(shard: Shard) -> tuple[float, list[Pause]]:
 def _read_counters(shard: Shard) -> dict[str, int]:
     counts: Any = shard.client.hgetall(keys.COUNTERS)
     return {text(series): int(count) for series, count in counts.items() if count.isdigit()}
+
+
+def _read_gauges(shard: Shard) -> Iterator[tuple[str, dict[str, str], float]]:
+    """GitLab's gauges of a limit, and for each place of parked jobs how many and how old."""
+    now = clock(shard.client)
+    for limit in read_limits(shard.client, now):
+        worker = {"worker": limit.name}
+        yield f"{_LIMIT_GAUGE}_current_concurrent_jobs", worker, limit.running
+        yield f"{_LIMIT_GAUGE}_queue_jobs", worker, limit.waiting.jobs if limit.waiting else 0
+        if limit.application is not None:
+            yield f"{_LIMIT_GAUGE}_max_concurrent_jobs", worker, limit.application
+        if limit.limit is not None:
+            yield f"{_LIMIT_GAUGE}_current_limit", worker, limit.limit
+    for one in _read_parked(shard)[1]:
+        place = {"place": one.kind, "worker": one.name}
+        yield "parked_jobs", place, one.jobs
+        yield "parked_oldest_job_age_seconds", place, max(0.0, now - one.since)
 
 
 def _pause_row(shard: str, now: float, one: Pause) -> Sequence[str]:

@@ -275,7 +275,7 @@ def test_parked_jobs_are_dropped_by_what_all_of_their_context_says(site, jobs, r
     assert redis.zcard(f"{keys.limit(REPORT)}:waiting:") == 1
     assert jobs("parked", "drop", "--meta", "project=12", "--class", REPORT, "--yes").splitlines()[1].split()[1] == "0"
     assert jobs("parked", "drop", "--project", "12", "--class", "MailWorker", "--yes").splitlines()[1].split()[2] == "1"
-    assert sorted(jobs("counters").splitlines()[1:]) == [
+    assert sorted(line for line in jobs("counters").splitlines() if line.startswith("sidekiq_jobs_")) == [
         f'sidekiq_jobs_skipped_total{{action="dropped",reason="operator",worker="{worker}"}} {count}'
         for worker, count in [("MailWorker", 2), (REPORT, 1)]
     ]
@@ -296,6 +296,24 @@ def test_counters_are_summed_over_shards_as_prometheus_reads_them(site, jobs, re
     assert jobs("counters") == (
         f"# TYPE other_total counter\nother_total{{}} 1\n# TYPE sidekiq_jobs_skipped_total counter\n{series} 7\n"
     )
+
+
+def test_how_full_limits_are_is_a_gauge(jobs, redis):
+    for jid in ("a", "b", "c"):
+        ask(redis, jid, 1)
+    gauges = dict(
+        line.rsplit(" ", 1) for line in jobs("counters").splitlines() if line.startswith(("sidekiq_c", "parked"))
+    )
+    age = float(gauges.pop(f'parked_oldest_job_age_seconds{{place="waiting",shard="main",worker="{REPORT}"}}'))
+    labels = f'shard="main",worker="{REPORT}"'
+    assert gauges == {
+        f"sidekiq_concurrency_limit_current_concurrent_jobs{{{labels}}}": "1",
+        f"sidekiq_concurrency_limit_current_limit{{{labels}}}": "1",
+        f"sidekiq_concurrency_limit_max_concurrent_jobs{{{labels}}}": "1",
+        f"sidekiq_concurrency_limit_queue_jobs{{{labels}}}": "2",
+        f'parked_jobs{{place="waiting",{labels}}}': "2",
+    }
+    assert 0 <= age < 60
 
 
 def test_explain_names_every_valve_before_a_job_and_what_opens_it(jobs, redis):
