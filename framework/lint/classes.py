@@ -181,13 +181,15 @@ class Classes:
 
 
 def is_application_worker(name: str) -> bool:
-    """The dotted name is that of the framework's base."""
-    return name.startswith(f"{FRAMEWORK}.") and name.endswith(".ApplicationWorker")
+    """The dotted name is that of one of the framework's bases."""
+    return name.startswith(f"{FRAMEWORK}.") and name.endswith((".ApplicationWorker", ".LimitedCapacityWorker"))
 
 
 def is_handler(name: str) -> bool:
     """A method of this name runs jobs."""
-    return name == "perform" or (name.startswith("perform_v") and name[len("perform_v") :].isdecimal())
+    return name in ("perform", "perform_work") or (
+        name.startswith("perform_v") and name[len("perform_v") :].isdecimal()
+    )
 
 
 def _statements_within(outer: ast.stmt) -> Iterator[ast.stmt]:

@@ -6,7 +6,7 @@ from framework.lint.config import Config
 from tests.lint.conftest import Look
 
 HEAD = """
-from framework import ApplicationWorker, Deduplicate, DeferOnHealth, Discard, RetryLater
+from framework import ApplicationWorker, Deduplicate, DeferOnHealth, Discard, LimitedCapacityWorker, RetryLater
 from framework.context import bound
 from framework.sharding import router
 from workers.base import TeamWorker
@@ -349,6 +349,14 @@ class G(TeamWorker):
     def perform(self) -> None: ...
 class H(A):
     retry = compute()
+class Drain(LimitedCapacityWorker):
+    feature_category = "global_search"
+    has_external_dependencies = True
+    max_running_jobs = 3
+    def perform_work(self) -> None: ...
+    def remaining_work_count(self) -> int: ...
+class Flood(LimitedCapacityWorker):  # here
+    has_external_dependencies = True
 """,
     "SEW025": """
 import asyncio

@@ -87,6 +87,8 @@ def _calls_out(worker: Class) -> Iterator[tuple[ast.Call, str, Module]]:
 
 def _no_limit(worker: Class, _: Classes) -> Hits:
     limit, share = worker.value("concurrency_limit"), worker.value("max_concurrency_limit_percentage")
+    if worker.value("max_running_jobs") is not None:
+        return  # a limited capacity worker is limited
     reasons = (
         (worker.value("has_external_dependencies") is True, "waits for services outside of the fleet"),
         (worker.value("resource_boundary") == "memory", "is bound by memory"),

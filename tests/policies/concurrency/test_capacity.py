@@ -137,6 +137,24 @@ def test_a_callable_that_fails_keeps_its_last_answer_and_zero_stops(worker, capa
     until(lambda: redis.llen("done") == 9)
 
 
+def test_zero_ends_those_that_wait_and_while_nobody_knows_one_runs(worker, capacity, redis):
+    redis.set("most", 2)
+    assert capacity() == 2
+    redis.set("most", 0)
+    process = worker()
+    lines = until(lambda: len(found := process.find(job_status="dropped")) == 2 and found, "both end")
+    assert lines[0]["dropped_reason"] == "max_running_jobs is 0"
+    until(lambda: not redis.exists(RUNNING), "their slots are nobody's")
+    redis.set("most", 2)
+    assert capacity() == 2
+    until(lambda: redis.llen("seen") == 2, "they run")
+    process.end()
+    redis.set("most", "raises")
+    worker()
+    assert capacity("[DrainWorker.perform_async(7)]") == 1
+    until(lambda: redis.llen("seen") == 3, "it runs")
+
+
 @pytest.fixture
 def drain(redis, redis_url, monkeypatch):
     monkeypatch.setenv("REDIS_URL", redis_url)
