@@ -277,6 +277,14 @@ class E(TeamWorker): # here
 class F(TeamWorker):
     resource_boundary = "cpu"
     def perform(self) -> None: ...
+class Drain(LimitedCapacityWorker):
+    feature_category = "global_search"
+    has_external_dependencies = True
+    max_running_jobs = 3
+    def perform_work(self) -> None: ...
+    def remaining_work_count(self) -> int: ...
+class Flood(LimitedCapacityWorker):  # here
+    has_external_dependencies = True
 """,
     "SEW022": """
 import datetime as dt
@@ -349,14 +357,6 @@ class G(TeamWorker):
     def perform(self) -> None: ...
 class H(A):
     retry = compute()
-class Drain(LimitedCapacityWorker):
-    feature_category = "global_search"
-    has_external_dependencies = True
-    max_running_jobs = 3
-    def perform_work(self) -> None: ...
-    def remaining_work_count(self) -> int: ...
-class Flood(LimitedCapacityWorker):  # here
-    has_external_dependencies = True
 """,
     "SEW025": """
 import asyncio
