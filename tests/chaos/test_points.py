@@ -52,8 +52,7 @@ COMMANDS = {
     "LRANGE,SCAN,ZRANGEBYSCORE,examine,forget,LRANGE",
     "limited": f"{BEAT},fetch,acquire,fetch,{PARK},retire,DEL,SREM,SCAN,adopt,ZRANGEBYSCORE,examine,reclaim,examine,forget,"
     "LRANGE,acquire,complete,fetch,acquire,announce,complete,fetch,BLMOVE",
-    "paused": f"{BEAT},TIME,HGETALL,fetch,park,fetch,{PARK},TIME,HGETALL,SMEMBERS,unpark,unpark,SMEMBERS,SET,TIME,SMEMBERS,"
-    "SMEMBERS,enter,complete,fetch,BLMOVE",
+    "paused": f"{BEAT},TIME,HGETALL,fetch,park,fetch,{PARK},TIME,HGETALL,SMEMBERS,unpark,unpark,enter,complete,fetch,BLMOVE",
     "reconcile": f"{BEAT},SCAN,adopt,ZRANGEBYSCORE,LRANGE,fetch,{PARK},SCAN,adopt,ZRANGEBYSCORE,LRANGE,bury,requeue",
     "beside": f"{BEAT},{RECORD},SCAN,ZRANGEBYSCORE,LRANGE,TIME,ZCARD,ZCOUNT,ZCOUNT,beat",
 }

@@ -50,7 +50,6 @@ class Actor:
         order = QueueOrder.of(service.queues)
         self.parts = server.assemble(stage.settings, service, order, self._shard, self.identity, log, supervisor=None)
         self._launcher: Any = Launcher(self.parts, SignalQueue())
-        self._learning = Loop("learn", self._learn, 1.0, self.parts.events, client=self.parts.record.client)
         self._loops: dict[str, Any] = {loop.name: loop for loop in (self._launcher._lease_loop, *self._launcher._loops)}
         self._tap()
 
@@ -75,6 +74,11 @@ class Actor:
         """What the policies do beside jobs."""
         self._step(self._loops["policies"])
 
+    def unpark(self) -> None:
+        """Of that only the first: what is paused no more goes back."""
+        self.learn()
+        self._step(self._loop(self.parts.upkeep[0]))
+
     def poll(self) -> None:
         """Move what is due."""
         self._step(self._loops["poller"])
@@ -86,7 +90,7 @@ class Actor:
 
     def learn(self) -> None:
         """Read what is paused, as a process does before its first job."""
-        self._step(self._learning)
+        self._step(self._loop(self.parts.learn))
 
     def work(self) -> None:
         """Fetch, run, settle and acknowledge until there is nothing to do but wait."""
@@ -129,9 +133,14 @@ class Actor:
         """Shards that did not answer are asked again."""
         self._later_s += _ASIDE_S
 
-    def _learn(self) -> float:
-        self.parts.learn()
-        return 1.0
+    def _loop(self, do: Callable[[], None]) -> Loop:
+        """What is otherwise part of a loop, as one of its own."""
+
+        def once() -> float:
+            do()
+            return 1.0
+
+        return Loop("policies", once, 1.0, self.parts.events, client=self.parts.record.client)
 
     def _step(self, loop: Any) -> None:
         """One step of a loop; after a failure again, as its thread would."""

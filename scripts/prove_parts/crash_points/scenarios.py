@@ -248,7 +248,7 @@ def _park(stage: Stage, actor: Actor, _batch: int) -> None:
     actor.learn()
     actor.work()
     stage.resume()
-    actor.keep()
+    actor.unpark()
     actor.work()
 
 
