@@ -10,9 +10,10 @@ from framework.admin.search import Tell, members, read_object
 from framework.admin.times import clock
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, timestamp, whole_number
+from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, moment, timestamp, whole_number
 
 _STEP = 500
+_MOST = 1_000_000
 
 _MARK = b'"%s":' % DEFERRED.encode()
 
@@ -33,11 +34,16 @@ class Deferral:
     def add(self, payload: Payload, due: float) -> None:
         """One more of them."""
         self.jobs += 1
-        self.most = max(self.most, whole_number(payload.get(DEFERRED_COUNT)) or 1)
+        self.most = max(self.most, deferrals_of(payload))
         self.next_due = due if self.jobs == 1 else min(self.next_due, due)
         created = timestamp(payload.get("created_at"))
         if created is not None:
             self.oldest = created if self.oldest is None else min(self.oldest, created)
+
+
+def deferrals_of(payload: Payload) -> int:
+    """Return how often a put-off job was, as far as anybody counts."""
+    return min(max(whole_number(payload.get(DEFERRED_COUNT)) or 1, 1), _MOST)
 
 
 def deferrals(client: "redis.Redis", tell: Tell) -> list[Deferral]:
@@ -84,4 +90,4 @@ def _deferred(client: "redis.Redis", tell: Tell) -> Iterator[tuple[Payload, byte
         for data, due in page:
             payload = read_object(data)
             if payload.get(DEFERRED):
-                yield payload, data, due
+                yield payload, data, moment(due)

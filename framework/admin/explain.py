@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import redis
 
+from framework.admin.deferred import deferrals_of
 from framework.admin.facts import Facts
 from framework.admin.search import Place, Sighting, text
 from framework.admin.times import lasting
@@ -14,7 +15,7 @@ from framework.fetch.blame import COUNT
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.holds import lock_of, slot_member
-from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, timestamp, whole_number
+from framework.wire.job import DEFERRED, DEFERRED_BY, timestamp, whole_number
 
 _MOST_TEXT = 200
 _SILENT_S = 9.0
@@ -240,14 +241,14 @@ def _since(sighting: Sighting, payload: Payload) -> float | None:
 def _deferral(payload: Payload) -> list[Reason]:
     if not payload.get(DEFERRED):
         return []
-    count = whole_number(payload.get(DEFERRED_COUNT)) or 1
+    count = deferrals_of(payload)
     times = "once" if count == 1 else f"{count:,} times"
     release = f"its time; earlier: scripts/jobs deferred release {payload.get('class')}"
     return [Reason("deferred", f"put off {times}, the last time by {payload.get(DEFERRED_BY)}", release)]
 
 
 def _interrupted(payload: Payload) -> Reason:
-    count = whole_number(payload.get(COUNT)) or 0
+    count = min(whole_number(payload.get(COUNT)) or 0, 1_000_000)
     why = f"its process died or was stopped {count} times while it ran: it is suspected of killing them"
     return Reason("interrupted", why, "nothing by itself: look at what it does, and push it anew")
 

@@ -16,7 +16,7 @@ from framework.flags.redis_flags import read_flags
 from framework.process.record import Seen, seen_processes
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.job import timestamp
+from framework.wire.job import moment, timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Facts:
             found = cast("list[float | None]", scores) if isinstance(scores, list) else []
             expiries = [expiry for expiry in found if expiry is not None]
             if expiries:
-                yield base, max(expiries) - self.now
+                yield base, moment(max(expiries)) - self.now
 
     def lock(self, key: str) -> tuple[Mapping[str, str], float | None]:
         """The fields of a lock, none when it is gone, and the seconds until it runs out."""

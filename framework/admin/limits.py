@@ -11,6 +11,7 @@ from framework.admin.times import clock
 from framework.process.parked import Parked, indexed, measure
 from framework.store.script import RESUME
 from framework.wire import keys
+from framework.wire.job import moment
 
 Source: TypeAlias = Literal["application", "operators", "throttled", "nobody"]
 
@@ -18,6 +19,7 @@ _UNKNOWN_S = 365 * 86_400
 """A look by an operator is no reason to let go of a limit that no process knows."""
 
 _STEP = 100
+_GREATEST = 1e12  # epoch seconds, or jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def read_limits(client: "redis.Redis", now: float, names: Sequence[str] | None =
 def holders(client: "redis.Redis", name: str, now: float) -> list[Holder]:
     """Return the slots of a limit, those that are free first among them. Raises redis errors."""
     found: Any = client.zrange(keys.limit(name) + ":running", 0, -1, withscores=True)
-    return [_holder(text(member), expiry - now) for member, expiry in found]
+    return [_holder(text(member), moment(expiry) - now) for member, expiry in found]
 
 
 def override(client: "redis.Redis", name: str, chosen: Override) -> None:
@@ -117,16 +119,20 @@ def clear_override(client: "redis.Redis", name: str) -> bool:
 def hand_out(client: "redis.Redis", name: str) -> tuple[int, int]:
     """Free the slots that nobody renews and hand over what is free; return the jobs handed over and the slots freed.
 
-    Only what the limit allows: this is what each end of a job does, and a look of every process from time to time.
+    Only what the limit allows: this is what each end of a job does, and a look of every process from time to time. After an outage
+    no slot counts as given up before beats have come through for a while.
     Raises redis errors: what was handed over is in its queue.
     """
     handed = freed = 0
+    running = keys.limit(name) + ":running"
     while True:
-        stale: Any = client.zcount(keys.limit(name) + ":running", "-inf", clock(client))
+        now = clock(client)
+        stale: Any = client.zcount(running, "-inf", now)
         reply: Any = RESUME(client, [keys.limit(name)], ["", "0", str(_STEP), str(_UNKNOWN_S)])
+        left: Any = client.zcount(running, "-inf", now)
         handed += int(reply[0])
-        freed += min(int(stale), _STEP)
-        if int(reply[0]) < _STEP and int(stale) <= _STEP:
+        freed += max(0, stale - left)
+        if int(reply[0]) < _STEP and stale - left < _STEP:
             return handed, freed
 
 
@@ -166,6 +172,7 @@ def _number(value: str | None) -> int | None:
 
 def _time(value: str | None) -> float | None:
     try:
-        return float(value) if value else None
+        number = float(value or "nan")
     except ValueError:
         return None
+    return number if abs(number) <= _GREATEST else None

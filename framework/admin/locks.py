@@ -95,5 +95,5 @@ def _read(client: "redis.Redis", page: list[bytes]) -> Iterator[HeldLock]:
             said["jid"],
             timestamp(said.get("since")),
             left_ms / 1_000 if left_ms > 0 else None,
-            int(duplicates) if duplicates.isdigit() else 0,
+            int(duplicates) if duplicates.isascii() and duplicates.isdigit() else 0,
         )

@@ -13,6 +13,7 @@ from framework.process.parked import ParkedPlace
 from framework.shard.leftovers import queue_names
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.job import moment
 from framework.wire.json import dumps, loads
 
 Kind: TypeAlias = Literal[
@@ -158,7 +159,7 @@ def _in_set(client: "redis.Redis", place: Place, wanted: bytes, told: Tell) -> I
             pipeline.zcard(place.key)
             rank, size = pipeline.execute()
             if rank is not None:
-                yield Sighting(place, payload_of(member) if parked else member, rank + 1, size, score)
+                yield Sighting(place, payload_of(member) if parked else member, rank + 1, size, moment(score))
 
 
 def _in_list(client: "redis.Redis", place: Place, wanted: bytes, told: Tell) -> Iterator[Sighting]:

@@ -2,6 +2,7 @@
 
 import redis
 
+_LONGEST_S = 1_000 * 366 * 86_400
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -13,7 +14,9 @@ def clock(client: "redis.Redis") -> float:
 
 def lasting(seconds: float) -> str:
     """Return a length of time in its two greatest units: ``4 s``, ``12 min 5 s``, ``2 d 4 h``."""
-    left = max(0, round(seconds))
+    if seconds > _LONGEST_S:
+        return "thousands of years"
+    left = max(0, round(max(seconds, 0.0)))
     parts: list[str] = []
     for unit, size in _UNITS:
         count, left = divmod(left, size)

@@ -217,7 +217,7 @@ def _said(now: float, limit: Limit) -> Iterator[str]:
 
 
 def _slot(shard: str, holder: Holder) -> Sequence[str]:
-    ends = lasting(holder.left_s) if holder.left_s > 0 else "over: freed when anybody looks"
+    ends = lasting(holder.left_s) if holder.left_s > 0 else "over: free as soon as beats come through"
     return shard, holder.identity or "(handed over, not begun)", holder.jid, ends
 
 

@@ -238,7 +238,7 @@ def counters(*, names: Sequence[str]) -> None:
             if name != before:
                 click.echo(f"# TYPE {name} {kind}")
             before = name
-            click.echo(f"{one} {series[one]:.15g}")
+            click.echo(f"{one} {series[one]}")
     on.end()
 
 
@@ -269,7 +269,7 @@ def _read_gauges(shard: Shard) -> Iterator[tuple[str, dict[str, str], float]]:
     for one in _read_parked(shard)[1]:
         place = {"place": one.kind, "worker": one.name}
         yield "parked_jobs", place, one.jobs
-        yield "parked_oldest_job_age_seconds", place, max(0.0, now - one.since)
+        yield "parked_oldest_job_age_seconds", place, round(max(0.0, now - one.since), 3)
 
 
 def _pause_row(shard: str, now: float, one: Pause) -> Sequence[str]:

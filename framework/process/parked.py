@@ -9,6 +9,7 @@ import redis
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from framework.wire import keys
+from framework.wire.job import moment
 
 LOOK_S = 300.0
 """So often does one process of the fleet look; what goes on is told as often."""
@@ -109,7 +110,7 @@ def measure(client: "redis.Redis", places: Iterable[ParkedPlace]) -> list[Parked
         if isinstance(jobs, ResponseError) or not first:  # of another type, or all gone meanwhile
             continue
         before = found.get((place.kind, place.name), Parked(place.kind, place.name, 0, 0, math.inf))
-        since = min(before.since, first[0][1])
+        since = min(before.since, moment(first[0][1]))
         found[place.kind, place.name] = before._replace(jobs=before.jobs + jobs, scopes=before.scopes + 1, since=since)
     return sorted(found.values(), key=lambda parked: parked.since)
 

@@ -94,6 +94,11 @@ def timestamp(value: object) -> float | None:
     return seconds if seconds is not None and 0 <= seconds < _YEAR_10000 else None
 
 
+def moment(score: float) -> float:
+    """Return a score of a sorted set as epoch seconds: what is no time is the nearest that is one, 1970 or the year 9999."""
+    return min(max(score, 0.0), _YEAR_10000 - 1.0)
+
+
 def _seconds(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

@@ -5,9 +5,11 @@ import shutil
 import time
 
 import pytest
+from click.testing import CliRunner
 
 from framework.admin.locks import find_lock, release_lock
 from framework.admin.purge import purge
+from framework.cli.jobs import jobs as command
 from framework.flags.flag import Flag, drop_flag, pause_flag, run_flag
 from framework.flags.redis_flags import set_flag
 from framework.store.script import ACQUIRE
@@ -100,6 +102,8 @@ def test_a_limit_is_released_from_slots_of_the_dead_and_never_beyond_itself(jobs
     for jid in ("a", "b", "c", "d"):
         ask(redis, jid, 2)
     redis.zadd(keys.limit(REPORT) + ":running", {f"{OWNER} a": time.time() - 1})
+    assert jobs("limits", "release", "--json")["limits"][0]["freed"] == 0  # nobody beats: it may be an outage
+    redis.set(keys.BEATS, time.time() - 60)
     assert jobs("limits", "release") == f"main: {REPORT}: 1 waiting job handed over, 1 slot freed that nobody renewed\n"
     (done,) = jobs("limits", "release", REPORT, "--json")["limits"]
     assert done == {"shard": "main", "name": REPORT, "handed_over": 0, "freed": 0}
@@ -375,3 +379,57 @@ def test_a_shard_that_does_not_answer_hides_no_other(site, redis, words):
     assert done.returncode == 1
     assert "shard 'away' is unavailable" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+COMMANDS = [
+    *(
+        ["explain", "j"],
+        ["limits"],
+        ["limits", "C"],
+        ["limits", "release"],
+        ["locks"],
+        ["locks", "C"],
+        ["parked"],
+        ["paused"],
+    ),
+    *(["deferred"], ["deferred", "release", "C"], ["counters"], ["flags"], ["parked", "drop", "--class", "C", "--yes"]),
+]
+ODD_SCORES = [float("-inf"), -1.0, 0.0, 1e300, float("inf")]
+
+
+def fill(redis, odd):
+    """Every key that these commands read holds what nobody would write."""
+    limit = keys.limit("C")
+    redis.sadd(keys.LIMITS, limit, b"\xff", "x")
+    redis.sadd(keys.LIMITS_WAITING, limit, b"\xff")
+    redis.sadd(keys.PAUSES, "C", b"\xff")
+    redis.hset(
+        limit, mapping=dict.fromkeys(("limit", "share", "override", "override_until", "current", "current_until"), odd)
+    )
+    redis.hset(keys.lock("x"), mapping=dict.fromkeys(("jid", "class", "since", "duplicates", "v"), odd))
+    redis.hset(keys.COUNTERS, odd, odd)
+    redis.hset(keys.FLAGS, mapping=dict.fromkeys((pause_flag("C"), run_flag("C"), drop_flag("C")), odd))
+    for number, score in enumerate(ODD_SCORES):
+        job = encoded("C", jid="j", deferred=True, deferred_count=odd.decode(errors="ignore"), created_at=number)
+        for key in (keys.SCHEDULE, keys.RETRY, keys.DEAD):
+            redis.zadd(key, {job: score, odd + b"%d" % number: score, b'{"deferred":1,"class":"C"}': score})
+        redis.zadd(f"{limit}:running", {f"{OWNER} {number}": score, odd: score})
+        redis.zadd(f"{limit}:waiting:", {b"[1]\n" + job: score, odd: score})
+        redis.zadd(keys.paused_jobs("C"), {b"[1]\n" + job: score, odd: score})
+    redis.zadd(f"{limit}:turns", {"": 1, odd: 2})
+
+
+@pytest.mark.parametrize("odd", [b"inf", b"\xff\xfe", b"9" * 400])
+def test_garbage_in_any_key_is_shown_and_breaks_no_look(site, redis, odd):
+    runner, problems = CliRunner(), []
+    for words in COMMANDS:
+        redis.flushall()
+        fill(redis, odd)
+        for options in [], ["--json"]:
+            done = runner.invoke(command, [*words, *options], env={"FRAMEWORK_CONFIG_DIR": str(site.folder / "config")})
+            if done.exception is not None and not isinstance(done.exception, SystemExit):
+                problems.append((words, options, repr(done.exception)))
+            if options and done.exit_code != 2:  # counters has no JSON
+                problems += [(words, word) for word in ("NaN", "Infinity") if word in done.stdout]
+                json.loads(done.stdout)
+    assert problems == []
