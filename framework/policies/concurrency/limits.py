@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,9 @@ QUEUE = "queue/"
 
 ASKED_AGAIN_S = 1.0
 """How long the answer of a callable is believed."""
+
+FIRST_ANSWER_S = 1.0
+"""How long jobs wait for the first answer of a callable; one that hangs limits nobody, and holds up no class but its own."""
 
 _FLEET_S = 10.0
 _ALIVE_S = 20.0  # a lease, and a beat
@@ -62,6 +65,7 @@ class _Said:
     limit: int | None = None
     """Its last good answer."""
     until: float = -math.inf
+    asking: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Limits:
@@ -82,7 +86,6 @@ class Limits:
         self._by_urgency = by_urgency
         self._clock = clock
         self._said: dict[str, _Said] = {}
-        self._asking = threading.Lock()
         self._told = Repeated(_QUIET_S)
 
     def has_one(self, declaration: Declaration) -> bool:
@@ -159,15 +162,16 @@ class Limits:
     def _asked(self, declaration: Declaration, ask: Callable[[], Any]) -> int | None:
         """Return what a callable says: one thread asks, and meanwhile, or when it fails, its last good answer counts."""
         said = self._said.setdefault(declaration.wire_name, _Said())
-        # Whoever comes while another asks goes on with what was said before; only before the first answer all wait.
-        if self._clock() < said.until or not self._asking.acquire(blocking=said.until == -math.inf):
+        # Whoever comes while another asks goes on with what was said before; only before the first answer all wait, a while.
+        wait_s = FIRST_ANSWER_S if said.until == -math.inf else 0.0
+        if self._clock() < said.until or not said.asking.acquire(timeout=wait_s):
             return said.limit
         try:
             if self._clock() >= said.until:
                 said.limit = self._answer(declaration, ask, said.limit)
                 said.until = self._clock() + ASKED_AGAIN_S
         finally:
-            self._asking.release()
+            said.asking.release()
         return said.limit
 
     def _answer(self, declaration: Declaration, ask: Callable[[], Any], before: int | None) -> int | None:

@@ -10,6 +10,7 @@ from framework import ApplicationWorker, ConcurrencyScope
 from framework.execute.gates import Entry
 from framework.fetch.slots import SLOT_S, Slots, renew
 from framework.finish.outcome import Parked
+from framework.policies.concurrency import limits as limits_module
 from framework.policies.concurrency import throttle as throttle_module
 from framework.policies.concurrency.gates import ClassLimit, QueueLimit
 from framework.policies.concurrency.keeper import Keeper
@@ -272,6 +273,28 @@ def test_a_limit_goes_down_by_steps_and_up_again_and_stays_where_nobody_knows(re
         "a load signal returned 'nonsense': neither 'hard', 'soft' nor None",
     ]
     assert current(redis, "AskedLimitedWorker") is None  # it has no limit now
+
+
+def test_a_limit_whose_callable_hangs_holds_up_no_other_class(limits, monkeypatch):
+    monkeypatch.setattr(limits_module, "FIRST_ANSWER_S", 0.05)
+    asked, answer = threading.Event(), threading.Event()
+
+    def hangs():
+        asked.set()
+        answer.wait()
+        return 2
+
+    body = {"wire_name": "HangingLimitWorker", "concurrency_limit": staticmethod(hangs)}
+    hanging = type("HangingLimitWorker", (Base,), body).declaration()
+    asking = threading.Thread(target=limits.of, args=(hanging,))
+    asking.start()
+    asked.wait()
+    assert limits.of(hanging) == 0  # another job of its class
+    ANSWER["limit"] = 3
+    assert limits.of(AskedLimitedWorker.declaration()) == 3
+    answer.set()
+    asking.join()
+    assert limits.of(hanging) == 2
 
 
 def test_a_signal_that_hangs_is_waited_for_once_and_changes_nothing(redis, limits, monkeypatch):
