@@ -34,6 +34,7 @@ from framework.store.script import (
     RETIRE,
     STATE,
 )
+from framework.wire import keys
 from framework.wire.json import dumps, loads
 from tests.harness import full_memory
 
@@ -811,6 +812,23 @@ def test_slots_that_nobody_renews_are_free_and_a_job_that_came_too_late_has_its_
         RENEW(redis, [f"{LIMIT}:running", f"{LIMIT}:running"], [180, " j2", "gone"])
     assert redis.zscore(f"{LIMIT}:running", " j2") > before + 100
     assert slots(redis) == [b" j2", b" j3"]
+
+
+@pytest.mark.proves("R42", "R50")
+def test_after_a_jump_of_the_clock_slots_of_processes_are_kept_until_beats_have_come_through(redis, memory):
+    in_hand(redis, job("j0"), job("j1"), job("j2"))
+    assert acquire(redis, job("j0"), "j0", 2) == 1
+    redis.zadd(f"{LIMIT}:running", {"me j0": 1, " j9": 1})
+    for beats in (None, now(redis) - 5, now(redis) + 500):
+        redis.delete(keys.BEATS) if beats is None else redis.set(keys.BEATS, beats)
+        with memory():
+            assert RESUME(redis, [LIMIT], [2, 0, 9, 60])[1] == 1  # the reservation is nobody's, and runs nowhere
+    with memory():
+        assert acquire(redis, job("j1"), "j1", 1) == 0
+    redis.set(keys.BEATS, now(redis) - 20)
+    with memory():
+        assert acquire(redis, job("j2"), "j2", 2) == 1
+    assert slots(redis) == [b" j1", b"me j2"]
 
 
 @pytest.mark.proves("R44")
