@@ -201,10 +201,10 @@ def test_flags_drop_and_put_off_and_what_is_dropped_is_not_parked_first(worker, 
     unset_flag(redis, run_flag("OrderWorker"))
     unset_flag(redis, pause_flag("OrderWorker"))
     until(lambda: enqueue(redis, "OrderWorker", args=[5]) and redis.llen("ran"), "the class runs again")
-    set_flag(redis, Flag(drop_flag("OrderWorker"), 100, "again", "ops"), 60)
-    until(
-        lambda: enqueue(redis, "OrderWorker", args=[6]) and len(process.find(job_status="dropped")) > 3, "dropped again"
-    )
+    until(lambda: enqueue(redis, "SwitchedWorker", args=[1]) and redis.llen("switched"), "a class without flags")
+    set_flag(redis, Flag(drop_flag("SwitchedWorker"), 100, "from now on", "ops"), 60)
+    dropped = {"job_status": "dropped", "class": "SwitchedWorker"}
+    until(lambda: enqueue(redis, "SwitchedWorker", args=[1]) and process.find(**dropped), "it has one")
     process.end()
     skipped = {name.decode(): int(count) for name, count in redis.hgetall(keys.COUNTERS).items()}
     series = "sidekiq_jobs_skipped_total"
