@@ -201,7 +201,7 @@ def test_ruby_sees_our_process_its_job_and_its_figures_and_is_obeyed(
     stats = ruby("stats")
     assert (stats["processed"], stats["failed"], stats["enqueued"]) == (3, 1, 1)
     # One key runs out by itself.
-    assert {key.decode() for key in redis.scan_iter()} - {"aw:beats"} == {
+    assert {key.decode() for key in redis.scan_iter()} - {"aw:beats", "aw:parked:watch"} == {
         *(
             "queues",
             "queue:default",
