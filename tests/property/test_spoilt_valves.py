@@ -150,3 +150,49 @@ def test_whatever_stands_there_no_job_is_lost_and_all_go_on(redis, found):
     queued = [jid_of(data).decode(errors="replace") for data in redis.lrange(QUEUE, 0, -1)]
     assert {*IN_LINE, *AWAY} <= {*queued}
     assert where(redis) == {jid: int(jid not in ended) for jid in where(redis)}
+
+
+@pytest.mark.proves("F38", "I1", "R51")
+@pytest.mark.parametrize("scope", ["", "s"])
+@pytest.mark.parametrize("key", [f"{BASE}:{name}" for name in ("turns", "scopes", "held")] + [*NAMES, BASE, QUEUE])
+def test_who_waits_is_handed_a_slot_once_the_garbage_is_gone(redis, key, scope):
+    def enter(data, jid):
+        arguments = [
+            data,
+            f"me {jid}",
+            jid,
+            "q",
+            1,
+            60,
+            "5" if b"buffered" in data else "",
+            scope,
+            len(scope),
+            "park",
+            "",
+        ]
+        with suppress(ResponseError):
+            ACQUIRE(redis, [ME, BASE], arguments)
+
+    def come_back():
+        with suppress(ResponseError):
+            RESUME(redis, [BASE], [1, len(scope), 10, 60])
+        while key != QUEUE and (data := redis.lmove(QUEUE, ME, "RIGHT", "LEFT")):
+            enter(data, jid_of(data).decode())
+
+    jobs = {jid: job(jid) for jid in HELD}
+    redis.set(key, "no such thing")
+    redis.lpush(ME, *jobs.values())
+    for jid, data in jobs.items():
+        enter(data, jid)
+    come_back()
+    everywhere = redis.lrange(ME, 0, -1) + redis.zrange(WAITING + scope, 0, -1)
+    assert sorted(jid for jid in HELD for data in everywhere if jid.encode() in data) == HELD
+    redis.delete(key)
+    key = ""
+    for data in redis.lrange(ME, 0, -1)[:-1]:  # asked again, or new ones that come
+        enter(data, jid_of(data).decode())
+    for _ in range(6):
+        come_back()
+        for data in redis.lrange(ME, 0, -1):
+            COMPLETE(redis, [ME], [data, Holds(None, [Slot(BASE, f"me {jid_of(data).decode()}")]).ended()])
+    assert not redis.exists(ME, QUEUE, WAITING + scope, RUNNING)

@@ -4,12 +4,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
 from framework.execute.gates import Entry
-from framework.fetch.slots import Answer, Slots, let_go_of_reservation
+from framework.fetch.slots import Answer, Slots, is_lasting, let_go_of_reservation
 from framework.finish.outcome import Discarded, Outcome, Parked
 from framework.policies.concurrency.limits import QUEUE, Limits
 from framework.telemetry.counters import counters
@@ -105,7 +104,7 @@ def _take(slots: Slots, entry: Entry, name: str, limit: int, **more: Any) -> Ans
     try:
         return slots.take(entry.unit, entry.payload, name, limit, **more)
     except ResponseError as error:
-        if isinstance(error, RedisConnectionError) or not _is_lasting(error):
+        if not is_lasting(error):
             raise
         if count := _told.due(name, time.monotonic()):
             logger(limit=name).error(
@@ -115,11 +114,6 @@ def _take(slots: Slots, entry: Entry, name: str, limit: int, **more: Any) -> Ans
                 error=error,
             )
         return None
-
-
-def _is_lasting(error: ResponseError) -> bool:
-    """Whether asking again cannot help: a key is of another type, or may not be used."""
-    return isinstance(error, NoPermissionError) or "WRONGTYPE" in str(error)
 
 
 def _facts(answer: Answer, name: str, scope: str) -> dict[str, Any]:

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import redis
+from redis.exceptions import ResponseError
 
 from framework.declare import registry
+from framework.fetch.slots import is_lasting
 from framework.policies.concurrency.limits import QUEUE, Limits
 from framework.store.script import RESUME
 from framework.telemetry.logs import logger
+from framework.telemetry.repeated import Repeated
 from framework.wire import keys
 
 UNKNOWN_S = 60
@@ -19,6 +22,7 @@ _BASE = keys.limit("")
 _SLACK_S = 60.0  # the clocks of two hosts differ; whether it still holds is asked of Redis for each job
 _PAGE = 100  # jobs of one step: a few milliseconds of Redis's time
 _TURN_S = 2.0  # for one limit, then the others have theirs
+_QUIET_S = 60.0
 
 
 class Keeper:
@@ -31,18 +35,43 @@ class Keeper:
         self._client = client
         self._limits = limits
         self._on_imposed = on_imposed
+        self._told = Repeated(_QUIET_S)
 
     def look(self) -> None:
         """Hand over whatever may run: a slot whose holder is gone, a limit that was raised or lifted. Raises redis errors.
 
-        Costs one round trip of two commands when nobody waits.
+        Costs one round trip of two commands when nobody waits. A limit whose keys cannot be used keeps no other from its turn.
         """
         pipeline: Any = self._client.pipeline(transaction=False)
         pipeline.smembers(keys.LIMITS).smembers(keys.LIMITS_WAITING)
-        known, waiting = cast("list[set[bytes]]", pipeline.execute())
+        replies: list[set[bytes] | Exception] = pipeline.execute(raise_on_error=False)
+        known, waiting = map(self._members, replies)
         self._impose(sorted(map(_name, known)))
         for base in sorted(waiting):
-            self._attend(base.decode(errors="backslashreplace"))
+            try:
+                self._attend(base.decode(errors="backslashreplace"))
+            except ResponseError as error:
+                self._tell(_name(base), error)
+
+    def _members(self, reply: "set[bytes] | Exception") -> "set[bytes]":
+        if isinstance(reply, ResponseError):
+            self._tell("", reply)
+            return set()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _tell(self, name: str, error: ResponseError) -> None:
+        """Tell of keys that cannot be used, of one limit or of all; raise what may pass."""
+        if not is_lasting(error):
+            raise error
+        if count := self._told.due(name, time.monotonic()):
+            logger(limit=name or None).error(
+                "the keys of limits cannot be used, so what waits there may wait until they can",
+                event_name="concurrency_limit.unusable",
+                count=count,
+                error=error,
+            )
 
     def _impose(self, names: list[str]) -> None:
         """See which limits are the operators' alone: their word stands in the limit's own key, where each job's step reads it."""

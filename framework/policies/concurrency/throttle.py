@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import redis
+from redis.exceptions import ResponseError
 
 from framework.declare import registry
+from framework.fetch.slots import is_lasting
 from framework.policies.concurrency.limits import Limits
 from framework.store.script import THROTTLE
 from framework.telemetry.counters import counters
@@ -106,6 +108,9 @@ class Throttle:
             for name, strategy in said.items()
         ]
         for name, reply in zip(said, THROTTLE.each(self._client, calls), strict=True):
+            if isinstance(reply, ResponseError) and is_lasting(reply):
+                self._tell(f"the keys of the limit of {name} cannot be used; it stays as it is", reply)
+                continue
             if isinstance(reply, Exception):
                 raise reply
             before, after = reply

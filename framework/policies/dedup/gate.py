@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import redis
+from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
 from framework.execute.gates import Entry, Gate
+from framework.fetch.slots import is_lasting
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Outcome
 from framework.policies.dedup.next_run import next_run
@@ -38,10 +40,18 @@ class PositionsGate:
         """See ``Gate``: it lets every job go on."""
         lock = _lock(entry.unit)
         if lock is not None:
-            fields: Any = self._client.hgetall(lock.key)
+            fields = self._read(lock.key)
             if fields.get(b"jid") == lock.owner.encode():
                 _add(entry, [part for field, value in fields.items() for part in _position(field, value)])
         return None
+
+    def _read(self, key: str) -> dict[bytes, bytes]:
+        try:
+            return cast("dict[bytes, bytes]", self._client.hgetall(key))
+        except ResponseError as error:
+            if not is_lasting(error):
+                raise
+            return {}  # it is no lock, as for every script
 
 
 class LockGate:

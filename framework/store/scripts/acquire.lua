@@ -6,7 +6,7 @@
 --         11 what it holds of other limits (parts/let_go.lua), let go of when it waits
 -- RETURN  { 1 has its slot, 0 waits, 2 refused, -1 fenced: not ours any more, and nothing was written; slots taken; limit;
 --           jobs of its scope that wait }
--- ERROR   the key of the slots, or of those that wait, is of another type: the job stays in the working list
+-- ERROR   a key of the limit is of another type: the job stays in the working list
 -- COST    O(W + log N), and as much for each job that is handed a free slot, a few as a rule
 -- CRASH   before: in the working list. after: there with its slot, which ends with the job or with its process, or among those
 --         that wait. Run again, it finds the slot taken, or the job gone.
@@ -37,12 +37,13 @@ if since == '' then
   -- GitLab's field, for whoever looks at the job, and for its old place should it come back without a slot.
   payload = string.match(payload, '^(.*)}%s*$') .. ',"concurrency_limit_buffered_at":' .. since .. '}'
 end
-redis.call('ZADD', waiting, since, cjson.encode({ ARGV[4], ARGV[3], lock_for_ticket(ARGV[11]) }) .. '\n' .. payload)
-redis.call('LREM', KEYS[1], -1, ARGV[1])
+-- The job moves last: an error before leaves it where it is, and after there is none.
 if not redis.call('ZSCORE', base .. ':turns', scope) and redis.call('SISMEMBER', base .. ':full', scope) == 0 then
   redis.call('ZADD', base .. ':turns', next_turn(base), scope)
 end
 redis.call('SADD', 'aw:limits:waiting', base)
+redis.call('ZADD', waiting, since, cjson.encode({ ARGV[4], ARGV[3], lock_for_ticket(ARGV[11]) }) .. '\n' .. payload)
+redis.call('LREM', KEYS[1], -1, ARGV[1])
 let_go(ARGV[11])
 -- What it was reserved, or the limit that has just been lowered to what others hold, is nobody's.
 if reserved then hand_over(base, now, 100) end

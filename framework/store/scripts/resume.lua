@@ -22,11 +22,11 @@ end
 free_expired(base, now)
 -- The share may have been raised, or the limit be gone.
 local limit = limit_of(base, now)
-for _, scope in ipairs(redis.call('SRANDMEMBER', base .. ':full', 100)) do
-  if limit == 0 or not scope_is_full(base, scope) then
-    redis.call('SREM', base .. ':full', scope)
-    redis.call('ZADD', base .. ':turns', next_turn(base), scope)
-  end
+for _, scope in ipairs(redis.pcall('SRANDMEMBER', base .. ':full', 100)) do
+  if limit == 0 or not scope_is_full(base, scope) then give_turn(base, scope) end
 end
+-- Of jobs without a scope one knows the key: they have their turn again, should somebody have removed the garbage that it was lost in.
+local unscoped = redis.pcall('ZCARD', base .. ':waiting:')
+if type(unscoped) == 'number' and unscoped > 0 then redis.pcall('ZADD', base .. ':turns', 'NX', next_turn(base), '') end
 local handed = hand_over(base, now, tonumber(ARGV[3]))
 return { handed, running(base), tostring(limit or ''), redis.call('SISMEMBER', 'aw:limits:waiting', base) }

@@ -205,6 +205,35 @@ def test_the_keeper_lets_go_under_a_former_name_and_leaves_what_others_may_know(
     assert redis.smembers(keys.LIMITS_WAITING) == {keys.limit("queue/q").encode()}
 
 
+def test_a_limit_whose_keys_cannot_be_used_keeps_no_other_from_its_turn(redis, limits):
+    unusable, waits = keys.limit("FixedLimitedWorker"), keys.limit("FormerLimitedWorker")
+    redis.set(unusable, "no such thing")
+    redis.sadd(keys.LIMITS_WAITING, unusable, waits)
+    redis.zadd(f"{waits}:waiting:", {'["q","j"]\n{}': 1})
+    redis.zadd(f"{waits}:turns", {"": 1})
+    redis.set(keys.LIMITS, "no such thing")
+    with server_lines("error") as lines:
+        Throttle(redis, limits, [lambda worker: "hard"]).look()
+        Keeper(redis, limits, lambda: None).look()
+        redis.delete(keys.LIMITS)
+        Keeper(redis, limits, lambda: None).look()
+        told = [line.get("limit") for line in lines() if line["event_name"] == "concurrency_limit.unusable"]
+    assert "FixedLimitedWorker" in told
+    assert redis.llen("queue:q") == 1
+
+
+@pytest.mark.parametrize("nonsense", ["nan", "inf", "1e999", "-inf", ""])
+def test_an_override_that_is_no_number_is_none(redis, limits, nonsense):
+    gate = ClassLimit(Slots(redis, IDENTITY), limits)
+    redis.hset(keys.limit("FixedLimitedWorker"), "override", nonsense)
+    outcomes = [gate.admit(entry(redis, FixedLimitedWorker, f"j{number}")) for number in range(3)]
+    assert outcomes[:2] == [None, None]
+    assert outcomes[2].fields["concurrency_limit"] == 2
+    redis.hset(keys.limit("FixedLimitedWorker"), "override", "3.9")
+    Keeper(redis, limits, lambda: None).look()
+    assert redis.llen("queue:default") == 1
+
+
 def test_operators_limit_what_nobody_limits(redis, limits):
     reopened = []
     keeper = Keeper(redis, limits, lambda: reopened.append(limits.imposed))

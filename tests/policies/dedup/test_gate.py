@@ -220,6 +220,15 @@ def test_a_job_that_is_sent_back_for_a_replica_keeps_its_lock_and_what_it_has_to
     assert scene.lock(first)["wal:main"] == "0/20"
 
 
+def test_what_is_no_lock_holds_no_run_up(scene):
+    job = scene.worker(lambda self: None, EXECUTING)
+    job.perform_async()
+    (lock,) = scene.locks().values()
+    scene.redis.delete(lock)
+    scene.redis.set(lock, "no such thing")
+    until(scene.start(1, consistency=Consistency()).done)
+
+
 def test_a_lock_of_many_odd_databases_ends_no_run(scene):
     scene.door.open(Stamped)
     job = scene.worker(lambda self: None, EXECUTING)

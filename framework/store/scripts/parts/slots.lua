@@ -1,6 +1,6 @@
 -- The slots of a concurrency limit, and who waits for one. `base` is the limit's HASH and the begin of its other keys:
 -- base            HASH  limit (the application's, as a process evaluated it last; 0 none, below 0 pause), share (most of one scope),
---                       current and current_until (throttled), override and override_until ('' for ever; the operators'), turn
+--                       current and current_until (throttled), override and override_until ('' for ever; the operators')
 -- base:running    ZSET  member -> when it is free again whatever happens (seconds of Redis's clock). A member is "IDENTITY JID", or
 --                       " JID" for a job that was handed over and has not begun: a reservation
 -- base:waiting:S  ZSET  job of scope S -> since when; a job is its ticket, a line of JSON [queue, jid, lock
@@ -15,13 +15,19 @@ local function redis_now()
   return tonumber(time[1]) + tonumber(time[2]) / 1000000
 end
 
+-- A limit that was written; nil for what is none.
+local function read_limit(text)
+  local limit = tonumber(text)
+  return limit and math.abs(limit) <= 1000000000 and math.floor(limit) or nil
+end
+
 -- What holds now: the operators' word, else the application's, lowered by throttling. nil when nobody has said anything.
 local function limit_of(base, now)
   local said = redis.pcall('HMGET', base, 'override', 'override_until', 'limit', 'current', 'current_until')
   if said.err then return nil end
-  local override = tonumber(said[1])
+  local override = read_limit(said[1])
   if override and (tonumber(said[2]) or math.huge) > now then return override end
-  local limit, current = tonumber(said[3]), tonumber(said[4])
+  local limit, current = read_limit(said[3]), read_limit(said[4])
   if limit and limit > 0 and current and (tonumber(said[5]) or 0) > now then return math.min(limit, current) end
   return limit
 end
@@ -37,8 +43,17 @@ local function scope_is_full(base, scope)
   return share > 0 and (tonumber(redis.pcall('HGET', base .. ':held', scope)) or 0) >= share
 end
 
+-- Behind every scope that has a turn.
 local function next_turn(base)
-  return redis.pcall('HINCRBY', base, 'turn', 1)
+  local last = redis.pcall('ZREVRANGE', base .. ':turns', 0, 0, 'WITHSCORES')
+  return string.format('%.0f', (tonumber(last[2]) or 0) + 1)
+end
+
+-- A scope that had its share may have a turn again: it is always in one of the two.
+local function give_turn(base, scope)
+  if type(redis.pcall('ZADD', base .. ':turns', next_turn(base), scope)) == 'number' then
+    redis.pcall('SREM', base .. ':full', scope)
+  end
 end
 
 local function take_slot(base, member, expiry, scope)
@@ -56,7 +71,7 @@ local function free_slot(base, member)
     redis.pcall('HDEL', base .. ':scopes', member)
     local left = redis.pcall('HINCRBY', base .. ':held', scope, -1)
     if type(left) == 'number' and left <= 0 then redis.pcall('HDEL', base .. ':held', scope) end
-    if redis.pcall('SREM', base .. ':full', scope) == 1 then redis.pcall('ZADD', base .. ':turns', next_turn(base), scope) end
+    if redis.pcall('SISMEMBER', base .. ':full', scope) == 1 then give_turn(base, scope) end
   end
   return true
 end
@@ -129,8 +144,11 @@ local function hand_over(base, now, most)
     local scope = redis.pcall('ZRANGE', turns, 0, 0)[1]
     if not scope then break end
     if limit > 0 and scope_is_full(base, scope) then
-      redis.pcall('ZREM', turns, scope)
-      redis.pcall('SADD', base .. ':full', scope)
+      if type(redis.pcall('SADD', base .. ':full', scope)) == 'number' then
+        redis.pcall('ZREM', turns, scope)
+      else
+        redis.pcall('ZADD', turns, next_turn(base), scope)
+      end
     else
       handed[#handed + 1] = next_waiting(base, scope, now, limit > 0)
     end
