@@ -6,7 +6,7 @@ from importlib.resources import files
 from typing import Any, cast
 
 import redis
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 
 class Script:
@@ -40,9 +40,15 @@ class Script:
             pipeline.execute_command("EVALSHA", self.digest, len(keys), *keys, *arguments)
         replies: list[Any] = pipeline.execute(raise_on_error=False)
         return [
-            self(client, *call) if isinstance(reply, NoScriptError) else reply
+            self._reply(client, *call) if isinstance(reply, NoScriptError) else reply
             for call, reply in zip(calls, replies, strict=True)
         ]
+
+    def _reply(self, client: "redis.Redis", keys: list[str], arguments: list[Any]) -> Any:
+        try:
+            return self(client, keys, arguments)
+        except ResponseError as error:
+            return error
 
 
 _LETS_GO = ("lock", "slots", "let_go")

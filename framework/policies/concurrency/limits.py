@@ -162,9 +162,14 @@ class Limits:
     def _asked(self, declaration: Declaration, ask: Callable[[], Any]) -> int | None:
         """Return what a callable says: one thread asks, and meanwhile, or when it fails, its last good answer counts."""
         said = self._said.setdefault(declaration.wire_name, _Said())
-        # Whoever comes while another asks goes on with what was said before; only before the first answer all wait, a while.
-        wait_s = FIRST_ANSWER_S if said.until == -math.inf else 0.0
-        if self._clock() < said.until or not said.asking.acquire(timeout=wait_s):
+        now = self._clock()
+        if now < said.until:
+            return said.limit
+        # Whoever comes while another asks goes on with what was said before. What is old, as no job came, all wait for, a while.
+        is_old = now >= said.until + ASKED_AGAIN_S
+        if not said.asking.acquire(timeout=FIRST_ANSWER_S if is_old else 0):
+            if is_old:
+                said.until = self._clock()  # it hangs: the others do not wait as long, each in its turn
             return said.limit
         try:
             if self._clock() >= said.until:
