@@ -109,7 +109,7 @@ def test_a_callable_is_asked_each_second_and_its_last_good_answer_stands_in_for_
 def test_while_one_thread_asks_the_others_go_on_with_what_was_said(limits, clock, monkeypatch):
     ANSWER["limit"] = 3
     assert limits.of(declared(AskedLimitedWorker)) == 3
-    clock.now += 2
+    clock.now += 1.5
     asked, go = threading.Event(), threading.Event()
     monkeypatch.setitem(ANSWER, "limit", 4)
     monkeypatch.setattr(
@@ -122,6 +122,20 @@ def test_while_one_thread_asks_the_others_go_on_with_what_was_said(limits, clock
     go.set()
     slow.join(20)
     assert limits.of(declared(AskedLimitedWorker)) == 4
+    clock.now += 60  # no job came: what was said then is not what holds now
+    go.clear()
+    asked.clear()
+    monkeypatch.setitem(ANSWER, "limit", 5)
+    found = []
+    one, other = (threading.Thread(target=lambda: found.append(limits.of(declared(AskedLimitedWorker)))) for _ in "12")
+    one.start()
+    assert asked.wait(20)
+    other.start()
+    other.join(0.05)  # time to go on too early
+    go.set()
+    one.join(20)
+    other.join(20)
+    assert found == [5, 5]
 
 
 def test_a_share_is_of_the_slots_of_all_that_live_and_what_nobody_knows_is_no_limit(redis, limits):
