@@ -140,12 +140,12 @@ class Explainer:
         where = f"waits at the limit {base}{f' as one of {scope}' if scope else ''}, {_ordinal(sighting)}"
         reasons = self._valves.limit(base, waits=True, scope=scope)
         queue = str(payload.get("queue", ""))
-        return where, [*reasons, *self._queue(queue)]
+        return where, [*reasons, *self._queue(queue), *self._unknown(payload)]
 
     def _paused(self, name: str, payload: Payload) -> list[Reason]:
         why = f"it was parked while {name} was paused, and nobody pauses it now"
         reasons = self._valves.pause(name) or [Reason("resuming", why, "any process, in seconds")]
-        return [*reasons, *self._queue(str(payload.get("queue", "")))]
+        return [*reasons, *self._queue(str(payload.get("queue", ""))), *self._unknown(payload)]
 
     def _due(self, sighting: Sighting, payload: Payload) -> list[Reason]:
         facts, due = self._facts, sighting.score or 0.0
@@ -186,16 +186,23 @@ class Explainer:
     def _door(self, payload: Payload) -> list[Reason]:
         """What a process that fetches it will find, in the order of the gates."""
         name = str(payload.get("class", ""))
-        classes = self._classes
+        declarations = self._classes.declarations
+        if unknown := self._unknown(payload):
+            return unknown
+        if declarations is not None:
+            name = declarations[name].wire_name  # what it was called once is not what valves know it by
+        return self._valves.door(name, str(payload.get("queue", "")))
+
+    def _unknown(self, payload: Payload) -> list[Reason]:
+        """What becomes of it if no class is called so any more: also of a job that is parked, once it is let go."""
+        name, classes = str(payload.get("class", "")), self._classes
         if name in classes.retired:
             why = f"its class {name} is retired: {classes.retired[name]}"
             return [Reason("retired", why, "who fetches it drops and counts it")]
         if classes.declarations is not None and name not in classes.declarations:
             why = f"no worker here is called {name}: a process of ours that fetches it lets it fail and retries it"
             return [Reason("unknown_class", why, "a release with the class, or an alias of its new name")]
-        if classes.declarations is not None:
-            name = classes.declarations[name].wire_name  # what it was called once is not what valves know it by
-        return self._valves.door(name, str(payload.get("queue", "")))
+        return []
 
     def _sweep(self) -> str:
         if self._facts.processes:

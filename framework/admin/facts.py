@@ -44,8 +44,14 @@ class Facts:
 
     @cached_property
     def processes(self) -> list[Seen]:
-        """Those that have a record."""
-        return seen_processes(self.client)
+        """Those that run: with a record, and of ours only who has a lease, as a record outlives a death by up to a minute."""
+        seen = seen_processes(self.client)
+        pipeline: Any = self.client.pipeline(transaction=False)
+        for one in seen:
+            pipeline.zscore(keys.REGISTRY, one.identity)
+            pipeline.exists(keys.lease(one.identity))
+        replies = iter(pipeline.execute())
+        return [one for one, beat, leased in zip(seen, replies, replies, strict=True) if beat is None or leased]
 
     @cached_property
     def paused_queues(self) -> frozenset[str]:

@@ -90,9 +90,12 @@ def read_limits(client: "redis.Redis", now: float, names: Sequence[str] | None =
     return sorted(found, key=lambda limit: (limit.waiting.since if limit.waiting else now, limit.name))
 
 
-def holders(client: "redis.Redis", name: str, now: float) -> list[Holder]:
-    """Return the slots of a limit, those that are free first among them. Raises redis errors."""
+def holders(client: "redis.Redis", name: str, now: float, scope: str = "") -> list[Holder]:
+    """Return the slots of a limit, or of one scope of it, those that are free first among them. Raises redis errors."""
     found: Any = client.zrange(keys.limit(name) + ":running", 0, -1, withscores=True)
+    if scope and found:
+        scopes: Any = client.hmget(keys.limit(name) + ":scopes", [member for member, _ in found])
+        found = [slot for slot, its in zip(found, scopes, strict=True) if its is not None and text(its) == scope]
     return [_holder(text(member), moment(expiry) - now) for member, expiry in found]
 
 

@@ -59,7 +59,8 @@ class Valves:
             ]
         held = self._facts.held_by_scope(base, scope) if scope and limit.share else 0
         if limit.share and held >= limit.share and limit.limit != 0:
-            why = f"its scope {scope} has its share of the limit {base} ({held}/{limit.share}; all: {limit.shown}): {self._who(base)}"
+            why = f"its scope {scope} has its share of the limit {base} ({held}/{limit.share}; all: {limit.shown})"
+            why = f"{why}: {self._who(base, scope)}"
             return [Reason("share_reached", why, f"the end of a job of {scope}, which hands its slot over")]
         if not limit.full:
             why = f"the limit {base} has free slots ({limit.shown}) and jobs wait: they are handed out just now"
@@ -72,8 +73,8 @@ class Valves:
             )
         ]
 
-    def _who(self, base: str) -> str:
-        found = holders(self._facts.client, base, self._facts.now)
+    def _who(self, base: str, scope: str = "") -> str:
+        found = holders(self._facts.client, base, self._facts.now, scope)
         named = [
             f"{one.jid} in {one.identity or 'no process yet'} ({lasting(one.left_s)} left)" for one in found[:_NAMED]
         ]

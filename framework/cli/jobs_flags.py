@@ -1,7 +1,5 @@
 """``jobs drop``, ``defer``, ``release`` and ``flags``: the operators' flags of a class, each with a reason and an end."""
 
-import getpass
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -10,12 +8,14 @@ import click
 
 from framework.admin.times import clock, lasting
 from framework.cli.failure import explained, no_worker, refuse_unknown
-from framework.cli.on_shards import OnShards, json_option, shard_option
+from framework.cli.on_shards import OnShards, json_option, operator, shard_option
 from framework.cli.options import DurationOption, ModuleOption
 from framework.cli.project import load_project
 from framework.declare import registry
+from framework.errors import FrameworkError
 from framework.flags.flag import Flag, drop_flag, run_flag
 from framework.flags.redis_flags import FRESH_S, read_flags, set_flag, unset_flag
+from framework.settings.suggest import did_you_mean
 from framework.shard.shard import Shard
 
 _HEADINGS = ("SHARD", "FLAG", "ON FOR", "SET BY", "ENDS IN", "REASON")
@@ -44,11 +44,25 @@ def checked_class(name: str, modules: Sequence[str]) -> str:
     return name
 
 
+def refuse_slip(name: str, modules: Sequence[str] = ()) -> None:
+    """End with status 2 when no class has that name and one has nearly that: for commands that found nothing under it.
+
+    Classes that were removed, or are not loaded here, have jobs and flags still: so these commands look first, and a name
+    that is like no other is let be.
+    """
+    try:
+        known = load_project(modules).workers
+    except FrameworkError:
+        return
+    if registry.find(name) is None and did_you_mean(name, known):
+        refuse_unknown([name], known, no_worker)
+
+
 def set_on(on: OnShards, name: str, percentage: float, reason: str, lasts_s: float, does: str) -> None:
     """Set one flag on every shard, and say so."""
     if not reason.strip():
         raise click.UsageError("--reason is empty: say why, for whoever finds the flag at night.")
-    flag = Flag(name, percentage, reason.strip(), f"{getpass.getuser()}@{socket.gethostname()}")
+    flag = Flag(name, percentage, reason.strip(), operator())
     for shard, _ in on.each(lambda one: set_flag(one.client, flag, lasts_s)):
         click.echo(f"{shard}: {does}, for {lasting(lasts_s)} ({name})")
     click.echo(f"Every process knows within {FRESH_S:g} s.")
@@ -109,11 +123,15 @@ def release(
     on = OnShards(names)
     name = worker if percent is None else checked_class(worker, modules)
     gone = [drop_flag(name)] if percent is not None else [drop_flag(name), run_flag(name)]
+    found = False
     for shard, ended in on.each(lambda one: [flag for flag in gone if unset_flag(one.client, flag)]):
+        found = found or bool(ended)
         click.echo(f"{shard}: {', '.join(ended) or 'no flag of the class'} {'ended' if ended else 'was set'}")
     if percent is not None and reason is not None and lasts_s is not None:
         set_on(on, run_flag(name), percent, reason, lasts_s, f"{percent} % of the jobs of {name} run")
     on.end()
+    if not found:
+        refuse_slip(name, modules)
 
 
 @click.command("flags")

@@ -1,6 +1,5 @@
 """``jobs limits``: the slots of each concurrency limit, who has them, who waits; the operators' word over them."""
 
-import getpass
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from framework.admin.limits import (
 from framework.admin.search import text
 from framework.admin.times import ago, clock, lasting
 from framework.cli.failure import explained, refuse_unknown
-from framework.cli.on_shards import OnShards, Shown, json_option, shard_option
+from framework.cli.on_shards import OnShards, Shown, json_option, operator, shard_option
 from framework.cli.options import DurationOption, ModuleOption
 from framework.cli.project import load_project
 from framework.errors import FrameworkError
@@ -87,7 +86,7 @@ def set_(
         raise click.UsageError("--reason is empty: say why, for whoever finds the limit at night.")
     on = OnShards(names)
     _check_known(on, name, modules)
-    by = getpass.getuser()
+    by = operator()
     word = "no limit" if limit == 0 else "nobody runs" if limit < 0 else f"at most {limit:,} at a time"
 
     def act(shard: Shard) -> list[_Done]:
@@ -176,7 +175,10 @@ def _check_known(on: OnShards, name: str, modules: Sequence[str] = ()) -> None:
     known = {limit.name for _, (_, read) in on.each(_read) for limit in read}
     known |= {f"queue/{queue}" for _, queues in on.each(_queues) for queue in queues}
     if name not in known:
-        refuse_unknown([name], known | _workers(on, modules), _no_limit)
+        known |= _workers(on, modules)
+        if name not in known:
+            on.end()  # what is not known here may be known to a shard that has not answered
+        refuse_unknown([name], known, _no_limit)
 
 
 def _queues(shard: Shard) -> set[str]:

@@ -10,6 +10,7 @@ import click
 from framework.admin.locks import HeldLock, all_locks, count_locks, find_lock, release_lock
 from framework.admin.times import ago, clock, lasting
 from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
+from framework.cli.jobs_flags import refuse_slip
 from framework.cli.on_shards import OnShards, Shown, json_option, progress, shard_option
 from framework.cli.options import ModuleOption
 from framework.cli.project import load_project
@@ -60,7 +61,7 @@ def show(
     if what is None:
         _show_counts(on, as_json=as_json)
     else:
-        _show_locks(on, what, most, as_json=as_json)
+        _show_locks(on, what, most, modules, as_json=as_json)
     on.end()
 
 
@@ -77,7 +78,7 @@ def _show_counts(on: OnShards, *, as_json: bool) -> None:
         on.table(_CLASSES, rows, "No lock is held")
 
 
-def _show_locks(on: OnShards, what: str, most: int, *, as_json: bool) -> None:
+def _show_locks(on: OnShards, what: str, most: int, modules: Sequence[str], *, as_json: bool) -> None:
     found = [(shard, now, one) for shard, (now, read) in on.each(lambda shard: _read(shard, what)) for one in read]
     found.sort(key=lambda row: row[2].since or 0.0)
     if as_json:
@@ -85,6 +86,8 @@ def _show_locks(on: OnShards, what: str, most: int, *, as_json: bool) -> None:
         return
     none = f"Nobody holds {what}" if _is_key(what) else f"No job of the class {what} holds a lock"
     on.table(_LOCKS, [_row(*row) for row in found[:most]], none)
+    if not found and not _is_key(what) and not on.unanswered:
+        refuse_slip(what, modules)
     if len(found) > most:
         click.echo(f"and {len(found) - most:,} younger ones: --most shows more")
 

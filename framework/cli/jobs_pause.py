@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 
 from framework.cli.failure import explained
-from framework.cli.jobs_flags import checked_class, modules_option, reasoned, set_on
+from framework.cli.jobs_flags import checked_class, modules_option, reasoned, refuse_slip, set_on
 from framework.cli.on_shards import OnShards, shard_option
 from framework.flags.flag import pause_flag
 from framework.flags.redis_flags import unset_flag
@@ -42,9 +42,13 @@ def resume_(worker: str, *, names: Sequence[str]) -> None:
         # Whether a strategy pauses the class, the processes say that know it.
         return ended, resume(shard.client, worker, b"", known=False)
 
+    found = False
     for shard, (ended, done) in on.each(act):
+        found = found or ended or done.paused or bool(done.moved + done.stayed)
         click.echo(f"{shard}: {_said(worker, done, ended=ended)}")
     on.end()
+    if not found:
+        refuse_slip(worker)
 
 
 def _said(worker: str, done: Resumed, *, ended: bool) -> str:

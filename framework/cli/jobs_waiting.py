@@ -16,6 +16,7 @@ from framework.admin.purge import Purge, purge
 from framework.admin.search import parked_places, text
 from framework.admin.times import ago, clock, lasting
 from framework.cli.failure import EXIT_FAILED, explained
+from framework.cli.jobs_flags import refuse_slip
 from framework.cli.on_shards import OnShards, Shown, json_option, progress, shard_option
 from framework.cli.options import DurationOption
 from framework.process.parked import MANY, Parked, measure
@@ -180,6 +181,8 @@ def show_deferred(worker: str | None, *, names: Sequence[str], as_json: bool) ->
         rows = [_deferred_row(shard, now, one) for shard, now, one in found]
         on.table(_DEFERRED, rows, f"No job{'' if worker is None else f' of {worker}'} is put off")
     on.end()
+    if worker is not None and not found:
+        refuse_slip(worker)
 
 
 @deferred.command("release")
@@ -215,6 +218,8 @@ def release_deferred(
             last = f", the last in {lasting(moved / rate)}" if moved else ""
             click.echo(f"{shard}: {moved:,} of {there:,} put-off jobs of {worker} become due{last}")
     on.end()
+    if not any(there for _, (_, there) in done):
+        refuse_slip(worker)
 
 
 @click.command("counters")

@@ -1,6 +1,9 @@
 """What commands about several shards have in common: the options, one step on each, and a shard that does not answer."""
 
+import getpass
 import json
+import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,6 +95,15 @@ class OnShards:
         """End the command: with status 1 when a shard did not answer."""
         if self.unanswered:
             sys.exit(EXIT_FAILED)
+
+
+def operator() -> str:
+    """Who gives the command, as ``user@host``: the user's number where it has no name, as in containers."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def progress(shard: str) -> Tell:

@@ -88,7 +88,8 @@ def expanded(queues: tuple[tuple[str, int], ...], known: Collection[str]) -> Que
 
 
 def warn_of_the_service(settings: Settings, service: Service, known: Collection[str]) -> None:
-    """Warn of what would serve nobody in silence: no worker class at all, or a queue that is nearly called like one of ours.
+    """Warn of what would serve nobody in silence: no worker class at all, or a queue that is nearly called like one of ours,
+    to be served or limited.
 
     A queue that is like none may be another producer's; what config/queues.yml lists was generated.
     """
@@ -110,6 +111,17 @@ def warn_of_the_service(settings: Settings, service: Service, known: Collection[
                 queue=name,
                 nearest=near,
             )
+    for setting, limits in (("limits", settings.limits), ("process_limits", settings.process_limits)):
+        for name in limits:
+            near = nearest(name, sorted(known), cutoff=0.8) if name not in {*known, *listed} else None
+            if near is not None:
+                logs.logger().warning(
+                    f"no worker's jobs go to the queue {name!r} of the setting {setting} (did you mean {near!r}?): as it "
+                    "stands it limits nothing of ours",
+                    event_name="boot.unknown_queue",
+                    queue=name,
+                    nearest=near,
+                )
 
 
 def serve(

@@ -334,12 +334,14 @@ def test_explain_names_every_valve_before_a_job_and_what_opens_it(jobs, redis):
     assert reasons["paused"]["why"] == "NoopWorker is paused by ann: incident 7"
     assert reasons["paused"]["release"].startswith("scripts/jobs resume NoopWorker; by itself in ")
     shared = {"base": "TenantWorker", "scope": "ann", "share": 1}
+    assert ask(redis, "bens", 5, **{**shared, "scope": "ben"})
     assert [ask(redis, jid, 5, **shared) for jid in ("s", "t")] == [True, False]
     (shared_out,) = jobs("explain", "t", "--json")["found"]
-    assert [one["code"] for one in shared_out["reasons"]] == ["share_reached", "no_process"]
+    assert [one["code"] for one in shared_out["reasons"]] == ["share_reached", "no_process", "unknown_class"]
     assert shared_out["reasons"][0]["why"].startswith(
-        "its scope ann has its share of the limit TenantWorker (1/1; all: 1/5)"
+        "its scope ann has its share of the limit TenantWorker (1/1; all: 2/5): held by s in host:7:abc"
     )
+    assert "bens" not in shared_out["reasons"][0]["why"]
     parked = jobs("explain", "c", "-r", "jobs", "--json")["found"][0]
     assert (parked["place"], parked["position"], parked["of"]) == ("waiting", 2, 2)
     assert [one["code"] for one in parked["reasons"]] == ["limit_reached", "no_process"]

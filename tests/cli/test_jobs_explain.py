@@ -110,7 +110,10 @@ def test_in_the_hands_of_a_process(site, explain, redis):
     redis.zadd(keys.REGISTRY, {worker.identity: time.time() - 10})
     assert codes(explain()) == {("main", "in hand"): ["process_silent"]}
     redis.delete(keys.lease(worker.identity))
+    assert redis.exists(worker.identity), "its record is still there"
     assert codes(explain()) == {("main", "in hand"): ["process_dead"]}
+    assert explain()["found"][0]["reasons"][0]["release"].startswith("nobody: no process of main is running")
+    assert codes(explain("waits")) == {("main", "queue"): ["no_process"]}
 
 
 def test_nowhere_is_said_with_what_it_means(site, redis):

@@ -2,9 +2,11 @@
 
 import getpass
 import json
+import os
 
 import pytest
 
+from framework.cli.on_shards import operator
 from framework.flags.flag import drop_flag, pause_flag, run_flag
 from framework.flags.redis_flags import read_flags
 from framework.wire import keys
@@ -72,6 +74,24 @@ def test_what_is_wrong_says_so_and_sets_nothing(jobs, redis):
     assert "belong together" in jobs("release", "NoopWorker", "--percent", "5", status=2)
     assert "did you mean 'second'?" in jobs("drop", "NoopWorker", "--shard", "secnd", *WHY, status=2)
     assert redis.exists(keys.FLAGS) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["resume {}", "release {}", "locks {}", "deferred {}", "deferred release {}"],
+)
+def test_a_slip_in_the_name_is_told_where_nothing_is_found(site, jobs, words):
+    site.write("application.yml", {"workers_module": "jobs"})
+    assert "no worker 'NopWorker' (did you mean 'NoopWorker'?)" in jobs(*words.format("NopWorker").split(), status=2)
+    jobs(*words.format("NoopWorker").split())
+    jobs(*words.format("Removed::Long::AgoWorker").split())
+
+
+def test_operators_are_named_where_users_have_no_names(monkeypatch):
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 1_234_567_890)
+    assert operator().startswith("1234567890@")
 
 
 def test_a_pause_is_ended_and_its_jobs_are_back_at_once(jobs, redis):

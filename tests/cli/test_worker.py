@@ -200,10 +200,16 @@ def test_flags_beat_the_file_for_shard_and_environment(site, second_redis_url):
 
 
 def test_a_queue_that_is_nearly_a_known_one_is_warned_of_and_served(site):
+    site.write("application.yml", {"limits": {"defautl": 2, "else": 2, "default": 9}, "process_limits": {"nop": 1}})
     process = site.worker("-q", "defualt", "-q", "else", "-q", "noop").ready()
     assert process.end() == 0
     warned = process.find(event_name="boot.unknown_queue")
-    assert [(line["severity"], line["queue"], line["nearest"]) for line in warned] == [("WARN", "defualt", "default")]
+    assert [(line["severity"], line["queue"], line["nearest"]) for line in warned] == [
+        ("WARN", "defualt", "default"),
+        ("WARN", "defautl", "default"),
+        ("WARN", "nop", "noop"),
+    ]
+    assert "'nop' of the setting process_limits (did you mean 'noop'?)" in warned[2]["message"]
     assert "no worker's jobs go to the queue 'defualt' (did you mean 'default'?)" in warned[0]["message"]
     assert process.line(event_name="process.ready")["queues"] == ["defualt", "else", "noop"]
 
