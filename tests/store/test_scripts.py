@@ -599,6 +599,18 @@ def test_a_clock_that_went_back_begins_the_wait_anew(redis, memory):
     assert not redis.exists(BEATS)
 
 
+@pytest.mark.proves("F38")
+@pytest.mark.parametrize(
+    "write", [lambda r: r.set(BEATS, "garbage"), lambda r: r.set(BEATS, "nan"), lambda r: r.rpush(BEATS, 1)]
+)
+def test_what_is_no_time_begins_the_wait_anew(redis, write):
+    redis.delete(LEASE)
+    redis.zadd(REGISTRY, {"me": now(redis) - 100})
+    write(redis)
+    assert examined(redis) == []
+    assert not redis.exists(BEATS)
+
+
 def test_extend_renews_the_late_tells_the_silence_and_leaves_the_rest(redis, memory):
     stamp = now(redis)
     beats = {"fresh": stamp - 1, "late": stamp - 10, "stuck": stamp - 200, "lapsed": stamp - 30, "dead": -stamp}

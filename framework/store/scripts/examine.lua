@@ -16,8 +16,9 @@ if not beat then return {} end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 if tonumber(beat) >= 0 then
-  local since = tonumber(redis.call('GET', KEYS[5]) or now)
-  -- The clock went back: what was noted would count for nothing until it is there again.
+  local since = tonumber(redis.pcall('GET', KEYS[5]))
+  if not since or since ~= since then since = math.huge end
+  -- The clock went back: what was noted would count for nothing until it is there again. What is no time would do so for ever.
   if since > now then redis.call('DEL', KEYS[5]) end
   if now - tonumber(beat) < tonumber(ARGV[3]) or now - since < tonumber(ARGV[4]) then return {} end
 end
