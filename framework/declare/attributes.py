@@ -292,7 +292,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         effect="While an indicator says stop, the job goes back to the schedule set with the same jid, for longer each time; an "
         "indicator that cannot answer stops nothing.",
         trap="For background work only: a user may wait for a job of high urgency. Nothing is asked until `databases` or "
-        "`health.indicators` is set.",
+        "`health.indicators` is set, or an indicator of your own is registered.",
     ),
     "pause_control": Attribute(
         rule=values.optional(values.word),

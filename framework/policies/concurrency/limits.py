@@ -193,7 +193,7 @@ class Limits:
     def _tell(self, declaration: Declaration, what: str, error: BaseException | None = None) -> None:
         if count := self._told.due(declaration.wire_name + what, self._clock()):
             logger(**{"class": declaration.wire_name}).warning(
-                what, event_name="concurrency_limit.unknown", count=count, error=error
+                f"{declaration.wire_name}: {what}", event_name="concurrency_limit.unknown", count=count, error=error
             )
 
 

@@ -10,7 +10,7 @@ from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, Problem
 from framework.policies.consistency.servers import Server
 from framework.settings.model import DatabaseSettings
-from framework.settings.suggest import did_you_mean
+from framework.settings.suggest import did_you_mean, listed
 from framework.types import DataConsistency
 
 Levels: TypeAlias = Mapping[str, DataConsistency]
@@ -64,7 +64,8 @@ class Databases:
                     said = (
                         f"{declaration.place}: data_consistency_overrides names {name!r}, and there is no such database"
                     )
-                    problems.append(Problem(_FILE, "databases", f"{said}{did_you_mean(name, self._all)}"))
+                    near = f"{did_you_mean(name, self._all)}; there are {listed(self._all)}: take one, or name it there with its url"
+                    problems.append(Problem(_FILE, "databases", f"{said}{near}"))
         problem = missing_extra() if wanted else None
         return [*problems, problem] if problem is not None else problems
 

@@ -100,8 +100,8 @@ def test_a_callable_is_asked_each_second_and_its_last_good_answer_stands_in_for_
             assert limits.of(declared(AskedLimitedWorker)) == limit, answer
         told = [line["message"] for line in lines()]
     assert len(told) == 4
-    assert "its concurrency_limit returned True, no whole number; 3 still counts" in told
-    assert "its concurrency_limit raised; 5 still counts" in told
+    assert "AskedLimitedWorker: its concurrency_limit returned True, no whole number; 3 still counts" in told
+    assert "AskedLimitedWorker: its concurrency_limit raised; 5 still counts" in told
     ANSWER["limit"] = ValueError("from the start")
     assert Limits(Fleet(None), clock=lambda: 0.0).of(declared(AskedLimitedWorker)) == 0
 
