@@ -146,8 +146,9 @@ def test_zero_ends_those_that_wait_and_while_nobody_knows_one_runs(worker, capac
     assert lines[0]["dropped_reason"] == "max_running_jobs is 0"
     until(lambda: not redis.exists(RUNNING), "their slots are nobody's")
     redis.set("most", 2)
-    assert capacity() == 2
-    until(lambda: redis.llen("seen") == 2, "they run")
+    redis.set("hold", 1)
+    until(lambda: capacity() == 0 and redis.llen("seen") == 2, "they run, once the process has asked again")
+    redis.delete("hold")
     process.end()
     redis.set("most", "raises")
     worker()
