@@ -1,5 +1,6 @@
 """``jobs drop``, ``defer``, ``release`` and ``flags``: the operators' flags of a class, each with a reason and an end."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import click
 
 from framework.admin.times import clock, lasting
-from framework.cli.failure import explained, no_worker, refuse_unknown
+from framework.cli.failure import EXIT_USAGE, explained, no_worker, refuse_unknown
 from framework.cli.on_shards import OnShards, json_option, operator, shard_option
 from framework.cli.options import DurationOption, ModuleOption
 from framework.cli.project import load_project
@@ -45,7 +46,7 @@ def checked_class(name: str, modules: Sequence[str]) -> str:
 
 
 def refuse_slip(name: str, modules: Sequence[str] = ()) -> None:
-    """End with status 2 when no class has that name and one has nearly that: for commands that found nothing under it.
+    """End with status 2 when no class has that name and one has nearly that, or had that: for commands that found nothing under it.
 
     Classes that were removed, or are not loaded here, have jobs and flags still: so these commands look first, and a name
     that is like no other is let be.
@@ -54,8 +55,13 @@ def refuse_slip(name: str, modules: Sequence[str] = ()) -> None:
         known = load_project(modules).workers
     except FrameworkError:
         return
-    if registry.find(name) is None and did_you_mean(name, known):
-        refuse_unknown([name], known, no_worker)
+    found = registry.find(name)
+    if found is None:
+        if did_you_mean(name, known):
+            refuse_unknown([name], known, no_worker)
+    elif (now := found.declaration().wire_name) != name:
+        click.echo(f"{name} is called {now} now: its flags, locks and parked jobs are under that name", err=True)
+        sys.exit(EXIT_USAGE)
 
 
 def set_on(on: OnShards, name: str, percentage: float, reason: str, lasts_s: float, does: str) -> None:

@@ -87,6 +87,18 @@ def test_a_slip_in_the_name_is_told_where_nothing_is_found(site, jobs, words):
     jobs(*words.format("Removed::Long::AgoWorker").split())
 
 
+def test_a_former_name_that_resumes_nothing_is_told_what_the_class_is_called_now(site, jobs, redis):
+    (site.folder / "renamed.py").write_text(
+        "from framework import ApplicationWorker\n\n\nclass NewWorker(ApplicationWorker):\n"
+        "    feature_category = 'not_owned'\n    aliases = ('OldWorker',)\n\n    def perform(self) -> None: ...\n"
+    )
+    site.write("application.yml", {"workers_module": "renamed"})
+    jobs("pause", "OldWorker", "--reason", "x", "--for", "1h")
+    assert "OldWorker is called NewWorker now" in jobs("resume", "OldWorker", status=2)
+    jobs("resume", "NewWorker")
+    assert pause_flag("NewWorker") not in read_flags(redis)
+
+
 def test_operators_are_named_where_users_have_no_names(monkeypatch):
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
