@@ -52,14 +52,15 @@ def test_a_class_is_made_to_an_object_and_a_second_one_replaces_the_first(regist
 
 
 def test_a_strategy_that_nobody_knows_refuses_to_boot_and_names_the_nearest():
-    class ReindexWorker(ApplicationWorker):
-        feature_category = "not_owned"
-        pause_control = "reindxing"
+    with registry.isolated():
 
-        def perform(self):
-            pass
+        class ReindexWorker(ApplicationWorker):
+            feature_category = "not_owned"
+            pause_control = "reindxing"
 
-    with registry.isolated([ReindexWorker]):
+            def perform(self):
+                pass
+
         with pytest.raises(ConfigurationError) as caught:
             register("reindexing", Says())
             checked_router(load())
