@@ -15,7 +15,7 @@ from framework.cli.project import load_project
 from framework.declare import registry
 from framework.errors import FrameworkError
 from framework.flags.flag import Flag, drop_flag, run_flag
-from framework.flags.redis_flags import FRESH_S, read_flags, set_flag, unset_flag
+from framework.flags.redis_flags import FRESH_S, read_written, set_flag, unset_flag
 from framework.settings.suggest import did_you_mean
 from framework.shard.shard import Shard
 
@@ -147,21 +147,27 @@ def release(
 def flags(*, names: Sequence[str], as_json: bool) -> None:
     """Show every flag that is set: for how many jobs in a hundred, by whom, until when and why. A run_jobs_ flag lets them run."""
     on = OnShards(names)
-    found = [(shard, now, flag) for shard, (now, read) in on.each(_read) for flag in read]
+    found = [(shard, now, name, flag) for shard, (now, read) in on.each(_read) for name, flag in read]
     if as_json:
-        on.report({"flags": [{"shard": shard, **asdict(flag)} for shard, _, flag in found]})
+        on.report({"flags": [{"shard": shard, **_told(name, flag)} for shard, _, name, flag in found]})
     else:
-        on.table(_HEADINGS, [_row(shard, now, flag) for shard, now, flag in found], "No flag is set")
+        on.table(_HEADINGS, [_row(*one) for one in found], "No flag is set")
     on.end()
 
 
-def _read(shard: Shard) -> tuple[float, list[Flag]]:
+def _read(shard: Shard) -> tuple[float, list[tuple[str, Flag | None]]]:
     now = clock(shard.client)
-    known = read_flags(shard.client)
-    return now, [flag for _, flag in sorted(known.items()) if flag.expires_at is None or flag.expires_at > now]
+    written = sorted(read_written(shard.client).items())
+    return now, [one for one in written if one[1] is None or one[1].expires_at is None or one[1].expires_at > now]
 
 
-def _row(shard: str, now: float, flag: Flag) -> Sequence[str]:
+def _told(name: str, flag: Flag | None) -> dict[str, Any]:
+    return {"name": name, "unreadable": True} if flag is None else asdict(flag)
+
+
+def _row(shard: str, now: float, name: str, flag: Flag | None) -> Sequence[str]:
+    if flag is None:
+        return shard, name, "-", "-", "-", "cannot be read and counts as not set: set it anew, or release the class"
     ends = "never" if flag.expires_at is None else lasting(flag.expires_at - now)
     return shard, flag.name, f"{flag.percentage:g} %", flag.set_by or "-", ends, flag.reason or "-"
 

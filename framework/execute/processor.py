@@ -319,7 +319,7 @@ def _deferral_fields(run: Execution, outcome: Deferred) -> dict[str, Any]:
     return {
         "job_deferred_by": outcome.reason,
         "deferred_count": deferrals(run.payload or {}, outcome.reason) + 1,
-        "deferred_for_s": outcome.delay_s,
+        "deferred_for_s": round(outcome.delay_s, 6),
         **outcome.fields,
     }
 

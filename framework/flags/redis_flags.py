@@ -134,12 +134,17 @@ def unset_flag(client: "redis.Redis", name: str) -> bool:
 
 def read_flags(client: "redis.Redis") -> dict[str, Flag]:
     """Return the flags that are set on a shard by name, expired ones among them; garbage is left out. Raises redis errors."""
-    found: dict[str, Flag] = {}
+    return {name: flag for name, flag in read_written(client).items() if flag is not None}
+
+
+def read_written(client: "redis.Redis") -> dict[str, Flag | None]:
+    """Return all that stands on a shard as a flag, by name; ``None`` for what cannot be read. Raises redis errors."""
+    found: dict[str, Flag | None] = {}
     fields: Any = client.hgetall(keys.FLAGS)
     for name, data in fields.items():
         text = name.decode(errors="backslashreplace")
         try:
             found[text] = read_flag(text, data)
         except ValueError:
-            continue
+            found[text] = None
     return found

@@ -66,6 +66,16 @@ def test_flags_are_set_with_their_reason_on_every_shard_and_end(jobs, redis, sec
     assert jobs("flags") == "No flag is set.\n"
 
 
+def test_a_flag_that_cannot_be_read_is_shown_for_what_it_counts_as(jobs, redis):
+    redis.hset(keys.FLAGS, "run_jobs_NoopWorker", "garbage")
+    assert "main run_jobs_NoopWorker - - - cannot be read and counts as not set" in " ".join(jobs("flags").split())
+    assert json.loads(jobs("flags", "--json"))["flags"] == [
+        {"shard": "main", "name": "run_jobs_NoopWorker", "unreadable": True}
+    ]
+    jobs("release", "NoopWorker")
+    assert jobs("flags") == "No flag is set.\n"
+
+
 def test_what_is_wrong_says_so_and_sets_nothing(jobs, redis):
     assert "Missing option '--reason'" in jobs("drop", "NoopWorker", "--for", "1h", status=2)
     assert "Missing option '--for'" in jobs("pause", "NoopWorker", "--reason", "x", status=2)

@@ -170,6 +170,7 @@ class Limits:
         if not said.asking.acquire(timeout=FIRST_ANSWER_S if is_old else 0):
             if is_old:
                 said.until = self._clock()  # it hangs: the others do not wait as long, each in its turn
+                self._tell(declaration, f"its concurrency_limit does not answer; {_shown(said.limit)}")
             return said.limit
         try:
             if self._clock() >= said.until:
