@@ -89,6 +89,8 @@ def embedded_url(var_dir: Path, shard: str) -> str | None:
 class EmbeddedServer:
     """One server process on one data folder; what it has answered survives its own ``kill -9`` (append-only file).
 
+    While the disk is busy it may answer up to 2 s before it writes, and a ``kill -9`` takes that along.
+
     Started with ``detached=False`` it dies with us, even when we are killed (on Linux; elsewhere at ``stop`` only).
     Linux lets it follow the thread that started it: use a thread that lives as long as the server shall. With
     ``detached=True`` it outlives us, and ``stop`` ends it whoever started it.

@@ -1,6 +1,21 @@
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
 import pytest
 from prove_parts.machine.rules import machine_on
 from prove_parts.machine.world import World
+from redis import Redis
+
+from framework.store.connect import Endpoint, open_client
+from framework.store.embedded import EmbeddedServer
+from tests.harness import until
+
+SEIZE, INTERRUPT, EVERY_THREAD = 0x4206, 0x4207, 0x40000000
+"""PTRACE_SEIZE, PTRACE_INTERRUPT, __WALL: Linux's, and not in the library."""
 
 
 @pytest.fixture
@@ -20,3 +35,56 @@ def state(world):
     machine = machine_on(world)()
     yield machine
     world.abandon()
+
+
+@pytest.fixture
+def busy_disk() -> Iterator[Callable[[EmbeddedServer], None]]:
+    """From the call on the server's fsync does not come back, until the server or the test has ended."""
+    with ExitStack() as stack:
+        yield lambda server: stack.enter_context(_without_fsync(server))
+
+
+@contextmanager
+def _without_fsync(server: EmbeddedServer) -> Iterator[None]:
+    held, over = threading.Event(), threading.Event()
+    # Who stops a thread must live to see its end: a server whose thread nobody buries is never quite gone.
+    tracer = threading.Thread(target=_hold, args=(_fsync_thread(server), held, over))
+    tracer.start()
+    try:
+        until(lambda: held.is_set() or not tracer.is_alive())
+        if not held.is_set():
+            pytest.skip("a thread of another process may not be stopped here")
+        with open_client(Endpoint(server.url), name="tests") as client:
+            until(lambda: _pending(client), "it waits for its disk")
+        yield
+    finally:
+        over.set()
+        tracer.join()
+
+
+def _fsync_thread(server: EmbeddedServer) -> int:
+    threads = Path(f"/proc/{server.pid}/task")
+    if not threads.exists():
+        pytest.skip("this system does not show the threads of a process")
+    (found,) = (int(one.name) for one in threads.iterdir() if (one / "comm").read_text().startswith("bio_aof"))
+    return found
+
+
+def _hold(thread: int, held: threading.Event, over: threading.Event) -> None:
+    """Stop the thread, which goes on when this one ends."""
+    ptrace = ctypes.CDLL(None).ptrace
+    ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    if ptrace(SEIZE, thread, None, None) or ptrace(INTERRUPT, thread, None, None):
+        return
+    os.waitpid(thread, EVERY_THREAD)
+    held.set()
+    while not over.wait(0.01):
+        if os.waitpid(thread, EVERY_THREAD | os.WNOHANG)[0]:
+            return
+
+
+def _pending(client: Redis) -> bool:
+    """Whether it has asked for an fsync, as it does at most once a second, and only after a write."""
+    client.set("written", 1)
+    client.delete("written")
+    return bool(client.info("persistence")["aof_pending_bio_fsync"])

@@ -331,3 +331,11 @@ def test_after_a_long_outage_who_runs_has_its_slot_still(state):
     state.turn(which=1, part="policies")
     state.work(which=1)
     state.teardown()
+
+
+def test_what_a_killed_server_had_answered_is_there_however_busy_its_disk(state, server, busy_disk):
+    busy_disk(server)
+    state.corrupt(shard="main", what=2, where="schedule")
+    state.schedule(kind="suspect", queue="a", delay=41, fate="go")
+    state.kill_server(shard="main", chance=9, up=False)
+    state.teardown()

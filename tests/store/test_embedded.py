@@ -15,6 +15,7 @@ from redis.exceptions import AuthenticationError
 from framework.errors import ConfigurationError
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer, embedded_url, find_server_binaries, store_dir
+from tests.harness import until
 
 WAIT_S = 20
 
@@ -80,6 +81,7 @@ def test_what_it_answered_survives(short_path: Path, binary: Path, end: Callable
         with client(server) as redis:
             for number in range(500):
                 redis.rpush("list", number)
+            until(lambda: not redis.info("persistence")["aof_buffer_length"], "a disk that was busy has it")
         end(server)
         assert not server.running
         server.start()
