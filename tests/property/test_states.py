@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from prove_parts.machine.rules import machine_on
 
-EXAMPLES, STEPS = 200, 40
+EXAMPLES, STEPS = 120, 40
 
 
 @pytest.mark.slow
