@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from types import CoroutineType, MappingProxyType
 from typing import Any, NoReturn, cast
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
@@ -32,6 +32,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import (
     SUCCEEDED,
     AwaitsTurn,
+    Deferred,
     Discarded,
     Failed,
     Interrupted,
@@ -44,6 +45,7 @@ from framework.finish.states import States
 from framework.middleware.chain import Call, Passage
 from framework.push.strictness import Strictness
 from framework.telemetry import context
+from framework.telemetry.logs import error_fields
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, decompress_arguments
 from framework.wire.holds import IDEMPOTENCY_KEY, Holds, Slot, lock_of, reservations
@@ -53,6 +55,8 @@ from framework.wire.status import STATUS_EXPIRATION, Tracked, tracked
 NOTHING_RETIRED: Mapping[str, str] = MappingProxyType({})
 NO_GATES = Gates()
 _LONGEST_PAUSE_S = 2.0  # between two questions of a gate while Redis is away
+_MOST_REFUSALS = 4
+_REFUSED_DELAY_S = 30.0
 _STOPPED = "a server middleware did not yield"
 
 
@@ -208,14 +212,20 @@ class Executor:
         return True
 
     def _asked(self, gate: Gate, entry: Entry) -> Outcome | None:
-        """Ask one gate, however long Redis is away: the job is in our working list, and our lease keeps it ours."""
-        pause_s = 0.05
+        """Ask one gate, however long Redis is away: the job is in our working list, and our lease keeps it ours.
+
+        A Redis that answers and refuses may do so for ever: then the job is put off, and its thread is free.
+        """
+        pause_s, refused = 0.05, 0
         while True:
             try:
                 return gate.admit(entry)
             except (RedisError, ConnectionError) as error:
                 if self._runs.ending:
                     return Interrupted()
+                refused += isinstance(error, ResponseError)
+                if refused > _MOST_REFUSALS:
+                    return Deferred(_REFUSED_DELAY_S, "gate_refused", error_fields(error))
                 self._log.gate_waits(entry.unit, error)
                 time.sleep(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)

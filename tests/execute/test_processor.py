@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
@@ -890,6 +891,18 @@ def test_a_gate_is_asked_again_while_redis_is_away(slots, redis):
     assert ran == ["j1"]
     assert len(door.entries) == 3
     assert one.died == []
+
+
+def test_a_job_whose_gate_is_refused_for_good_is_put_off_and_holds_no_thread(slots, redis):
+    worker(lambda self: None)
+    enqueue(redis, "Job", **locked(redis, "j1"), retry=False)
+    one = slots(1, gates=[Turnstile(ResponseError("ERR something is wrong with this key"))]).start()
+    until(one.done)
+    (member,) = redis.zrange("schedule", 0, -1)
+    assert json.loads(member)["deferred_by"] == "gate_refused"
+    assert redis.hget(LOCK, "jid") == b"j1"
+    (line,) = one.lines(job_status="deferred")
+    assert line["exception.message"] == "ERR something is wrong with this key"
 
 
 def test_a_gate_that_waits_for_redis_does_not_hold_up_the_end(slots, redis):
