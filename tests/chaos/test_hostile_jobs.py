@@ -116,8 +116,10 @@ NEIGHBOURS = 200
 @pytest.mark.slow
 @pytest.mark.proves("F25", "R24", "R25")
 def test_jobs_that_kill_are_quarantined_and_their_neighbours_run(scene, measured):
-    process = scene.cluster("-r", scene.module("hostile_jobs"), "--processes", "2", "--max-concurrency", "2")
-    until(lambda: len(process.find(event_name="process.ready")) == 2, "both are up")
+    # One for each: a child that dies again and again is started anew after longer and longer, up to half a minute.
+    many = len(DEADLY)
+    process = scene.cluster("-r", scene.module("hostile_jobs"), "--processes", str(many), "--max-concurrency", "2")
+    until(lambda: len(process.find(event_name="process.ready")) == many, "all are up")
     values = [str(number) for number in range(NEIGHBOURS)]
     for number, value in enumerate(values):
         scene.enqueue("NoteWorker", value, jid=f"neighbour {value}")
