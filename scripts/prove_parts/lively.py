@@ -98,11 +98,12 @@ class LivelyRun:
         self._processes.append(process)
 
     def _strike(self, client: Redis, seconds: float, stopped: Callable[[], bool]) -> None:
+        # While the processes start: one that runs would know of it seconds later.
+        set_flag(client, Flag(pause_flag(_PAUSED), 100.0, "lively"), None)
         while not self._children() and not stopped():
             self._watch("processes start")
             time.sleep(_LOOK_S)
         begun = killed = seeded = now = time.monotonic()
-        set_flag(client, Flag(pause_flag(_PAUSED), 100.0, "lively"), None)
         while now - begun < seconds and not stopped():
             time.sleep(_LOOK_S)
             self._watch(f"{now - begun:.0f} of {seconds:g} s")

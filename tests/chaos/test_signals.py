@@ -149,5 +149,5 @@ def test_what_no_signal_reaches_is_killed_at_the_deadline_and_its_job_is_back(sc
     rescuer = scene.worker("-q", "other").ready()
     until(lambda: sorted(job["jid"] for job in scene.jobs_of("default")) == sorted(kinds), "all are back")
     assert {job["interrupted_count"] for job in scene.jobs_of("default")} == {1}
+    assert rescuer.end() == 0  # its lines are all written then
     assert len(rescuer.find(job_status="recovered")) == 2
-    assert rescuer.end() == 0
