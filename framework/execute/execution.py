@@ -205,10 +205,8 @@ class Executor:
             if outcome is not None:
                 run.outcome = outcome
                 return False
-        run.started, run.started_cpu = (
-            time.perf_counter(),
-            time.thread_time(),
-        )  # what the gates took is no time of the job's
+        # What the gates took is no time of the job's.
+        run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         return True
 
     def _asked(self, gate: Gate, entry: Entry) -> Outcome | None:

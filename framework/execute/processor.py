@@ -184,12 +184,7 @@ class Processor:
         """The rest of an async job's run, upon the event loop."""
         try:
             await self._executor.complete(run)
-            if (
-                run.outcome is SUCCEEDED
-                and run.tracked is None
-                and run.unit.holds is None
-                and not _awaits_acknowledgement(run)
-            ):
+            if run.outcome is SUCCEEDED and _is_acknowledged_with_others(run):
                 self._conclude(run, self._async_tally)
             else:
                 self._settle_aside(run)
@@ -218,7 +213,7 @@ class Processor:
             # The line comes before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
             if run.started_log is not None:
                 self._write_end(run, None)
-            if run.tracked is None and unit.holds is None and not _awaits_acknowledgement(run):
+            if _is_acknowledged_with_others(run):
                 self._fetcher.finish(unit)
             else:
                 self._until_done(unit, partial(self._settle, run, None))
@@ -285,6 +280,11 @@ class Processor:
 
 def _status(outcome: Outcome) -> str:
     return outcome.status if isinstance(outcome, Parked) else _STATUS[type(outcome)]
+
+
+def _is_acknowledged_with_others(run: Execution) -> bool:
+    """Whether a job that succeeded needs no step of its own: it is untracked, holds nothing, and need not be confirmed."""
+    return run.tracked is None and run.unit.holds is None and not _awaits_acknowledgement(run)
 
 
 def _awaits_acknowledgement(run: Execution) -> bool:

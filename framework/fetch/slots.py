@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import redis
-from redis.exceptions import NoPermissionError, ResponseError
 
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import ACQUIRE, RENEW
@@ -78,11 +77,6 @@ def let_go_of_reservation(unit: UnitOfWork, payload: Payload, name: str) -> None
     """From now on the unit holds the slot that may be reserved for its job: it is free when the job goes."""
     holds = unit.holds = unit.holds or Holds()
     holds.slots += reservations(payload, unit.data, (name,))
-
-
-def is_lasting(error: ResponseError) -> bool:
-    """Whether asking again cannot help: a key is of another type, or may not be used."""
-    return isinstance(error, NoPermissionError) or "WRONGTYPE" in str(error)
 
 
 def renew(client: "redis.Redis", units: Iterable[UnitOfWork]) -> None:

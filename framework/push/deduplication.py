@@ -49,8 +49,8 @@ class Deduplicator:
 
     def policy(self, declaration: Declaration, shard: str, *, scheduled: bool) -> Deduplicate | None:
         """Return what the class says of its duplicates; ``None`` when this push is not to look for any."""
-        policy = declaration.deduplicate
-        if policy is None or policy.strategy == "none" or (scheduled and not policy.including_scheduled):
+        policy = declaration.deduplicate if deduplicates(declaration) else None
+        if policy is None or (scheduled and not policy.including_scheduled):
             return None
         flag = policy.feature_flag
         return policy if flag is None or self._is_on(shard, flag, declaration) else None

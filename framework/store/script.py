@@ -6,7 +6,7 @@ from importlib.resources import files
 from typing import Any, cast
 
 import redis
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 
 class Script:
@@ -49,6 +49,11 @@ class Script:
             return self(client, keys, arguments)
         except ResponseError as error:
             return error
+
+
+def is_lasting(error: ResponseError) -> bool:
+    """Whether asking again cannot help: a key is of another type, or may not be used."""
+    return isinstance(error, NoPermissionError) or "WRONGTYPE" in str(error)
 
 
 _LETS_GO = ("lock", "slots", "let_go")

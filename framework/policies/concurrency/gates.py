@@ -8,9 +8,10 @@ from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
 from framework.execute.gates import Entry
-from framework.fetch.slots import Answer, Slots, is_lasting, let_go_of_reservation
+from framework.fetch.slots import Answer, Slots, let_go_of_reservation
 from framework.finish.outcome import Discarded, Outcome, Parked
 from framework.policies.concurrency.limits import QUEUE, Limits
+from framework.store.script import is_lasting
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import logger
 from framework.telemetry.repeated import Repeated

@@ -8,9 +8,8 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.declare import registry
-from framework.fetch.slots import is_lasting
 from framework.policies.concurrency.limits import QUEUE, Limits
-from framework.store.script import RESUME
+from framework.store.script import RESUME, is_lasting
 from framework.telemetry.logs import logger
 from framework.telemetry.repeated import Repeated
 from framework.wire import keys

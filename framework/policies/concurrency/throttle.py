@@ -13,9 +13,8 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.declare import registry
-from framework.fetch.slots import is_lasting
 from framework.policies.concurrency.limits import Limits
-from framework.store.script import THROTTLE
+from framework.store.script import THROTTLE, is_lasting
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import logger
 from framework.telemetry.repeated import Repeated

@@ -10,11 +10,11 @@ from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
 from framework.execute.gates import Entry, Gate
-from framework.fetch.slots import is_lasting
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Outcome
 from framework.policies.dedup.next_run import next_run
-from framework.store.script import ENTER
+from framework.push.deduplication import deduplicates
+from framework.store.script import ENTER, is_lasting
 from framework.types import Payload
 from framework.wire.holds import OF_DUPLICATES, RESCHEDULED_ONCE, Lock, positions_of
 
@@ -34,7 +34,7 @@ class PositionsGate:
 
     def concerns(self, declaration: Declaration) -> bool:
         """See ``Gate``."""
-        return _deduplicates(declaration) and self._consistency.concerns(declaration)
+        return deduplicates(declaration) and self._consistency.concerns(declaration)
 
     def admit(self, entry: Entry) -> Outcome | None:
         """See ``Gate``: it lets every job go on."""
@@ -70,7 +70,7 @@ class LockGate:
 
     def concerns(self, declaration: Declaration) -> bool:
         """See ``Gate``."""
-        return _deduplicates(declaration)
+        return deduplicates(declaration)
 
     def admit(self, entry: Entry) -> Outcome | None:
         """See ``Gate``: it lets every job go on, but for one that ``consistency`` sends away."""
@@ -110,10 +110,6 @@ class LockGate:
         keep_ms = lock.ttl_ms if keeps else 0
         found: list[bytes] = ENTER(self._client, [lock.key], [lock.owner, lock.worker, keep_ms, unseen, *known])
         return found
-
-
-def _deduplicates(declaration: Declaration) -> bool:
-    return declaration.deduplicate is not None and declaration.deduplicate.strategy != "none"
 
 
 def _lock(unit: UnitOfWork) -> Lock | None:

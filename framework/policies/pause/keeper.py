@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import redis
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import ResponseError
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.flags.flag import pause_flag
 from framework.policies.pause.gate import KEPT_MS
 from framework.policies.pause.pauses import Pauses
-from framework.store.script import UNPARK
+from framework.store.script import UNPARK, is_lasting
 from framework.telemetry import logs
 from framework.telemetry.repeated import Repeated
 from framework.wire import keys
@@ -71,7 +71,7 @@ class Keeper:
         try:
             parked = cast("set[bytes]", self._client.smembers(keys.PAUSES))
         except ResponseError as error:
-            if not (isinstance(error, NoPermissionError) or "WRONGTYPE" in str(error)):
+            if not is_lasting(error):
                 raise
             self._tell("index", "which classes have parked jobs cannot be read; none is resumed", error=error)
             return
