@@ -68,3 +68,21 @@ def calls(redis):
         return found
 
     return look
+
+
+class LetPass:
+    def call(self, cls, job, queue, pool):
+        yield
+
+
+@pytest.fixture(params=[(), (LetPass,)], ids=("quick", "middleware"))
+def way(request, door):
+    """Both ways of a push: without a client middleware, and around one."""
+    return door.open(*request.param)
+
+
+@pytest.fixture
+def room(redis):
+    """The server has room again, whatever a test has left."""
+    yield
+    redis.config_set("maxmemory", 0)

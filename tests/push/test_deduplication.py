@@ -21,12 +21,9 @@ from framework.wire.json import dumps, loads
 from tests.harness import full_memory, opened
 from tests.push.conftest import Door, worker
 
+pytestmark = pytest.mark.usefixtures("room")
+
 COUNTS = "aw:counters"
-
-
-class LetPass:
-    def call(self, cls, job, queue, pool):
-        yield
 
 
 class Double:
@@ -35,17 +32,6 @@ class Double:
     def call(self, cls, job, queue, pool):
         job["args"] = [job["args"][0] * 2]
         yield
-
-
-@pytest.fixture(params=[(), (LetPass,)], ids=("quick", "middleware"))
-def way(request, door):
-    return door.open(*request.param)
-
-
-@pytest.fixture(autouse=True)
-def room(redis):
-    yield
-    redis.config_set("maxmemory", 0)
 
 
 def idempotent(policy=None, **attributes):

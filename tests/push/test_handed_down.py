@@ -7,12 +7,7 @@ import pytest
 
 from framework.declare import registry
 from framework.telemetry import context
-from tests.push.conftest import worker
-
-
-class LetPass:
-    def call(self, cls, job, queue, pool):
-        yield
+from tests.push.conftest import LetPass, worker
 
 
 @pytest.fixture(params=[(), (LetPass,)], ids=["quick", "middleware"])

@@ -14,12 +14,7 @@ from framework.store.connect import Endpoint
 from framework.telemetry import context
 from framework.wire import keys
 from tests.harness import full_memory, opened
-from tests.push.conftest import Door, worker
-
-
-class LetPass:
-    def call(self, cls, job, queue, pool):
-        yield
+from tests.push.conftest import Door, LetPass, worker
 
 
 def everything(redis):

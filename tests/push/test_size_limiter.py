@@ -13,12 +13,7 @@ from framework.push.size_limiter import QUIET_S, SizeLimiter, SizeLimits, Tracke
 from framework.wire import keys
 from framework.wire.compress import decompress_arguments
 from framework.wire.json import dumps
-from tests.push.conftest import worker
-
-
-class LetPass:
-    def call(self, cls, job, queue, pool):
-        yield
+from tests.push.conftest import LetPass, worker
 
 
 @pytest.fixture(params=["quick", "middleware"])

@@ -15,16 +15,11 @@ from framework.errors import ArgumentsError, DeclarationError
 from framework.execute.inline import run_inline
 from framework.push.strictness import QUIET_S, Strictness
 from framework.wire import keys
-from tests.push.conftest import worker
+from tests.push.conftest import LetPass, worker
 
 MODES = ("raise", "warn", "off")
 SECRET = "hush-hush"
 seen: list[Any] = []
-
-
-class LetPass:
-    def call(self, cls, job, queue, pool):
-        yield
 
 
 def take(self, project_id: int, mode: str = "full", scores: list[float] | None = None) -> None:

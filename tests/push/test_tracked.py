@@ -11,29 +11,15 @@ from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.wire import keys
 from tests.harness import full_memory, opened, until
-from tests.push.conftest import Door, worker
+from tests.push.conftest import Door, LetPass, worker
 
-
-class LetPass:
-    def call(self, cls, job, queue, pool):
-        yield
+pytestmark = pytest.mark.usefixtures("room")
 
 
 class DropOdd:
     def call(self, cls, job, queue, pool):
         if job["args"][0] % 2 == 0:
             yield
-
-
-@pytest.fixture(params=[(), (LetPass,)], ids=("quick", "middleware"))
-def way(request, door):
-    return door.open(*request.param)
-
-
-@pytest.fixture(autouse=True)
-def room(redis):
-    yield
-    redis.config_set("maxmemory", 0)
 
 
 def tracked(**attributes):
