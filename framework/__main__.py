@@ -1,5 +1,13 @@
 """``python -m framework``: the same commands as ``application-worker``."""
 
-from framework.cli.main import main
+import sys
+from pathlib import Path
 
-main()
+from framework.cli.main import main
+from framework.command_line import INSTALLED, inherit_start
+
+# ``python -m`` puts the working directory first. It goes to the end (``registry.load``), as with the console script.
+if not sys.flags.safe_path and Path(sys.path[0]).resolve() == Path.cwd():
+    del sys.path[0]
+inherit_start()
+main(prog_name=INSTALLED)

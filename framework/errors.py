@@ -2,6 +2,9 @@
 
 FrameworkError
 ├── DeclarationError          a worker class is declared wrongly (raised when the class is created)
+├── MisuseError               a worker class is used as another library's task is: called, awaited, decorating
+│   └── NoSuchMethodError     by a method of theirs: ``delay``, ``apply_async``, ``send``
+├── MiddlewareError           a middleware has not the shape of one, or comes too late
 ├── ConfigurationError        configuration is wrong (raised at boot, with every problem found)
 ├── PushError                 a job was not, or not surely, accepted
 │   ├── ArgumentsError        the arguments do not fit ``perform`` or are not JSON
@@ -11,22 +14,27 @@ FrameworkError
 ├── UnroutedCallError         application code called a job Redis without saying whose jobs it is about
 ├── ExecutionError            a fetched job cannot be run as it stands
 │   ├── UnknownWorkerError    no class of that wire name is registered in this process
+│   ├── NewerVersionError     its class is older in this process than the job's version
 │   ├── ArgumentsMismatchError its arguments do not fit ``perform``, or the handler of its version
 │   └── PayloadError          its payload cannot be read
+│       └── PayloadLimitError reading it would take more than a setting allows
 ├── RetryLater                raised by a job: run me again after a delay, this is no failure
 ├── Discard                   raised by a job: forget me, this is no failure
 ├── RetryError                raised by a job: retry, but do not report (GitLab's ``RetryError``)
 │   └── JobReplicaNotUpToDate the job would read old data: it comes back once, then it reads from the primary
 └── BusinessError             raised by a job: the business refuses, a retry cannot help
 Shutdown (BaseException)      the process stops; user code that catches ``Exception`` never swallows it
+NoEffectWarning (UserWarning) an attribute or an option is declared and has no effect in this release
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import NamedTuple, TypeGuard, TypeVar
+from typing import NamedTuple
 
-E = TypeVar("E", bound=BaseException)
+from framework.command_line import command
+
+_SOURCE = "config/redis.yml"
 
 
 class FrameworkError(Exception):
@@ -34,12 +42,51 @@ class FrameworkError(Exception):
 
 
 class DeclarationError(FrameworkError):
-    """A worker class says something that is not allowed; the message names class, attribute, value and the allowed ones."""
+    """A worker class says something that is not allowed; the message names class, attribute, value and the allowed ones.
+
+    ``problems`` lists every fault of the class as an error of its own; ``attribute`` is that of the first.
+    """
 
     def __init__(self, worker: str, message: str, *, attribute: str | None = None) -> None:
         self.worker = worker
         self.attribute = attribute
+        self.message = message
+        self.problems: tuple[DeclarationError, ...] = (self,)
         super().__init__(f"{worker}: {message}")
+
+    @classmethod
+    def of(cls, worker: str, errors: "Sequence[DeclarationError]") -> "DeclarationError":
+        """Return one error for all that is wrong with a class: the only one, or a list of them."""
+        problems = list({problem.message: problem for error in errors for problem in error.problems}.values())
+        if len(problems) == 1:
+            return problems[0]
+        listed = "".join(f"\n  - {problem.message}" for problem in problems)
+        error = cls(worker, f"{len(problems)} problems:{listed}", attribute=problems[0].attribute)
+        error.problems = tuple(problems)
+        return error
+
+
+class MisuseError(FrameworkError, TypeError):
+    """A worker class is used as another library's task is; the message names the call that is meant. Nothing was pushed."""
+
+    def __init__(self, worker: str, reason: str) -> None:
+        self.worker, self.reason = worker, reason
+        super().__init__(f"{worker}: {reason}.")
+
+
+class NoSuchMethodError(MisuseError, AttributeError):
+    """A push by the name that another library has for it; as an AttributeError it leaves ``hasattr`` false."""
+
+
+class MiddlewareError(FrameworkError, TypeError):
+    """A middleware has not the shape of one, or is added, moved or removed when its chain is in use already."""
+
+    def __init__(self, middleware: object, reason: str) -> None:
+        self.middleware, self.reason = middleware, reason
+        name = (
+            f"{middleware.__module__}.{middleware.__qualname__}" if isinstance(middleware, type) else repr(middleware)
+        )
+        super().__init__(f"the middleware {name}: {reason}.")
 
 
 class Problem(NamedTuple):
@@ -64,8 +111,8 @@ class ConfigurationError(FrameworkError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         count = len(self.problems)
-        heading = "1 problem in the configuration" if count == 1 else f"{count} problems in the configuration"
-        super().__init__("\n".join([f"{heading}:", *(f"  - {problem}" for problem in self.problems)]))
+        heading = f"{count} problem{'s' * (count != 1)} in the configuration:"
+        super().__init__("\n".join([heading, *(f"  - {problem}" for problem in self.problems)]))
 
 
 class PushError(FrameworkError):
@@ -86,7 +133,9 @@ class ArgumentsError(PushError):
 class ExceedLimitError(PushError):
     """The arguments exceed the size limit after compression (GitLab's size limiter). Nothing was written.
 
-    Sizes are bytes of the arguments' JSON; ``setting`` is the one that holds the limit, ``job`` the index in a bulk push.
+    Sizes are bytes of the arguments' JSON; under ``size_limit.decoded_limit`` of the memory that they take when decoded.
+    ``setting`` is the one that holds the limit, ``job`` the index in a bulk push.
+    ``uncompressed`` is the attribute or setting that leaves the arguments uncompressed, ``None`` where they were compressed.
     """
 
     def __init__(
@@ -97,64 +146,104 @@ class ExceedLimitError(PushError):
         *,
         setting: str = "size_limit.limit",
         job: int | None = None,
+        uncompressed: str | None = None,
     ) -> None:
         self.worker_class = worker_class
         self.size = size
         self.size_limit = size_limit
         self.setting = setting
         self.job = job
+        self.uncompressed = uncompressed
         place = "" if job is None else f"(job {job} of the bulk) "
         if setting == "size_limit.limit":
             advice = "Store the data and pass its id, or declare `big_payload = True` if the shard's memory allows it"
-        else:
+        elif setting == "size_limit.decompressed_limit":
             advice = (
                 "More than that is never decompressed again, not even for `big_payload`. Store the data and pass its id"
             )
+        else:
+            advice = "No process would decode them, not even for `big_payload`. Store the data and pass its id"
+        measured = "bytes of memory when decoded" if setting == "size_limit.decoded_limit" else "bytes"
+        raw = f" They are left uncompressed ({uncompressed})." if uncompressed else ""
         super().__init__(
-            f"{worker_class}: {place}the job's arguments take {size:,} bytes, the limit is {size_limit:,}. {advice} "
+            f"{worker_class}: {place}the job's arguments take {size:,} {measured}, the limit is {size_limit:,}.{raw} {advice} "
             f"(setting: {setting})."
         )
 
     def of_job(self, job: int) -> "ExceedLimitError":
         """Return the same error, of the job with this index in a bulk push."""
-        return ExceedLimitError(self.worker_class, self.size, self.size_limit, setting=self.setting, job=job)
+        return ExceedLimitError(
+            self.worker_class, self.size, self.size_limit, setting=self.setting, job=job, uncompressed=self.uncompressed
+        )
 
 
 class ShardUnavailableError(PushError):
     """A shard's Redis does not answer or refuses the command.
 
     ``maybe_written`` is true when the command had been sent: the job may be in, and pushing it again may run it twice.
-    ``advice`` is what to do about a refusal; without it, how to get a Redis that runs.
+    ``advice`` is what to do about a refusal; without it, how to get a Redis that runs, and ``source`` the file that names it.
     """
 
-    def __init__(self, shard: str, reason: str, *, maybe_written: bool = False, advice: str | None = None) -> None:
-        self.shard = shard
-        self.reason = reason
+    def __init__(
+        self, shard: str, reason: str, *, maybe_written: bool = False, advice: str | None = None, source: str = _SOURCE
+    ) -> None:
+        self.shard, self.reason = shard, reason
         self.maybe_written = maybe_written
         doubt = " The command had been sent, so it may have been applied." if maybe_written else ""
-        way_out = (
-            f"What that means: {advice}."
-            if advice
-            else "Start the development store with `scripts/store start`, or set REDIS_URL (shard main) or config/redis.yml to a "
-            "Redis that runs."
-        )
+        way_out = f"Start the development store with `{command('store start')}`, or set REDIS_URL (shard main) or {source} to "
+        way_out = f"What that means: {advice}." if advice else f"{way_out}a Redis that runs."
         super().__init__(f"shard '{shard}' is unavailable: {reason}.{doubt} {way_out}")
 
 
 class BulkPushError(PushError):
-    """A slice of a bulk push failed.
+    """A slice of a bulk push failed; the cause is in ``__cause__``.
 
-    ``jids`` is aligned with the input up to ``failed_from``, the index of the first job that is not surely in. Go on
-    with the input from there; the cause is in ``__cause__``.
+    ``jids`` is aligned with the input up to ``failed_from``, the index of the first job that is not surely in. Nothing after
+    it is in, unless the slice that begins there is ``maybe_written``: its reply was lost, and ``in_doubt`` has the ids of its
+    jobs. ``resume()`` goes on in either case.
     """
 
-    def __init__(self, jids: Sequence[str | None], failed_from: int, cause: BaseException) -> None:
+    def __init__(
+        self,
+        jids: Sequence[str | None],
+        failed_from: int,
+        cause: BaseException,
+        *,
+        maybe_written: bool = False,
+        in_doubt: Sequence[str] = (),
+        resume: Callable[[], list[str | None]] | None = None,
+    ) -> None:
         self.jids = list(jids)
         self.failed_from = failed_from
-        super().__init__(
-            f"bulk push failed at job {failed_from}: {cause} The {failed_from} jobs before it are in (their ids are in `jids`); "
-            f"push the rest again from index {failed_from}."
-        )
+        self.maybe_written = maybe_written
+        self.in_doubt = list(in_doubt)
+        self._resume = resume
+        before = f"The {failed_from:,} jobs before it are in (their ids are in `jids`)"
+        if maybe_written:
+            advice = (
+                f"{before}, and the {len(self.in_doubt):,} of its slice (`in_doubt`) may be in as well: pushed again from index "
+                f"{failed_from}, they may run twice. Call `resume()` on this error, in this process and within 9 minutes: it writes "
+                "of that slice what is not in, then pushes the rest."
+            )
+        else:
+            rest = f"call `resume()` on this error, or push the rest again from index {failed_from}."
+            advice = f"{before}, and nothing after them is: {rest}"
+        super().__init__(f"bulk push failed at job {failed_from}: {cause} {advice}")
+
+    def resume(self) -> list[str | None]:
+        """Go on where the push stopped, and write no job twice; return ids aligned with the input from ``failed_from`` on.
+
+        The slice in doubt is repeated under the token that its first write noted, with the ids that it had. What was made of its
+        jobs then, by client middlewares too, stays; those of later slices are made now. ``error.jids + error.resume()`` is what
+        the push would have returned.
+
+        Raises:
+            BulkPushError: it has failed again; it can be resumed in turn, and its ``jids`` and ``failed_from`` count from the
+                beginning of the input. Also when a slice in doubt was sent more than 9 minutes ago: then nothing is sent.
+        """
+        if self._resume is None:
+            raise PushError("this BulkPushError was not raised by a push of this process: it cannot be resumed.")
+        return self._resume()
 
 
 class UnroutedCallError(FrameworkError):
@@ -188,7 +277,20 @@ class UnknownWorkerError(ExecutionError):
         super().__init__(
             f"no worker named {wire_name!r} is registered here{hint}. Load its module with -r, deploy the class, or give the "
             f"renamed class `aliases = ({wire_name!r},)`; if the class was removed for good, name it in the setting "
-            f"retired_workers."
+            f"retired_workers, and if another application runs it, in foreign_classes."
+        )
+
+
+class NewerVersionError(ExecutionError):
+    """The job was pushed by a release whose class has a higher ``version`` than the class in this process."""
+
+    def __init__(self, worker: str, version: int, known: int) -> None:
+        self.worker = worker
+        self.version = version
+        self.known = known
+        super().__init__(
+            f"{worker}: the job has version {version}, and the class here has version {known}. Deploy the release that pushed "
+            f"it. After a rollback: give the class `version = {version}` again, with perform_v{known} for the older jobs."
         )
 
 
@@ -219,6 +321,15 @@ class PayloadError(ExecutionError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(f"the payload cannot be read: {reason}")
+
+
+class PayloadLimitError(PayloadError):
+    """A payload is not read because that would take more memory than ``limit``, the value of ``setting``, allows."""
+
+    def __init__(self, reason: str, limit: int, *, setting: str) -> None:
+        self.limit = limit
+        self.setting = setting
+        super().__init__(f"{reason}, which the setting {setting} forbids: push less in one job, or raise it")
 
 
 class RetryLater(FrameworkError):
@@ -259,8 +370,8 @@ class JobReplicaNotUpToDate(RetryError):
 class BusinessError(FrameworkError):
     """Raise in ``perform`` when the business refuses and a retry cannot help: the job fails at once, without retries.
 
-    It goes to the dead set (unless ``dead = False``) with its reason, ``retries_exhausted`` runs, and nothing is
-    reported to the error tracker.
+    ``retries_exhausted`` and death handlers run, its line says ``error_kind: business``, and the error tracker hears nothing.
+    The dead set keeps it only with the setting ``dead.business``.
     """
 
     def __init__(self, reason: str) -> None:
@@ -268,41 +379,9 @@ class BusinessError(FrameworkError):
         super().__init__(reason)
 
 
-EXPECTED = (RetryError, RetryLater, Discard, BusinessError)
-"""What a job raises to say something: neither error handlers nor the error tracker are told."""
+class NoEffectWarning(UserWarning):
+    """A worker class or a push declares something that has no effect in this release. A warning, and no error: filter it by name."""
 
 
 class Shutdown(BaseException):
     """The process is stopping; raised into what still runs. Not an ``Exception``, so that user code does not swallow it."""
-
-
-def is_a(error: BaseException, *kinds: type[E]) -> TypeGuard[E]:
-    """Tell whether an error is of one of these kinds by its type alone: ``isinstance`` also asks the error, which may raise."""
-    return issubclass(type(error), kinds)
-
-
-_LONGEST_NAME = 500
-
-
-def error_class(error: BaseException) -> str:
-    """Return any error's class with its module, as Unicode; builtins without."""
-    # Read past the metaclass, which may do anything when asked; __module__ itself may be anything too.
-    kind = type(error)
-    name, module = (vars(type)[part].__get__(kind) for part in ("__qualname__", "__module__"))
-    package = _plain(module) if isinstance(module, str) else "builtins"
-    return _plain(name) if package == "builtins" else f"{package}.{_plain(name)}"
-
-
-def _plain(text: str) -> str:
-    """Return the text of a str, or of a subclass that may do anything, as Unicode of some length."""
-    return str.encode(str.__getitem__(text, slice(_LONGEST_NAME)), "utf-8", "replace").decode()
-
-
-def error_message(error: BaseException, limit: int) -> str:
-    """Return at most ``limit`` characters of any error's message, as Unicode, whatever its ``__str__`` does."""
-    try:
-        # Sliced as a plain str: what __str__ returns may be of a subclass that does anything when sliced.
-        text = str.__getitem__(str(error), slice(limit))
-    except BaseException as failure:  # noqa: BLE001 - a job's exception may do anything, and telling of it must not fail
-        text = f"<its message cannot be read: __str__ raised {type(failure).__name__}>"
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -19,7 +19,7 @@ import redis
 from framework.declare import port
 from framework.declare.worker import ApplicationWorker
 from framework.errors import PushError
-from framework.shard.shard import Shards
+from framework.shard.shards import Shards
 from framework.shard.validator import Block, allow_unrouted
 from framework.wiring.connect import Enqueuer
 

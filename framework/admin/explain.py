@@ -10,19 +10,42 @@ from framework.admin.facts import Facts
 from framework.admin.search import Place, Sighting, text
 from framework.admin.times import lasting
 from framework.admin.valves import Reason, Valves
+from framework.command_line import command
 from framework.declare.declaration import Declaration
-from framework.fetch.blame import COUNT
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.holds import lock_of, slot_member
-from framework.wire.job import DEFERRED, DEFERRED_BY, timestamp, whole_number
+from framework.wire.job import (
+    DEATHS,
+    DEFERRED,
+    DEFERRED_BY,
+    STOPS,
+    UNKNOWN_COUNT,
+    UNKNOWN_SINCE,
+    times,
+    timestamp,
+    whole_number,
+)
 
 _MOST_TEXT = 200
+_MOST_TIMES = 1_000_000
 _SILENT_S = 9.0
 """Three beats of a process that were to come and did not."""
 
 _SWEEP_S = 6.0
 """A sweep of every process comes each 5 s, give or take a fifth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interruptions:
+    """How often a job still ran when its process had to stop, and when it died; ``limit`` of either ends it, below 0 never.
+
+    ``limit`` is ``None`` where the settings could not be read.
+    """
+
+    stops: int
+    deaths: int
+    limit: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +59,7 @@ class Explanation:
     due: float | None
     now: float
     holds: Sequence[str]
+    interruptions: Interruptions
     reasons: Sequence[Reason]
 
 
@@ -45,6 +69,16 @@ class Classes:
 
     declarations: Mapping[str, Declaration] | None = None
     retired: Mapping[str, str] = field(default_factory=dict[str, str])
+    interruption_limit: int | None = None
+    """The setting ``max_retries_after_interruption``."""
+
+    def interruptions(self, payload: Payload) -> Interruptions:
+        """Return how often a job was interrupted, and how often it may be."""
+        declaration = (self.declarations or {}).get(str(payload.get("class")))
+        own = None if declaration is None else declaration.max_retries_after_interruption
+        limit = self.interruption_limit if own is None else own
+        stops, deaths = (min(times(payload, count), _MOST_TIMES) for count in (STOPS, DEATHS))
+        return Interruptions(stops, deaths, limit)
 
 
 class Explainer:
@@ -67,6 +101,7 @@ class Explainer:
             sighting.score if place.kind in ("scheduled", "retry") else None,
             self._facts.now,
             self._holds(place, payload),
+            self._classes.interruptions(payload),
             reasons,
         )
 
@@ -75,7 +110,9 @@ class Explainer:
         name, spot = sighting.place.name, _ordinal(sighting)
         match sighting.place.kind:
             case "scheduled":
-                told = f"schedule, {spot}", [*_deferral(payload), *self._due(sighting, payload)]
+                met = [] if self._unknown(payload) else self._met_unknown(payload)  # else among what follows
+                put_off = [*_deferral(payload), *met]
+                told = f"schedule, {spot}", [*put_off, *self._due(sighting, payload)]
             case "retry":
                 failed = Reason("failed", f"it failed: {_error(payload)}", "its next run")
                 told = f"retry, {spot}", [failed, *self._due(sighting, payload)]
@@ -128,7 +165,7 @@ class Explainer:
 
     def _migrating(self, queue: str) -> Reason:
         owner = self._facts.owner(keys.migration(queue), "")
-        why = f"scripts/migrate_jobs has put the queue {queue} aside to go through it"
+        why = f"{command('migrate-jobs')} has put the queue {queue} aside to go through it"
         if owner.lease_s is None:
             return Reason("migration_dead", f"{why}, and is dead", self._sweep())
         release = "the command, which hands it on; should it die, a sweep puts it back when the lease has run out"
@@ -160,7 +197,7 @@ class Explainer:
     def _queue(self, name: str) -> list[Reason]:
         """What keeps any job of the queue from being fetched."""
         facts = self._facts
-        start = f"scripts/worker --shard {facts.shard} -q {name}"
+        start = command(f"worker --shard {facts.shard} -q {name}")
         serving = facts.server_of(name)
         reasons: list[Reason] = []
         if not facts.processes:
@@ -200,9 +237,25 @@ class Explainer:
             why = f"its class {name} is retired: {classes.retired[name]}"
             return [Reason("retired", why, "who fetches it drops and counts it")]
         if classes.declarations is not None and name not in classes.declarations:
-            why = f"no worker here is called {name}: a process of ours that fetches it lets it fail and retries it"
-            return [Reason("unknown_class", why, "a release with the class, or an alias of its new name")]
+            why = f"no worker here is called {name}: a process without the class that fetches it puts it off, its retries untouched"
+            reason = Reason("unknown_class", why, "a release with the class, or an alias of its new name")
+            return self._met_unknown(payload) or [reason]
         return []
+
+    def _met_unknown(self, payload: Payload) -> list[Reason]:
+        """Tell of the processes without its class that have put it off."""
+        count = min(whole_number(payload.get(UNKNOWN_COUNT)) or 0, 1_000_000)
+        if count < 1:
+            return []
+        name, since = payload.get("class"), timestamp(payload.get(UNKNOWN_SINCE))
+        times = "once" if count == 1 else f"{count:,} times"
+        if since is None:
+            why = f"{name} belongs to another application (foreign_classes): processes of this one have put it back {times}"
+            return [Reason("foreign_class", why, "a process of that application")]
+        for_s = lasting(max(0.0, self._facts.now - since))
+        why = f"processes without its class put it off {times} in {for_s}: {_error(payload)}"
+        release = "a process that has the class; it is set aside when it has waited for unknown_class_max_wait"
+        return [Reason("unknown_class", why, release)]
 
     def _sweep(self) -> str:
         if self._facts.processes:
@@ -250,13 +303,19 @@ def _deferral(payload: Payload) -> list[Reason]:
         return []
     count = deferrals_of(payload)
     times = "once" if count == 1 else f"{count:,} times"
-    release = f"its time; earlier: scripts/jobs deferred release {payload.get('class')}"
+    worker = payload.get("class")
+    release = f"its time; earlier: {command(f'jobs deferred release {worker}')}"
     return [Reason("deferred", f"put off {times}, the last time by {payload.get(DEFERRED_BY)}", release)]
 
 
 def _interrupted(payload: Payload) -> Reason:
-    count = min(whole_number(payload.get(COUNT)) or 0, 1_000_000)
-    why = f"its process died or was stopped {count} times while it ran: it is suspected of killing them"
+    if UNKNOWN_SINCE in payload:
+        why = f"it waited too long for a process that has its class: {_error(payload)}"
+        return Reason("unknown_class", why, "nothing by itself: deploy the class, and push it anew")
+    if times(payload, DEATHS) > times(payload, STOPS):
+        why = "too many processes died while it ran: it is suspected of killing them"
+    else:
+        why = "it still ran too often when its process had to stop: it takes longer than the deadline -t"
     return Reason("interrupted", why, "nothing by itself: look at what it does, and push it anew")
 
 

@@ -1,8 +1,9 @@
 """Where a job is: every key of a shard that may hold it, gone through in bounded steps beside running processes."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import redis
@@ -10,7 +11,8 @@ from redis.exceptions import ResponseError
 
 from framework.errors import PayloadError
 from framework.process.parked import ParkedPlace
-from framework.shard.leftovers import queue_names
+from framework.shard.leftovers import named_queues
+from framework.store.script import SEARCH
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import moment
@@ -19,25 +21,46 @@ from framework.wire.json import dumps, loads
 Kind: TypeAlias = Literal[
     "scheduled", "retry", "queue", "waiting", "paused", "migrating", "in hand", "dead", "interrupted"
 ]
+_Page: TypeAlias = list[tuple[bytes, float]]
 Tell: TypeAlias = Callable[[str, int], None]
 """Hears, after every step, the key that is gone through and how many jobs have been looked at."""
 
 PAGE = 1_000
-PAGE_BYTES = 4_000_000
-"""So much of a list does one command ask for at most, reckoned from the page before."""
+STEP_JOBS, STEP_BYTES = 5_000, 1_000_000
+"""So much of lists does one step read at most: some milliseconds of Redis's time."""
 
-_FIRST_PAGE = 50
+_TOGETHER = 1_000
+"""So many keys does one step look at, at most."""
+
+_LISTS = ("queue", "in hand", "migrating")
 _GLOB = re.compile(rb"([*?\[\]\\^-])")
 _QUEUE, _LIMIT, _PAUSED = keys.queue("").encode(), keys.limit("").encode(), keys.paused_jobs("").encode()
+_WORKING = keys.working("").encode()
 _WAITING = b":waiting:"
 
 
 class Place(NamedTuple):
-    """One key that holds jobs. ``name`` says of what: a queue, an identity, a limit's base, a class."""
+    """One key that holds jobs."""
 
     kind: Kind
     key: bytes
-    name: str
+
+    @property
+    def name(self) -> str:
+        """Of what it holds jobs: a queue, an identity, a limit's base, a class; empty for a set of which there is one."""
+        match self.kind:
+            case "queue":
+                return text(self.key.removeprefix(_QUEUE))
+            case "paused":
+                return text(self.key.removeprefix(_PAUSED))
+            case "waiting":
+                return text(self.key.removeprefix(_LIMIT).partition(_WAITING)[0])
+            case "in hand":
+                return keys.owner(text(self.key))
+            case "migrating":
+                return keys.migrated(keys.owner(text(self.key))) or ""
+            case _:
+                return ""
 
     def parked(self) -> ParkedPlace:
         """Return it as one of those with parked jobs."""
@@ -76,31 +99,33 @@ def search(client: "redis.Redis", jid: str, tell: Tell) -> list[Sighting]:
         tell(key, looked)
 
     for turn in (1, -1):
-        found = [sighting for place in places(client)[::turn] for sighting in _look(client, place, wanted, jid, told)]
+        on_the_way = places(client, told)[::turn]
+        sightings = (one for group in _alike(on_the_way) for one in _look(client, group, wanted, told))
+        # What cannot be read is told of; a job that has the id among its arguments is another.
+        found = [one for one in sightings if one.payload.get("jid", jid) == jid]
         if found:
             return found
     return []
 
 
-def places(client: "redis.Redis") -> list[Place]:
+def places(client: "redis.Redis", told: Tell = lambda _key, _jobs: None) -> list[Place]:
     """Return every key that holds jobs, in the order of a job's way. Raises redis errors."""
-    found = [Place("scheduled", b"schedule", ""), Place("retry", b"retry", "")]
-    found += [Place("queue", _QUEUE + name, text(name)) for name in queue_names(client)]
-    found += parked_places(client)
-    for key in sorted(_scan(client, keys.WORKING_LISTS.encode(), "list")):
-        owner = keys.owner(text(key))
-        migrated = keys.migrated(owner)
-        found.append(Place("in hand", key, owner) if migrated is None else Place("migrating", key, migrated))
-    return [*found, Place("dead", b"dead", ""), Place("interrupted", b"interrupted", "")]
+    found = _holders(client, (_QUEUE, _LIMIT, _PAUSED, _WORKING), told)
+    queues = found[_QUEUE].union(_QUEUE + name for name in named_queues(client))
+    return [
+        Place("scheduled", b"schedule"),
+        Place("retry", b"retry"),
+        *(Place("queue", key) for key in sorted(queues)),
+        *_parked(found),
+        *map(_working_place, sorted(found[_WORKING])),
+        Place("dead", b"dead"),
+        Place("interrupted", b"interrupted"),
+    ]
 
 
 def parked_places(client: "redis.Redis") -> list[Place]:
     """Return the keys of those jobs that wait behind a limit or a pause: found by name, so that no index can hide one."""
-    found = [Place("paused", key, text(key.removeprefix(_PAUSED))) for key in _scan(client, _PAUSED + b"*", "zset")]
-    for key in _scan(client, _LIMIT + b"*" + _WAITING + b"*", "zset"):
-        base, _, _ = key.removeprefix(_LIMIT).partition(_WAITING)
-        found.append(Place("waiting", key, text(base)))
-    return sorted(found)
+    return _parked(_holders(client, (_LIMIT, _PAUSED), lambda _key, _jobs: None, kind="zset"))
 
 
 def payload_of(member: bytes) -> bytes:
@@ -108,25 +133,36 @@ def payload_of(member: bytes) -> bytes:
     return member.partition(b"\n")[2]
 
 
-def members(
-    client: "redis.Redis", key: bytes | str, needle: bytes | None = None
-) -> Iterator[list[tuple[bytes, float]]]:
+def members(client: "redis.Redis", key: bytes | str, needle: bytes | None = None) -> Iterator[_Page]:
     """Every member of a sorted set that stays in it meanwhile, in pages, with its score; those with ``needle`` in them alone.
 
     Redis does the picking: what is not wanted is not sent. A key of another type has no members. Raises redis errors.
     """
-    match = None if needle is None else b"*" + _GLOB.sub(rb"\\\1", needle) + b"*"
-    cursor = 0
+    try:
+        first: Any = client.zscan(key, 0, match=_containing(needle), count=PAGE)
+    except ResponseError as error:
+        first = error
+    yield from _rest(client, key, needle, first)
+
+
+def _rest(client: "redis.Redis", key: bytes | str, needle: bytes | None, reply: Any) -> Iterator[_Page]:
+    """The page in ``reply`` of ZSCAN, and those after it."""
     try:
         while True:
-            reply: Any = client.zscan(key, cursor, match=match, count=PAGE)
+            if isinstance(reply, ResponseError):
+                raise reply
             cursor, page = reply
-            yield cast("list[tuple[bytes, float]]", page)
+            yield cast("_Page", page)
             if not cursor:
                 return
+            reply = client.zscan(key, cursor, match=_containing(needle), count=PAGE)
     except ResponseError as error:
         if "WRONGTYPE" not in str(error):
             raise
+
+
+def _containing(needle: bytes | None) -> bytes | None:
+    return None if needle is None else b"*" + _GLOB.sub(rb"\\\1", needle) + b"*"
 
 
 def text(name: bytes) -> str:
@@ -143,48 +179,82 @@ def read_object(data: bytes) -> Payload:
     return cast("Payload", found) if isinstance(found, dict) else {}
 
 
-def _look(client: "redis.Redis", place: Place, wanted: bytes, jid: str, told: Tell) -> list[Sighting]:
-    look = _in_list if place.kind in ("queue", "in hand", "migrating") else _in_set
-    # What cannot be read is told of; a job that has the id among its arguments is another.
-    return [one for one in look(client, place, wanted, told) if one.payload.get("jid", jid) == jid]
+def _holders(
+    client: "redis.Redis", prefixes: Sequence[bytes], told: Tell, kind: str | None = None
+) -> Mapping[bytes, set[bytes]]:
+    """Return the keys with each of the prefixes, found in one walk through the key space however many prefixes there are."""
+    # One pattern for all of them: at each position, the characters that one of them has there. The rest is sorted out here.
+    match = b"".join(b"[%b]" % bytes(sorted(set(column))) for column in zip(*prefixes, strict=False)) + b"*"
+    found: dict[bytes, set[bytes]] = {prefix: set() for prefix in prefixes}
+    cursor = 0
+    while True:
+        reply: Any = client.scan(cursor, match=match, count=PAGE, _type=kind)
+        cursor, page = reply
+        for prefix, names in found.items():
+            names.update([key for key in page if key.startswith(prefix)])
+        told("the names of keys", 0)
+        if not cursor:
+            return found
 
 
-def _in_set(client: "redis.Redis", place: Place, wanted: bytes, told: Tell) -> Iterator[Sighting]:
-    parked = place.kind in ("waiting", "paused")
-    for page in members(client, place.key, wanted):
-        told(text(place.key), PAGE)
-        for member, score in page:
-            pipeline: Any = client.pipeline()
-            pipeline.zrank(place.key, member)
-            pipeline.zcard(place.key)
-            rank, size = pipeline.execute()
-            if rank is not None:
-                yield Sighting(place, payload_of(member) if parked else member, rank + 1, size, moment(score))
+def _parked(found: Mapping[bytes, set[bytes]]) -> list[Place]:
+    waiting = (Place("waiting", key) for key in found[_LIMIT] if _WAITING in key)
+    return sorted([*(Place("paused", key) for key in found[_PAUSED]), *waiting])
 
 
-def _in_list(client: "redis.Redis", place: Place, wanted: bytes, told: Tell) -> Iterator[Sighting]:
-    """From the left end: what is pushed meanwhile moves jobs into the next page, and none past it."""
-    start, size = 0, _FIRST_PAGE
-    while page_and_length := _page(client, place.key, start, size):
-        page, length = page_and_length
-        told(text(place.key), len(page))
-        for index, data in enumerate(page, start):
-            if wanted in data:
-                yield Sighting(place, data, max(1, length - index), length)
-        start += len(page)
-        size = max(1, min(PAGE, PAGE_BYTES * len(page) // (sum(map(len, page)) or 1)))
+def _working_place(key: bytes) -> Place:
+    return Place("in hand" if keys.migrated(keys.owner(text(key))) is None else "migrating", key)
 
 
-def _page(client: "redis.Redis", key: bytes, start: int, size: int) -> tuple[Sequence[bytes], int] | None:
-    pipeline: Any = client.pipeline()  # a transaction: the position is that of the moment
-    pipeline.lrange(key, start, start + size - 1)
-    pipeline.llen(key)
-    page, length = pipeline.execute(raise_on_error=False)
-    if isinstance(page, ResponseError) and "WRONGTYPE" not in str(page):
-        raise page
-    return (page, length) if page and not isinstance(page, ResponseError) else None
+def _alike(on_the_way: Sequence[Place]) -> Iterator[list[Place]]:
+    """Yield the places in their order, those together that one step may look through: many lists, or many parked sets."""
+    for _, group in groupby(on_the_way, lambda place: "list" if place.kind in _LISTS else place.kind):
+        together = list(group)
+        yield from (together[start : start + _TOGETHER] for start in range(0, len(together), _TOGETHER))
 
 
-def _scan(client: "redis.Redis", pattern: bytes, kind: str) -> list[bytes]:
-    found = cast("Iterator[bytes]", client.scan_iter(match=pattern, count=PAGE, _type=kind))
-    return sorted(set(found))
+def _look(client: "redis.Redis", group: Sequence[Place], wanted: bytes, told: Tell) -> Iterator[Sighting]:
+    return (_in_lists if group[0].kind in _LISTS else _in_sets)(client, group, wanted, told)
+
+
+def _in_sets(client: "redis.Redis", group: Sequence[Place], wanted: bytes, told: Tell) -> Iterator[Sighting]:
+    """The first page of every set in one round trip: most parked sets, one to a scope, have no more."""
+    pipeline: Any = client.pipeline(transaction=False)
+    for place in group:
+        pipeline.zscan(place.key, 0, match=_containing(wanted), count=PAGE)
+        pipeline.zcard(place.key)
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    for place, reply, size in zip(group, replies[::2], replies[1::2], strict=True):
+        left = size if isinstance(size, int) else 0
+        for page in _rest(client, place.key, wanted, reply):
+            told(text(place.key), min(left, PAGE))
+            left = max(0, left - PAGE)
+            yield from _ranked(client, place, page)
+
+
+def _ranked(client: "redis.Redis", place: Place, page: _Page) -> Iterator[Sighting]:
+    for member, score in page:
+        pipeline: Any = client.pipeline()
+        pipeline.zrank(place.key, member)
+        pipeline.zcard(place.key)
+        rank, size = pipeline.execute()
+        if rank is not None:
+            data = payload_of(member) if place.kind in ("waiting", "paused") else member
+            yield Sighting(place, data, rank + 1, size, moment(score))
+
+
+def _in_lists(client: "redis.Redis", group: Sequence[Place], wanted: bytes, told: Tell) -> Iterator[Sighting]:
+    """From the left end: what is pushed meanwhile moves jobs into the next page, and none past it.
+
+    Redis does the picking here too, in steps of a few milliseconds each, however many lists and bytes there are.
+    """
+    done, start = 0, 0
+    while done < len(group):
+        left = group[done:]
+        reply: Any = SEARCH(client, [place.key for place in left], [wanted, start, STEP_BYTES, STEP_JOBS])
+        finished, start, looked = reply[:3]
+        hits: list[tuple[int, int, int, bytes]] = reply[3:]
+        told(text(left[max(0, finished - 1)].key), looked)
+        for number, index, length, data in hits:
+            yield Sighting(left[number - 1], data, max(1, length - index), length)
+        done += finished

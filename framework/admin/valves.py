@@ -5,6 +5,7 @@ from typing import NamedTuple
 from framework.admin.facts import Facts
 from framework.admin.limits import Limit, holders
 from framework.admin.times import lasting
+from framework.command_line import command
 from framework.flags.flag import Flag, drop_flag, run_flag
 
 _NAMED = 5
@@ -38,7 +39,7 @@ class Valves:
         why = f"{worker} is paused by {pause.by}{f': {pause.reason}' if pause.reason else ''}"
         ends = "" if pause.until is None else f"; by itself in {lasting(pause.until - self._facts.now)}"
         release = (
-            f"scripts/jobs resume {worker}{ends}"
+            f"{command(f'jobs resume {worker}')}{ends}"
             if pause.manual
             else f"the strategy {pause.by}, when it pauses no more"
         )
@@ -64,7 +65,9 @@ class Valves:
             return [Reason("share_reached", why, f"the end of a job of {scope}, which hands its slot over")]
         if not limit.full:
             why = f"the limit {base} has free slots ({limit.shown}) and jobs wait: they are handed out just now"
-            return [Reason("limit_free", why, f"any process, in seconds; at once: scripts/jobs limits release {base}")]
+            return [
+                Reason("limit_free", why, f"any process, in seconds; at once: {command(f'jobs limits release {base}')}")
+            ]
         return [
             Reason(
                 "limit_reached",
@@ -87,8 +90,8 @@ class Valves:
     def _change(self, limit: Limit) -> str:
         if limit.source == "operators":
             ends = "" if limit.until is None else f"; by itself in {lasting(limit.until - self._facts.now)}"
-            return f"scripts/jobs limits clear {limit.name}{ends}"
-        return f"more slots: scripts/jobs limits set {limit.name} N --reason ... --for ..."
+            return f"{command(f'jobs limits clear {limit.name}')}{ends}"
+        return f"more slots: {command(f'jobs limits set {limit.name} N --reason ... --for ...')}"
 
     def _said(self, limit: Limit) -> str:
         if limit.source == "operators" and limit.override is not None:
@@ -111,7 +114,7 @@ class Valves:
 
     def _until(self, flag: Flag, worker: str) -> str:
         ends = "" if flag.expires_at is None else f"; by itself in {lasting(flag.expires_at - self._facts.now)}"
-        return f"scripts/jobs release {worker}{ends}"
+        return f"{command(f'jobs release {worker}')}{ends}"
 
 
 def _said_of(flag: Flag) -> str:

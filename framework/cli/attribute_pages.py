@@ -7,7 +7,7 @@ from functools import cache
 from framework.declare.attributes import ATTRIBUTES, GROUPS
 from framework.declare.cross_rules import CROSS_RULES
 from framework.declare.worker import ApplicationWorker
-from framework.lint.registry import RULES
+from framework.lint.registry import RULES, set_of
 from framework.settings.suggest import did_you_mean
 
 _MARKER = re.compile(
@@ -77,9 +77,9 @@ def _table(group: str) -> str:
 
 
 def _codes() -> str:
-    lines = ["| Code | Name | What is found | Fix |", "|---|---|---|---|"]
+    lines = ["| Code | Set | Name | What is found | Fix |", "|---|---|---|---|---|"]
     for code, rule in RULES.items():
-        lines.append(f"| [{code}](#{code.lower()}) | {rule.name} | {rule.says} | {rule.fix} |")
+        lines.append(f"| [{code}](#{code.lower()}) | {set_of(code)} | {rule.name} | {rule.says} | {rule.fix} |")
     return "\n".join(lines)
 
 

@@ -10,10 +10,11 @@ import click
 
 from framework.cli.attribute_pages import PageError, default, filled, rules_of
 from framework.cli.failure import EXIT_FAILED, refuse_unknown
+from framework.cli.terminal import echo, echo_lines
 from framework.cli.written import write_all
+from framework.command_line import as_started, command
 from framework.declare.attributes import ATTRIBUTES, GROUPS
 
-COMMAND = "scripts/attributes"
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 """The documentation of this checkout; beside an installed package there is none."""
 
@@ -25,10 +26,12 @@ _WIDEST = 120
 @click.command("attributes")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--write", is_flag=True, help="Fill the generated parts of the documentation.")
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 and name the pages that are stale.")
-@click.option("--docs", type=Path, default=DOCS, help="The folder of the documentation, instead of the checkout's.")
+@click.option(
+    "--check", is_flag=True, help="Write nothing, and name the pages that are stale. The exit status is 1 when one is."
+)
+@click.option("--docs", type=Path, default=DOCS, help="Take this folder of documentation instead of the checkout's.")
 def attributes(*, names: Sequence[str], write: bool, check: bool, docs: Path) -> None:
-    """List what a worker class may declare, or explain the named attributes."""
+    """List what a worker class may declare, or explain each attribute NAME."""
     if bool(names) + write + check > 1:
         raise click.UsageError("NAME, --write and --check do not go together.")
     if write or check:
@@ -36,8 +39,9 @@ def attributes(*, names: Sequence[str], write: bool, check: bool, docs: Path) ->
     elif names:
         _explain(names)
     else:
-        click.echo("\n\n".join(map(_listed, GROUPS)))
-        click.echo(f"\nAttribute, default, allowed values. {COMMAND} NAME explains one.")
+        echo_lines("\n\n".join(map(_listed, GROUPS)).split("\n"))
+        echo()
+        echo(f"Attribute, default, allowed values. {command('attributes NAME')} explains one.")
 
 
 def _listed(group: str) -> str:
@@ -51,12 +55,13 @@ def _listed(group: str) -> str:
 
 def _explain(names: Sequence[str]) -> None:
     refuse_unknown(names, ATTRIBUTES, lambda name, hint: f"there is no attribute {name!r}{hint}")
-    click.echo("\n\n".join(map(_explained, names)))
+    echo_lines("\n\n".join(map(_explained, names)).split("\n"))
 
 
 def _explained(name: str) -> str:
     one = ATTRIBUTES[name]
-    texts = zip(_LABELS, (one.meaning, one.allowed, default(name), one.effect, one.trap), strict=True)
+    said = map(as_started, (one.meaning, one.allowed, default(name), one.effect, one.trap))
+    texts = zip(_LABELS, said, strict=True)
     lines = [_hanging(f"  {label:8} ", text) for label, text in (*texts, *(("Rule", rule) for rule in rules_of(name)))]
     return "\n".join([f"{name} ({one.group})", *lines])
 
@@ -75,12 +80,12 @@ def _refresh(docs: Path, *, write: bool) -> None:
     if write:
         write_all(stale)
     for page in stale:
-        click.echo(f"{'wrote' if write else 'stale:'} {page.relative_to(docs.parent)}", err=not write)
+        echo(f"{'wrote' if write else 'stale:'} {page.relative_to(docs.parent)}", err=not write)
     if stale and not write:
-        click.echo(f"Run {COMMAND} --write and commit the pages.", err=True)
+        echo(f"Run {command('attributes --write')} and commit the pages.", err=True)
         sys.exit(EXIT_FAILED)
     if not stale:
-        click.echo("The generated parts of the documentation are up to date.")
+        echo("The generated parts of the documentation are up to date.")
 
 
 def _stale(page: Path) -> str | None:
@@ -89,6 +94,6 @@ def _stale(page: Path) -> str | None:
         before = page.read_text(encoding="utf-8")
         after = filled(before)
     except (PageError, OSError, UnicodeDecodeError) as error:
-        click.echo(f"{page}:{error}", err=True)
+        echo(f"{page}:{error}", err=True)
         sys.exit(EXIT_FAILED)
     return after if after != before else None

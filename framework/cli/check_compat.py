@@ -10,33 +10,31 @@ from pathlib import Path
 import click
 
 from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
-from framework.cli.options import ModuleOption
+from framework.cli.options import json_option, modules_option
 from framework.cli.project import Project, load_project
+from framework.cli.terminal import echo, echo_json, echo_lines
 from framework.cli.written import shown, write_all
+from framework.command_line import command
 from framework.compat import manifest
 from framework.compat.advice import Finding
 from framework.compat.compare import Comparison, Fleet, counted
 from framework.compat.manifest import Manifest
 from framework.errors import ConfigurationError, Problem
 
-COMMAND = "scripts/check_compat"
-
 
 @click.command("check-compat")
 @click.option(
     "--against", metavar="FILE|REVISION", help="Compare with this manifest, or with the one of a git revision."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option(
-    "--release", metavar="NAME", help="Remember today's workers as this release; refused when jobs would break."
+    "--release", metavar="NAME", help="Remember today's workers as this release. It is refused when jobs would break."
 )
 @click.option(
-    "--settle", metavar="WORKER", help="Remember this worker as it is today: no job of the former kind is left."
+    "--settle", metavar="WORKER", help="Remember this worker as it is today, as no job of the former kind is left."
 )
-@click.option("--because", metavar="TEXT", help="With --settle: how that is known. It stands in the manifest.")
-@click.option(
-    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
-)
+@click.option("--because", metavar="TEXT", help="With --settle: say how that is known. The manifest keeps it.")
+@modules_option
 @explained
 def check_compat(
     *,
@@ -47,7 +45,10 @@ def check_compat(
     because: str | None,
     modules: Sequence[str],
 ) -> None:
-    """Compare the workers with workers/released.yml, the manifest of the last release: status 1 when jobs would break."""
+    """Compare the workers with the manifest of the last release, released.yml.
+
+    The exit status is 1 when jobs of that release would break.
+    """
     _refuse_combinations(against, release, settle, because, as_json=as_json)
     project = load_project(modules)
     day = datetime.now().astimezone().date()
@@ -100,15 +101,17 @@ def _snapshot(project: Project, release: str, day: date) -> Manifest:
 def _compare(project: Project, last: Manifest, today: Manifest) -> list[Finding]:
     settings = project.settings
     served = [line.name for line in settings.queues] or ["default"]
-    return Comparison(last, today, Fleet(served, list(settings.shards), settings.max_retries)).findings()
+    return Comparison(
+        last, today, Fleet(served, list(settings.shards), settings.max_retries, settings.config_label)
+    ).findings()
 
 
 def _refuse_breaking(project: Project, last: Manifest | None, today: Manifest) -> None:
     found = [] if last is None else [one for one in _compare(project, last, today) if one.fails]
     for finding in found:
-        click.echo(finding, err=True)
+        echo_lines(str(finding).split("\n"), err=True)
     if found:
-        click.echo(f"Nothing was written: jobs of release {last.release if last else ''} would break.", err=True)
+        echo(f"Nothing was written: jobs of release {last.release if last else ''} would break.", err=True)
         sys.exit(EXIT_FAILED)
 
 
@@ -117,15 +120,14 @@ def _write(path: Path, content: Manifest) -> None:
     texts = {path: manifest.manifest_text(content), schema: json.dumps(manifest.manifest_schema(), indent=2) + "\n"}
     write_all(texts)
     for written in texts:
-        click.echo(f"wrote {shown(written)}")
+        echo(f"wrote {shown(written)}")
 
 
 def _read(path: Path) -> Manifest:
     found = manifest.read_manifest(path, shown(path))
     if found is None:
-        message = (
-            f"does not exist, so no release is known. Write the first with `{COMMAND} --release NAME` and commit it"
-        )
+        first = command("check-compat --release NAME")
+        message = f"does not exist, so no release is known. Write the first with `{first}` and commit it"
         raise ConfigurationError([Problem(shown(path), "", message)])
     return found
 
@@ -150,17 +152,12 @@ def _read_other(against: str, path: Path) -> Manifest:
 def _report(last: Manifest, found: Sequence[Finding], workers: int, *, as_json: bool) -> None:
     counts = counted(found)
     if as_json:
-        click.echo(
-            json.dumps(
-                {"release": last.release, "workers": workers, **counts, "found": [one.fields() for one in found]},
-                indent=2,
-            )
-        )
+        echo_json({"release": last.release, "workers": workers, **counts, "found": [one.fields() for one in found]})
     else:
         for finding in found:
-            click.echo(finding)
+            echo_lines(str(finding).split("\n"))
         words = ", ".join(f"{count} {name.removesuffix('s') if count == 1 else name}" for name, count in counts.items())
-        click.echo(
+        echo(
             f"{workers} {'worker' if workers == 1 else 'workers'} against release {last.release} of {last.day}: {words}"
         )
     if counts["findings"]:

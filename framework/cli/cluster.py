@@ -1,19 +1,23 @@
-"""``scripts/cluster``: a supervised group of worker processes, one per queue group and shard."""
+"""``cluster``: a supervised group of worker processes, one per queue group and shard."""
 
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import click
 
+from framework.cli.checkout import run_from_checkout
 from framework.cli.failure import explained
 from framework.cli.operation import operation_options, read_operation
-from framework.cli.options import ModuleOption, SecondsOption, check_shard
+from framework.cli.options import check_shard, mark_options, modules_option, shard_option, timeout_option
+from framework.cli.terminal import echo, echo_whole
 from framework.cluster.child import ChildSpec
 from framework.cluster.operate import Operator, tell
 from framework.cluster.plan import Planned, Planner, Selection, SelectorError, Size, needs_all_queues, shown
 from framework.declare import registry
 from framework.errors import FrameworkError
+from framework.process.descriptors import check_supervisor
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
 from framework.settings.load import load
@@ -25,25 +29,31 @@ from framework.wiring.supervise import supervised
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("selectors", nargs=-1, required=True, metavar="SELECTOR...")
-@click.option("--queue-selector", "by_query", is_flag=True, help="SELECTOR is a matching query, as in routing rules.")
+@click.option("--queue-selector", "by_query", is_flag=True, help="Take each SELECTOR for a query, as in routing rules.")
 @click.option("-n", "--negate", is_flag=True, help="Serve every queue that jobs go to but those of SELECTOR.")
-@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes per group.")
-@click.option("--shard", "shards", multiple=True, help="Serve this shard only, repeatable (default: all).")
 @click.option(
-    "--min-concurrency", "least", type=click.IntRange(0, MAX_CONCURRENCY), help="Slots: queues + 1, at least this."
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Run so many processes for each group.",
+)
+@shard_option
+@click.option(
+    "--min-concurrency",
+    "least",
+    type=click.IntRange(0, MAX_CONCURRENCY),
+    help="Run at least so many jobs at a time. Without it: one more than there are queues.",
 )
 @click.option(
-    "--max-concurrency", "most", type=click.IntRange(1, MAX_CONCURRENCY), help="At most this; alone: just this."
+    "--max-concurrency",
+    "most",
+    type=click.IntRange(1, MAX_CONCURRENCY),
+    help="Run at most so many jobs at a time. Without --min-concurrency: exactly so many.",
 )
-@click.option("-t", "--timeout", type=SecondsOption(), help="Seconds running jobs get at the end (default 25).")
-@click.option(
-    "-r",
-    "--require",
-    "modules",
-    type=ModuleOption(),
-    multiple=True,
-    help="Module or package of workers instead of `workers`, repeatable.",
-)
+@timeout_option
+@modules_option
+@mark_options
 @click.option("-d", "--dryrun", is_flag=True, help="Print the command lines and start nothing.")
 @click.option("--list-queues", is_flag=True, help="Print the queues of each group and start nothing.")
 @operation_options
@@ -51,11 +61,13 @@ from framework.wiring.supervise import supervised
 def cluster(
     selectors: tuple[str, ...],
     processes: int,
-    shards: tuple[str, ...],
+    names: tuple[str, ...],
     least: int | None,
     most: int | None,
     timeout: float | None,
     modules: tuple[str, ...],
+    tag: str | None,
+    labels: tuple[str, ...],
     *,
     by_query: bool,
     negate: bool,
@@ -63,25 +75,27 @@ def cluster(
     list_queues: bool,
     **operation: Any,
 ) -> None:
-    """Keep worker processes running: one, or --processes, for each SELECTOR and shard that has queues of it.
+    """Keep worker processes running for each SELECTOR, on each shard that has queues of it.
 
-    SELECTOR is QUEUE,QUEUE,... or NAMESPACE,... (a namespace stands for itself and NAMESPACE:*), or * for all that jobs go to.
+    SELECTOR is a list of queues and namespaces, separated by commas, or * for every queue that jobs go to. A namespace stands for
+    itself and NAMESPACE:*.
     """
     if dryrun and list_queues:
         raise click.UsageError("--dryrun and --list-queues do not go together.")
     if least is not None and most is not None and least > most:
         raise click.UsageError(f"--min-concurrency {least} is more than --max-concurrency {most}.")
-    asked = _Asked(selectors, processes, shards, least, most, timeout, modules, by_query, negate)
+    asked = _Asked(selectors, processes, names, least, most, timeout, modules, tag, labels, by_query, negate)
     chosen = read_operation(**operation)
     plan = asked.plan()
     if dryrun or list_queues:
-        shown_as = _table(plan.processes) if list_queues else list(map(shown, plan.processes, plan.specs))
-        click.echo("\n".join(shown_as))
+        pairs = map(shown, plan.processes, plan.specs)
+        echo_whole(_table(plan.processes) if list_queues else chain.from_iterable(pairs))
         for remark in plan.planner.remarks(plan.processes):
-            click.echo(remark, err=True)
+            echo(remark, err=True)
         return
     # What does not hold now would end every child anew.
     registry.refuse_missing(modules or plan.settings.workers_module)
+    check_supervisor(len(plan.specs), len({spec.shard for spec in plan.specs}))
     signals = SignalQueue()
     signals.install()
     logs.open_server_log(plan.settings.logging.level, {"worker_id": "cluster"})
@@ -112,6 +126,8 @@ class _Asked(NamedTuple):
     most: int | None
     timeout: float | None
     modules: Sequence[str]
+    tag: str | None
+    labels: Sequence[str]
     by_query: bool
     negate: bool
 
@@ -126,8 +142,12 @@ class _Asked(NamedTuple):
             processes = planner.plan(self.selectors, Size(settings.concurrency, self.copies, self.least, self.most))
         except SelectorError as error:
             raise click.UsageError(str(error)) from None
-        specs = [one.spec(patience_s, self.modules) for one in processes]
+        specs = [one.spec(patience_s, self.modules, self._marks()) for one in processes]
         return _Plan(settings, planner, processes, specs, patience_s)
+
+    def _marks(self) -> list[str]:
+        tag = [] if self.tag is None else ["--tag", self.tag]
+        return [*tag, *(part for label in self.labels for part in ("--label", label))]
 
     def plan_again(self) -> Sequence[ChildSpec]:
         """Return what is to run by now. Raises FrameworkError."""
@@ -145,5 +165,5 @@ def _table(plan: Sequence[Planned]) -> list[str]:
 
 
 def main() -> None:
-    """Entry point of ``scripts/cluster``."""
-    cluster(prog_name="cluster")
+    """Run it as ``scripts/cluster``."""
+    run_from_checkout(cluster)

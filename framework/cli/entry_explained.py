@@ -27,7 +27,7 @@ def explain_entry(project: Project, name: str, lines: Mapping[str, int]) -> str:
     widths = max(map(len, shown)), max(map(len, shown.values()))
     table = [f"  {field:{widths[0]}}  {shown[field]:{widths[1]}}  {origins[field]}" for field in shown]
     places = [f"  {text}" for text in _places(project, declaration, lines)]
-    return "\n".join([f"{name} is {declaration.place}", *table, "config/queues.yml", *places])
+    return "\n".join([f"{name} is {declaration.place}", *table, project.settings.file("queues.yml"), *places])
 
 
 def _origin(project: Project, declaration: Declaration, owners: Mapping[str, type[Any]], field: str) -> str:

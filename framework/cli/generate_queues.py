@@ -11,9 +11,11 @@ import yaml
 
 from framework.cli.entry_explained import explain_entry
 from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
-from framework.cli.options import ModuleOption
+from framework.cli.options import modules_option
 from framework.cli.project import Project, load_project
+from framework.cli.terminal import echo, echo_lines
 from framework.cli.written import shown, write_all
+from framework.command_line import command
 from framework.compat.manifest import read_manifest
 from framework.declare import catalog
 from framework.declare.catalog import Comparison, Entry
@@ -24,27 +26,31 @@ from framework.settings.shapes import is_list, is_mapping
 from framework.settings.yaml_file import YamlError, read_yaml
 from framework.wiring.stale_queues import read_entries
 
-COMMAND = "scripts/generate_queues"
-
 
 @click.command("generate-queues")
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 and list what differs.")
 @click.option(
-    "--explain", "named", metavar="WORKER", help="Write nothing; say where each fact of its entry comes from."
+    "--check", is_flag=True, help="Write nothing, and list what differs. The exit status is 1 when something does."
 )
 @click.option(
-    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
+    "--explain",
+    "named",
+    metavar="WORKER",
+    help="Write nothing, and say where each fact of this worker's entry comes from.",
 )
+@modules_option
 @explained
 def generate_queues(*, check: bool, named: str | None, modules: Sequence[str]) -> None:
-    """Write workers/all_queues.yml with its JSON schema, and config/queues.yml, from the worker classes."""
+    """Write all_queues.yml, its JSON schema and queues.yml from the worker classes.
+
+    The first two go to the folder of generated files, workers; the third goes to the config folder.
+    """
     if check and named is not None:
         raise click.UsageError("--check and --explain do not go together.")
     project = load_project(modules)
     _refuse_shared_queues(project.declarations.values())
     if named is not None:
         refuse_unknown([named], project.workers, no_worker)
-        click.echo(explain_entry(project, named, dict(queue_lines(project))))
+        echo_lines(explain_entry(project, named, dict(queue_lines(project))).split("\n"))
         return
     entries, weights = generated(project)
     texts = {
@@ -61,7 +67,7 @@ def generate_queues(*, check: bool, named: str | None, modules: Sequence[str]) -
         return
     write_all(texts)
     for path in texts:
-        click.echo(f"wrote {shown(path)}")
+        echo(f"wrote {shown(path)}")
 
 
 def generated(project: Project) -> tuple[list[Entry], list[list[Any]]]:
@@ -93,7 +99,7 @@ def queue_lines(project: Project) -> list[tuple[str, int]]:
 def _refuse_shared_queues(declarations: Iterable[Declaration]) -> None:
     shared = catalog.shared_queues(declarations)
     for queue, names in shared.items():
-        click.echo(
+        echo(
             f"{' and '.join(names)} have the same generated queue {queue}: rename one, or give it a wire_name.",
             err=True,
         )
@@ -137,12 +143,12 @@ def _check(texts: Mapping[Path, str], differences: Mapping[Path, list[str]]) -> 
         if not found and _bytes(path) != text.encode():
             found = ["holds the right entries, but not as generated (order, layout or comments)"]
         for line in found:
-            click.echo(f"{shown(path)}: {line}", err=True)
+            echo(f"{shown(path)}: {line}", err=True)
         stale = stale or bool(found)
     if stale:
-        click.echo(f"Run {COMMAND} and commit the files.", err=True)
+        echo(f"Run {command('generate-queues')} and commit the files.", err=True)
         sys.exit(EXIT_FAILED)
-    click.echo("The generated files are up to date.")
+    echo("The generated files are up to date.")
 
 
 def _bytes(path: Path) -> bytes | None:

@@ -1,25 +1,29 @@
 """``jobs explain``: where a job is, what it holds, why it does not run, and what will make it."""
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
-from framework.admin.explain import Classes, Explainer, Explanation
+from framework.admin.explain import Classes, Explainer, Explanation, Interruptions
 from framework.admin.facts import Facts
 from framework.admin.search import search, text
 from framework.admin.times import lasting
-from framework.cli.failure import explained
-from framework.cli.on_shards import OnShards, json_option, progress, shard_option
-from framework.cli.options import ModuleOption
+from framework.cli.failure import EXIT_FAILED, explained
+from framework.cli.on_shards import OnShards, progress
+from framework.cli.options import json_option, modules_option, shard_option
 from framework.cli.project import load_project
+from framework.cli.terminal import echo_lines
 from framework.errors import FrameworkError
 from framework.shard.shard import Shard
+from framework.wire.job import DEATHS, STOPS
 
 _NOWHERE = """\
 No key of {shards} holds the job {jid}. That is so when
-  - it is done, or was dropped: its last log line says which (job_status done, deduplicated, dropped, discarded)
+  - it is done, or was dropped: its last log line says which (job_status done, deduplicated, dropped, discarded;
+    or fail with dead false: the business refused it, or its class keeps no dead jobs)
   - it was never pushed: perform_async gave None, or raised (deduplicated, refused, a shard away)
   - it moved just then from a place that had not been looked at to one that had: run the command again"""
 
@@ -28,16 +32,16 @@ No key of {shards} holds the job {jid}. That is so when
 @click.argument("jid")
 @shard_option
 @json_option
-@click.option(
-    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
-)
+@modules_option
 @explained
 def explain(jid: str, *, names: Sequence[str], as_json: bool, modules: Sequence[str]) -> None:
-    """Say where the job JID is, in which position and since when, what it holds, why it does not run, and what will release it.
+    """Explain where the job JID is, why it does not run, and what will release it.
+
+    It says in which position the job is and since when, and what it holds.
 
     Every key that may hold it is gone through in pages, on every shard; processes go on meanwhile. Reads only.
 
-    Status 1: a shard does not answer, and the others are told of.
+    Status 1: no key holds the job and no status tells its end; or a shard does not answer, and the others are told of.
     """
     if not jid.strip():
         raise click.UsageError("JID is empty: give the id that perform_async returned, or the field jid of a log line.")
@@ -55,11 +59,14 @@ def explain(jid: str, *, names: Sequence[str], as_json: bool, modules: Sequence[
 
     for _ in on.each(look):
         pass
+    known = bool(found or states)
     if as_json:
         on.report({"jid": jid, "found": [_as_json(one) for one in found], "states": states})
-    else:
-        click.echo("\n".join(_in_words(jid, found, states, [name for name in on.shards if name not in on.unanswered])))
+    if on.answered and not (as_json and known):
+        echo_lines(_in_words(jid, found, states, on.answered), err=not known)
     on.end()
+    if not known:
+        sys.exit(EXIT_FAILED)
 
 
 def _classes(modules: Sequence[str]) -> Classes:
@@ -67,11 +74,13 @@ def _classes(modules: Sequence[str]) -> Classes:
     try:
         project = load_project(modules)
     except FrameworkError as error:
-        click.echo(f"The worker classes cannot be loaded, so nothing is said about them: {error}", err=True)
+        message = f"The worker classes cannot be loaded, so nothing is said about them: {error}"
+        echo_lines(message.split("\n"), err=True)
         return Classes()
     declarations = project.declarations
     named = {alias: declaration for declaration in declarations.values() for alias in declaration.aliases}
-    return Classes({**named, **declarations}, project.settings.retired_workers)
+    settings = project.settings
+    return Classes({**named, **declarations}, settings.retired_workers, settings.max_retries_after_interruption)
 
 
 def _in_words(jid: str, found: Sequence[Explanation], states: dict[str, str], answered: Sequence[str]) -> Iterator[str]:
@@ -87,13 +96,26 @@ def _in_words(jid: str, found: Sequence[Explanation], states: dict[str, str], an
             yield f"  due       {_clock(one.due)}"
         for held in one.holds:
             yield f"  holds     {held}"
+        if one.interruptions.stops or one.interruptions.deaths:
+            yield f"  cut off   {_interruptions(one.interruptions)}"
         for reason in one.reasons:
             yield f"  why       {reason.why}"
             yield f"  released  by {reason.release}"
-    if not found and answered:
+    if not found:
         yield _NOWHERE.format(shards=" and ".join(answered), jid=jid)
     for shard, state in states.items():
         yield f"{'' if found else '  - '}its status on {shard}: {state}"
+
+
+def _interruptions(found: Interruptions) -> str:
+    counts = f"{_times(found.stops)} at the deadline of its process, {_times(found.deaths)} by its death"
+    if found.limit is None:
+        return counts
+    return f"{counts}; {'no limit' if found.limit < 0 else f'{max(1, found.limit)} of either end it'}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _clock(seconds: float) -> str:
@@ -114,5 +136,8 @@ def _as_json(one: Explanation) -> dict[str, Any]:
         "class": payload.get("class"),
         "queue": payload.get("queue"),
         "holds": list(one.holds),
+        STOPS: one.interruptions.stops,
+        DEATHS: one.interruptions.deaths,
+        "max_retries_after_interruption": one.interruptions.limit,
         "reasons": [reason._asdict() for reason in one.reasons],
     }

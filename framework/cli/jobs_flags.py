@@ -8,60 +8,67 @@ from typing import Any
 import click
 
 from framework.admin.times import clock, lasting
-from framework.cli.failure import EXIT_USAGE, explained, no_worker, refuse_unknown
-from framework.cli.on_shards import OnShards, json_option, operator, shard_option
-from framework.cli.options import DurationOption, ModuleOption
+from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
+from framework.cli.on_shards import OnShards, operator
+from framework.cli.options import DurationOption, json_option, modules_option, shard_option
 from framework.cli.project import load_project
+from framework.cli.terminal import echo, echo_lines
 from framework.declare import registry
 from framework.errors import FrameworkError
 from framework.flags.flag import Flag, drop_flag, run_flag
 from framework.flags.redis_flags import FRESH_S, read_written, set_flag, unset_flag
-from framework.settings.suggest import did_you_mean
 from framework.shard.shard import Shard
+from framework.telemetry.visible import visible
 
 _HEADINGS = ("SHARD", "FLAG", "ON FOR", "SET BY", "ENDS IN", "REASON")
 
 percent_option = click.option(
-    "--percent", type=click.IntRange(1, 100), default=100, help="Of so many jobs in a hundred."
-)
-modules_option = click.option(
-    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
+    "--percent", type=click.IntRange(1, 100), default=100, show_default=True, help="Act on so many jobs in a hundred."
 )
 
 
 def reasoned(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the two options without which no operator's flag is set: why, and for how long."""
-    command = click.option("--for", "lasts_s", type=DurationOption(), required=True, help="It ends by itself.")(command)
-    return click.option("--reason", required=True, help="Why: shown wherever the flag acts.")(command)
+    command = click.option(
+        "--for",
+        "lasts_s",
+        type=DurationOption(),
+        required=True,
+        help="End it after so long: 90s, 15m, 2h, 1d or 1h30m.",
+    )(command)
+    return click.option("--reason", required=True, help="Say why. The text is shown wherever this has an effect.")(
+        command
+    )
 
 
 def checked_class(name: str, modules: Sequence[str]) -> str:
-    """Return the wire name of a class that exists, a former name resolved; ends with status 2 and the nearest otherwise."""
+    """Return the wire name of a class that exists, a former name resolved; ends with status 1 and the nearest otherwise."""
     known = load_project(modules).workers
     found = registry.find(name)
     if found is not None:
         return str(found.declaration().wire_name)
-    refuse_unknown([name], known, no_worker)
+    refuse_unknown([name], known, no_worker, status=EXIT_FAILED)
     return name
 
 
-def refuse_slip(name: str, modules: Sequence[str] = ()) -> None:
-    """End with status 2 when no class has that name and one has nearly that, or had that: for commands that found nothing under it.
+def refuse_unknown_class(name: str, modules: Sequence[str] = ()) -> None:
+    """End with status 1 when no class has that name, or one had it: for commands that found nothing under it.
 
-    Classes that were removed, or are not loaded here, have jobs and flags still: so these commands look first, and a name
-    that is like no other is let be.
+    Classes that were removed, or are not loaded here, have jobs and flags still: so these commands look first.
     """
     try:
-        known = load_project(modules).workers
-    except FrameworkError:
-        return
+        project = load_project(modules)
+    except FrameworkError as error:
+        unknown = f"The worker classes cannot be loaded, so it is not known whether {visible(name)} is one: {error}"
+        echo_lines(unknown.split("\n"), err=True)
+        sys.exit(EXIT_FAILED)
     found = registry.find(name)
     if found is None:
-        if did_you_mean(name, known):
-            refuse_unknown([name], known, no_worker)
+        known = [*project.workers, *project.settings.retired_workers]
+        refuse_unknown([name], known, no_worker, status=EXIT_FAILED)
     elif (now := found.declaration().wire_name) != name:
-        click.echo(f"{name} is called {now} now: its flags, locks and parked jobs are under that name", err=True)
-        sys.exit(EXIT_USAGE)
+        echo(f"{name} is called {now} now: its flags, locks and parked jobs are under that name", err=True)
+        sys.exit(EXIT_FAILED)
 
 
 def set_on(on: OnShards, name: str, percentage: float, reason: str, lasts_s: float, does: str) -> None:
@@ -70,8 +77,10 @@ def set_on(on: OnShards, name: str, percentage: float, reason: str, lasts_s: flo
         raise click.UsageError("--reason is empty: say why, for whoever finds the flag at night.")
     flag = Flag(name, percentage, reason.strip(), operator())
     for shard, _ in on.each(lambda one: set_flag(one.client, flag, lasts_s)):
-        click.echo(f"{shard}: {does}, for {lasting(lasts_s)} ({name})")
-    click.echo(f"Every process knows within {FRESH_S:g} s.")
+        echo(f"{shard}: {does}, for {lasting(lasts_s)} ({name})")
+    if on.answered:
+        whose = f"process of {' and '.join(on.answered)}" if on.unanswered else "process"
+        echo(f"Every {whose} knows within {FRESH_S:g} s.")
 
 
 @click.command("drop")
@@ -84,7 +93,10 @@ def set_on(on: OnShards, name: str, percentage: float, reason: str, lasts_s: flo
 def drop(
     worker: str, *, percent: int, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str]
 ) -> None:
-    """Drop jobs of CLASS as they come up to run: they are gone, and only the log and a counter know."""
+    """Drop jobs of CLASS as they come up to run.
+
+    They are gone: only the log and a counter know of them.
+    """
     on, name = OnShards(names), checked_class(worker, modules)
     set_on(on, drop_flag(name), percent, reason, lasts_s, f"{percent} % of the jobs of {name} are dropped")
     on.end()
@@ -100,7 +112,10 @@ def drop(
 def defer(
     worker: str, *, percent: int, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str]
 ) -> None:
-    """Put jobs of CLASS off as they come up to run, for about flags.defer_delay (300 s) each time."""
+    """Put jobs of CLASS off as they come up to run.
+
+    Each time they wait in the schedule set for about the setting flags.defer_delay, 300 s.
+    """
     on, name = OnShards(names), checked_class(worker, modules)
     set_on(on, run_flag(name), 100 - percent, reason, lasts_s, f"{percent} % of the jobs of {name} are put off")
     on.end()
@@ -108,9 +123,9 @@ def defer(
 
 @click.command("release")
 @click.argument("worker", metavar="CLASS")
-@click.option("--percent", type=click.IntRange(1, 99), help="Let so many jobs in a hundred run, and put the rest off.")
-@click.option("--reason", help="Why not all: with --percent.")
-@click.option("--for", "lasts_s", type=DurationOption(), help="Until all may run: with --percent.")
+@click.option("--percent", type=click.IntRange(1, 99), help="Let only so many jobs in a hundred run.")
+@click.option("--reason", help="Say why. The text is shown wherever this has an effect.")
+@click.option("--for", "lasts_s", type=DurationOption(), help="End it after so long: 90s, 15m, 2h, 1d or 1h30m.")
 @modules_option
 @shard_option
 @explained
@@ -123,7 +138,10 @@ def release(
     modules: Sequence[str],
     names: Sequence[str],
 ) -> None:
-    """Let jobs of CLASS run again: it is dropped and put off no more. With --percent, slowly: 10, then 50, then all."""
+    """End the dropping and the putting off of CLASS, so that its jobs run again.
+
+    With --percent, which needs --reason and --for, only so many run and the others are put off: 10, then 50, then all.
+    """
     if (percent is None) != (reason is None) or (percent is None) != (lasts_s is None):
         raise click.UsageError("--percent, --reason and --for belong together: without them all jobs may run.")
     on = OnShards(names)
@@ -132,12 +150,12 @@ def release(
     found = False
     for shard, ended in on.each(lambda one: [flag for flag in gone if unset_flag(one.client, flag)]):
         found = found or bool(ended)
-        click.echo(f"{shard}: {', '.join(ended) or 'no flag of the class'} {'ended' if ended else 'was set'}")
+        echo(f"{shard}: {', '.join(ended) or 'no flag of the class'} {'ended' if ended else 'was set'}")
     if percent is not None and reason is not None and lasts_s is not None:
         set_on(on, run_flag(name), percent, reason, lasts_s, f"{percent} % of the jobs of {name} run")
     on.end()
     if not found:
-        refuse_slip(name, modules)
+        refuse_unknown_class(name, modules)
 
 
 @click.command("flags")
@@ -145,7 +163,11 @@ def release(
 @json_option
 @explained
 def flags(*, names: Sequence[str], as_json: bool) -> None:
-    """Show every flag that is set: for how many jobs in a hundred, by whom, until when and why. A run_jobs_ flag lets them run."""
+    """Show every flag that operators have set.
+
+    It says for how many jobs in a hundred, by whom, until when and why. A flag run_jobs_CLASS lets jobs run, a flag
+    drop_jobs_CLASS drops them.
+    """
     on = OnShards(names)
     found = [(shard, now, name, flag) for shard, (now, read) in on.each(_read) for name, flag in read]
     if as_json:

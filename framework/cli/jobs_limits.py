@@ -18,10 +18,12 @@ from framework.admin.limits import (
 )
 from framework.admin.search import text
 from framework.admin.times import ago, clock, lasting
-from framework.cli.failure import explained, refuse_unknown
-from framework.cli.on_shards import OnShards, Shown, json_option, operator, shard_option
-from framework.cli.options import DurationOption, ModuleOption
+from framework.cli.failure import EXIT_FAILED, explained, refuse_unknown
+from framework.cli.groups import Shown
+from framework.cli.on_shards import OnShards, operator
+from framework.cli.options import DurationOption, json_option, modules_option, shard_option
 from framework.cli.project import load_project
+from framework.cli.terminal import echo, echo_lines
 from framework.errors import FrameworkError
 from framework.shard.leftovers import queue_names
 from framework.shard.shard import Shard
@@ -32,21 +34,29 @@ _HOLDERS = ("SHARD", "PROCESS", "JID", "SLOT ENDS IN")
 
 @click.group("limits", cls=Shown)
 def limits() -> None:
-    """Concurrency limits: a class's name, or queue/NAME. Without a command: show them."""
+    """Show, set and clear concurrency limits.
+
+    A limit is named by a class, or as queue/NAME. Without a command the limits are shown.
+    """
 
 
 @limits.command("show")
 @click.argument("name", required=False)
+@modules_option
 @shard_option
 @json_option
 @explained
-def show(name: str | None, *, names: Sequence[str], as_json: bool) -> None:
-    """Show every limit that processes have evaluated, or NAME with who has its slots. Those that jobs wait at first."""
+def show(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
+    """Show every limit that processes have evaluated, or NAME with the jobs that have its slots.
+
+    Limits at which jobs wait come first.
+    """
     on = OnShards(names)
     found = [(shard, now, limit) for shard, (now, read) in on.each(_read) for limit in read]
     if name is not None:
-        refuse_unknown([name], {limit.name for _, _, limit in found}, _no_limit)
         found = [row for row in found if row[2].name == name]
+        if not found:
+            _check_known(on, name, modules)
     slots = [(shard, one) for shard, read in on.each(lambda one: _holders(one, name)) for one in read]
     if as_json:
         on.report(
@@ -57,9 +67,10 @@ def show(name: str | None, *, names: Sequence[str], as_json: bool) -> None:
         )
     else:
         rows = [_row(shard, now, limit) for shard, now, limit in found]
-        on.table(_HEADINGS, rows, "No limit is known: no job that has run had one")
+        of = "" if name is None else f" of {name}"
+        on.table(_HEADINGS, rows, f"No limit{of} is known: no job that has run had one")
         if slots:
-            click.echo()
+            echo()
             on.table(_HOLDERS, [_slot(shard, one) for shard, one in slots], "")
     on.end()
 
@@ -67,18 +78,20 @@ def show(name: str | None, *, names: Sequence[str], as_json: bool) -> None:
 @limits.command("set", context_settings={"ignore_unknown_options": True})
 @click.argument("name")
 @click.argument("limit", type=click.IntRange(-1, 1_000_000), metavar="N")
-@click.option("--reason", required=True, help="Why: shown wherever the limit is.")
-@click.option("--for", "lasts_s", type=DurationOption(), required=True, help="How long, such as 2h; then the old one.")
+@click.option("--reason", required=True, help="Say why. The text is shown wherever this has an effect.")
 @click.option(
-    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
+    "--for", "lasts_s", type=DurationOption(), required=True, help="End it after so long: 90s, 15m, 2h, 1d or 1h30m."
 )
+@modules_option
 @shard_option
 @json_option
 @explained
 def set_(
     name: str, limit: int, *, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str], as_json: bool
 ) -> None:
-    """Let N jobs of NAME, a class or queue/NAME, run at a time, whatever the application says: 0 any number, -1 none.
+    """Let N jobs of NAME, a class or queue/NAME, run at a time.
+
+    It stands over what the application says. 0 means any number, -1 means none.
 
     For every process at once; where nobody had limited it, within some seconds.
     """
@@ -98,13 +111,14 @@ def set_(
 
 @limits.command("clear")
 @click.argument("name")
+@modules_option
 @shard_option
 @json_option
 @explained
-def clear(name: str, *, names: Sequence[str], as_json: bool) -> None:
-    """Take back what `limits set NAME` said: the application's word stands again."""
+def clear(name: str, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
+    """Take back what `limits set` said of NAME, so that the application's limit holds again."""
     on = OnShards(names)
-    _check_known(on, name)
+    _check_known(on, name, modules)
 
     def act(shard: Shard) -> list[_Done]:
         there = clear_override(shard.client, name)
@@ -115,18 +129,21 @@ def clear(name: str, *, names: Sequence[str], as_json: bool) -> None:
 
 @limits.command("release")
 @click.argument("name", required=False)
+@modules_option
 @shard_option
 @json_option
 @explained
-def release(name: str | None, *, names: Sequence[str], as_json: bool) -> None:
-    """Free the slots of NAME, or of every limit, that no process renews, and hand what is free to jobs that wait.
+def release(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
+    """Free the slots of NAME, or of every limit, that no process renews.
+
+    Free slots are given to jobs that wait.
 
     Processes do the same by themselves, at each end of a job and from time to time. The limit stands: to let more run,
     `limits set`.
     """
     on = OnShards(names)
     if name is not None:
-        _check_known(on, name)
+        _check_known(on, name, modules)
 
     def act(shard: Shard) -> list[_Done]:
         read = read_limits(shard.client, clock(shard.client))
@@ -156,8 +173,9 @@ def _carry_out(on: OnShards, act: Callable[[Shard], list[_Done]], *, as_json: bo
     else:
         for shard, one in found:
             jobs, slots = ("job" if one.handed_over == 1 else "jobs"), ("slot" if one.freed == 1 else "slots")
+            were = "was" if one.freed == 1 else "were"
             handed = f"{one.handed_over:,} waiting {jobs} handed over"
-            click.echo(f"{shard}: {one.name}: {one.said}{handed}, {one.freed:,} {slots} freed that nobody renewed")
+            echo(f"{shard}: {one.name}: {one.said}{handed}, {one.freed:,} {slots} freed that {were} not renewed")
     on.end()
 
 
@@ -178,7 +196,7 @@ def _check_known(on: OnShards, name: str, modules: Sequence[str] = ()) -> None:
         known |= _workers(on, modules)
         if name not in known:
             on.end()  # what is not known here may be known to a shard that has not answered
-        refuse_unknown([name], known, _no_limit)
+        refuse_unknown([name], known, _no_limit, status=EXIT_FAILED)
 
 
 def _queues(shard: Shard) -> set[str]:
@@ -189,7 +207,7 @@ def _workers(on: OnShards, modules: Sequence[str]) -> set[str]:
     try:
         return set(load_project(modules or on.settings.workers_module).workers)
     except FrameworkError as error:
-        click.echo(f"The worker classes cannot be loaded: {error}", err=True)
+        echo_lines(f"The worker classes cannot be loaded: {error}".split("\n"), err=True)
         return set()
 
 

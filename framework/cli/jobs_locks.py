@@ -10,10 +10,13 @@ import click
 from framework.admin.locks import HeldLock, all_locks, count_locks, find_lock, release_lock
 from framework.admin.times import ago, clock, lasting
 from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
-from framework.cli.jobs_flags import refuse_slip
-from framework.cli.on_shards import OnShards, Shown, json_option, progress, shard_option
-from framework.cli.options import ModuleOption
+from framework.cli.groups import Shown
+from framework.cli.jobs_flags import refuse_unknown_class
+from framework.cli.on_shards import OnShards, progress
+from framework.cli.options import json_option, modules_option, shard_option
 from framework.cli.project import load_project
+from framework.cli.terminal import echo
+from framework.command_line import command
 from framework.errors import PayloadError
 from framework.push.deduplication import Deduplicator
 from framework.shard.shard import Shard
@@ -29,16 +32,17 @@ _MOST = 100
 
 @click.group("locks", cls=Shown)
 def locks() -> None:
-    """Locks of deduplicated jobs: while a job has one, equal jobs are dropped. Without a command: show them."""
+    """Show and release the locks of deduplicated jobs.
+
+    While a job has a lock, equal jobs are dropped. Without a command the locks are shown.
+    """
 
 
 @locks.command("show")
 @click.argument("what", required=False, metavar="[CLASS|KEY]")
 @click.argument("arguments", nargs=-1, metavar="[ARG]...")
 @click.option("--most", type=click.IntRange(1), default=_MOST, show_default=True, help="Show at most so many locks.")
-@click.option(
-    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
-)
+@modules_option
 @shard_option
 @json_option
 @explained
@@ -51,7 +55,9 @@ def show(
     as_json: bool,
     modules: Sequence[str],
 ) -> None:
-    """Count the locks of each class, or show those of CLASS, or the lock KEY: whose it is, and until when.
+    """Count the locks of each class, or show those of CLASS, or the lock KEY.
+
+    Of a lock it says which job has it, and until when.
 
     With ARGs, each as JSON or as a word: the lock of the jobs of CLASS that are equal with these arguments.
     """
@@ -87,9 +93,9 @@ def _show_locks(on: OnShards, what: str, most: int, modules: Sequence[str], *, a
     none = f"Nobody holds {what}" if _is_key(what) else f"No job of the class {what} holds a lock"
     on.table(_LOCKS, [_row(*row) for row in found[:most]], none)
     if not found and not _is_key(what) and not on.unanswered:
-        refuse_slip(what, modules)
+        refuse_unknown_class(what, modules)
     if len(found) > most:
-        click.echo(f"and {len(found) - most:,} younger ones: --most shows more")
+        echo(f"and {len(found) - most:,} younger ones: --most shows more")
 
 
 def _key_of(name: str, arguments: Sequence[str], modules: Sequence[str]) -> str:
@@ -97,17 +103,17 @@ def _key_of(name: str, arguments: Sequence[str], modules: Sequence[str]) -> str:
     if _is_key(name):
         raise click.UsageError(f"{name} is the key of a lock: arguments belong to a class.")
     project = load_project(modules)
-    refuse_unknown([name], project.workers, no_worker)
+    refuse_unknown([name], project.workers, no_worker, status=EXIT_FAILED)
     declaration = project.declarations[name]
     bound = declaration.signature.bind([_value(argument) for argument in arguments], {})
-    payload: Payload = {"jid": ""}
+    payload: Payload = {"jid": "", "version": declaration.version}
     Deduplicator().name(payload, declaration, bound)
     return str(payload[IDEMPOTENCY_KEY])
 
 
 def _value(argument: str) -> Any:
     try:
-        return loads(argument)
+        return loads(argument.encode())
     except PayloadError:
         return argument
 
@@ -132,14 +138,14 @@ def _row(shard: str, now: float, one: HeldLock) -> Sequence[str]:
 @locks.command("release")
 @click.argument("what", metavar="KEY|CLASS")
 @click.argument("arguments", nargs=-1, metavar="[ARG]...")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option(
-    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
-)
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@modules_option
 @shard_option
 @explained
 def release(what: str, arguments: Sequence[str], *, yes: bool, names: Sequence[str], modules: Sequence[str]) -> None:
-    """Let a lock go, KEY or that of CLASS with these arguments, so that an equal job may be pushed whatever becomes of its owner.
+    """Delete the lock KEY, or that of the jobs of CLASS with these arguments.
+
+    An equal job may then be pushed, whatever becomes of the job that had the lock.
 
     Owner-checked: the lock that is released is the one that was shown. Status 1: it was not there, or has changed hands.
     """
@@ -150,14 +156,14 @@ def release(what: str, arguments: Sequence[str], *, yes: bool, names: Sequence[s
         if held is None:
             continue
         left = "without end" if held.left_s is None else f"for {lasting(held.left_s)} more"
-        click.echo(f"{shard}: {held.key} is held {left} by the job {held.jid} of {held.worker}")
-        click.echo(f"  where that is: scripts/jobs explain {held.jid} --shard {shard}")
+        echo(f"{shard}: {held.key} is held {left} by the job {held.jid} of {held.worker}")
+        echo(f"  where that is: {command(f'jobs explain {held.jid} --shard {shard}')}")
         if not (yes or click.confirm("Release it?", default=False)):
             continue
         done = release_lock(on.shards[shard].client, held)
         released += done
-        click.echo(f"{shard}: released" if done else f"{shard}: it has changed hands meanwhile: not released")
+        echo(f"{shard}: released" if done else f"{shard}: it has changed hands meanwhile: not released")
     on.end()
     if not released:
-        click.echo(f"No lock was released: {key}", err=True)
+        echo(f"No lock was released: {key}", err=True)
         sys.exit(EXIT_FAILED)

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import click
 
 from framework.cli.failure import explained
-from framework.cli.jobs_flags import checked_class, modules_option, reasoned, refuse_slip, set_on
-from framework.cli.on_shards import OnShards, shard_option
+from framework.cli.jobs_flags import checked_class, reasoned, refuse_unknown_class, set_on
+from framework.cli.on_shards import OnShards
+from framework.cli.options import modules_option, shard_option
+from framework.cli.terminal import echo
 from framework.flags.flag import pause_flag
 from framework.flags.redis_flags import unset_flag
 from framework.policies.pause.keeper import Resumed, resume
@@ -20,7 +22,10 @@ from framework.shard.shard import Shard
 @shard_option
 @explained
 def pause(worker: str, *, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str]) -> None:
-    """Park jobs of CLASS as they come up to run, with all they have. Any class: it need not declare pause_control."""
+    """Park jobs of CLASS as they come up to run.
+
+    They keep all they have. Any class can be paused: it need not declare pause_control.
+    """
     on, name = OnShards(names), checked_class(worker, modules)
     set_on(on, pause_flag(name), 100, reason, lasts_s, f"jobs of {name} are parked")
     on.end()
@@ -28,10 +33,13 @@ def pause(worker: str, *, reason: str, lasts_s: float, modules: Sequence[str], n
 
 @click.command("resume")
 @click.argument("worker", metavar="CLASS")
+@modules_option
 @shard_option
 @explained
-def resume_(worker: str, *, names: Sequence[str]) -> None:
-    """End the pause of CLASS, and give its parked jobs back to their queues, in their order, the next to run.
+def resume_(worker: str, *, modules: Sequence[str], names: Sequence[str]) -> None:
+    """End the pause of CLASS and give its parked jobs back to their queues.
+
+    They keep their order and are the next to run.
 
     Works for classes that do not exist any more. What a strategy keeps paused stays parked until that ends.
     """
@@ -45,10 +53,10 @@ def resume_(worker: str, *, names: Sequence[str]) -> None:
     found = False
     for shard, (ended, done) in on.each(act):
         found = found or ended or done.paused or bool(done.moved + done.stayed)
-        click.echo(f"{shard}: {_said(worker, done, ended=ended)}")
+        echo(f"{shard}: {_said(worker, done, ended=ended)}")
     on.end()
     if not found:
-        refuse_slip(worker)
+        refuse_unknown_class(worker, modules)
 
 
 def _said(worker: str, done: Resumed, *, ended: bool) -> str:

@@ -1,10 +1,12 @@
 """``jobs parked``, ``paused``, ``deferred``, ``counters``: what waits behind a valve, how much, since when, and letting it out."""
 
+import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
 import click
@@ -16,13 +18,17 @@ from framework.admin.purge import Purge, purge
 from framework.admin.search import parked_places, text
 from framework.admin.times import ago, clock, lasting
 from framework.cli.failure import EXIT_FAILED, explained
-from framework.cli.jobs_flags import refuse_slip
-from framework.cli.on_shards import OnShards, Shown, json_option, progress, shard_option
-from framework.cli.options import DurationOption
+from framework.cli.groups import Shown
+from framework.cli.jobs_flags import refuse_unknown_class
+from framework.cli.on_shards import OnShards, progress
+from framework.cli.options import DurationOption, json_option, modules_option, shard_option
+from framework.cli.terminal import echo, echo_whole
+from framework.command_line import command
 from framework.process.parked import MANY, Parked, measure
 from framework.shard.shard import Shard
 from framework.telemetry.context import META_PREFIX
 from framework.telemetry.counters import series_name
+from framework.telemetry.visible import visible
 from framework.wire import keys
 
 _PARKED = ("SHARD", "PLACE", "CLASS OR LIMIT", "JOBS", "OLDEST", "LOOK, AND RELEASE")
@@ -32,21 +38,38 @@ _RELEASES = {"waiting": "limits", "paused": "paused"}
 _RATE = 100.0
 _BUDGET_S = 30.0
 _LIMIT_GAUGE = "sidekiq_concurrency_limit"
+_SERIES = re.compile(r"[a-z_:][\w:]*(?:\{(?:[a-z_]\w*=\"(?:[^\"\\\n]|\\[\\\"n])*\",?)*\})?", re.ASCII | re.IGNORECASE)
+"""What Prometheus reads as a counter: one line that it does not read would cost all the others."""
 
 
 @click.group("parked", cls=Shown)
 def parked() -> None:
-    """Jobs that wait in no queue: behind a limit or a pause. Without a command: show them, and alert (for cron or a monitor)."""
+    """Show and drop the jobs that wait behind a limit or a pause, in no queue.
+
+    Without a command they are shown; the status is for cron or a monitor.
+    """
 
 
 @parked.command("show")
-@click.option("--alert-after", type=DurationOption(), help="Status 1 when one waits for longer. Default: the setting.")
-@click.option("--alert-above", type=click.IntRange(1), default=MANY, show_default=True, help="Or when so many wait.")
+@click.option(
+    "--alert-after",
+    type=DurationOption(),
+    help="End with status 1 when a job waits for longer. Default: the setting parked_alert_after.",
+)
+@click.option(
+    "--alert-above",
+    type=click.IntRange(1),
+    default=MANY,
+    show_default=True,
+    help="End with status 1 when so many wait in one place.",
+)
 @shard_option
 @json_option
 @explained
 def show_parked(*, alert_after: float | None, alert_above: int, names: Sequence[str], as_json: bool) -> None:
-    """Show every place of parked jobs: how many, how old the oldest is, and where to release them. The oldest first.
+    """Show every place of parked jobs, the oldest first.
+
+    It says how many there are, how old the oldest is, and how to release them.
 
     Status 1: one is older than --alert-after, more than --alert-above wait in one place, or a shard does not answer.
     """
@@ -61,15 +84,13 @@ def show_parked(*, alert_after: float | None, alert_above: int, names: Sequence[
         )
     else:
         rows = [
-            (shard, one.kind, one.name, f"{one.jobs:,}", ago(now, one.since), f"scripts/jobs {_RELEASES[one.kind]}")
+            (shard, one.kind, one.name, f"{one.jobs:,}", ago(now, one.since), command(f"jobs {_RELEASES[one.kind]}"))
             for shard, now, one in found
         ]
         on.table(_PARKED, rows, "No job is parked")
     on.end()
     for shard, one in late:
-        click.echo(
-            f"ALERT {shard}: {one.kind} {one.name}: older than {lasting(most_s)}, or above {alert_above:,}", err=True
-        )
+        echo(f"ALERT {shard}: {one.kind} {one.name}: older than {lasting(most_s)}, or above {alert_above:,}", err=True)
     if late:
         sys.exit(EXIT_FAILED)
 
@@ -78,10 +99,13 @@ def show_parked(*, alert_after: float | None, alert_above: int, names: Sequence[
 @click.option("--class", "worker", metavar="NAME", help="Only jobs of this class.")
 @click.option("--user", metavar="VALUE", help="Only jobs with this meta.user.")
 @click.option("--project", metavar="VALUE", help="Only jobs with this meta.project.")
-@click.option("--meta", "meta", metavar="NAME=VALUE", multiple=True, help="Only with this meta.NAME. Repeatable.")
-@click.option("--within", "budget_s", type=DurationOption(), default=_BUDGET_S, help="Time for it.  [default: 30s]")
-@click.option("--dry-run", is_flag=True, help="Count what would be dropped, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--meta", "meta", metavar="NAME=VALUE", multiple=True, help="Only jobs with this meta.NAME. Repeatable.")
+@click.option(
+    "--within", "budget_s", type=DurationOption(), default=_BUDGET_S, help="Stop after so long. Default: 30s."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@modules_option
 @shard_option
 @json_option
 @explained
@@ -94,10 +118,13 @@ def drop_parked(
     budget_s: float,
     dry_run: bool,
     yes: bool,
+    modules: Sequence[str],
     names: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Drop parked jobs for good, those that match all of what is given: a class, facts of their context.
+    """Drop parked jobs for good.
+
+    Those are dropped that match all that is given: a class, and facts of their context.
 
     Status 1: the time was up before every parked job was looked at (run it again), or a shard does not answer.
     """
@@ -127,6 +154,10 @@ def drop_parked(
     on.end()
     if not all(one.completed for _, one in done):
         sys.exit(EXIT_FAILED)
+    if worker is not None and not any(one.matching for _, one in done):
+        parked_now = on.each(lambda shard: {place.name for place in parked_places(shard.client)})
+        if not any(worker in names_there for _, names_there in parked_now):
+            refuse_unknown_class(worker, modules)
 
 
 def _wanted(worker: str | None, user: str | None, project: str | None, meta: Sequence[str]) -> dict[str, str]:
@@ -149,7 +180,10 @@ def _wanted(worker: str | None, user: str | None, project: str | None, meta: Seq
 @json_option
 @explained
 def paused(*, names: Sequence[str], as_json: bool) -> None:
-    """Show what is paused: queues (Sidekiq's set), and classes with who paused them, until when, and what waits."""
+    """Show the queues and classes that are paused.
+
+    Queues are those of Sidekiq's set. Of a class it says who paused it, until when, and how many jobs wait.
+    """
     on = OnShards(names)
     found = [(shard, now, one) for shard, (now, read) in on.each(_read_pauses) for one in read]
     if as_json:
@@ -162,16 +196,20 @@ def paused(*, names: Sequence[str], as_json: bool) -> None:
 
 @click.group("deferred", cls=Shown)
 def deferred() -> None:
-    """Jobs that a policy put off: they wait in the schedule set. Without a command: show them."""
+    """Show and release the jobs that a policy put off.
+
+    They wait in the schedule set. Without a command they are shown.
+    """
 
 
 @deferred.command("show")
 @click.argument("worker", required=False, metavar="[CLASS]")
+@modules_option
 @shard_option
 @json_option
 @explained
-def show_deferred(worker: str | None, *, names: Sequence[str], as_json: bool) -> None:
-    """Count the put-off jobs of each class, or of CLASS, by what put them off; the oldest first."""
+def show_deferred(worker: str | None, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
+    """Count the put-off jobs of each class, or of CLASS, by what put them off. The oldest come first."""
     on = OnShards(names)
     read = on.each(lambda shard: (clock(shard.client), deferrals(shard.client, progress(shard.name))))
     found = [(shard, now, one) for shard, (now, some) in read for one in some if worker in (None, one.worker)]
@@ -182,21 +220,33 @@ def show_deferred(worker: str | None, *, names: Sequence[str], as_json: bool) ->
         on.table(_DEFERRED, rows, f"No job{'' if worker is None else f' of {worker}'} is put off")
     on.end()
     if worker is not None and not found:
-        refuse_slip(worker)
+        refuse_unknown_class(worker, modules)
 
 
 @deferred.command("release")
 @click.argument("worker", metavar="CLASS")
-@click.option("--count", type=click.IntRange(1), help="At most so many, on each shard.")
-@click.option("--percent", type=click.IntRange(1, 100), help="So many of a hundred, on each shard.")
-@click.option("--rate", type=click.FloatRange(0.001), default=_RATE, show_default=True, help="So many a second.")
+@click.option("--count", type=click.IntRange(1), help="Release at most so many on each shard.")
+@click.option("--percent", type=click.IntRange(1, 100), help="Release so many in a hundred on each shard.")
+@click.option(
+    "--rate", type=click.FloatRange(0.001), default=_RATE, show_default=True, help="Release so many a second."
+)
+@modules_option
 @shard_option
 @json_option
 @explained
 def release_deferred(
-    worker: str, *, count: int | None, percent: int | None, rate: float, names: Sequence[str], as_json: bool
+    worker: str,
+    *,
+    count: int | None,
+    percent: int | None,
+    rate: float,
+    modules: Sequence[str],
+    names: Sequence[str],
+    as_json: bool,
 ) -> None:
-    """Set put-off jobs of CLASS forward: they become due from now on, --rate a second, so that no herd comes back at once.
+    """Make put-off jobs of CLASS due from now on.
+
+    They come at --rate a second, so that they do not all come back at once.
 
     What put them off is asked again when they come: while it still holds, they are put off again.
     """
@@ -216,17 +266,19 @@ def release_deferred(
     else:
         for shard, (moved, there) in done:
             last = f", the last in {lasting(moved / rate)}" if moved else ""
-            click.echo(f"{shard}: {moved:,} of {there:,} put-off jobs of {worker} become due{last}")
+            echo(f"{shard}: {moved:,} of {there:,} put-off jobs of {worker} become due{last}")
     on.end()
     if not any(there for _, (_, there) in done):
-        refuse_slip(worker)
+        refuse_unknown_class(worker, modules)
 
 
 @click.command("counters")
 @shard_option
 @explained
 def counters(*, names: Sequence[str]) -> None:
-    """Print what the policies have counted, and how full the limits and the parked places are, in Prometheus' text format.
+    """Print the counters and gauges of the policies in Prometheus' text format.
+
+    They are what policies have counted, and how full the limits and the parked places are.
 
     Counters are summed over the shards; gauges are per shard. Meant for a textfile collector: one reporter for the whole fleet.
     """
@@ -237,14 +289,16 @@ def counters(*, names: Sequence[str]) -> None:
         total.update(counts)
         gauges |= {series_name(name, {**labels, "shard": shard}): value for name, labels, value in full}
     for kind, series in (("counter", total), ("gauge", gauges)):
-        before = ""
-        for one in sorted(series):
-            name = one.partition("{")[0]
-            if name != before:
-                click.echo(f"# TYPE {name} {kind}")
-            before = name
-            click.echo(f"{one} {series[one]}")
+        for name, group in groupby(sorted(series), lambda one: one.partition("{")[0]):
+            echo_whole([f"# TYPE {name} {kind}", *(f"{_escaped(one)} {series[one]}" for one in group)])
     on.end()
+
+
+def _escaped(series: str) -> str:
+    """Return the series with a backslash more before what the terminal layer would escape: Prometheus reads only its own escapes."""
+    if series.isprintable():
+        return series
+    return "".join(char if char.isprintable() else visible(char).replace("\\", "\\\\") for char in series)
 
 
 def _read_parked(shard: Shard) -> tuple[float, list[Parked]]:
@@ -257,7 +311,8 @@ def _read_pauses(shard: Shard) -> tuple[float, list[Pause]]:
 
 def _read_counters(shard: Shard) -> dict[str, int]:
     counts: Any = shard.client.hgetall(keys.COUNTERS)
-    return {text(series): int(count) for series, count in counts.items() if count.isdigit()}
+    read = ((text(series), count) for series, count in counts.items())
+    return {series: int(count) for series, count in read if count.isdigit() and _SERIES.fullmatch(series)}
 
 
 def _read_gauges(shard: Shard) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -1,12 +1,10 @@
 """``lint-workers``: what is wrong, or not said, in the source of workers; read without importing any of it."""
 
 import gc
-import json
-import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,45 +12,60 @@ from typing import Any
 import click
 
 from framework.cli.failure import EXIT_FAILED, EXIT_USAGE, explained, refuse_unknown
+from framework.cli.lint_application import Application, read_application
 from framework.cli.options import WordOption
+from framework.cli.terminal import echo, echo_json, echo_lines
 from framework.cli.written import shown
-from framework.lint.config import Config, read_config, unknown_codes
+from framework.command_line import as_started, command
+from framework.lint.config import Config, read_config, selected, unknown_codes
 from framework.lint.linter import lint
-from framework.lint.registry import RULES
+from framework.lint.registry import RULES, SETS, set_of
 from framework.lint.rule import Finding, Rule
-from framework.lint.tree import read_tree
-from framework.settings.files import find_folder
-from framework.settings.shapes import is_mapping
-from framework.settings.yaml_file import YamlError, read_yaml
+from framework.lint.tree import Known, read_tree
 
-COMMAND = "scripts/lint_workers"
-DEFAULT = "workers"
 _WIDEST = 120
 
 
 class CodesOption(click.ParamType[tuple[str, ...]]):
-    """CODE or CODE,CODE,..."""
+    """CODE or CODE,CODE,...; where sets may be named, the name of one too."""
 
     name = "CODE[,CODE]..."
 
+    def __init__(self, sets: Collection[str] = ()) -> None:
+        self._sets = sets
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Return the codes, each of which there is."""
-        codes = tuple(str(value).split(","))
-        for message in unknown_codes(codes):
+        """Return the words, each of which is known."""
+        words = tuple(str(value).split(","))
+        for message in unknown_codes(words, self._sets):
             self.fail(message, param, ctx)
-        return codes
+        return words
 
 
 @click.command("lint-workers")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
-@click.option("--select", type=CodesOption(), multiple=True, help="Only these codes.")
-@click.option("--ignore", type=CodesOption(), multiple=True, help="All but these codes.")
 @click.option(
-    "--format", "form", type=WordOption(["text", "json", "github"]), default="text", help="How findings are written."
+    "--select",
+    type=CodesOption(SETS),
+    multiple=True,
+    help="Look for these codes only. A set may be named: default, or gitlab, which has every code. Repeatable.",
 )
-@click.option("--list", "listed", is_flag=True, help="List the codes.")
+@click.option("--ignore", type=CodesOption(), multiple=True, help="Leave out these codes. Repeatable.")
 @click.option(
-    "--explain", "named", metavar="CODE", multiple=True, help="Explain a code: why, bad, good, how to waive it."
+    "--format",
+    "form",
+    type=WordOption(["text", "json", "github"]),
+    default="text",
+    show_default=True,
+    help="How findings are written.",
+)
+@click.option("--list", "listed", is_flag=True, help="List the codes and the set that each is in.")
+@click.option(
+    "--explain",
+    "named",
+    metavar="CODE",
+    multiple=True,
+    help="Explain a code: why it is there, a bad and a good example, how to waive it. Repeatable.",
 )
 @explained
 def lint_workers(
@@ -64,7 +77,10 @@ def lint_workers(
     listed: bool,
     named: Sequence[str],
 ) -> None:
-    """Look for faults in the workers below PATH (files or folders; default: workers). Exit 1 when there are findings.
+    """Look for faults in the source of workers, below each PATH.
+
+    PATH is a file or a folder; without any, the modules of the setting workers_module are looked at. The exit status is 1 when
+    there are findings.
 
     Nothing is imported. Of a file in a package the whole package is read, so that inherited attributes are known, and
     only what stands in the file is reported.
@@ -73,19 +89,21 @@ def lint_workers(
         if paths or (listed and named):
             raise click.UsageError("--list and --explain go alone.")
         refuse_unknown(named, RULES, lambda name, hint: f"there is no code {name!r}{hint}")
-        click.echo("\n\n".join(map(explanation, (RULES[code] for code in named))) if named else _list())
+        text = "\n\n".join(map(explanation, (RULES[code] for code in named))) if named else _list()
+        echo_lines(text.split("\n"))
         return
     config = _config(select, ignore)
-    chosen = list(paths) or [Path(DEFAULT)]
+    application = read_application(Path.cwd())
+    chosen = list(paths) or _modules(application)
     for path in chosen:
         if not path.exists():
-            click.echo(f"there is no file or folder {path}", err=True)
+            echo(f"there is no file or folder {path}", err=True)
             sys.exit(EXIT_USAGE)
-    found, workers, files = _look(chosen, config)
+    found, workers, files = _look(chosen, config, application.known)
     _FORMS[form](found)
     if form == "text":
-        hint = f" ({COMMAND} --explain {found[0].code} tells why)" if found else ""
-        click.echo(f"{_count(workers, 'worker')} in {_count(files, 'file')}: {_count(len(found), 'finding')}{hint}")
+        hint = f" ({command(f'lint-workers --explain {found[0].code}')} tells why)" if found else ""
+        echo(f"{_count(workers, 'worker')} in {_count(files, 'file')}: {_count(len(found), 'finding')}{hint}")
     if found:
         sys.exit(EXIT_FAILED)
 
@@ -93,30 +111,33 @@ def lint_workers(
 def _config(select: Sequence[Sequence[str]], ignore: Sequence[Sequence[str]]) -> Config:
     config = read_config(Path.cwd())
     if select:
-        config = replace(config, select=frozenset(code for codes in select for code in codes))
+        config = replace(config, select=selected(word for words in select for word in words))
     return replace(config, ignore=config.ignore | {code for codes in ignore for code in codes})
 
 
-def _look(paths: Sequence[Path], config: Config) -> tuple[list[Finding], int, int]:
+def _modules(application: Application) -> list[Path]:
+    """The places of the modules that a process loads. Those of which nothing is found end the command."""
+    here = Path.cwd()
+    for name, place in application.modules.items():
+        if place is None:
+            setting = f"{application.config_label}/application.yml"
+            echo(
+                f"there is no module {name} in {here}: give a PATH, or name it as workers_module in {setting}", err=True
+            )
+    if None in application.modules.values():
+        sys.exit(EXIT_USAGE)
+    return [place for place in application.modules.values() if place is not None]
+
+
+def _look(paths: Sequence[Path], config: Config, known: Known) -> tuple[list[Finding], int, int]:
     """The findings, and how many workers and files were asked for."""
     gc.disable()  # a syntax tree has no garbage, and millions of nodes to look through for it
     try:
-        tree, wanted = read_tree(paths, Path.cwd(), config.excludes, _categories())
+        tree, wanted = read_tree(paths, Path.cwd(), config.excludes, known)
         found, workers = lint(tree, wanted, config.applies)
     finally:
         gc.enable()
-    return found, workers, len(wanted)
-
-
-def _categories() -> Sequence[str] | None:
-    """The known feature categories; None where no file tells them, or none that can be read (a boot says why)."""
-    folder = find_folder(os.environ.get("FRAMEWORK_CONFIG_DIR") or None, Path.cwd(), [])
-    try:
-        content = read_yaml(folder / "feature_categories.yml") if folder is not None else None
-    except YamlError:
-        return None
-    categories = content.get("feature_categories") if is_mapping(content) else None
-    return [str(name) for name in categories] if is_mapping(categories) and categories else None
+    return [one._replace(fix=as_started(one.fix)) for one in found], workers, len(wanted)
 
 
 def _count(number: int, noun: str) -> str:
@@ -125,11 +146,11 @@ def _count(number: int, noun: str) -> str:
 
 def _text(found: Sequence[Finding]) -> None:
     for one in found:
-        click.echo(f"{shown(one.path)}:{one.line}:{one.column}: {one.code} {one.message}: {one.fix}")
+        echo(f"{shown(one.path)}:{one.line}:{one.column}: {one.code} {one.message}: {one.fix}")
 
 
 def _json(found: Sequence[Finding]) -> None:
-    click.echo(json.dumps([_fields(one) for one in found], indent=2))
+    echo_json([_fields(one) for one in found])
 
 
 def _fields(one: Finding) -> dict[str, object]:
@@ -146,7 +167,7 @@ def _github(found: Sequence[Finding]) -> None:
             "title": one.code,
         }
         words = ",".join(f"{name}={_escaped(str(value), ',:')}" for name, value in place.items())
-        click.echo(f"::error {words}::{_escaped(f'{one.message}: {one.fix}')}")
+        echo(f"::error {words}::{_escaped(f'{one.message}: {one.fix}')}")
 
 
 def _escaped(text: str, more: str = "") -> str:
@@ -158,7 +179,7 @@ _FORMS: Mapping[str, Callable[[Sequence[Finding]], None]] = {"text": _text, "jso
 
 def _list() -> str:
     width = max(len(rule.name) for rule in RULES.values())
-    return "\n".join(f"{rule.code}  {rule.name:{width}}  {rule.says}" for rule in RULES.values())
+    return "\n".join(f"{rule.code}  {set_of(rule.code):7}  {rule.name:{width}}  {rule.says}" for rule in RULES.values())
 
 
 def explanation(rule: Rule) -> str:
@@ -166,8 +187,9 @@ def explanation(rule: Rule) -> str:
     waiver = f"# {rule.code}: the reason, in two words at least" if rule.code < "SEW100" else "It cannot be waived."
     parts = (
         f"{rule.code} {rule.name}: {rule.says}",
+        f"Looked for in the set {set_of(rule.code)}.",
         _wrapped(rule.why),
-        _wrapped(f"Fix: {rule.fix}."),
+        _wrapped(f"Fix: {as_started(rule.fix)}."),
         f"Bad:\n{_indented(rule.bad)}",
         f"Good:\n{_indented(rule.good)}",
         f"Waive, on the line of the finding or directly above it:\n    {waiver}",

@@ -2,37 +2,35 @@
 
 import click
 
-from framework.cli.attributes import attributes
-from framework.cli.check_compat import check_compat
-from framework.cli.cluster import cluster
-from framework.cli.generate_queues import generate_queues
-from framework.cli.jobs import jobs
-from framework.cli.lint_workers import lint_workers
-from framework.cli.migrate_jobs import migrate_jobs
-from framework.cli.retired import retired
-from framework.cli.route import route
-from framework.cli.store import store
-from framework.cli.worker import worker
+from framework.cli.lazy import LazyCommand, LazyGroup
 from framework.version import VERSION
 
+_PLACES = "framework.cli"
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, prog_name="application-worker")
-def main() -> None:
-    """Run and look after workers."""
+COMMANDS = {
+    "worker": LazyCommand(f"{_PLACES}.worker", "worker", "Run one worker process until TERM or INT."),
+    "cluster": LazyCommand(f"{_PLACES}.cluster", "cluster", "Keep a group of worker processes running."),
+    "generate-queues": LazyCommand(
+        f"{_PLACES}.generate_queues", "generate_queues", "Write the generated files: all workers, and their queues."
+    ),
+    "route": LazyCommand(f"{_PLACES}.route", "route", "Show queue, shard and rule of workers, and check the rules."),
+    "attributes": LazyCommand(
+        f"{_PLACES}.attributes", "attributes", "List what a worker class may declare, or explain attributes."
+    ),
+    "lint-workers": LazyCommand(
+        f"{_PLACES}.lint_workers", "lint_workers", "Find faults in the source of workers, without importing it."
+    ),
+    "check-compat": LazyCommand(
+        f"{_PLACES}.check_compat", "check_compat", "Tell whether a deploy would break jobs of the last release."
+    ),
+    "retired": LazyCommand(f"{_PLACES}.retired", "retired", "Count the jobs that are left of retired classes."),
+    "migrate-jobs": LazyCommand(
+        f"{_PLACES}.migrate_jobs", "migrate_jobs", "Move waiting jobs to other queues of their shard."
+    ),
+    "jobs": LazyCommand(f"{_PLACES}.jobs", "jobs", "Look at jobs that do not run, say why, and release them."),
+    "store": LazyCommand(f"{_PLACES}.store", "store", "Start, stop or show the development stores."),
+    "acl": LazyCommand(f"{_PLACES}.acl", "acl", "Print the least rights that a role needs of a Redis."),
+}
 
-
-for command in (
-    worker,
-    cluster,
-    generate_queues,
-    route,
-    attributes,
-    lint_workers,
-    check_compat,
-    retired,
-    migrate_jobs,
-    jobs,
-    store,
-):
-    main.add_command(command)
+main = LazyGroup("application-worker", COMMANDS, "Run worker processes and look after their jobs.")
+click.version_option(VERSION, prog_name="application-worker")(main)

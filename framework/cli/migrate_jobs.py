@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,8 +14,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
 from framework.cli.migration_report import Work, in_json, in_words
-from framework.cli.options import ModuleOption, WordOption, check_shard
+from framework.cli.options import WordOption, check_shard, json_option, modules_option, shard_option
 from framework.cli.project import Project, load_project
+from framework.cli.terminal import echo, echo_json, echo_lines
+from framework.command_line import command
 from framework.declare import registry
 from framework.errors import ShardUnavailableError
 from framework.migrate.account import Account, Allowance
@@ -23,6 +25,7 @@ from framework.migrate.plan import Mapping, Plan, Routing
 from framework.migrate.queues import Queues, QueueShutError
 from framework.migrate.sets import Members
 from framework.process.record import served_queues
+from framework.route.split import Split, splits_seen
 from framework.settings.suggest import did_you_mean
 from framework.shard.leftovers import queue_names
 from framework.shard.refusals import advice_for
@@ -41,19 +44,15 @@ _PASSING = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 
 @click.command("migrate-jobs")
 @click.argument("what", type=WordOption([QUEUED, *_SETS]), metavar="|".join([QUEUED, *_SETS]))
-@click.option("--follow-rules", is_flag=True, help="Each job goes where today's routing rules send its class.")
-@click.option("--to", metavar="QUEUE", help="Every job goes to this queue.")
+@click.option("--follow-rules", is_flag=True, help="Move each job to where today's routing rules send its class.")
+@click.option("--to", metavar="QUEUE", help="Move every job to this queue.")
 @click.option("--from", "sources", metavar="QUEUE", multiple=True, help="Only jobs of this queue. Repeatable.")
 @click.option("--class", "classes", metavar="NAME", multiple=True, help="Only jobs of this class. Repeatable.")
-@click.option(
-    "--shard", "names", metavar="NAME", multiple=True, help="Only this shard. Repeatable; default: every one."
-)
-@click.option("--dry-run", is_flag=True, help="Show what would move, and change nothing.")
+@shard_option
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Move at most so many jobs.")
-@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
-@click.option(
-    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
-)
+@json_option
+@modules_option
 @explained
 def migrate_jobs(
     *,
@@ -68,7 +67,9 @@ def migrate_jobs(
     as_json: bool,
     modules: Sequence[str],
 ) -> None:
-    """Move jobs that wait to other queues of their shard: those in queues, or those that are scheduled, retried or dead.
+    """Move jobs that wait to other queues of their shard.
+
+    They are those in queues, or those that are scheduled, retried or dead.
 
     Each job moves in one step, whoever works meanwhile. Killed at any point, the command may be run again. What cannot be judged
     (an unknown class, a payload that is no job) stays where it is and is listed.
@@ -100,9 +101,15 @@ def migrate_jobs(
         for work in works:
             _attempt(work, lambda one: _go_through(one, dry_run=dry_run))
     if allowance.stopped:
-        click.echo("Stopped: what had not moved yet stays where it was.", err=True)
+        echo("Stopped: what had not moved yet stays where it was.", err=True)
+    if follow_rules:
+        for work in works:
+            work.splits = list(_splits(work, project))
     _note(works, project, to, classes, sources if what == QUEUED else ())
-    click.echo((in_json if as_json else in_words)(works, what, dry_run=dry_run))
+    if as_json:
+        echo_json(in_json(works, what, dry_run=dry_run))
+    else:
+        echo_lines(in_words(works, what, dry_run=dry_run))
     sys.exit(_status(works, allowance))
 
 
@@ -135,8 +142,9 @@ def _attempt(work: Work, step: Callable[[Work], None]) -> None:
         work.error = error
     except (RedisError, OSError) as error:
         reason = f"{work.shard.endpoint.shown}: {str(error).rstrip('.')}"
-        advice = advice_for(error) if isinstance(error, RedisError) else None
-        work.error = ShardUnavailableError(work.shard.name, reason, advice=advice)
+        source = work.shard.endpoint.source
+        advice = advice_for(error, source) if isinstance(error, RedisError) else None
+        work.error = ShardUnavailableError(work.shard.name, reason, advice=advice, source=source)
         work.error.__cause__ = error
 
 
@@ -241,17 +249,30 @@ def _note(
     """Say on standard error what whoever runs the command should know beside the report."""
     for name in classes:
         if registry.find(name) is None:
-            click.echo(
-                f"{no_worker(name, did_you_mean(name, project.workers))}; jobs of this name were asked for", err=True
-            )
+            echo(f"{no_worker(name, did_you_mean(name, project.workers))}; jobs of this name were asked for", err=True)
     there = {name for work in works for name in work.names}
     for name in sources:
         if name not in there and not any(work.error for work in works):
-            click.echo(f"no queue is named {name!r} there{did_you_mean(name, there)}", err=True)
+            echo(f"no queue is named {name!r} there{did_you_mean(name, there)}", err=True)
     for work in works:
         if work.error is not None:
-            click.echo(f"{work.error} {_AGAIN}", err=True)
+            echo(f"{work.error} {_AGAIN}", err=True)
+        for split in work.splits:
+            echo(str(split), err=True)
         _note_queues(work, project, to)
+
+
+def _splits(work: Work, project: Project) -> Iterator[Split]:
+    """Yield the classes of which jobs stay on this shard, while the rules send them to another that limits or locks by itself."""
+    stay: dict[str, int] = {}
+    for found in work.account.left.values():
+        for (reason, _, name), left in found.items():
+            worker: Any = registry.find(name) if reason == "other shard" else None
+            if worker is not None:
+                own = worker.declaration().wire_name
+                stay[own] = stay.get(own, 0) + left.jobs
+    seen = {name: {work.shard.name: f"{jobs:,} left in place"} for name, jobs in sorted(stay.items())}
+    yield from splits_seen(project.router, project.declarations.values(), seen, because="shard {shard}")
 
 
 def _note_queues(work: Work, project: Project, to: str | None) -> None:
@@ -259,14 +280,14 @@ def _note_queues(work: Work, project: Project, to: str | None) -> None:
     shard = work.shard.name
     for queue in sorted({target for _, target in work.account.moved} - set(work.served)):
         hint = did_you_mean(queue, known_queues(project.router) | set(work.served)) if queue == to else ""
-        way_out = f"start one with `scripts/worker --shard {shard} -q {queue}`"
-        click.echo(f"no running process of {shard} serves the queue {queue}{hint}: {way_out}", err=True)
+        way_out = f"start one with `{command(f'worker --shard {shard} -q {queue}')}`"
+        echo(f"no running process of {shard} serves the queue {queue}{hint}: {way_out}", err=True)
     for source, target in sorted(work.account.moved):
         if source in work.paused and target not in work.paused:
-            click.echo(f"the queue {source} of {shard} is paused, and {target} is not: its jobs run there", err=True)
+            echo(f"the queue {source} of {shard} is paused, and {target} is not: its jobs run there", err=True)
     for queue in sorted(work.account.arriving):
         cause = "processes with the old rules push them: restart those, and run the command again"
-        click.echo(f"jobs that go elsewhere still come into the queue {queue} of {shard}; {cause}", err=True)
+        echo(f"jobs that go elsewhere still come into the queue {queue} of {shard}; {cause}", err=True)
 
 
 def _status(works: Sequence[Work], allowance: Allowance) -> int:

@@ -1,14 +1,15 @@
 """What ``migrate-jobs`` tells: which jobs went where, which were left in place and why."""
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from framework.cli.table import columns
+from framework.cli.terminal import columns
 from framework.migrate.account import Account, Left
 from framework.migrate.plan import Reason
 from framework.migrate.queues import Queues
 from framework.migrate.sets import Members
+from framework.route.split import Split
 from framework.shard.shard import Shard
 
 _REASONS: dict[Reason, str] = {
@@ -35,11 +36,13 @@ class Work:
     jobs: int = 0
     served: Collection[str] = ()
     paused: Collection[str] = ()
+    splits: Sequence[Split] = ()
+    """Classes of which jobs stay here, while their limits and locks hold on another shard too."""
     error: Exception | None = None
 
 
-def in_words(works: Sequence[Work], what: str, *, dry_run: bool) -> str:
-    """Return the tables, and what it comes to."""
+def in_words(works: Sequence[Work], what: str, *, dry_run: bool) -> list[str]:
+    """Return the tables, and what it comes to, line by line."""
     moved = [
         (work.shard.name, source or "-", target, f"{jobs:,}")
         for work in works
@@ -62,11 +65,11 @@ def in_words(works: Sequence[Work], what: str, *, dry_run: bool) -> str:
     verb = "would move" if dry_run else "moved"
     stay = sum(found.jobs for *_, found in _left(works))
     lines.append(f"{what}: {total:,} {'job' if total == 1 else 'jobs'} {verb}, {stay:,} left in place")
-    return "\n".join(lines)
+    return lines
 
 
-def in_json(works: Sequence[Work], what: str, *, dry_run: bool) -> str:
-    """Return the same as JSON."""
+def in_json(works: Sequence[Work], what: str, *, dry_run: bool) -> dict[str, Any]:
+    """Return the same for JSON."""
     shards = {
         work.shard.name: {
             "moved": [
@@ -78,12 +81,15 @@ def in_json(works: Sequence[Work], what: str, *, dry_run: bool) -> str:
                 for _, reason, queue, name, found in _left([work])
             ],
             "not_looked_at": sorted(work.account.odd),
+            "per_shard": [
+                {"class": split.name, "holds": list(split.holds), "shards": list(split.shards)} for split in work.splits
+            ],
             "still_arriving": sorted(work.account.arriving),
             "error": str(work.error) if work.error is not None else None,
         }
         for work in works
     }
-    return json.dumps({"jobs": what, "dry_run": dry_run, "shards": shards}, indent=2)
+    return {"jobs": what, "dry_run": dry_run, "shards": shards}
 
 
 def _left(works: Sequence[Work]) -> Iterator[tuple[Work, Reason, str, str, Left]]:

@@ -1,7 +1,6 @@
 """What commands about several shards have in common: the options, one step on each, and a shard that does not answer."""
 
 import getpass
-import json
 import os
 import socket
 import sys
@@ -9,16 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import click
 from redis.exceptions import RedisError
 
 from framework.admin.search import Tell
 from framework.cli.failure import EXIT_FAILED
 from framework.cli.options import check_shard
-from framework.cli.table import columns
+from framework.cli.terminal import columns, echo, echo_json, echo_lines
 from framework.errors import ShardUnavailableError
 from framework.settings.load import load
-from framework.settings.suggest import did_you_mean
 from framework.shard.refusals import advice_for
 from framework.shard.shard import Shard
 from framework.wiring.connect import open_shards
@@ -26,34 +23,6 @@ from framework.wiring.connect import open_shards
 _TELL_EVERY_S = 1.0
 
 T = TypeVar("T")
-
-shard_option = click.option(
-    "--shard", "names", metavar="NAME", multiple=True, help="Only this shard. Repeatable; default: every one."
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
-
-
-class Commands(click.Group):
-    """A group that names the nearest of its commands to one that it does not have."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return name, command and what is left of the arguments."""
-        if args[0] not in self.commands:
-            near = did_you_mean(args[0], self.commands)
-            ctx.fail(f"No command is named {args[0]!r}{near}; there are: {', '.join(self.commands)}.")
-        return super().resolve_command(ctx, args)
-
-
-class Shown(click.Group):
-    """A group whose command ``show`` need not be named: ``limits NAME`` is ``limits show NAME``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the arguments for those of ``show``, unless they begin with another command or ask for help."""
-        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
-            args = ["show", *args]
-        return super().parse_args(ctx, args)
 
 
 class OnShards:
@@ -77,23 +46,33 @@ class OnShards:
             except (RedisError, OSError) as error:
                 self.unanswered.append(name)
                 reason = f"{shard.endpoint.shown}: {str(error).rstrip('.')}"
-                advice = advice_for(error) if isinstance(error, RedisError) else None
-                click.echo(str(ShardUnavailableError(name, reason, advice=advice)), err=True)
+                source = shard.endpoint.source
+                advice = advice_for(error, source) if isinstance(error, RedisError) else None
+                echo(str(ShardUnavailableError(name, reason, advice=advice, source=source)), err=True)
 
     def report(self, found: Mapping[str, Any]) -> None:
         """Print it as JSON, with the names of the shards that did not answer."""
-        click.echo(json.dumps({**found, "unanswered": self.unanswered}, indent=2, ensure_ascii=False))
+        echo_json({**found, "unanswered": self.unanswered})
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> None:
         """Print the rows; without any, that there is ``nothing``, as far as that is known."""
         if rows:
-            click.echo("\n".join(columns([headings, *rows])))
+            echo_lines(columns([headings, *rows]))
         elif len(self.unanswered) < len(self.shards):
-            click.echo(f"{nothing}{' on the shards that answered' if self.unanswered else ''}.")
+            echo(f"{nothing}{' on the shards that answered' if self.unanswered else ''}.")
+
+    @property
+    def answered(self) -> list[str]:
+        """The shards on which every step was carried out."""
+        return [name for name in self.shards if name not in self.unanswered]
 
     def end(self) -> None:
-        """End the command: with status 1 when a shard did not answer."""
+        """End the command: with status 1 when a shard did not answer, or refused, and which did not."""
         if self.unanswered:
+            done = f"Carried out on {' and '.join(self.answered)}; not" if self.answered else "Not carried out"
+            again = " ".join(f"--shard {name}" for name in self.unanswered)
+            left = " and ".join(self.unanswered)
+            echo(f"{done} on {left}: when it answers, give the command again with {again}.", err=True)
             sys.exit(EXIT_FAILED)
 
 
@@ -114,6 +93,6 @@ def progress(shard: str) -> Tell:
         nonlocal told_at
         if sys.stderr.isatty() and time.monotonic() - told_at >= _TELL_EVERY_S:
             told_at = time.monotonic()
-            click.echo(f"{shard}: {looked:,} jobs looked at, now in {key}", err=True)
+            echo(f"{shard}: {looked:,} jobs looked at, now in {key}", err=True)
 
     return tell

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import click
@@ -89,6 +89,19 @@ class DurationOption(click.ParamType[float]):
         return float(seconds)
 
 
+class EnvironmentOption(click.ParamType[str]):
+    """The name of an environment."""
+
+    name = "ENV"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name."""
+        try:
+            return values.environment_name(str(value))
+        except ValueError as error:
+            self.fail(f"{value!r} {error}", param, ctx)
+
+
 class ModuleOption(click.ParamType[str]):
     """The name of a module or package."""
 
@@ -103,6 +116,54 @@ class ModuleOption(click.ParamType[str]):
             dotted = str(value).removeprefix("./").removesuffix(".py").rstrip("/").replace("/", ".")
             hint = f" (did you mean {dotted!r}?)" if _is_module(dotted) else ""
             self.fail(f"{value!r} {error}{hint}", param, ctx)
+
+
+class MarkOption(click.ParamType[str]):
+    """A tag or a label of a process."""
+
+    name = "TEXT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text."""
+        try:
+            return values.mark(str(value))
+        except ValueError as error:
+            self.fail(f"{value!r} {error}", param, ctx)
+
+
+modules_option = click.option(
+    "-r",
+    "--require",
+    "modules",
+    type=ModuleOption(),
+    multiple=True,
+    help="Load the workers of this module or package instead of those of the setting workers_module. Repeatable.",
+)
+shard_option = click.option(
+    "--shard", "names", metavar="NAME", multiple=True, help="Only this shard. Repeatable; without it, every shard."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+timeout_option = click.option(
+    "-t",
+    "--timeout",
+    type=SecondsOption(),
+    help="Give running jobs so many seconds when the process stops. Default: the setting timeout, 25.",
+)
+
+
+def mark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--tag`` and ``--label``, which say what dashboards call a process."""
+    label = click.option(
+        "--label",
+        "labels",
+        type=MarkOption(),
+        multiple=True,
+        help="Show this beside the tag on dashboards. Repeatable.",
+    )
+    tag = click.option(
+        "-g", "--tag", type=MarkOption(), help="Call the process so on dashboards. Default: the name of its folder."
+    )
+    return tag(label(command))
 
 
 class WordOption(click.Choice[str]):
@@ -123,7 +184,7 @@ def check_shard(settings: Settings, name: str) -> str:
 def unknown_shard(settings: Settings, name: str) -> str:
     """What to say of a shard that does not exist."""
     known: Sequence[str] = sorted(settings.shards)
-    return f"no shard is named {name!r}{did_you_mean(name, known)}; config/redis.yml has: {listed(known)}"
+    return f"no shard is named {name!r}{did_you_mean(name, known)}; {settings.file('redis.yml')} has: {listed(known)}"
 
 
 def _is_module(name: str) -> bool:

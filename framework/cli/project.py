@@ -10,8 +10,9 @@ from framework.errors import ConfigurationError, Problem
 from framework.route.router import Router
 from framework.settings.load import load
 from framework.settings.model import Settings
-from framework.wiring.connect import checked_router
+from framework.wiring.connect import load_workers
 from framework.wiring.stale_queues import all_queues_path
+from framework.wiring.variables import warn_of_unknown_variables
 
 
 class Project(NamedTuple):
@@ -49,10 +50,11 @@ def load_project(modules: Sequence[str]) -> Project:
         ConfigurationError, DeclarationError: something of it does not hold, so that no process would boot.
     """
     settings = load()
-    registry.load(list(modules) or list(settings.workers_module))
+    warn_of_unknown_variables(settings)
+    router = load_workers(settings, list(modules) or list(settings.workers_module))
     workers = {worker.declaration().wire_name: worker for worker in registry.workers()}
     if not workers:
         place = "-r" if modules else "the setting workers_module"
         message = f"no worker class is defined there: name the module of the workers with {place}"
         raise ConfigurationError([Problem(name, "", message) for name in modules or settings.workers_module])
-    return Project(settings, workers, checked_router(settings))
+    return Project(settings, workers, router)

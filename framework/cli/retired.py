@@ -11,10 +11,13 @@ import click
 from redis.exceptions import RedisError
 
 from framework.cli.failure import EXIT_FAILED, explained, refuse_unknown
+from framework.cli.terminal import echo
+from framework.command_line import command
 from framework.errors import ShardUnavailableError
 from framework.process.record import served_queues
 from framework.settings.load import load
 from framework.shard.leftovers import QUEUE, count_leftovers
+from framework.shard.refusals import advice_for
 from framework.shard.shard import Shard
 from framework.wire import keys
 from framework.wiring.connect import open_shards
@@ -42,10 +45,12 @@ class Sight:
 @click.argument("names", nargs=-1, metavar="[CLASS]...")
 @explained
 def retired(names: Sequence[str]) -> None:
-    """Show for each retired class (setting retired_workers), or the named ones, why it was removed, how many of its jobs were
-    dropped on each shard, and how many are left, also where nobody fetches them; and say whether its entry can go.
+    """Show what is left of each retired class, or of each CLASS.
 
-    Status 1 when a shard does not answer.
+    Retired classes are those of the setting retired_workers. It says why a class was removed, how many of its jobs were dropped
+    on each shard, how many are left, also in queues that no process serves, and whether its entry can go.
+
+    The exit status is 1 when a shard does not answer.
     """
     settings = load()
     reasons = settings.retired_workers
@@ -57,7 +62,7 @@ def retired(names: Sequence[str]) -> None:
     refuse_unknown(names, known, lambda name, hint: f"no class {name!r} is retired{hint}; retired: {listed}")
     wanted = list(dict.fromkeys(names)) or known
     if not wanted:
-        click.echo("No class is retired: the setting retired_workers (config/application.yml) is empty.")
+        echo(f"No class is retired: the setting retired_workers ({settings.file('application.yml')}) is empty.")
     for sight in sights:
         if wanted and not sight.failed:
             _attempt(sight, lambda one: _look(one, wanted))
@@ -74,7 +79,9 @@ def _attempt(sight: Sight, step: Callable[[Sight], None]) -> None:
     except (RedisError, OSError) as error:
         sight.failed = True
         reason = f"{sight.shard.endpoint.shown}: {str(error).rstrip('.')}"
-        click.echo(str(ShardUnavailableError(sight.shard.name, reason)), err=True)
+        source = sight.shard.endpoint.source
+        advice = advice_for(error, source) if isinstance(error, RedisError) else None
+        echo(str(ShardUnavailableError(sight.shard.name, reason, advice=advice, source=source)), err=True)
 
 
 def _read_dropped(sight: Sight) -> None:
@@ -89,30 +96,28 @@ def _look(sight: Sight, names: Sequence[str]) -> None:
         nonlocal told_at
         if time.monotonic() - told_at >= _TELL_EVERY_S:
             told_at = time.monotonic()
-            click.echo(f"{sight.shard.name}: {looked:,} jobs looked at, now in {place}", err=True)
+            echo(f"{sight.shard.name}: {looked:,} jobs looked at, now in {place}", err=True)
 
     sight.left = count_leftovers(sight.shard.client, names, tell)
     sight.served = served_queues(sight.shard.client)
 
 
 def _show(name: str, reason: str | None, sights: Sequence[Sight]) -> None:
-    click.echo(f"{name}: {reason or 'no longer in retired_workers'}")
+    echo(f"{name}: {reason or 'no longer in retired_workers'}")
     width = max(len(sight.shard.name) for sight in sights)
     left = 0
     for sight in sights:
         if sight.failed:
-            click.echo(f"  {sight.shard.name:{width}}  did not answer")
+            echo(f"  {sight.shard.name:{width}}  did not answer")
             continue
         places = sight.left[name]
         left += places.total()
         where = ": " + ", ".join(f"{place} {count}" for place, count in places.items()) if places else ""
-        click.echo(
-            f"  {sight.shard.name:{width}}  dropped {sight.dropped.get(name, 0)}, waiting {places.total()}{where}"
-        )
+        echo(f"  {sight.shard.name:{width}}  dropped {sight.dropped.get(name, 0)}, waiting {places.total()}{where}")
     for shard, queue in [(sight.shard.name, queue) for sight in sights for queue in sight.unserved(name)]:
-        way_out = f"start one with `scripts/worker --shard {shard} -q {queue}`"
-        click.echo(f"  no running process of {shard} serves the queue {queue}: {way_out}")
-    click.echo(f"  {_verdict(left, configured=reason is not None, whole=not any(sight.failed for sight in sights))}")
+        way_out = f"start one with `{command(f'worker --shard {shard} -q {queue}')}`"
+        echo(f"  no running process of {shard} serves the queue {queue}: {way_out}")
+    echo(f"  {_verdict(left, configured=reason is not None, whole=not any(sight.failed for sight in sights))}")
 
 
 def _verdict(left: int, *, configured: bool, whole: bool) -> str:

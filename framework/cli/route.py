@@ -6,13 +6,18 @@ from collections.abc import Iterator, Sequence
 import click
 
 from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
-from framework.cli.options import ModuleOption
+from framework.cli.on_shards import progress
+from framework.cli.options import modules_option
 from framework.cli.project import Project, load_project
-from framework.cli.table import columns
+from framework.cli.terminal import columns, echo, echo_lines
+from framework.compat.manifest import read_manifest
 from framework.declare.declaration import Declaration
 from framework.route.lint import Finding, Lint, unserved_live
+from framework.route.places import targets
 from framework.route.router import Router
-from framework.wiring.live_queues import live_queues
+from framework.route.split import Split, splits_seen
+from framework.wiring.live_queues import live_queues, seen_elsewhere
+from framework.wiring.splits import splits
 
 _HEADINGS = ("WORKER", "QUEUE", "SHARD", "RULE")
 _NO_RULE = "(none: the generated name on main)"
@@ -21,14 +26,17 @@ _NO_RULE = "(none: the generated name on main)"
 @click.command("route")
 @click.argument("names", nargs=-1, metavar="[WORKER]...")
 @click.option("--explain", is_flag=True, help="Show what every rule says about the worker.")
-@click.option("--lint", is_flag=True, help="Look for rules that cannot be meant; exit 1 when there are findings.")
-@click.option("--live", is_flag=True, help="With --lint: also ask each shard which queues its processes serve.")
 @click.option(
-    "-r", "--require", "modules", type=ModuleOption(), multiple=True, help="Load this instead of workers_module."
+    "--lint", is_flag=True, help="Look for rules that cannot be meant. The exit status is 1 when there are findings."
 )
+@click.option("--live", is_flag=True, help="With --lint: ask each shard which queues its processes serve.")
+@modules_option
 @explained
 def route(names: Sequence[str], *, explain: bool, lint: bool, live: bool, modules: Sequence[str]) -> None:
-    """Show queue, shard and rule of the named workers (their wire names), or of all."""
+    """Show the queue, the shard and the routing rule of each WORKER, or of all.
+
+    A WORKER is named by its wire name.
+    """
     if lint and (names or explain):
         raise click.UsageError("--lint looks at all workers: it goes with neither names nor --explain.")
     if live and not lint:
@@ -39,9 +47,9 @@ def route(names: Sequence[str], *, explain: bool, lint: bool, live: bool, module
     if lint:
         _lint(project, live=live)
     elif explain:
-        click.echo("\n".join(line for declaration in chosen for line in _explanation(project.router, declaration)))
+        echo_lines(line for declaration in chosen for line in _explanation(project.router, declaration))
     else:
-        click.echo("\n".join(_table(project.router, chosen)))
+        echo_lines(_table(project.router, chosen))
 
 
 def _table(router: Router, declarations: Sequence[Declaration]) -> Iterator[str]:
@@ -74,17 +82,42 @@ def _explanation(router: Router, declaration: Declaration) -> Iterator[str]:
 
 def _lint(project: Project, *, live: bool) -> None:
     settings, declarations = project.settings, list(project.declarations.values())
-    served = [line.name for line in settings.queues] or ["default"]
+    # Without config/queues.yml a process serves the queues of all loaded classes.
+    served = [line.name for line in settings.queues] or {place.queue for place in targets(project.router, declarations)}
     found = Lint(project.router, declarations, served).findings(settings.namespace_weights)
+    found += (Finding("split", split.place, str(split)) for split in _splits(project, declarations, live=live))
     if live:
         found += _live(project)
     for finding in sorted(found, key=lambda finding: not finding.fails):
-        click.echo(finding)
+        echo(finding)
     failing = sum(finding.fails for finding in found)
     looked = f"{len(project.router.lines)} rules, {len(declarations)} workers"
-    click.echo(f"{looked}: {failing} {'finding' if failing == 1 else 'findings'}")
+    echo(f"{looked}: {failing} {'finding' if failing == 1 else 'findings'}")
     if failing:
         sys.exit(EXIT_FAILED)
+
+
+def _splits(project: Project, declarations: list[Declaration], *, live: bool) -> Iterator[Split]:
+    """Classes whose limits and locks hold on each of several shards: by rules, by the last release, and by jobs that are there."""
+    yield from splits(project.settings, project.router)
+    yield from _since_the_release(project, declarations)
+    seen: dict[str, dict[str, str]] = {}
+    for shard, classes in (
+        seen_elsewhere(project.settings, project.router, declarations, progress("lint")) if live else ()
+    ):
+        for name, where in classes.items():
+            seen.setdefault(name, {})[shard] = where
+    yield from splits_seen(project.router, declarations, seen, because="shard {shard}")
+
+
+def _since_the_release(project: Project, declarations: Sequence[Declaration]) -> Iterator[Split]:
+    last = read_manifest(project.released, project.released.name)
+    if last is None:
+        return
+    then = {name: {entry.shard: f"its route in release {last.release}"} for name, entry in last.workers.items()}
+    yield from splits_seen(
+        project.router, declarations, then, because=f"{project.released.name}: the rules have changed"
+    )
 
 
 def _live(project: Project) -> Iterator[Finding]:
@@ -92,9 +125,8 @@ def _live(project: Project) -> Iterator[Finding]:
         if state.failure is not None:
             yield Finding("unserved", f"shard {shard}", f"cannot be asked: {state.failure}. Is it running?")
             continue
-        routed: dict[str, list[str]] = {}
-        for name, declaration in project.declarations.items():
-            target = project.router.route(declaration)
-            for queue in {target.queue, declaration.retry_queue or target.queue} if target.shard == shard else ():
-                routed.setdefault(queue, []).append(name)
+        found = targets(project.router, project.declarations.values())
+        routed = {
+            place.queue: [one.wire_name for one in users] for place, users in found.items() if place.shard == shard
+        }
         yield from unserved_live(shard, state.served, state.waiting, routed)

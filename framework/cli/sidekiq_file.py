@@ -3,28 +3,28 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from framework.cli.options import WeightedQueue, conflicting_weights, read_queue
 from framework.errors import ConfigurationError, Problem
 from framework.settings import values
-from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S, MOST_OF_A_QUEUE, EnvName
+from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S
 from framework.settings.shapes import is_list, is_mapping
 from framework.settings.suggest import did_you_mean, nearest
+from framework.settings.tables import MOST_OF_A_QUEUE
 from framework.settings.yaml_file import YamlError, parse_yaml, read_text
 
-KEYS = ("concurrency", "timeout", "shard", "queues", "limits", "process_limits", "require")
-_ENVIRONMENTS: tuple[str, ...] = get_args(EnvName)
+KEYS = ("concurrency", "timeout", "shard", "queues", "limits", "process_limits", "require", "tag", "labels")
+_ENVIRONMENTS = ("development", "test", "production")
 _ELSEWHERE: Mapping[str, str] = {
-    "max_retries": "set max_retries in config/application.yml",
-    "dead_max_jobs": "set dead.max_jobs in config/application.yml",
-    "dead_timeout_in_seconds": "set dead.timeout_days in config/application.yml",
-    "average_scheduled_poll_interval": "set poll_interval in config/application.yml",
-    "poll_interval_average": "set poll_interval in config/application.yml",
-    "verbose": "set logging.level in config/application.yml",
+    "max_retries": "set max_retries in {folder}/application.yml",
+    "max_retries_after_interruption": "set max_retries_after_interruption in {folder}/application.yml",
+    "dead_max_jobs": "set dead.max_jobs in {folder}/application.yml",
+    "dead_timeout_in_seconds": "set dead.timeout_days in {folder}/application.yml",
+    "average_scheduled_poll_interval": "set poll_interval in {folder}/application.yml",
+    "poll_interval_average": "set poll_interval in {folder}/application.yml",
+    "verbose": "set logging.level in {folder}/application.yml",
     "environment": "give -e, or set FRAMEWORK_ENV",
-    "tag": "",
-    "labels": "",
     "strict": "",
     "max_iteration_runtime": "",
     "health_check": "",
@@ -44,19 +44,24 @@ class FileOptions:
     process_limits: Mapping[str, int] | None = None
     """Both are sidekiq-limit_fetch's."""
     require: tuple[str, ...] = ()
+    tag: str | None = None
+    labels: tuple[str, ...] = ()
+    """What dashboards call the process, and show beside it."""
     without_effect: tuple[str, ...] = ()
     """Keys that say nothing here, each with where to say it instead."""
 
 
-def read_file(path: Path, environment: str) -> FileOptions:
-    """Return the options in a ``-C`` file.
+def read_file(path: Path, environment: str, folder: str = "config") -> FileOptions:
+    """Return the options in a ``-C`` file; ``folder`` is how messages call the config folder.
 
     Raises:
-        ConfigurationError: with everything in it that is wrong, also in sections of other environments.
+        ConfigurationError: with everything in it that is wrong, also in the sections ``development``, ``test`` and ``production``.
     """
     problems: list[Problem] = []
     top = _content(path)
-    sections = {name: _keyed(path, name, top.pop(name), problems) for name in _ENVIRONMENTS if name in top}
+    sections = {
+        name: _keyed(path, name, top.pop(name), problems) for name in (*_ENVIRONMENTS, environment) if name in top
+    }
     options = _options(path, "", top, problems)
     for name, section in sections.items():
         _options(path, f"{name}.", section, problems)
@@ -64,7 +69,7 @@ def read_file(path: Path, environment: str) -> FileOptions:
         raise ConfigurationError(problems)
     chosen = _options(path, "", {**top, **sections.get(environment, {})}, problems)
     unknown = dict.fromkeys((*options.without_effect, *chosen.without_effect))
-    return replace(chosen, without_effect=tuple(unknown))
+    return replace(chosen, without_effect=tuple(line.replace("{folder}", folder) for line in unknown))
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -109,6 +114,8 @@ def _options(path: Path, section: str, given: Mapping[str, Any], problems: list[
         "limits": _limits,
         "process_limits": _limits,
         "require": _modules,
+        "tag": _mark,
+        "labels": lambda value: tuple(map(_mark, value if is_list(value) else [value])),
     }
     for key, value in given.items():
         try:
@@ -133,6 +140,13 @@ def _unknown(key: str) -> str:
     if nearest(key, known, cutoff=0.8) is not None:
         raise ValueError(f"unknown key{did_you_mean(key, known)}; keys: {', '.join((*KEYS, *_ENVIRONMENTS))}")
     return f"{key} is no key of ours and has no effect here"
+
+
+def _mark(value: Any) -> str:
+    try:
+        return values.mark(value if isinstance(value, str) else "")
+    except ValueError as error:
+        raise ValueError(f"{error}, not {values.shown(value)}") from None
 
 
 def _shard(value: Any) -> str:

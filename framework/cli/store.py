@@ -1,62 +1,103 @@
-"""``scripts/store start|stop|status``: the development stores, a server for each shard with ``url: embedded``."""
+"""``store start|stop|status``: the development stores, a server for each shard with ``url: embedded``."""
 
+import os
+import shlex
 import sys
 from collections.abc import Mapping
+from urllib.parse import quote
 
 import click
 
+from framework.cli.checkout import run_from_checkout
 from framework.cli.failure import EXIT_FAILED, explained
+from framework.cli.groups import Commands
+from framework.cli.terminal import echo, echo_whole
+from framework.route.router import MAIN
 from framework.settings.load import load
-from framework.store.embedded import EmbeddedServer, store_dir
+from framework.settings.model import DEFAULT_URL, Settings
+from framework.settings.shard import ShardSettings
+from framework.store.embedded import EmbeddedServer, embedded_url, store_dir
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def store() -> None:
-    """Start, stop or show the development stores: a server for each shard whose url is `embedded`.
+    """Start, stop or show the development stores.
 
-    They run in the background and keep their data under var/stores until it is deleted.
+    A store is a Valkey or Redis server for one shard: for each whose url is `embedded` in config/redis.yml; and for the shard main
+    where nothing names a Redis. Stores run in the background and keep their data under var/stores until it is deleted.
     """
 
 
 @store.command()
 @explained
 def start() -> None:
-    """Start the stores that do not run yet; each answers when this returns."""
-    for shard, server in _servers().items():
+    """Start the stores that do not run yet. Each of them answers when the command ends.
+
+    Where neither config/redis.yml nor REDIS_URL names a Redis, one store is started, and a line is
+    printed that makes it known to other programs.
+    """
+    settings = load()
+    for shard, server in _servers(settings).items():
         found = server.running
         server.start()
-        click.echo(f"{shard}: {'runs already' if found else 'started'}, pid {server.pid}, {server.url}")
+        echo(f"{shard}: {'runs already' if found else 'started'}, pid {server.pid}, {server.url}")
+        if shard == MAIN and _unnamed(settings):
+            _tell_how_to_name(settings, server.url)
 
 
 @store.command()
 @explained
 def stop() -> None:
     """Stop the stores in order; their data stays."""
-    for shard, server in _servers().items():
+    for shard, server in _servers(load()).items():
         found = server.running
         server.stop()
-        click.echo(f"{shard}: {'stopped' if found else 'did not run'}; its data is in {server.data_dir}")
+        echo(f"{shard}: {'stopped' if found else 'did not run'}; its data is in {server.data_dir}")
 
 
 @store.command()
 @explained
 def status() -> None:
-    """Show each store; the exit status is 1 unless all of them run."""
-    servers = _servers()
+    """Show each store. The exit status is 1 unless all of them run."""
+    servers = _servers(load())
     for shard, server in servers.items():
-        click.echo(f"{shard}: {f'runs, pid {server.pid}, {server.url}' if server.running else 'does not run'}")
+        echo(f"{shard}: {f'runs, pid {server.pid}, {server.url}' if server.running else 'does not run'}")
     if not all(server.running for server in servers.values()):
         sys.exit(EXIT_FAILED)
 
 
 def main() -> None:
-    """Entry point of ``scripts/store``."""
-    store(prog_name="scripts/store")
+    """Run it as ``scripts/store``."""
+    run_from_checkout(store)
 
 
-def _servers() -> Mapping[str, EmbeddedServer]:
-    settings = load()
-    embedded = [name for name, shard in settings.shards.items() if shard.url == "embedded"]
+def _servers(settings: Settings) -> Mapping[str, EmbeddedServer]:
+    source = f"{settings.config_label}/redis.yml"
+    if _unnamed(settings):
+        embedded, source = [MAIN], "the development store"
+    else:
+        embedded = [name for name, shard in settings.shards.items() if shard.embedded or _is_own(settings, name, shard)]
     if not embedded:
-        click.echo("No shard in config/redis.yml has `url: embedded`, so there is nothing to do here.")
-    return {name: EmbeddedServer(store_dir(settings.var_dir, name), detached=True) for name in embedded}
+        others = ", ".join(settings.shards)
+        echo(
+            f"No shard has `url: embedded`, so there is nothing to do here: {source} or REDIS_URL names the Redis of {others}."
+        )
+    return {name: EmbeddedServer(store_dir(settings.var_dir, name), detached=True, source=source) for name in embedded}
+
+
+def _unnamed(settings: Settings) -> bool:
+    """Whether nothing names a Redis, so that programs would take the built-in address."""
+    said = os.environ.get("REDIS_URL") or (settings.config_dir / "redis.yml").exists()
+    return not said and settings.shards == {MAIN: ShardSettings(url=DEFAULT_URL)}
+
+
+def _is_own(settings: Settings, name: str, shard: ShardSettings) -> bool:
+    """Whether the URL is that of the store itself: what REDIS_URL is after it was named so."""
+    place = store_dir(settings.var_dir, name).absolute()
+    return shard.url in (embedded_url(settings.var_dir, name), f"unix://{quote(str(place / 'server.sock'))}")
+
+
+def _tell_how_to_name(settings: Settings, url: str) -> None:
+    echo("Neither REDIS_URL nor a redis.yml names a Redis. In each shell whose programs are to use this one:")
+    echo_whole([f"  export REDIS_URL={shlex.quote(url)}"])
+    echo(f"Or for all of them: write `shards: {{main: {{url: embedded}}}}` to {settings.config_label}/redis.yml.")

@@ -1,55 +1,68 @@
-"""``scripts/worker``: one process that serves queues of one shard."""
+"""``worker``: one process that serves queues of one shard."""
 
 import os
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
+from framework.cli.checkout import run_from_checkout
 from framework.cli.failure import explained
 from framework.cli.options import (
-    ModuleOption,
+    EnvironmentOption,
     QueueOption,
-    SecondsOption,
     WeightedQueue,
-    WordOption,
     check_shard,
     conflicting_weights,
+    mark_options,
+    modules_option,
+    timeout_option,
     unknown_shard,
 )
 from framework.cli.sidekiq_file import FileOptions, read_file
-from framework.declare import registry
+from framework.cli.terminal import echo
 from framework.errors import ConfigurationError, Problem
 from framework.process.parent import bind_to_supervisor
-from framework.route.router import MAIN
+from framework.route.router import MAIN, Router
 from framework.settings.load import load
-from framework.settings.model import ENV_PREFIX, MAX_CONCURRENCY, EnvName, Settings
+from framework.settings.model import ENV_PREFIX, MAX_CONCURRENCY, Settings
 from framework.telemetry import logs
-from framework.wiring.connect import connect
+from framework.wiring import own_queues
+from framework.wiring.connect import connect, load_workers
+from framework.wiring.own_queues import OwnQueues
 from framework.wiring.server import Service, serve
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "-q", "--queue", "queues", type=QueueOption(), multiple=True, help="A queue or namespace to serve, repeatable."
-)
-@click.option("--exact", is_flag=True, help="A NAME is one queue only, and does not stand for its namespace as well.")
-@click.option("-c", "--concurrency", type=click.IntRange(1, MAX_CONCURRENCY), help="Jobs at a time (default 10).")
-@click.option("--shard", help="The shard to serve (default main).")
-@click.option("-t", "--timeout", type=SecondsOption(), help="Seconds that running jobs get at the end (default 25).")
-@click.option(
-    "-C", "--config", "config_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file."
-)
-@click.option("-e", "--environment", type=WordOption(get_args(EnvName)), help="Sets FRAMEWORK_ENV.")
-@click.option(
-    "-r",
-    "--require",
-    "modules",
-    type=ModuleOption(),
+    "-q",
+    "--queue",
+    "queues",
+    type=QueueOption(),
     multiple=True,
-    help="Module or package of workers instead of `workers`, repeatable.",
+    help="Serve this queue, or the queues of this namespace. Repeatable. Default: config/queues.yml, else those of all classes.",
 )
+@click.option("--exact", is_flag=True, help="Take each NAME of -q for one queue only, not for a namespace as well.")
+@click.option(
+    "-c",
+    "--concurrency",
+    type=click.IntRange(1, MAX_CONCURRENCY),
+    help="Run so many jobs at a time. Default: the setting concurrency, 10.",
+)
+@click.option("--shard", metavar="NAME", help="Serve this shard. Default: main.")
+@timeout_option
+@click.option(
+    "-C",
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Read options from this YAML file, which has Sidekiq's keys.",
+)
+@click.option("-e", "--environment", type=EnvironmentOption(), help="Set FRAMEWORK_ENV to this.")
+@modules_option
+@mark_options
 @explained
 def worker(
     queues: tuple[WeightedQueue, ...],
@@ -59,12 +72,15 @@ def worker(
     config_file: Path | None,
     environment: str | None,
     modules: tuple[str, ...],
+    tag: str | None,
+    labels: tuple[str, ...],
     *,
     exact: bool,
 ) -> None:
-    """Run one worker process until TERM or INT; status 0 then.
+    """Run one worker process, which serves queues of one shard until TERM or INT.
 
-    TSTP: take no more jobs. USR2: take no more, let those in hand finish, then end. TTIN: log all stacks.
+    On TSTP it takes no more jobs; on USR2 it takes no more, finishes those in hand and ends; on TTIN it logs all stacks.
+    The exit status is 0 after a stop.
     """
     supervisor = bind_to_supervisor()
     conflict = conflicting_weights(queues)
@@ -75,34 +91,61 @@ def worker(
     if environment:
         os.environ["FRAMEWORK_ENV"] = environment
     settings = load()
-    in_file = read_file(config_file, settings.env_name) if config_file else FileOptions()
+    in_file = read_file(config_file, settings.env_name, settings.config_label) if config_file else FileOptions()
     for line in in_file.without_effect:
-        click.echo(f"{config_file}: {line}", err=True)
+        echo(f"{config_file}: {line}", err=True)
     limits = {name: _chosen(settings, name, None, getattr(in_file, name)) for name in ("limits", "process_limits")}
     settings = settings.model_copy(update=limits)
     chosen = _shard(settings, shard, config_file, in_file.shard)
     log_descriptor = logs.claim_stdout()  # before the first foreign line of code may print
-    registry.load(_chosen(settings, "workers_module", modules or None, in_file.require or None))
-    connect(settings)
+    load_workers(settings, _chosen(settings, "workers_module", modules or None, in_file.require or None))
+    own = _queues(settings, connect(settings), chosen, queues, in_file.queues, config_file)
     service = Service(
         shard=chosen,
-        queues=tuple(_chosen(settings, "queues", queues or None, in_file.queues or None)) or (("default", 0),),
+        queues=own.weights,
         slots=_chosen(settings, "concurrency", concurrency, in_file.concurrency),
         timeout_s=float(_chosen(settings, "timeout", timeout, in_file.timeout)),
-        exact=exact,
+        exact=exact or own.source == own_queues.FROM_CLASSES,
+        tag=_chosen(settings, "tag", tag, in_file.tag),
+        labels=tuple(_chosen(settings, "labels", labels or None, in_file.labels or None)),
+        queues_from=own.source,
+        newer_queues=own.added,
     )
     sys.exit(serve(settings, service, log_descriptor, supervisor))
+
+
+def _queues(
+    settings: Settings,
+    router: Router,
+    shard: str,
+    flags: Sequence[WeightedQueue],
+    in_file: Sequence[WeightedQueue],
+    config_file: Path | None,
+) -> OwnQueues:
+    """What the process serves: named by hand, else by the generated file, else the queues of the classes that are loaded."""
+    if flags:
+        return OwnQueues(tuple(flags), "-q")
+    if _in_environment("queues", settings.unknown_variables) and settings.queues:
+        return OwnQueues(tuple(settings.queues), f"{ENV_PREFIX}QUEUES")
+    if in_file:
+        return OwnQueues(tuple(in_file), f"-C {config_file}")
+    if settings.queues:
+        return own_queues.of_file(settings, router, shard)
+    return own_queues.of_loaded_classes(settings, router, shard)
 
 
 def _chosen(settings: Settings, name: str, flag: Any, from_file: Any) -> Any:
     """What counts of a setting: a flag beats the environment, which beats the file of ``-C``, which beats the settings."""
     if flag is not None:
         return flag
-    in_environment = any(
-        variable == f"{ENV_PREFIX}{name.upper()}" or variable.startswith(f"{ENV_PREFIX}{name.upper()}__")
-        for variable in os.environ
+    return (
+        getattr(settings, name) if _in_environment(name, settings.unknown_variables) or from_file is None else from_file
     )
-    return getattr(settings, name) if in_environment or from_file is None else from_file
+
+
+def _in_environment(name: str, unknown: Collection[str]) -> bool:
+    variable = f"{ENV_PREFIX}{name.upper()}"
+    return any(one == variable or one.startswith(f"{variable}__") for one in os.environ.keys() - unknown)
 
 
 def _shard(settings: Settings, flag: str | None, config_file: Path | None, in_file: str | None) -> str:
@@ -112,5 +155,5 @@ def _shard(settings: Settings, flag: str | None, config_file: Path | None, in_fi
 
 
 def main() -> None:
-    """Entry point of ``scripts/worker``."""
-    worker(prog_name="worker")
+    """Run it as ``scripts/worker``."""
+    run_from_checkout(worker)

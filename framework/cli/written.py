@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import click
-
 from framework.cli.failure import EXIT_FAILED
+from framework.cli.terminal import echo
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
@@ -31,7 +30,7 @@ def write_all(texts: Mapping[Path, str]) -> None:
         for temporary in beside.values():
             with suppress(OSError):
                 temporary.unlink()
-        click.echo(f"{shown(path)} cannot be written: {error.strerror}. Nothing was changed.", err=True)
+        echo(f"{shown(path)} cannot be written: {error.strerror}. Nothing was changed.", err=True)
         sys.exit(EXIT_FAILED)
 
 

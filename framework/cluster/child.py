@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeAlias
 
+from framework.command_line import handed_to_children
 from framework.fetch.identity import NONCE_VARIABLE, draw_nonce, identity_of
 from framework.process.board import BOARD_VARIABLE, Board, State
 from framework.process.parent import SUPERVISOR_VARIABLE
@@ -101,6 +102,7 @@ class Child:
                 env={
                     **os.environ,
                     **self.spec.env,
+                    **handed_to_children(),
                     NONCE_VARIABLE: nonce,
                     SUPERVISOR_VARIABLE: str(os.getpid()),
                     BOARD_VARIABLE: str(descriptor),

@@ -8,11 +8,13 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, TypeAlias, cast
+from ipaddress import IPv4Address, ip_address, ip_network
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from framework.cluster.child import Child
 from framework.cluster.supervisor import Supervisor
@@ -35,7 +37,8 @@ LOOP_LIMIT_S = 30.0
 
 _DEADLINE_S = 3.0
 _LOOK_S = 1.0  # how often it is looked whose seconds are over
-_MOST_REQUESTS = 16
+_MOST_REQUESTS, _MOST_OF_AN_ADDRESS = 64, 16
+_NETWORK_BITS = 64
 
 Answer: TypeAlias = tuple[bool, dict[str, Any]]
 
@@ -112,24 +115,30 @@ def _shown(child: Child) -> dict[str, Any]:
     }
 
 
+class _Request(NamedTuple):
+    source: str
+    deadline: float
+
+
 class HealthServer(ThreadingHTTPServer):
     """Answers ``/liveness`` and ``/readiness`` from threads of its own, up to the end: 200 or 503 with the reasons, as JSON.
 
-    A request has seconds in all, and only so many are heard at a time: a stranger gets no more than that.
+    A request has seconds in all, and only so many are open at a time. One more takes the place of the oldest of its own address, or
+    of the address that has the most: connections that say nothing keep no probe out.
     """
 
     daemon_threads = True
-    request_queue_size = _MOST_REQUESTS
+    request_queue_size = 128
 
     def __init__(self, health: Health, host: str, port: int) -> None:
-        """Listen. Raises ConfigurationError when that is not possible."""
+        """Listen; at ``::`` for IPv4 too. Raises ConfigurationError when that is not possible."""
         self.health = health
-        self._deadlines: dict[Any, float] = {}
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._open: dict[Any, _Request] = {}
         try:
-            super().__init__((host, port), _Handler)
+            self.address_family, address = _resolved(host, port)
+            super().__init__(address, _Handler)
         except OSError as error:
-            place = f"{host}:{port}"
+            place = f"{f'[{host}]' if ':' in host else host}:{port}"
             raise ConfigurationError(
                 [
                     Problem(
@@ -138,36 +147,75 @@ class HealthServer(ThreadingHTTPServer):
                 ]
             ) from error
 
+    def server_bind(self) -> None:
+        """Bind; ``::`` is every address of this host, of both families."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(self.server_address[0] != "::"))
+        super().server_bind()
+
     def start(self) -> None:
         """Answer from now on."""
         threading.Thread(target=self.serve_forever, args=(_LOOK_S,), name="health", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hear a request, unless as many are heard as may be."""
-        if len(self._deadlines) >= _MOST_REQUESTS:
-            self.shutdown_request(request)
-            return
-        self._deadlines[request] = time.monotonic() + _DEADLINE_S
+        """Hear a request, if need be in place of an older one that is still open."""
+        source = _source(client_address[0])
+        surplus = self._surplus(source)
+        if surplus is not None:
+            self._open.pop(surplus, None)
+            _hang_up(surplus)
+        self._open[request] = _Request(source, time.monotonic() + _DEADLINE_S)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         """A request has ended."""
-        self._deadlines.pop(request, None)
+        self._open.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
         """Now and then: end the requests that have had their time."""
         now = time.monotonic()
-        for request, deadline in list(self._deadlines.items()):
+        for request, (_, deadline) in self._open.copy().items():
             if now > deadline:
-                with suppress(OSError):  # it has just ended
-                    request.shutdown(socket.SHUT_RDWR)
+                _hang_up(request)
+
+    def _surplus(self, source: str) -> Any:
+        """Return the connection that has to give way to one more of ``source``, ``None`` while there is room."""
+        opened = self._open.copy()  # oldest first
+        counts = Counter(one.source for one in opened.values())
+        if counts[source] < _MOST_OF_AN_ADDRESS:
+            if len(opened) < _MOST_REQUESTS:
+                return None
+            source = counts.most_common(1)[0][0]
+        return next(request for request, one in opened.items() if one.source == source)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the signature of the library
         """Write a line of what is our own fault."""
         error = sys.exc_info()[1]
         if error is not None and not isinstance(error, OSError):
             logs.logger().error("a question about our health was not answered", event_name="health.failed", error=error)
+
+
+def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
+    """Return the family and the address to listen at. Raises OSError for a name that stands for none."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return family, address
+
+
+def _source(host: str) -> str:
+    """Return what requests are counted by: the address, or the network of an IPv6 one, all of which one host may have."""
+    address = ip_address(host.partition("%")[0])
+    if isinstance(address, IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ip_network((int(address), _NETWORK_BITS), strict=False))
+
+
+def _hang_up(request: socket.socket) -> None:
+    """End a connection under the thread that serves it, which closes it."""
+    with suppress(OSError):  # it has just ended
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""From the arguments of ``scripts/cluster`` to the processes it runs. Pure: no class is imported, nothing is asked or started.
+"""From the arguments of ``cluster`` to the processes it runs. Pure: no class is imported, nothing is asked or started.
 
 Each argument is a group (GitLab's queue group); a process serves one shard, so a group becomes ``processes`` processes for
 each shard that has queues of it.
@@ -13,9 +13,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from framework.cluster.child import ChildSpec
+from framework.command_line import command
 from framework.errors import FrameworkError
 from framework.route.lint import serves
-from framework.route.places import SOURCE, Places, Shards, main_first
+from framework.route.places import Places, Shards, main_first
 from framework.route.query import QueryError
 from framework.route.router import MAIN
 from framework.settings.suggest import did_you_mean, listed, nearest
@@ -25,12 +26,11 @@ EVERYTHING = "*"
 MOST_SLOTS = 50
 """What queues + 1 is cut to when only the least number of slots is given (GitLab's default)."""
 
-_IF_NEW = "run scripts/generate_queues if a worker is new"
 _LIKE = 0.8  # as a worker process asks about its queues
 
 
 class SelectorError(FrameworkError):
-    """An argument of ``scripts/cluster`` names no group of queues."""
+    """An argument of ``cluster`` names no group of queues."""
 
     def __init__(self, selector: str, reason: str) -> None:
         self.selector = selector
@@ -74,12 +74,13 @@ class Planned(NamedTuple):
     exact: bool
     """No name stands for its namespace."""
 
-    def spec(self, timeout_s: float, modules: Sequence[str]) -> ChildSpec:
-        """What the supervisor is to keep running."""
-        argv = [sys.executable, "-m", "framework", "worker"]
+    def spec(self, timeout_s: float, modules: Sequence[str], marks: Sequence[str] = ()) -> ChildSpec:
+        """What the supervisor is to keep running; ``marks`` are the options that say what dashboards call it."""
+        # Without -P a folder ``framework`` of the working directory would be run in place of this package.
+        argv = [sys.executable, "-P", "-m", "framework", "worker"]
         argv += ["--shard", self.shard, "-t", f"{timeout_s:g}", "-c", str(self.slots)]
         argv += [part for module in modules for part in ("-r", module)]
-        argv += ["--exact"] if self.exact else []
+        argv += [*marks, *(["--exact"] if self.exact else [])]
         weighted = len(self.queues) > 1
         named = [f"{name},{weight}" if weighted else name for name, weight in self.queues.items()]
         argv += [part for one in named for part in ("-q", one)]
@@ -147,14 +148,16 @@ class Planner:
             raise SelectorError(selector, str(error)) from None
         if not found:
             hint = self._places.unknown_value(selector)
-            raise SelectorError(selector, f"no worker in {SOURCE} matches it{hint}; {_IF_NEW}")
+            raise SelectorError(selector, f"no worker in {self._places.source} matches it{hint}; {_if_new()}")
         return _Group(found)
 
     def _by_names(self, selector: str) -> _Group:
         names = read_names(selector)
         if names == [EVERYTHING]:
             if not self._places.routed:
-                raise SelectorError(selector, f"there is no queue: {SOURCE} and the routing rules name none")
+                raise SelectorError(
+                    selector, f"there is no queue: {self._places.source} and the routing rules name none"
+                )
             return _Group(self._places.routed)
         found = [self._queues_of(selector, name) for name in names]
         weights = Counter(queue for one in found for queue in one)
@@ -179,7 +182,7 @@ class Planner:
         return {name: self._selection.shards or (MAIN,)}
 
     def _hint(self, name: str) -> str:
-        return f"{did_you_mean(name, [*self._places.known, *self._namespaces])}; {_IF_NEW}"
+        return f"{did_you_mean(name, [*self._places.known, *self._namespaces])}; {_if_new()}"
 
     def remarks(self, plan: Sequence[Planned]) -> list[str]:
         """What is served and may not be meant: a queue that is nearly called like one of ours, or to which no jobs go any more."""
@@ -204,6 +207,10 @@ class Planner:
         return f"no worker's jobs go to the queue {name!r} (did you mean {near!r}?); it is served, as others may push to it"
 
 
+def _if_new() -> str:
+    return f"run {command('generate-queues')} if a worker is new"
+
+
 def read_names(selector: str) -> list[str]:
     """The names of a group: queues, namespaces, ``ns:*``, or ``*`` alone. Raises SelectorError."""
     names = selector.split(",")
@@ -225,10 +232,10 @@ def needs_all_queues(selectors: Sequence[str], selection: Selection) -> bool:
     return selection.by_query or selection.negate or any(name.endswith(EVERYTHING) for name in names)
 
 
-def shown(one: Planned, spec: ChildSpec) -> str:
-    """A process as ``--dryrun`` prints it: a comment for people, and the line that a shell would take."""
+def shown(one: Planned, spec: ChildSpec) -> tuple[str, str]:
+    """A process as the two lines of ``--dryrun``: a comment for people, and the line that a shell would take."""
     count = len(one.queues)
     queues = f"{count} {'queue' if count == 1 else 'queues'}: {listed(one.queues)}"
     head = f"# {one.name} of {one.group!r}: shard {one.shard}, {one.slots} slots, {queues}"
     variables = [f"{name}={shlex.quote(value)}" for name, value in spec.env.items()]
-    return "\n".join([head, " ".join([*variables, shlex.join(spec.argv)])])
+    return head, " ".join([*variables, shlex.join(spec.argv)])

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from framework.command_line import as_started, command
 from framework.compat.arguments import Misfit, declared
 from framework.compat.manifest import IN_FLIGHT, Entry, Parameter, Parameters
 
@@ -17,7 +18,6 @@ Code: TypeAlias = Literal[
     "no-handler",
     "handler-dropped",
     "version-lowered",
-    "lost-on-old",
     "vanished",
     "renamed-without-alias",
     "alias-dropped",
@@ -44,10 +44,10 @@ RENAME_CLASS = (
 )
 REMOVE_WORKER = (
     "remove a worker: (1) nothing pushes it any more, nor schedules it; (2) the class goes and is named in retired_workers; "
-    "(3) the entry goes when scripts/retired says so"
+    "(3) the entry goes when `application-worker retired` says so"
 )
 MOVE_QUEUE = (
-    "rename a queue: serve the old one and the new one; after the deploy, scripts/migrate_jobs queued --follow-rules; "
+    "rename a queue: serve the old one and the new one; after the deploy, `application-worker migrate-jobs queued --follow-rules`; "
     "then stop serving the old one"
 )
 NEW_WORKER = "new worker: processes first; what pushes it comes a release later, or behind a flag"
@@ -71,13 +71,13 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         lines = [f"{self.place}: {self.message} [{self.code}]"]
-        lines += [f"  step: {self.step}"] if self.fails else []
+        lines += [f"  step: {as_started(self.step)}"] if self.fails else []
         lines += (f"  {'       ' if index else 'write: '}{line}" for index, line in enumerate(self.write))
         return "\n".join(lines)
 
     def fields(self) -> dict[str, Any]:
         """For JSON."""
-        return {**self._asdict(), "write": list(self.write), "fails": self.fails}
+        return {**self._asdict(), "step": as_started(self.step), "write": list(self.write), "fails": self.fails}
 
 
 def change(worker: str, entry: Entry, text: str, step: str = "") -> Finding:
@@ -113,16 +113,13 @@ def misfit(
         )
     if found.fault == "removed":
         message = f"{found.text}: jobs in flight that hold it would be refused"
-        kept = tuple(
-            one if one.rest else one.model_copy(update={"optional": True}) for one in _from(before, len(after))
-        )
         return Finding(
             found.fault,
             worker,
             place,
             message,
             REMOVE_ARGUMENT,
-            (declared(method, _joined(after, kept)), _settle(worker)),
+            (declared(method, _with_removed(before, after)), _settle(worker)),
         )
     return Finding(found.fault, worker, place, found.text, CHANGE, _raised(old.version, before, new.perform))
 
@@ -165,24 +162,10 @@ def version_lowered(worker: str, old: Entry, new: Entry) -> Finding:
     )
 
 
-def processes_first(worker: str, old: Entry, new: Entry, *, lost: bool) -> Finding:
-    """New jobs that meet a process of the last release fail there."""
-    where = f"{new.place}.version"
-    if not lost:
-        text = f"version {new.version}, not {old.version}: its jobs fail in processes of the last release, and are tried again"
-        return change(worker, new, text, CHANGE)
-    message = (
-        f"retry = {new.retry} and version {new.version}, not {old.version}: "
-        f"a job that a process of the last release fetches fails there for good"
-    )
-    return Finding(
-        "lost-on-old",
-        worker,
-        where,
-        message,
-        CHANGE,
-        ("retry = 3  # for this release: jobs carry it, so the old processes keep to it",),
-    )
+def processes_first(worker: str, old: Entry, new: Entry) -> Finding:
+    """New jobs that meet a process of the last release wait."""
+    text = f"version {new.version}, not {old.version}: its jobs wait until a process of this release fetches them"
+    return change(worker, new, text, CHANGE)
 
 
 def push_later(worker: str, new: Entry, added: Parameters) -> Finding:
@@ -192,10 +175,10 @@ def push_later(worker: str, new: Entry, added: Parameters) -> Finding:
     return change(worker, new, text, PUSH_LATER)
 
 
-def vanished(worker: str, old: Entry) -> Finding:
+def vanished(worker: str, old: Entry, folder: str) -> Finding:
     """No class runs its jobs."""
-    message = f"there is no class for jobs of {worker}, and some may be left: they would fail as unknown"
-    write = ("retired_workers:  # in config/application.yml", f'  "{worker}": "why it went"')
+    message = f"there is no class for jobs of {worker}, and some may be left: they would wait in vain, and be set aside"
+    write = (f"retired_workers:  # in {folder}/application.yml", f'  "{worker}": "why it went"')
     return Finding("vanished", worker, old.place, message, REMOVE_WORKER, write)
 
 
@@ -207,20 +190,28 @@ def retired(worker: str, old: Entry) -> Finding:
 
 def rename_without_alias(worker: str, old: Entry, heir: str, new: Entry) -> Finding:
     """A class vanished, and one much like it is new."""
-    same = old.place == new.place
-    what = f"its wire name was {worker} and is {heir}" if same else f"{worker} is gone, and this class is much like it"
-    message = f"{what}: jobs of the old name would fail as unknown"
-    return Finding("renamed-without-alias", worker, new.place, message, RENAME_CLASS, (f'aliases = ("{worker}",)',))
+    (was, named), (now, today) = _module_and_class(old), _module_and_class(new)
+    alias = f'aliases = ("{worker}",)'
+    write: tuple[str, ...] = (alias,)
+    what = f"{worker} is gone, and this class is much like it"
+    if old.place == new.place:
+        what = f"its wire name was {worker} and is {heir}"
+    elif named == today:
+        what = f"its module was {was} and is {now}, which makes its wire name {heir} and no longer {worker}"
+        write = (f'wire_name = "{worker}"  # keeps the name; or, to take the new one: {alias}',)
+    message = f"{what}: jobs of the old name would wait in vain, and be set aside"
+    return Finding("renamed-without-alias", worker, new.place, message, RENAME_CLASS, write)
 
 
-def renamed(worker: str, now: str, new: Entry, *, lost: bool) -> Finding:
+def _module_and_class(entry: Entry) -> tuple[str, str]:
+    module, _, name = entry.place.rpartition(".")
+    return module, name
+
+
+def renamed(worker: str, now: str, new: Entry) -> Finding:
     """The new name is unknown to processes of the last release."""
-    if not lost:
-        text = f"runs jobs of {worker}; those it pushes as {now} fail in processes of the last release, and are tried again"
-        return change(now, new, text, RENAME_CLASS)
-    message = f"retry = {new.retry}, and processes of the last release do not know {now}: a job that they fetch fails for good"
-    write = (f'wire_name = "{worker}"', f'aliases = ("{now}",)  # the next release: aliases = ("{worker}",) alone')
-    return Finding("lost-on-old", now, f"{new.place}.wire_name", message, RENAME_CLASS, write)
+    text = f"runs jobs of {worker}; those it pushes as {now} wait until a process of this release fetches them"
+    return change(now, new, text, RENAME_CLASS)
 
 
 def alias_dropped(worker: str, old: Entry, alias: str, since: date, *, fresh: bool) -> Finding:
@@ -238,9 +229,9 @@ def alias_dropped(worker: str, old: Entry, alias: str, since: date, *, fresh: bo
     )
 
 
-def retirement_dropped(worker: str, since: date, *, fresh: bool) -> Finding:
+def retirement_dropped(worker: str, since: date, folder: str, *, fresh: bool) -> Finding:
     """A removed class is remembered no longer."""
-    place = "config/application.yml: retired_workers"
+    place = f"{folder}/application.yml: retired_workers"
     if not fresh:
         return Finding("change", worker, place, f"{worker} went; it is pushed no longer since {since}")
     message = f"{worker} went, and its jobs were pushed until {since}: {_last_until(since)}"
@@ -251,19 +242,18 @@ def retirement_dropped(worker: str, since: date, *, fresh: bool) -> Finding:
 
 def new_worker(worker: str, new: Entry) -> Finding:
     """Processes of the last release do not know it."""
-    fate = "fails there for good" if new.retry is False or new.retry == 0 else "fails there, and is tried again"
-    text = f"is new, and best pushed from the next release on: a job that a process of the last release fetches {fate}"
+    text = "is new: its jobs wait until a process of this release fetches them, and start late while the deploy lasts"
     return change(worker, new, text, NEW_WORKER)
 
 
-def queue_changed(worker: str, old: Entry, new: Entry | None, queue: str, *, served: bool) -> Finding:
+def queue_changed(worker: str, old: Entry, new: Entry | None, queue: str, folder: str, *, served: bool) -> Finding:
     """Jobs may be left in a queue to which none go any more."""
     went = "nothing of it goes" if new is None else f"its jobs go to {' and '.join(new.queues)}, not"
     if served:
-        return Finding("change", worker, old.place, f"{went} to {queue}, which is served (config/queues.yml)")
-    message = f"{went} to {queue}, and no line of config/queues.yml serves that queue, in which jobs may be left"
+        return Finding("change", worker, old.place, f"{went} to {queue}, which is served ({folder}/queues.yml)")
+    message = f"{went} to {queue}, and no line of {folder}/queues.yml serves that queue, in which jobs may be left"
     write = (
-        "scripts/generate_queues  # keeps it in config/queues.yml while jobs of that release may be left",
+        f"{command('generate-queues')}  # keeps it in {folder}/queues.yml while jobs of that release may be left",
         _settle(worker),
     )
     return Finding("queue-unserved", worker, f"{old.place}: queue", message, MOVE_QUEUE, write)
@@ -275,16 +265,16 @@ def shard_changed(worker: str, old: Entry, new: Entry) -> Finding:
     return change(worker, new, text, MOVE_QUEUE)
 
 
-def shard_vanished(worker: str, old: Entry) -> Finding:
+def shard_vanished(worker: str, old: Entry, folder: str) -> Finding:
     """Nobody can reach the Redis of its jobs."""
-    message = f"its jobs went to the shard {old.shard}, which config/redis.yml does not have any more"
+    message = f"its jobs went to the shard {old.shard}, which {folder}/redis.yml does not have any more"
     return Finding(
         "shard-vanished",
         worker,
         f"{old.place}: shard",
         message,
         MOVE_QUEUE,
-        (f"{old.shard}: {{url: ...}}  # in config/redis.yml",),
+        (f"{old.shard}: {{url: ...}}  # in {folder}/redis.yml",),
     )
 
 
@@ -310,12 +300,19 @@ def _as_it_was(before: Parameters, after: Parameters) -> Parameters:
     )
 
 
-def _from(parameters: Parameters, count: int) -> Parameters:
-    return parameters[count:]
+def _with_removed(before: Parameters, after: Parameters) -> Parameters:
+    """Today's parameters and those that went, which may be left out: at their places, as positions are what travels."""
+    kept = tuple(_left_out(one) for one in before[len(after) :])
+    if {one.name for one in kept}.isdisjoint(one.name for one in after):
+        return (*after, *kept)
+    # One went that was not the last: those behind it have moved up, and go back.
+    today, there = {one.name: one for one in after}, {one.name for one in before}
+    old = (today[one.name] if one.name in today else _left_out(one) for one in before)
+    return (*old, *(_left_out(one) for one in after if one.name not in there))
 
 
-def _joined(after: Parameters, kept: Parameters) -> Parameters:
-    return (*(one for one in after if not one.rest), *kept, *(one for one in after if one.rest))
+def _left_out(one: Parameter) -> Parameter:
+    return one if one.rest else one.model_copy(update={"optional": True})
 
 
 def _raised(version: int, before: Parameters, after: Parameters) -> tuple[str, ...]:
@@ -323,7 +320,7 @@ def _raised(version: int, before: Parameters, after: Parameters) -> tuple[str, .
 
 
 def _settle(worker: str) -> str:
-    return f'or, when no such job is left: scripts/check_compat --settle {worker} --because "..."'
+    return f'or, when no such job is left: {command(f"check-compat --settle {worker}")} --because "..."'
 
 
 def _last_until(since: date) -> str:

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from framework.compat.accepts import takes_all
 from framework.compat.manifest import Parameter, Parameters
-from framework.compat.shape import shown
+from framework.compat.shape import notation, shown
 
 Fault: TypeAlias = Literal[
     "added-without-default", "default-dropped", "removed", "reordered", "type-narrowed", "type-changed"
@@ -52,12 +52,22 @@ def harmless(old: Parameters, new: Parameters) -> Iterator[str]:
 
 
 def declared(method: str, parameters: Parameters) -> str:
-    """The line that declares a method of these parameters."""
-    words = ["self"]
-    for one in parameters:
-        default = f" = {one.default!r}" if one.optional else ""
-        words.append(f"{'*' if one.rest else ''}{one.name}: {shown(one.shape)}{default}")
-    return f"def {method}({', '.join(words)}) -> None: ..."
+    """Return the line that declares a method of these parameters: Python as it stands, whatever they are.
+
+    Each name comes once, and the rest last. Behind the first default every parameter has one, and a default fits its annotation.
+    """
+    words = {"self": "self"}
+    optional = False
+    for one in _positions(parameters):
+        optional = optional or one.optional
+        annotation = notation(one.shape)
+        if optional and one.default is None and not takes_all(one.shape, {"type": "null"}):
+            annotation += " | None"
+        words.setdefault(one.name, f"{one.name}: {annotation}{f' = {one.default!r}' if optional else ''}")
+    rest = _rest(parameters)
+    if rest is not None:
+        words.setdefault(rest.name, f"*{rest.name}: {notation(rest.shape)}")
+    return f"def {method}({', '.join(words.values())}) -> None: ..."
 
 
 def _required(old: Sequence[Parameter], new: Sequence[Parameter]) -> Iterator[Misfit]:

@@ -3,7 +3,7 @@
 Three situations have to be survived (GitLab): the last release pushes and today's code runs; jobs were pushed before and run
 after; today's code pushes and processes of the last release run, as long as a deploy takes. A job of the first two is a name,
 a version and a list of positions that some method of the last release took, and today's method has to take it too. One of
-the third that fails is tried again, and in the end by a process that knows it: it is lost only where retries are off.
+the third whose class or version a process does not know waits, its retries untouched, for a process that does.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -24,6 +24,8 @@ class Fleet(NamedTuple):
     served: Collection[str]
     shards: Collection[str]
     max_retries: int
+    folder: str = "config"
+    """How messages call the config folder."""
 
 
 class Comparison:
@@ -66,14 +68,14 @@ class Comparison:
             return advice.retired(name, old)
         heir = self._renames.get(name)
         return (
-            advice.vanished(name, old)
+            advice.vanished(name, old, self._fleet.folder)
             if heir is None
             else advice.rename_without_alias(name, old, heir, self._today.workers[heir])
         )
 
     def _renamed(self, name: str, now: str, new: Entry) -> Iterator[Finding]:
         if self._last.holder(now) is None:
-            yield advice.renamed(name, now, new, lost=self._is_lost(new))
+            yield advice.renamed(name, now, new)
 
     def _aliases(self, name: str, old: Entry) -> Iterator[Finding]:
         for alias, since in old.aliases.items():
@@ -83,7 +85,7 @@ class Comparison:
     def _retired(self) -> Iterator[Finding]:
         for name, since in self._last.retired.items():
             if name not in self._today.retired and self._today.holder(name) is None:
-                yield advice.retirement_dropped(name, since, fresh=self._fresh(since))
+                yield advice.retirement_dropped(name, since, self._fleet.folder, fresh=self._fresh(since))
 
     def _new(self) -> Iterator[Finding]:
         heirs = set(self._renames.values())
@@ -127,39 +129,32 @@ class Comparison:
 
     def _towards_the_old(self, now: str, old: Entry, new: Entry) -> Iterator[Finding]:
         """The third situation: what today's code pushes, processes of the last release run, or try again later."""
-        if new.version == old.version:
-            yield from (advice.change(now, new, text) for text in harmless(old.perform, new.perform))
-        _, before = old.runner(new.version)
-        if not misfits(new.perform, before):
-            if new.version > old.version:
-                yield advice.change(now, new, f"version {new.version}, not {old.version}, with the same arguments")
+        if new.version > old.version:
+            yield advice.processes_first(now, old, new)
             return
-        if not misfits(_as_before(new.perform, before), before):
-            yield advice.push_later(now, new, new.perform[len(before) :])
-        elif new.version > old.version:
-            yield advice.processes_first(now, old, new, lost=self._is_lost(new))
-        else:
-            yield advice.push_later(now, new, ())
+        yield from (advice.change(now, new, text) for text in harmless(old.perform, new.perform))
+        _, before = old.runner(new.version)
+        if misfits(new.perform, before):
+            later = () if misfits(_as_before(new.perform, before), before) else new.perform[len(before) :]
+            yield advice.push_later(now, new, later)
 
     # --- queues
 
     def _queues(self, name: str, old: Entry, new: Entry | None) -> Iterator[Finding]:
         if old.shard not in self._fleet.shards:
-            yield advice.shard_vanished(name, old)
+            yield advice.shard_vanished(name, old, self._fleet.folder)
             return
         if new is not None and new.shard != old.shard:
             yield advice.shard_changed(name, old, new)
         kept = [] if new is None else new.queues
         for queue in old.queues:
             if queue not in kept:
-                yield advice.queue_changed(name, old, new, queue, served=serves(self._fleet.served, queue))
+                yield advice.queue_changed(
+                    name, old, new, queue, self._fleet.folder, served=serves(self._fleet.served, queue)
+                )
 
     def _fresh(self, since: date) -> bool:
         return in_flight(since, self._today.day)
-
-    def _is_lost(self, entry: Entry) -> bool:
-        limit = self._fleet.max_retries if entry.retry is True else entry.retry
-        return limit is False or limit == 0
 
 
 def _as_before(new: Parameters, before: Parameters) -> Parameters:

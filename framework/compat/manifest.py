@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict
 
+from framework.command_line import command
 from framework.compat.shape import Shape, shape_of
 from framework.declare.declaration import Declaration
 from framework.declare.exact_json import InexactError, check_exact
@@ -29,8 +30,8 @@ further ahead, and the dead set, are beyond it."""
 
 HEADER = f"""\
 # yaml-language-server: $schema={SCHEMA_NAME}
-# What jobs in flight may look like: the workers as they were last released. scripts/check_compat compares today's with it.
-# Written by `scripts/check_compat --release NAME` when a release is cut; not to be edited.
+# What jobs in flight may look like: the workers as they were last released. application-worker check-compat compares today's with it.
+# Written by `application-worker check-compat --release NAME` when a release is cut; not to be edited.
 """
 MAX_BYTES = 16 * 1024 * 1024
 """Tens of thousands of workers."""
@@ -230,13 +231,14 @@ def parse_manifest(text: str, place: str) -> Manifest:
         problems = [Problem(place, "", str(error))]
     except ValidationError as error:
         problems = [
-            Problem(place, ".".join(map(str, one["loc"])), f"{one['msg'].lower()}: {_REWRITE}")
+            Problem(place, ".".join(map(str, one["loc"])), f"{one['msg'].lower()}: {_rewrite()}")
             for one in error.errors(include_url=False, include_context=False)
         ]
     raise ConfigurationError(problems)
 
 
-_REWRITE = "the file is written by `scripts/check_compat --release`; restore it from version control"
+def _rewrite() -> str:
+    return f"the file is written by `{command('check-compat --release')}`; restore it from version control"
 
 
 def _entry(declaration: Declaration, router: Router, strict: StrictArguments, day: date) -> Entry:

@@ -227,6 +227,25 @@ def shown(shape: Shape) -> str:
     return next((str(getattr(one, "__name__", None)) for one, word in _PLAIN.items() if word == kind), "Any")
 
 
+def notation(shape: Shape) -> str:
+    """Return an annotation that takes at least what the schema takes, in Python, of builtins and ``Any`` and ``Literal`` alone.
+
+    A named type is not repeated by its name, which need not exist any more.
+    """
+    if "anyOf" in shape:
+        parts = list(dict.fromkeys(map(notation, shape["anyOf"])))
+        return "Any" if "Any" in parts else " | ".join(parts)
+    if "enum" in shape:
+        return shown(shape)
+    kind = shape.get("type")
+    if kind == "array":
+        return f"list[{notation(shape['items'])}]" if "items" in shape else "list"
+    if kind == "object":
+        members: Any = shape.get("additionalProperties", True) if "properties" not in shape else True
+        return f"dict[str, {'Any' if isinstance(members, bool) else notation(members)}]"
+    return shown({"type": kind}) if kind is not None else "Any"
+
+
 def _show_object(shape: Shape) -> str:
     if "properties" not in shape:
         members = shape["additionalProperties"]

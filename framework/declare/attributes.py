@@ -39,6 +39,8 @@ class Attribute:
     trap: str
     required: bool = False
     """The default will not do: a class that runs has to say it."""
+    no_effect: str = ""
+    """Why a value other than the default has no effect in this release; empty for an attribute that acts."""
 
     @property
     def allowed(self) -> str:
@@ -110,8 +112,8 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         group="queues",
         meaning="How often its queue is taken from, beside the other queues of a process: 1 low, 2 medium, 3 high, 5 very high "
         "(GitLab). `None` is worked out: the setting `namespace_weights`, else 3 for high urgency and 1 for the others.",
-        effect="Written to `config/queues.yml`, which a process without `-q` serves, and to `workers/all_queues.yml`.",
-        trap="A process started with `-q` takes the weights from there. Run `scripts/generate_queues` after a change.",
+        effect="Counts in a process without `-q`, which serves the queues of its classes, or `config/queues.yml`, which has it.",
+        trap="A process started with `-q` takes the weights from there. Run `application-worker generate-queues` after a change.",
     ),
     "version": Attribute(
         rule=values.integer(0),
@@ -159,7 +161,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         group="retries",
         meaning="The queue its retries go to, to keep them away from first runs.",
         effect="Set in the payload when it fails; the retry stands over the routing rules.",
-        trap="Some process has to serve it: `scripts/generate_queues` adds it to `config/queues.yml`.",
+        trap="Some process has to serve it: `application-worker generate-queues` adds it to `config/queues.yml`.",
     ),
     "dead": Attribute(
         rule=values.boolean,
@@ -176,11 +178,14 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         trap="Thousands of failures with tracebacks fill Redis; the log line has the traceback anyway.",
     ),
     "max_retries_after_interruption": Attribute(
-        rule=values.integer(-1),
+        rule=values.optional(values.integer(-1)),
         group="retries",
-        meaning="At which interruption (its process was killed, or stopped too early) a job is quarantined; `-1` is no limit.",
-        effect="The job goes to the interrupted set and `interruptions_exhausted` is called.",
-        trap="It counts dead processes, not failures. `0` quarantines at the first kill.",
+        meaning="At which forced stop (it still ran at the deadline of its process), or at which death of its process, a job ends; "
+        "`-1` is no limit, `None` the setting of the same name (3).",
+        effect="The job goes to the interrupted set, and `interruptions_exhausted` is called. Stops and deaths are counted apart: "
+        "`interrupted_count` and `aw_death_count`.",
+        trap="It counts no failures, and a retry takes nothing back. `0` ends a job at its first stop or death, as `1` does. A job "
+        "longer than the deadline `-t` ends after three deployments.",
     ),
     "ack": Attribute(
         rule=values.one_of(*get_args(Ack)),
@@ -193,15 +198,17 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         rule=values.optional(values.duration),
         group="running",
         meaning="The longest run.",
-        effect="Declared and validated; nothing stops a long run yet.",
+        effect="None yet: a value is validated, and a `NoEffectWarning` says that no run is stopped.",
         trap="Give network calls their own deadlines: no timeout can interrupt a thread that waits in C code.",
+        no_effect="no run is stopped",
     ),
     "expires_in": Attribute(
         rule=values.optional(values.duration),
         group="running",
         meaning="Worthless when it starts later than this after its push.",
-        effect="Declared and validated; it travels in the payload and nothing is dropped yet.",
+        effect="None yet: a value is validated and travels in the payload, and a `NoEffectWarning` says that no job is dropped.",
         trap="It will be about the start, not about the run: that is `timeout`.",
+        no_effect="no job is dropped",
     ),
     "strict_arguments": Attribute(
         rule=values.optional(values.one_of(*get_args(StrictArguments))),
@@ -227,6 +234,14 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         effect="No `ExceedLimitError` at the push; the arguments are compressed all the same.",
         trap="Every move of such a job copies all of it. Store the data elsewhere and pass its id.",
     ),
+    "compress": Attribute(
+        rule=values.boolean,
+        group="payload",
+        meaning="Whether arguments of `size_limit.compression_threshold` (100,000 bytes) and more are compressed.",
+        effect="`False` writes them as they are, for a Ruby process without GitLab's middleware; whole queues: the setting "
+        "`size_limit.uncompressed_queues`. Every process of ours reads both forms.",
+        trap="They count as they are: above `size_limit.limit` the push raises `ExceedLimitError`. Waiting jobs keep their form.",
+    ),
     "status_expiration": Attribute(
         rule=values.optional(values.duration),
         group="status",
@@ -238,8 +253,9 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         rule=values.boolean,
         group="status",
         meaning="Record progress and result of each job.",
-        effect="Declared and validated; nothing is recorded yet.",
+        effect="None yet: a value is validated, and a `NoEffectWarning` says that nothing is recorded.",
         trap="It will write to Redis for each job: not for classes with thousands of jobs a second.",
+        no_effect="nothing is recorded",
     ),
     "idempotent": Attribute(
         rule=values.boolean,
@@ -298,8 +314,9 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         rule=values.optional(values.word),
         group="flow_control",
         meaning="The name of the strategy under which jobs of the class are paused and resumed.",
-        effect="While the strategy, or `scripts/jobs pause`, says so, jobs are parked with all they have, and go back in their order "
-        "when it ends. `manual`, `none` and `deprecated` never pause by themselves; others are registered (`framework.pause`).",
+        effect="While the strategy, or `application-worker jobs pause`, says so, jobs are parked with all they have, and go back in "
+        "their order when it ends. `manual`, `none` and `deprecated` never pause by themselves; others are registered "
+        "(`framework.pause`).",
         trap="To pause a whole queue needs no attribute: Sidekiq's `paused` set is obeyed.",
     ),
     "data_consistency": Attribute(

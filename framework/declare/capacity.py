@@ -6,9 +6,11 @@ from contextvars import copy_context
 from functools import partial, wraps
 from typing import Any, ClassVar, Never, ParamSpec, Protocol, cast
 
-from framework.declare import check, port
+from framework.declare import check, misuse, port
 from framework.declare.declaration import Declaration
+from framework.declare.faults import Faults
 from framework.declare.request import PushRequest
+from framework.declare.signature import check_self
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError
 from framework.settings.shapes import short_repr
@@ -43,13 +45,18 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
     max_running_jobs: ClassVar[int | Callable[[], int] | None] = None
 
     def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
+        faults = Faults(check.place_of(cls))
         if _PERFORM in vars(cls):
             message = (
                 "perform is the framework's own here: it goes on while work is left. Write def perform_work(self, ...)."
             )
-            raise DeclarationError(check.place_of(cls), message, attribute=_PERFORM)
+            faults.add(message, _PERFORM)
+        elif not abstract:
+            _check(faults, cls)
+        if faults.found:
+            check.read_attributes(faults, cls, ApplicationWorker)
+            faults.raise_any()
         if not abstract:
-            _check(cls)
             setattr(cls, _PERFORM, _performing(cast("Callable[..., Any]", cls.perform_work)))
         super().__init_subclass__(abstract=abstract, **others)
 
@@ -96,6 +103,8 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
 
 
 def _fill(declaration: Declaration, args: list[Any], most: int | None = None) -> list[Jid]:
+    if misuse.running_loop() is not None:
+        misuse.refuse_await(declaration)
     limit: Any = declaration.max_running_jobs
     if callable(limit):
         limit = limit()
@@ -131,32 +140,33 @@ def _bound(worker: LimitedCapacityWorker, args: tuple[Any, ...], kwargs: dict[st
     return type(worker).declaration().signature.bind(args, kwargs)
 
 
-def _check(cls: type[LimitedCapacityWorker]) -> None:
-    """Nothing happens when the class says what such a worker has to, and nothing that contradicts it."""
-    worker = check.place_of(cls)
+def _check(faults: Faults, cls: type[LimitedCapacityWorker]) -> None:
+    """Note what such a worker has to say and does not, and what contradicts it."""
     if cast("Any", cls).max_running_jobs is None:
         message = "max_running_jobs is missing: a whole number, or a callable without parameters that returns one; 0 stops it."
-        raise DeclarationError(worker, message, attribute="max_running_jobs")
+        faults.add(message, "max_running_jobs")
     if cls.retry is not False and cls.retry != 0:
         message = (
             f"retry = {cls.retry!r} is not allowed: perform_with_capacity is what tries again. Leave it at 0, or False."
         )
-        raise DeclarationError(worker, message, attribute="retry")
+        faults.add(message, "retry")
     for name, because in _SAID.items():
         if getattr(cls, name) is not None:
             message = f"{name} = {short_repr(getattr(cls, name))} is not allowed: {because}. Leave it out."
-            raise DeclarationError(worker, message, attribute=name)
+            faults.add(message, name)
     for name in ("perform_work", "remaining_work_count"):
         if getattr(cls, name) is getattr(LimitedCapacityWorker, name):
-            raise DeclarationError(worker, f"{name} is missing: write def {name}(self, ...).", attribute=name)
+            faults.add(f"{name} is missing: write def {name}(self, ...).", name)
+        with faults.gathered():
+            check_self(faults.worker, name, getattr(cls, name))
     work, count = (inspect.signature(one) for one in (cls.perform_work, cls.remaining_work_count))
     if [one.kind for one in work.parameters.values()] != [one.kind for one in count.parameters.values()]:
         message = (
             f"remaining_work_count{count} must take what perform_work{work} takes: it is asked about the same job."
         )
-        raise DeclarationError(worker, message, attribute="remaining_work_count")
+        faults.add(message, "remaining_work_count")
     if inspect.iscoroutinefunction(cls.remaining_work_count) and not inspect.iscoroutinefunction(cls.perform_work):
         message = (
             "remaining_work_count is async, and perform_work is not: nobody would await it. Make both async, or none."
         )
-        raise DeclarationError(worker, message, attribute="remaining_work_count")
+        faults.add(message, "remaining_work_count")

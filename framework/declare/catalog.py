@@ -15,13 +15,13 @@ SCHEMA_NAME = "all_queues.schema.json"
 
 ALL_QUEUES_HEADER = f"""\
 # yaml-language-server: $schema={SCHEMA_NAME}
-# This file is generated: run scripts/generate_queues after adding or changing a worker, and commit it.
+# This file is generated: run application-worker generate-queues after adding or changing a worker, and commit it.
 # One entry per worker: what routing rules and queue selectors can ask about. `name` is the generated queue name,
-# whatever the routing rules say. scripts/generate_queues --check fails when an entry is missing, surplus or changed.
+# whatever the routing rules say. application-worker generate-queues --check fails when an entry is missing, surplus or changed.
 """
 
 QUEUES_HEADER = """\
-# This file is generated: run scripts/generate_queues after changing workers or routing rules, and commit it.
+# This file is generated: run application-worker generate-queues after changing workers or routing rules, and commit it.
 # What a worker process without -q listens to: [queue or namespace, weight]. A namespace stands for itself and for all
 # its queues. While all have work, a queue is asked first with the chance weight / sum of weights; weights all 1 mean
 # random order. Give a worker another `weight` (1 low, 2 medium, 3 high, 5 very high) rather than editing here.

@@ -1,10 +1,11 @@
 """What two attributes of one class may not say together (GitLab guideline: its rules for urgency and data consistency)."""
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from framework.errors import DeclarationError
+from framework.declare.faults import Faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +57,25 @@ CROSS_RULES = (
 )
 
 
-def check_cross_rules(worker: str, attributes: Mapping[str, Any], places: Mapping[str, str]) -> None:
-    """Nothing happens when all rules hold. Raises DeclarationError with both values, why, and what to do.
+def check_cross_rules(
+    faults: Faults, attributes: Mapping[str, Any], places: Mapping[str, str], wrong: AbstractSet[str]
+) -> None:
+    """Note each rule that does not hold, with both values, why, and what to do.
 
-    ``places`` says of an inherited attribute where it stands: the two values may be written in different classes.
+    ``places`` says of an inherited attribute where it stands: the two values may be written in different classes. Of the
+    attributes that are ``wrong`` themselves nothing more is said.
     """
     for rule in CROSS_RULES:
+        if not wrong.isdisjoint(rule.names()):
+            continue
         if attributes[rule.attribute] == rule.value and attributes[rule.other] in rule.forbidden:
             said = ", ".join(f"{name} = {attributes[name]!r}{places.get(name, '')}" for name in rule.names())
             message = f"{said}: {rule}, as {rule.because}. {rule.instead}"
-            raise DeclarationError(worker, message, attribute=rule.attribute)
-    _check_overrides(worker, attributes)
+            faults.add(message, rule.attribute)
+    _check_overrides(faults, attributes)
 
 
-def _check_overrides(worker: str, attributes: Mapping[str, Any]) -> None:
+def _check_overrides(faults: Faults, attributes: Mapping[str, Any]) -> None:
     """The rule for ``delayed``, once more for single databases."""
     overrides: Mapping[str, Any] = attributes["data_consistency_overrides"] or {}
     delayed = [database for database, word in overrides.items() if word == "delayed"]
@@ -78,4 +84,4 @@ def _check_overrides(worker: str, attributes: Mapping[str, Any]) -> None:
             f"data_consistency_overrides = {overrides!r}, retry = {attributes['retry']!r}: 'delayed' (of {delayed[0]!r}) forbids "
             "retry = False or 0, as a job that meets a stale replica is retried once. Take 'sticky' or 'always', or allow retries."
         )
-        raise DeclarationError(worker, message, attribute="data_consistency_overrides")
+        faults.add(message, "data_consistency_overrides")

@@ -7,7 +7,7 @@ from datetime import timedelta
 from framework.declare.names import queue_name
 from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.signature import JobSignature
-from framework.declare.versions import VersionHandler
+from framework.declare.versions import VersionHandler, handled_since
 from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
 
 NOT_OWNED = "not_owned"
@@ -50,7 +50,7 @@ class Declaration:
     retry_queue: str | None
     dead: bool
     backtrace: bool | int
-    max_retries_after_interruption: int
+    max_retries_after_interruption: int | None
     ack: Ack
     timeout: timedelta | None
     expires_in: timedelta | None
@@ -67,6 +67,7 @@ class Declaration:
     pause_control: str | None
     strict_arguments: StrictArguments | None
     big_payload: bool
+    compress: bool
     loggable_arguments: tuple[str, ...]
     loggable_positions: frozenset[int]
 
@@ -89,6 +90,15 @@ class Declaration:
             return frozenset()
         handler = self.version_handlers.get(version)
         return self.loggable_positions if handler is None else handler.loggable_positions
+
+    def signature_of(self, version: int) -> JobSignature:
+        """Return the signature of the method that runs the jobs of ``version``."""
+        handler = self.version_handlers.get(version)
+        return self.signature if handler is None else handler.signature
+
+    def handled_since(self, version: int) -> int:
+        """Return what tells the jobs of ``version`` from those of versions that another method runs; 0 without any handler."""
+        return handled_since(self.version_handlers, version) if self.version_handlers else 0
 
     @property
     def lock_ttl_s(self) -> float | None:

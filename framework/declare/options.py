@@ -8,7 +8,7 @@ from typing import Any, TypedDict, cast
 from framework.declare import values
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.exact_json import InexactError, check_exact
-from framework.declare.request import Pace
+from framework.declare.request import Due, Pace
 from framework.declare.values import Invalid, Rule
 from framework.errors import ArgumentsError
 from framework.settings.shapes import short_repr
@@ -24,7 +24,7 @@ class PushOptions(TypedDict, total=False):
 
     Three are no attributes: ``context``, facts for the ``meta.*`` fields; ``sync``, which runs the job here and now instead of
     pushing it (Sidekiq); and ``shard`` binds this one job, its retries too, whatever the rules say when it is due. ``expires_in``,
-    ``timeout`` and ``track`` travel in the payload and do not act yet.
+    ``timeout`` and ``track`` travel in the payload and have no effect yet: ``set`` warns of them.
     """
 
     queue: str
@@ -77,7 +77,7 @@ _RULES: Mapping[str, Rule] = {
     "sync": values.boolean,
 }
 _LATER = "Use perform_in or perform_at"
-_SHARDS = "Name a shard of config/redis.yml: set(shard=...)"
+_SHARDS = "Name a configured shard: set(shard=...)"
 _ADVICE: Mapping[str, str] = {
     **dict.fromkeys(("wait", "wait_until", "at", "delay"), _LATER),
     **dict.fromkeys(("pool", "store"), _SHARDS),
@@ -108,34 +108,36 @@ def _advice(name: str) -> str:
     return f"{did_you_mean(name, _RULES)}. {options}"
 
 
-def due_at(worker: str, when: object, clock: Callable[[], float]) -> float | None:
-    """Epoch seconds at which a job is due, or None when that is now or past (Sidekiq: it is pushed at once).
+def due_at(worker: str, when: object, clock: Callable[[], float]) -> Due | None:
+    """When a job is due, or None when that is now or past (Sidekiq: it is pushed at once).
 
-    A timedelta counts from now, and so does a number below 1,000,000,000; a larger one is epoch seconds. Raises
+    A timedelta is a delay, and so is a number below 1,000,000,000; a larger one is epoch seconds. Raises
     ArgumentsError for a datetime without a time zone, NaN, infinity and anything else.
     """
     now = clock()
-    due = _epoch(worker, when, now)
-    if not math.isfinite(due):
-        raise ArgumentsError(worker, f"cannot be due at {due}; give a finite time")
-    return due if due > now else None
+    due = _due(worker, when, now)
+    if not math.isfinite(due.at):
+        raise ArgumentsError(worker, f"cannot be due at {due.at}; give a finite time")
+    if due.delay_s is not None:
+        return due if due.delay_s > 0 else None
+    return due if due.at > now else None
 
 
-def _epoch(worker: str, when: object, now: float) -> float:
+def _due(worker: str, when: object, now: float) -> Due:
     if isinstance(when, timedelta):
-        return now + when.total_seconds()
+        return Due(now + when.total_seconds(), when.total_seconds())
     if isinstance(when, datetime):
         if when.tzinfo is None or when.utcoffset() is None:
             raise ArgumentsError(
                 worker, "is due at a datetime without a time zone; use datetime.now(UTC), or .replace(tzinfo=...)"
             )
-        return when.timestamp()
+        return Due(when.timestamp())
     if isinstance(when, (int, float)) and not isinstance(when, bool):
         try:
             seconds = float(when)
         except OverflowError:
             seconds = math.inf
-        return now + seconds if seconds < EPOCH_FROM else seconds
+        return Due(now + seconds, seconds) if seconds < EPOCH_FROM else Due(seconds)
     raise ArgumentsError(
         worker, f"is due at a {type(when).__name__}; give a timedelta, an aware datetime or a number of seconds"
     )
@@ -147,14 +149,14 @@ def bulk_times(
     batch_size: int | None,
     batch_delay: timedelta | float | None,
     clock: Callable[[], float],
-) -> Pace | float | None:
-    """When the jobs of a bulk are due: all at ``delay``, or ``batch_size`` of them every ``batch_delay`` (GitLab).
+) -> tuple[Due | None, Pace | None]:
+    """When the jobs of a bulk are due: all after ``delay``, or ``batch_size`` of them every ``batch_delay`` (GitLab).
 
     A pace whose ``delay`` is now or past begins now. Raises ArgumentsError when only one of the two is given, which would
     silently pace nothing (it does in GitLab).
     """
     if batch_size is None and batch_delay is None:
-        return due_at(worker, delay, clock)
+        return due_at(worker, delay, clock), None
     if batch_size is None or batch_delay is None:
         raise ArgumentsError(worker, "batch_size and batch_delay belong together; give both or neither")
     if type(batch_size) is not int or batch_size < 1:
@@ -168,4 +170,4 @@ def bulk_times(
             worker, f"batch_delay = {short_repr(batch_delay)} is not allowed. Allowed: {error}"
         ) from None
     now = clock()
-    return Pace(due_at(worker, delay, lambda: now) or now, batch_size, step)
+    return due_at(worker, delay, lambda: now) or Due(now, 0.0), Pace(batch_size, step)

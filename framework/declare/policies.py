@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from framework.declare import values
+from framework.declare.faults import Faults
 from framework.declare.values import Rule, check_value
 from framework.errors import DeclarationError
 from framework.settings.suggest import did_you_mean
@@ -120,16 +121,21 @@ class DeferOnHealth:
 
 
 def _check_names(owner: str, fields: Iterable[str], rules: Mapping[str, Rule]) -> None:
+    faults = Faults(owner)
     for name in fields:
         if name not in rules:
             message = f"{name!r} is none of its fields{did_you_mean(name, rules)}. Allowed: {', '.join(rules)}."
-            raise DeclarationError(owner, message, attribute=name)
+            faults.add(message, name)
+    faults.raise_any()
 
 
 def _check_fields(owner: ConcurrencyScope | Deduplicate | DeferOnHealth, rules: Mapping[str, Rule]) -> None:
+    faults = Faults(type(owner).__name__)
     for name, rule in rules.items():
-        normalised = check_value(type(owner).__name__, name, getattr(owner, name), rule)
-        object.__setattr__(owner, name, normalised)
+        with faults.gathered():
+            normalised = check_value(faults.worker, name, getattr(owner, name), rule)
+            object.__setattr__(owner, name, normalised)
+    faults.raise_any()
 
 
 _DEDUPLICATE: Mapping[str, Rule] = {

@@ -1,6 +1,7 @@
 """Which worker classes exist in this process, by the name they have on the wire. A payload never imports anything."""
 
 import importlib
+import importlib.machinery
 import importlib.util
 import pkgutil
 import sys
@@ -16,7 +17,10 @@ from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, DeclarationError, FrameworkError, Problem
 from framework.settings.suggest import nearest as nearest_word
 
-_NOT_THEIRS = (str(Path(__file__).resolve().parent.parent), "<", importlib.__file__)
+_PACKAGE = Path(__file__).resolve().parent.parent
+_OURS = _PACKAGE.name
+
+_NOT_THEIRS = (str(_PACKAGE), "<", importlib.__file__)
 """How the files of frames begin that say nothing to the author of a worker: the framework's, generated code, imports."""
 
 
@@ -80,12 +84,17 @@ def workers() -> list[type[Any]]:
 def load(modules: Sequence[str]) -> None:
     """The modules are imported, packages with all their sub-packages, and their workers registered.
 
-    The working directory is importable. Raises ConfigurationError naming every module that could not be imported.
+    The working directory is importable, behind everything that is installed; a module that is named here is looked for there
+    first. Raises ConfigurationError naming every module that could not be imported.
     """
     _search_here()
     problems: list[Problem] = []
     for name in modules:
-        _load_tree(name, problems)
+        taken = _taken(name.partition(".")[0])
+        if taken is not None:
+            problems.append(Problem(name, "", taken))
+        else:
+            _load_tree(name, problems)
     if problems:
         raise ConfigurationError(problems)
     _registry.loaded.update(modules)
@@ -97,7 +106,7 @@ def refuse_missing(modules: Sequence[str]) -> None:
     problems = [
         Problem(name, "", _missing(name))
         for name in modules
-        if importlib.util.find_spec(name.partition(".")[0]) is None
+        if _spec_here(name.partition(".")[0]) is None and importlib.util.find_spec(name.partition(".")[0]) is None
     ]
     if problems:
         raise ConfigurationError(problems)
@@ -125,9 +134,40 @@ def isolated(workers: Iterable[type[Any]] = ()) -> Generator[None, None, None]:
 
 
 def _search_here() -> None:
+    """Let modules of the working directory be imported, at the end: none takes the place of an installed one, or of ours."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)
+
+
+def _spec_here(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Return where the working directory has a module or package of this name, ``None`` when it has none."""
+    spec = importlib.machinery.PathFinder.find_spec(name, [str(Path.cwd())])
+    return spec if spec is not None and spec.has_location else None
+
+
+def _taken(name: str) -> str | None:
+    """Return what to say of a module of the working directory whose name this process has for another, ``None`` if it has not."""
+    spec, loaded = _spec_here(name), sys.modules.get(name)
+    if spec is None or spec.origin is None or loaded is None:
+        return None
+    file = getattr(loaded, "__file__", None)
+    if file is not None and Path(file).resolve() == Path(spec.origin).resolve():
+        return None
+    return f"{file or 'a built-in module'} has this name and is in use here, so {spec.origin} cannot be imported: rename it"
+
+
+def _import_here(name: str) -> None:
+    """Import a named module from the working directory, even if an installed one has its name: a script beside it does so too."""
+    spec = _spec_here(name)
+    if spec is None or name in sys.modules:
+        return
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        cast("importlib.machinery.SourceFileLoader", spec.loader).exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
 
 
 def _declaration(worker: type[Any]) -> Declaration:
@@ -158,20 +198,52 @@ def _load_tree(name: str, problems: list[Problem]) -> None:
 
 def _import(name: str, problems: list[Problem]) -> ModuleType | None:
     try:
+        _import_here(name.partition(".")[0])
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            message = _missing(name)
-        else:
-            message = f"it imports {error.name!r}, which is not installed"
+    except (ImportError, AttributeError) as error:
+        message = _of_import(name, error)
     except SyntaxError as error:
         message = f"{error.msg} ({error.filename}, line {error.lineno})"
+    except DeclarationError as error:
+        line = _line_of(error)
+        problems += (Problem(file=name, key="", message=f"{problem} ({line})") for problem in error.problems)
+        return None
     except FrameworkError as error:
         message = f"{error} ({_line_of(error)})"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may fail in any way; each becomes a finding
         message = f"importing it fails with {type(error).__name__}: {error} ({_line_of(error)})"
     problems.append(Problem(file=name, key="", message=message))
     return None
+
+
+def _of_import(name: str, error: ImportError | AttributeError) -> str:
+    """Return what to say of a module ``name`` whose import has failed with this."""
+    hidden = _hidden_by_ours(error)
+    if hidden is not None:
+        return f"{hidden} ({_line_of(error)})"
+    if not isinstance(error, ModuleNotFoundError):
+        return f"importing it fails with {type(error).__name__}: {error} ({_line_of(error)})"
+    if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+        return _missing(name)
+    return f"it imports {error.name!r}, which is not installed"
+
+
+def _hidden_by_ours(error: ImportError | AttributeError) -> str | None:
+    """Return what to say of an error that a folder or file ``framework`` of the application explains, else ``None``."""
+    if isinstance(error, AttributeError):
+        asked = error.obj.__name__ if isinstance(error.obj, ModuleType) else ""
+    else:
+        asked = error.name or ""
+    if asked.partition(".")[0] != _OURS:
+        return None
+    places = (Path(entry or ".") / name for entry in (str(Path.cwd()), *sys.path) for name in (_OURS, f"{_OURS}.py"))
+    theirs = next((place for place in places if place.exists() and place.resolve() != _PACKAGE), None)
+    if theirs is None:
+        return None
+    return (
+        f"{error}: `{_OURS}` is the package of application-worker ({_PACKAGE}), and hides {theirs}, which has the same name; "
+        f"rename that one, or move it into a package of your own, and import it by its new name"
+    )
 
 
 def _missing(name: str) -> str:

@@ -36,39 +36,49 @@ class JobRequest(Generic[P]):
     args: list[Any]
 
 
+class Due(NamedTuple):
+    """When a job is due: at the moment ``at``, epoch seconds, or ``delay_s`` after the moment at which Redis takes it.
+
+    With a ``delay_s`` Redis's clock decides, and ``at`` is only what this host's clock makes of it.
+    """
+
+    at: float
+    delay_s: float | None = None
+
+
 class PushRequest(NamedTuple):
-    """One push: arguments bound but not yet checked, ``at`` in epoch seconds when it is to wait."""
+    """One push: arguments bound but not yet checked, and when it is ``due``; ``None`` for now."""
 
     declaration: Declaration
     args: list[Any]
-    at: float | None = None
+    due: Due | None = None
     options: Mapping[str, Any] = NO_OPTIONS
 
 
 class Pace(NamedTuple):
-    """When the jobs of a spread bulk are due: ``size`` of them at ``first``, epoch seconds, as many every ``step_s`` (GitLab)."""
+    """How the jobs of a bulk are spread: ``size`` of them when the first is due, as many every ``step_s`` (GitLab)."""
 
-    first: float
     size: int
     step_s: float
 
-    def due(self, index: int) -> float:
-        """Epoch seconds at which job number ``index``, from 0, is due."""
-        return self.first + index // self.size * self.step_s
+    def offset(self, index: int) -> float:
+        """Return how many seconds after the first job number ``index``, from 0, is due."""
+        return index // self.size * self.step_s
 
 
 class BulkRequest(NamedTuple):
-    """Many pushes of one worker; ``at`` is one time for all, or the pace at which they are due, and ``contexts`` one per job.
+    """Many pushes of one worker; ``due`` is when the first is, with a ``pace`` the others later, and ``contexts`` one per job.
 
     The arguments come as the caller gave them, unbound and unchecked: ``slices`` has what does both.
     """
 
     declaration: Declaration
     args: Iterable[Any]
-    at: Pace | float | None = None
+    due: Due | None = None
     options: Mapping[str, Any] = NO_OPTIONS
     contexts: Sequence[Mapping[str, Json]] | None = None
+    pace: Pace | None = None
 
-    def due(self, index: int) -> float | None:
-        """When job number ``index`` is due: epoch seconds, or None for now."""
-        return self.at.due(index) if isinstance(self.at, Pace) else self.at
+    def offset(self, index: int) -> float:
+        """Return how many seconds after the first job number ``index`` is due."""
+        return 0.0 if self.pace is None else self.pace.offset(index)

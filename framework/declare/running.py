@@ -3,6 +3,8 @@
 import logging
 from typing import Any, Protocol
 
+from framework.types import Jid
+
 
 class JobLogger(Protocol):
     """What ``self.logger`` can do: an event and fields, one line each."""
@@ -23,12 +25,20 @@ class JobLogger(Protocol):
         """One line of level ERROR with the traceback of the error being handled."""
 
 
-class RunState(Protocol):
-    """What the running job may ask: was it cancelled, is the process about to stop?"""
+class Cancelled(Protocol):
+    """Whether one job was cancelled, as it is known at the moment."""
 
     @property
     def cancelled(self) -> bool:
-        """Somebody asked for it to stop."""
+        """It is to stop."""
+        ...
+
+
+class RunState(Protocol):
+    """What the running job may ask: was it cancelled, is the process about to stop?"""
+
+    def cancellation(self, jid: Jid) -> Cancelled:
+        """Return what says whether it was cancelled; asked for when the job first asks, since most jobs never do."""
         ...
 
     @property

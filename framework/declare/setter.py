@@ -7,8 +7,10 @@ from typing import Any, Generic, TypeVar, Unpack
 
 from framework.declare import port
 from framework.declare.declaration import Declaration
+from framework.declare.misuse import add_foreign_names, refuse_await, running_loop
+from framework.declare.no_effect import warn_of_options
 from framework.declare.options import PushOptions, bulk_times, check_context, check_options, due_at
-from framework.declare.request import BulkRequest, JobRequest, P, Pace, PushRequest
+from framework.declare.request import BulkRequest, Due, JobRequest, P, Pace, PushRequest
 from framework.declare.values import Invalid
 from framework.errors import ArgumentsError
 from framework.types import Jid, Json
@@ -30,6 +32,7 @@ class Setter(Generic[P]):
     def set(self, **options: Unpack[PushOptions]) -> "Setter[P]":
         """A setter with these options over the ones it has. Raises ArgumentsError for an unknown or invalid one."""
         checked = check_options(self._declaration.place, options)
+        warn_of_options(self._worker, self._declaration.place, checked)
         return Setter(self._worker, self._declaration, {**self._options, **checked})
 
     def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
@@ -40,7 +43,7 @@ class Setter(Generic[P]):
         return self._push(None, args, kwargs)
 
     def perform_in(self, delay: timedelta | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
-        """The job becomes due after ``delay``. Raises PushError when it could not be written."""
+        """The job becomes due after ``delay``, by Redis's clock. Raises PushError when it could not be written."""
         return self._push(self._due(delay), args, kwargs)
 
     def perform_at(self, when: datetime | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
@@ -52,7 +55,7 @@ class Setter(Generic[P]):
 
         With ``sync`` they have run instead, one after the other; what one raises is raised, and those after it have not run.
         """
-        return self._push_bulk(jobs, None)
+        return self._push_bulk(jobs)
 
     def perform_bulk_in(
         self,
@@ -64,7 +67,7 @@ class Setter(Generic[P]):
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
         """Like ``perform_bulk``, due after ``delay``; with both others, ``batch_size`` jobs every ``batch_delay``."""
-        return self._push_bulk(jobs, self._times(delay, batch_size, batch_delay))
+        return self._push_bulk(jobs, *self._times(delay, batch_size, batch_delay))
 
     def perform_bulk_for(
         self,
@@ -81,7 +84,9 @@ class Setter(Generic[P]):
         With a ``delay`` they become due later, as ``perform_bulk_in`` has it.
         """
         paced = batch_size is not None or batch_delay is not None
-        at = self._times(0 if delay is None else delay, batch_size, batch_delay) if delay is not None or paced else None
+        due, pace = None, None
+        if delay is not None or paced:
+            due, pace = self._times(0 if delay is None else delay, batch_size, batch_delay)
         args: list[list[Any]] = []
         contexts: list[Mapping[str, Json]] | None = None if context is None else []
         for index, item in enumerate(objects):
@@ -90,22 +95,32 @@ class Setter(Generic[P]):
             args.append(request.args)
             if context is not None and contexts is not None:
                 contexts.append(self._checked_context(index, _noting(index, context, item)))
-        return self._push_bulk(args, at, contexts)
+        return self._push_bulk(args, due, pace, contexts)
 
     def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """The job has run, here, through both middleware chains; what it raised is raised."""
+        if running_loop() is not None:
+            refuse_await(self._declaration)
         self._run(self._declaration.signature.bind(args, kwargs), self._options)
 
-    def _push(self, at: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Jid | None:
+    def _push(self, due: Due | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Jid | None:
+        if running_loop() is not None:
+            refuse_await(self._declaration)
         bound = self._declaration.signature.bind(args, kwargs)
         if self._options and self._options.get("sync"):
             return self._run(bound, self._options)
-        return port.current().push(PushRequest(self._declaration, bound, at, self._options))
+        return port.current().push(PushRequest(self._declaration, bound, due, self._options))
 
     def _push_bulk(
-        self, args: Iterable[Any], at: Pace | float | None, contexts: list[Mapping[str, Json]] | None = None
+        self,
+        args: Iterable[Any],
+        due: Due | None = None,
+        pace: Pace | None = None,
+        contexts: list[Mapping[str, Json]] | None = None,
     ) -> list[Jid | None]:
-        request = BulkRequest(self._declaration, args, at, self._options, contexts)
+        if running_loop() is not None:
+            refuse_await(self._declaration)
+        request = BulkRequest(self._declaration, args, due, self._options, contexts, pace)
         if self._options.get("sync"):
             return port.current().perform_bulk_inline(self._worker, request)
         return port.current().push_bulk(request)
@@ -113,13 +128,13 @@ class Setter(Generic[P]):
     def _run(self, args: list[Any], options: Mapping[str, Any]) -> Jid | None:
         return port.current().perform_inline(self._worker, PushRequest(self._declaration, args, None, options))
 
-    def _due(self, when: object) -> float | None:
+    def _due(self, when: object) -> Due | None:
         self._refuse_to_wait()
         return due_at(self._declaration.place, when, time.time)
 
     def _times(
         self, delay: object, batch_size: int | None, batch_delay: timedelta | float | None
-    ) -> Pace | float | None:
+    ) -> tuple[Due | None, Pace | None]:
         self._refuse_to_wait()
         return bulk_times(self._declaration.place, delay, batch_size, batch_delay, time.time)
 
@@ -146,6 +161,9 @@ class Setter(Generic[P]):
             owner, other = self._declaration, request.declaration.place
             reason = f"arguments(...) of job {index} made a job of {other}; call {owner.class_name}.arguments"
             raise ArgumentsError(self._declaration.place, reason)
+
+
+add_foreign_names(Setter)
 
 
 def _noting(index: int, make: Callable[[T], R], item: T) -> R:

@@ -12,11 +12,13 @@ from pydantic_core import ErrorDetails
 from framework.declare.adapter import Adapters, Validate
 from framework.declare.annotations import check_carriable, read_hints
 from framework.declare.exact_json import InexactError, check_exact
+from framework.declare.faults import Faults
 from framework.declare.json_form import json_form
 from framework.declare.values import Invalid
 from framework.errors import ArgumentsError, DeclarationError
 from framework.settings.shapes import short_repr
 from framework.settings.suggest import did_you_mean
+from framework.wire.json import dumps_ordered, loads
 
 _LOOSER = (
     "(Code that is not there yet: strict_arguments = 'warn' in the class; the method then gets what JSON makes of it.)"
@@ -34,6 +36,8 @@ class JobSignature:
     positional_only: int
     rest: str | None
     defaults: tuple[Any, ...]
+    json_defaults: tuple[bytes | None, ...]
+    """The defaults as JSON, as they were when the class was created; ``None`` for one that JSON cannot carry."""
     annotations: tuple[Any, ...]
     """What the positions are checked by: Any where the annotation is taken for no rule. ``rest``'s is the last."""
     validate: Validate | None
@@ -68,6 +72,32 @@ class JobSignature:
             raise ArgumentsError(self.worker, _placed(error), argument=self._name(index)) from None
         if self.validate is not None or self.validate_rest is not None:
             self._check_types(args)
+
+    def shortest(self, args: list[Any]) -> list[Any]:
+        """Return the arguments of the shortest call that binds as this one: without those at the end that are their defaults."""
+        count = len(args)
+        if count > len(self.names):
+            return args
+        while count > self.required and self._is_default(count - 1, args[count - 1]):
+            count -= 1
+        return args[:count]
+
+    def filled(self, args: list[Any]) -> list[Any]:
+        """Return the arguments of the longest call that binds as this one: with the defaults of what was left out.
+
+        A default that JSON cannot carry ends it, as no list of JSON values can have that and what follows.
+        """
+        given = list(args)
+        for default in self.json_defaults[max(0, len(args) - self.required) :]:
+            if default is None or len(given) < self.required:
+                break
+            given.append(loads(default))
+        return given
+
+    def _is_default(self, index: int, value: Any) -> bool:
+        """Whether an argument is its default, as JSON: ``1``, ``1.0`` and ``True`` are three things."""
+        default = self.json_defaults[index - self.required]
+        return default is not None and dumps_ordered(value) == default
 
     def json_form(self, args: list[Any]) -> list[Any]:
         """The arguments as JSON gives them back, fitting or not.
@@ -195,6 +225,24 @@ def check_method(worker: str, name: str, method: Any) -> None:
         raise DeclarationError(worker, f"{name} holds a yield, so calling it would run nothing.", attribute=name)
 
 
+def check_self(worker: str, name: str, method: Callable[..., Any]) -> None:
+    """Nothing happens when the first parameter of ``method`` is for the instance; raises DeclarationError otherwise.
+
+    It is called self, as the signature cannot tell otherwise; or begins with _, as what is not used may.
+    """
+    signature = inspect.signature(method)
+    first = next(iter(signature.parameters.values()), None)
+    if first is not None and first.kind in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        if first.name == "self" or first.name.startswith("_"):
+            return
+        said = f"its first parameter, {first.name!r}, would be given the worker's instance"
+    else:
+        said = "it would be called with the worker's instance, and has no parameter for it"
+    parameters = str(signature)[1:]
+    wanted = f"(self{parameters}" if parameters.startswith(")") else f"(self, {parameters}"
+    raise DeclarationError(worker, f"{name} needs self: {said}. Write def {name}{wanted}.", attribute=name)
+
+
 def build_signature(
     worker: str, method: Callable[..., Any], name: str = "perform", *, strict: bool = True
 ) -> JobSignature:
@@ -203,15 +251,17 @@ def build_signature(
     Without ``strict``, annotations that JSON cannot carry, and those that their own default does not fit, are no reason
     to refuse: such a parameter takes anything.
     """
-    parameters = _read_parameters(worker, name, method)
+    faults = Faults(worker)
+    parameters = _read_parameters(faults, name, method)
     positions = [parameter for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
     rest = next((parameter for parameter in parameters if parameter.kind is inspect.Parameter.VAR_POSITIONAL), None)
-    hints = _read_annotations(worker, name, method, parameters, strict=strict)
+    hints = _read_annotations(faults, name, method, parameters, strict=strict)
     defaults = tuple(parameter.default for parameter in positions if parameter.default is not inspect.Parameter.empty)
     names = tuple(parameter.name for parameter in positions)
     required = len(names) - len(defaults)
     adapters = Adapters(worker, name)
-    _check_defaults(adapters, dict(zip(names[required:], defaults, strict=True)), hints, strict=strict)
+    _check_defaults(faults, adapters, dict(zip(names[required:], defaults, strict=True)), hints, strict=strict)
+    faults.raise_any()
     return JobSignature(
         worker=worker,
         method=name,
@@ -220,6 +270,7 @@ def build_signature(
         positional_only=sum(parameter.kind is inspect.Parameter.POSITIONAL_ONLY for parameter in positions),
         rest=rest.name if rest else None,
         defaults=defaults,
+        json_defaults=tuple(map(_as_json, defaults)),
         annotations=tuple(hints[parameter.name] for parameter in (*positions, *([rest] if rest else ()))),
         validate=adapters.of_tuple([hints[name] for name in names]),
         validate_slice=adapters.of_slice([hints[name] for name in names]),
@@ -227,14 +278,9 @@ def build_signature(
     )
 
 
-def _read_parameters(worker: str, method_name: str, method: Callable[..., Any]) -> list[inspect.Parameter]:
+def _read_parameters(faults: Faults, method_name: str, method: Callable[..., Any]) -> list[inspect.Parameter]:
+    check_self(faults.worker, method_name, method)
     parameters = list(inspect.signature(method).parameters.values())
-    if not parameters or parameters[0].kind not in (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    ):
-        message = f"{method_name} needs self as its first parameter."
-        raise DeclarationError(worker, message, attribute=method_name)
     for parameter in parameters[1:]:
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             advice = "make it an ordinary parameter (callers may still name it)"
@@ -243,17 +289,18 @@ def _read_parameters(worker: str, method_name: str, method: Callable[..., Any]) 
         else:
             continue
         message = f"{method_name}'s parameter {str(parameter)!r} cannot travel, the wire carries a list; {advice}."
-        raise DeclarationError(worker, message, attribute=method_name)
-    return parameters[1:]
+        faults.add(message, method_name)
+    return [one for one in parameters[1:] if one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD)]
 
 
 def _read_annotations(
-    worker: str, method_name: str, method: Callable[..., Any], parameters: list[inspect.Parameter], *, strict: bool
+    faults: Faults, method_name: str, method: Callable[..., Any], parameters: list[inspect.Parameter], *, strict: bool
 ) -> dict[str, Any]:
     try:
         resolved = read_hints(inspect.unwrap(method))
     except Invalid as error:
-        raise DeclarationError(worker, f"{method_name}: {error}.", attribute=method_name) from None
+        faults.add(f"{method_name}: {error}.", method_name)
+        resolved = {}
     hints = {parameter.name: resolved.get(parameter.name, Any) for parameter in parameters}
     for name, annotation in hints.items():
         try:
@@ -261,12 +308,14 @@ def _read_annotations(
         except Invalid as error:
             if strict:
                 message = f"{method_name}'s parameter {name!r}: {error}. {_LOOSER}"
-                raise DeclarationError(worker, message, attribute=method_name) from None
+                faults.add(message, method_name)
             hints[name] = Any
     return hints
 
 
-def _check_defaults(adapters: Adapters, defaults: dict[str, Any], hints: dict[str, Any], *, strict: bool) -> None:
+def _check_defaults(
+    faults: Faults, adapters: Adapters, defaults: dict[str, Any], hints: dict[str, Any], *, strict: bool
+) -> None:
     for name, default in defaults.items():
         try:
             check_exact(default)
@@ -277,8 +326,16 @@ def _check_defaults(adapters: Adapters, defaults: dict[str, Any], hints: dict[st
             if strict:
                 reason = error.reason if isinstance(error, InexactError) else f"does not fit {_show(hints[name])}"
                 message = f"the default of {adapters.method}'s parameter {name!r} {reason}. {_LOOSER}"
-                raise DeclarationError(adapters.worker, message, attribute=adapters.method) from None
+                faults.add(message, adapters.method)
             hints[name] = Any
+
+
+def _as_json(default: Any) -> bytes | None:
+    try:
+        check_exact(default)
+    except InexactError:
+        return None
+    return dumps_ordered(default)
 
 
 def _placed(error: InexactError) -> str:

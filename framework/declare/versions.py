@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from framework.declare.faults import Faults
 from framework.declare.signature import JobSignature, build_signature, check_method
-from framework.errors import DeclarationError
 from framework.settings.suggest import nearest
 
 _HANDLER = re.compile(r"perform_v(0|[1-9][0-9]*)")
@@ -38,25 +38,25 @@ def is_handler(name: str) -> bool:
     return _HANDLER.fullmatch(name) is not None
 
 
-def check_names(worker: str, owner: type[Any]) -> None:
-    """Nothing happens when whatever looks like a handler in the body of ``owner`` is one.
+def check_names(faults: Faults, owner: type[Any]) -> None:
+    """Note what looks like a handler in the body of ``owner`` and is none.
 
-    Raises DeclarationError for a name that is nearly one (``perform_v01``, ``perform_version_1``), and for no method.
+    That is a name that is nearly one (``perform_v01``, ``perform_version_1``), and a value that is no method.
     """
     for name, value in vars(owner).items():
         if name.startswith("_"):
             continue
         if is_handler(name):
-            check_method(worker, name, value)
+            with faults.gathered():
+                check_method(faults.worker, name, value)
             continue
         parts = _NEARLY.fullmatch(name)
         if parts and (parts[2] or parts[3]) and nearest(parts[1].lower(), ("perform",), cutoff=_CLOSE):
             hint = f" (did you mean 'perform_v{int(parts[3])}'?)" if parts[3] else ""
-            raise DeclarationError(
-                worker,
+            faults.add(
                 f"{name!r} runs no jobs{hint}. What runs jobs of an older version is called perform_v<N>, such as perform_v0 or "
                 f"perform_v1. A helper of your own: _{name}.",
-                attribute=name,
+                name,
             )
 
 
@@ -65,25 +65,38 @@ def read_handlers(
 ) -> Mapping[int, VersionHandler]:
     """The handlers of a class of ``version``, resolved along the MRO, by the version whose jobs they run.
 
-    Raises DeclarationError for one that no job would reach, as it is not older than the class, and for a signature that
+    Raises DeclarationError for each that no job would reach, as it is not older than the class, and for each signature that
     cannot travel.
     """
+    faults = Faults(worker)
     found: dict[int, VersionHandler] = {}
     for name, owner in _resolved(cls):
         number = int(name.removeprefix("perform_v"))
         if number >= version:
             where = "" if owner is cls else f" (of {owner.__qualname__})"
-            raise DeclarationError(
-                worker,
-                f"{name}{where} is for jobs older than the class, but the class says version = {version}: jobs of its own version, "
-                f"and newer ones, run perform. Raise version (to {number + 1} or more), or remove {name}.",
-                attribute=name,
+            faults.add(
+                f"{name}{where} is for jobs older than the class, but the class says version = {version}: jobs of its own version "
+                f"run perform. Raise version (to {number + 1} or more), or remove {name}.",
+                name,
             )
+            continue
         method = vars(owner)[name]
-        signature = build_signature(worker, method, name, strict=strict)
-        positions = frozenset(index for index, word in enumerate(signature.names) if word in loggable)
-        found[number] = VersionHandler(signature, inspect.iscoroutinefunction(method), positions)
+        with faults.gathered():
+            check_method(worker, name, method)
+            signature = build_signature(worker, method, name, strict=strict)
+            positions = frozenset(index for index, word in enumerate(signature.names) if word in loggable)
+            found[number] = VersionHandler(signature, inspect.iscoroutinefunction(method), positions)
+    faults.raise_any()
     return found
+
+
+def handled_since(handlers: Mapping[int, VersionHandler], version: int) -> int:
+    """Return from which version on the method that runs ``version`` has been ``perform``: 0, or that after an older handler's.
+
+    It is the same number in every release: a handler's is the one that ``perform`` had when its version was the newest.
+    """
+    handles_it = version in handlers
+    return max((number + 1 for number in handlers if not handles_it or number < version), default=0)
 
 
 def _resolved(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:

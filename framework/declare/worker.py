@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Literal, Never, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, Unpack, cast
 
-from framework.declare import check, port, registry
+from framework.declare import check, misuse, no_effect, port, registry
 from framework.declare.declaration import Declaration
+from framework.declare.faults import Faults
 from framework.declare.options import PushOptions, check_options
 from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
-from framework.declare.running import JobLogger, PlainLogger, RunState
+from framework.declare.running import Cancelled, JobLogger, PlainLogger, RunState
 from framework.declare.setter import Setter
 from framework.errors import DeclarationError
 from framework.types import Ack, DataConsistency, Jid, Json, Payload, ResourceBoundary, StrictArguments, Urgency
@@ -46,7 +47,7 @@ class ApplicationWorker:
     retry_queue: ClassVar[str | None] = None
     dead: ClassVar[bool] = True
     backtrace: ClassVar[bool | int] = False
-    max_retries_after_interruption: ClassVar[int] = 3
+    max_retries_after_interruption: ClassVar[int | None] = None
     ack: ClassVar[Ack] = "batch"
     timeout: ClassVar[timedelta | float | None] = None
     expires_in: ClassVar[timedelta | float | None] = None
@@ -63,6 +64,7 @@ class ApplicationWorker:
     pause_control: ClassVar[str | None] = None
     strict_arguments: ClassVar[StrictArguments | None] = None
     big_payload: ClassVar[bool] = False
+    compress: ClassVar[bool] = True
     loggable_arguments: ClassVar[tuple[str, ...]] = ()
 
     jid: str = ""
@@ -72,6 +74,7 @@ class ApplicationWorker:
     _aw_setter: ClassVar[Setter[Any] | None] = None
     _aw_job: Payload | None = None
     _aw_run: RunState | None = None
+    _aw_cancellation: Cancelled | None = None
     _aw_logger: JobLogger | None = None
     _aw_extra: dict[str, Any] | None = None
     _aw_then: Callable[[], None] | None = None
@@ -79,16 +82,28 @@ class ApplicationWorker:
 
     def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
         super().__init_subclass__()
-        check.check_keywords(cls, abstract, others)
-        attributes = check.read_attributes(cls, ApplicationWorker)
+        faults = Faults(check.place_of(cls))
+        check.check_keywords(faults, abstract, others)
+        attributes = check.read_attributes(faults, cls, ApplicationWorker)
         cls.job_version = attributes["version"]
         cls._aw_declaration = cls._aw_setter = None
         if abstract:
-            _refuse_identity(cls)
+            _refuse_identity(faults, cls)
+            faults.raise_any()
+            no_effect.warn_of_class(cls, ApplicationWorker, check.owners_of(cls, ApplicationWorker))
+            _own_perform(cls)
             return
-        cls._aw_declaration = check.declare(cls, ApplicationWorker, attributes)
+        cls._aw_declaration = check.declare(faults, cls, ApplicationWorker, attributes)
+        no_effect.warn_of_class(cls, ApplicationWorker, check.owners_of(cls, ApplicationWorker))
         cls._aw_setter = Setter(cls, cls._aw_declaration, NO_OPTIONS)
+        _own_perform(cls)
         registry.register(cls)
+
+    if not TYPE_CHECKING:  # to a type checker the class takes no arguments, as object does
+
+        def __init__(self, *given: object, **named: object) -> None:
+            if given or named:
+                misuse.refuse_arguments(type(self), given)
 
     @classmethod
     def declaration(cls) -> Declaration:
@@ -135,7 +150,10 @@ class ApplicationWorker:
 
     @classmethod
     def idempotency_arguments(cls, args: list[Any]) -> list[Any]:
-        """Hook: the arguments that make two jobs equal; all of them unless a worker says otherwise (GitLab)."""
+        """Hook: the arguments that make two jobs equal; all of them unless a worker says otherwise (GitLab).
+
+        ``args`` has every argument, with the defaults of those that were left out, of the method that runs the job's version.
+        """
         return args
 
     @property
@@ -153,8 +171,15 @@ class ApplicationWorker:
 
     @property
     def cancelled(self) -> bool:
-        """Somebody asked for this job to stop; a long loop should look and return."""
-        return self._aw_run is not None and self._aw_run.cancelled
+        """Whether this job was cancelled (Sidekiq's ``Client#cancel!``); a long loop should look, and return.
+
+        Known at most some 5 s late; asked as often as you like, since few of the answers cost a question to Redis.
+        """
+        if self._aw_run is None:
+            return False
+        if self._aw_cancellation is None:
+            self._aw_cancellation = self._aw_run.cancellation(self.jid)
+        return self._aw_cancellation.cancelled
 
     @property
     def interrupted(self) -> bool:
@@ -249,7 +274,9 @@ class ApplicationWorker:
     def set(cls: type[Performs[P]], **options: Unpack[PushOptions]) -> Setter[P]:
         """The same pushes with other options, for these pushes only. Raises ArgumentsError for an unknown or invalid one."""
         declaration = cast("type[ApplicationWorker]", cls).declaration()
-        return Setter(cls, declaration, check_options(declaration.place, options))
+        checked = check_options(declaration.place, options)
+        no_effect.warn_of_options(cls, declaration.place, checked)
+        return Setter(cls, declaration, checked)
 
 
 def _pushes(cls: type[Performs[P]]) -> Setter[P]:
@@ -258,9 +285,19 @@ def _pushes(cls: type[Performs[P]]) -> Setter[P]:
     return Setter(cls, worker.declaration(), NO_OPTIONS) if made is None else made
 
 
-def _refuse_identity(cls: type[ApplicationWorker]) -> None:
+def _own_perform(cls: type[ApplicationWorker]) -> None:
+    """Put the class's own ``perform`` where a call on the class differs from one on an instance."""
+    perform = vars(cls).get("perform")
+    if perform is not None:
+        setattr(cls, "perform", misuse.OwnMethod(perform))  # noqa: B010 - to a type checker it stays what it is
+
+
+def _refuse_identity(faults: Faults, cls: type[ApplicationWorker]) -> None:
     for name in ("wire_name", "aliases"):
         if vars(cls).get(name):
             said = f"{name} = {vars(cls)[name]!r}"
             message = f"{said} belongs to a class that runs, and this one is abstract; declare it in the subclass."
-            raise DeclarationError(check.place_of(cls), message, attribute=name)
+            faults.add(message, name)
+
+
+misuse.add_foreign_names(ApplicationWorker)

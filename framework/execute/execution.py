@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from types import CoroutineType, MappingProxyType
 from typing import Any, NoReturn, cast
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
@@ -21,13 +21,13 @@ from framework.errors import (
     PayloadError,
     RetryLater,
     Shutdown,
-    UnknownWorkerError,
-    is_a,
 )
+from framework.execute.decoding import Decoding
 from framework.execute.gates import Entry, Gate, Gates
 from framework.execute.job_log import JobLog, Started
 from framework.execute.runs import Runs
-from framework.fetch.blame import COUNT, Announcer, suspect
+from framework.execute.unknown import UnknownClasses
+from framework.fetch.blame import Announcer, suspect
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import (
     SUCCEEDED,
@@ -44,16 +44,18 @@ from framework.finish.outcome import (
 from framework.finish.states import States
 from framework.middleware.chain import Call, Passage
 from framework.push.strictness import Strictness
+from framework.settings.shapes import is_a
 from framework.telemetry import context
 from framework.telemetry.logs import error_fields
 from framework.types import Payload
-from framework.wire.compress import COMPRESSED, decompress_arguments
 from framework.wire.holds import IDEMPOTENCY_KEY, Holds, Slot, lock_of, reservations
-from framework.wire.job import BUFFERED_AT, decode, version_of, whole_number
+from framework.wire.job import BUFFERED_AT, DEATHS, times, version_of
+from framework.wire.malformed import quarantined
 from framework.wire.status import STATUS_EXPIRATION, Tracked, tracked
 
 NOTHING_RETIRED: Mapping[str, str] = MappingProxyType({})
 NO_GATES = Gates()
+ALL_WAIT = UnknownClasses()
 _LONGEST_PAUSE_S = 2.0  # between two questions of a gate while Redis is away
 _MOST_REFUSALS = 4
 _REFUSED_DELAY_S = 30.0
@@ -74,6 +76,7 @@ class Execution:
         "outcome",
         "passage",
         "payload",
+        "reserved",
         "started",
         "started_cpu",
         "started_log",
@@ -89,6 +92,7 @@ class Execution:
         self.declaration: Declaration | None = None
         self.payload: Payload | None = None
         self.instance: Any = None
+        self.reserved = 0
         self.started_log: Started | None = None
         self.tracked: Tracked | None = None
         self.started = self.started_cpu = self.duration_s = self.cpu_s = 0.0
@@ -112,24 +116,26 @@ class Executor:
         middleware: tuple[Call, ...],
         log: JobLog,
         runs: Runs,
-        decompressed_limit: int,
+        decoding: Decoding,
         relay: Callable[[], None],
         announcer: Announcer,
         strictness: Strictness,
         states: States,
         retired: Mapping[str, str] = NOTHING_RETIRED,
         gates: Gates = NO_GATES,
+        unknown: UnknownClasses = ALL_WAIT,
     ) -> None:
         self._middleware = middleware
         self._log = log
         self._runs = runs
-        self._decompressed_limit = decompressed_limit
+        self._decoding = decoding
         self._relay = relay
         self._announcer = announcer
         self._strictness = strictness
         self._states = states
         self._retired = retired
         self._gates = gates
+        self._unknown = unknown
         self._come_out: Callable[[Execution], None] = self._stop_clocks
 
     def end_in_child(self) -> None:
@@ -140,9 +146,12 @@ class Executor:
         """Run one fetched job, in the caller's context, to its end or to its ``coroutine``; raises nothing."""
         run = Execution(unit)
         try:
-            run.payload = payload = decode(unit.data)
+            run.payload = payload = self._decoding.payload(unit, run)
         except PayloadError as error:
-            run.outcome = Unreadable(error)
+            run.outcome = _unreadable(unit, error)
+            return run
+        except Shutdown:
+            run.outcome = Interrupted()
             return run
         if STATUS_EXPIRATION in payload:
             run.tracked = tracked(payload)
@@ -154,13 +163,19 @@ class Executor:
             if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload:
                 unit.holds = _holds(unit, payload, run.declaration)
             context.enter_job(payload)
+            # Before the gates: a job that cannot run here takes no slot, and keeps its lock.
+            if (run.declaration is None or "version" in payload) and (
+                unknown := self._unknown.judge(payload, run.declaration, self._retired)
+            ):
+                run.outcome = unknown
+                return run
             gates = self._gates.of(run.declaration) if run.declaration is not None else ()
             if not gates or self._admitted(run, gates):
                 run.entered = True
                 run.started_log = self._log.start(payload, unit, run.declaration)
                 self._perform(run, payload)
         except BaseException as error:  # noqa: BLE001 - the job's code may raise anything; the process must not
-            run.outcome = self._outcome(error)
+            run.outcome = self._outcome(run, error)
         if run.coroutine is None:
             self._come_out(run)
         return run
@@ -173,16 +188,24 @@ class Executor:
             assert run.declaration is not None and run.payload is not None, "it was begun"  # noqa: S101, PT018
             self._enter(run, run.declaration, run.payload, suspected=True)
         except BaseException as error:  # noqa: BLE001 - as above
-            run.outcome = self._outcome(error)
+            run.outcome = self._outcome(run, error)
         if run.coroutine is None:
             self._stop_clocks(run)
+
+    def release(self, run: Execution) -> None:
+        """A run has been settled: let go of what it decoded, and of the memory that was reserved for that."""
+        if run.reserved:
+            if run.payload is not None:
+                run.payload.pop("args", None)
+            run.instance = None
+            self._decoding.give_back(run, run.outcome.error if isinstance(run.outcome, Failed) else None)
 
     async def complete(self, run: Execution) -> None:
         """Go on with a run whose job is async, on the event loop; raises nothing."""
         try:
             await self._awaited(run)
         except BaseException as error:  # noqa: BLE001 - as above; what gets out of a task ends the loop
-            run.outcome = self._outcome(error)
+            run.outcome = self._outcome(run, error)
         self._come_out(run)
 
     async def _awaited(self, run: Execution) -> None:
@@ -196,8 +219,7 @@ class Executor:
     def _admitted(self, run: Execution, gates: tuple[Gate, ...]) -> bool:
         """Whether every gate lets the job go on; else the run's outcome is what the first said that does not."""
         assert run.payload is not None and run.declaration is not None, "gates are found by class"  # noqa: S101, PT018
-        if run.payload.get(COMPRESSED):
-            decompress_arguments(run.payload, self._decompressed_limit)
+        self._decoding.open_arguments(run.payload, run.unit, run)
         self._relay()
         entry = Entry(run.unit, run.payload, run.declaration, run.worker)
         for gate in gates:
@@ -212,12 +234,16 @@ class Executor:
     def _asked(self, gate: Gate, entry: Entry) -> Outcome | None:
         """Ask one gate, however long Redis is away: the job is in our working list, and our lease keeps it ours.
 
-        A Redis that answers and refuses may do so for ever: then the job is put off, and its thread is free.
+        A Redis that answers and refuses may do so for ever: then the job is put off, and its thread is free. So it is at once where
+        a right is missing: without the answer it is not known that the job may run, so its class stands until the right is granted.
         """
         pause_s, refused = 0.05, 0
         while True:
             try:
                 return gate.admit(entry)
+            except NoPermissionError as error:
+                self._log.right_refused(entry.declaration, error)
+                return Deferred(_REFUSED_DELAY_S, "right_refused", error_fields(error))
             except (RedisError, ConnectionError) as error:
                 if self._runs.ending:
                     return Interrupted()
@@ -230,13 +256,12 @@ class Executor:
 
     def _perform(self, run: Execution, payload: Payload) -> None:
         declaration = run.declaration
-        if declaration is None and payload["class"] in self._retired:
+        if declaration is None:
             run.outcome = Retired(payload["class"], self._retired[payload["class"]])
             return
-        if payload.get(COMPRESSED):
-            decompress_arguments(payload, self._decompressed_limit)
-        if declaration is None:
-            raise UnknownWorkerError(payload["class"], registry.nearest(payload["class"]))
+        self._decoding.open_arguments(payload, run.unit, run)
+        if run.reserved:  # the wait for memory is no time of the job's
+            run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         run.instance = instance = new_instance(run.worker, payload)
         instance._aw_run = self._runs
         suspected = suspect(payload)
@@ -257,10 +282,12 @@ class Executor:
             self._states.write(run.tracked, "running")
         if suspected:
             run.announced = True
-            self._announcer.begin(run.unit.data, whole_number(payload.get(COUNT)) or 0)
+            self._announcer.begin(run.unit.data, times(payload, DEATHS))
             if self._runs.ending:  # its turn has come too late; it goes back as it is
                 run.outcome = Interrupted()
                 return
+            run.started = time.perf_counter()
+        run.unit.performing_since = run.started
         if not self._middleware:
             run.coroutine = call(instance, declaration, payload, self._strictness)
             return
@@ -272,10 +299,10 @@ class Executor:
             if run.coroutine is not None:
                 run.passage = stack.pop_all()  # the way out is gone when the coroutine has ended
 
-    def _outcome(self, error: BaseException) -> Outcome:
+    def _outcome(self, run: Execution, error: BaseException) -> Outcome:
         """Turn what was raised into one word; even SystemExit and KeyboardInterrupt are only this job's failure."""
         try:
-            said = _said(error)
+            said = _said(run.unit, error)
         except BaseException:  # noqa: BLE001 - a class of the application's own may lack what ours have; it fails like others
             said = None
         if said is None and self._runs.ending and is_a(error, Shutdown, CancelledError):
@@ -285,9 +312,9 @@ class Executor:
     def _stop_clocks(self, run: Execution) -> None:
         if run.announced:
             self._announcer.end(run.unit.data)
-        if run.started_log is None and run.outcome is SUCCEEDED:
-            return  # no line will say it
         run.duration_s = time.perf_counter() - run.started
+        if run.started_log is None and run.outcome is SUCCEEDED:
+            return  # no line will say more
         if run.coroutine is None:  # of an async job no clock says how much was its own
             run.cpu_s = time.thread_time() - run.started_cpu
 
@@ -352,10 +379,10 @@ def new_instance(worker: Any, payload: Payload) -> Any:
     return instance
 
 
-def _said(error: BaseException) -> Outcome | None:
+def _said(unit: UnitOfWork, error: BaseException) -> Outcome | None:
     """What a job said on purpose by what it raised, ``None`` for a failure; raises what its own subclass of ours raises."""
     if is_a(error, PayloadError):
-        return Unreadable(error)
+        return _unreadable(unit, error)
     if is_a(error, RetryLater):
         return Postponed(
             RetryLater(error.delay_s).delay_s, error.reason
@@ -363,3 +390,8 @@ def _said(error: BaseException) -> Outcome | None:
     if is_a(error, Discard):
         return Discarded(error.reason)
     return None
+
+
+def _unreadable(unit: UnitOfWork, error: PayloadError) -> Unreadable:
+    """Worked out here, once: a settlement that is tried again, its first reply being lost, looks for the same bytes."""
+    return Unreadable(error, quarantined(unit.data, error, time.time(), unit.queue))

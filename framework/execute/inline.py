@@ -7,14 +7,16 @@ import os
 from contextvars import copy_context
 from typing import Any
 
-from framework.errors import Discard, is_a
+from framework.errors import Discard
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import call, new_instance
 from framework.finish.states import States
 from framework.middleware.chain import Call, Passage
 from framework.push.strictness import Strictness
+from framework.settings.shapes import is_a
 from framework.telemetry import context
 from framework.types import Jid, Payload
+from framework.wire.bounds import DECODED_LIMIT
 from framework.wire.compress import decompress_arguments
 from framework.wire.job import decode
 from framework.wire.status import tracked
@@ -38,10 +40,12 @@ def run_inline(
     decompressed_limit: int,
     strictness: Strictness,
     states: States,
+    decoded_limit: int = DECODED_LIMIT,
 ) -> Jid:
     """Run the job that ``data`` holds and return its id; raises what it raises."""
-    payload = decode(data)
-    decompress_arguments(payload, decompressed_limit)
+    # The caller has the arguments in memory already, and may run inside of a job that has its share: nothing is waited for.
+    payload = decode(data, decoded_limit)
+    decompress_arguments(payload, decompressed_limit, decoded_limit)
     found = tracked(payload)
     if found is None:
         copy_context().run(_run, worker, payload, middleware, strictness)

@@ -12,25 +12,29 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pydantic_core import from_json
 
+from framework.command_line import command
 from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
-from framework.fetch.unit_of_work import UnitOfWork
+from framework.fetch.unit_of_work import ASYNC_RUNS, UnitOfWork
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX, callers_category
-from framework.telemetry.logs import ServerLog, error_fields, iso_time, json_text, logger, object_text
+from framework.telemetry.logs import MAX_NAME, ServerLog, error_fields, iso_time, json_text, logger, object_text, short
 from framework.telemetry.repeated import Repeated
 from framework.types import Payload
 from framework.wire.holds import DUPLICATE_OF, RESCHEDULED_ONCE
-from framework.wire.job import BUFFERED_AT, STRATEGY, decode, timestamp, version_of, whole_number
+from framework.wire.ids import base36
+from framework.wire.job import BUFFERED_AT, DEATHS, STOPS, STRATEGY, decode, timestamp, version_of, whole_number
 
 FILTERED = "[FILTERED]"
 _FILTERED_TEXT = f'"{FILTERED}"'
 _MAX_ARGUMENTS = 10_240  # characters of all arguments together (GitLab: 10 KiB)
+_MAX_EXTRA = 4_096  # characters of one field that came with the payload
 _MANY_SHAPES = 512
 _QUIET_S = 30.0
 _NOT_LOGGABLE = frozenset[int]()
 _SIZES = ("compressed", "original_job_size_bytes", "size_limiter")
 _COPIED = (
-    *("tags", "bid", "interrupted_count", "retry_count", "job_deferred_by", STRATEGY, DUPLICATE_OF, RESCHEDULED_ONCE),
+    *("tags", "bid", STOPS, DEATHS, "retry_count", "job_deferred_by", STRATEGY, DUPLICATE_OF, RESCHEDULED_ONCE),
+    *("wrapped", "display_class"),  # of ActiveJob and the like: the class that the writer means
     *_SIZES,
 )
 _RARE_TIMES = ("scheduled_at", "failed_at", "retried_at")
@@ -64,7 +68,7 @@ class _Extra(NamedTuple):
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.tid = str(threading.get_native_id())
+        self.tid = f'"{base36(threading.get_ident())}"'
 
 
 class JobLog:
@@ -151,9 +155,21 @@ class JobLog:
                 error=error,
             )
 
+    def right_refused(self, declaration: Declaration, error: BaseException) -> None:
+        """Tell, from time to time, that jobs of a class are put off because an ACL refuses a policy's question."""
+        name = declaration.wire_name
+        if count := self._waits.due(f"rights of {name}", time.monotonic()):
+            logger(**{"class": name}).error(
+                f"the jobs of {name} do not run: Redis refuses a right that a limit, pause or lock needs. Grant what "
+                f"`{command('acl worker')}` prints",
+                event_name="gate.right_refused",
+                count=count,
+                error=error,
+            )
+
     def _late(self, unit: UnitOfWork, declaration: Declaration | None, now: float) -> Started | None:
         try:
-            payload = decode(unit.data)
+            payload = decode(unit.data, None)
         except PayloadError:
             return None
         return self._started(payload, unit, declaration, now)
@@ -167,6 +183,8 @@ class JobLog:
         if by_version:
             loggable = _loggable(payload, declaration)
         shown_jid = json_text(jid)
+        if len(shown_jid) > MAX_NAME:
+            shown_jid = json_text(short(_text(jid)))
         is_text = shown_jid[0] == '"'
         label += shown_jid[1:-1] if is_text else json_text(_text(jid))[1:-1]
         args = None if payload.get("compressed") else _uncut_arguments(payload["args"], loggable)
@@ -177,7 +195,7 @@ class JobLog:
         more = ""
         if correlation is not None:
             # The first job of a chain names the chain, and most chains have one job.
-            more = f',"correlation_id":{shown_jid if is_text and correlation == jid else json_text(correlation)}'
+            more = f',"correlation_id":{shown_jid if is_text and correlation == jid else _shown_name(correlation)}'
         shape = tuple(payload)
         extras = self._shapes.get(shape)
         if extras is None:
@@ -187,13 +205,16 @@ class JobLog:
             category = callers_category(payload) if bare else None
             if category is not None:
                 fields = f'{bare},"feature_category":{json_text(category)}'
+        # As the process record has it, so that a job of Sidekiq's Busy page is found in the log.
+        own_thread = declaration is None or not declaration.is_async
+        tid = self._thread.tid if own_thread else f'"{base36(ASYNC_RUNS + unit.slot)}"'
         return label, (
             f'{fields},"jid":{shown_jid},"args":{args},"retry":{"25" if retry is True else shown_retry(retry)},'
-            f'"job_size_bytes":{len(unit.data)},"tid":{self._thread.tid}{more}{_shown_times(payload, now)}'
+            f'"job_size_bytes":{len(unit.data)},"tid":{tid}{more}{_shown_times(payload, now)}'
         )
 
     def _describe(self, name: str, queue: str, declaration: Declaration | None) -> _Known:
-        fields: dict[str, Any] = {**self._log.static, "class": name, "queue": queue}
+        fields: dict[str, Any] = {**self._log.static, "class": short(name), "queue": short(queue)}
         loggable = _NOT_LOGGABLE
         if declaration is not None:
             wait, run = _TARGETS[declaration.urgency]
@@ -213,7 +234,7 @@ class JobLog:
             by_version = any([loggable, *(one.loggable_positions for one in declaration.version_handlers.values())])
             if declaration.owned_category is None:
                 bare = object_text({name: value for name, value in fields.items() if name != "feature_category"})[1:-1]
-        label = f"{json_text(name)[1:-1]} JID-"
+        label = f"{json_text(short(name))[1:-1]} JID-"
         known = _Known(declaration, label, object_text(fields)[1:-1], loggable, bare, by_version)
         if declaration is not None:  # unknown names come from the wire: there is no end of them
             self._known[name, queue] = known
@@ -241,7 +262,17 @@ class JobLog:
 
 def _shown_extras(payload: Payload, extras: list[_Extra]) -> str:
     shown = [(key, show(payload[name])) for name, key, show in extras]
-    return "".join([f"{key}{text}" for key, text in shown if text is not None])
+    return "".join([f"{key}{_cut(text)}" for key, text in shown if text is not None])
+
+
+def _cut(text: str) -> str:
+    """Return JSON that is not too long for a line: what is, as the text of its begin."""
+    return text if len(text) <= _MAX_EXTRA else json_text(short(text, _MAX_EXTRA))
+
+
+def _shown_name(value: object) -> str:
+    text = json_text(value)
+    return text if len(text) <= MAX_NAME else json_text(short(_text(value)))
 
 
 def _shown_if_any(value: object) -> str | None:
@@ -291,6 +322,8 @@ def _uncut_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
     """Return what ``shown_arguments`` does, as JSON; ``None`` when something might have to be cut."""
     if not args:
         return "[]"
+    if len(args) > _MAX_ARGUMENTS:
+        return None
     shown: list[str] = []
     try:
         for value in args:

@@ -15,7 +15,8 @@ from weakref import WeakSet
 
 from redis.exceptions import RedisError
 
-from framework.declare.names import queue_name
+from framework.errors import BusinessError
+from framework.execute.end_line import fields_of, status_of
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
@@ -28,27 +29,21 @@ from framework.finish.outcome import (
     Deferred,
     Discarded,
     Failed,
+    ForeignClass,
     Interrupted,
-    Outcome,
     Parked,
     Postponed,
     Retired,
-    Succeeded,
+    UnknownClass,
     Unreadable,
 )
-from framework.finish.retry import Bury, Drop, Retry, Verdict
+from framework.finish.retry import Bury, Retry, Verdict
 from framework.finish.settle import Settled, Settler
-from framework.wire.job import STRATEGY, deferrals
+from framework.settings.shapes import is_a
+from framework.telemetry.counters import counters
+from framework.types import Payload
 
-_STATUS: dict[type[Outcome], str] = {
-    Succeeded: "done",
-    Failed: "fail",
-    Postponed: "rescheduled",
-    Discarded: "dropped",
-    Retired: "dropped",
-    Unreadable: "fail",
-    Deferred: "deferred",
-}
+REFUSED = "sidekiq_jobs_business_failed_total"  # what ended by a BusinessError; `stat:failed` does not count it
 
 
 class ProcessorEvents(Protocol):
@@ -58,7 +53,13 @@ class ProcessorEvents(Protocol):
         """A job failed; error handlers run."""
 
     def unreadable(self, unit: UnitOfWork, error: BaseException) -> None:
-        """A payload could not be read and went to the dead set as it was."""
+        """A payload could not be read and went to the dead set (``wire/malformed.py``)."""
+
+    def unknown_class(self, unit: UnitOfWork, payload: Payload, outcome: UnknownClass) -> None:
+        """This process lacks the code of a job, which waits for another process, or is given up."""
+
+    def foreign_class(self, name: str) -> None:
+        """A job of another application went back to it."""
 
     def fenced(self, unit: UnitOfWork) -> None:
         """A job that ended had been taken over; its result was not written."""
@@ -157,6 +158,7 @@ class Processor:
                     self._start_in_turn(run, context)
                 else:
                     context.run(self._conclude, run, tally)
+                del context, run  # an idle thread would keep the arguments of its last job
         except BaseException as error:  # noqa: BLE001 - nothing may kill a slot unseen
             self._events.component_died(threading.current_thread().name, error)
 
@@ -207,52 +209,88 @@ class Processor:
 
     def _conclude(self, run: Execution, tally: Tally) -> None:
         """Log and settle a run that has ended."""
+        try:
+            self._log_and_settle(run, tally)
+        finally:
+            self._executor.release(run)
+
+    def _succeed(self, run: Execution, tally: Tally) -> None:
+        tally.processed += 1
+        if run.declaration is not None:
+            tally.of(run.declaration.wire_name).ran(run.duration_s)
+        # The line comes before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
+        if run.started_log is not None:
+            self._write_end(run, None)
+        if _is_acknowledged_with_others(run):
+            self._fetcher.finish(run.unit)
+        else:
+            run.unit.performing_since = 0.0
+            self._until_done(run.unit, partial(self._settle, run, None))
+
+    def _log_and_settle(self, run: Execution, tally: Tally) -> None:
         unit, outcome = run.unit, run.outcome
         if outcome is SUCCEEDED:
-            tally.processed += 1
-            # The line comes before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
-            if run.started_log is not None:
-                self._write_end(run, None)
-            if _is_acknowledged_with_others(run):
-                self._fetcher.finish(unit)
-            else:
-                self._until_done(unit, partial(self._settle, run, None))
+            self._succeed(run, tally)
             return
+        if not (isinstance(outcome, Interrupted) and self._runs.overdue):  # who gives way in time was not cut off
+            unit.performing_since = 0.0
         if isinstance(outcome, Interrupted):
             return
         args = run.payload["args"] if run.payload else None
         verdict = self._settler.judge(unit, run.worker, outcome, args)
-        self._count(tally, outcome)
+        self._count(tally, run, verdict)
         self._write_end(run, verdict)
         if isinstance(outcome, Failed):
             self._events.job_failed(outcome.error, {"job": run.payload, "queue": unit.queue})
         elif isinstance(outcome, Unreadable):
             self._events.unreadable(unit, outcome.error)
+        elif run.payload is not None and isinstance(outcome, UnknownClass):
+            self._events.unknown_class(unit, run.payload, outcome)
+        elif run.payload is not None and isinstance(outcome, ForeignClass):
+            self._events.foreign_class(run.payload["class"])
         self._until_done(unit, partial(self._settle, run, verdict))
 
-    def _count(self, tally: Tally, outcome: Outcome) -> None:
-        if isinstance(outcome, Unreadable | Deferred | Parked):
+    def _count(self, tally: Tally, run: Execution, verdict: Verdict | None) -> None:
+        outcome = run.outcome
+        if isinstance(outcome, Unreadable | Deferred | Parked | UnknownClass | ForeignClass):
             return  # Sidekiq does not count what was never a job; nor do we what has not run
         tally.processed += 1
+        if isinstance(outcome, Postponed | Retired) or isinstance(verdict, Retry | Bury):
+            tally.uncounted += 1
+        if run.declaration is not None and run.entered:
+            measure = tally.of(run.declaration.wire_name)
+            if isinstance(outcome, Failed) and not is_a(outcome.error, BusinessError):
+                measure.fail()
+            else:
+                measure.ran(run.duration_s)
         if isinstance(outcome, Failed):
-            tally.failed += 1
+            if run.declaration is not None and is_a(outcome.error, BusinessError):
+                counters.add(REFUSED, run.declaration.wire_name)  # the system did what it was to do
+            else:
+                tally.failed += 1
 
     def _write_end(self, run: Execution, verdict: Verdict | None) -> None:
         outcome = run.outcome
-        if run.payload is None:
+        if run.payload is None or isinstance(outcome, ForeignClass):
             return
-        if isinstance(outcome, Deferred | Parked) or (isinstance(outcome, Discarded) and not run.entered):
-            self._log.turned_away(run.payload, run.unit, run.declaration, _status(outcome), _more(run, verdict) or {})
+        if isinstance(outcome, UnknownClass) and outcome.gives_up:
+            return  # an error line says it
+        if isinstance(outcome, Deferred | Parked | UnknownClass) or (
+            isinstance(outcome, Discarded) and not run.entered
+        ):
+            self._log.turned_away(
+                run.payload, run.unit, run.declaration, status_of(outcome), fields_of(run, verdict) or {}
+            )
             return
         error = outcome.error if isinstance(outcome, Failed | Unreadable) else None
         self._log.end(
             run.started_log,
             run.unit,
             run.declaration,
-            _status(outcome),
+            status_of(outcome),
             run.duration_s,
             run.cpu_s,
-            _more(run, verdict),
+            fields_of(run, verdict),
             error,
         )
 
@@ -278,10 +316,6 @@ class Processor:
                 return
 
 
-def _status(outcome: Outcome) -> str:
-    return outcome.status if isinstance(outcome, Parked) else _STATUS[type(outcome)]
-
-
 def _is_acknowledged_with_others(run: Execution) -> bool:
     """Whether a job that succeeded needs no step of its own: it is untracked, holds nothing, and need not be confirmed."""
     return run.tracked is None and run.unit.holds is None and not _awaits_acknowledgement(run)
@@ -289,51 +323,6 @@ def _is_acknowledged_with_others(run: Execution) -> bool:
 
 def _awaits_acknowledgement(run: Execution) -> bool:
     return run.declaration is not None and run.declaration.ack == "sync"
-
-
-def _more(run: Execution, verdict: Verdict | None) -> dict[str, Any] | None:
-    """Return what the end line says besides the usual; ``None`` for nothing."""
-    extra = run.instance._aw_extra if run.instance is not None else None  # pyright: ignore[reportPrivateUsage]
-    if extra is None and run.outcome is SUCCEEDED:
-        return None
-    more = _verdict_fields(verdict)
-    if isinstance(run.outcome, Postponed):
-        more["retry_in_s"] = run.outcome.delay_s
-    if isinstance(run.outcome, Discarded):
-        more["dropped_reason"] = run.outcome.reason
-    if not run.entered and run.payload and STRATEGY in run.payload:
-        more[STRATEGY] = run.payload[STRATEGY]  # there was no start line to have it
-    if isinstance(run.outcome, Parked):
-        more.update(run.outcome.fields)
-    if isinstance(run.outcome, Deferred):
-        more.update(_deferral_fields(run, run.outcome))
-    if isinstance(run.outcome, Retired):
-        more["dropped_reason"] = f"the class is retired: {run.outcome.reason}"
-    if extra and run.declaration is not None:
-        prefix = queue_name(run.declaration.wire_name, None)
-        more.update({f"extra.{prefix}_worker.{name}": value for name, value in extra.items()})
-    return more
-
-
-def _deferral_fields(run: Execution, outcome: Deferred) -> dict[str, Any]:
-    return {
-        "job_deferred_by": outcome.reason,
-        "deferred_count": deferrals(run.payload or {}, outcome.reason) + 1,
-        "deferred_for_s": round(outcome.delay_s, 6),
-        **outcome.fields,
-    }
-
-
-def _verdict_fields(verdict: Verdict | None) -> dict[str, Any]:
-    match verdict:
-        case Retry(payload, delay_s):
-            return {"retry_count": payload["retry_count"], "retry_in_s": delay_s, "error_class": payload["error_class"]}
-        case Bury(payload):
-            return {"retry_count": payload["retry_count"], "dead": True, "error_class": payload["error_class"]}
-        case Drop(payload):
-            return {"retry_count": payload["retry_count"], "dead": False, "error_class": payload["error_class"]}
-        case None:
-            return {}
 
 
 _all: WeakSet[Processor] = WeakSet()

@@ -1,4 +1,4 @@
-"""Which of the jobs that a dead process held may have killed it: only those count as interrupted.
+"""Which of the jobs that a dead process held may have killed it: only those count a death.
 
 Nothing is written to Redis when an ordinary job starts, so the working list alone must tell. Jobs start in its order, so
 only its oldest entries can have run: as many as the process had slots, beside those that had ended and whose
@@ -25,13 +25,12 @@ from framework.store.script import ANNOUNCE
 from framework.types import Payload
 from framework.wire import keys
 
-COUNT = "interrupted_count"
 SUSPECT = "suspect"
 """Field of a payload: it was in the hands of a process that died, where it may have run."""
 
 TURN_S = 0.5
 TRIAL_S = 5.0
-"""How long a suspect keeps the others of its process from starting, at most; the second for one that was interrupted twice."""
+"""How long a suspect keeps the others of its process from starting, at most; the second for one that has seen two deaths."""
 
 WHOLE_TURNS = 10
 """Slots up to which turns are so long. With more they are shorter in proportion: all that a process can hold have begun within
@@ -63,13 +62,13 @@ class Announcer:
         self._turn_of = ""
         self._turn_until = 0.0
 
-    def begin(self, data: bytes, interruptions: int) -> None:
-        """The suspect job with these bytes, interrupted so often, is about to run: waits for its turn, and one round trip.
+    def begin(self, data: bytes, deaths: int) -> None:
+        """The suspect job with these bytes, which has seen so many deaths, is about to run: waits for its turn, and one round trip.
 
         If Redis cannot be told, the job runs unannounced, and a death is not counted for it.
         """
         digest = _digest(data)
-        self._take_turn(digest, self._share * (TURN_S if interruptions < 2 else TRIAL_S))
+        self._take_turn(digest, self._share * (TURN_S if deaths < 2 else TRIAL_S))
         ended: list[str] = []
         with contextlib.suppress(IndexError):
             while True:

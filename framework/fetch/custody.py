@@ -1,14 +1,14 @@
 """The jobs that this process has taken and not finished: what memory says, to be held against the working list.
 
-A unit is buffered, then running, then done, then sent; it is held all the time, until its removal from the working list
-has been confirmed. Every step is one operation on a deque or dict, atomic under the interpreter's lock: no lock of ours.
+A unit is buffered, then running, then done; it is held all the time, until its removal from the working list has been
+confirmed. Every step is one operation on a deque or dict, atomic under the interpreter's lock: no lock of ours. Whatever is
+iterated is a copy, which is one such operation too (decision 150).
 """
 
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import islice
-from threading import get_ident
+from threading import Lock, get_ident
 
 from framework.fetch.replies import Replies
 from framework.fetch.unit_of_work import UnitOfWork
@@ -24,11 +24,12 @@ class Custody:
         self.slots = slots
         self.buffer: deque[UnitOfWork] = deque()
         self.done: deque[UnitOfWork] = deque()
-        self.sent: list[UnitOfWork] = []
+        """Ended and unconfirmed, oldest first; of the first ``sent`` the acknowledgements are under way."""
+        self.sent = 0
         self.replies = Replies()
         self.last_start = 0.0
-        self.returned: set[bytes] | None = None
-        """What has been given back since somebody wanted to know: the same bytes may come again."""
+        self._returned: set[bytes] | None = None
+        self._noting = Lock()
         self._free = deque(range(slots))
         self._running: dict[int, UnitOfWork] = {}
         self._held: dict[int, UnitOfWork] = {}
@@ -41,7 +42,12 @@ class Custody:
     @property
     def full(self) -> bool:
         """Whether so many acknowledgements are unconfirmed that no job may start."""
-        return len(self.done) + len(self.sent) >= UNACKNOWLEDGED
+        return len(self.done) >= UNACKNOWLEDGED
+
+    @property
+    def unsent(self) -> int:
+        """How many acknowledgements are to be sent."""
+        return len(self.done) - self.sent
 
     @property
     def startable(self) -> bool:
@@ -91,32 +97,35 @@ class Custody:
 
     def take_done(self, most: int) -> list[UnitOfWork]:
         """Return at most ``most`` ended units, whose acknowledgement is to be sent; ``confirm`` or ``unsend`` follows."""
-        self.sent = sent = list(islice(self.done, most))  # in both for a moment rather than in neither: see `full`
-        for _ in sent:
-            self.done.popleft()
-        return sent
+        taken = list(self.done)[:most]
+        self.sent = len(taken)
+        return taken
 
     def confirm(self) -> list[UnitOfWork]:
         """The acknowledgements that were sent have arrived; return their units."""
-        sent, self.sent = self.sent, []
-        for unit in sent:
-            del self._held[id(unit)]
-        return sent
+        confirmed: list[UnitOfWork] = []
+        while self.sent:
+            unit = self.done.popleft()
+            self.sent -= 1
+            self._held.pop(id(unit), None)
+            confirmed.append(unit)
+        return confirmed
 
     def unsend(self) -> None:
         """Whether the acknowledgements that were sent have arrived is not known: they will be sent again (harmless)."""
-        self.done.extendleft(reversed(self.sent))
-        self.sent = []
+        self.sent = 0
 
     def take_buffer(self) -> list[UnitOfWork]:
         """Return every buffered unit, oldest first, to be given back; they stay held until ``drop``."""
         taken: list[UnitOfWork] = []
-        while self.buffer:
-            try:
+        try:
+            while True:
                 taken.append(self.buffer.popleft())
-            except IndexError:  # a slot was faster
-                break
-        return taken
+        except IndexError:  # all, or a slot was faster
+            return taken
+        except BaseException:
+            self.buffer.extendleft(reversed(taken))
+            raise
 
     def drop(self, units: Sequence[UnitOfWork]) -> None:
         """The units have been given back: they have left the working list."""
@@ -126,21 +135,28 @@ class Custody:
 
     def note_returned(self, payloads: Iterable[bytes]) -> None:
         """These have been given back, or are about to be."""
-        if self.returned is not None:
-            self.returned.update(payloads)
+        with self._noting:
+            if self._returned is not None:
+                self._returned.update(payloads)
+
+    def swap_returned(self, noted: set[bytes] | None) -> set[bytes]:
+        """Return what has been given back since the last call, and note it in ``noted`` from now on (``None``: nowhere)."""
+        with self._noting:
+            before, self._returned = self._returned, noted
+        return before or set()
 
     def running(self) -> list[UnitOfWork]:
         """The units whose jobs run, oldest first."""
         return list(self._running.values())
 
-    def unfinished(self) -> list[UnitOfWork]:
-        """The units whose jobs run or have not begun, oldest first."""
-        return [*self._running.values(), *self.buffer]
+    def buffered(self) -> list[UnitOfWork]:
+        """The units whose jobs have not begun, oldest first."""
+        return list(self.buffer)
 
     def unended(self) -> list[UnitOfWork]:
         """The units whose jobs run or have not begun, in any order; one that moves on meanwhile is not missed."""
         held = list(self._held.values())
-        ended = {id(unit) for unit in (*self.done, *self.sent)}
+        ended = set(map(id, list(self.done)))
         return [unit for unit in held if id(unit) not in ended]
 
     def known(self) -> set[bytes]:

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from framework.fetch.call import FetchCall, Reply
 from framework.fetch.custody import UNACKNOWLEDGED, Custody
+from framework.fetch.faults import Faults
 from framework.fetch.local_limits import LocalLimits
 from framework.fetch.prefetch import Prefetch
 from framework.fetch.queues import QueueOrder, Rounds
@@ -52,12 +53,20 @@ class FetchEvents(Protocol):
     def fetch_failed(self, error: BaseException) -> None:
         """Redis did not answer; the fetcher tries again."""
 
+    def exchange_failed(self, error: Exception, count: int) -> None:
+        """An error of our own in the exchange, for the ``count``-th time in a short time; the fetcher tries again."""
+
     def redis_answered(self, component: str) -> None:
         """Redis answers again after ``fetch_failed``."""
 
 
 class Exchange:
-    """Acknowledges and fetches for all threads. ``trouble`` is called when calls have to stop until ``probe`` succeeds."""
+    """Acknowledges and fetches for all threads. ``trouble`` is called when calls have to stop until ``probe`` succeeds.
+
+    Whatever fails, and wherever, leaves this: no call under way, each ended unit to be acknowledged again, the lock free, and
+    calls stopped until ``probe``, which gives back what a reply brought that was not taken in. So an error of our own costs a
+    second try like one of Redis; one that keeps coming back ends the process (``Faults``), whose jobs are recovered.
+    """
 
     def __init__(
         self,
@@ -77,6 +86,7 @@ class Exchange:
         self._lock = threading.Lock()
         self._rounds = Rounds(order)
         self._prefetch = Prefetch()
+        self._faults = Faults(events.exchange_failed)
         self._asked_at = 0.0
         self.told_at = 0.0
         """When somebody last began to acknowledge and wait for the reply: one who tries again is not one who hangs."""
@@ -99,7 +109,7 @@ class Exchange:
     @property
     def unfinished(self) -> bool:
         """Whether a reply is to be read, or an acknowledgement to be sent or confirmed."""
-        return self._call.pending or bool(self._custody.done or self._custody.sent)
+        return self._call.pending or bool(self._custody.done)
 
     @property
     def due(self) -> bool:
@@ -119,16 +129,17 @@ class Exchange:
     def settle_up(self, now: float) -> None:
         """Between two jobs: read what came and send what has ended, if it is time; waits for nobody."""
         custody = self._custody
-        if not custody.done or not custody.buffer or self.failures or self.suspended:
+        unsent = custody.unsent
+        if unsent <= 0 or not custody.buffer or self.failures or self.suspended:
             return
-        if len(custody.done) < GROUP and now - self._asked_at < GROUP_S:
+        if unsent < GROUP and now - self._asked_at < GROUP_S:
             return
         if self._lock.acquire(blocking=False):
             try:
                 self._collect()
                 if custody.done:
                     self._ask(now, GROUP)
-            except (RedisError, OSError) as error:
+            except BaseException as error:  # noqa: BLE001 - see `_fail`
                 self._fail(error)
             finally:
                 self._lock.release()
@@ -142,7 +153,7 @@ class Exchange:
             if not self._custody.startable:
                 self._ask(clock(), MOST)
                 self._collect()
-        except (RedisError, OSError) as error:
+        except BaseException as error:  # noqa: BLE001 - see `_fail`
             self._fail(error)
         finally:
             self._lock.release()
@@ -161,7 +172,12 @@ class Exchange:
         """Wait until every acknowledgement there is has arrived. Raises redis errors."""
         while self.unfinished:
             with self._lock:
-                self._tell()
+                try:
+                    self._tell()
+                except (RedisError, OSError):
+                    raise
+                except Exception as error:  # noqa: BLE001 - an error of our own: tried again, until it has come too often
+                    self._faults.note(error)
 
     def probe(self, come_back: Callable[[], None]) -> None:
         """After trouble: ask whether Redis answers and our lease is held; go on if so. Raises redis errors.
@@ -184,15 +200,15 @@ class Exchange:
         return changed
 
     def fail(self, error: BaseException) -> None:
-        """Something on the way to Redis has failed: no more calls until ``probe`` succeeds."""
+        """Something on the way to Redis has failed: no more calls until ``probe`` succeeds. Raises what cannot be tried again."""
         with self._lock:
             self._fail(error)
 
     def suspend(self) -> None:
         """Our lease is, or may be, gone: start nothing until ``probe`` has found it held."""
-        if not self.suspended:
+        told, self.suspended = self.suspended, True
+        if not told:
             self._events.lease_lost()
-            self.suspended = True
         self._trouble()
 
     def _wanted(self) -> int:
@@ -235,7 +251,11 @@ class Exchange:
         replies.answered = replies.asked
 
     def _take_in(self, reply: Reply) -> bool:
+        # What concerns jobs comes first: nothing that is told, or reckoned, may keep a unit from where it belongs.
         sent = self._custody.confirm()
+        if reply.units and reply.held:
+            self._custody.add(reply.units)
+        self._local.arrived()
         for position in reply.fenced:
             self._events.fenced(sent[position - 1])
         for queue in reply.refused:
@@ -245,8 +265,6 @@ class Exchange:
             return False
         if reply.units:
             self._prefetch.arrived([len(unit.data) for unit in reply.units])
-            self._custody.add(reply.units)
-        self._local.arrived()
         if reply.wanted:
             self._rounds.found(reply.given, enough=len(reply.units) >= reply.wanted)
             self.dry = not reply.units and self._rounds.complete
@@ -254,14 +272,25 @@ class Exchange:
         return True
 
     def _fail(self, error: BaseException) -> None:
-        self._undo()
+        """Undo what was under way and stop all calls. Raises the error when it is none that a second try could mend."""
+        try:
+            self._undo()
+        except Exception as worse:  # noqa: BLE001 - each of its steps has left what it had to before it could fail
+            error = worse
         self.failures += 1
-        self._events.fetch_failed(error)
         self._trouble()
+        if isinstance(error, RedisError | OSError):
+            self._events.fetch_failed(error)
+        elif isinstance(error, Exception):
+            self._faults.note(error)
+        else:
+            raise error
 
     def _undo(self) -> None:
-        self._local.arrived()
         # Heard or not, a second LREM of the same bytes is harmless: what was acknowledged is simply not found.
         self._custody.unsend()
-        self._call.close()
-        self._answered()
+        try:
+            self._call.close()
+        finally:
+            self._local.arrived()
+            self._answered()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 import redis
+from redis.exceptions import RedisError
 
 from framework.fetch.crew import Crew
 from framework.fetch.custody import Custody
@@ -59,22 +60,13 @@ class Fetcher:
     def next(self) -> UnitOfWork | None:
         """Return the next job to run, for the calling thread; ``None`` when the process stops. Blocks as long as it takes."""
         while not self._stopped:
-            now = clock()
-            self._exchange.settle_up(now)
-            unit = self._start(now)
-            if unit is not None:
-                return unit
-            if self._exchange.replenish():
-                continue
-            if self._post.manned.acquire(blocking=False):
-                try:
-                    self._post.attend()
-                finally:
-                    self._post.manned.release()
+            try:
+                unit = self._look()
+            except Exception as error:  # noqa: BLE001 - an error of our own: tried again, until it has come too often
+                self._exchange.fail(error)
             else:
-                if self._post.drowsy and self._post.uncovered:
-                    self._post.wake()  # it slept while no slot was free
-                self.crew.rest(self._needed)
+                if unit is not None:
+                    return unit
         return None
 
     def relay(self) -> None:
@@ -130,6 +122,10 @@ class Fetcher:
         try:
             self._exchange.flush()
             self._post.clear()
+        except (RedisError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - an error of our own: the launcher gives back what is in hand
+            self._exchange.fail(error)
         finally:
             self._post.manned.release()
 
@@ -149,6 +145,24 @@ class Fetcher:
     def parked_lost_at(self) -> float | None:
         """When a parked call was last given up unanswered (monotonic seconds); ``None``: never."""
         return self._post.lost_at
+
+    def _look(self) -> UnitOfWork | None:
+        """Take a step towards the next job; return it when there is one to run."""
+        now = clock()
+        self._exchange.settle_up(now)
+        unit = self._start(now)
+        if unit is not None or self._exchange.replenish():
+            return unit
+        if self._post.manned.acquire(blocking=False):
+            try:
+                self._post.attend()
+            finally:
+                self._post.manned.release()
+        else:
+            if self._post.drowsy and self._post.uncovered:
+                self._post.wake()  # it slept while no slot was free
+            self.crew.rest(self._needed)
+        return None
 
     def _start(self, now: float) -> UnitOfWork | None:
         if self._exchange.suspended:

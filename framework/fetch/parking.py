@@ -81,7 +81,7 @@ class Parking:
         call = self._spare.pop() if self._spare else self._open()
         try:
             call.channel.send(("BLMOVE", keys.queue(queue), self._working_list, "RIGHT", "LEFT", PARK_S))
-        except RedisError:
+        except BaseException:
             self._close(call)
             raise
         call.parked_at = time.monotonic()
@@ -164,10 +164,14 @@ class Parking:
 
     def _open(self) -> _Call:
         channel = Channel(self._client, read_timeout_s=PARK_S + REPLY_MARGIN_S)
-        # Asked before anything is parked: the answer is what UNBLOCK needs.
-        client_id = int(channel.call("CLIENT", "ID"))
-        call = _Call(channel, client_id, channel.fileno())
-        self._selector.register(call.descriptor, selectors.EVENT_READ, call)
+        try:
+            # Asked before anything is parked: the answer is what UNBLOCK needs.
+            client_id = int(channel.call("CLIENT", "ID"))
+            call = _Call(channel, client_id, channel.fileno())
+            self._selector.register(call.descriptor, selectors.EVENT_READ, call)
+        except BaseException:
+            channel.close()
+            raise
         return call
 
     def _collect(self, call: _Call) -> bytes | None:

@@ -30,6 +30,7 @@ BURST_S = 0.001
 _SLEPT_S = 1.0  # a wait that took this much longer was no wait
 _LEASE_PAUSE_S = 0.5  # between two questions whether our lease is back
 _LONGEST_PAUSE_S = 2.0  # between two tries to reach Redis
+_LONGEST_PAUSE_AFTER_FAULT_S = 0.5  # so that one that is for good comes often enough to end the process
 
 
 class Post:
@@ -98,7 +99,10 @@ class Post:
                 self._tend()
             except (RedisError, OSError) as error:
                 self._exchange.fail(error)
-                self._step_back()
+                self._step_back(_LONGEST_PAUSE_S)
+            except Exception as error:  # noqa: BLE001 - an error of our own: tried again, until it has come too often
+                self._exchange.fail(error)
+                self._step_back(_LONGEST_PAUSE_AFTER_FAULT_S)
 
     def clear(self) -> None:
         """End every parked call and give back what has not been started; for the holder of ``manned``. Raises redis errors."""
@@ -155,11 +159,11 @@ class Post:
         """Of our client's: they lead to where the address led before the trouble, or nowhere. Others' are theirs."""
         self._client.connection_pool.disconnect(inuse_connections=False)
 
-    def _step_back(self) -> None:
-        """Forget every connection, since the address may lead elsewhere now, and wait: 50 ms at first, 2 s at most."""
+    def _step_back(self, longest_s: float) -> None:
+        """Forget every connection, since the address may lead elsewhere now, and wait: 50 ms at first, ``longest_s`` at most."""
         self._parking.abandon()
         self._forget_connections()
-        longest = min(_LONGEST_PAUSE_S, 0.05 * 2.0 ** min(self._exchange.failures, 6))
+        longest = min(longest_s, 0.05 * 2.0 ** min(self._exchange.failures, 6))
         self._stopping.wait(longest * random.uniform(0.5, 1.0))
 
     def _retreat(self, *, hurried: bool = False) -> None:

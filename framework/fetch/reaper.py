@@ -5,19 +5,21 @@ has seen its child die removes the lease at once; the processes that know the cl
 """
 
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from framework.declare import registry
 from framework.errors import PayloadError
-from framework.fetch.blame import COUNT, SUSPECT, Evidence, Guilt
+from framework.fetch.blame import SUSPECT, Evidence, Guilt
 from framework.fetch.call import LEASE_MS
 from framework.fetch.custody import Custody
 from framework.fetch.grace import Grace
+from framework.fetch.interruptions import KEEP_INTERRUPTED, InterruptionLimit, Keep
 from framework.fetch.parking import PARK_S, REPLY_MARGIN_S
 from framework.fetch.replies import Mark
 from framework.fetch.requeue import requeue
@@ -25,16 +27,15 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import ADOPT, BURY, EXAMINE, FORGET, RECLAIM, RESTORE, RETIRE
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.bounds import DECODED_LIMIT, LARGE, needs_look
 from framework.wire.holds import Holds, Slot, lock_of, slot_id, slot_member
-from framework.wire.job import Job, decode, whole_number
+from framework.wire.job import DEATHS, Job, decode, times
 from framework.wire.json import dumps
+from framework.wire.malformed import quarantined
 from framework.wire.status import Tracked, tracked
 
 FORGET_AFTER_S = LEASE_MS // 1000 + 2 * int(PARK_S + REPLY_MARGIN_S)
 """Seconds since the last beat after which no parked call of a dead process can be alive."""
-
-MAX_INTERRUPTIONS = 3
-"""Deaths of one job's processes until it is quarantined, unless its class says otherwise (GitLab's default)."""
 
 _PAGE = 50
 _RESTORED_JOBS, _RESTORED_BYTES = 500, 1_000_000  # of one step: half a millisecond of Redis's time
@@ -43,19 +44,6 @@ _KEYS_A_SWEEP = 500
 
 _VERDICT_S = 10.0
 """How long what an examination found may be acted upon; a command that a frozen Redis hears later does nothing."""
-
-_DAY_S = 86_400
-
-
-class Keep(NamedTuple):
-    """How much a sorted set of jobs keeps."""
-
-    max_jobs: int
-    max_age_s: float
-
-
-KEEP_INTERRUPTED = Keep(10_000, 90 * _DAY_S)
-"""GitLab's limits."""
 
 Cause: TypeAlias = Literal["death", "lost reply"]
 
@@ -74,9 +62,12 @@ class Recovered:
 
     @property
     def quarantined(self) -> bool:
-        """Whether it was interrupted too often and will not run again by itself."""
+        """Whether too many processes died that ran it: it will not run again by itself."""
         return self.destination == keys.INTERRUPTED
 
+
+NO_SETTING = InterruptionLimit()
+"""Where no setting says otherwise."""
 
 OnRecovered: TypeAlias = Callable[[Recovered], None]
 
@@ -84,14 +75,24 @@ OnRecovered: TypeAlias = Callable[[Recovered], None]
 class Reaper:
     """Looks after the working lists of one shard. Any number may run at once, in any process.
 
-    ``grace`` is fed by the lease of the same process; ``dead`` are the limits of the dead set.
+    ``grace`` is fed by the lease of the same process; ``dead`` are the limits of the dead set, ``limit`` that of deaths.
     """
 
-    def __init__(self, client: "redis.Redis", on_recovered: OnRecovered, grace: Grace, dead: Keep) -> None:
+    def __init__(
+        self,
+        client: "redis.Redis",
+        on_recovered: OnRecovered,
+        grace: Grace,
+        dead: Keep,
+        decoded_limit: int = DECODED_LIMIT,
+        limit: InterruptionLimit = NO_SETTING,
+    ) -> None:
         self._client = client
         self._on_recovered = on_recovered
         self._grace = grace
         self._dead = dead
+        self._decoded_limit = decoded_limit
+        self._limit = limit
         self._cursor = 0
 
     def sweep(self, own: str = "") -> int:
@@ -162,7 +163,8 @@ class Reaper:
         if (queue := keys.migrated(identity)) is not None:
             return self._restore_page(identity, queue, found)
         # The head is the youngest; each goes to the right end in turn, so the oldest ends up next to run.
-        fates = [_fate(data, found.evidence, found.length - 1 - index) for index, data in enumerate(found.page)]
+        ranked = zip(found.page, range(found.length - 1, -1, -1), strict=False)
+        fates = [_fate(data, found.evidence, rank, self._decoded_limit, self._limit) for data, rank in ranked]
         results = RECLAIM.each(self._client, [self._move(identity, found, fate) for fate in fates])
         for index, fate in enumerate(fates):
             if fate.tracked is not None and isinstance(results[index], NoPermissionError):
@@ -217,16 +219,24 @@ class _Fate:
     """Whose state says that it has failed: the job is given up, and nobody would write it later."""
 
 
-def _fate(data: bytes, evidence: Evidence, rank: int) -> _Fate:
+def _fate(
+    data: bytes,
+    evidence: Evidence,
+    rank: int,
+    decoded_limit: int = DECODED_LIMIT,
+    limit: InterruptionLimit = NO_SETTING,
+) -> _Fate:
     """Decide before anything is removed: back to its queue, quarantined after too many deaths, or dead if unreadable."""
     try:
-        payload, queue = _read(data)
+        payload, queue = _read(data, decoded_limit)
         guilt = evidence.guilt(data, payload, rank)
         changed = data if guilt == "waited" else dumps(_suspected(payload, guilt))
-    except PayloadError:
-        return _Fate(data, keys.DEAD, "", data, {})
-    if guilt == "ran" and 0 <= _max_interruptions(payload) <= payload[COUNT]:
+    except PayloadError as error:
+        return _Fate(data, keys.DEAD, "", quarantined(data, error, time.time()), {})
+    if guilt == "ran" and limit.reached(payload, DEATHS):
         return _Fate(data, keys.INTERRUPTED, "", changed, payload, tracked(payload))
+    if needs_look(len(data), LARGE):
+        payload["args"] = []  # a page of large ones would take much memory, and nothing asks for the arguments
     return _Fate(data, keys.queue(queue), queue, changed, payload)
 
 
@@ -242,9 +252,9 @@ def _holds_of(identity: str, fate: "_Fate") -> Holds:
     return Holds(lock_of(payload, None if declaration is None else declaration.lock_ttl_s), slots)
 
 
-def _read(data: bytes) -> tuple[Payload, str]:
+def _read(data: bytes, decoded_limit: int) -> tuple[Payload, str]:
     """Return the payload and its queue, the only thing that tells where it came from."""
-    payload = decode(data)
+    payload = decode(data, decoded_limit)
     queue = payload.get("queue")
     if not isinstance(queue, str) or not queue:
         raise PayloadError("it names no queue")
@@ -254,13 +264,8 @@ def _read(data: bytes) -> tuple[Payload, str]:
 def _suspected(payload: Payload, guilt: Guilt) -> Payload:
     payload[SUSPECT] = True
     if guilt == "ran":
-        payload[COUNT] = (whole_number(payload.get(COUNT)) or 0) + 1
+        payload[DEATHS] = times(payload, DEATHS) + 1
     return payload
-
-
-def _max_interruptions(payload: Payload) -> int:
-    worker = registry.find(str(payload.get("class")))
-    return MAX_INTERRUPTIONS if worker is None else worker.declaration().max_retries_after_interruption
 
 
 class Reconciler:
@@ -269,17 +274,24 @@ class Reconciler:
     Given back is only what one look did not know, and a later one still does not once every reply has been read that was under
     way during the first: two looks may come close together, and a reply may lie unread for as long as we are stopped. After
     trouble with Redis, when no connection is open on which one could come, one look is enough (``look_at_rest``). What cannot
-    be read, or names no queue, goes to the dead set as it is, limited by ``dead``.
+    be read, or names no queue, goes to the dead set (``wire/malformed.py``), limited by ``dead``.
     """
 
     def __init__(
-        self, client: "redis.Redis", identity: str, custody: Custody, on_recovered: OnRecovered, dead: Keep
+        self,
+        client: "redis.Redis",
+        identity: str,
+        custody: Custody,
+        on_recovered: OnRecovered,
+        dead: Keep,
+        decoded_limit: int = DECODED_LIMIT,
     ) -> None:
         self._client = client
         self._identity = identity
         self._custody = custody
         self._on_recovered = on_recovered
         self._dead = dead
+        self._decoded_limit = decoded_limit
         self._suspects: set[bytes] = set()
         self._mark = Mark(0, 0)
 
@@ -287,8 +299,8 @@ class Reconciler:
         """Compare once; return how many jobs were given back. Raises redis errors."""
         custody = self._custody
         read = custody.replies.read_since(self._mark)  # first of all: then a suspect whose reply has been read is known
-        self._suspects -= custody.returned or set()  # those were read, and the same bytes may have come again
-        custody.returned = returned = set[bytes]()
+        returned = set[bytes]()
+        self._suspects -= custody.swap_returned(returned)  # those were read, and the same bytes may have come again
         unknown = self._unknown()
         if self._suspects and not read:
             self._suspects.intersection_update(unknown)
@@ -298,7 +310,7 @@ class Reconciler:
         if unknown:
             self._mark = custody.replies.mark()
         else:
-            custody.returned = None
+            custody.swap_returned(None)
         return self._give_back(lost)
 
     def look_at_rest(self) -> int:
@@ -320,10 +332,11 @@ class Reconciler:
 
     def _return(self, data: bytes) -> int:
         try:
-            payload, queue = _read(data)
-        except PayloadError:
+            payload, queue = _read(data, self._decoded_limit)
+        except PayloadError as error:
             payload, destination = Payload(), keys.DEAD
-            buried: Any = BURY(self._client, [keys.working(self._identity), keys.DEAD], [data, data, *self._dead])
+            stored = quarantined(data, error, time.time())
+            buried: Any = BURY(self._client, [keys.working(self._identity), keys.DEAD], [data, stored, *self._dead])
             moved, trimmed = int(buried >= 0), max(0, int(buried))
         else:
             destination, trimmed = keys.queue(queue), 0

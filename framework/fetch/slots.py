@@ -81,6 +81,7 @@ def let_go_of_reservation(unit: UnitOfWork, payload: Payload, name: str) -> None
 
 def renew(client: "redis.Redis", units: Iterable[UnitOfWork]) -> None:
     """Keep the slots that these jobs hold; costs nothing when they hold none. Raises redis errors."""
-    held = [slot for unit in units if unit.holds is not None for slot in tuple(unit.holds.slots)]
+    # Read once each: the thread of the job may put another in its place, or none, meanwhile.
+    held = [slot for unit in units if (holds := unit.holds) is not None for slot in tuple(holds.slots)]
     if held:
         RENEW(client, [f"{slot.base}:running" for slot in held], [SLOT_S, *(slot.member for slot in held)])

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from framework.types import Payload
 from framework.wire.holds import Holds, Lock
 
+ASYNC_RUNS = 1 << 40
+"""Where the numbers of async runs begin, which no thread has."""
+
 
 @dataclass(slots=True, eq=False)
 class UnitOfWork:
@@ -20,6 +23,9 @@ class UnitOfWork:
     """Epoch seconds; 0 until it runs."""
     thread: int = 0
     """Identifier of the thread that runs it."""
+    performing_since: float = 0.0
+    """When the code of its class began to run (``time.perf_counter``); 0 before, while it waits at a gate or for its turn, and once
+    it has ended or given way."""
     holds: Holds | None = None
     """Its lock and its slots; ``None`` for most jobs, which have neither."""
     gave: Lock | None = None
@@ -27,8 +33,17 @@ class UnitOfWork:
     found: Payload | None = None
     """Fields that a policy has found out before its run: its payload has them when it waits for another."""
 
+    outline: Payload | None = None
+    """Its fields but for the arguments, of a large one that runs: what shows it need not decode it once more."""
+
+    @property
+    def run_id(self) -> int:
+        """What its run is told apart by in the process record: its thread; of an async job, which has none, a number by its slot."""
+        return self.thread or ASYNC_RUNS + self.slot
+
     def goes_back(self) -> str:
         """Return what a script is told of what it holds when it goes back to its queue; empty for nothing."""
-        if self.gave is not None:
-            return Holds(self.gave, self.holds.slots if self.holds is not None else []).goes_back()
-        return self.holds.goes_back() if self.holds is not None else ""
+        gave, holds = self.gave, self.holds  # read once: the thread of the job may let go of them meanwhile
+        if gave is not None:
+            return Holds(gave, holds.slots if holds is not None else []).goes_back()
+        return holds.goes_back() if holds is not None else ""

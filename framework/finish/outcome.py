@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from framework.errors import PayloadError
+from framework.errors import NewerVersionError, PayloadError, UnknownWorkerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ SUCCEEDED = Succeeded()
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """``perform`` or a middleware raised, the class is unknown, or the arguments do not fit."""
+    """``perform`` or a middleware raised, or the arguments do not fit."""
 
     error: BaseException
 
@@ -48,9 +48,10 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """The payload cannot be read; its bytes go to the dead set as they are."""
+    """The payload cannot be read: to the dead set, where it is ``stored``."""
 
     error: PayloadError
+    stored: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,42 @@ class Parked:
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
+@dataclass(frozen=True, slots=True)
+class UnknownClass:
+    """This process lacks the class of the job, or that version of it. The job has not run, and waits for a process that has it."""
+
+    error: UnknownWorkerError | NewerVersionError
+    delay_s: float
+    count: int
+    """How often it has been put off for this, this time included."""
+    since: float
+    """When it was put off first, epoch seconds."""
+    gives_up: bool = False
+    """Whether it has waited for too long: then it goes to the ``interrupted`` set."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignClass:
+    """The class belongs to another application that shares the queue (setting ``foreign_classes``): the job goes back to it."""
+
+    delay_s: float
+    """0: straight back into its queue."""
+    count: int
+    """How often it has gone back, this time included."""
+
+
 Outcome: TypeAlias = (
-    Succeeded | Failed | Postponed | Discarded | Retired | Unreadable | Interrupted | AwaitsTurn | Deferred | Parked
+    Succeeded
+    | Failed
+    | Postponed
+    | Discarded
+    | Retired
+    | Unreadable
+    | Interrupted
+    | AwaitsTurn
+    | Deferred
+    | Parked
+    | UnknownClass
+    | ForeignClass
 )
 """All there are."""

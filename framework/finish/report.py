@@ -5,9 +5,13 @@ from typing import Any
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.errors import EXPECTED, is_a
+from framework.errors import BusinessError, Discard, RetryError, RetryLater
+from framework.settings.shapes import is_a
 from framework.telemetry.context import CORRELATION_ID, callers_category
 from framework.telemetry.sentry import Tracker
+
+EXPECTED = (RetryError, RetryLater, Discard, BusinessError)
+"""What a job raises to say something: neither error handlers nor the error tracker are told."""
 
 _MAX_TAG = 200  # characters Sentry keeps of a tag's value
 

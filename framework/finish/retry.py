@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from framework.errors import BusinessError, error_class, error_message, is_a
+from framework.errors import BusinessError
 from framework.finish.backoff import jitter_s, retry_delay_s
+from framework.settings.shapes import is_a
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, pack_backtrace
+from framework.wire.error_text import error_class, error_message
 from framework.wire.job import Job, stamp, timestamp, whole_number
 
 DEFAULT_MAX_RETRIES = 25
@@ -42,11 +44,13 @@ class Bury:
     payload: Payload
     args: list[Any] | None = None
     """The arguments as death handlers shall see them."""
+    business: bool = False
+    """Whether the business refused it: the dead set keeps fewer of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Out of Redis: ``retry = False``, ``dead = False``, or the class's hook said so."""
+    """Out of Redis: ``retry = False``, ``dead = False``, the business refused it, or the class's hook said so."""
 
     payload: Payload
     args: list[Any] | None = None
@@ -64,6 +68,8 @@ class RetryPolicy:
     max_retries: int = DEFAULT_MAX_RETRIES
     clock: Callable[[], float] = time.time
     draw: Callable[[], float] = random.random
+    buries_business: bool = False
+    """Whether the dead set keeps jobs that the business refused."""
 
     def verdict(
         self,
@@ -83,7 +89,9 @@ class RetryPolicy:
         count = self._count_failure(payload, worker, error)
         if limit is None:
             return Drop(payload, args)
-        if is_a(error, BusinessError) or self._exhausted(payload, worker, count, limit):
+        if is_a(error, BusinessError):
+            return self._end(payload, worker, args, business=True)
+        if self._exhausted(payload, worker, count, limit):
             return self._end(payload, worker, args)
         chosen = worker.retry_in(count, error, shown(payload, args)) if worker is not None and ask else None
         if chosen == "discard":
@@ -96,10 +104,12 @@ class RetryPolicy:
             payload["queue"] = queue
         return Retry(payload, delay)
 
-    def _end(self, payload: Payload, worker: Any | None, args: list[Any] | None) -> Bury | Drop:
-        if _field(payload, worker, "dead") is False:
+    def _end(
+        self, payload: Payload, worker: Any | None, args: list[Any] | None, *, business: bool = False
+    ) -> Bury | Drop:
+        if _field(payload, worker, "dead") is False or (business and not self.buries_business):
             return Drop(self.discarded(payload), args, exhausted=True)
-        return Bury(payload, args)
+        return Bury(payload, args, business)
 
     def discarded(self, payload: Payload) -> Payload:
         """Return the payload marked as death handlers are to see it: it is kept nowhere (Sidekiq 8)."""

@@ -11,6 +11,7 @@ from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch.call import LEASE_MS
+from framework.fetch.interruptions import KEEP_INTERRUPTED
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import (
@@ -18,21 +19,24 @@ from framework.finish.outcome import (
     Deferred,
     Discarded,
     Failed,
+    ForeignClass,
     Interrupted,
     Outcome,
     Parked,
     Postponed,
     Retired,
     Succeeded,
+    UnknownClass,
     Unreadable,
 )
 from framework.finish.retry import Bury, Drop, Retry, RetryPolicy, Verdict, shown
 from framework.finish.states import States
-from framework.store.script import BURY, COMPLETE, DROP, FETCH, POSTPONE, Script
+from framework.finish.waiting import Waits, waiting
+from framework.store.script import BURY, COMPLETE, DROP, FETCH, POSTPONE, REQUEUE, Script
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.holds import Lock, NextRun
-from framework.wire.job import BUFFERED_AT, DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSIT, decode, deferrals
+from framework.wire.job import BUFFERED_AT, TRANSIT, UNKNOWN_COUNT, decode, forget_unknown
 from framework.wire.splice import rewrite
 from framework.wire.status import Tracked
 
@@ -54,6 +58,8 @@ class DeadSetLimits:
 
     max_jobs: int = 10_000
     timeout_s: float = 180 * 86_400
+    business_max_jobs: int = 1_000
+    """Most of them that the business refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ class Settler:
         handlers: Handlers,
         policy: RetryPolicy,
         dead_set: DeadSetLimits,
-        on_trimmed: Callable[[int], None],
+        on_trimmed: Callable[[int, str], None],
         on_soon: Callable[[], None],
         states: States,
     ) -> None:
@@ -101,10 +107,11 @@ class Settler:
         """
         if not isinstance(outcome, Failed):
             return None
-        payload = decode(unit.data)
+        payload = decode(unit.data, None)
         payload["queue"] = unit.queue  # other producers may leave it out, and the way back from the retry set needs it
         payload.pop(TRANSIT, None)  # a Ruby process may have promoted it midway
         payload.pop(BUFFERED_AT, None)  # it had its turn
+        forget_unknown(payload)
         payload.update(unit.found or {})
         decide = partial(self._policy.verdict, worker=worker, error=outcome.error, args=args)
         guarded = self._handlers.guard("retry_in", lambda: decide(dict(payload)))
@@ -140,19 +147,15 @@ class Settler:
             case Failed(error):
                 assert verdict is not None, "a failure is judged before it is settled"  # noqa: S101
                 return self._fail(unit, error, verdict, tracked)
-            case Postponed(delay_s):
-                state = _state(tracked, "queued", delay_s)
-                return self._postpone(unit, keys.SCHEDULE, _waiting(unit), delay_s, state, "scheduled")
-            case Deferred(delay_s, reason):
-                state = _state(tracked, "queued", delay_s)
-                return self._postpone(unit, keys.SCHEDULE, _deferred(unit, reason), delay_s, state, "scheduled")
+            case Postponed() | Deferred() | ForeignClass() | UnknownClass():
+                return self._put_off(unit, outcome, tracked)
             case Parked():
                 self._finish(unit)
                 return Settled("parked")
             case Retired(name):
                 return self._drop(unit, name, tracked)
-            case Unreadable(error):
-                return self._bury(unit, unit.data, None, error, tracked)
+            case Unreadable(error, stored):
+                return self._bury(unit, stored, None, error, tracked)
             case Interrupted() | AwaitsTurn():
                 return Settled("interrupted")  # still in custody; shutdown gives it back
             case _:
@@ -238,7 +241,9 @@ class Settler:
         self, unit: UnitOfWork, data: bytes, verdict: Bury | None, error: BaseException, tracked: Tracked | None
     ) -> Settled:
         limits, state = self._dead_set, _state(tracked, "failed")
-        trimmed: Any = self._run(BURY, unit, keys.DEAD, [data, limits.max_jobs, limits.timeout_s], state, _ended(unit))
+        most_business = limits.business_max_jobs if verdict is not None and verdict.business else ""
+        how = [data, limits.max_jobs, limits.timeout_s, most_business]
+        trimmed: Any = self._run(BURY, unit, keys.DEAD, how, state, _ended(unit))
         if trimmed < 0 and self._moved_before(unit, keys.DEAD, data):
             trimmed = 0
         # Before the slot is free: a handler that takes its time takes this slot, not one that a job is dispatched to.
@@ -246,8 +251,43 @@ class Settler:
             self._handlers.died(shown(verdict.payload, verdict.args), error)
         self._finish(unit)
         if trimmed > 0:
-            self._on_trimmed(trimmed)
+            self._on_trimmed(trimmed, keys.DEAD)
         return Settled("fenced" if trimmed < 0 else "dead", verdict.payload if verdict is not None else None)
+
+    def _put_off(self, unit: UnitOfWork, outcome: Waits, tracked: Tracked | None) -> Settled:
+        """Move a job that runs another time, or elsewhere, to where it waits."""
+        if isinstance(outcome, ForeignClass) and outcome.delay_s == 0:
+            return self._hand_back(unit, outcome.count)
+        if isinstance(outcome, UnknownClass) and outcome.gives_up:
+            return self._give_up(unit, outcome, tracked)
+        delay_s = outcome.delay_s
+        state = _state(tracked, "queued", delay_s)
+        return self._postpone(unit, keys.SCHEDULE, waiting(unit, outcome), delay_s, state, "scheduled")
+
+    def _hand_back(self, unit: UnitOfWork, count: int) -> Settled:
+        """Put a job of another application where it is the next to be fetched, with its count, in one step."""
+        payload = decode(unit.data, None)
+        payload[UNKNOWN_COUNT] = count
+        data = rewrite(unit.data, payload)
+        names = [self._working, keys.QUEUES, keys.queue(unit.queue)]
+        moved: Any = self._heard(unit, REQUEUE, names, [1, unit.data, data, unit.queue, unit.goes_back()])
+        if not moved and unit.data not in self._in_doubt:
+            # Taken over, or its queue's key is no list any more: then it is still ours, and waits.
+            return self._postpone(unit, keys.SCHEDULE, waiting(unit, ForeignClass(1.0, count)), 1.0, None, "scheduled")
+        self._finish(unit)
+        return Settled("acknowledged")
+
+    def _give_up(self, unit: UnitOfWork, outcome: UnknownClass, tracked: Tracked | None) -> Settled:
+        """Move a job whose class came nowhere into the ``interrupted`` set, with what it holds let go of, in one step."""
+        data = waiting(unit, outcome)
+        arguments, state = [data, *KEEP_INTERRUPTED, ""], _state(tracked, "failed")
+        trimmed: Any = self._run(BURY, unit, keys.INTERRUPTED, arguments, state, _ended(unit))
+        if trimmed < 0 and self._moved_before(unit, keys.INTERRUPTED, data):
+            trimmed = 0
+        self._finish(unit)
+        if trimmed > 0:
+            self._on_trimmed(trimmed, keys.INTERRUPTED)
+        return Settled("fenced" if trimmed < 0 else "interrupted")
 
     def _drop(self, unit: UnitOfWork, name: str, tracked: Tracked | None) -> Settled:
         # Whoever took a job over counts it; after a lost reply nobody knows, and the count is right either way.
@@ -328,25 +368,3 @@ def _ended(unit: UnitOfWork) -> str:
 def _once_more(lock: Lock, run: NextRun) -> list[Any]:
     state = run.state or ("", "", 0)
     return [lock.owner, run.data, run.jid, lock.worker, run.queue, lock.ttl_ms, *state]
-
-
-def _waiting(unit: UnitOfWork) -> bytes:
-    """Return the payload as the schedule set has it: it knows its queue, and is in none (Sidekiq's form)."""
-    return rewrite(unit.data, _due_later(unit))
-
-
-def _deferred(unit: UnitOfWork, reason: str) -> bytes:
-    """Return the payload of a deferred job: as one that waits, and it says why and how often (GitLab's fields)."""
-    payload = _due_later(unit)
-    payload.update({DEFERRED: True, DEFERRED_COUNT: deferrals(payload, reason) + 1, DEFERRED_BY: reason})
-    return rewrite(unit.data, payload)
-
-
-def _due_later(unit: UnitOfWork) -> Payload:
-    payload = decode(unit.data)
-    payload["queue"] = unit.queue
-    payload.pop("enqueued_at", None)
-    payload.pop(TRANSIT, None)
-    payload.pop(BUFFERED_AT, None)
-    payload.update(unit.found or {})
-    return payload

@@ -1,11 +1,13 @@
 """Worker classes as the source shows them: bases across files, what each attribute says and where it is said."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 from framework.declare.attributes import ATTRIBUTES, OWN_ATTRIBUTES
+from framework.declare.names import wire_name
 from framework.declare.worker import ApplicationWorker
 from framework.lint.source import Function, Module
 from framework.lint.tree import FRAMEWORK, UNKNOWN, Tree
@@ -85,10 +87,37 @@ class Class:
                     seen.add(name)
                     yield owner, function
 
+    @cached_property
+    def wire_names(self) -> tuple[str, ...]:
+        """The name of its jobs: the declared one, else one for each name that its module may have; none when it is UNKNOWN."""
+        said = self.own.get("wire_name")
+        if said is not None and said.value:
+            return (said.value,) if isinstance(said.value, str) else ()
+        name = self._name_in_module()
+        return tuple(dict.fromkeys(wire_name(module, name) for module in self.tree.names_of(self.module)))
+
+    @property
+    def aliases(self) -> tuple[str, ...] | None:
+        """The former names that it declares; None when only running it would tell."""
+        said = self.own.get("aliases")
+        if said is None:
+            return ()
+        listed = isinstance(said.value, tuple | list)
+        return tuple(map(str, cast("Sequence[object]", said.value))) if listed else None
+
     @property
     def is_cron(self) -> bool:
         """A schedule pushes its jobs."""
         return bool(self.value("queue_namespace") == CRON_NAMESPACE)
+
+    def _name_in_module(self) -> str:
+        """Its name behind those of the classes around it, up to a function (as ``__qualname__`` behind ``<locals>.``)."""
+        names = [self.name]
+        for outer in self.module.around(self.node):
+            if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
+                break
+            names += [outer.name] if isinstance(outer, ast.ClassDef) else []
+        return ".".join(reversed(names))
 
     def _note(self, statement: ast.stmt, *, certain: bool) -> None:
         match statement:
@@ -156,6 +185,31 @@ class Classes:
         made.mro = _merged(made, bases)
         self._open.discard(node)
         return made
+
+    def may_run(self, name: str) -> bool:
+        """Some class of these files has the wire name, or lists it, or may do so."""
+        names, uncertain = self._held
+        return name in names or name.rpartition("::")[2] in uncertain or self._stands(name)
+
+    def _stands(self, name: str) -> bool:
+        """The class that was released under a wire name is found where it was, in a package that is not among these files."""
+        found = self.named(self._tree.known.released.get(name, ""))
+        return found is not None and not found.abstract and name in (*found.wire_names, *(found.aliases or ()))
+
+    @cached_property
+    def _held(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The wire names and aliases of every class, and the names of classes of which only running them would tell these."""
+        names: set[str] = set()
+        uncertain: set[str] = set()
+        for module in (*self._tree.modules, *self._tree.beside):
+            # Also a class whose base is not to be found: it may be a worker.
+            for one in (self.make(module, node) for node in module.every_class):
+                if one.abstract:
+                    continue
+                names.update(one.wire_names, one.aliases or ())
+                if not one.wire_names or one.aliases is None:
+                    uncertain.add(one.name)
+        return frozenset(names), frozenset(uncertain)
 
     def meaning(self, module: Module, expression: ast.expr) -> str | None:
         """The dotted name of an expression, as ``Tree.meaning``."""

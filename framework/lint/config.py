@@ -1,14 +1,14 @@
 """``[tool.lint_workers]`` of pyproject.toml: which codes apply where."""
 
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from framework.errors import ConfigurationError, Problem
-from framework.lint.registry import RULES
+from framework.lint.registry import DEFAULT, RULES, SETS
 from framework.settings.shapes import is_list, is_mapping, short_repr
 from framework.settings.suggest import did_you_mean
 
@@ -19,17 +19,17 @@ KEYS = ("select", "ignore", "per-file-ignores", "exclude")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """``select`` None: every code. Patterns are of paths as seen from ``root``, the folder of the file."""
+    """``select`` has codes. Patterns are of paths as seen from ``root``, the folder of the file."""
 
     root: Path
-    select: frozenset[str] | None = None
+    select: frozenset[str] = SETS[DEFAULT]
     ignore: frozenset[str] = frozenset()
     per_file_ignores: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     exclude: tuple[str, ...] = ()
 
     def applies(self, code: str, path: Path) -> bool:
         """The code is asked for in this file."""
-        if code in self.ignore or (self.select is not None and code not in self.select):
+        if code in self.ignore or code not in self.select:
             return False
         return not any(code in codes and self._is(path, pattern) for pattern, codes in self.per_file_ignores.items())
 
@@ -43,7 +43,7 @@ class Config:
 
 
 def read_config(here: Path) -> Config:
-    """The section of the nearest pyproject.toml above ``here``; without one, everything applies.
+    """The section of the nearest pyproject.toml above ``here``; without one, the set ``default`` applies.
 
     Raises ConfigurationError with every problem in it.
     """
@@ -57,9 +57,16 @@ def read_config(here: Path) -> Config:
     return _checked(path.parent, section)
 
 
-def unknown_codes(codes: Collection[str]) -> list[str]:
-    """What to say of each code that there is not."""
-    return [f"there is no code {code!r}{did_you_mean(code, RULES)}" for code in codes if code not in RULES]
+def unknown_codes(codes: Collection[str], sets: Collection[str] = ()) -> list[str]:
+    """What to say of each word that is no code, and no name of a set where ``sets`` may be named."""
+    known = (*RULES, *sets)
+    wanted = "code or set" if sets else "code"
+    return [f"there is no {wanted} {code!r}{did_you_mean(code, known)}" for code in codes if code not in known]
+
+
+def selected(words: Iterable[str]) -> frozenset[str]:
+    """The codes that words stand for: each its own, or those of the set that it names."""
+    return frozenset(code for word in words for code in SETS.get(word, (word,)))
 
 
 def _checked(root: Path, section: Any) -> Config:
@@ -76,7 +83,7 @@ def _checked(root: Path, section: Any) -> Config:
         ignores = {}
     config = Config(
         root,
-        _codes(section["select"], "select", problems) if "select" in section else None,
+        selected(_codes(section.get("select", [DEFAULT]), "select", problems, SETS)),
         _codes(section.get("ignore", []), "ignore", problems),
         {pattern: _codes(codes, f"per-file-ignores.{pattern}", problems) for pattern, codes in ignores.items()},
         tuple(_words(section.get("exclude", []), "exclude", problems)),
@@ -86,9 +93,9 @@ def _checked(root: Path, section: Any) -> Config:
     return config
 
 
-def _codes(value: Any, key: str, problems: list[Problem]) -> frozenset[str]:
+def _codes(value: Any, key: str, problems: list[Problem], sets: Collection[str] = ()) -> frozenset[str]:
     codes = _words(value, key, problems)
-    problems.extend(Problem(FILE, f"{SECTION}.{key}", message) for message in unknown_codes(codes))
+    problems.extend(Problem(FILE, f"{SECTION}.{key}", message) for message in unknown_codes(codes, sets))
     return frozenset(codes)
 
 

@@ -1,9 +1,9 @@
-"""The table of all codes. SEW001 to SEW015 are GitLab's rules in GitLab's order, SEW016 to SEW030 ours, SEW100 on the linter's."""
+"""The table of all codes. SEW001 to SEW015 are GitLab's rules in GitLab's order, SEW016 to SEW032 ours, SEW100 on the linter's."""
 
 from collections.abc import Mapping
 
 from framework.lint.rule import Rule
-from framework.lint.rules import arguments, databases, declaring, pushing, reach, resources, running
+from framework.lint.rules import arguments, databases, declaring, pushing, reach, resources, running, wire_names
 
 UNREADABLE = "SEW100"
 WAIVER_WITHOUT_REASON = "SEW101"
@@ -44,7 +44,7 @@ _OF_THE_LINTER = (
         code=WAIVER_OF_NOTHING,
         name="waiver-code",
         says="A waiver of a code that there is not.",
-        fix="write the code of the finding: scripts/lint_workers --list",
+        fix="write the code of the finding: `application-worker lint-workers --list`",
         why="Most often it is a slip, and what was to be waived is found all the same.",
         bad=_PLAIN.format(comment="  # SEW999: nobody pushes it  # here", line=""),
         good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
@@ -65,9 +65,26 @@ RULES: Mapping[str, Rule] = {
     for rule in sorted(
         (
             *declaring.RULES, *databases.RULES, *resources.RULES, *arguments.RULES, *pushing.RULES, *reach.RULES, *running.RULES,
-            *_OF_THE_LINTER,
+            *wire_names.RULES, *_OF_THE_LINTER,
         ),
         key=lambda rule: rule.code,
     )
 }  # fmt: skip
 """Every code with its rule, in their order."""
+
+_GITLABS = frozenset(
+    {
+        "SEW001", "SEW002", "SEW003", "SEW004", "SEW005", "SEW006", "SEW007", "SEW009", "SEW012", "SEW013", "SEW014", "SEW015",
+        "SEW020", "SEW021", "SEW024",
+    }
+)  # fmt: skip
+"""What GitLab's guidelines ask of hundreds of workers of many teams: that each says what it is, and leaves routing to rules."""
+
+DEFAULT, GITLAB = "default", "gitlab"
+SETS: Mapping[str, frozenset[str]] = {DEFAULT: frozenset(RULES) - _GITLABS, GITLAB: frozenset(RULES)}
+"""The sets of codes that may be selected by a name: likely faults, without a word in any file; and those together with GitLab's."""
+
+
+def set_of(code: str) -> str:
+    """The smallest set that has the code."""
+    return DEFAULT if code in SETS[DEFAULT] else GITLAB

@@ -2,7 +2,9 @@
 
 import ast
 import builtins
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,17 +26,32 @@ UNKNOWN = object()
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Known:
+    """What files of the application tell about its workers."""
+
+    categories: Collection[str] | None = None
+    """The feature categories; None where no file says them."""
+    categories_file: str = "config/feature_categories.yml"
+    released: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The wire names of the last release -> the dotted name of the class then, "" where the file does not say it."""
+    released_file: str = "workers/released.yml"
+    retired: Collection[str] = ()
+    """The wire names of classes that were removed on purpose."""
+    modules: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """The modules that a process loads -> the file or folder of each."""
+
+
 class Tree:
-    """The modules of some files, and those that are found by name beside them.
+    """The modules of some files, and those that are found by name beside them."""
 
-    ``categories`` are the known feature categories, None where no file says them.
-    """
-
-    def __init__(self, folders: Iterable[Path] = (), categories: Collection[str] | None = None) -> None:
+    def __init__(self, folders: Iterable[Path] = (), known: Known | None = None) -> None:
         self.modules: list[Module] = []
         """Those that are linted."""
+        self.beside: list[Module] = []
+        """Others that a process loads: they are not linted, and their classes have wire names too."""
         self.unreadable: list[tuple[Path, UnreadableError]] = []
-        self.categories = categories
+        self.known = known or Known()
         self._folders = list(dict.fromkeys(folders))
         self._by_path: dict[Path, Module | None] = {}
         self._by_name: dict[str, Module | None] = {}
@@ -55,6 +72,30 @@ class Tree:
         module.linted = True
         self.modules.append(module)
         self._by_path[module.path] = self._by_name[module.name] = module
+
+    def add_beside(self, path: Path) -> None:
+        """The file is among those that a process loads; one that is linted, or is no Python, is left out."""
+        path = path.resolve()
+        if path not in self._by_path:
+            module = self._by_path[path] = _read(path, module_name(path))
+            if module is not None:
+                self.beside.append(module)
+
+    def names_of(self, module: Module) -> list[str]:
+        """Every dotted name under which a process may import a module, the likeliest first.
+
+        Inside of a module that a process loads there is one. Elsewhere a folder without ``__init__.py`` does not show where its
+        package begins, which may be in any of the folders that are searched.
+        """
+        folders: list[Path] = []
+        for name, path in self.known.modules.items():
+            place, steps = path.resolve(), name.count(".")
+            begins = place.parents[steps : steps + 1]
+            if begins and module.path.is_relative_to(place):
+                return [_dotted(module.path, begins[0])]
+            folders += begins
+        names = [_dotted(module.path, folder) for folder in (*folders, *self._folders)]
+        return [name for name in dict.fromkeys([module.name, *names]) if name]
 
     def class_of(self, name: str) -> tuple[Module, ast.ClassDef] | None:
         """The class of a dotted name, through re-exports; None when it is not to be found in these files."""
@@ -110,7 +151,7 @@ class Tree:
 
 
 def read_tree(
-    paths: Iterable[Path], here: Path, excluded: Callable[[Path], bool], categories: Collection[str] | None = None
+    paths: Iterable[Path], here: Path, excluded: Callable[[Path], bool], known: Known | None = None
 ) -> tuple[Tree, set[Path]]:
     """The tree around some files and folders: whole packages, so that a base or a child elsewhere is known.
 
@@ -127,10 +168,36 @@ def read_tree(
         if (root / "__init__.py").exists():
             files |= dict.fromkeys(path for path in python_files(root) if not excluded(path))
     bases = [root.parent if (root / "__init__.py").exists() else root for root in roots]
-    tree = Tree([*bases, here.resolve()], categories)
+    tree = Tree([*bases, here.resolve()], known)
     for path in files:
         tree.add(path)
+    if tree.known.released:
+        for place in tree.known.modules.values():
+            for path in python_files(place) if place.is_dir() else [place]:
+                tree.add_beside(path)
     return tree, wanted
+
+
+def find_module(name: str, folders: Sequence[str]) -> Path | None:
+    """The file, or the folder, of a module that would be imported from ``folders``; nothing is imported."""
+    top, *steps = name.split(".")
+    spec = PathFinder.find_spec(top, folders)
+    if spec is None:
+        return None
+    inside = list(spec.submodule_search_locations or ())
+    place = Path(inside[0] if inside else spec.origin or "")
+    for step in steps:
+        place /= step
+    found = (one for one in (place, place.with_suffix(".py")) if one.exists())
+    return next(found, None)
+
+
+def _dotted(path: Path, folder: Path) -> str:
+    """The dotted name of a file as an import from ``folder`` has it; "" when it is not below that."""
+    if not path.is_relative_to(folder):
+        return ""
+    steps = path.relative_to(folder).with_suffix("").parts
+    return ".".join(steps[:-1] if len(steps) > 1 and steps[-1] == "__init__" else steps)
 
 
 def _read(path: Path, name: str) -> Module | None:

@@ -5,9 +5,15 @@ middleware's ``call`` takes ``(worker, job, queue)``, a client's ``(worker, job,
 class (client) or the instance (server), ``job`` the payload as a dict with its arguments decompressed.
 """
 
+import inspect
 from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias
+
+from framework.errors import MiddlewareError
+
+SERVER, CLIENT = ("worker", "job", "queue"), ("worker", "job", "queue", "pool")
+"""What a middleware's ``call`` is given in each chain."""
 
 Steps: TypeAlias = Generator[None, None, None]
 Call: TypeAlias = Callable[..., Steps]
@@ -30,10 +36,15 @@ class ClientMiddleware(Protocol):
 
 
 class Chain:
-    """An ordered list of middleware classes; the first is the outermost. One instance of each serves all threads."""
+    """An ordered list of middleware classes; the first is the outermost. One instance of each serves all threads.
 
-    def __init__(self) -> None:
+    ``parameters`` are those of their ``call``. Once the chain is in use, changing it raises MiddlewareError, as it would not act.
+    """
+
+    def __init__(self, parameters: tuple[str, ...]) -> None:
+        self._parameters = parameters
         self._entries: list[tuple[type[Any], tuple[Any, ...], dict[str, Any]]] = []
+        self._in_use = False
 
     def add(self, middleware: type[Any], *args: Any, **kwargs: Any) -> None:
         """Put ``middleware`` innermost; one that is in the chain moves there."""
@@ -55,6 +66,7 @@ class Chain:
 
     def remove(self, middleware: type[Any]) -> None:
         """Take ``middleware`` out of the chain; absent is fine."""
+        self._refuse_in_use(middleware)
         self._entries = [entry for entry in self._entries if entry[0] is not middleware]
 
     def exists(self, middleware: type[Any]) -> bool:
@@ -62,17 +74,72 @@ class Chain:
         return any(entry[0] is middleware for entry in self._entries)
 
     def compiled(self) -> tuple[Call, ...]:
-        """Return the bound ``call`` of a new instance of each, outermost first."""
+        """Return the bound ``call`` of a new instance of each, outermost first. From now on the chain is in use."""
+        self._in_use = True
         return tuple(middleware(*args, **kwargs).call for middleware, args, kwargs in self._entries)
 
+    def reopen(self) -> None:
+        """Allow changes again, for what is compiled next: a test adds its middleware to the chain of a process that has pushed."""
+        self._in_use = False
+
     def _insert(self, position: int, middleware: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not callable(getattr(middleware, "call", None)):
-            raise TypeError(f"{middleware!r} is no middleware: define a generator method `call` (code, yield, code)")
+        # Before the entry of the same class is removed: what is refused changes nothing.
+        self._refuse_in_use(middleware)
+        reason = _misfit(middleware, self._parameters, args, kwargs)
+        if reason is not None:
+            raise MiddlewareError(middleware, f"{reason}. {_right_shape(self._parameters)}")
         self.remove(middleware)
         self._entries.insert(position, (middleware, args, kwargs))
 
+    def _refuse_in_use(self, middleware: type[Any]) -> None:
+        if self._in_use:
+            raise MiddlewareError(
+                middleware,
+                "the chain is in use, and what changes now would never act. Change it before the first push of a process and before "
+                "framework.boot(); for worker processes in a module that -r or workers_module loads",
+            )
+
     def _position(self, middleware: type[Any], *, absent: int) -> int:
         return next((place for place, entry in enumerate(self._entries) if entry[0] is middleware), absent)
+
+
+def _misfit(middleware: Any, parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Return what is wrong with the shape of a middleware, ``None`` for nothing."""
+    if not isinstance(middleware, type):
+        return "it is no class: add the class itself, and what its constructor takes behind it, as in add(TheClass, 5)"
+    call: Any = inspect.getattr_static(middleware, "call", None)
+    if call is None:
+        return "it has no method call"
+    plain: Any = getattr(call, "__func__", call)  # of a staticmethod, or a classmethod
+    function = inspect.unwrap(plain)
+    if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
+        return "its call is async: write def, which serves async jobs too"
+    if not inspect.isgeneratorfunction(function):
+        return "its call is no generator function: there is no yield in it"
+    # A classmethod is given its class, and a plain method its instance; a staticmethod neither.
+    owner = () if isinstance(call, staticmethod) else ("self",)
+    if not _takes(function, (*owner, *parameters), {}):
+        return f"its call{inspect.signature(function)} cannot be called with ({', '.join(parameters)})"
+    if not _takes(middleware, args, kwargs):
+        return f"its constructor {inspect.signature(middleware)} does not take what was given with it"
+    return None
+
+
+def _takes(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:  # made in C, and does not say
+        return True
+    return True
+
+
+def _right_shape(parameters: tuple[str, ...]) -> str:
+    return (
+        "A middleware is a class with a generator method: "
+        f"def call(self, {', '.join(parameters)}): code before; yield; code after"
+    )
 
 
 class Passage:

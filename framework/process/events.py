@@ -8,22 +8,29 @@ from typing import Any
 
 from redis.exceptions import AuthenticationError, ClusterDownError, ReadOnlyError, ResponseError
 
+from framework.command_line import command
 from framework.declare import registry
-from framework.errors import EXPECTED, is_a
 from framework.fetch.reaper import Recovered
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
-from framework.finish.report import JobReporter
+from framework.finish.outcome import UnknownClass
+from framework.finish.report import EXPECTED, JobReporter
 from framework.process.parked import Parked
+from framework.settings.shapes import is_a
+from framework.store.tls import tls_advice
 from framework.telemetry import logs
-from framework.telemetry.repeated import Repeated
+from framework.telemetry.repeated import Repeated, Tallied
 from framework.telemetry.sentry import NoTracker, Tracker
 from framework.types import JobState, Payload
 from framework.wire import keys
+from framework.wire.job import Job
 from framework.wire.status import Tracked
 
 _QUIET_S = 30.0
 """A state that goes on (Redis away) is logged at its begin and then once in this time, with a count."""
+
+_SUMMARY_S = 60.0
+"""Of jobs whose class is not here there is a line per class in this time, and one of all that belong to other applications."""
 
 _LOST_S = 60.0
 """Redis away for so long is reported to the error tracker, once."""
@@ -63,6 +70,8 @@ class ProcessEvents:
         self.died = threading.Event()
         self._lock = threading.Lock()
         self._repeated = Repeated(_QUIET_S)
+        self._unknown = Repeated(_SUMMARY_S)
+        self._foreign = Tallied(_SUMMARY_S)
         self._away: dict[str, _Away] = {}
 
     def fenced(self, unit: UnitOfWork) -> None:
@@ -90,7 +99,7 @@ class ProcessEvents:
     def parked_for_long(self, parked: Parked, oldest_s: float) -> None:
         behind = "a limit" if parked.kind == "waiting" else "a pause"
         self._log.warning(
-            f"jobs wait behind {behind} for long; scripts/jobs parked shows them, and where to release them",
+            f"jobs wait behind {behind} for long; {command('jobs parked')} shows them, and where to release them",
             event_name="jobs.parked",
             place=parked.kind,
             **{"limit" if parked.kind == "waiting" else "class": parked.name},
@@ -121,6 +130,15 @@ class ProcessEvents:
     def fetch_failed(self, error: BaseException) -> None:
         self.redis_failed("fetcher", error)
 
+    def exchange_failed(self, error: Exception, count: int) -> None:
+        self._log.error(
+            "an error of the framework's own in the exchange with Redis; trying again, and the process ends should it keep coming",
+            event_name="exchange.failed",
+            count=count,
+            error=error,
+        )
+        self._report_own("exchange", error)
+
     def settle_failed(self, unit: UnitOfWork, error: BaseException) -> None:
         self.redis_failed(f"settler of {unit.queue}", error)
 
@@ -138,8 +156,10 @@ class ProcessEvents:
             report = not away.reported and time.monotonic() - away.since >= _LOST_S
             away.reported = away.reported or report
         if count:
+            advice = tls_advice(error)
+            words = _WORDS.get(trouble, "Redis refuses; trying again")
             self._log.error(
-                _WORDS.get(trouble, "Redis refuses; trying again"),
+                f"{words}: {advice}" if advice else words,
                 event_name="redis.failed",
                 component=component,
                 user=self._user,
@@ -181,6 +201,43 @@ class ProcessEvents:
     def job_failed(self, error: BaseException, facts: dict[str, Any]) -> None:
         if not is_a(error, *EXPECTED):
             self.handlers.failed(error, facts)
+
+    def unknown_class(self, unit: UnitOfWork, payload: Payload, outcome: UnknownClass) -> None:
+        error, name = outcome.error, payload["class"]
+        facts = {"class": name, "jid": payload.get("jid"), "queue": unit.queue}
+        if outcome.gives_up:
+            self._log.error(
+                "a job waited too long for a process that has its class; it is in the interrupted set. Deploy the class, then push "
+                "the job anew",
+                job_status="quarantined",
+                aw_unknown_class_count=outcome.count,
+                waited_s=round(time.time() - outcome.since, 3),
+                error=error,
+                **facts,
+            )
+            self.handlers.failed(error, {"job": payload, "queue": unit.queue})
+        elif count := self._unknown.due(name, time.monotonic()):
+            self._log.warning(
+                "jobs meet a process that does not have their class, and wait for one that has; their retries are untouched",
+                event_name="class.unknown",
+                count=count,
+                error=error,
+                **facts,
+            )
+
+    def foreign_class(self, name: str) -> None:
+        self._foreign.add(name)
+
+    def summarize_foreign(self, *, ends: bool = False) -> None:
+        """Write the line about jobs of other applications, once a minute; and before the process ``ends``."""
+        counts = self._foreign.due(time.monotonic(), ends=ends)
+        if counts:
+            self._log.info(
+                "jobs of other applications went back to the queues that this process shares with them (setting foreign_classes)",
+                event_name="class.foreign",
+                count=sum(counts.values()),
+                classes=counts,
+            )
 
     def unreadable(self, unit: UnitOfWork, error: BaseException) -> None:
         self._log.error(
@@ -279,13 +336,18 @@ class ProcessEvents:
             jid=job.jid,
             owner=recovered.owner,
             destination=recovered.destination,
-            interrupted_count=job.interrupted_count,
+            **job.interruptions,
             **{"class": job.worker},
         )
         if recovered.trimmed:
             self.trimmed(recovered.trimmed, recovered.destination)
+        if recovered.quarantined:
+            self.given_up(job)
+
+    def given_up(self, job: Job) -> None:
+        """The class of a job that was interrupted too often is told."""
         worker: Any = registry.find(job.worker)
-        if recovered.quarantined and worker is not None:
+        if worker is not None:
             self.handlers.guard("interruptions_exhausted", lambda: worker.interruptions_exhausted(job))
 
     def trimmed(self, count: int, source: str = keys.DEAD) -> None:

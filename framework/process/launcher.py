@@ -3,8 +3,9 @@
 Start: the lease is beaten once before the first fetch, so that nobody takes us for dead.
 Drain: no more fetching; the jobs in hand have all the time they need, or until told to stop.
 Stop: (1) no more fetching, parked calls are ended; (2) wait for the jobs in hand until the deadline; (3) what is left
-goes back to the right end of its queue, from the main thread's own connection, with ``interrupted_count`` raised; (4) the
-lease goes last: until then nobody else may touch our list. A thread that hangs cannot keep the process: ``os._exit``.
+goes back to the right end of its queue, or is given up (``push_back``), from the main thread's own connection; (4) the lease
+goes last: until then nobody else may touch our list; (5) the classes of jobs that were given up are told, for a second at
+most. A thread that hangs cannot keep the process: ``os._exit``.
 """
 
 import contextlib
@@ -18,7 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import redis
 from redis.exceptions import RedisError
 
 from framework.errors import PayloadError
@@ -26,7 +26,6 @@ from framework.execute.processor import Processor
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.parking import PARK_S, REPLY_MARGIN_S
 from framework.fetch.reaper import Reaper, Reconciler, draw_pause
-from framework.fetch.requeue import requeue
 from framework.fetch.slots import renew
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process.board import Board, State
@@ -42,15 +41,18 @@ from framework.process.heartbeat import (
     StuckError,
     Watchdog,
 )
+from framework.process.metrics import Metrics
+from framework.process.push_back import PushBack
 from framework.process.record import ProcessRecord
 from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue, asked_for
 from framework.process.title import Title
+from framework.process.unserved import UnservedWatch
 from framework.schedule.poller import Poller
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
 from framework.wire import keys
-from framework.wire.job import decode, whole_number
-from framework.wire.json import dumps
+from framework.wire.ids import base36
+from framework.wire.job import decode
 
 EXIT_CLEAN = 0
 EXIT_DIED = 1
@@ -70,11 +72,11 @@ class Parts:
     """Everything one process consists of, wired by ``framework.wiring``."""
 
     identity: str
-    client: "redis.Redis"
     fetcher: Fetcher
     processor: Processor
     lease: Lease
     record: ProcessRecord
+    metrics: Metrics
     title: Title
     poller: Poller
     reaper: Reaper
@@ -84,11 +86,13 @@ class Parts:
     upkeep: Sequence[Callable[[], None]]
     """What the policies do every few seconds; raises redis errors."""
     events: ProcessEvents
+    push_back: PushBack
     poll_interval_s: float
     timeout_s: float
     supervisor: int | None
     """Process id of whoever looks after us."""
     board: Board
+    unserved: UnservedWatch
 
 
 class Launcher:
@@ -107,6 +111,7 @@ class Launcher:
             self._sweep_loop,
             Loop("policies", self._keep, SWEEP_PERIOD_S, events, client=upkeep, limit_s=HOOKS_LIMIT_S),
             Loop("poller", self._poll, parts.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S),
+            Loop("unserved", parts.unserved.step, SWEEP_PERIOD_S, events, limit_s=HOOKS_LIMIT_S),
         ]
         self._eviction = EvictionWatch(upkeep, events)
         self._paused: list[str] = []
@@ -120,6 +125,14 @@ class Launcher:
 
     def run(self) -> int:
         """Work until told to stop; return the exit status: 0, or 1 when a thread of the framework died. The lease is held."""
+        try:
+            return self._run()
+        except Exception as error:  # noqa: BLE001 - this thread is one of the framework's, too
+            # What is in hand is in the working list: another process takes it back when our lease has run out.
+            self._parts.events.component_died("main", error)
+            return EXIT_DIED
+
+    def _run(self) -> int:
         parts = self._parts
         self._lease_loop.start()
         for loop in self._loops:
@@ -129,7 +142,8 @@ class Launcher:
             parts.learn()
         self._show()
         parts.fetcher.start(parts.processor.hire)
-        self._log.info("ready", event_name="process.ready", identity=parts.identity, queues=parts.record.order.names)
+        queues = {"queues": parts.record.order.names, "queues_from": parts.record.queues_from}
+        self._log.info("ready", event_name="process.ready", identity=parts.identity, **queues)
         stop = False
         while not (stop or self._draining or self._broken):
             serves = parts.board.state is not State.STARTING
@@ -230,6 +244,7 @@ class Launcher:
                 "stack",
                 event_name="process.stack",
                 thread=names.get(ident, str(ident)),
+                tid=base36(ident),
                 jid=_field(unit[0], "jid") if unit else None,
                 stack=[line.rstrip() for line in traceback.format_stack(frame)],
             )
@@ -269,22 +284,28 @@ class Launcher:
             parts.fetcher.wind_down(min(_WIND_DOWN_S, max(1.0, deadline - time.monotonic())))
         finished = self._drain(deadline)
         if not finished:
+            parts.record.runs.overdue = True
             parts.processor.cancel_async(_CANCEL_S)
         parts.processor.abandon()
         try:
             parts.fetcher.acknowledge()
-            returned = self._give_back()
+            in_time = not (self._at_once or parts.events.died.is_set())
+            parts.push_back.give_back(parts.timeout_s if in_time else None)
             parts.fetcher.acknowledge()  # what ended while we gave back
             with contextlib.suppress(RedisError, OSError):  # refused at maxmemory; the record runs out by itself
                 parts.record.remove()
                 counters.flush(parts.record.client)
+                parts.metrics.flush()
             self._lease_loop.stop()
             lost_at = parts.fetcher.parked_lost_at
             parts.lease.drop(emptied=lost_at is None or time.monotonic() - lost_at > PARK_S + REPLY_MARGIN_S)
-            self._log.info("stopped", event_name="process.stopped", returned=returned, finished=finished)
+            self._log.info(
+                "stopped", event_name="process.stopped", returned=parts.push_back.returned, finished=finished
+            )
         except (RedisError, OSError) as error:
             # Everything unfinished is in the working list; whoever lives takes it back when our lease has run out.
             self._log.error("stopped without Redis; jobs in hand are left to be recovered", error=error)
+        parts.push_back.tell_given_up()
 
     def _patience_s(self) -> float:
         """How long the jobs in hand may still run."""
@@ -312,17 +333,10 @@ class Launcher:
     def _waits_no_longer(self) -> bool:
         for number in self._signals.wait(0):
             if self._hurries(number):
+                self._at_once = True
                 self._log.info("not waiting for jobs", event_name="process.forced", signal=signal.Signals(number).name)
                 return True
         return False
-
-    def _give_back(self) -> int:
-        """Give back what runs, its interruptions counted, and what has not begun, as it was."""
-        custody = self._parts.fetcher.custody
-        jobs = [(unit, _interrupted(unit)) for unit in custody.running()] + [
-            (unit, unit.data) for unit in custody.buffer
-        ]
-        return requeue(self._parts.client, self._parts.identity, jobs)
 
     def _beat(self) -> None:
         lease, events = self._parts.lease, self._parts.events
@@ -349,6 +363,7 @@ class Launcher:
         self._read_pauses()
         renew(self._parts.record.client, self._parts.fetcher.custody.running())
         counters.flush(self._parts.record.client)
+        self._parts.metrics.beat()
         self._eviction.look()
 
     def _read_pauses(self) -> None:
@@ -374,16 +389,6 @@ class Launcher:
 
     def _poll(self) -> float:
         return self._parts.poller.step()
-
-
-def _interrupted(unit: UnitOfWork) -> bytes:
-    """Return the payload with its interruptions counted, or as it was when it cannot be read."""
-    try:
-        payload = decode(unit.data)
-        payload["interrupted_count"] = (whole_number(payload.get("interrupted_count")) or 0) + 1
-        return dumps(payload)
-    except PayloadError:
-        return unit.data
 
 
 def _field(unit: UnitOfWork, name: str) -> str | None:

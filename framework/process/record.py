@@ -5,7 +5,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -17,21 +17,31 @@ from framework.errors import PayloadError
 from framework.execute.runs import Runs, Tally
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.types import Payload
 from framework.wire import keys
-from framework.wire.job import decode
+from framework.wire.bounds import LARGE
+from framework.wire.ids import base36
+from framework.wire.job import decode, whole_number
 from framework.wire.json import loads
 
 TTL_S = 60
 _DAY_TTL_S = 5 * 365 * 86_400
 _MOST_SIGNALS = 10  # a beat
+_MOST_RECORDS = 2_000
+_RECORDS_AT_ONCE = 200
 _SHOWN_BYTES = 4_096
 _SHOWN_NAME = 256
+_MOST_DIGITS = 9  # of a count that a process says of itself; Python reads none of over 4,300
 _NAMES = ("class", "jid", "queue")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Statistics:
-    """What is to be added to Sidekiq's counters. Each key is counted by itself: one may be refused and another not."""
+    """What is to be added to Sidekiq's counters, beside the jobs that their acknowledgement counts (``parts/count.lua``).
+
+    A process that is killed loses what it has counted since its last beat. Each key is counted by itself: one may be refused
+    and another not.
+    """
 
     def __init__(self) -> None:
         self._totals = Tally()
@@ -41,7 +51,7 @@ class _Statistics:
         """Put the additions into an empty pipeline; return the names of the counters, in the order of their replies."""
         day = time.strftime("%Y-%m-%d", time.gmtime())
         for key, count in (
-            (keys.STAT_PROCESSED, totals.processed - self._totals.processed),
+            (keys.STAT_PROCESSED, totals.uncounted - self._totals.uncounted),
             (keys.STAT_FAILED, totals.failed - self._totals.failed),
         ):
             if count:
@@ -76,6 +86,10 @@ class ProcessRecord:
     slots: int
     version: str
     runs: Runs
+    tag: str = ""
+    labels: Sequence[str] = ()
+    queues_from: str = ""
+    """What named the queues, for the first line of the process."""
     started_at: float = field(default_factory=time.time)
     quiet: bool = False
     rtt_us: int = 0
@@ -153,7 +167,7 @@ class ProcessRecord:
         running = self.runs.running()
         shown = {thread: self._shown_of(thread, unit) for thread, (unit, _) in running.items()}
         entries = {
-            _base36(thread): json.dumps({"queue": unit.queue, "payload": shown[thread][1], "run_at": started})
+            base36(thread): json.dumps({"queue": unit.queue, "payload": shown[thread][1], "run_at": started})
             for thread, (unit, started) in running.items()
         }
         if entries or self._shown:
@@ -165,7 +179,7 @@ class ProcessRecord:
 
     def _shown_of(self, thread: int, unit: UnitOfWork) -> tuple[UnitOfWork, str]:
         before = self._shown.get(thread)
-        return before if before is not None and before[0] is unit else (unit, shown_payload(unit.data))
+        return before if before is not None and before[0] is unit else (unit, shown_payload(unit.data, unit.outline))
 
     def _fields(self) -> Mapping[str, Any]:
         return {
@@ -185,11 +199,11 @@ class ProcessRecord:
             "hostname": self.identity.rsplit(":", 2)[0] or socket.gethostname(),
             "started_at": self.started_at,
             "pid": os.getpid(),
-            "tag": "",
+            "tag": self.tag,
             "concurrency": self.slots,
             "queues": self.order.names,
             "weights": [weights],
-            "labels": ["python"],
+            "labels": ["python", *self.labels],
             "identity": self.identity,
             "version": self.version,
             "embedded": False,
@@ -230,33 +244,89 @@ def served_queues(client: "redis.Redis") -> set[str]:
     return {queue for seen in seen_processes(client) for queue in seen.queues}
 
 
+def unserved_queues(client: "redis.Redis", queues: Collection[str]) -> frozenset[str]:
+    """Return those of ``queues`` that no process with a record has among its own, Ruby's too. Raises redis errors.
+
+    A quiet process counts, as it is about to be followed by another. A few round trips: no more than ``_MOST_RECORDS`` are read, and
+    none after the last queue is found. Of a larger fleet nothing is known, and none is returned.
+    """
+    left = set(queues)
+    identities: Any = client.srandmember(keys.PROCESSES, _MOST_RECORDS)
+    for start in range(0, len(identities), _RECORDS_AT_ONCE):
+        if not left:
+            break
+        pipeline: Any = client.pipeline(transaction=False)
+        for identity in identities[start : start + _RECORDS_AT_ONCE]:
+            pipeline.hget(identity, "info")
+        # A key of another type answers with an error: it is no record.
+        for info in pipeline.execute(raise_on_error=False):
+            if isinstance(info, bytes):
+                left -= _queues_of(_read(info))
+    return frozenset(left) if len(identities) < _MOST_RECORDS else frozenset()
+
+
 def _seen(identity: str, info: bytes, quiet: bytes | None, busy: bytes | None, slots: bytes | None) -> Seen:
-    queues = frozenset[str]() if quiet == b"true" else frozenset(_queues_of(info))
-    return Seen(identity, queues, quiet == b"true", _count(busy), _count(slots))
+    said = _read(info)
+    queues = frozenset[str]() if quiet == b"true" else frozenset(_queues_of(said))
+    return Seen(identity, queues, quiet == b"true", _count(busy), _count(slots) or _slots_of(said))
 
 
 def _count(value: bytes | None) -> int:
-    return int(value) if value is not None and value.isdigit() else 0
+    if value is None or not value.isdigit() or len(value) > _MOST_DIGITS:
+        return 0
+    return int(value)
 
 
-def _queues_of(info: bytes) -> set[str]:
+def _read(info: bytes) -> Mapping[str, Any]:
+    """Return what a process says of itself once, empty where that cannot be read."""
     try:
-        record = loads(info)
-        return {str(queue) for queue in record["queues"]}
-    except (PayloadError, ValueError, KeyError, TypeError):
+        said = loads(info)
+    except (PayloadError, ValueError):
+        return {}
+    return cast("Mapping[str, Any]", said) if isinstance(said, dict) else {}
+
+
+def _queues_of(said: Mapping[str, Any]) -> set[str]:
+    """By its capsules (Sidekiq from 8.0.9 on), and by the list that Sidekiq 9 is to leave out."""
+    queues = _names(said.get("queues"))
+    for capsule in _capsules(said):
+        queues |= _names(capsule.get("weights"))
+    return queues
+
+
+def _slots_of(said: Mapping[str, Any]) -> int:
+    """Sidekiq before 8.1.2 says it here, and not in a field of its own."""
+    total = whole_number(said.get("concurrency"))
+    if total is None:
+        total = sum(whole_number(capsule.get("concurrency")) or 0 for capsule in _capsules(said))
+    return max(0, total)
+
+
+def _capsules(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    capsules = said.get("capsules")
+    if not isinstance(capsules, dict):
+        return []
+    members = cast("dict[str, Any]", capsules).values()
+    return [cast("Mapping[str, Any]", one) for one in members if isinstance(one, dict)]
+
+
+def _names(found: object) -> set[str]:
+    if not isinstance(found, list | dict):
         return set()
+    return {str(name) for name in cast("Iterable[Any]", found) if isinstance(name, str)}
 
 
-def shown_payload(data: bytes) -> str:
+def shown_payload(data: bytes, outline: Payload | None = None) -> str:
     """Return the payload as dashboards are shown it: whole, or a large one with a note in place of its arguments.
 
-    Every running job is written anew each beat, and a page that lists them must stay readable.
+    Every running job is written anew each beat, and a page that lists them must stay readable. ``outline`` has the fields of one that
+    is too large to decode for this.
     """
     if len(data) <= _SHOWN_BYTES:
         return data.decode("utf-8", "replace")
     note = f"{len(data)} bytes, not shown"
     try:
-        payload = decode(data)
+        payload = outline if outline is not None else decode(data, LARGE)
     except PayloadError:
         return json.dumps({"class": "", "jid": "", "args": [note]})
     shown = json.dumps({**payload, "args": [note]})
@@ -265,18 +335,18 @@ def shown_payload(data: bytes) -> str:
     return json.dumps({**{name: str(payload.get(name, ""))[:_SHOWN_NAME] for name in _NAMES}, "args": [note]})
 
 
+def default_tag() -> str:
+    """Return the name of the folder that the process was started in, or of the one above its releases (Sidekiq's rule)."""
+    try:
+        folder = Path.cwd()
+    except OSError:  # it is gone
+        return ""
+    return folder.parent.parent.name if folder.name.isdigit() and folder.parent.name == "releases" else folder.name
+
+
 def resident_kb() -> int:
     """Return this process's resident memory in kB, 0 where the system does not tell."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES // 1024
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _base36(number: int) -> str:
-    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
-    text = ""
-    while number:
-        number, rest = divmod(number, 36)
-        text = digits[rest] + text
-    return text or "0"

@@ -6,18 +6,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from framework.declare.declaration import Declaration
-from framework.declare.request import BulkRequest, Pace, PushRequest, Route
+from framework.declare.request import BulkRequest, PushRequest, Route
 from framework.declare.slices import SLICE, Slice, bind_all, json_slices
-from framework.errors import ArgumentsError, BulkPushError, ExceedLimitError, PayloadError, ShardUnavailableError
+from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
 from framework.middleware.chain import Call
 from framework.push.around import Around
+from framework.push.bulk import BulkPush, PreparedSlice
 from framework.push.deduplication import Deduplicator, deduplicates
+from framework.push.delays import Delays
 from framework.push.normalize import Stamp, Stamps, handed_down, no_stamps, option_context, wire_value
 from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
 from framework.push.strictness import Strictness
 from framework.push.template import JobTemplate
 from framework.route.router import Router
-from framework.shard.shard import Shard, Shards
+from framework.shard.shard import Shard
+from framework.shard.shards import Shards
 from framework.telemetry import context
 from framework.types import Jid, Json
 from framework.wire import keys
@@ -48,9 +51,15 @@ class Way(NamedTuple):
             ambient = {**ambient, **self.stamp()}
         return {**ambient, **self.context} if self.context else ambient
 
-    def mark(self, jid: Jid, at: float | None) -> Mark:
-        """Return what says that a job waits."""
-        return Tracked(jid, self.kept_s).mark_queued(at)
+    def tracked(self, jid: Jid) -> Tracked | None:
+        """Return what says that a job is tracked, ``None`` when it is not."""
+        return Tracked(jid, self.kept_s) if self.kept_s else None
+
+    def marks(self, jids: Sequence[Jid], times: Sequence[float | None]) -> list[Mark]:
+        """Return what says that jobs wait, now or for these times."""
+        if not self.kept_s:
+            return []
+        return [Tracked(jid, self.kept_s).mark_queued(at) for jid, at in zip(jids, times, strict=True)]
 
 
 class Client:
@@ -75,7 +84,10 @@ class Client:
         self._stamps = stamps
         self._clock = clock
         self._ways: dict[str, Way] = {}
-        self._around = Around(shards, router, middleware, self._limiter, stamps, deduplicator or Deduplicator(), clock)
+        self._delays = Delays(clock)
+        self._around = Around(
+            shards, router, middleware, self._limiter, stamps, deduplicator or Deduplicator(), self._delays, clock
+        )
         self._has_middleware = bool(middleware)
 
     def route(self, declaration: Declaration) -> Route:
@@ -93,7 +105,7 @@ class Client:
             ArgumentsError, ExceedLimitError: refused; nothing was written.
             ShardUnavailableError: the shard did not take it; see ``maybe_written``.
         """
-        declaration, args, at, options = request
+        declaration, args, due, options = request
         try:
             declaration.signature.check(args)
         except ArgumentsError as error:
@@ -111,12 +123,12 @@ class Client:
                 return self._around.push(request)
             arguments = way.template.fitted(arguments)
         jid, now = draw_jid(), stamp_json(self._clock())
-        payload = way.template.one(arguments, jid.encode(), now, way.ambient(), waits=at is not None)
-        marks = (way.mark(jid, at),) if way.kept_s else ()
-        if at is None:
+        payload = way.template.one(arguments, jid.encode(), now, way.ambient(), waits=due is not None)
+        if due is None:
+            marks = (Tracked(jid, way.kept_s).mark_queued(None),) if way.kept_s else ()
             way.shard.enqueue_one(way.template.queue, payload, marks)
         else:
-            way.shard.schedule(((at, payload),), marks)
+            self._delays.write(way.shard, payload, due, way.tracked(jid))
         return jid
 
     def fill(self, request: PushRequest, limit: int, most: int | None = None) -> list[Jid]:
@@ -156,59 +168,19 @@ class Client:
         Raises:
             ArgumentsError, ExceedLimitError: refused; nothing was written.
             BulkPushError: a shard failed; or the chain of client middlewares did for a later slice, or left it a job that is
-                too large. It says what is in.
+                too large. It says what is in, what may be, and can be resumed.
         """
         signature = request.declaration.signature
         loosener = self._strictness.loosener(request.declaration)
-        written: Iterator[Sequence[Jid | None]]
         if self._has_middleware or deduplicates(request.declaration):
-            written = self._around.slices(request, bind_all(signature, request.args, loosener))
+            prepare = self._around.bulk(request, bind_all(signature, request.args, loosener))
         else:
             way = self._way(request.declaration, request.options)
-            written = self._slices(way, request, _fitted(way.template, json_slices(signature, request.args, loosener)))
+            waiting = _fitted(way.template, json_slices(signature, request.args, loosener))
+            prepare = _Source(way, request, waiting, self._clock, self._delays).prepare
         if loosener is not None:
             loosener.tell()
-        jids: list[Jid | None] = []
-        try:
-            for admitted in written:
-                jids += admitted
-        except ShardUnavailableError as error:
-            raise BulkPushError(jids, len(jids), error) from error
-        except Exception as error:  # a middleware may raise anything; the caller must learn what is in
-            if not jids:
-                raise
-            raise BulkPushError(jids, len(jids), error) from error
-        return jids
-
-    def _slices(self, way: Way, request: BulkRequest, waiting: deque[bytes]) -> Iterator[list[Jid]]:
-        """Write slice after slice; what is written is let go of."""
-        start = 0
-        while waiting:
-            arguments = waiting.popleft().split(b"\n")
-            yield self._write(way, request, arguments, start)
-            start += SLICE
-
-    def _write(self, way: Way, request: BulkRequest, arguments: list[bytes], start: int) -> list[Jid]:
-        jids = draw_jids(len(arguments))
-        raw = [jid.encode() for jid in jids]
-        now, waits, ambient = stamp_json(self._clock()), request.at is not None, way.ambient()
-        if request.contexts is None:
-            payloads = way.template.many(arguments, raw, now, ambient, waits=waits)
-        else:
-            own = request.contexts[start : start + SLICE]
-            payloads = [
-                way.template.one(args, jid, now, {**ambient, **context.meta(extra)}, waits=waits)
-                for args, jid, extra in zip(arguments, raw, own, strict=True)
-            ]
-        if request.at is None:
-            marks = [way.mark(jid, None) for jid in jids] if way.kept_s else ()
-            way.shard.enqueue({way.template.queue: payloads}, marks)
-            return jids
-        at = request.at
-        due = [at.due(start + index) if isinstance(at, Pace) else at for index in range(len(jids))]
-        marks = [way.mark(jid, at) for jid, at in zip(jids, due, strict=True)] if way.kept_s else ()
-        way.shard.schedule(list(zip(due, payloads, strict=True)), marks)
-        return jids
+        return BulkPush(prepare).run()
 
     def _loosened(self, request: PushRequest, error: ArgumentsError) -> PushRequest:
         """Return the request with its arguments as JSON gives them; raises ``error`` where the class's mode wants them strict."""
@@ -231,6 +203,77 @@ class Client:
         shard, stamp, looks = self._shards[route.shard], self._stamps(declaration), deduplicates(declaration)
         unquestioned = 0 if looks else template.unquestioned
         return Way(declaration, shard, template, option_context(options), kept_s, stamp, unquestioned, looks)
+
+
+class _Source:
+    """The slices of one bulk of a class that needs no dict for each job; what is prepared is let go of."""
+
+    def __init__(
+        self, way: Way, request: BulkRequest, waiting: deque[bytes], clock: Callable[[], float], delays: Delays
+    ) -> None:
+        self._way = way
+        self._request = request
+        self._waiting = waiting
+        self._clock = clock
+        self._delays = delays
+        self._start = 0
+        self._first: float | None = None
+
+    def prepare(self) -> PreparedSlice | None:
+        """See ``BulkPush``."""
+        if not self._waiting:
+            return None
+        request, way, start, due = self._request, self._way, self._start, self._request.due
+        if due is not None and self._first is None:
+            self._first = self._delays.begin(way.shard, due)
+        arguments = self._waiting[0].split(b"\n")
+        *jids, token = draw_jids(len(arguments) + 1)
+        payloads = self._payloads(arguments, jids, waits=due is not None)
+        times: list[float] | None = None
+        if self._first is not None:
+            times = [self._first + request.offset(index) for index in range(start, start + len(jids))]
+        self._waiting.popleft()
+        self._start += SLICE
+        return _Written(way, jids, payloads, times, token)
+
+    def _payloads(self, arguments: list[bytes], jids: list[Jid], *, waits: bool) -> list[bytes]:
+        way, contexts, raw = self._way, self._request.contexts, [jid.encode() for jid in jids]
+        now, ambient = stamp_json(self._clock()), way.ambient()
+        if contexts is None:
+            return way.template.many(arguments, raw, now, ambient, waits=waits)
+        own = contexts[self._start : self._start + SLICE]
+        return [
+            way.template.one(args, jid, now, {**ambient, **context.meta(extra)}, waits=waits)
+            for args, jid, extra in zip(arguments, raw, own, strict=True)
+        ]
+
+
+class _Written:
+    """One slice of such a bulk."""
+
+    def __init__(
+        self, way: Way, jids: list[Jid], payloads: list[bytes], times: Sequence[float] | None, token: str
+    ) -> None:
+        self._way = way
+        self._payloads = payloads
+        self._times = times
+        self._token = token
+        self._tried = False
+        self.jids: Sequence[Jid] = jids
+
+    def write(self) -> Sequence[Jid | None]:
+        """See ``PreparedSlice``."""
+        way, times, shard = self._way, self._times, self._way.shard
+        # Asked before the states are written: those of jobs that are in may have gone on since.
+        if self._tried and shard.is_pushed(self._token):
+            return self.jids
+        self._tried = True
+        if times is None:
+            marks = way.marks(self.jids, [None] * len(self.jids)) if way.kept_s else ()
+            shard.enqueue(way.template.queue, self._payloads, self._token, marks)
+        else:
+            shard.schedule(list(zip(times, self._payloads, strict=True)), self._token, way.marks(self.jids, times))
+        return self.jids
 
 
 def _fitted(template: JobTemplate, slices: Iterable[Slice]) -> deque[bytes]:

@@ -9,12 +9,15 @@ from typing import Any, cast
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.policies import Deduplicate
+from framework.declare.request import Due
+from framework.declare.signature import JobSignature
 from framework.declare.worker import ApplicationWorker
 from framework.telemetry import logs
 from framework.telemetry.counters import series_name
 from framework.telemetry.repeated import Repeated
 from framework.types import Jid, Payload
 from framework.wire.holds import IDEMPOTENCY_KEY, Claim, Lock, lock_key, lock_of, positions_of
+from framework.wire.job import version_of
 from framework.wire.json import dumps, loads
 from framework.wire.status import Mark
 
@@ -58,19 +61,24 @@ class Deduplicator:
     def name(self, payload: Payload, declaration: Declaration, args: list[Any]) -> None:
         """The payload names its lock (field ``idempotency_key``), by ``args``: its arguments as the application knows them.
 
-        One that it has already is kept.
+        Jobs are equal when the same method would run them, and their arguments bind to the same values there. A key that it
+        has already is kept: the lock under it is the job's.
         """
         if lock_of(payload, None) is None:
-            payload[IDEMPOTENCY_KEY] = lock_key(declaration.wire_name, self._significant(declaration, args))
+            version = version_of(payload)
+            significant = self._significant(declaration, declaration.signature_of(version), args)
+            payload[IDEMPOTENCY_KEY] = lock_key(declaration.wire_name, significant, declaration.handled_since(version))
 
     def claim(
-        self, payload: Payload, declaration: Declaration, policy: Deduplicate, due: float | None, mark: Mark | None
+        self, payload: Payload, declaration: Declaration, policy: Deduplicate, due: Due | None, mark: Mark | None
     ) -> Claim:
         """Return the claim of a payload on the lock that it names; ``due``: when, if it goes to the schedule set."""
         ttl_s, jid = policy.ttl.total_seconds(), str(payload["jid"])
         lock = Lock(payload[IDEMPOTENCY_KEY], jid, ttl_s, declaration.wire_name)
         series = series_name(COUNTER, {"worker": declaration.wire_name, "strategy": policy.strategy})
-        return Claim(lock, declaration.idempotent, series, positions_of(payload), due, mark)
+        delay_s = None if due is None else due.delay_s
+        at = None if due is None or delay_s is not None else due.at
+        return Claim(lock, declaration.idempotent, series, positions_of(payload), at, delay_s, mark)
 
     def tell(self, payload: Payload, declaration: Declaration, policy: Deduplicate, owner: Jid) -> None:
         """Write the line of a duplicate that was dropped, with GitLab's fields."""
@@ -90,20 +98,29 @@ class Deduplicator:
             },
         )
 
-    def _significant(self, declaration: Declaration, args: list[Any]) -> bytes:
-        """The JSON of what makes jobs equal: by the class's hook; what goes wrong there costs its advice only."""
-        arguments = dumps(args)
+    def _significant(self, declaration: Declaration, signature: JobSignature, args: Any) -> bytes:
+        """The JSON of what makes jobs equal: by the class's hook; what goes wrong there costs its advice only.
+
+        The hook is given every argument, with defaults for those that were left out. Without a hook the shortest call counts:
+        its JSON stays the same when a release adds a parameter with a default.
+        """
         worker: Any = registry.find(declaration.wire_name)
+        # A client middleware may have put in anything.
+        if not isinstance(args, list):
+            return dumps(args)
+        given = cast("list[Any]", args)
+        shortest = dumps(signature.shortest(given))
         if worker is None or worker.idempotency_arguments.__func__ is _ALL_ARGUMENTS:
-            return arguments
+            return shortest
         try:
-            chosen: Any = worker.idempotency_arguments(loads(arguments))
+            # A copy: what the hook changes in its list does not change the job.
+            chosen: Any = worker.idempotency_arguments(loads(dumps(signature.filled(given)), None))
             if not isinstance(chosen, list | tuple):
                 raise TypeError(f"it returned {type(chosen).__name__}, not a list")
             return dumps(list(cast("list[Any]", chosen)))
         except Exception as error:  # noqa: BLE001 - a hook of the application's; its push must not fail for it
             self._hook_failed(declaration, error)
-            return arguments
+            return shortest
 
     def _hook_failed(self, declaration: Declaration, error: Exception) -> None:
         if count := self._told.due(declaration.wire_name, self._monotonic()):

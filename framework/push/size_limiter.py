@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple
 
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
@@ -10,6 +11,7 @@ from framework.telemetry import logs
 from framework.telemetry.repeated import Repeated
 from framework.telemetry.sentry import LazyTracker, NoTracker, Tracker
 from framework.types import Json, Payload
+from framework.wire.bounds import DECODED_LIMIT, DECODED_LIMIT_SETTING, MOST_PER_BYTE, footprint, needs_look
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, deflated
 from framework.wire.json import dumps
 
@@ -31,6 +33,10 @@ class SizeLimits:
     """0 = no limit."""
     decompressed_limit: int = 100_000_000
     """What no run would inflate is not deflated either."""
+    uncompressed_queues: tuple[str, ...] = ()
+    """Patterns (``*``, ``?``) of the queues whose jobs are not compressed: processes serve them that cannot decompress."""
+    decoded_limit: int = DECODED_LIMIT
+    """Bytes of memory: what no run would decode is not pushed."""
 
 
 class Stored(NamedTuple):
@@ -48,45 +54,68 @@ class SizeLimiter:
 
     def __init__(self, limits: SizeLimits, report: Callable[[ExceedLimitError], None]) -> None:
         self.limits = limits
-        self.unquestioned = min(limits.compression_threshold, limits.limit or limits.compression_threshold)
+        threshold = limits.compression_threshold
+        self.unquestioned = min(threshold, limits.limit or threshold, limits.decoded_limit // MOST_PER_BYTE)
         """Arguments of fewer bytes are stored as they are, without marks."""
         self._report = report
 
-    def stored(self, worker: str, arguments: bytes, *, big_payload: bool) -> Stored:
-        """Return how arguments of ``unquestioned`` bytes of JSON or more are stored.
+    def stored(self, worker: str, queue: str, arguments: bytes, *, big_payload: bool, compress: bool = True) -> Stored:
+        """Return how arguments of ``unquestioned`` bytes of JSON or more are stored by a push to ``queue``.
+
+        ``big_payload`` and ``compress`` are the attributes of the class.
 
         Raises:
             ExceedLimitError: mode is ``compress``, and they are too large even so and the class is no ``big_payload``, or
-                larger than what a run would inflate.
+                larger than what a run would inflate; in both modes, that no run would decode them.
         """
         limits, size, text = self.limits, len(arguments), None
+        if needs_look(size, limits.decoded_limit):
+            self._refuse_expansive(worker, arguments)
         marks: dict[str, Json] = {SIZE_LIMITER: VALIDATED}
-        if limits.mode == "compress" and size >= limits.compression_threshold:
+        uncompressed = self._uncompressed(queue, compress=compress)
+        if uncompressed is None and limits.mode == "compress" and size >= limits.compression_threshold:
             if size > limits.decompressed_limit:
                 raise ExceedLimitError(worker, size, limits.decompressed_limit, setting="size_limit.decompressed_limit")
             text = deflated(arguments)
-            marks = {COMPRESSED: True, ORIGINAL_SIZE: size, **marks}
-            size = len(text) + 4  # its two quotes, two brackets
+            deflated_size = len(text) + 4  # its two quotes, two brackets
+            # Base64 takes a third more: what does not deflate (an image, a cipher) may fit as it is, and only so.
+            if limits.limit and deflated_size > limits.limit >= size:
+                return Stored(None, marks)
+            marks, size = {COMPRESSED: True, ORIGINAL_SIZE: size, **marks}, deflated_size
         if limits.limit and size > limits.limit and not big_payload:
-            error = ExceedLimitError(worker, size, limits.limit)
+            error = ExceedLimitError(worker, size, limits.limit, uncompressed=uncompressed)
             if limits.mode == "compress":
                 raise error
             self._report(error)
             marks[SIZE_LIMITER] = TRACKED
         return Stored(text, marks)
 
-    def limit(self, payload: Payload, arguments: bytes, *, big_payload: bool) -> None:
+    def _refuse_expansive(self, worker: str, arguments: bytes) -> None:
+        memory = footprint(arguments).memory
+        if memory > self.limits.decoded_limit:
+            raise ExceedLimitError(worker, memory, self.limits.decoded_limit, setting=DECODED_LIMIT_SETTING)
+
+    def _uncompressed(self, queue: str, *, compress: bool) -> str | None:
+        """Return what leaves the arguments of a job for ``queue`` uncompressed, for messages; ``None``: nothing does."""
+        if not compress:
+            return "attribute: compress = False"
+        if any(fnmatchcase(queue, pattern) for pattern in self.limits.uncompressed_queues):
+            return "setting: size_limit.uncompressed_queues"
+        return None
+
+    def limit(self, payload: Payload, arguments: bytes, *, big_payload: bool, compress: bool = True) -> None:
         """Make the payload's arguments, ``arguments`` as JSON, what is stored, with marks that say so; raises as ``stored``."""
         for mark in (COMPRESSED, ORIGINAL_SIZE, SIZE_LIMITER):
             payload.pop(mark, None)
         if len(arguments) < self.unquestioned:
             return
-        text, marks = self.stored(str(payload.get("class")), arguments, big_payload=big_payload)
+        worker, queue = str(payload.get("class")), str(payload.get("queue"))
+        text, marks = self.stored(worker, queue, arguments, big_payload=big_payload, compress=compress)
         if text is not None:
             payload["args"] = [text.decode("ascii")]
         payload.update(marks)
 
-    def encode(self, payload: Payload, *, big_payload: bool) -> bytes:
+    def encode(self, payload: Payload, *, big_payload: bool, compress: bool = True) -> bytes:
         """Return the payload's bytes within the limits; ``payload`` itself is not changed. Raises as ``stored``, and
 
         Raises:
@@ -100,7 +129,7 @@ class SizeLimiter:
             if len(arguments) < self.unquestioned:
                 return data
             limited = dict(payload)
-            self.limit(limited, arguments, big_payload=big_payload)
+            self.limit(limited, arguments, big_payload=big_payload, compress=compress)
             return dumps(limited)
         except PayloadError as error:
             raise ArgumentsError(str(payload.get("class")), f"refused: {error.reason}") from error

@@ -19,7 +19,7 @@ from framework.wire.json import dumps
 class JobTemplate:
     """For the jobs of one class, going to one queue with the same options."""
 
-    __slots__ = ("_big_payload", "_head", "_limiter", "_wire_name", "queue", "unquestioned")
+    __slots__ = ("_big_payload", "_compress", "_head", "_limiter", "_wire_name", "queue", "unquestioned")
 
     def __init__(self, declaration: Declaration, queue: str, options: Mapping[str, Any], limiter: SizeLimiter) -> None:
         self.queue = queue
@@ -27,6 +27,7 @@ class JobTemplate:
         """Arguments of so many bytes or more are to be ``fitted`` first."""
         self._limiter = limiter
         self._big_payload = declaration.big_payload
+        self._compress = declaration.compress
         self._wire_name = declaration.wire_name
         fields = class_fields(declaration) | {"queue": queue} | option_fields(options)
         del fields["args"]
@@ -40,7 +41,9 @@ class JobTemplate:
         """
         if len(args) < self.unquestioned:
             return args
-        text, marks = self._limiter.stored(self._wire_name, args, big_payload=self._big_payload)
+        text, marks = self._limiter.stored(
+            self._wire_name, self.queue, args, big_payload=self._big_payload, compress=self._compress
+        )
         return b"%b,%b" % (args if text is None else b'["%b"]' % text, dumps(marks)[1:-1])
 
     def one(self, args: bytes, jid: bytes, now: bytes, context: Mapping[str, Json], *, waits: bool) -> bytes:

@@ -3,13 +3,14 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+from framework.command_line import command
 from framework.declare.declaration import Declaration
 from framework.route.query import Facts
 from framework.route.reach import reachable, takers
 from framework.route.router import Line, Router
 from framework.settings.suggest import did_you_mean, listed
 
-Kind: TypeAlias = Literal["unreachable", "unknown-name", "unused", "unserved", "override"]
+Kind: TypeAlias = Literal["unreachable", "unknown-name", "unused", "unserved", "split", "override"]
 
 INFORMATION = frozenset({"override"})
 """Kinds that are worth knowing and wrong in no way."""
@@ -120,7 +121,9 @@ class Lint:
             if name not in known:
                 hint = did_you_mean(name, sorted(known))
                 message = f"no worker has the queue_namespace {name}{hint}: correct it, or delete the entry"
-                yield Finding("unknown-name", f"config/application.yml: namespace_weights.{name}", message)
+                yield Finding(
+                    "unknown-name", f"{self._router.folder}/application.yml: namespace_weights.{name}", message
+                )
 
     def _unserved(self) -> Iterator[Finding]:
         users: dict[tuple[str, str], list[str]] = {}
@@ -130,8 +133,8 @@ class Lint:
                     users.setdefault((place, queue), []).append(name)
         for (place, queue), names in sorted(users.items()):
             message = (
-                f"no line of config/queues.yml serves the queue {queue}, to which jobs of {listed(names, most=5)} go: "
-                f"run scripts/generate_queues, or name a queue that is served"
+                f"no line of {self._router.folder}/queues.yml serves the queue {queue}, to which jobs of {listed(names, most=5)} go: "
+                f"run {command('generate-queues')}, or name a queue that is served"
             )
             yield Finding("unserved", place, message)
 
@@ -181,6 +184,6 @@ def unserved_live(
     for queue in sorted({*waiting, *routed} - set(served)):
         jobs = f"waiting jobs: {waiting.get(queue, 0):,}"
         users = f", to which jobs of {listed(routed[queue], most=5)} go" if queue in routed else ""
-        way_out = f"start one with `scripts/worker --shard {shard} -q {queue}`"
+        way_out = f"start one with `{command(f'worker --shard {shard} -q {queue}')}`"
         message = f"no running process serves the queue {queue}{users} ({jobs}): {way_out}"
         yield Finding("unserved", f"shard {shard}", message)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from framework.command_line import command
+from framework.declare.declaration import Declaration
 from framework.declare.names import queue_name
 from framework.errors import ConfigurationError, Problem
 from framework.route.query import facts_of, parse
@@ -15,7 +17,12 @@ Entry: TypeAlias = Mapping[str, Any]
 Shards: TypeAlias = tuple[str, ...]
 
 SOURCE = "workers/all_queues.yml"
-REGENERATE = "run scripts/generate_queues and commit what it writes"
+"""How messages call the generated file, unless they are told otherwise."""
+
+
+def regenerate() -> str:
+    """Return what to do about a generated file that does not hold."""
+    return f"run {command('generate-queues')} and commit what it writes"
 
 
 class Place(NamedTuple):
@@ -33,14 +40,17 @@ class Places:
     generated names from which a rule has taken the jobs away: some may be left there. Of ``retired`` classes only the name is
     known.
 
-    Raises ConfigurationError with every entry that scripts/generate_queues cannot have written for this configuration.
+    Raises ConfigurationError with every entry that generate-queues cannot have written for this configuration.
     """
 
-    def __init__(self, router: Router, entries: Sequence[Entry], retired: Iterable[str] = ()) -> None:
-        problems = [problem for entry in entries for problem in _problems(router, entry)]
+    def __init__(
+        self, router: Router, entries: Sequence[Entry], retired: Iterable[str] = (), *, source: str = SOURCE
+    ) -> None:
+        problems = [problem for entry in entries for problem in _problems(router, entry, source)]
         if problems:
             raise ConfigurationError(problems)
         self._router = router
+        self.source = source
         self._entries = entries
         everyone = [*entries, *({"worker_name": name, "name": queue_name(name, None)} for name in retired)]
         routed = [Place(rule.queue, rule.shard or MAIN) for rule, _ in router.lines if rule.queue is not None]
@@ -72,6 +82,32 @@ class Places:
             yield Place(entry["retry_queue"], routes[0].shard)
 
 
+def targets(router: Router, declarations: Iterable[Declaration]) -> dict[Place, list[Declaration]]:
+    """Return each place to which jobs of these classes go, and their retries, with the classes."""
+    found: dict[Place, list[Declaration]] = {}
+    for declaration in declarations:
+        for place in _targets(router, declaration):
+            found.setdefault(place, []).append(declaration)
+    return found
+
+
+def queues_on(router: Router, declarations: Iterable[Declaration], shard: str) -> dict[str, list[Declaration]]:
+    """Return each queue of a shard to which jobs of these classes go, under their former names too, with the classes."""
+    found: dict[str, list[Declaration]] = {}
+    for declaration in declarations:
+        routes = [router.route_of_alias(declaration, alias) for alias in declaration.aliases]
+        places = [*_targets(router, declaration), *(Place(route.queue, route.shard) for route in routes)]
+        for queue in dict.fromkeys(place.queue for place in places if place.shard == shard):
+            found.setdefault(queue, []).append(declaration)
+    return found
+
+
+def _targets(router: Router, declaration: Declaration) -> list[Place]:
+    route = router.route(declaration)
+    places = [Place(queue, route.shard) for queue in (route.queue, declaration.retry_queue) if queue is not None]
+    return list(dict.fromkeys(places))
+
+
 def _under_all_names(entry: Entry) -> Iterator[Entry]:
     """The entry, and what it would be under each alias (``Declaration.under``)."""
     yield entry
@@ -96,22 +132,24 @@ def main_first(shards: Iterable[str]) -> Shards:
     return tuple(sorted(shards, key=lambda shard: (shard != MAIN, shard)))
 
 
-def _problems(router: Router, entry: Entry) -> Iterator[Problem]:
+def _problems(router: Router, entry: Entry, source: str) -> Iterator[Problem]:
     worker = entry.get("worker_name")
     if not isinstance(worker, str) or WIRE_NAME.fullmatch(worker) is None:
-        yield Problem(SOURCE, "worker_name", f"{short_repr(worker)} is no class name: {REGENERATE}")
+        yield Problem(source, "worker_name", f"{short_repr(worker)} is no class name: {regenerate()}")
         return
     for field in ("name", "queue", "retry_queue"):
         queue = entry.get(field)
         if (queue is not None or field == "name") and not _is_queue(queue):
-            message = f"{short_repr(queue)} is not allowed, {QUEUE_NAME_SHAPE}: {REGENERATE}"
-            yield Problem(SOURCE, f"{worker}.{field}", message)
+            message = f"{short_repr(queue)} is not allowed, {QUEUE_NAME_SHAPE}: {regenerate()}"
+            yield Problem(source, f"{worker}.{field}", message)
     aliases = entry.get("aliases")
     if aliases is not None and not (is_list(aliases) and all(isinstance(one, str) for one in aliases)):
-        yield Problem(SOURCE, f"{worker}.aliases", f"{short_repr(aliases)} is no list of class names: {REGENERATE}")
+        yield Problem(source, f"{worker}.aliases", f"{short_repr(aliases)} is no list of class names: {regenerate()}")
     shard = entry.get("shard")
     if shard is not None and not router.knows(shard):
-        yield Problem(SOURCE, f"{worker}.shard", f"{router.unknown_shard(shard)}; correct the class, and {REGENERATE}")
+        yield Problem(
+            source, f"{worker}.shard", f"{router.unknown_shard(shard)}; correct the class, and {regenerate()}"
+        )
 
 
 def _is_queue(value: object) -> bool:

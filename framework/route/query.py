@@ -8,9 +8,9 @@ An attribute is a set of values: ``=`` holds when one of the given values is in 
 
 import re
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, get_args
+from typing import Any, NamedTuple, NoReturn, TypeAlias, get_args
 
 from framework.declare.declaration import NOT_OWNED
 from framework.errors import FrameworkError
@@ -41,21 +41,44 @@ _BEFORE, _AFTER = 60, 40
 
 _WORD = re.compile(r"\w+", re.ASCII)
 _VALUE = re.compile(r"[\w:]+", re.ASCII)
+_SEPARATOR = re.compile(r"[&|]")
+_MOST_FAULTS = 20
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong in a query: at which character (from 0), and what."""
+
+    position: int
+    reason: str
 
 
 class QueryError(FrameworkError):
-    """A query does not hold; the message shows it with a caret under the character at ``position``."""
+    """A query does not hold: ``faults`` are all that were found, in their order; ``position`` and ``reason`` are the first one's.
 
-    def __init__(self, query: str, position: int, reason: str) -> None:
+    The message shows each with a caret under its character.
+    """
+
+    def __init__(self, query: str, faults: Sequence[Fault]) -> None:
         self.query = query
-        self.position = position
-        self.reason = reason
-        start = max(0, position - _BEFORE)
-        before, after = "..." if start else "", "..." if len(query) > position + _AFTER else ""
-        # Anything but ASCII may be wider or narrower than one column and move the caret; the reason names the character.
-        plain = "".join(one if one.isascii() and one.isprintable() else "?" for one in query[start : position + _AFTER])
-        caret = " " * (len(before) + position - start)
-        super().__init__(f"{reason}\n      {before}{plain}{after}\n      {caret}^ character {position + 1}")
+        self.faults = tuple(faults)
+        self.position, self.reason = faults[0]
+        super().__init__("\n".join(self.told()))
+
+    def told(self) -> list[str]:
+        """Return each fault as a message of its own; of very many the first."""
+        shown = [_shown(self.query, fault) for fault in self.faults[:_MOST_FAULTS]]
+        more = len(self.faults) - len(shown)
+        return [*shown, f"and {more} more in the same query"] if more else shown
+
+
+def _shown(query: str, fault: Fault) -> str:
+    start = max(0, fault.position - _BEFORE)
+    before, after = "..." if start else "", "..." if len(query) > fault.position + _AFTER else ""
+    # Anything but ASCII may be wider or narrower than one column and move the caret; the reason names the character.
+    shown = query[start : fault.position + _AFTER]
+    plain = "".join(one if one.isascii() and one.isprintable() else "?" for one in shown)
+    caret = " " * (len(before) + fault.position - start)
+    return f"{fault.reason}\n      {before}{plain}{after}\n      {caret}^ character {fault.position + 1}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +116,13 @@ class Query:
 def parse(text: str, categories: Collection[str] = ()) -> Query:
     """The query of a text; with ``categories`` known, a feature_category outside of them is refused.
 
-    Raises QueryError pointing at the character: stray text, a missing part, an unknown attribute or value.
+    Raises QueryError with every fault: stray text, a missing part, an unknown attribute or value, each at its character.
     """
-    if text == "*":
-        return Query(())
     parser = _Parser(text, closed_vocabularies(categories))
-    return Query(parser.alternatives())
+    query = parser.query()
+    if parser.faults:
+        raise QueryError(text, sorted(parser.faults.values()))
+    return query
 
 
 def closed_vocabularies(categories: Collection[str]) -> dict[str, Collection[str]]:
@@ -121,18 +145,31 @@ def _value_set(value: Any) -> frozenset[str]:
     return frozenset({str(value)})
 
 
+class _BrokenTerm(Exception):
+    """What stands here is no term: the parser goes on behind the next ``&`` or ``|``."""
+
+
 class _Parser:
+    """Reads the whole text, whatever is wrong in it, and notes each fault once, the kind of fault as its key."""
+
     def __init__(self, text: str, closed: Mapping[str, Collection[str]]) -> None:
         self.text = text
         self.position = 0
         self.closed = closed
+        self.faults: dict[object, Fault] = {}
+
+    def query(self) -> Query:
+        if self.text.strip() == "*":
+            self.spaces()
+            self.position += 1
+            self.spaces()
+            return Query(())
+        return Query(self.alternatives())
 
     def alternatives(self) -> tuple[tuple[Term, ...], ...]:
         found = [self.conjunction()]
         while self.take("|"):
             found.append(self.conjunction())
-        if self.position < len(self.text):
-            raise self.stray()
         return tuple(found)
 
     def conjunction(self) -> tuple[Term, ...]:
@@ -142,56 +179,74 @@ class _Parser:
         return tuple(terms)
 
     def term(self) -> Term:
-        start = self.position
-        attribute = self.read(_WORD, f"an attribute is missing here, one of {', '.join(ATTRIBUTES)}")
+        try:
+            return self.sound_term()
+        except _BrokenTerm:
+            behind = _SEPARATOR.search(self.text, self.position)
+            self.position = behind.start() if behind else len(self.text)
+            return Term("", negated=False, values=())
+
+    def sound_term(self) -> Term:
+        start, attribute = self.read(_WORD, f"an attribute is missing here, one of {', '.join(ATTRIBUTES)}")
         if attribute not in ATTRIBUTES:
             hint = did_you_mean(attribute, ATTRIBUTES)
-            raise self.error(
-                f"unknown attribute {short_repr(attribute)}{hint}; allowed: {', '.join(ATTRIBUTES)}", start
-            )
+            self.note(start, f"unknown attribute {short_repr(attribute)}{hint}; allowed: {', '.join(ATTRIBUTES)}")
         negated = self.take("!=")
         if not negated and not self.take("="):
-            raise self.error(f"'=' or '!=' is missing after {attribute}")
+            self.broken(f"'=' or '!=' is missing after {attribute}")
         values = [self.value(attribute)]
         while self.take(","):
             values.append(self.value(attribute))
+        if self.position < len(self.text) and self.text[self.position] not in "&|":
+            self.broken(f"{self.text[self.position]!r} cannot stand here; expected ',', '&', '|' or the end")
         return Term(attribute, negated, tuple(values))
 
     def value(self, attribute: str) -> str:
-        start = self.position
-        value = self.read(_VALUE, f"a value of {attribute} is missing here")
+        start, value = self.read(_VALUE, f"a value of {attribute} is missing here")
         known = self.closed.get(attribute)
         if known is not None and value not in known:
             hint = did_you_mean(value, known)
-            raise self.error(f"unknown {attribute} {short_repr(value)}{hint}; allowed: {listed(known)}", start)
+            self.note(start, f"unknown {attribute} {short_repr(value)}{hint}; allowed: {listed(known)}")
         return value
 
-    def read(self, pattern: re.Pattern[str], missing: str) -> str:
+    def read(self, pattern: re.Pattern[str], missing: str) -> tuple[int, str]:
+        self.spaces()
         match = pattern.match(self.text, self.position)
         if match is None:
-            raise self.error(missing)
+            self.broken(missing)
         self.position = match.end()
-        if not self.text[self.position : self.position + 1].isascii():
-            raise self.error(missing)
-        return match[0]
+        following = self.text[self.position : self.position + 1]
+        if not following.isascii() and not following.isspace():
+            self.broken(missing)
+        return match.start(), match[0]
 
     def take(self, token: str) -> bool:
+        self.spaces()
         if not self.text.startswith(token, self.position):
             return False
         self.position += len(token)
         return True
 
-    def stray(self) -> QueryError:
-        return self.error(f"{self.text[self.position]!r} cannot stand here; expected ',', '&', '|' or the end")
+    def spaces(self) -> None:
+        """Go past spaces as if they were not there: the first of a query is told."""
+        start = self.position
+        while self.text[self.position : self.position + 1].isspace():
+            self.position += 1
+        if start == self.position:
+            return
+        one = "the one before it" if start == 0 else "the one at its end" if self.position == len(self.text) else ""
+        code = "" if self.text[start] == " " else f" (U+{ord(self.text[start]):04X})"
+        self.faults.setdefault("space", Fault(start, f"a query has no spaces{one and ': remove ' + one}{code}"))
 
-    def error(self, reason: str, position: int | None = None) -> QueryError:
-        where = self.position if position is None else position
-        character = self.text[where : where + 1]
-        if character.isspace():
-            reason = "a query has no spaces"
-        elif character and character in "()":
+    def note(self, position: int, reason: str) -> None:
+        self.faults[position] = Fault(position, reason)
+
+    def broken(self, reason: str) -> NoReturn:
+        character = self.text[self.position : self.position + 1]
+        if character and character in "()":
             reason = "a query has no parentheses; '&' binds tighter than '|'"
         elif not character.isascii():
             name = unicodedata.name(character, "a character without a name")
             reason = f"{character!r} (U+{ord(character):04X} {name}) cannot stand here: queries are written in ASCII"
-        return QueryError(self.text, where, reason)
+        self.note(self.position, reason)
+        raise _BrokenTerm

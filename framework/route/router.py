@@ -25,7 +25,7 @@ class Line(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What one rule says about a worker, for ``scripts/route``."""
+    """What one rule says about a worker, for ``application-worker route``."""
 
     rule: RoutingRule
     matches: bool
@@ -50,10 +50,12 @@ class Router:
         categories: Collection[str] = (),
         *,
         source: str = "config/routing.yml",
+        folder: str = "config",
         retired: Collection[str] = (),
     ) -> None:
         self._shards = frozenset(shards) | {MAIN}
         self.source = source
+        self.folder = folder
         self._retired = frozenset(retired)
         self.categories = sorted(categories)
         self.vocabularies = closed_vocabularies(self.categories)
@@ -95,8 +97,11 @@ class Router:
 
     def queues_of_alias(self, declaration: Declaration, alias: str) -> list[str]:
         """The queues in which jobs may wait that were pushed when the class was called ``alias``."""
-        former = declaration.under(alias)
-        return [self._decide(former).queue, former.generated_queue]
+        return [self.route_of_alias(declaration, alias).queue, declaration.under(alias).generated_queue]
+
+    def route_of_alias(self, declaration: Declaration, alias: str) -> Route:
+        """Where jobs go that are pushed by a release in which the class was called ``alias``."""
+        return self._decide(declaration.under(alias))
 
     def refusals(self, declaration: Declaration) -> list[Problem]:
         """What the worker says that the configuration does not know, a feature category or a shard, and names that are retired."""
@@ -105,7 +110,7 @@ class Router:
         if self.categories and category not in (*self.categories, NOT_OWNED):
             hint = did_you_mean(category, (*self.categories, NOT_OWNED))
             allowed = f"{NOT_OWNED}, {listed(self.categories)}"
-            message = f"{category!r} is not in config/feature_categories.yml{hint}; allowed: {allowed}"
+            message = f"{category!r} is not in {self.folder}/feature_categories.yml{hint}; allowed: {allowed}"
             problems.append(Problem(declaration.place, "feature_category", message))
         if shard is not None and shard not in self._shards:
             problems.append(Problem(declaration.place, "shard", self.unknown_shard(shard)))
@@ -163,7 +168,8 @@ class Router:
         try:
             self.lines.append(Line(rule, parse(rule.query, self.categories)))
         except QueryError as error:
-            yield place._replace(message=str(error))
+            for message in error.told():
+                yield place._replace(message=message)
         if rule.queue and QUEUE_NAME.fullmatch(rule.queue) is None:
             yield place._replace(message=f"queue {short_repr(rule.queue)} is not allowed: {QUEUE_NAME_SHAPE}")
         if rule.shard and rule.shard not in self._shards:
@@ -172,7 +178,7 @@ class Router:
     def unknown_shard(self, shard: object) -> str:
         """What to say of a shard that does not exist."""
         known = sorted(self._shards)
-        return f"unknown shard {short_repr(shard)}{did_you_mean(shard, known)}; config/redis.yml has: {listed(known)}"
+        return f"unknown shard {short_repr(shard)}{did_you_mean(shard, known)}; {self.folder}/redis.yml has: {listed(known)}"
 
 
 def _reason(query: Query, facts: Facts) -> str:

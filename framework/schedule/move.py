@@ -14,7 +14,7 @@ class PollEvents(Protocol):
     """What the poller tells."""
 
     def due_job_unreadable(self, source: str, data: bytes, error: BaseException) -> None:
-        """A member could not be read and went to the dead set as it was."""
+        """A member could not be read and went to the dead set (``wire/malformed.py``)."""
 
     def due_job_failed(self, source: str, error: BaseException) -> None:
         """A client middleware raised for a due job; the job stays in its set and is due again in a minute."""

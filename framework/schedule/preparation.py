@@ -20,12 +20,18 @@ from framework.schedule.destination import Destination, Destinations
 from framework.schedule.move import Crossing, Move, PollEvents
 from framework.shard.validator import Block
 from framework.types import Jid, Payload
+from framework.wire.budget import MemoryBudget
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, decompress_arguments
 from framework.wire.holds import IDEMPOTENCY_KEY, Holds, lock_of
 from framework.wire.job import DEFERRED, TRANSIT, decode, stamp
 from framework.wire.json import dumps
+from framework.wire.malformed import quarantined
 from framework.wire.splice import rewrite
 from framework.wire.status import tracked
+
+
+class _NoMemoryLeftError(BaseException):
+    """The large jobs at hand have all memory that there is for such; no error of the job's, so nothing else catches it."""
 
 
 class Preparation:
@@ -41,6 +47,7 @@ class Preparation:
         middleware: tuple[Call, ...] = (),
         limiter: SizeLimiter,
         deduplicator: Deduplicator | None = None,
+        budget: MemoryBudget | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._events = events
@@ -50,6 +57,8 @@ class Preparation:
         self._middleware = middleware
         self._limiter = limiter
         self._deduplicator = deduplicator or Deduplicator()
+        self._budget = budget or MemoryBudget()
+        self._share = 0
         self._clock = clock
 
     def prepare(self, source: str, member: bytes) -> Move | Crossing:
@@ -58,12 +67,32 @@ class Preparation:
             return self._step(source, member)
         except PayloadError as error:
             tell = partial(self._events.due_job_unreadable, source, member, error)
-            return Move(member, "dead", member, tell=tell, lock=_held(member))
+            stored = quarantined(member, error, self._clock())
+            return Move(member, "dead", stored, tell=tell, lock=_held(member))
         except Exception as error:  # noqa: BLE001 - one job's middleware must not stop the clock for all
             return Move(member, "aside", tell=partial(self._events.due_job_failed, source, error))
+        except _NoMemoryLeftError:
+            return Move(member, "aside")
+        finally:
+            if self._share:
+                self._budget.give_back(self._share)
+                self._share = 0
+
+    def _reserve(self, memory: int) -> None:
+        """Take memory for a large job, or leave it for later: running jobs may have it for hours, and others are due."""
+        if self._share:
+            self._budget.give_back(self._share)
+        taken = self._budget.try_take(self._share + memory)
+        self._share = taken or 0
+        if taken is None:
+            raise _NoMemoryLeftError
+
+    def _opened(self, payload: Payload) -> None:
+        limits = self._limiter.limits
+        decompress_arguments(payload, limits.decompressed_limit, limits.decoded_limit, self._reserve)
 
     def _step(self, source: str, member: bytes) -> Move | Crossing:
-        payload = decode(member)
+        payload = decode(member, self._limiter.limits.decoded_limit, self._reserve)
         place = self._destinations.of(payload)
         away = self._crossings.leads(place.shard)
         if away and not isinstance(payload.get(TRANSIT), str):
@@ -102,7 +131,7 @@ class Preparation:
         if IDEMPOTENCY_KEY not in payload:
             opened = dict(payload)
             try:
-                decompress_arguments(opened, self._limiter.limits.decompressed_limit)
+                self._opened(opened)
                 self._deduplicator.name(payload, declaration, opened["args"])
             except PayloadError:
                 # Another writer's arguments, which nothing of ours can be equal to: its run judges them.
@@ -116,7 +145,7 @@ class Preparation:
     def _pass(self, payload: Payload, place: Destination) -> bool:
         """Run the client middleware over the payload, with its arguments as the application knows them."""
         stored = {name: payload[name] for name in ("args", COMPRESSED, ORIGINAL_SIZE) if name in payload}
-        decompress_arguments(payload, self._limiter.limits.decompressed_limit)
+        self._opened(payload)
         before = to_json(payload["args"])
         worker: Any = registry.find(payload["class"])
         pool = self._crossings.pool(place.shard)
@@ -126,13 +155,15 @@ class Preparation:
         if open_ and to_json(payload["args"]) == before:
             payload.update(stored)  # not compressed a second time: the bytes stay as they were
         elif open_:
-            self._limit(payload, big_payload=worker is not None and worker.declaration().big_payload)
+            self._limit(payload, None if worker is None else worker.declaration())
         return open_
 
-    def _limit(self, payload: Payload, *, big_payload: bool) -> None:
+    def _limit(self, payload: Payload, declaration: Declaration | None) -> None:
         """Judge arguments that a middleware has changed by their size, as at a push."""
+        big_payload = declaration is not None and declaration.big_payload
+        compress = declaration is None or declaration.compress
         try:
-            self._limiter.limit(payload, dumps(payload["args"]), big_payload=big_payload)
+            self._limiter.limit(payload, dumps(payload["args"]), big_payload=big_payload, compress=compress)
         except PayloadError as error:
             raise _spoiled(error) from error
 

@@ -1,8 +1,7 @@
 """Variables of the environment: ``FRAMEWORK_`` and the key, ``__`` for nesting, and two that other programs read too."""
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from pydantic.fields import FieldInfo
@@ -11,26 +10,14 @@ from pydantic_settings import EnvSettingsSource, SettingsError
 from framework.errors import Problem
 from framework.settings.files import FILE_OF
 from framework.settings.model import DEFAULT_URL, ENV_PREFIX, Settings
-from framework.settings.outline import has_parts, instead_of, keys_at
+from framework.settings.outline import instead_of
 from framework.settings.shapes import is_mapping
-from framework.settings.suggest import nearest
+from framework.settings.unknown_variables import CAPITALS, FOLDERS, path_of
 
 ENVIRONMENT = "environment"
 
 Origins: TypeAlias = dict[tuple[str, ...], str]
 """Where in the settings a variable stands: its keys, and its name."""
-
-_FOLDERS = ("config_dir", "var_dir")
-_CAPITALS = ("retired_workers",)
-"""Keys whose inner keys have capitals, which the name of a variable cannot say."""
-_KUBERNETES = re.compile(r"(^|_)(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_\w+)$")
-"""Names that Kubernetes makes for a service called ``framework-...``."""
-_ALSO_CALLED = {
-    "environment": "FRAMEWORK_ENV",
-    "env_name": "FRAMEWORK_ENV",
-    "config": "FRAMEWORK_CONFIG_DIR",
-    "redis_url": "REDIS_URL",
-}
 
 
 class _Source(EnvSettingsSource):
@@ -44,12 +31,12 @@ class _Source(EnvSettingsSource):
 
 
 def read_environment(environment: Mapping[str, str], problems: list[Problem]) -> tuple[dict[str, Any], Origins]:
-    """The settings that variables give, unchecked, and where each stands; what cannot be read is among the problems."""
+    """The settings that known variables give, unchecked, and where each stands; what cannot be read is among the problems."""
     values: dict[str, Any] = {}
     origins: Origins = {}
     # A variable with more parts stands over the JSON of one with fewer.
     for name in sorted(environment, key=lambda name: (name.count("__"), name)):
-        path = tuple(name.upper().removeprefix(ENV_PREFIX).lower().split("__"))
+        path = path_of(name)
         message = _refusal(name, path, environment[name])
         if message is not None:
             problems.append(Problem(ENVIRONMENT, name, message))
@@ -62,6 +49,26 @@ def read_environment(environment: Mapping[str, str], problems: list[Problem]) ->
     return values, origins
 
 
+def without_replaced(from_files: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The files' values, the built-in shard main among them, without each place of a Redis in whose stead a variable names one.
+
+    A url and sentinels exclude each other, so one of them in a variable takes the place of the other in a file.
+    """
+    shards, said = from_files.get("shards", {"main": {"url": DEFAULT_URL}}), own.get("shards")
+    if not is_mapping(shards) or not is_mapping(said):
+        return {**from_files, "shards": shards}
+    kept = {name: _kept(shard, said.get(name)) for name, shard in shards.items()}
+    return {**from_files, "shards": kept}
+
+
+def _kept(shard: Any, said: Any) -> Any:
+    if not is_mapping(shard) or not is_mapping(said):
+        return shard
+    if "url" in said:
+        return {key: value for key, value in shard.items() if not str(key).startswith("sentinel")}
+    return {key: value for key, value in shard.items() if key != "url" or "sentinels" not in said}
+
+
 def with_known_variables(values: dict[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], Origins]:
     """The values under those that other programs read from the environment too: REDIS_URL and SENTRY_DSN.
 
@@ -69,7 +76,7 @@ def with_known_variables(values: dict[str, Any], environment: Mapping[str, str])
     """
     url, dsn = environment.get("REDIS_URL"), environment.get("SENTRY_DSN")
     origins: Origins = {}
-    shards = values.get("shards", {"main": {"url": DEFAULT_URL}})
+    shards = values["shards"]
     if url and is_mapping(shards):
         # Whole, as a password or sentinels of the file belong to another server.
         shards = {**shards, "main": {"url": url}}
@@ -109,43 +116,12 @@ def _value(name: str, text: str) -> dict[str, Any]:
 
 
 def _refusal(name: str, path: Sequence[str], value: str) -> str | None:
-    """Why a variable is none of ours although it looks like one, or None."""
-    if not name.upper().startswith(ENV_PREFIX):
+    """Return why the value of a known variable cannot be meant, or ``None``."""
+    if not name.startswith(ENV_PREFIX) or path[0] not in (*FILE_OF, "env", *FOLDERS):
         return None
-    if path[0] in FILE_OF or path[0] in ("env", *_FOLDERS):
-        if len(path) > 1 and path[0] in _CAPITALS:
-            return f"a class name's capitals are lost here; write {ENV_PREFIX}{path[0].upper()} as one JSON object"
-        if name != name.upper():
-            return f"the names of variables are upper case: {name.upper()}"
-        if not value:
-            return "is empty: give it a value, or unset it"
-        return None
-    meant = _meant(name.upper().removeprefix(ENV_PREFIX).lower())
-    return f"unknown setting (did you mean {meant}?)" if meant is not None else None
-
-
-def _meant(word: str) -> str | None:
-    """The variable of ours that is nearly called ``word``. One that is like none may belong to somebody else."""
-    if _KUBERNETES.search(word.upper()):
-        return None
-    known = {"_".join(path): ENV_PREFIX + "__".join(path).upper() for path in _paths()} | _ALSO_CALLED
-    near = nearest(word.replace("__", "_").strip("_"), known, cutoff=0.8)
-    if near is not None:
-        return known[near]
-    first, _, rest = word.partition("__")
-    top = nearest(first, FILE_OF, cutoff=0.8) if rest else None
-    if top is not None:
-        return f"{ENV_PREFIX}{top}__{rest}".upper()
-    section = next((key for key in FILE_OF if has_parts(key) and word.startswith(f"{key}_")), None)
-    return f"{ENV_PREFIX}{section}__{word.removeprefix(f'{section}_')}".upper() if section is not None else None
-
-
-def _paths() -> Iterator[tuple[str, ...]]:
-    """Every variable as its keys; those of a mapping with names of its own without them."""
-    yield from (("env",), *((folder,) for folder in _FOLDERS))
-    for key in FILE_OF:
-        yield (key,)
-        yield from ((key, inner) for inner in keys_at([key]))
+    if len(path) > 1 and path[0] in CAPITALS:
+        return f"a class name's capitals are lost here; write {ENV_PREFIX}{path[0].upper()} as one JSON object"
+    return None if value else "is empty: give it a value, or unset it"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

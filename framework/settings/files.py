@@ -16,16 +16,21 @@ FILES: Mapping[str, tuple[str, ...]] = {
     "queues.yml": ("queues",),
     "application.yml": (
         "workers_module",
+        "generated_files",
         "namespace_weights",
         "logging",
         "concurrency",
         "timeout",
+        "tag",
+        "labels",
         "max_retries",
+        "max_retries_after_interruption",
         "dead",
         "size_limit",
         "strict_arguments",
         "limits",
         "process_limits",
+        "sidekiq_metrics",
         "concurrency_limit_by_urgency",
         "poll_interval",
         "parked_alert_after",
@@ -33,6 +38,8 @@ FILES: Mapping[str, tuple[str, ...]] = {
         "flags",
         "databases",
         "health",
+        "unknown_class_max_wait",
+        "foreign_classes",
         "retired_workers",
     ),
 }
@@ -56,20 +63,25 @@ def find_folder(named: str | None, here: Path, problems: list[Problem]) -> Path 
     return next((folder for folder in ((here / "config").resolve(), beside_package) if _holds_ours(folder)), None)
 
 
-def read_files(folder: Path, problems: list[Problem]) -> dict[str, Any]:
-    """Every known key of the folder's files, unchecked; what cannot be read or is not known is among the problems."""
+def read_files(folder: Path, label: str, problems: list[Problem]) -> dict[str, Any]:
+    """Every known key of the folder's files, unchecked; what cannot be read or is not known is among the problems.
+
+    ``label`` is how the problems call the folder.
+    """
     values: dict[str, Any] = {}
     present = _names(folder)
-    problems.extend(Problem(label(folder, name), "", message) for name, message in _nearly_ours(folder, present))
+    problems.extend(Problem(f"{label}/{name}", "", message) for name, message in _nearly_ours(folder, present))
     for file in FILES:
         if file in present:
-            values |= _read(folder, file, problems)
+            values |= _read(folder / file, Problem(f"{label}/{file}", "", ""), problems)
     return values
 
 
-def label(folder: Path | None, file: str) -> str:
-    """How a file is called in messages."""
-    return f"{folder.name}/{file}" if folder else file
+def label_of(folder: Path, here: Path) -> str:
+    """How messages call a folder: as seen from the working folder where it is below that, else by its whole path."""
+    here = here.resolve()
+    below = folder != here and folder.is_relative_to(here)
+    return folder.relative_to(here).as_posix() if below else folder.as_posix()
 
 
 def _holds_ours(folder: Path) -> bool:
@@ -84,11 +96,10 @@ def _names(folder: Path) -> frozenset[str]:
         return frozenset()
 
 
-def _read(folder: Path, file: str, problems: list[Problem]) -> dict[str, Any]:
-    keys = FILES[file]
-    place = Problem(label(folder, file), "", "")
+def _read(path: Path, place: Problem, problems: list[Problem]) -> dict[str, Any]:
+    keys = FILES[path.name]
     try:
-        content = read_yaml(folder / file)
+        content = read_yaml(path)
     except YamlError as error:
         problems.append(place._replace(message=str(error)))
         return {}

@@ -8,11 +8,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from framework.errors import ConfigurationError, Problem
-from framework.settings.environment import ENVIRONMENT, merge, read_environment, with_known_variables
-from framework.settings.files import find_folder, read_files
+from framework.settings.environment import ENVIRONMENT, merge, read_environment, with_known_variables, without_replaced
+from framework.settings.files import find_folder, label_of, read_files
 from framework.settings.model import Settings
 from framework.settings.problems import Sources, problems_of
 from framework.settings.redis_url import EMBEDDED
+from framework.settings.unknown_variables import unknown_variables
 
 
 def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
@@ -25,28 +26,33 @@ def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Setti
     here = Path.cwd() if cwd is None else cwd
     problems: list[Problem] = []
     folder = find_folder(environment.get("FRAMEWORK_CONFIG_DIR") or None, here, problems)
-    from_files = read_files(folder, problems) if folder else {}
-    own, own_origins = read_environment(environment, problems)
-    under, known_origins = with_known_variables(from_files, environment)
+    label = label_of(folder, here) if folder else None
+    from_files = read_files(folder, label, problems) if folder and label else {}
+    unknown = unknown_variables(environment)
+    known = {name: value for name, value in environment.items() if name not in unknown}
+    own, own_origins = read_environment(known, problems)
+    under, known_origins = with_known_variables(without_replaced(from_files, own), environment)
     root = folder.parent if folder else here
     common: dict[str, Any] = {
         "config_dir": folder or here / "config",
+        "config_label": label or "config",
         "root": root,
+        "unknown_variables": unknown,
         "env_name": environment.get("FRAMEWORK_ENV") or "development",
         "var_dir": _var_dir(environment, here, root, problems),
     }
-    problems += _hidden(from_files, common, folder)
+    problems += _hidden(from_files, common, label)
     try:
         settings = Settings(**common, **merge(under, own))
     except ValidationError as error:
-        problems += problems_of(error, Sources(folder, from_files, {**known_origins, **own_origins}))
+        problems += problems_of(error, Sources(label, from_files, {**known_origins, **own_origins}))
         raise ConfigurationError(list(dict.fromkeys(problems))) from None
     if problems:
         raise ConfigurationError(list(dict.fromkeys(problems)))
     return settings
 
 
-def _hidden(from_files: dict[str, Any], common: dict[str, Any], folder: Path | None) -> list[Problem]:
+def _hidden(from_files: dict[str, Any], common: dict[str, Any], label: str | None) -> list[Problem]:
     """What is wrong in the files even where a variable stands over it: the next process may run without that variable.
 
     Whether sections are whole is not asked: files and environment may each give a part.
@@ -56,7 +62,7 @@ def _hidden(from_files: dict[str, Any], common: dict[str, Any], folder: Path | N
         values["env_name"] = "development"
         Settings(**values)
     except ValidationError as error:
-        return problems_of(error, Sources(folder, from_files, {}), of_wholes=False)
+        return problems_of(error, Sources(label, from_files, {}), of_wholes=False)
     return []
 
 

@@ -23,6 +23,18 @@ def has_parts(key: str) -> bool:
     return _class(kind) is not None or get_origin(kind) is dict
 
 
+def names_a_place(location: Sequence[int | str]) -> bool:
+    """Whether a setting, a part of one, or a name of the user's can stand there."""
+    kind: Any = Settings
+    for step in location:
+        if get_origin(kind) in (Union, UnionType):  # of several kinds one may have parts
+            return True
+        kind = _part(kind, step)
+        if kind is None:
+            return False
+    return True
+
+
 def choices_at(location: Sequence[int | str]) -> tuple[Any, ...]:
     """The values that may stand there, where there are only so many."""
     kind = _kind(location)
@@ -33,7 +45,7 @@ def instead_of(value: Any, location: Sequence[int | str]) -> str:
     """The end of a message that names a wrong value: as JSON writes it, shortened, and nothing that may be a secret."""
     first = location[0]
     secret = first in ("shards", "sentry", "databases") or (first == "health" and location[1:2] in ([], ["prometheus"]))
-    if secret and not (value is None or "tls" in location or choices_at(location)):
+    if secret and not (value is None or {"tls", "sentinel_tls"}.intersection(location) or choices_at(location)):
         is_place = first == "shards" and (location[-1] == "url" or "sentinels" in location)
         if not isinstance(value, str) or not is_place:
             return " (what stands there is not shown: it may be a secret)"
@@ -44,26 +56,28 @@ def instead_of(value: Any, location: Sequence[int | str]) -> str:
 def _kind(location: Sequence[int | str]) -> Any:
     kind: Any = Settings
     for step in location:
-        section = _class(kind)
-        if section is not None:
-            field = section.model_fields.get(str(step))
-            kind = _bare(field.annotation) if field is not None else None
-        elif get_origin(kind) is dict:
-            kind = _bare(get_args(kind)[1])
-        else:
-            return None
+        kind = _part(kind, step)
     return kind
+
+
+def _part(kind: Any, step: int | str) -> Any:
+    """Return the kind of one part of a section or of a mapping; ``None`` where there is no such part."""
+    section = _class(kind)
+    if section is not None:
+        field = section.model_fields.get(str(step))
+        return bare(field.annotation) if field is not None else None
+    return bare(get_args(kind)[1]) if get_origin(kind) is dict else None
 
 
 def _class(kind: Any) -> type[BaseModel] | None:
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
-def _bare(annotation: Any) -> Any:
+def bare(annotation: Any) -> Any:
     """The annotation without its validators and without None."""
     if get_origin(annotation) is Annotated:
-        return _bare(get_args(annotation)[0])
+        return bare(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
         members = [member for member in get_args(annotation) if member is not type(None)]
-        return _bare(members[0]) if len(members) == 1 else annotation
+        return bare(members[0]) if len(members) == 1 else annotation
     return annotation

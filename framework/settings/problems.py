@@ -1,7 +1,6 @@
 """From what pydantic found to problems that name the place, the value, what is allowed and the nearest right spelling."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -9,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from framework.errors import Problem
 from framework.settings.environment import ENVIRONMENT, Origins
-from framework.settings.files import FILE_OF, label
+from framework.settings.files import FILE_OF
 from framework.settings.model import ENV_PREFIX
 from framework.settings.outline import choices_at, instead_of, keys_at
 from framework.settings.shapes import is_mapping
@@ -22,6 +21,9 @@ _FORMS = {
     "queues": "must be a list of queue names, or of [name, weight]",
     "workers_module": "must be the name of a module, or a list of names",
     "databases": "must hold names of databases with their settings, for example {main: {url: ..., replicas: [...]}}",
+    "labels": "must be a list of texts",
+    "foreign_classes": "must be a list of patterns of class names, for example ['Ruby::*']",
+    "sidekiq_metrics": "must be a list of versions of Sidekiq, for example [7, 8], or [] for none",
     "namespace_weights": "must hold namespaces with their weights, for example {mailers: 2}",
 }
 _WANTED = {
@@ -39,7 +41,8 @@ _WANTED = {
 class Sources(NamedTuple):
     """Where values came from."""
 
-    folder: Path | None
+    folder: str | None
+    """How messages call the config folder."""
     from_files: dict[str, Any]
     origins: Origins
 
@@ -69,7 +72,7 @@ def _problem(detail: ErrorDetails, sources: Sources) -> Problem:
         inner = location[depth:] if variable.startswith(ENV_PREFIX) else []
         return Problem(ENVIRONMENT, variable + _path(inner), message)
     file = FILE_OF.get(str(location[0]), "") if location else ""
-    place = label(sources.folder, file) if sources.folder and file else ENVIRONMENT
+    place = f"{sources.folder}/{file}" if sources.folder and file else ENVIRONMENT
     return Problem(place, _path(location).removeprefix("."), message)
 
 
@@ -110,6 +113,8 @@ def _message(detail: ErrorDetails, location: Sequence[int | str]) -> str:
     if kind == "literal_error" and choices:
         words = ", ".join(map(str, choices))
         return f"must be one of {words}{instead_of(value, location)}{did_you_mean(value, map(str, choices))}"
+    if kind == "tuple_type" and len(location) > 1:
+        return f"must be a list{instead_of(value, location)}"
     if kind in ("model_type", "dict_type", "tuple_type"):
         allowed = ", ".join(keys_at(location))
         keys = (
@@ -122,4 +127,4 @@ def _message(detail: ErrorDetails, location: Sequence[int | str]) -> str:
 
 
 def _wanted(detail: ErrorDetails) -> str:
-    return _WANTED.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
+    return _WANTED.get(detail["type"]) or detail["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)

@@ -1,47 +1,68 @@
-"""What a Redis URL may say, and how a wrong one is shown without the secret in it."""
+"""What a Redis URL may say, in the words of the settings, and how a wrong one is shown without the secret in it."""
 
 import re
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from framework.settings.suggest import did_you_mean, nearest
 
 EMBEDDED = "embedded"
 """Stands in a URL's place for a server of our own."""
 
-_SCHEMES = ("redis", "rediss", "unix")
-_PARAMETERS = (
-    "db",
-    "protocol",
-    "ssl_ca_certs",
-    "ssl_certfile",
-    "ssl_keyfile",
-    "ssl_cert_reqs",
-    "ssl_check_hostname",
-)
-_PLACE = re.compile(r"(?:[\w.-]+|\[[\dA-Fa-f:.]+\])?(?P<port>:\d+(?=[/?#]|$))?(?:/[\w./-]*)?", re.ASCII)
+SENTINEL_PORT = 26379
+
+_SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
+_SCHEMES = ("redis", "rediss", "unix", *_SENTINEL_SCHEMES)
+_HOST = r"(?:[\w.-]+|\[[\dA-Fa-f:.]+\])"
+_PLACE = re.compile(rf"{_HOST}?(?P<port>:\d+(?=[/?#]|$))?(?:/[\w./-]*)?", re.ASCII)
+_PLACES = re.compile(rf"{_HOST}(?::\d+)?(?:,{_HOST}(?::\d+)?)*(?P<port>)(?:/[\w./-]*)?(?=[?#]|$)", re.ASCII)
+_HOST_AND_PORT = re.compile(rf"(?P<host>{_HOST})(?::(?P<port>\d{{1,5}}))?", re.ASCII)
 _STRAY = "is no URL: what stands for host and port is neither (in a password write / # ? @ : as %2F %23 %3F %40 %3A)"
+_EXAMPLE = "redis+sentinel://10.0.0.7:26379,10.0.0.8:26379/NAME/0"
+
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_WORDS_OF_TLS = ("none", "optional", "required")
+
+
+class RedisUrl(NamedTuple):
+    """The parts of a URL. What it does not say is None or empty."""
+
+    address: str = ""
+    """The URL without credentials and parameters; empty where sentinels know the place."""
+    sentinels: tuple[tuple[str, int], ...] = ()
+    sentinel_name: str | None = None
+    database: int | None = None
+    """Only where the address does not say it."""
+    username: str | None = None
+    password: str | None = None
+    protocol: int | None = None
+    secure: bool = False
+    tls: Mapping[str, Any] = {}
+    """Keys of the setting ``tls``."""
+    parameters: Mapping[str, str] = {}
+    """The parameter that says each key of ``tls``."""
+    sentinel_username: str | None = None
+    sentinel_password: str | None = None
+    sentinel_tls: bool | None = None
 
 
 def check_redis_url(url: str) -> str:
-    """The URL, of which redis-py drops no part in silence. Raises ValueError saying what is allowed."""
+    """The URL, all of whose parts are understood. Raises ValueError saying what is allowed."""
+    read_redis_url(url)
+    return url
+
+
+def read_redis_url(url: str) -> RedisUrl:
+    """The parts of the URL. Raises ValueError saying what is allowed."""
     if any(character.isspace() or not character.isprintable() for character in url):
         raise ValueError("must be a URL without spaces and control characters")
-    scheme, separator, _ = url.partition("://")
+    scheme, separator, rest = url.partition("://")
     if not separator or scheme not in _SCHEMES:
         hint = did_you_mean(scheme if separator else url, _SCHEMES if separator else (EMBEDDED,))
-        raise ValueError(f"must be the word embedded, or begin with redis://, rediss:// or unix://{hint}")
-    try:
-        parts = urlsplit(url)
-        port_is_fine = parts.port is None or parts.port > 0
-    except ValueError:
-        # Python's own words quote what it took for the port or the host: it may be a piece of the password.
-        raise ValueError(_STRAY) from None
-    if "@" in f"{parts.path}{parts.query}{parts.fragment}":
-        raise ValueError(_STRAY)
-    if not port_is_fine or not (parts.path if scheme == "unix" else parts.hostname):
-        raise ValueError("names no server, for example redis://127.0.0.1:6379/0")
-    _check_rest(parts)
-    return url
+        schemes = ", ".join(f"{one}://" for one in _SCHEMES[:-1])
+        raise ValueError(f"must be the word embedded, or begin with {schemes} or {_SCHEMES[-1]}://{hint}")
+    return _of_sentinels(scheme, rest) if scheme in _SENTINEL_SCHEMES else _of_server(url)
 
 
 def without_secrets(url: str) -> str:
@@ -50,23 +71,187 @@ def without_secrets(url: str) -> str:
     if not separator:
         scheme, rest = "", url
     _, at, place = rest.rpartition("@")
-    sure = _PLACE.match(place)
+    of_sentinels = scheme in _SENTINEL_SCHEMES
+    sure = (_PLACES if of_sentinels else _PLACE).match(place)
     if sure is None or not (separator or sure["port"] or nearest(url, (EMBEDDED,))):
         return "***"
     shown = sure[0] if sure.end() == len(place) else f"{sure[0]}***"
-    return f"{scheme if scheme.isalpha() else '***' * bool(scheme)}{separator}{'***@' if at else ''}{shown}"
+    return f"{scheme if of_sentinels or scheme.isalpha() else '***' * bool(scheme)}{separator}{'***@' if at else ''}{shown}"
 
 
-def _check_rest(parts: SplitResult) -> None:
+def _of_server(url: str) -> RedisUrl:
+    try:
+        parts = urlsplit(url)
+        port_is_fine = parts.port is None or parts.port > 0
+    except ValueError:
+        # Python's own words quote what it took for the port or the host: it may be a piece of the password.
+        raise ValueError(_STRAY) from None
+    if "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        raise ValueError(_STRAY)
+    if not port_is_fine or not (parts.path if parts.scheme == "unix" else parts.hostname):
+        raise ValueError("names no server, for example redis://127.0.0.1:6379/0")
+    _check_database(parts)
+    said = _of_query(parts.query, of_sentinels=False)
+    path = "" if said.get("database") is not None and parts.scheme != "unix" else parts.path
+    return RedisUrl(
+        address=f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}",
+        username=_decoded(parts.username),
+        password=_decoded(parts.password),
+        secure=parts.scheme == "rediss",
+        **said,
+    )
+
+
+def _of_sentinels(scheme: str, rest: str) -> RedisUrl:
+    # By hand: Python's own splitting knows one host.
+    before, _, query = rest.partition("?")
+    authority, _, path = before.partition("/")
+    credentials, at, places = authority.rpartition("@")
+    if "#" in rest or "@" in path or "@" in query or "@" in credentials:
+        raise ValueError(_STRAY)
+    sentinels = tuple(_sentinel(place) for place in places.split(","))
+    name, _, database = path.partition("/")
+    if not name or (name.isdecimal() and not database):
+        raise ValueError(f"names no master: its name stands after the hosts, for example {_EXAMPLE}")
+    if not re.fullmatch(r"\d*", database, re.ASCII):
+        raise ValueError(f"must end with the name of the master and the number of a database, for example {_EXAMPLE}")
+    username, colon, password = credentials.partition(":")
+    if at and not colon:
+        raise ValueError(
+            "has a user name without a password: write user:password@ before the hosts, or :password@ for no user name"
+        )
+    of_path: dict[str, Any] = {"database": int(database)} if database else {}
+    said = of_path | _of_query(query, of_sentinels=True)
+    return RedisUrl(
+        sentinels=sentinels,
+        sentinel_name=unquote(name),
+        username=_decoded(username),
+        password=_decoded(password),
+        secure=scheme == "rediss+sentinel",
+        **said,
+    )
+
+
+def _sentinel(place: str) -> tuple[str, int]:
+    found = _HOST_AND_PORT.fullmatch(place)
+    if found is None:
+        raise ValueError(_STRAY if place else f"names no sentinel, for example {_EXAMPLE}")
+    port = int(found["port"] or SENTINEL_PORT)
+    if not 0 < port < 65536:
+        raise ValueError(_STRAY)
+    return found["host"].strip("[]"), port
+
+
+def _decoded(text: str | None) -> str | None:
+    return unquote(text) if text else None
+
+
+def _check_database(parts: SplitResult) -> None:
     database = parts.path if parts.scheme != "unix" else ""
     if parts.fragment or (database.strip("/") and not re.fullmatch(r"/\d+", database, re.ASCII)):
         raise ValueError("must end with the number of a database or nothing, for example redis://127.0.0.1:6379/0")
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in _PARAMETERS:
-            # Timeouts and retries are not the URL's to say: their defaults lose or repeat jobs.
-            hint = did_you_mean(name, _PARAMETERS)
-            raise ValueError(f"has an unknown parameter {name!r}{hint}; allowed: {', '.join(_PARAMETERS)}")
-        if name == "db" and not re.fullmatch(r"\d+", value, re.ASCII):
-            raise ValueError("must give the parameter db as a whole number")
-        if name == "protocol" and value not in ("2", "3"):
-            raise ValueError("must give the parameter protocol as 2 or 3")
+
+
+def _of_query(query: str, *, of_sentinels: bool) -> dict[str, Any]:
+    """What the parameters say. Raises ValueError for one that is unknown, and tells of a known one where to say it."""
+    said: dict[str, Any] = {}
+    tls: dict[str, Any] = {}
+    parameters: dict[str, str] = {}
+    allowed = (*_READERS, *_TLS, *(_OF_SENTINELS if of_sentinels else ()))
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name in _TLS:
+            key, read = _TLS[name]
+            tls[key], parameters[key] = read(name, value), name
+        elif name in _READERS:
+            key, read = _READERS[name]
+            said[key] = read(name, value)
+        elif of_sentinels and name in _OF_SENTINELS:
+            said[name] = _OF_SENTINELS[name](name, value)
+        else:
+            advice = _elsewhere(name) or f"{did_you_mean(name, allowed)}; allowed: {', '.join(allowed)}"
+            raise ValueError(f"has an unknown parameter {name!r}{advice}")
+    if said.get("sentinel_username") and not said.get("sentinel_password"):
+        raise ValueError("has a sentinel_username without a sentinel_password: give both, or neither")
+    return {**said, "tls": tls, "parameters": parameters} if tls else said
+
+
+def _elsewhere(name: str) -> str | None:
+    """What to do instead of a parameter that other programs know."""
+    if name in _OF_SENTINELS:
+        return f": it belongs to a {_SENTINEL_SCHEMES[0]}:// url"
+    if name in _ADVICE:
+        return f": {_ADVICE[name]}"
+    if name.startswith(("socket_", "retry", "health_check", "max_connections", "timeout")):
+        # Timeouts and retries are not the URL's to say: their defaults lose or repeat jobs.
+        return (
+            ": timeouts, retries and the number of connections are fixed, as a retried command repeats a job; remove it"
+        )
+    return None
+
+
+def _number(name: str, value: str) -> int:
+    if not re.fullmatch(r"\d+", value, re.ASCII):
+        raise ValueError(f"must give the parameter {name} as a whole number")
+    return int(value)
+
+
+def _protocol(name: str, value: str) -> int:
+    if value not in ("2", "3"):
+        raise ValueError(f"must give the parameter {name} as 2 or 3")
+    return int(value)
+
+
+def _text(name: str, value: str) -> str:
+    if not value:
+        raise ValueError(f"must give the parameter {name} a value, or leave it out")
+    return value
+
+
+def _is_true(name: str, value: str) -> bool:
+    if value.lower() not in (*_TRUE, *_FALSE):
+        raise ValueError(f"must give the parameter {name} as true or false")
+    return value.lower() in _TRUE
+
+
+def _verifies(name: str, value: str) -> bool:
+    """``none``, ``optional``, ``required``, or Python's names of them (CERT_NONE). To a client the last two are one."""
+    word = value.lower().removeprefix("ssl.").removeprefix("cert_")
+    if word not in _WORDS_OF_TLS:
+        hint = did_you_mean(word, _WORDS_OF_TLS)
+        raise ValueError(
+            f"must give the parameter {name} as {', '.join(_WORDS_OF_TLS)}{hint}, or use the setting tls.verify instead"
+        )
+    return word != "none"
+
+
+_READERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
+    "db": ("database", _number),
+    "protocol": ("protocol", _protocol),
+}
+_TLS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
+    "ssl_ca_certs": ("ca_file", _text),
+    "ssl_certfile": ("cert_file", _text),
+    "ssl_keyfile": ("key_file", _text),
+    "ssl_cert_reqs": ("verify", _verifies),
+    "ssl_check_hostname": ("check_hostname", _is_true),
+}
+"""Each parameter, the key of the setting ``tls`` that it says, and how its value is read."""
+_OF_SENTINELS: Mapping[str, Callable[[str, str], Any]] = {
+    "sentinel_username": _text,
+    "sentinel_password": _text,
+    "sentinel_tls": _is_true,
+}
+_ADVICE: Mapping[str, str] = {
+    "username": "write redis://user:password@host, or use the setting username",
+    "password": "write redis://:password@host, or use the setting password",
+    "ssl": "write rediss://, or use the setting tls",
+    "tls": "write rediss://, or use the setting tls",
+    "ssl_ca_path": "give one file with ssl_ca_certs, or the setting tls.ca_file",
+    "ssl_ca_data": "give a file with ssl_ca_certs, or the setting tls.ca_file",
+    "ssl_password": "give a key without a password, in a file that only this user may read (tls.key_file)",
+    "master_name": f"the name of the master stands in the path: {_EXAMPLE}",
+    "service_name": f"the name of the master stands in the path: {_EXAMPLE}",
+    "sentinel_name": f"the name of the master stands in the path: {_EXAMPLE}",
+    "sentinelMasterId": f"the name of the master stands in the path: {_EXAMPLE}",
+}
+"""Parameters of other programs and libraries, with what to write here."""

@@ -1,7 +1,9 @@
 """A value of unknown making: is it a list or a mapping (narrowed for type checkers), and how does a message show it?"""
 
 import reprlib
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard, TypeVar, cast
+
+E = TypeVar("E", bound=BaseException)
 
 
 def is_list(value: object) -> TypeGuard[list[Any]]:
@@ -27,6 +29,11 @@ def class_of(value: object) -> type[Any]:
 def is_class(value: object) -> TypeGuard[type[Any]]:
     """It is a class."""
     return isinstance(value, type)
+
+
+def is_a(error: BaseException, *kinds: type[E]) -> TypeGuard[E]:
+    """Tell whether an error is of one of these kinds by its type alone: ``isinstance`` also asks the error, which may raise."""
+    return issubclass(type(error), kinds)
 
 
 class _Short(reprlib.Repr):

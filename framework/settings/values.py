@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import re
+import ssl
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,9 @@ from framework.types import WIRE_NAME, WIRE_NAME_SHAPE
 
 _NAME = re.compile(r"\w[\w-]*", re.ASCII)
 _WORD = re.compile(r"\w+", re.ASCII)
+_QUEUE_PATTERN = re.compile(r"[A-Za-z0-9_.:*?-]+")
 _LONGEST = 60
+_LONGEST_MARK = 100
 
 
 def shown(value: Any) -> str:
@@ -73,6 +77,22 @@ def shard_name(name: str) -> str:
     return name
 
 
+def environment_name(name: str) -> str:
+    """The name of an environment."""
+    if _NAME.fullmatch(name) is None:
+        raise ValueError("must be a name of ASCII letters, digits, _ and -, for example production or staging")
+    return name
+
+
+def folder(value: Any) -> Any:
+    """The path of a folder, which may be made later."""
+    if not isinstance(value, str | Path) or not str(value).strip():
+        raise ValueError("must be the path of a folder")
+    if str(value).startswith("~"):
+        raise ValueError("must be the path of a folder without ~, which only a shell reads")
+    return value
+
+
 def word(name: str) -> str:
     """The name of a category or a namespace."""
     if _WORD.fullmatch(name) is None:
@@ -85,6 +105,13 @@ def category(name: str) -> str:
     if name == "not_owned":
         raise ValueError("is reserved for workers that no team owns: it needs no entry")
     return word(name)
+
+
+def class_pattern(pattern: str) -> str:
+    """A pattern of wire names: a name in which ``*``, ``?`` and ``[...]`` stand for others, as in a shell."""
+    if not pattern or any(character.isspace() or character == "," for character in pattern):
+        raise ValueError("must be a class name, or a pattern of class names, for example Ruby::* or *::LegacyJob")
+    return pattern
 
 
 def split(value: Any) -> Any:
@@ -118,11 +145,59 @@ def existing_file(value: Any) -> Any:
     return value
 
 
+def check_authority(path: Path) -> None:
+    """Raise ValueError when no certificate of an authority can be read from the file."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError:
+        raise ValueError(f"{path} holds no certificates in PEM form") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def check_certificate(certificate: Path, key: Path | None) -> None:
+    """Raise ValueError when a client certificate or its key cannot be read, or the two do not belong together."""
+    place = f"key_file {key}" if key is not None else f"key_file is missing, and cert_file {certificate}"
+    for name, path in (("cert_file", certificate), ("key_file", key)):
+        if path is not None and not os.access(path, os.R_OK):
+            raise ValueError(f"{name} {path} cannot be read: Permission denied")
+    try:
+        check_authority(certificate)
+    except ValueError as error:
+        raise ValueError(f"cert_file {error}") from None
+    try:
+        # Without a password it would be asked for on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password=_no_password)
+    except _EncryptedError:
+        raise ValueError(
+            f"{place} is encrypted: give a key without a password, in a file that only this user may read"
+        ) from None
+    except ssl.SSLError as error:
+        if "MISMATCH" in str(error):
+            raise ValueError(f"{place} does not belong to the certificate cert_file {certificate}") from None
+        raise ValueError(f"{place} holds no private key in PEM form") from None
+
+
+class _EncryptedError(Exception):
+    """A key wants a password."""
+
+
+def _no_password() -> str:
+    raise _EncryptedError
+
+
 def wire_name(name: str) -> str:
     """A class name as it travels."""
     if WIRE_NAME.fullmatch(name) is None:
         raise ValueError(f"must be {WIRE_NAME_SHAPE}")
     return name
+
+
+def queue_pattern(pattern: str) -> str:
+    """The name of a queue, or a pattern of such names."""
+    if _QUEUE_PATTERN.fullmatch(pattern) is None:
+        raise ValueError("must be the name of a queue, or a pattern with * and ?, for example legacy or legacy:*")
+    return pattern
 
 
 def reason(value: Any) -> Any:
@@ -132,6 +207,13 @@ def reason(value: Any) -> Any:
             "must be a text that says why the class was removed and since when, for those who find its jobs"
         )
     return value.strip()
+
+
+def mark(text: str) -> str:
+    """A tag or a label of a process, as dashboards show them."""
+    if not text.isprintable() or not 0 < len(text.strip()) <= _LONGEST_MARK:
+        raise ValueError(f"must be a text of 1 to {_LONGEST_MARK} characters that can be printed")
+    return text.strip()
 
 
 def module_name(name: str) -> str:

@@ -28,18 +28,22 @@ class Channels:
         _all.add(self)
 
     def take(self) -> Channel:
-        """Return the channel used last, or a new one."""
+        """Return the channel used last, or a new one, for a call that begins now."""
+        now = monotonic()
         try:
             channel, since = self._free.pop()
         except IndexError:
-            return self.fresh()
-        if monotonic() - since > IDLE_S and not channel.healthy():
+            return self.fresh(now)
+        if now - since > IDLE_S and not channel.healthy():
             channel.close()
+        channel.began = now
         return channel
 
-    def fresh(self) -> Channel:
-        """Return a new channel, which connects when it first sends."""
-        return Channel(self._client, read_timeout_s=self._read_timeout_s)
+    def fresh(self, began: float) -> Channel:
+        """Return a new channel, which connects when it first sends, for a call that began then (monotonic seconds)."""
+        channel = Channel(self._client, read_timeout_s=self._read_timeout_s)
+        channel.began = began
+        return channel
 
     def give(self, channel: Channel) -> None:
         """Keep a channel all of whose replies were read; one that a refusal has closed connects anew when it next sends."""

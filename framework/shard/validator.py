@@ -106,7 +106,6 @@ class Validator:
         self.strict = strict
         self._tracker = LazyTracker(tracker)
         self._told = Repeated(QUIET_S)
-        self._log = logs.logger()
 
     def refuses(self, shard: str) -> bool:
         """Tell whether ``check`` would raise now."""
@@ -123,7 +122,7 @@ class Validator:
         command = command_names(packet)
         reason = _allowed_because()
         if reason:
-            self._log.debug(
+            logs.logger().debug(
                 "an unrouted call, allowed", event_name="shard.allowed", shard=shard, command=command, reason=reason
             )
             return
@@ -137,7 +136,7 @@ class Validator:
         count = self._told.due(caller, time.monotonic())
         if not count:
             return
-        self._log.warning(
+        logs.logger().warning(
             "a call to a job Redis went unrouted",
             event_name="shard.unrouted",
             shard=error.shard,

@@ -4,17 +4,25 @@ redis-py 8 retries each command ten times by default: one LPUSH whose reply was 
 job. So: no retries at all. It also times out reads after 5 s, so a blocking read brings its own deadline.
 """
 
-from dataclasses import dataclass
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoPermissionError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
+from framework.store.deadline import bounded
+from framework.store.modes import refuse_mode
 from framework.store.sentinels import Followed, FollowedSSL, Sentinels, watch
+from framework.store.tls import ended_unanswered
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
@@ -34,12 +42,16 @@ class Endpoint:
     sentinel_name: str = ""
     options: tuple[tuple[str, Any], ...] = ()
     """Further redis-py connection options: credentials, TLS, protocol."""
+    sentinel_options: tuple[tuple[str, Any], ...] = ()
+    """What differs on the way to the sentinels: their own credentials, their own TLS (``ssl`` false: none)."""
+    source: str = field(default="config/redis.yml", compare=False)
+    """How messages call the file in which to change it."""
 
     @property
     def shown(self) -> str:
         """The address without credentials, for messages; of a master that Sentinel keeps, its name and who knows it."""
         if self.sentinels:
-            places = ", ".join(f"{host}:{port}" for host, port in self.sentinels)
+            places = ", ".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.sentinels)
             return f"{self.sentinel_name} of the sentinels {places}"
         scheme, separator, rest = self.url.partition("://")
         return f"{scheme}{separator}{rest.rpartition('@')[2]}"
@@ -51,10 +63,13 @@ class Endpoint:
 
 
 def open_client(endpoint: Endpoint, *, name: str, read_timeout_s: float = COMMAND_TIMEOUT_S) -> "redis.Redis":
-    """Return a client that connects at its first command, never retries, and waits at most ``read_timeout_s`` for a reply."""
+    """Return a client that connects at its first command and never retries; ``read_timeout_s`` is the deadline of each call."""
     settings: dict[str, Any] = {
         **dict(endpoint.options),
         "client_name": name,
+        # Its command, CLIENT SETINFO, is not to be granted where Redis is older than 7.2, and nothing reads what it says.
+        "driver_info": None,
+        "redis_connect_func": greet,
         "decode_responses": False,
         "socket_timeout": read_timeout_s,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
@@ -69,7 +84,55 @@ def open_client(endpoint: Endpoint, *, name: str, read_timeout_s: float = COMMAN
     if endpoint.sentinels:
         return _follow(endpoint, settings)
     # The client owns its pool: closing it closes the connections.
-    return redis.Redis.from_pool(ConnectionPool.from_url(endpoint.url, **settings))
+    pool = ConnectionPool.from_url(endpoint.url, **settings)
+    bounded(pool)
+    return redis.Redis.from_pool(pool)
+
+
+def greet(connection: Any) -> None:
+    """Log in and choose the database as redis-py does; a connection whose name is refused goes on without one.
+
+    The name is for people who look at CLIENT LIST. An ACL without CLIENT SETNAME is no reason not to work.
+    """
+    _explained(connection, _introduce)
+    refuse_mode(connection.handshake_metadata)
+
+
+def greet_sentinel(connection: Any) -> None:
+    """Log in to a sentinel as redis-py does."""
+    _explained(connection, lambda one: one.on_connect())
+
+
+def _explained(connection: Any, step: Callable[[Any], None]) -> None:
+    """Take a step of the greeting; a connection that ends before any answer says so, as that may be a question of TLS."""
+    opened = connection._sock
+    try:
+        step(connection)
+    except RedisConnectionError as error:
+        if type(error) is not RedisConnectionError or opened.heard:
+            raise
+        certificate = getattr(connection, "certfile", None) if opened.unanswered_tls else None
+        more = ended_unanswered(secure=opened.unanswered_tls, certified=certificate is not None)
+        raise RedisConnectionError(f"{error} ({more})") from error
+
+
+def _introduce(connection: Any) -> None:
+    name, connection.client_name = connection.client_name, None
+    try:
+        connection.on_connect()
+    finally:
+        connection.client_name = name
+    by_hello = bool(connection.handshake_metadata)
+    connection.send_command("CLIENT", "SETNAME", name, check_health=False)
+    if not by_hello:  # RESP2 begins without it
+        connection.send_command("HELLO", check_health=False)
+    try:
+        connection.read_response()
+    except NoPermissionError as error:
+        logging.getLogger("framework").debug("connections to Redis stay without a name: %s", error)
+    if not by_hello:
+        with contextlib.suppress(ResponseError):  # before Redis 6.2, and behind proxies
+            connection.handshake_metadata = connection.read_response()
 
 
 def _follow(endpoint: Endpoint, settings: dict[str, Any]) -> "redis.Redis":
@@ -81,17 +144,30 @@ def _follow(endpoint: Endpoint, settings: dict[str, Any]) -> "redis.Redis":
 
 
 def _find(endpoint: Endpoint) -> Sentinels:
-    """Return the sentinels, which are reached as the Redis itself is: with its TLS options, and with its credentials.
+    """Return the sentinels, which are reached as the Redis itself is, but for ``sentinel_options``.
 
-    A sentinel without a password refuses one, and that is common; so each is asked with and then without.
+    A sentinel without a password refuses one, and that is common; so each is asked with the credentials of the Redis and then
+    without. With credentials of its own it is asked with these alone.
     """
+    own = dict(endpoint.sentinel_options)
     common: dict[str, Any] = {
+        "driver_info": None,
+        "redis_connect_func": greet_sentinel,
         "socket_timeout": _SENTINEL_TIMEOUT_S,
         "socket_connect_timeout": _SENTINEL_TIMEOUT_S,
         "retry": Retry(NoBackoff(), 0),
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),
     }
-    common |= {name: value for name, value in endpoint.options if name.startswith("ssl") or name == "protocol"}
-    secret = {name: value for name, value in endpoint.options if name in _CREDENTIALS}
-    kinds = ({**common, **secret}, common) if secret else (common,)
-    return Sentinels(redis.Redis(host, port, **kind) for kind in kinds for host, port in endpoint.sentinels)
+    transport = own if "ssl" in own else dict(endpoint.options)
+    common |= {name: value for name, value in transport.items() if name.startswith("ssl")}
+    common |= {name: value for name, value in endpoint.options if name == "protocol"}
+    secret = {
+        name: value
+        for name, value in (own if "password" in own else dict(endpoint.options)).items()
+        if name in _CREDENTIALS
+    }
+    kinds = ({**common, **secret}, common) if secret and "password" not in own else ({**common, **secret},)
+    clients = [redis.Redis(host, port, **kind) for kind in kinds for host, port in endpoint.sentinels]
+    for client in clients:
+        bounded(client.connection_pool)
+    return Sentinels(clients)

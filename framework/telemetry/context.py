@@ -76,7 +76,8 @@ def enter_job(payload: Payload) -> None:
 
 def fields_of(payload: Mapping[str, Json]) -> dict[str, Json]:
     """Return the context fields that a payload carries."""
-    return {key: value for key, value in payload.items() if key == CORRELATION_ID or key.startswith(META_PREFIX)}
+    # A copy: a thread that a job has left behind may ask while the job's own thread writes what became of it.
+    return {key: value for key, value in dict(payload).items() if key == CORRELATION_ID or key.startswith(META_PREFIX)}
 
 
 def callers_category(payload: Mapping[str, Any]) -> str | None:

@@ -4,27 +4,35 @@ A server process owns its stdout: ``open_server_log`` sends its own lines, struc
 A producer's stdout belongs to the application: until a server log is opened, lines go to the logger ``framework``.
 """
 
+import importlib
 import logging
 import os
 import sys
 import time
 import traceback
 from collections.abc import Mapping, MutableMapping
+from functools import cache
 from math import floor
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import structlog
 from pydantic_core import PydanticSerializationError, to_json
 
-from framework.errors import error_class, error_message
 from framework.telemetry import context
+from framework.telemetry.visible import visible
 from framework.telemetry.writer import LogWriter
+from framework.wire.error_text import error_class, error_message
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "fatal": 50}
 _SEVERITIES = {10: "DEBUG", 20: "INFO", 30: "WARN", 40: "ERROR", 50: "FATAL"}
 _UNWRITABLE = (PydanticSerializationError, ValueError, RecursionError)
 _MILLISECONDS = tuple(f".{number:03d}Z" for number in range(1_000))
 _MAX_SECONDS = 4_096
+MAX_NAME = 256
+"""Characters of a name in a line: it comes from the wire, where it may be a megabyte."""
+_NAMES = ("jid", "class", "queue", "correlation_id")
 _MAX_VALUE = 4_096  # characters of one field's text; a line must stay readable for collectors
 
 
@@ -40,7 +48,12 @@ class ServerLog:
         """Write one line, unless its level is below the log's."""
         if level >= self.level:
             head = {"severity": _SEVERITIES.get(level, "INFO"), "time": iso_time(time.time()), "message": message}
-            self.write({**head, **self.static, **context.current(), **fields})
+            line = {**head, **self.static, **context.current(), **fields}
+            for name in _NAMES:
+                value = line.get(name)
+                if isinstance(value, str) and len(value) > MAX_NAME:
+                    line[name] = short(value)
+            self.write(line)
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Write a finished line."""
@@ -50,6 +63,11 @@ class ServerLog:
         message = "the output did not take lines in time, and these are lost"
         head = {"severity": "WARN", "time": iso_time(time.time()), "message": message}
         return object_text({**head, **self.static, "event_name": "log.dropped", "count": count}) + "\n"
+
+
+def short(name: str, most: int = MAX_NAME) -> str:
+    """Return a name as lines show it: at most ``most`` characters of it."""
+    return name if len(name) <= most else f"{name[: most - 3]}..."
 
 
 def object_text(fields: Mapping[str, Any]) -> str:
@@ -78,8 +96,9 @@ _seconds: dict[int, str] = {}
 def iso_time(seconds: float) -> str:
     """Return epoch seconds as ISO 8601, UTC, with milliseconds (GitLab's form); what is no time, as it is."""
     try:
-        whole = floor(seconds)
-        return (_seconds.get(whole) or _iso_second(whole)) + _MILLISECONDS[floor((seconds - whole) * 1000)]
+        # The float next to a whole millisecond may lie below it, by less than what is added.
+        whole, milliseconds = divmod(floor(seconds * 1000 + 0.0005), 1000)
+        return (_seconds.get(whole) or _iso_second(whole)) + _MILLISECONDS[milliseconds]
     except (OverflowError, ValueError, OSError):
         return str(seconds)
 
@@ -121,18 +140,26 @@ class _Target:
             self.server.emit(level, message, event)
         else:
             extra = " ".join(f"{name}={value!r}" for name, value in event.items())
-            logging.getLogger("framework").log(level, "%s %s", message, extra)
-        raise structlog.DropEvent
+            logging.getLogger("framework").log(level, "%s %s", visible(message), extra)
+        raise _structlog().DropEvent
 
 
 _target = _Target()
 
 
-def logger(**fields: Any) -> structlog.typing.FilteringBoundLogger:
+@cache
+def _structlog() -> Any:
+    """Return structlog, loaded with the first logger: it loads rich too where that is installed, for a fifth of what
+    ``import framework`` costs, and most commands and producers write no line.
+    """
+    return importlib.import_module("structlog")
+
+
+def logger(**fields: Any) -> "FilteringBoundLogger":
     """Return a structlog logger whose lines carry ``fields``; ``error=exception`` becomes the ``exception.*`` fields."""
-    chain = structlog.make_filtering_bound_logger(logging.DEBUG)
-    bound: Any = structlog.wrap_logger(None, processors=[_target], wrapper_class=chain, context_class=dict)
-    return cast("structlog.typing.FilteringBoundLogger", bound.bind(**fields))
+    chain = _structlog().make_filtering_bound_logger(logging.DEBUG)
+    bound: Any = _structlog().wrap_logger(None, processors=[_target], wrapper_class=chain, context_class=dict)
+    return cast("FilteringBoundLogger", bound.bind(**fields))
 
 
 def open_server_log(level: str, static: Mapping[str, Any], descriptor: int | None = None) -> ServerLog:

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-MAX_PENDING = 100_000
-"""Lines kept while the output is blocked; older ones give way then, counted."""
+from framework.telemetry.visible import visible_json
 
-_BATCH = 8_192
-"""Less than ``MAX_PENDING``: what gives way is never what the writer has counted already."""
+MAX_PENDING = 100_000
+MAX_BYTES = 64 << 20
+"""Lines, and bytes of memory, kept while the output is blocked; older lines give way then, counted."""
+
+_BATCH_BYTES = 1 << 18
+"""What is written at once; it is in memory three times meanwhile."""
 
 _GATHER_S = 0.005
 """Least time between two writes: one write for many lines, while the first line after a silence is written at once."""
@@ -34,13 +37,17 @@ class LogWriter:
         self._gap = gap
         self._shared = _may_be_shared(descriptor)
         self._lines: deque[str] = deque()
+        self._bytes = 0
+        """What the lines take in memory. No lock: the interpreter changes threads at calls and jumps only, and an addition has none.
+        Were one lost all the same, the bound would be off by a line, until the writer has seen the last line go.
+        """
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._asleep = False
         self._idle = threading.Condition()
         self._writing = False
         self._closed = False
         self._given_up = False
-        self._in_hand = 0
+        self._in_hand: list[str] = []
         self._lost = 0
         self._losing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
@@ -48,13 +55,16 @@ class LogWriter:
 
     def write(self, line: str) -> None:
         """Queue one line that ends in a newline; never blocks, never raises."""
-        lines = self._lines
+        if not line.isascii() or "\x7f" in line:  # a flag of the string, and a search at memory's speed
+            line = visible_json(line)
+        lines, size = self._lines, line.__sizeof__()
         lines.append(line)
+        self._bytes += size
         # The writer says that it sleeps before it looks for lines, we look after adding one: one of the two sees the other.
         if self._asleep:
             self._asleep = False
             self._bell.put(None)
-        elif len(lines) > MAX_PENDING:
+        elif self._bytes > MAX_BYTES or len(lines) > MAX_PENDING:
             self._give_way()
 
     def flush(self, timeout_s: float = 2.0) -> bool:
@@ -72,8 +82,12 @@ class LogWriter:
 
     def _give_way(self) -> None:
         with self._losing:
-            while len(self._lines) > MAX_PENDING:
-                self._lines.popleft()
+            while self._bytes > MAX_BYTES or len(self._lines) > MAX_PENDING:
+                try:
+                    size = self._lines.popleft().__sizeof__()
+                except IndexError:  # the writer was faster
+                    return
+                self._bytes -= size
                 self._lost += 1
 
     def _run(self) -> None:
@@ -94,25 +108,35 @@ class LogWriter:
                 continue
 
     def _write_pending(self) -> None:
-        lines = self._lines
-        while lines:
+        while self._lines:
             self._writing = True
             self._tell_of_the_lost()
-            self._in_hand = min(len(lines), _BATCH)
-            batch = "".join([lines.popleft() for _ in range(self._in_hand)])
-            rest = self._write_whole(batch.encode())
-            self._in_hand = 0
+            self._take_in_hand()
+            rest = self._write_whole("".join(self._in_hand).encode())
+            self._in_hand = []
             if rest:
                 with self._losing:
                     self._lost += rest.count(b"\n")
             self._writing = False
+        self._bytes = 0
         with self._idle:
             self._idle.notify_all()
 
+    def _take_in_hand(self) -> None:
+        taken = 0
+        try:
+            while taken < _BATCH_BYTES:
+                line = self._lines.popleft()
+                self._in_hand.append(line)
+                taken += line.__sizeof__()
+        except IndexError:  # all
+            pass
+        self._bytes -= taken
+
     def _drop_what_is_in_hand(self) -> None:
         with self._losing:
-            self._lost += self._in_hand
-        self._in_hand = 0
+            self._lost += len(self._in_hand)
+        self._in_hand = []
         self._writing = False
 
     def _tell_of_the_lost(self) -> None:

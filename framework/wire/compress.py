@@ -3,14 +3,21 @@
 import base64
 import binascii
 import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
 
-from framework.errors import PayloadError
+from framework.errors import PayloadError, PayloadLimitError
 from framework.types import Payload
+from framework.wire.bounds import DECODED_LIMIT, LARGE, measure
 from framework.wire.json import dumps, loads
 
 COMPRESSED = "compressed"
 ORIGINAL_SIZE = "original_job_size_bytes"
 _LEVEL = 5
+_FED, _PIECE = (
+    1 << 12,
+    1 << 16,
+)  # bytes that go in and come out at a time: what is left of the first is copied each time
 
 
 def deflated(arguments_json: bytes) -> bytes:
@@ -18,12 +25,20 @@ def deflated(arguments_json: bytes) -> bytes:
     return base64.b64encode(zlib.compress(arguments_json, _LEVEL))
 
 
-def decompress_arguments(payload: Payload, limit: int) -> None:
+def decompress_arguments(
+    payload: Payload,
+    limit: int,
+    decoded_limit: int = DECODED_LIMIT,
+    reserve: Callable[[int], None] | None = None,
+) -> None:
     """Put the original arguments back and remove both marks; a payload that is not compressed stays as it is.
 
+    ``reserve`` is called, before they are inflated whole, with the bytes of memory that they take if that is much.
+
     Raises:
-        PayloadError: the compressed form is damaged (GitLab's PayloadDecompressionError), was altered by somebody (its
-            PayloadDecompressionConflictError), or inflates beyond ``limit`` bytes. The payload is as it was.
+        PayloadLimitError: they inflate beyond ``limit`` bytes, or their values would take more memory than ``decoded_limit``.
+        PayloadError: the compressed form is damaged (GitLab's PayloadDecompressionError), or was altered (its
+            PayloadDecompressionConflictError). The payload is as it was.
     """
     if not payload.get(COMPRESSED):
         return
@@ -32,13 +47,20 @@ def decompress_arguments(payload: Payload, limit: int) -> None:
         raise PayloadError(
             "it is marked as compressed, but its arguments are not one string: a middleware changed them"
         )
-    data = _inflate(arguments[0], limit)
+    try:
+        deflated_arguments = base64.b64decode(arguments[0], validate=True)
+        found = measure(partial(_inflated, deflated_arguments, limit), decoded_limit)
+    except (binascii.Error, ValueError, zlib.error) as error:
+        raise PayloadError(f"its compressed arguments are damaged: {error}") from error
     said = payload.get(ORIGINAL_SIZE)
-    if said is not None and said != len(data):
+    if said is not None and said != found.size:
         raise PayloadError(
-            f"its {ORIGINAL_SIZE} is {said!r:.40}, but its arguments inflate to {len(data):,} bytes: somebody changed one of them"
+            f"its {ORIGINAL_SIZE} is {said!r:.40}, but its arguments inflate to {found.size:,} bytes: one of them was changed"
         )
-    original = loads(data)
+    if reserve is not None and found.memory > LARGE:
+        reserve(found.memory + found.size)
+    # Told its size, zlib fills one buffer, and does not join several.
+    original = loads(zlib.decompress(deflated_arguments, bufsize=max(1, found.size)), None)
     if not isinstance(original, list):
         raise PayloadError("its compressed arguments are no list")
     payload["args"] = original
@@ -46,23 +68,28 @@ def decompress_arguments(payload: Payload, limit: int) -> None:
     payload.pop(ORIGINAL_SIZE, None)
 
 
-def _inflate(text: str, limit: int) -> bytes:
+def _inflated(data: bytes, limit: int) -> Iterator[bytes]:
+    """Inflate in pieces, of which none is kept; raise for what is damaged, or inflates beyond ``limit`` bytes."""
     inflater = zlib.decompressobj()
-    try:
-        data = inflater.decompress(base64.b64decode(text, validate=True), limit + 1)
-    except (binascii.Error, ValueError, zlib.error) as error:
-        raise PayloadError(f"its compressed arguments are damaged: {error}") from error
-    if len(data) > limit:
-        raise PayloadError(
-            f"its compressed arguments inflate beyond {limit:,} bytes (setting: size_limit.decompressed_limit)"
-        )
-    if not inflater.eof:
-        raise PayloadError("its compressed arguments are cut off")
-    if inflater.unused_data:
-        raise PayloadError(
-            f"{len(inflater.unused_data):,} bytes follow its compressed arguments: somebody changed them"
-        )
-    return data
+    size = 0
+    for start in range(0, len(data), _FED):
+        fed = data[start : start + _FED]
+        while True:
+            piece = inflater.decompress(fed, _PIECE)
+            size += len(piece)
+            if size > limit:
+                reason = f"its compressed arguments inflate beyond {limit:,} bytes"
+                raise PayloadLimitError(reason, limit, setting="size_limit.decompressed_limit")
+            yield piece
+            fed = inflater.unconsumed_tail
+            if inflater.eof or not (fed or len(piece) == _PIECE):
+                break
+        if inflater.eof:
+            surplus = len(inflater.unused_data) + max(0, len(data) - start - _FED)
+            if surplus:
+                raise PayloadError(f"{surplus:,} bytes follow its compressed arguments: they were changed")
+            return
+    raise PayloadError("its compressed arguments are cut off")
 
 
 def pack_backtrace(lines: list[str]) -> str:

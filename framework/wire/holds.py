@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from framework.types import Jid, Payload
 from framework.wire import keys
-from framework.wire.json import dumps, loads
+from framework.wire.json import dumps, dumps_ordered, loads
 from framework.wire.status import Mark
 
 IDEMPOTENCY_KEY = "idempotency_key"
@@ -64,6 +64,8 @@ class Claim:
     positions: Mapping[str, str]
     due: float | None = None
     """Epoch seconds at which it is due, when it goes to the schedule set: the lock lasts until then and its ttl."""
+    delay_s: float | None = None
+    """In place of ``due``: after how many seconds, counted by Redis's clock from the step that writes it."""
     mark: Mark | None = None
     """The command that writes its state, if it is tracked: at a push when it is in, in a poll when it is dropped."""
 
@@ -80,6 +82,8 @@ class Claim:
         }
         if self.due is not None:
             told["due"] = f"{self.due:.6f}"
+        if self.delay_s is not None:
+            told["delay"] = f"{self.delay_s:.6f}"
         if self.mark is not None:
             told["mark"] = [str(word) for word in self.mark]
         return dumps(told)
@@ -142,14 +146,17 @@ class Holds:
         return dumps(told).decode()
 
 
-def lock_key(worker: str, arguments: bytes) -> str:
+def lock_key(worker: str, arguments: bytes, since: int = 0) -> str:
     """Return the key of the lock of equal jobs: of one class, whatever its queue, with the same JSON as arguments.
 
-    Objects are equal whatever the order of their names.
+    Objects are equal whatever the order of their names. Jobs that another method runs have another ``since``
+    (``Declaration.handled_since``). With 0 the digest is that of GitLab's idempotency key: class name, colon, arguments.
     """
     if b"{" in arguments:
-        arguments = dumps(_sorted(loads(arguments)))
-    return keys.lock(hashlib.sha256(worker.encode() + b":" + arguments).hexdigest())
+        arguments = dumps_ordered(loads(arguments, None))
+    # No wire name has an "@": a key of another method is that of no other class.
+    name = f"{worker}@{since}:" if since else f"{worker}:"
+    return keys.lock(hashlib.sha256(name.encode() + arguments).hexdigest())
 
 
 def lock_of(payload: Payload, ttl_s: float | None = None) -> Lock | None:
@@ -193,13 +200,6 @@ def _first(said: dict[Any, Any]) -> list[tuple[Any, Any]]:
 
 def _is_position(name: Any, one: Any) -> bool:
     return isinstance(name, str) and len(name) <= _LONGEST_NAME and isinstance(one, str) and bool(_POSITION(one))
-
-
-def _sorted(value: Any) -> Any:
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        return {name: _sorted(members[name]) for name in sorted(members)}
-    return [_sorted(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def _milliseconds(seconds: float) -> int:

@@ -8,6 +8,16 @@ _BYTES = 12
 _DIGITS = 2 * _BYTES
 
 
+def base36(number: int) -> str:
+    """Return a number as Sidekiq writes those of threads."""
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+    text = ""
+    while number:
+        number, rest = divmod(number, 36)
+        text = digits[rest] + text
+    return text or "0"
+
+
 def draw_jid() -> Jid:
     """Return a new job id."""
     return os.urandom(_BYTES).hex()

@@ -1,9 +1,11 @@
 """One job as the wire has it: reading its fields whoever wrote them, and the view of it that hooks receive."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 from framework.errors import PayloadError
 from framework.types import Payload
+from framework.wire.bounds import DECODED_LIMIT
 from framework.wire.json import loads
 
 TRANSIT = "aw_transit"
@@ -24,6 +26,22 @@ STRATEGY = "load_balancing_strategy"
 BUFFERED_AT = "concurrency_limit_buffered_at"
 """Field of a job that has waited for a slot of a concurrency limit: since when, epoch seconds of Redis's clock (GitLab)."""
 
+MALFORMED = "aw.Malformed"
+"""In the field ``class``: no job, but an object around bytes that are none (``wire/malformed.py``)."""
+
+RAW = "aw_raw"
+"""Field of such an object: the bytes, in base64."""
+
+STOPS = "interrupted_count"
+"""Field of a job that still ran when its process had to stop: how often (GitLab, which counts deaths here too)."""
+
+DEATHS = "aw_death_count"
+"""Field of a job that ran when its process died: how often."""
+
+UNKNOWN_COUNT, UNKNOWN_SINCE = "aw_unknown_class_count", "aw_unknown_class_since"
+"""Fields of a job that processes without its class have put off: how often, and since when (epoch seconds)."""
+
+_ERROR_FIELDS = ("error_class", "error_message", "error_backtrace")
 _OLDEST_MILLISECONDS = 100_000_000_000  # 1973 as milliseconds, the year 5138 as seconds: no stamp is ambiguous
 _MOST_DIGITS = 18
 _YEAR_10000 = 253_402_300_800
@@ -59,8 +77,18 @@ class Job(dict[str, Any]):
 
     @property
     def interrupted_count(self) -> int:
-        """How often a process died or stopped while it ran."""
-        return whole_number(self.get("interrupted_count")) or 0
+        """How often it still ran when its process had to stop."""
+        return times(self, STOPS)
+
+    @property
+    def death_count(self) -> int:
+        """How often it ran when its process died."""
+        return times(self, DEATHS)
+
+    @property
+    def interruptions(self) -> dict[str, int]:
+        """Both counts by their fields, for a log line."""
+        return {STOPS: self.interrupted_count, DEATHS: self.death_count}
 
     @property
     def enqueued_at(self) -> float | None:
@@ -68,13 +96,16 @@ class Job(dict[str, Any]):
         return timestamp(self.get("enqueued_at"))
 
 
-def decode(data: bytes) -> Payload:
-    """Return the payload in ``data``.
+def decode(
+    data: bytes, decoded_limit: int | None = DECODED_LIMIT, reserve: Callable[[int], None] | None = None
+) -> Payload:
+    """Return the payload in ``data``; ``decoded_limit`` and ``reserve`` as for ``loads``.
 
     Raises:
-        PayloadError: it is not a JSON object with a class name and a list of arguments.
+        PayloadLimitError: it would take more memory than ``decoded_limit``.
+        PayloadError: it is not a JSON object with a class name and a list of arguments, or stands for bytes that are none.
     """
-    payload = loads(data)
+    payload = loads(data, decoded_limit, reserve)
     if not isinstance(payload, dict):
         raise PayloadError(f"it is JSON, but no object: {type(payload).__name__}")
     fields = cast("Payload", payload)
@@ -82,6 +113,8 @@ def decode(data: bytes) -> Payload:
         raise PayloadError("it names no class")
     if not isinstance(fields.get("args"), list):
         raise PayloadError("its arguments are no list")
+    if fields["class"] == MALFORMED:
+        raise PayloadError(f"it stands for bytes that are no job, which its field {RAW} has in base64")
     return fields
 
 
@@ -137,6 +170,25 @@ def deferrals(payload: Payload, reason: str) -> int:
     if payload.get(DEFERRED_BY, reason) != reason:
         return 0
     return max(0, whole_number(payload.get(DEFERRED_COUNT)) or 0)
+
+
+def forget_unknown(payload: Payload) -> None:
+    """Drop what processes without the class of a job have written into it: it has met one that has the class."""
+    payload.pop(UNKNOWN_COUNT, None)
+    # Without this field the error is one of the job's own runs.
+    if payload.pop(UNKNOWN_SINCE, None) is not None:
+        forget_error(payload)
+
+
+def forget_error(payload: Payload) -> None:
+    """Drop the fields that name the last error."""
+    for name in _ERROR_FIELDS:
+        payload.pop(name, None)
+
+
+def times(payload: Payload, count: str) -> int:
+    """Return a count of a job: 0 where there is none, or what is no count."""
+    return max(0, whole_number(payload.get(count)) or 0)
 
 
 def whole_number(value: object) -> int | None:

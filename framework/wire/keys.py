@@ -1,5 +1,7 @@
 """Every Redis key we touch. Sidekiq's own names first; ours begin with ``aw:``. ``docs/redis.md`` has types and TTLs."""
 
+import time
+
 QUEUES = "queues"
 SCHEDULE = "schedule"
 RETRY = "retry"
@@ -20,6 +22,9 @@ BEATS = "aw:beats"
 RETIRED = "aw:retired"
 """HASH from wire names of retired classes to how many of their jobs were dropped on this shard."""
 
+
+DEAD_BUSINESS = "aw:dead:business"
+"""ZSET from the SHA-1 of an entry of the dead set that is a refusal of the business to its score there (scripts/parts/trim.lua)."""
 
 COUNTERS = "aw:counters"
 """HASH from a counter's name with its labels, as Prometheus writes them, to its value: what this shard's processes have counted."""
@@ -111,6 +116,11 @@ def runs(identity: str) -> str:
     return f"aw:runs:{identity}"
 
 
+def pushed(token: str) -> str:
+    """STRING with a TTL: the slice of a bulk push that carries this token is in, and is not written again."""
+    return f"aw:push:{token}"
+
+
 def landed(token: str) -> str:
     """STRING with a TTL: the job that carried this token has come over from another shard, and is not written again."""
     return f"aw:landed:{token}"
@@ -119,6 +129,30 @@ def landed(token: str) -> str:
 def status(jid: str) -> str:
     """STRING with a TTL: the state of a tracked job."""
     return f"aw:status:{jid}"
+
+
+METRICS_SHORT_S, METRICS_LONG_S = 8 * 3_600, 3 * 86_400
+"""How long Sidekiq keeps the figures of a minute, and those of ten."""
+
+
+def metrics(version: int, at: time.struct_time) -> list[tuple[str, int]]:
+    """HASHes of what the classes did around a time of UTC, with their TTL, as Sidekiq 7 or 8 reads them on its Metrics page."""
+    if version < 8:
+        return [(f"j|{time.strftime('%Y%m%d', at)}|{at.tm_hour}:{at.tm_min}", METRICS_SHORT_S)]
+    minute = f"j|{time.strftime('%y%m%d', at)}|{at.tm_hour}:{at.tm_min:02d}"
+    return [(minute, METRICS_SHORT_S), (minute[:-1], METRICS_LONG_S)]
+
+
+def histogram(version: int, name: str, at: time.struct_time) -> str:
+    """STRING, a bit field of 26 counters: how long the runs of a class took that ended in a minute of UTC."""
+    if version < 8:
+        return f"{name}-{at.tm_mday:02d}-{at.tm_hour:02d}:{at.tm_min}"
+    return f"h|{name}-{at.tm_mday}-{at.tm_hour}:{at.tm_min}"
+
+
+def iteration(jid: str) -> str:
+    """HASH of what Sidekiq keeps of a job that iterates; its field ``cancelled`` says that the job is to stop."""
+    return f"it-{jid}"
 
 
 def work(identity: str) -> tuple[str, str]:

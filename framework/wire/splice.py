@@ -33,7 +33,7 @@ def rewrite(data: bytes, payload: Payload) -> bytes:
     return b"{" + b",".join(fields) + b"}"
 
 
-def respell(data: bytes, fields: Mapping[str, str]) -> bytes:
+def respell(data: bytes, fields: Mapping[str, Any]) -> bytes:
     """Return ``data``, a JSON object that ``loads`` takes, with these fields set; every other byte is what it was.
 
     A field that is not there comes last.
@@ -52,6 +52,19 @@ def respell(data: bytes, fields: Mapping[str, str]) -> bytes:
     pieces.append(data[at:close])
     pieces += [b"," + dumps(name) + b":" + dumps(value) for name, value in missing.items()]
     return b"".join(pieces) + data[close:]
+
+
+def annotate(data: bytes, fields: Mapping[str, Any]) -> bytes:
+    """Return ``data``, which ends as a JSON object does and is not parsed for this, with these fields behind its own.
+
+    Readers take the last field of a name.
+    """
+    close = data.rindex(b"}")
+    return (
+        data[:close]
+        + b"".join(b"," + dumps(name) + b":" + dumps(value) for name, value in fields.items())
+        + data[close:]
+    )
 
 
 def raw_fields(data: bytes) -> dict[str, bytes]:

@@ -40,6 +40,10 @@ class Tracked(NamedTuple):
             return self.mark("queued")
         return ("SET", keys.status(self.jid), "queued", "EXAT", min(LONGEST_S, math.ceil(at) + self.kept_s))
 
+    def mark_delayed(self, delay_s: float) -> Mark:
+        """Return the command that says it waits for so long, by Redis's clock."""
+        return self.mark("queued", waits_s=delay_s)
+
     def lifetime_s(self, waits_s: float) -> int:
         """Return for how many seconds a state holds that is written now, by a job that then waits ``waits_s``."""
         return min(LONGEST_S, math.ceil(waits_s) + self.kept_s)

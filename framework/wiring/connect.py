@@ -21,18 +21,21 @@ from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
 from framework.push.strictness import Strictness
 from framework.route.router import Router
 from framework.settings.load import load
-from framework.settings.model import ENV_PREFIX, Settings, ShardSettings
-from framework.shard.shard import Shard, Shards
+from framework.settings.model import ENV_PREFIX, Settings
+from framework.shard.shard import Shard
+from framework.shard.shards import Shards
 from framework.shard.validator import Validator
-from framework.store.connect import Endpoint
-from framework.store.embedded import embedded_url, store_dir
 from framework.telemetry import logs
 from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
 from framework.wire.status import Tracked
 from framework.wiring import chains
+from framework.wiring.endpoints import endpoint_of
 from framework.wiring.flags import lazy_flags
+from framework.wiring.splits import warn_of_splits
 from framework.wiring.stale_queues import warn_of_stale_queues
+from framework.wiring.unserved import warn_of_unserved
+from framework.wiring.variables import warn_of_unknown_variables
 
 
 class Enqueuer:
@@ -75,8 +78,16 @@ class Enqueuer:
         if data is None:
             return None
         states = States(self.client.shard(request), _state_refused)
-        limit = self._settings.size_limit.decompressed_limit
-        return run_inline(worker, data, chains.server.compiled(), limit, self._strictness, states)
+        sizes = self._settings.size_limit
+        return run_inline(
+            worker,
+            data,
+            chains.server.compiled(),
+            sizes.decompressed_limit,
+            self._strictness,
+            states,
+            sizes.decoded_limit,
+        )
 
     def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
         """Run the jobs here and now, one after the other, when all have been checked; raises what one of them raises."""
@@ -107,7 +118,7 @@ def _state_refused(tracked: Tracked, state: JobState, error: BaseException) -> N
 
 def databases_of(settings: Settings) -> Databases:
     """Return the configured databases, the same for every caller with these settings; no socket is opened."""
-    return open_databases(tuple(sorted(settings.databases.items())))
+    return open_databases(tuple(sorted(settings.databases.items())), settings.file("application.yml"))
 
 
 def open_deduplicator(settings: Settings, shards: Shards) -> Deduplicator:
@@ -126,13 +137,14 @@ def open_shards(settings: Settings, *, role: str) -> Shards:
     """Return every configured shard; no socket is opened."""
     validator = open_validator(settings)
     return Shards(
-        {name: Shard(name, endpoint_of(settings, name), role=role, validator=validator) for name in settings.shards}
+        {name: Shard(name, endpoint_of(settings, name), role=role, validator=validator) for name in settings.shards},
+        source=settings.file("redis.yml"),
     )
 
 
 def open_validator(settings: Settings) -> Validator:
-    """Return who judges the calls of application code to a job Redis: production reports, every other environment raises."""
-    return Validator(strict=settings.env_name != "production", tracker=lambda: tracker_of(settings))
+    """Return who judges the calls of application code to a job Redis: development and test raise, production reports."""
+    return Validator(strict=not settings.production, tracker=lambda: tracker_of(settings))
 
 
 def tracker_of(settings: Settings) -> Tracker:
@@ -143,7 +155,7 @@ def tracker_of(settings: Settings) -> Tracker:
 
 def open_router(settings: Settings) -> Router:
     """Return the router of the configured rules. Raises ConfigurationError for invalid ones."""
-    source = f"{settings.config_dir.name}/routing.yml"
+    source = settings.file("routing.yml")
     if f"{ENV_PREFIX}ROUTING_RULES" in os.environ:
         source = f"environment: {ENV_PREFIX}ROUTING_RULES"
     return Router(
@@ -151,6 +163,7 @@ def open_router(settings: Settings) -> Router:
         settings.shards,
         settings.feature_categories,
         source=source,
+        folder=settings.config_label,
         retired=settings.retired_workers,
     )
 
@@ -158,24 +171,35 @@ def open_router(settings: Settings) -> Router:
 def open_limiter(settings: Settings) -> SizeLimiter:
     """Return the judge of the arguments' sizes."""
     sizes = settings.size_limit
-    limits = SizeLimits(sizes.mode, sizes.compression_threshold, sizes.limit, sizes.decompressed_limit)
+    limits = SizeLimits(
+        sizes.mode,
+        sizes.compression_threshold,
+        sizes.limit,
+        sizes.decompressed_limit,
+        sizes.uncompressed_queues,
+        sizes.decoded_limit,
+    )
     return SizeLimiter(limits, TrackedPayloads(lambda: tracker_of(settings)))
 
 
-def endpoint_of(settings: Settings, shard: str) -> Endpoint:
-    """Return where a shard's Redis is.
+def load_workers(settings: Settings, modules: Sequence[str]) -> Router:
+    """Import the modules and return the router, which agrees with their workers.
 
-    An embedded store that is not running gets the address at which it will listen: the error comes with the first
-    command, names the way out, and ends when the store is started.
+    Raises:
+        ConfigurationError: with what is wrong in the modules, their classes and the rules, all at once.
     """
-    chosen = settings.shards[shard]
-    url = chosen.url
-    if chosen.embedded:
-        url = embedded_url(settings.var_dir, shard) or f"unix://{store_dir(settings.var_dir, shard) / 'server.sock'}"
-    if chosen.tls is not None and url.startswith("redis://"):
-        url = "rediss://" + url.removeprefix("redis://")
-    sentinels = tuple((sentinel.host, sentinel.port) for sentinel in chosen.sentinels)
-    return Endpoint(url, sentinels, chosen.sentinel_name or "", tuple(_options(chosen).items()))
+    problems: list[Problem] = []
+    try:
+        registry.load(modules)
+    except ConfigurationError as error:
+        problems += error.problems
+    try:
+        router = checked_router(settings)
+    except ConfigurationError as error:
+        raise ConfigurationError([*problems, *error.problems]) from None
+    if problems:
+        raise ConfigurationError(problems)
+    return router
 
 
 def checked_router(settings: Settings) -> Router:
@@ -189,7 +213,13 @@ def checked_router(settings: Settings) -> Router:
         router = open_router(settings)
     except ConfigurationError as error:
         problems += error.problems
-        router = Router((), settings.shards, settings.feature_categories, retired=settings.retired_workers)
+        router = Router(
+            (),
+            settings.shards,
+            settings.feature_categories,
+            folder=settings.config_label,
+            retired=settings.retired_workers,
+        )
     for worker in registry.workers():
         declaration: Declaration = worker.declaration()
         problems += router.refusals(declaration)
@@ -200,51 +230,47 @@ def checked_router(settings: Settings) -> Router:
     return router
 
 
-def _options(chosen: ShardSettings) -> dict[str, Any]:
-    """Return redis-py's options for credentials, protocol and TLS; what is not set is left to the URL."""
-    options: dict[str, Any] = {
-        "username": chosen.username,
-        "password": chosen.password.get_secret_value() if chosen.password is not None else None,
-        "protocol": chosen.protocol,
-    }
-    tls = chosen.tls
-    if tls is not None:
-        options |= {
-            "ssl": True if chosen.sentinels else None,
-            "ssl_ca_certs": str(tls.ca_file) if tls.ca_file else None,
-            "ssl_certfile": str(tls.cert_file) if tls.cert_file else None,
-            "ssl_keyfile": str(tls.key_file) if tls.key_file else None,
-            "ssl_cert_reqs": "required" if tls.verify else "none",
-            "ssl_check_hostname": tls.verify and tls.check_hostname,
-        }
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def connect(settings: Settings) -> None:
-    """Check the whole configuration against the worker classes and connect them to it. Opens no socket.
+def connect(settings: Settings) -> Router:
+    """Check the whole configuration against the worker classes, connect them to it and return its router. Opens no socket.
 
     Raises:
         ConfigurationError: with every problem found.
     """
-    checked_router(settings)
+    router = checked_router(settings)
     port.bind(Enqueuer(settings))
+    return router
 
 
 def boot() -> Settings:
     """Load and check the whole configuration now and connect the worker classes to it; return the settings.
 
-    A server calls it at start, so that errors come then and not with the first push. Opens no socket. A generated file that
-    is stale is told to the logger ``framework``.
+    A server calls it at start, so that errors come then and not with the first push. Unknown variables, a generated file that is
+    stale, limits that hold on several shards, and queues of loaded classes that no running process serves are told to the logger
+    ``framework``. For the last, each shard is asked once, in a few reads with short deadlines; the connections are closed. One that
+    does not answer is passed over.
 
     Raises:
         ConfigurationError: with every problem found.
     """
     settings = load()
-    connect(settings)
+    router = connect(settings)
+    warn_of_unknown_variables(settings)
     warn_of_stale_queues(settings)
+    warn_of_splits(settings, router)
+    shards = open_shards(settings, role="boot")
+    try:
+        warn_of_unserved(settings, router, shards)
+    finally:
+        shards.close()
     return settings
 
 
 def bind_default() -> None:
     """From now on the first push of the process loads the configuration and connects."""
-    port.bind_factory(lambda: Enqueuer(load()))
+    port.bind_factory(_default)
+
+
+def _default() -> Enqueuer:
+    settings = load()
+    warn_of_unknown_variables(settings)
+    return Enqueuer(settings)

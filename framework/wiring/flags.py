@@ -12,6 +12,7 @@ from framework.flags.openfeature import OpenFeatureFlags
 from framework.flags.redis_flags import RedisFlags
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
+from framework.version import install_extra
 
 
 def lazy_flags(settings: Settings, shard: Shard) -> FlagSource:
@@ -29,10 +30,8 @@ def open_flags(settings: Settings, stored: RedisFlags, *, lazy: bool = False) ->
     try:
         provided = OpenFeatureFlags(known_flags, f"{socket.gethostname()}:{os.getpid()}", lazy=lazy)
     except ImportError as error:
-        message = f"openfeature needs its SDK ({error}): pip install 'application-worker[flags]'"
-        raise ConfigurationError(
-            [Problem(f"{settings.config_dir.name}/application.yml", "flags.provider", message)]
-        ) from error
+        message = f"openfeature needs its SDK ({error}): {install_extra('flags')}"
+        raise ConfigurationError([Problem(settings.file("application.yml"), "flags.provider", message)]) from error
     return Layered(stored, provided)
 
 

@@ -16,8 +16,7 @@ from framework.settings.health import POSTGRES_INDICATORS
 from framework.settings.model import Settings
 from framework.settings.suggest import did_you_mean, listed
 from framework.telemetry.sentry import Tracker
-
-_FILE = "config/application.yml"
+from framework.version import install_extra
 
 
 def open_health(settings: Settings, tracker: Tracker) -> HealthGate:
@@ -27,17 +26,18 @@ def open_health(settings: Settings, tracker: Tracker) -> HealthGate:
     """
     heeding = [(one, one.defer_on_health) for one in _declarations() if one.defer_on_health is not None]
     problems = [*_unknown_names(settings, heeding)]
+    file = settings.file("application.yml")
     for name in registered.keys() & settings.health.indicators.keys():
         reason = "the application has registered an indicator of this name, too: rename one of them"
-        problems.append(Problem(_FILE, f"health.indicators.{name}", reason))
+        problems.append(Problem(file, f"health.indicators.{name}", reason))
     events = HealthEvents(tracker)
     databases: dict[str, Database] = {}
     if heeding:
         try:
             databases = {name: Database(one.url, settings.health.timeout) for name, one in settings.databases.items()}
         except ImportError as error:
-            reason = f"needs SQLAlchemy and psycopg ({error}): pip install 'application-worker[sql]'"
-            problems.append(Problem(_FILE, "databases", reason))
+            reason = f"needs SQLAlchemy and psycopg ({error}): {install_extra('sql')}"
+            problems.append(Problem(file, "databases", reason))
     if problems:
         raise ConfigurationError(problems)
     indicators: dict[str, HealthIndicator] = {}

@@ -1,13 +1,18 @@
-"""What the shards say of themselves: which queues are served there, and in which jobs wait."""
+"""What the shards say of themselves: which queues are served there, in which jobs wait, and which jobs should be elsewhere."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import redis
 from redis.exceptions import RedisError
 
+from framework.admin.search import parked_places
+from framework.declare.declaration import Declaration
 from framework.process.record import served_queues
+from framework.route.router import Router
+from framework.route.split import in_words, split_names
 from framework.settings.model import Settings
+from framework.shard.leftovers import count_leftovers
 from framework.wire import keys
 from framework.wiring.connect import open_shards
 
@@ -45,3 +50,36 @@ def _waiting(client: "redis.Redis") -> dict[str, int]:
     # A key of another type answers with an error: it holds no jobs.
     counts = pipeline.execute(raise_on_error=False)
     return {name: count for name, count in zip(names, counts, strict=True) if isinstance(count, int) and count > 0}
+
+
+def seen_elsewhere(
+    settings: Settings, router: Router, declarations: Sequence[Declaration], told: Callable[[str, int], None]
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield for each shard that answers the classes of other shards whose jobs are there, and where.
+
+    Every job of the shard that may run is gone through, in bounded steps; the dead and the interrupted set are not, as their
+    jobs run only when an operator says so.
+    """
+    shards = open_shards(settings, role="lint")
+    try:
+        for name, shard in sorted(shards.items()):
+            names = split_names(router, declarations, name)
+            try:
+                yield name, _seen(shard.client, names, told) if names else {}
+            except (RedisError, OSError):
+                continue  # the caller that asks the shard for its queues tells it
+    finally:
+        shards.close()
+
+
+def _seen(client: "redis.Redis", names: dict[str, str], told: Callable[[str, int], None]) -> dict[str, str]:
+    found = {worker: dict[str, int]() for worker in names.values()}
+    for name, places in count_leftovers(client, names, told).items():
+        for place in places.keys() - {keys.DEAD, keys.INTERRUPTED}:
+            found[names[name]][place] = found[names[name]].get(place, 0) + places[place]
+    for parked in parked_places(client):
+        if parked.name in names:
+            place = "parked for a pause" if parked.kind == "paused" else "waiting at the limit"
+            at = found[names[parked.name]]
+            at[place] = at.get(place, 0) + int(client.zcard(parked.key))
+    return {worker: in_words(dict(sorted(places.items()))) for worker, places in found.items() if places}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from framework.errors import ConfigurationError, Problem
-from framework.route.places import REGENERATE, SOURCE, Places
+from framework.route.places import Places, regenerate
 from framework.settings.model import Settings
 from framework.settings.yaml_file import YamlError
 from framework.wiring.connect import open_router
@@ -18,9 +18,10 @@ def open_places(settings: Settings, *, required: bool) -> Places:
     """
     router = open_router(settings)
     path, entries = all_queues_path(settings), list[dict[str, Any]]()
+    source = settings.generated("all_queues.yml")
     if required or path.exists():
         try:
             entries = read_entries(path)
         except YamlError as error:
-            raise ConfigurationError([Problem(SOURCE, "", f"{error}; {REGENERATE}")]) from None
-    return Places(router, entries, settings.retired_workers)
+            raise ConfigurationError([Problem(source, "", f"{error}; {regenerate()}")]) from None
+    return Places(router, entries, settings.retired_workers, source=source)

@@ -13,6 +13,7 @@ from framework.schedule.poller import Poller
 from framework.schedule.preparation import Preparation
 from framework.schedule.rhythm import Rhythm
 from framework.settings.model import Settings
+from framework.wire.budget import MemoryBudget
 from framework.wiring import chains
 from framework.wiring.connect import open_deduplicator, open_limiter, open_router, open_shards
 
@@ -25,6 +26,7 @@ def open_poller(
     events: ProcessEvents,
     states: States,
     dead_set: DeadSetLimits,
+    budget: MemoryBudget,
 ) -> Poller:
     """Return the poller of ``shard``, which ``client`` reaches; it writes due jobs to any shard their route names."""
     shards = open_shards(settings, role=f"poller:{os.getpid()}")
@@ -37,5 +39,6 @@ def open_poller(
         middleware=chains.client.compiled(),
         limiter=open_limiter(settings),
         deduplicator=open_deduplicator(settings, shards),
+        budget=budget,
     )
     return Poller(client, events, preparation, crossings, rhythm, dead_set)

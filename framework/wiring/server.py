@@ -3,55 +3,80 @@
 import os
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
+import redis
 from redis.exceptions import RedisError
 
+from framework.command_line import command
 from framework.declare import catalog, registry
+from framework.errors import ConfigurationError, Problem
+from framework.execute.cancellation import Cancellations
+from framework.execute.decoding import Decoding
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.runs import Runs
+from framework.execute.unknown import UnknownClasses
 from framework.fetch.blame import Announcer
 from framework.fetch.call import LEASE_MS
 from framework.fetch.custody import Custody
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.grace import Grace
 from framework.fetch.identity import own_identity
+from framework.fetch.interruptions import InterruptionLimit, Keep
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reaper import Keep, Reaper, Reconciler
+from framework.fetch.reaper import Reaper, Reconciler
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.finish.states import States
 from framework.process.board import Board
+from framework.process.descriptors import check_worker
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import LEASE_PERIOD_S, Lease
 from framework.process.launcher import EXIT_DIED, Launcher, Parts
+from framework.process.metrics import Metrics
 from framework.process.parked import ParkedWatch
-from framework.process.record import ProcessRecord
+from framework.process.push_back import PushBack
+from framework.process.record import ProcessRecord, default_tag
 from framework.process.signals import DRAIN, STOP, STOP_NOW, SignalQueue
 from framework.process.title import Title
+from framework.process.unserved import UnservedWatch
 from framework.push.strictness import Strictness
 from framework.route.router import Router
 from framework.schedule.rhythm import Rhythm
-from framework.settings.model import Settings
+from framework.settings.model import DeadSettings, Settings
 from framework.settings.suggest import nearest
+from framework.shard.refusals import advice_for, wrong_setting
 from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S
+from framework.store.modes import UnsupportedServerError
+from framework.store.rights import Refused, refused_to_worker
+from framework.store.tls import tls_advice
 from framework.telemetry import logs
 from framework.version import VERSION
+from framework.wire.budget import MemoryBudget
 from framework.wiring import chains
-from framework.wiring.connect import endpoint_of, open_router, tracker_of
+from framework.wiring.connect import open_router, open_shards, tracker_of
+from framework.wiring.endpoints import endpoint_of
+from framework.wiring.own_queues import OwnQueues, warn_of_own_queues
 from framework.wiring.policies import open_policies
 from framework.wiring.schedule import open_poller
+from framework.wiring.splits import warn_of_splits
 from framework.wiring.stale_queues import warn_of_stale_queues
+from framework.wiring.unserved import open_watch
+from framework.wiring.variables import warn_of_unknown_variables
 
 EXIT_UNREACHABLE = 75
 BOOT_PATIENCE_S = 60.0
 """How long a process waits for its Redis at boot before it gives up with status 75 (EX_TEMPFAIL)."""
+
+
+_NO_REDIS = "start the development store with `{}`, or set REDIS_URL or {} to a Redis that runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +89,12 @@ class Service:
     timeout_s: float
     exact: bool = False
     """No name stands for its namespace."""
+    tag: str | None = None
+    labels: tuple[str, ...] = ()
+    queues_from: str = "-q"
+    """What named the queues: an option, a file, the environment, or the loaded classes."""
+    newer_queues: tuple[str, ...] = ()
+    """Those of ``queues`` that the generated file lacks."""
 
 
 def known_queues(router: Router) -> set[str]:
@@ -95,7 +126,7 @@ def warn_of_the_service(settings: Settings, service: Service, known: Collection[
     """
     if not registry.workers():
         logs.logger().warning(
-            "no worker class is loaded, so every job would fail: name the module of the workers with -r or the setting "
+            "no worker class is loaded, so no job can run here: name the module of the workers with -r or the setting "
             "workers_module",
             event_name="boot.no_workers",
         )
@@ -131,6 +162,7 @@ def serve(
 
     The log goes to ``log_descriptor``, or to stdout. ``supervisor`` is the process id of whoever looks after us.
     """
+    check_worker(service.slots, len(service.queues), len(settings.shards))
     signals = SignalQueue()
     signals.install()
     identity = own_identity()
@@ -145,16 +177,21 @@ def serve(
     )
     shard = Shard(service.shard, endpoint_of(settings, service.shard), role=f"worker:{os.getpid()}")
     try:
+        warn_of_unknown_variables(settings)
         warn_of_stale_queues(settings)
-        known = known_queues(open_router(settings))
+        router = open_router(settings)
+        known = known_queues(router)
+        warn_of_splits(settings, router)
         warn_of_the_service(settings, service, known)
+        warn_of_own_queues(OwnQueues(service.queues, service.queues_from, service.newer_queues), service.shard)
         job_log = JobLog(log, jobs=settings.logging.jobs)
         order = QueueOrder.of(service.queues) if service.exact else expanded(service.queues, known)
         parts = assemble(settings, service, order, shard, identity, job_log, supervisor=supervisor)
-        waited = _wait_for_redis(shard, parts.lease, signals)
+        waited = _wait_for_redis(shard, parts.lease, signals, partial(_check_rights, settings, shard))
         if waited is not None:
             return waited
         status = Launcher(parts, signals).run()
+        parts.events.summarize_foreign(ends=True)
         parts.events.tracker.close()
     finally:
         logs.close_server_log()
@@ -176,67 +213,92 @@ def assemble(
 ) -> Parts:
     """Join the parts of one process, which serves the queues in ``order``; nothing runs yet."""
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
-    dead_set = DeadSetLimits(settings.dead.max_jobs, settings.dead.timeout_days * 86_400.0)
-    keep = Keep(dead_set.max_jobs, dead_set.timeout_s)
-    states = States(shard, events.state_refused)
-    custody = Custody(service.slots)
-    fetching = shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
-    reconciler = Reconciler(fetching, identity, custody, events.recovered, keep)
+    dead_set, keep = _dead_set_limits(settings.dead)
+    states, custody = States(shard, events.state_refused), Custody(service.slots)
+    fetching, upkeep = (shard.open_client(role, read_timeout_s=COMMAND_TIMEOUT_S) for role in ("fetch", "upkeep"))
+    budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
+    reconciler = Reconciler(fetching, identity, custody, events.recovered, keep, decoded_limit)
     fetcher = Fetcher(fetching, identity, order, custody, events, reconciler, settings.process_limits)
-    runs = Runs(custody.running)
-    upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)
+    runs = Runs(custody.running, cancellations := Cancellations(shard.client))
     policies = open_policies(settings, events.tracker, shard, upkeep, identity)
     executor = Executor(
         chains.server.compiled(),
         log,
         runs,
-        settings.size_limit.decompressed_limit,
+        Decoding(runs, settings.size_limit.decompressed_limit, decoded_limit, budget),
         fetcher.relay,
         Announcer(shard.client, identity, service.slots),
         Strictness(settings.strict_arguments),
         states,
         settings.retired_workers,
         policies.gates,
+        UnknownClasses(settings.foreign_classes, settings.unknown_class_max_wait),
     )
-    policy = RetryPolicy(settings.max_retries)
+    policy = RetryPolicy(settings.max_retries, buries_business=settings.dead.business)
     rhythm = Rhythm(upkeep, settings.poll_interval)
     settler = Settler(
         shard.client, identity, fetcher, events.handlers, policy, dead_set, events.trimmed, rhythm.expect_retry, states
     )
-    processor = Processor(fetcher, executor, settler, log, runs, EventLoop(), events)
-    grace = Grace(LEASE_MS / 1000, LEASE_PERIOD_S)
+    grace, limit = Grace(LEASE_MS / 1000, LEASE_PERIOD_S), InterruptionLimit(settings.max_retries_after_interruption)
     return Parts(
         identity=identity,
-        client=shard.client,
         fetcher=fetcher,
-        processor=processor,
+        processor=Processor(fetcher, executor, settler, log, runs, EventLoop(), events),
         lease=Lease(shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S), identity, service.slots, grace),
-        record=ProcessRecord(upkeep, identity, order, service.slots, VERSION, runs),
+        record=_record(service, upkeep, identity, order, runs),
+        metrics=Metrics(upkeep, runs.measured, settings.sidekiq_metrics),
         title=Title(shard.name, order.names, "busy"),
-        poller=open_poller(settings, shard.name, upkeep, rhythm, events, states, dead_set),
-        reaper=Reaper(upkeep, events.recovered, grace, keep),
+        poller=open_poller(settings, shard.name, upkeep, rhythm, events, states, dead_set, budget),
+        reaper=Reaper(upkeep, events.recovered, grace, keep, decoded_limit, limit),
         reconciler=reconciler,
         learn=policies.learn,
-        upkeep=(*policies.upkeep, ParkedWatch(upkeep, events, settings.parked_alert_after).look),
+        upkeep=(*policies.upkeep, *_watches(settings, upkeep, events), cancellations.look),
         events=events,
+        push_back=PushBack(shard.client, identity, custody, events, limit),
         poll_interval_s=settings.poll_interval,
         timeout_s=service.timeout_s,
         supervisor=supervisor,
         board=Board.inherited(),
+        unserved=_unserved_watch(settings, service, order, in_group=supervisor is not None),
     )
 
 
-def _wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue) -> int | None:
+def _unserved_watch(settings: Settings, service: Service, order: QueueOrder, *, in_group: bool) -> UnservedWatch:
+    shards = open_shards(settings, role=f"worker:{os.getpid()}")
+    return open_watch(settings, open_router(settings), order, shards, service.shard, in_group=in_group)
+
+
+def _record(service: Service, client: "redis.Redis", identity: str, order: QueueOrder, runs: Runs) -> ProcessRecord:
+    tag = service.tag or default_tag()
+    named_by = service.queues_from
+    return ProcessRecord(client, identity, order, service.slots, VERSION, runs, tag, service.labels, named_by)
+
+
+def _watches(settings: Settings, client: "redis.Redis", events: ProcessEvents) -> tuple[Callable[[], None], ...]:
+    """Return what is told now and then: jobs that are parked for long, and jobs of other applications."""
+    return ParkedWatch(client, events, settings.parked_alert_after).look, events.summarize_foreign
+
+
+def _dead_set_limits(dead: DeadSettings) -> tuple[DeadSetLimits, Keep]:
+    limits = DeadSetLimits(dead.max_jobs, dead.timeout_days * 86_400.0, dead.business_max_jobs)
+    return limits, Keep(limits.max_jobs, limits.timeout_s)
+
+
+def _wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue, check_rights: Callable[[], None]) -> int | None:
     """Wait for the first beat of ``lease``; return an exit status when it did not come in time or when told to stop.
 
     Nothing less will do: a server that answers may load, be a replica, or be gone a moment later. A lease that somebody holds
     already is a copy's of us, with whom we would share a working list: whoever started us starts us with another nonce.
+
+    ``check_rights`` is called before the first beat, as soon as Redis answers; an error of another kind than Redis's ends the boot.
     """
     log = logs.logger()
     deadline = time.monotonic() + BOOT_PATIENCE_S
     said = asked = False
     while True:
         try:
+            if not asked:
+                check_rights()
             if not asked and lease.taken():
                 log.error("another process has this identity; this one ends", event_name="identity.collision")
                 return EXIT_DIED
@@ -244,19 +306,87 @@ def _wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue) -> int | N
             lease.beat()
         except (RedisError, OSError) as error:
             lease.client.connection_pool.disconnect()
+            if isinstance(error, UnsupportedServerError):
+                raise _misconfigured(shard, "url", error) from None
             if not said:
-                address, user = shard.endpoint.shown, shard.endpoint.user
-                log.warning("waiting for Redis", event_name="boot.waiting", address=address, user=user, error=error)
+                _tell_of_waiting(shard, error)
                 said = True
             if time.monotonic() >= deadline:
-                log.error(
-                    "Redis cannot be reached: start the development store with `scripts/store start`, or set REDIS_URL or "
-                    "config/redis.yml to a Redis that runs",
-                    event_name="boot.unreachable",
-                    address=shard.endpoint.shown,
-                )
-                return EXIT_UNREACHABLE
+                return _unreachable(shard, error)
         else:
             return None
         if any(number in (*STOP, STOP_NOW, DRAIN) for number in signals.wait(0.5)):
             return 0
+
+
+def _tell_of_waiting(shard: Shard, error: RedisError | OSError) -> None:
+    advice = _advice(shard, error)
+    logs.logger().warning(
+        f"waiting for Redis: {advice}" if advice else "waiting for Redis",
+        event_name="boot.waiting",
+        address=shard.endpoint.shown,
+        user=shard.endpoint.user,
+        error=error,
+    )
+
+
+def _unreachable(shard: Shard, error: RedisError | OSError) -> int:
+    """Tell why the wait was in vain and return the exit status; raises ConfigurationError where a setting is the reason."""
+    setting = wrong_setting(error)
+    if setting is not None:
+        raise _misconfigured(shard, setting, error) from None
+    advice = _advice(shard, error) or _NO_REDIS.format(command("store start"), shard.endpoint.source)
+    logs.logger().error(
+        f"Redis cannot be reached: {advice}", event_name="boot.unreachable", address=shard.endpoint.shown
+    )
+    return EXIT_UNREACHABLE
+
+
+def _advice(shard: Shard, error: RedisError | OSError) -> str | None:
+    return advice_for(error, shard.endpoint.source) if isinstance(error, RedisError) else tls_advice(error)
+
+
+def _misconfigured(shard: Shard, setting: str, error: RedisError | OSError) -> ConfigurationError:
+    """Return what ends a process whose Redis answers, but is none for us or takes us for none of its users."""
+    endpoint = shard.endpoint
+    advice = _advice(shard, error)
+    message = f"{endpoint.shown}: {error}; {advice}" if advice else f"{endpoint.shown}: {error}"
+    logs.logger().error(
+        "this Redis cannot be used as it is configured; the process ends",
+        event_name="boot.refused",
+        address=endpoint.shown,
+        user=endpoint.user,
+        error=error,
+    )
+    return ConfigurationError([Problem(endpoint.source, f"shards.{shard.name}.{setting}", message)])
+
+
+def _check_rights(settings: Settings, shard: Shard) -> None:
+    """Refuse to start without a right that some job would need; raises ConfigurationError, and redis errors."""
+    refused = refused_to_worker(shard.client)
+    log, user = logs.logger(), shard.endpoint.user
+    if refused.optional:
+        log.debug(
+            "Redis refuses commands that are not needed", event_name="boot.optional_rights", commands=refused.optional
+        )
+    if refused.commands or refused.keys:
+        log.error(
+            "this user may not do what a worker has to; the process ends",
+            event_name="boot.rights_refused",
+            user=user,
+            commands=refused.commands,
+            keys=refused.keys,
+        )
+        raise ConfigurationError([_missing_rights(settings, shard, refused)])
+
+
+def _missing_rights(settings: Settings, shard: Shard, refused: Refused) -> Problem:
+    user = shard.endpoint.user
+    lacking = [f"the command{'s' * (len(refused.commands) > 1)} {', '.join(refused.commands)}"] * bool(refused.commands)
+    lacking += [f"the key{'s' * (len(refused.keys) > 1)} {', '.join(refused.keys)}"] * bool(refused.keys)
+    return Problem(
+        settings.file("redis.yml"),
+        f"shards.{shard.name}.username",
+        f"the ACL of {shard.endpoint.shown} refuses {' and '.join(lacking)} to the user {user!r}. Grant what is missing with `ACL "
+        f"SETUSER {user} {refused.rules}`, or all that a worker needs: `{command(f'acl worker --user {user}')}` prints it",
+    )

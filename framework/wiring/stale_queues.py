@@ -6,6 +6,7 @@ from typing import Any
 from framework.declare import catalog, registry
 from framework.declare.catalog import Comparison
 from framework.declare.declaration import Declaration
+from framework.route.places import regenerate
 from framework.settings.model import Settings
 from framework.settings.shapes import is_list, is_mapping
 from framework.settings.yaml_file import YamlError, read_yaml
@@ -19,7 +20,7 @@ _SHOWN = 5  # names of each kind; a line must stay readable
 
 def all_queues_path(settings: Settings) -> Path:
     """Return where the generated file of this project is."""
-    return settings.root / "workers" / "all_queues.yml"
+    return settings.generated_dir / "all_queues.yml"
 
 
 def read_entries(path: Path) -> list[dict[str, Any]]:
@@ -51,14 +52,14 @@ def warn_of_stale_queues(settings: Settings) -> None:
     if not registry.loaded().issuperset(modules):
         comparison = comparison._replace(surplus=())
     if not comparison.same:
-        _tell(path, comparison, reason)
+        _tell(settings.generated("all_queues.yml"), comparison, reason)
 
 
-def _tell(path: Path, comparison: Comparison, reason: str | None) -> None:
+def _tell(path: str, comparison: Comparison, reason: str | None) -> None:
     lists = {kind: list(names[:_SHOWN]) for kind, names in comparison._asdict().items() if names}
     counts = {f"{kind}_count": len(names) for kind, names in comparison._asdict().items() if len(names) > _SHOWN}
     logs.logger().warning(
-        f"{path.parent.name}/{path.name} is not what the workers say: run scripts/generate_queues and commit what it writes",
+        f"{path} is not what the workers say: {regenerate()}",
         event_name="queues.stale",
         **({"reason": reason} if reason else lists | counts),
     )

@@ -9,9 +9,13 @@ from redis import Redis
 REGISTRY = "aw:processes"
 _LIMITS = "aw:limits"
 _ALWAYS = re.compile(r"queues|aw:limits|aw:counters|aw:flags|stat:(processed|failed)(:\d{4}-\d{2}-\d{2})?")
-_RUNS_OUT = re.compile(r"aw:beats|aw:lease:.+|aw:pause:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?")
-_SHORT_TTL_S = 60
-_WATCH, _WATCH_S = "aw:parked:watch", 300
+_ENDS_BY_ITSELF = (
+    (re.compile(r"aw:beats|aw:lease:.+|aw:pause:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?"), 60),
+    (re.compile(r"aw:parked:watch"), 300),
+    (re.compile(r"aw:push:.+"), 600),
+    (re.compile(r"j\|\d{6,8}\|\d{1,2}:\d{1,2}|(h\|)?.+-\d{1,2}-\d{1,2}:\d{1,2}"), 3 * 86_400),
+)
+"""Names of keys that end by themselves, and the seconds until then at most; the first that matches decides."""
 _FORGOTTEN_S = 50
 """A dead process is struck off 39 s after its last beat, by the next sweep of anybody, unless nobody is left to sweep."""
 
@@ -28,11 +32,17 @@ def leaks(client: Redis) -> list[str]:
             found += [f"{REGISTRY} still knows {name}, silent for {age:.0f} s" for name, age in silent(client)]
         elif key == "processes":
             found += _nameless(client)
-        elif key == _WATCH and 0 <= cast("int", client.ttl(key)) <= _WATCH_S:
-            continue
-        elif not _RUNS_OUT.fullmatch(key) or not 0 <= cast("int", client.ttl(key)) <= _SHORT_TTL_S:
+        elif not _ends_soon(key, cast("int", client.ttl(key))):
             found.append(f"{key} ({_size(client, key)})")
     return found
+
+
+def _ends_soon(key: str, ttl_s: int) -> bool:
+    """Tell whether the key ends by itself, as those of its name do; -2 is Redis's word for one that has just ended."""
+    if ttl_s == -2:
+        return True
+    allowed_s = next((most_s for name, most_s in _ENDS_BY_ITSELF if name.fullmatch(key)), -1)
+    return 0 <= ttl_s <= allowed_s
 
 
 def set_aside(client: Redis) -> dict[str, int]:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+DIED = "component.died"
+"""The event by which a process tells that a thread of the framework's own has ended by an error."""
+
 PATIENCE_S = 45.0
 """How long a process may take to end after TERM before that is a finding."""
 
@@ -46,6 +49,8 @@ class Fleet(ABC):
         """The exit status with which a process that we struck may end."""
         self.surprises: list[str] = []
         """Ends that nobody caused."""
+        self.deaths: list[str] = []
+        """What died in a process: threads of the framework, by name and error."""
         self.lives: dict[int, Life] = {}
         """Of each process that was ever at work, from when until when."""
         self.asleep: set[int] = set()
@@ -109,6 +114,8 @@ class Fleet(ABC):
         for line in lines:
             name = line.get("event_name") or line.get("job_status")
             self.told[f"{line.get('severity', '')} {name or 'other'}"] += 1
+            if name == DIED:
+                self.deaths.append(f"{line.get('component')} of {line.get('pid')}: {line.get('exception.message')}")
             if name == "process.ready":
                 self._ready.add(int(line["pid"]))
                 self.lives[int(line["pid"])] = Life(time.monotonic())

@@ -53,7 +53,7 @@ def watch(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
             process = subprocess.Popen(
                 [sys.executable, str(root / "scripts" / "worker"), *flags],
                 cwd=folder,
-                env=environment(root, folder),
+                env=environment(root, folder, shards=["main"]),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -16,6 +16,7 @@ class StampWorker(ApplicationWorker):
     """Say that job ``serial`` begins, take as long as told, say that it ended."""
 
     feature_category = "not_owned"
+    max_retries_after_interruption = -1  # the same job may be struck by chance again and again
     queue = "chaos"
 
     def perform(self, serial: int, milliseconds: float) -> None:

@@ -4,7 +4,7 @@ from chaos_parts.blows import NETWORK, Blow, Fault, Steps, fault, lasting
 from chaos_parts.proxy import Proxy
 from chaos_parts.scene import Side
 
-SLOW_S, NARROW_BYTES_PER_S = 0.2, 50_000
+SLOW_S, DRIP_S, NARROW_BYTES_PER_S = 0.2, 2.0, 50_000
 _ANY_SCRIPT, _FETCH_OR_PARKED, _PUSH = rb"EVALSHA", rb"EVALSHA|BLMOVE", rb"LPUSH"
 
 
@@ -72,4 +72,11 @@ def narrow(side: Side, _: Blow) -> Steps:
     yield from _then_healed(side, side.rng.uniform(1, 3))
 
 
-NETWORK_FAULTS: tuple[Fault, ...] = (reset, black_hole, lost_replies, hanging_reply, cut_reply, slow, narrow)
+@fault("drip", NETWORK)
+def drip(side: Side, _: Blow) -> Steps:
+    """Each byte of each reply takes 2 s: no read is late, and no call gets through."""
+    _proxy(side).drip_s = DRIP_S
+    yield from _then_healed(side, side.rng.uniform(1, 8))
+
+
+NETWORK_FAULTS: tuple[Fault, ...] = (reset, black_hole, lost_replies, hanging_reply, cut_reply, slow, narrow, drip)

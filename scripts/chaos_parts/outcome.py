@@ -22,7 +22,7 @@ TAKEOVER_S = 25.0
 RESUMED_S = 5.0
 """Promised longest time from the moment Redis is well again to the next job that begins (issue 3)."""
 
-NOTICED_S = {"black hole": 15.0, "hanging reply": 15.0}
+NOTICED_S = {"black hole": 15.0, "hanging reply": 15.0, "drip": 15.0}
 """The same where nobody is told that a connection is dead: each finds out by its own deadline (reference F11)."""
 
 _SHOWN = 5
@@ -55,6 +55,8 @@ class Outcome:
     impact: Impact
     set_aside: dict[str, int]
     keys_left: list[str]
+    refused: list[str]
+    """Rights that a server refused to a process of a role."""
     histories: list[Verdict]
     """What the replay of the servers' files came to, of those whose files go back to their beginning."""
     valves: Found | None = None
@@ -115,7 +117,9 @@ class Outcome:
         return [
             _none("errors without a type of ours at the producers", untyped),
             _none("ends of processes that nobody caused", [end for side in sides for end in side.fleet.surprises]),
+            _none("threads of the framework that died", [death for side in sides for death in side.fleet.deaths]),
             _none("keys left", self.keys_left),
+            _none("rights that a role lacks", self.refused),
             _none(
                 "instants at which a job was in no key, or two", [one for it in self.histories for one in it.violations]
             ),

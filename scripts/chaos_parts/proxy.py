@@ -34,6 +34,8 @@ class Proxy:
         """How late every reply is."""
         self.bytes_per_s = 0
         """How much comes through each way on each connection; 0: all."""
+        self.drip_s = 0.0
+        """How long each single byte of a reply takes."""
         self.wire_bytes_per_s = 0
         """How much comes through on all connections and both ways together; 0: all."""
         self._wire = threading.Lock()
@@ -76,7 +78,7 @@ class Proxy:
         """New connections work."""
         self._hole = False
         self.refusal = None
-        self.delay_s = 0.0
+        self.delay_s = self.drip_s = 0.0
         self.bytes_per_s = self.wire_bytes_per_s = 0
         self._rule = None
 
@@ -165,7 +167,7 @@ class Proxy:
                 if link.swallowed:
                     continue
                 if link.doom is None:
-                    link.client.sendall(data)
+                    self._give(link, data)
                     continue
                 self.lost.append(data)
                 link.client.sendall(data[: link.doom.passed])
@@ -173,6 +175,15 @@ class Proxy:
                     link.swallowed = True
                 else:
                     link.reset()
+
+    def _give(self, link: "_Link", data: bytes) -> None:
+        """Hand a reply on: whole, or byte by byte for as long as it is to drip."""
+        given = 0
+        while given < len(data) and self.drip_s:
+            link.client.sendall(data[given : given + 1])
+            given += 1
+            time.sleep(self.drip_s)
+        link.client.sendall(data[given:])
 
     def _squeeze(self, data: bytes) -> None:
         if self.bytes_per_s:

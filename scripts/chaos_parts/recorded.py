@@ -3,19 +3,18 @@
 import shutil
 import time
 
-from framework.store.connect import Endpoint, open_client
-from framework.store.embedded import EmbeddedServer
+from chaos_parts.guarded import GuardedServer
 
 _WRITTEN_S = 20.0
 _SETTINGS = {"auto-aof-rewrite-percentage": "0", "aof-timestamp-enabled": "yes"}
 
 
-class RecordedServer(EmbeddedServer):
+class RecordedServer(GuardedServer):
     """Never rewrites its append-only file, and notes the time in it."""
 
     def start(self) -> None:
         super().start()
-        with open_client(Endpoint(self.url), name="recorded") as client:
+        with self.open("recorded") as client:
             for name, value in _SETTINGS.items():
                 client.config_set(name, value)
 
@@ -28,6 +27,6 @@ class RecordedServer(EmbeddedServer):
     def written(self) -> None:
         """Return when all that was answered is in the file: beside a slow fsync a server holds it back for up to 2 s."""
         deadline = time.monotonic() + _WRITTEN_S
-        with open_client(Endpoint(self.url), name="recorded") as client:
+        with self.open("recorded") as client:
             while client.info("persistence")["aof_buffer_length"] and time.monotonic() < deadline:
                 time.sleep(0.01)

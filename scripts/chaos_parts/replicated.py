@@ -14,11 +14,14 @@ from typing import Any, Self, cast
 
 from prove_parts.prover import Verdict
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
+from chaos_parts.guarded import ALL_RIGHTS, PASSWORD, credentials, taken_refusals, user_lines, with_all_rights
 from chaos_parts.history import Files
 from chaos_parts.stores import Store
-from framework.store.connect import Endpoint, open_client
+from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
 from framework.store.embedded import LAUNCHER, find_server_binaries
 
 NAME = "chaos"
@@ -30,6 +33,9 @@ WITNESS_MS = 100
 
 _FAILOVER_TIMEOUT_MS = 5_000
 _START_S, _STOP_S = 20.0, 10.0
+_ANSWER_S = 2.0
+_GREETING = "default ping ("
+"""A replica greets its master with PING before it logs in, and takes a refusal for an answer."""
 _PAUSE_S = 0.02
 
 
@@ -42,12 +48,22 @@ class Node:
         self.files = Files(folder)
         self._lines, self._sentinel = lines, sentinel
         self._process: subprocess.Popen[bytes] | None = None
-        self.client = open_client(Endpoint(f"redis://127.0.0.1:{self.port}/0"), name="chaos", read_timeout_s=2.0)
+        self.url = with_all_rights(f"redis://127.0.0.1:{self.port}/0")
+        self.client = self._ask_sentinel() if sentinel else self.open_client(read_timeout_s=_ANSWER_S)
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port."""
         return "127.0.0.1", self.port
+
+    def open_client(self, *, read_timeout_s: float = COMMAND_TIMEOUT_S) -> Redis:
+        """Return a client of a server, with all rights."""
+        return open_client(Endpoint(self.url), name="chaos", read_timeout_s=read_timeout_s)
+
+    def _ask_sentinel(self) -> Redis:
+        """Our own clients refuse to talk to a sentinel, which holds no jobs; it has no users of ours either."""
+        host, port = self.address
+        return Redis(host, port, socket_timeout=_ANSWER_S, retry=Retry(NoBackoff(), 0), driver_info=None)
 
     def start(self, *more: str) -> None:
         """Start it with further lines of configuration; return when it answers."""
@@ -119,11 +135,15 @@ class ReplicatedStore(Store):
         kept = ("appendonly yes", "aof-use-rdb-preamble no", "aof-disable-auto-gc yes", "auto-aof-rewrite-percentage 0")
         sync = ("repl-diskless-sync yes", "repl-diskless-sync-delay 0", 'save ""', "maxmemory-policy noeviction")
         least = (f"min-replicas-to-write {witnesses}", "min-replicas-max-lag 10")
-        self.nodes = [Node(folder / f"node-{number}", *kept, *sync, *least) for number in range(2)]
+        # A replica logs in to its master, and a sentinel to both: neither is a role of ours.
+        users = (f"masteruser {ALL_RIGHTS}", f"masterauth {PASSWORD}", *user_lines())
+        self.nodes = [Node(folder / f"node-{number}", *kept, *sync, *least, *users) for number in range(2)]
         watch = (
             f"sentinel monitor {NAME} 127.0.0.1 {self.nodes[0].port} 2",
             f"sentinel down-after-milliseconds {NAME} {DOWN_AFTER_MS}",
             f"sentinel failover-timeout {NAME} {_FAILOVER_TIMEOUT_MS}",
+            f"sentinel auth-user {NAME} {ALL_RIGHTS}",
+            f"sentinel auth-pass {NAME} {PASSWORD}",
         )
         self.sentinels = [Node(folder / f"sentinel-{number}", *watch, sentinel=True) for number in range(3)]
 
@@ -152,7 +172,8 @@ class ReplicatedStore(Store):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        return {"sentinels": [f"127.0.0.1:{one.port}" for one in self.sentinels], "sentinel_name": NAME}
+        named = {"sentinels": [f"127.0.0.1:{one.port}" for one in self.sentinels], "sentinel_name": NAME}
+        return named | credentials("producer")
 
     @property
     def client(self) -> Redis:
@@ -161,6 +182,11 @@ class ReplicatedStore(Store):
     @property
     def marks(self) -> str:
         return ""
+
+    def refusals(self) -> list[str]:
+        """Of the servers as they were last started."""
+        found = [one for node in self.nodes if node.answers() for one in taken_refusals(node.client)]
+        return [one for one in found if not one.startswith(_GREETING)]
 
     def history(self) -> Verdict | None:
         """After a resync a server's files begin in the middle."""
@@ -191,7 +217,7 @@ class ReplicatedStore(Store):
             # WAIT is about what came before the last command of its connection, whoever sent it.
             with (
                 suppress(RedisError),
-                open_client(Endpoint(f"redis://127.0.0.1:{node.port}/0"), name="chaos") as client,
+                node.open_client() as client,
             ):
                 role = cast("Sequence[bytes]", client.role())
                 return role[0] == b"master" and int(client.wait(1, WITNESS_MS)) >= 1

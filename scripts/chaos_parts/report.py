@@ -129,6 +129,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "forgotten": found.forgotten,
         "unexplained": found.unexplained,
         "keys left": outcome.keys_left,
+        "rights refused": outcome.refused,
         "broken instants": [str(one) for history in outcome.histories for one in history.violations],
         "surprises": [end for side in sides for end in side.fleet.surprises],
         "untyped errors": [error for side in sides for error in side.producer.untyped],

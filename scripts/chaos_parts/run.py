@@ -7,7 +7,7 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from chaos_parts.account import account
 from chaos_parts.blows import Striker
 from chaos_parts.effects import ENDED, FOLDER, Effects
 from chaos_parts.fleet import BareFleet, ClusterFleet, Fleet
+from chaos_parts.guarded import credentials, lacking
 from chaos_parts.impact import impact
 from chaos_parts.jobs import BesideWorker, KeyedWorker, LimitedWorker, StampWorker
 from chaos_parts.marks import STORES
@@ -91,9 +92,14 @@ def configured(folder: Path, shards: dict[str, Any], rules: list[list[Any]]) -> 
     clear_environment()
 
 
-def environment(root: Path, effects: Path, marks: str = "") -> dict[str, str]:
-    """What the workers are started with; children of a supervisor find our modules by it."""
-    found = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'scripts'}", FOLDER: str(effects)}
+def environment(root: Path, effects: Path, marks: str = "", shards: Sequence[str] = (STRUCK, BESIDE)) -> dict[str, str]:
+    """What the workers are started with, and the rights of their role; children of a supervisor find our modules by it."""
+    rights = {
+        f"FRAMEWORK_SHARDS__{shard}__{key}".upper(): value
+        for shard in shards
+        for key, value in credentials("worker").items()
+    }
+    found = {**os.environ, **rights, "PYTHONPATH": f"{root}{os.pathsep}{root / 'scripts'}", FOLDER: str(effects)}
     return found | ({STORES: marks} if marks else {})
 
 
@@ -174,6 +180,7 @@ def _judge(chosen: Round, scene: Scene, wish: argparse.Namespace, jobs: int) -> 
         impact=impact(beside.producer.pushed_at, beside.seen, blows, scene.started, scene.started + scene.seconds),
         set_aside=census.set_aside(struck.store.client) | census.set_aside(beside.store.client),
         histories=[history for side in scene.sides if (history := side.store.history()) is not None],
+        refused=lacking([*struck.store.refusals(), *beside.store.refusals()]),
         keys_left=[*census.leaks(struck.store.client), *census.leaks(beside.store.client)],
         valves=scene.valves.found(struck.seen, struck.aside, blows, scene.calm_s) if scene.valves else None,
     )

@@ -8,10 +8,10 @@ from typing import Any, Self
 from prove_parts.prover import Verdict, prove
 from redis import Redis
 
+from chaos_parts.guarded import credentials, with_all_rights
 from chaos_parts.history import Files
 from chaos_parts.proxy import Proxy
 from chaos_parts.recorded import RecordedServer
-from framework.store.connect import Endpoint, open_client
 
 
 class Store(ABC):
@@ -31,7 +31,7 @@ class Store(ABC):
     @property
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """What config/redis.yml says about it."""
+        """What config/redis.yml says about it; with the rights of a producer, which a worker's environment replaces."""
 
     @property
     @abstractmethod
@@ -46,6 +46,10 @@ class Store(ABC):
     @abstractmethod
     def history(self) -> Verdict | None:
         """Replay all that it ever did; None when its files do not go back to its beginning."""
+
+    @abstractmethod
+    def refusals(self) -> list[str]:
+        """Return the rights that processes were refused: no role may lack one."""
 
     def witness(self) -> Callable[[], bool]:
         """See ``producer.Witness``: here nobody bears witness."""
@@ -76,7 +80,7 @@ class SingleStore(Store):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        return {"url": self.proxy.url if self.proxy is not None else self.server.url}
+        return {"url": self.proxy.url if self.proxy is not None else self.server.url, **credentials("producer")}
 
     @property
     def client(self) -> Redis:
@@ -85,11 +89,14 @@ class SingleStore(Store):
 
     def open_client(self) -> Redis:
         """Return another client, past the proxy."""
-        return open_client(Endpoint(self.server.url), name="chaos")
+        return self.server.open("chaos")
 
     @property
     def marks(self) -> str:
-        return f"main={self.server.url}"
+        return f"main={with_all_rights(self.server.url)}"
+
+    def refusals(self) -> list[str]:
+        return self.server.refusals()
 
     def history(self) -> Verdict | None:
         self.server.written()

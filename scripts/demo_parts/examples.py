@@ -11,16 +11,28 @@ from pathlib import Path
 
 from sqlalchemy import select
 
+from demo_parts.activity import activity_of
 from demo_parts.folder import RunFolder
 from demo_parts.house import House
-from demo_parts.logs import count_runs
+from demo_parts.logs import RAN, count_ends, otherwise
 from demo_parts.receiver import Receiver, receiving
-from demo_parts.run import DONE, FAILED, INTERRUPTED, INTERRUPTION, LOOK_EVERY_S, explain_standstill, outcome_of
+from demo_parts.run import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    INTERRUPTION,
+    LOOK_EVERY_S,
+    explain_standstill,
+    outcome_of,
+    show_jobs,
+)
 from demo_parts.stop import StopSignal
 from demo_parts.summary import heading, shown_path
 from framework.declare import registry
 from framework.errors import FrameworkError
 from framework.sharding import router
+from workers.code_index.database import process_engine as index_engine
+from workers.code_index.figures import figures_of_run
 from workers.code_index.index import this_process_index
 from workers.code_index.scan_tree_worker import ScanTreeWorker
 from workers.database import process_engine, reading, var_dir
@@ -187,7 +199,7 @@ def run_examples(root: Path, *, stop: StopSignal, patience_s: float) -> int:
         if outcome == FAILED:
             return FAILED
     if outcome == DONE:
-        _conclude(house, time.monotonic() - began)
+        _conclude(house, folder.run_id, time.monotonic() - began)
     elif outcome == INTERRUPTED:
         print(f"\n{INTERRUPTION}")
     else:
@@ -210,13 +222,16 @@ def _run(domains: Sequence[Domain], stop: StopSignal, patience_s: float) -> int:
     return DONE
 
 
-def _conclude(house: House, seconds: float) -> None:
-    runs = count_runs(house.logs)
-    heading(f"{sum(map(sum, runs.values()))} runs of {len(runs)} classes in {seconds:.1f} s, on two Redis")
-    for name, (done, otherwise) in sorted(runs.items()):
-        note = f"{otherwise} failed, as this input makes them" if otherwise else ""
-        print(f"  {name:<42}{done:>6}   {note}".rstrip())
-    print(f"\nJSON logs  {', '.join(shown_path(log) for log in house.logs)}")
+def _conclude(house: House, run_id: str, seconds: float) -> None:
+    ended = count_ends(house.logs)
+    total = sum(ends[status] for ends in ended.values() for status in RAN)
+    heading(f"{total} runs of {len(ended)} classes in {seconds:.1f} s, on two Redis")
+    for name, ends in sorted(ended.items()):
+        print(f"  {name:<42}{ends['done']:>6}   {otherwise(ends)}".rstrip())
+    logs = [*house.logs, house.supervisor_log]
+    report = show_jobs(figures_of_run(index_engine(), run_id), activity_of(logs))
+    print(f"\nReport     {shown_path(report or house.folder)}")
+    print(f"JSON logs  {', '.join(shown_path(log) for log in logs)}")
 
 
 def _product(number: int) -> str:

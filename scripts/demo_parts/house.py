@@ -8,12 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import framework
 from framework import ApplicationWorker
 from framework.cluster.child import ChildEvent, ChildSpec
+from framework.cluster.operate import tell
 from framework.cluster.supervisor import Supervisor
 from framework.settings.load import load
 from framework.store.embedded import EmbeddedServer, store_dir
+from framework.telemetry.logs import close_server_log, open_server_log
 from framework.wiring.supervise import supervised
 
 SHARDS = ("main", "queues_shard_a")
@@ -46,8 +47,9 @@ class House:
         try:
             for store in self.stores.values():
                 store.start()
-            framework.boot()
-            self._supervisor = supervised(load(), self._specs(), on_event=self.events.append)
+            settings = load()  # no framework.boot(): it would warn that no process runs yet
+            self._open_log()
+            self._supervisor = supervised(settings, self._specs(), on_event=self._on_event)
             self._supervisor.start()
             self._supervisor.run_in_thread()
         except BaseException:
@@ -66,15 +68,15 @@ class House:
         return [self._log(shard) for shard in SHARDS]
 
     @property
+    def supervisor_log(self) -> Path:
+        """The file that tells in the same form when worker processes were started, and how they ended."""
+        return self._log("supervisor")
+
+    @property
     def workers(self) -> list[str]:
         """Name and process id of each worker process."""
         children = self._supervisor.children if self._supervisor else []
         return [f"{child.name} (pid {child.pid})" for child in children]
-
-    @property
-    def restarts(self) -> int:
-        """How many worker processes were started in place of one that died."""
-        return sum(child.restarts for child in self._supervisor.children) if self._supervisor else 0
 
     def _specs(self) -> list[ChildSpec]:
         return [
@@ -88,12 +90,23 @@ class House:
         command = [sys.executable, "-m", "framework", "worker", "--shard", shard, "-c", str(CONCURRENCY)]
         return [*command, "-t", str(int(STOP_TIMEOUT_S)), *flags]
 
-    def _log(self, shard: str) -> Path:
-        return self.folder / "log" / f"{shard}.log"
+    def _log(self, name: str) -> Path:
+        return self.folder / "log" / f"{name}.log"
+
+    def _open_log(self) -> None:
+        """Write the supervisor's lines as ``cluster`` writes them, to a file: standard output shows the progress."""
+        self.supervisor_log.parent.mkdir(exist_ok=True)
+        descriptor = os.open(self.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        open_server_log("info", {"pid": os.getpid()}, descriptor)
+
+    def _on_event(self, event: ChildEvent) -> None:
+        tell(event)
+        self.events.append(event)
 
     def _close(self) -> None:
         # Workers first: a worker that stops puts its unfinished jobs back, for which it needs its store.
         if self._supervisor is not None:
             self._supervisor.stop(STOP_TIMEOUT_S)
+        close_server_log()
         for store in self.stores.values():
             store.stop()

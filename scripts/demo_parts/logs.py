@@ -1,25 +1,42 @@
-"""Reading the workers' logs: one JSON object per line."""
+"""Reading the JSON logs of a run: one object per line."""
 
+import heapq
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+Entry: TypeAlias = dict[str, Any]
+
+_BEGUN = ("start", "running")
+RAN = ("done", "fail", "dropped", "rescheduled")
+"""The ends of runs; the others are of jobs that were put off, parked or refused before they ran."""
+
+_FIRST_FIELD = b'{"severity"'
+"""What every line of a worker process begins with."""
 
 
-def count_starts(logs: Iterable[Path]) -> int:
-    """How many runs of jobs began, by the workers' own logs."""
-    return sum(entry.get("job_status") == "start" for log in logs for entry in _entries(log))
+def in_order(logs: Iterable[Path]) -> Iterator[Entry]:
+    """Return the lines of all logs by their time."""
+    return heapq.merge(*map(_entries, logs), key=lambda entry: str(entry.get("time", "")))
 
 
-def count_runs(logs: Iterable[Path]) -> dict[str, tuple[int, int]]:
-    """Of each class how many runs ended well, and how many otherwise."""
-    found: dict[str, tuple[int, int]] = {}
+def count_ends(logs: Iterable[Path]) -> dict[str, Counter[str]]:
+    """Return of each class how many of its lines have which `job_status`; those of jobs that only began are left out."""
+    found: dict[str, Counter[str]] = {}
     for entry in (entry for log in logs for entry in _entries(log)):
-        if entry.get("job_status") in ("done", "fail", "dropped", "rescheduled"):
-            done, otherwise = found.get(entry["class"], (0, 0))
-            well = entry["job_status"] == "done"
-            found[entry["class"]] = (done + well, otherwise + (not well))
+        status = entry.get("job_status")
+        if "class" in entry and status is not None and status not in _BEGUN:
+            found.setdefault(entry["class"], Counter())[status] += 1
     return found
+
+
+def otherwise(ends: Counter[str]) -> str:
+    """Return how jobs ended that were not simply done. Only ``fail`` is a failure: what was put off or dropped was meant to be."""
+    failed = [f"{ends['fail']} failed, as this input makes them"] if ends["fail"] else []
+    others = (f"{count} {status}" for status, count in sorted(ends.items()) if status not in ("done", "fail"))
+    return "; ".join([*failed, *others])
 
 
 def last_words(log: Path, count: int) -> list[str]:
@@ -29,19 +46,27 @@ def last_words(log: Path, count: int) -> list[str]:
     return [_said(entry) for entry in (serious or entries)[-count:]]
 
 
-def _said(entry: dict[str, Any]) -> str:
+def _said(entry: Entry) -> str:
     error = f" {entry.get('exception.class')}: {entry.get('exception.message')}" if "exception.class" in entry else ""
     return f"{entry.get('severity')} {entry.get('message')}{error}"
 
 
-def _entries(log: Path) -> Iterator[dict[str, Any]]:
+def _entries(log: Path) -> Iterator[Entry]:
     if not log.exists():
         return
     with log.open("rb") as lines:
         for line in lines:
-            try:
-                entry: Any = json.loads(line)
-            except ValueError:
-                continue  # a line that a killed process left unfinished
-            if isinstance(entry, dict):
+            entry = _parsed(line)
+            if entry is None:
+                # A killed process may leave a line unfinished; the first line of its successor stands behind it.
+                entry = _parsed(line[line.rfind(_FIRST_FIELD) :])
+            if entry is not None:
                 yield entry
+
+
+def _parsed(line: bytes) -> Entry | None:
+    try:
+        entry: Any = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None

@@ -9,18 +9,22 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from demo_parts.activity import Activity, activity_of
 from demo_parts.folder import RunFolder
 from demo_parts.house import SHARDS, House
-from demo_parts.logs import count_starts, last_words
+from demo_parts.logs import last_words
 from demo_parts.progress import Display, display
 from demo_parts.stop import StopSignal
+from demo_parts.strip import strip, style
 from demo_parts.summary import print_summary, shown_path
 from framework.errors import FrameworkError
+from workers.atomic import write_atomically
 from workers.code_index.build_report_worker import BuildReportWorker
 from workers.code_index.database import database_url, process_engine
-from workers.code_index.figures import figures_of_run
+from workers.code_index.figures import Figures, figures_of_run
 from workers.code_index.index import RunState, this_process_index
 from workers.code_index.index_file_worker import IndexFileWorker
+from workers.code_index.report.page import render
 from workers.code_index.scan_tree_worker import ScanTreeWorker
 
 LOOK_EVERY_S = 0.2
@@ -98,17 +102,37 @@ def _watch(house: House, run_id: str, shown: Display, *, stop: StopSignal, patie
 
 def _conclude(house: House, run_id: str) -> None:
     figures = figures_of_run(process_engine(), run_id)
-    state = this_process_index().state(run_id)
-    report = Path(state.report) if state and state.report else house.folder
-    # One run per file, one scan, one report: what goes beyond that ran again.
-    extra = max(0, count_starts(house.logs) - figures.totals.files - 2)
+    logs = [*house.logs, house.supervisor_log]
+    activity = activity_of(logs)
     database = database_url()
     places = [
-        ("Report", shown_path(report)),
-        ("JSON logs", ", ".join(shown_path(log) for log in house.logs)),
+        ("Report", shown_path(show_jobs(figures, activity) or house.folder)),
+        ("JSON logs", ", ".join(shown_path(log) for log in logs)),
         ("Database", shown_path(Path(database.database or "")) if database.database else str(database)),
     ]
-    print_summary(figures, restarts=house.restarts, extra_runs=extra, places=places)
+    print_summary(figures, activity, places=places)
+
+
+def show_jobs(figures: Figures, activity: Activity) -> Path | None:
+    """Write the report of the run anew, with what the worker processes did; return where it is.
+
+    The job that wrote it first cannot know: its own end, and the ends of the processes, come after it.
+    """
+    state = this_process_index().state(figures.run_id)
+    if state is None or state.report is None:
+        return None
+    report, whole = Path(state.report), state.done == state.files_total
+    proof = _proof(figures.totals.files, activity) if activity.deaths and whole else ""
+    write_atomically(report, render(figures, section=strip(activity, proof), style=style()))
+    return report
+
+
+def _proof(files: int, activity: Activity) -> str:
+    """Say that every file has its result, and how many of their jobs have no end line all the same."""
+    name = IndexFileWorker.declaration().wire_name
+    missing = files - sum(one.jobs_done for one in activity.classes if one.name == name)
+    silent = f"; {missing:,} of the jobs have no end line, which died with their process" if missing > 0 else ""
+    return f"No job was lost: the index holds a result for each of the {files:,} files{silent}."
 
 
 def explain_standstill(house: House, patience_s: float) -> None:

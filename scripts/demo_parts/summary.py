@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from demo_parts.activity import Activity
 from workers.code_index.figures import Figures, FileRow
 
 LISTED = 5
 
 
-def print_summary(figures: Figures, *, restarts: int, extra_runs: int, places: Sequence[tuple[str, str]]) -> None:
+def print_summary(figures: Figures, activity: Activity, *, places: Sequence[tuple[str, str]]) -> None:
     """Standard output says what was found, how fast, and where to look further."""
     totals = figures.totals
     kinds = Counter(row.kind.replace("_", " ") for row in figures.refused)
@@ -26,8 +27,9 @@ def print_summary(figures: Figures, *, restarts: int, extra_runs: int, places: S
             ("functions", f"{totals.functions:,}", ""),
             ("classes", f"{totals.classes:,}", ""),
             ("do not parse", f"{totals.refused:,}", refused),
-            ("extra runs", f"{extra_runs:,}", "jobs that ran again, for instance after a process was killed"),
-            ("restarts", f"{restarts:,}", "worker processes that died and were replaced"),
+            ("retries", f"{activity.retries:,}", "runs after a run that failed"),
+            ("extra runs", f"{activity.extra_runs:,}", "jobs that ran again, for instance after a process was killed"),
+            ("restarts", f"{activity.restarts:,}", "worker processes that died and were replaced"),
         ]
     )
     heading("Slowest files")

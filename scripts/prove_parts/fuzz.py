@@ -62,7 +62,7 @@ class _Worker:
     """A process at work, and the last line it wrote."""
 
     def __init__(self, root: Path, folder: Path, numbers: list[int], targets: list[str]) -> None:
-        self.said: dict[str, Any] = {"done": 0, "outcomes": {}, "slowest": {}, "findings": []}
+        self.said: dict[str, Any] = {"done": 0, "outcomes": {}, "slowest": {}, "largest": {}, "findings": []}
         self._at = folder / f"at-{numbers[1]}"
         self._at.write_bytes(AT.pack(0, -1))
         self._errors = (folder / f"worker-{numbers[1]}.err").open("wb")
@@ -142,28 +142,33 @@ def _watch(workers: list[_Worker], inputs: int, started: float, stop: StopSignal
 def _summed(workers: list[_Worker]) -> dict[str, Any]:
     outcomes: dict[str, Counter[str]] = {target.name: Counter() for target in TARGETS}
     slowest: dict[str, list[Any]] = {}
+    largest: dict[str, list[Any]] = {}
     findings: dict[tuple[str, str, str], list[Any]] = {}
     for worker in workers:
         for name, counts in worker.said["outcomes"].items():
             outcomes[name].update(counts)
         for name, (seconds, number) in worker.said["slowest"].items():
             slowest[name] = max(slowest.get(name, [0.0, 0]), [seconds, number])
+        for name, (memory, number) in worker.said["largest"].items():
+            largest[name] = max(largest.get(name, [0, 0]), [memory, number])
         for target, number, what, where, *rest in worker.said["findings"]:
             findings.setdefault((target, where, what[:40]), [target, number, what, where, *rest])
     return {
         "inputs": sum(worker.said["done"] for worker in workers),
         "outcomes": {name: dict(counts.most_common()) for name, counts in outcomes.items() if counts},
         "slowest": slowest,
+        "largest": largest,
         "findings": list(findings.values()),
     }
 
 
 def _show(found: dict[str, Any]) -> None:
-    print(f"\n  {'target':14} {'inputs':>10} {'slowest':>9}   outcomes")
+    print(f"\n  {'target':14} {'inputs':>10} {'slowest':>9} {'largest':>9}   outcomes")
     for name, counts in found["outcomes"].items():
-        seconds, number = found["slowest"].get(name, (0.0, 0))
+        seconds, _ = found["slowest"].get(name, (0.0, 0))
+        memory, _ = found["largest"].get(name, (0, 0))
         words = ", ".join(f"{word} {count:,}" for word, count in counts.items())
-        print(f"  {name:14} {sum(counts.values()):>10,} {seconds * 1000:>6,.0f} ms   {words}")
+        print(f"  {name:14} {sum(counts.values()):>10,} {seconds * 1000:>6,.0f} ms {memory / 1e6:>6,.1f} MB   {words}")
     print(f"\n  {found['inputs']:,} inputs in {found['seconds']:,.0f} s, seed {found['seed']}")
     for target, number, what, where, given, trace in found["findings"]:
         print(
@@ -179,7 +184,9 @@ def _one(seed: int, wish: argparse.Namespace) -> int:
         print("scripts/prove: --case needs the one --target that it is of", file=sys.stderr)
         return WRONG_USAGE
     tried = attempt(named(wish.target[0]), seed, wish.case)
-    print(f"{tried.outcome} after {tried.seconds * 1000:.1f} ms of processor time")
+    print(
+        f"{tried.outcome} after {tried.seconds * 1000:.1f} ms of processor time, {tried.memory / 1e6:.1f} MB of memory"
+    )
     if tried.finding is not None:
         print(f"{tried.finding.what}\n  {tried.finding.where}\n  given: {tried.finding.given}\n{tried.finding.trace}")
     return FOUND if tried.finding is not None else HELD

@@ -23,8 +23,6 @@ AT = struct.Struct("@qq")
 """Position of the target, number of the input."""
 
 _MOST_MEMORY = 2 << 30
-_TRACED = 997
-"""Of so many inputs one is tried with its memory measured."""
 _LINE_S = 0.5
 _MOST_FINDINGS = 20
 
@@ -36,16 +34,18 @@ class Work:
         self.done = 0
         self.outcomes: dict[str, Counter[str]] = defaultdict(Counter)
         self.slowest: dict[str, tuple[float, int]] = {}
+        self.largest: dict[str, tuple[int, int]] = {}
         self.findings: dict[tuple[str, str, str], Finding] = {}
 
     def take(self, target: Target, seed: int, number: int) -> None:
         """Try one input."""
-        traced = number % _TRACED == 0
-        found = attempt(target, seed, number, traced=traced)
+        found = attempt(target, seed, number)
         self.done += 1
         self.outcomes[target.name][found.outcome] += 1
-        if not traced and found.seconds > self.slowest.get(target.name, (0.0, 0))[0]:
+        if found.seconds > self.slowest.get(target.name, (0.0, 0))[0]:
             self.slowest[target.name] = (found.seconds, number)
+        if found.memory > self.largest.get(target.name, (0, 0))[0]:
+            self.largest[target.name] = (found.memory, number)
         if found.finding is not None and len(self.findings) < _MOST_FINDINGS:
             key = (target.name, found.finding.where, found.finding.what[:40])
             self.findings.setdefault(key, found.finding)
@@ -56,6 +56,7 @@ class Work:
             "done": self.done,
             "outcomes": self.outcomes,
             "slowest": self.slowest,
+            "largest": self.largest,
             "findings": list(self.findings.values()),
         }
         print(json.dumps(line), flush=True)

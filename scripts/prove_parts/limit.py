@@ -14,15 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from chaos_parts.guarded import GuardedServer, as_role, with_all_rights
 from demo_parts.folder import RunFolder
 from demo_parts.stop import StopSignal
 from redis import Redis
 
 import framework
-from framework.store.connect import Endpoint, open_client
-from framework.store.embedded import EmbeddedServer
 from framework.wire import keys
-from prove_parts.limit_jobs import BESIDE, DONE, LIMIT, QUEUE, SEEN, LimitProofWorker
+from prove_parts.limit_jobs import BESIDE, DONE, LIMIT, QUEUE, SEEN, STORE, LimitProofWorker
 from prove_parts.storm_fleet import ClusterFleet
 
 HELD, BROKEN, INTERRUPTED = 0, 1, 130
@@ -94,7 +93,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
     folder = RunFolder(parent).path
     seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
     print(f"Seed {seed}; logs under {os.path.relpath(folder)}", flush=True)
-    with _prepared(root, folder) as client:
+    with _prepared(root, folder) as server, server.open("limit") as client:
         fleet = _Fleet(root / "scripts", folder, processes=PROCESSES, slots=THREADS)
         calm, stormy = (_Half(client, fleet, random.Random(seed)) for _ in range(2))
         try:
@@ -106,6 +105,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
             most_seen = max((int(count) for count in client.hkeys(SEEN)), default=0)
         finally:
             fleet.stop()
+        left += [f"the right {one}" for one in server.refusals()]
     if stop.asked:
         return INTERRUPTED
     return _tell(calm, stormy, fleet, whole=whole, left=left, most_seen=most_seen)
@@ -132,7 +132,7 @@ def _tell(calm: _Half, stormy: _Half, fleet: _Fleet, *, whole: bool, left: list[
         *([] if whole else ["not every job has ended"]),
         *([f"{most_seen} ran at a time"] if most_seen > LIMIT else []),
         *([f"{max(calm.most, stormy.most)} slots were taken"] if max(calm.most, stormy.most) > LIMIT else []),
-        *([f"left behind: {', '.join(left)}"] if left else []),
+        *([f"left behind or refused: {', '.join(left)}"] if left else []),
         *fleet.surprises,
     ]
     for line in broken:
@@ -143,16 +143,17 @@ def _tell(calm: _Half, stormy: _Half, fleet: _Fleet, *, whole: bool, left: list[
 
 
 @contextmanager
-def _prepared(root: Path, folder: Path) -> Iterator[Redis]:
+def _prepared(root: Path, folder: Path) -> Iterator[GuardedServer]:
     for name in [name for name in os.environ if name.startswith(("FRAMEWORK_", "REDIS_URL"))]:
         del os.environ[name]
     (folder / "config").mkdir()
-    with EmbeddedServer(folder / "redis") as server, open_client(Endpoint(server.url), name="limit") as client:
+    with GuardedServer(folder / "redis") as server:
         os.environ |= {
-            "REDIS_URL": server.url,
+            "REDIS_URL": as_role(server.url, "worker"),
+            STORE: with_all_rights(server.url),
             "FRAMEWORK_CONFIG_DIR": str(folder / "config"),
             "FRAMEWORK_LOGGING__LEVEL": "warning",
             "PYTHONPATH": f"{root}{os.pathsep}{root / 'scripts'}",
         }
         framework.boot()
-        yield client
+        yield server

@@ -10,6 +10,8 @@ from prove_parts.storm_fleet import ended
 
 LIMIT = 5
 QUEUE = "limited"
+STORE = "LIMIT_STORE"
+"""The environment variable with the URL under which the account of the living is kept, which no role is for."""
 BESIDE, SEEN, DONE = "limit:beside", "limit:seen", "limit:done"
 """ZSET of the jobs that run, by process id and number; HASH from how many a job saw to how often; SET of numbers done."""
 
@@ -27,7 +29,7 @@ class LimitProofWorker(ApplicationWorker):
     def perform(self, number: int, lasts_s: float) -> None:
         """Be there, count the living, and stay for so long."""
         if not _redis:
-            _redis.append(Redis.from_url(os.environ["REDIS_URL"]))
+            _redis.append(Redis.from_url(os.environ[STORE]))
         client, me = _redis[0], f"{os.getpid()} {number}"
         pipeline = client.pipeline()
         pipeline.zadd(BESIDE, {me: time.time()})

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+from chaos_parts.guarded import as_role, with_all_rights
 from chaos_parts.marks import STORES
 from chaos_parts.proxy import Proxy
 from chaos_parts.recorded import RecordedServer
@@ -19,7 +20,6 @@ from redis import Redis
 
 from framework.flags.flag import Flag, pause_flag
 from framework.flags.redis_flags import set_flag, unset_flag
-from framework.store.connect import Endpoint, open_client
 from prove_parts.places import END, WAITING, WORKING, place_of
 
 _QUEUE, _PAUSED = "lively", "PausedWorker"
@@ -58,7 +58,7 @@ class LivelyRun:
         with (
             RecordedServer(self.data) as server,
             Proxy(server.url) as proxy,
-            open_client(Endpoint(server.url), name="lively") as client,
+            server.open("lively") as client,
         ):
             try:
                 self._start(server.url, proxy)
@@ -67,23 +67,27 @@ class LivelyRun:
             finally:
                 self._stop()
             server.written()
+            if refused := server.refusals():
+                raise RuntimeError(f"rights that a role lacks: {refused}")
 
     def _start(self, url: str, proxy: Proxy) -> None:
         (self._folder / "config").mkdir(exist_ok=True)
         scripts = self._root / "scripts"
         size = ["--processes", "2", "--max-concurrency", "5"]
-        self._open("cluster", [str(scripts / "cluster"), _QUEUE, *size, *_JOBS], url, url)
-        self._open("bare", [str(scripts / "worker"), "-q", _QUEUE, "-c", "3", *_JOBS], proxy.url, url)
+        self._open("cluster", [str(scripts / "cluster"), _QUEUE, *size, *_JOBS], as_role(url, "worker"), url)
+        self._open(
+            "bare", [str(scripts / "worker"), "-q", _QUEUE, "-c", "3", *_JOBS], as_role(proxy.url, "worker"), url
+        )
         proxy.lose_replies(_FETCH, _LOST_REPLIES)
 
     def _open(self, name: str, argv: list[str], url: str, store: str) -> None:
-        foreign = [key for key in os.environ if key.startswith("FRAMEWORK_") and not key.startswith("FRAMEWORK_TEST_")]
+        foreign = [key for key in os.environ if key.startswith("FRAMEWORK_")]
         env = {key: value for key, value in os.environ.items() if key not in foreign} | {
             "PYTHONPATH": f"{self._root}{os.pathsep}{self._root / 'scripts'}",
             "FRAMEWORK_CONFIG_DIR": str(self._folder / "config"),
             "FRAMEWORK_POLL_INTERVAL": "0.1",
             "REDIS_URL": url,
-            STORES: f"main={store}",
+            STORES: f"main={with_all_rights(store)}",
         }
         with (self._folder / f"{name}.log").open("wb") as log, (self._folder / f"{name}.err").open("wb") as errors:
             process = subprocess.Popen(

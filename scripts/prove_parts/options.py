@@ -38,6 +38,15 @@ def parse(doc: str | None) -> argparse.Namespace:
     storm.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
     storm.add_argument("--keep-history", action="store_true", help="keep each command, for `scripts/prove history`")
 
+    drain = proofs.add_parser("drain", help="threads take turns at every step: does one of ours die, is a job lost?")
+    drain.add_argument("--jobs", type=int, default=100_000, metavar="N", help="jobs that do nothing (default 100,000)")
+    drain.add_argument("--processes", type=int, default=2, metavar="N", help="worker processes (default 2)")
+    drain.add_argument("--concurrency", type=int, default=25, metavar="N", help="slots of each (default 25)")
+    drain.add_argument("--switch-interval", type=float, default=1e-6, metavar="S", help="seconds until the interpreter lets "
+                       "another thread on (default 0.000001; Python's own is 0.005)")  # fmt: skip
+    drain.add_argument("--kills", action="store_true", help="a process is killed with -9 every few seconds")
+    drain.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
+
     states = proofs.add_parser("states", help="histories of whole processes, one command at a time, made by hypothesis")
     states.add_argument("--examples", type=int, default=2_000, metavar="N", help="histories (default 2,000)")
     states.add_argument("--steps", type=int, default=60, metavar="N", help="steps of each (default 60)")

@@ -1,5 +1,6 @@
 """Where a job can be (docs/redis.md): the keys whose members are jobs, and how a job is told from another by its bytes."""
 
+import base64
 import json
 from functools import lru_cache
 
@@ -11,6 +12,7 @@ _SETS = {b"schedule": DUE, b"retry": DUE, b"dead": END, b"interrupted": END}
 _PREFIXES = {b"queue:": WAITING, b"aw:working:": WORKING, b"aw:paused:": PARKED}
 _LIMIT, _WAITING_FOR_SLOT = b"aw:limit:", b":waiting"
 
+_MALFORMED = b'{"class":"aw.Malformed"'
 _JID = b'"jid"'
 _QUOTED = b'"jid":"'
 
@@ -31,16 +33,24 @@ def payload_in(key: bytes, member: bytes) -> bytes:
 
 
 def jid_of(payload: bytes) -> bytes:
-    """Return the job's id; for what is no job, the bytes themselves in brackets.
+    """Return the job's id; for what is no job, the bytes themselves in brackets, also when they lie dead in an object.
 
     An unescaped ``"jid"`` can only be a key, and where there is one only it must be the job's: no parsing is needed.
     """
+    payload = unwrapped(payload)
     start = payload.find(_JID)
     if start >= 0 and payload.startswith(_QUOTED, start) and payload.find(_JID, start + 5) < 0:
         start += len(_QUOTED)
         return payload[start : payload.find(b'"', start)]
     fields = _fields(payload)
     return str(fields["jid"]).encode() if fields.get("jid") else b"[%b]" % payload
+
+
+def unwrapped(payload: bytes) -> bytes:
+    """Return the bytes that an object of the dead set stands for, if it is one of those; else the payload itself."""
+    if not payload.startswith(_MALFORMED):
+        return payload
+    return base64.b64decode(str(_fields(payload)["aw_raw"]))
 
 
 def readable(jid: bytes) -> bool:

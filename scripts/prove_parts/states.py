@@ -15,12 +15,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from chaos_parts.guarded import GuardedServer
 from demo_parts.folder import RunFolder
 from demo_parts.stop import StopSignal
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from framework.store.embedded import LONGEST_SOCKET_PATH, EmbeddedServer
+from framework.store.embedded import LONGEST_SOCKET_PATH
 from prove_parts.machine.rules import machine_on
 from prove_parts.machine.servers import SHARDS
 from prove_parts.machine.world import World
@@ -138,7 +139,7 @@ class _Fleet:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         folder.mkdir()
         with ExitStack() as stack:
-            servers = {name: stack.enter_context(EmbeddedServer(folder / name)) for name in SHARDS}
+            servers = {name: stack.enter_context(GuardedServer(folder / name)) for name in SHARDS}
             world = World(folder, servers)
             world.open()
             stack.callback(world.close)

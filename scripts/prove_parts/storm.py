@@ -12,18 +12,18 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from chaos_parts.guarded import GuardedServer, as_role, with_all_rights
 from chaos_parts.marks import STORES
 from demo_parts.folder import RunFolder
 from demo_parts.stop import StopSignal
-from redis import Redis
 
 import framework
-from framework.store.connect import Endpoint, open_client
-from framework.store.embedded import LONGEST_SOCKET_PATH, EmbeddedServer
+from framework.store.embedded import LONGEST_SOCKET_PATH
 from prove_parts.storm_fleet import BareFleet, ClusterFleet, Fleet, ended
 from prove_parts.storm_jobs import FOLDER, JOURNAL, Journal, StormWorker, create_marks
 from prove_parts.storm_ledger import Ledger, Life
@@ -51,14 +51,12 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
     if min(wish.jobs, wish.processes, wish.concurrency) < 1:
         print("scripts/prove: --jobs, --processes and --concurrency must be at least 1", file=sys.stderr)
         return 2
-    parent = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "prove" / "storm"
-    folder = RunFolder(parent).path
-    if len(os.fsencode(folder / "redis" / "server.sock")) > LONGEST_SOCKET_PATH:
-        print(f"scripts/prove: {folder} is too long a path for a socket; set FRAMEWORK_VAR_DIR", file=sys.stderr)
+    folder = run_folder(root, "storm")
+    if folder is None:
         return 2
     seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
     print(f"Seed {seed}; logs and append-only file under {os.path.relpath(folder)}", flush=True)
-    with _prepared(root, folder, keep_history=wish.keep_history) as client:
+    with prepared(root, folder, {FOLDER: str(folder / "records")}, keep_history=wish.keep_history) as server:
         kinds: dict[str, type[Fleet]] = {"cluster": ClusterFleet, "bare": BareFleet}
         fleet = kinds[wish.mode](root / "scripts", folder, processes=wish.processes, slots=wish.concurrency)
         most_awaited = wish.concurrency // 50 if wish.mode == "cluster" else _MOST_AWAITED
@@ -67,38 +65,62 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
             storm.rage(stop)
         finally:
             fleet.stop()
-        found = account(storm.ledger, storm.accepted, storm.seconds, fleet, client)
+        with server.open("storm") as client:
+            found = account(storm.ledger, storm.accepted, storm.seconds, fleet, client)
+        found["rights refused"] = server.refusals()
     found |= {"seed": seed, "mode": wish.mode, "broken": broken(found)}
-    for path in (folder / "report.json", parent / "report.json"):
-        path.write_text(json.dumps(found, indent=2))
+    write_report(found, folder)
     show(found)
+    return status_of(found, stop)
+
+
+def run_folder(root: Path, campaign: str) -> Path | None:
+    """Make the folder of one run of a campaign; tell, and return ``None``, where its path is too long for a socket."""
+    folder = RunFolder(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "prove" / campaign).path
+    if len(os.fsencode(folder / "redis" / "server.sock")) > LONGEST_SOCKET_PATH:
+        print(f"scripts/prove: {folder} is too long a path for a socket; set FRAMEWORK_VAR_DIR", file=sys.stderr)
+        return None
+    return folder
+
+
+def write_report(found: Mapping[str, Any], folder: Path) -> None:
+    """Write the account of a run into its folder, and into that of its campaign as the newest."""
+    for path in (folder / "report.json", folder.parent / "report.json"):
+        path.write_text(json.dumps(found, indent=2))
+
+
+def status_of(found: Mapping[str, Any], stop: StopSignal) -> int:
+    """Return the exit status of a run with this account."""
     if stop.asked:
         return INTERRUPTED
     return BROKEN if found["broken"] else HELD
 
 
 @contextmanager
-def _prepared(root: Path, folder: Path, *, keep_history: bool) -> Iterator[Redis]:
-    """A Redis of our own, known to this process and to those it starts."""
+def prepared(
+    root: Path, folder: Path, variables: Mapping[str, str], *, keep_history: bool = False
+) -> Iterator[GuardedServer]:
+    """A Redis of our own, known to this process and to those it starts, which get these ``variables`` besides."""
     for name in [name for name in os.environ if name.startswith(("FRAMEWORK_", "REDIS_URL"))]:
         del os.environ[name]
     (folder / "config").mkdir()
     (folder / "records").mkdir()
-    with EmbeddedServer(folder / "redis") as server, open_client(Endpoint(server.url), name="storm") as client:
+    with GuardedServer(folder / "redis") as server:
         os.environ.pop(STORES, None)
         if keep_history:
-            client.config_set("auto-aof-rewrite-percentage", 0)
-            os.environ[STORES] = f"main={server.url}"
+            with server.open("storm") as client:
+                client.config_set("auto-aof-rewrite-percentage", 0)
+            os.environ[STORES] = f"main={with_all_rights(server.url)}"
         os.environ |= {
-            "REDIS_URL": server.url,
+            "REDIS_URL": as_role(server.url, "worker"),
             "FRAMEWORK_CONFIG_DIR": str(folder / "config"),
             "FRAMEWORK_LOGGING__JOBS": "false",
             "FRAMEWORK_LOGGING__LEVEL": "warning",
             "PYTHONPATH": f"{root}{os.pathsep}{root / 'scripts'}",
-            FOLDER: str(folder / "records"),
+            **variables,
         }
         framework.boot()
-        yield client
+        yield server
 
 
 class Storm:

@@ -13,14 +13,19 @@ from prove_parts.storm_jobs import QUEUE
 
 _PATIENCE_S = 30.0
 _LONGEST_LOG = 16 << 20
-_MODULE = ("-r", "prove_parts.storm_jobs")
+_MODULE = "prove_parts.storm_jobs"
 
 
 class Fleet(ABC):
     """Starts processes of ``slots`` slots; ``tend`` is called often. Their log is read as it comes, and kept short."""
 
-    def __init__(self, scripts: Path, folder: Path, *, processes: int, slots: int) -> None:
+    def __init__(
+        self, scripts: Path, folder: Path, *, processes: int, slots: int, queue: str = QUEUE, module: str = _MODULE
+    ) -> None:
         self.processes, self.slots = processes, slots
+        self.queue, self.module = queue, ("-r", module)
+        self.deaths = 0
+        """Lines that tell of a dead thread of the framework."""
         self.taken_back = 0
         """Lines that tell of a job taken back from a dead process."""
         self.surprises: list[str] = []
@@ -64,6 +69,7 @@ class Fleet(ABC):
             file.seek(self._read)
             text = file.read()
         self._read += len(text)
+        self.deaths += text.count(b'"event_name":"component.died"')
         self.taken_back += text.count(b'"job_status":"recovered"')
         for line in text.splitlines():
             if b'"severity":"ERROR"' in line or (b'"event_name":"child.died"' in line and b'"status":-9' not in line):
@@ -86,7 +92,7 @@ class ClusterFleet(Fleet):
 
     def start(self) -> None:
         size = ["--processes", str(self.processes), "--max-concurrency", str(self.slots)]
-        self._open([str(self._scripts / "cluster"), QUEUE, *size, *_MODULE])
+        self._open([str(self._scripts / "cluster"), self.queue, *size, *self.module])
 
     def tend(self) -> None:
         for process in self._started:
@@ -110,7 +116,7 @@ class BareFleet(Fleet):
             self._start()
 
     def _start(self) -> None:
-        self._open([str(self._scripts / "worker"), "-q", QUEUE, "-c", str(self.slots), *_MODULE])
+        self._open([str(self._scripts / "worker"), "-q", self.queue, "-c", str(self.slots), *self.module])
 
 
 def ended(pid: int) -> bool:

@@ -59,6 +59,7 @@ def broken(found: dict[str, Any]) -> list[str]:
         "none was set aside": not found["set aside"],
         "nothing ended or failed by itself": not found["surprises"],
         "no key is left": not found["keys left"],
+        "no right was refused": not found["rights refused"],
     }
     return [promise for promise, held in promises.items() if not held]
 
@@ -81,6 +82,7 @@ def show(found: dict[str, Any]) -> None:
         "set aside": found["set aside"] or 0,
         "surprises": found["surprises"] or 0,
         "keys left": found["keys left"] or 0,
+        "rights refused": found["rights refused"] or 0,
         "from the kill to the next begin": ", ".join(f"{name} {value:.2f} s" for name, value in recovery.items()),
         "killed in flight, a second": f"{found['killed in flight, a second']:,} over {found['seconds']:,.0f} s: "
         f"10 million take {hours:,.1f} hours here",

@@ -27,6 +27,7 @@ MAY_TAKE = {
     "drop": {"LREM"},
     "fetch": {"LREM", "RPOP"},
     "forget": {"ZREM"},  # an identity
+    "interrupt": {"LREM"},
     "migrate": {"RPOP"},
     "park": {"LREM"},
     "postpone": {"LREM"},
@@ -38,6 +39,7 @@ MAY_TAKE = {
     "unpark": {"ZREM"},
     "resume": {"ZREM"},  # no member
     "slots": {"ZPOPMIN", "ZREM"},
+    "trim": {"ZPOPMIN", "ZREM"},  # out of the dead set, whose jobs have ended
 }
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from chaos_parts.proxy import Proxy
 
-from framework.store.connect import Endpoint, open_client
 from tests.harness import Process, Site, payload, until
 
 HERE = Path(__file__).resolve().parent
@@ -35,7 +34,7 @@ class Producer:
         self._popen = subprocess.Popen(
             argv,
             cwd=folder,
-            env={**site.env, "PYTHONPATH": f"{folder}:{site.env.get('PYTHONPATH', '')}", **env},
+            env=site.environment("producer", **{"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}", **env}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -136,7 +135,7 @@ def scene(short_path, make_server, redis, redis_url):
     server = make_server()
     site = Site(short_path, redis_url)
     shutil.copy(HERE / "sample_jobs.py", short_path / "jobs.py")
-    with open_client(Endpoint(server.url), name="tests") as client:
+    with server.open() as client:
         made = Scene(site, server, client, redis)
         yield made
         made.close()

@@ -15,7 +15,6 @@ from chaos_parts.history import Files
 from chaos_parts.impact import impact
 from chaos_parts.timeline import Timeline, drawn
 
-from framework.store.connect import Endpoint, open_client
 from tests.harness import encoded
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -174,7 +173,7 @@ def push(client, *serials):
 def test_a_server_cut_back_to_a_mark_knows_what_was_before_and_the_rest_is_named(make_server):
     server = make_server()
     files = Files(server.data_dir)
-    with open_client(Endpoint(server.url), name="tests") as client:
+    with server.open() as client:
         push(client, 1, 2)
         before = files.now
         push(client, 3)

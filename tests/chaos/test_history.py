@@ -17,7 +17,6 @@ from prove_parts.lively import LivelyRun
 from prove_parts.prefixes import Account, cut_all, judge
 from prove_parts.prover import prove
 
-from framework.store.connect import Endpoint, open_client
 from tests.harness import ROOT
 
 CUTS = 25
@@ -85,7 +84,7 @@ def history(make_server, short_path):
 
     def make(*commands):
         server = make_server()
-        with open_client(Endpoint(server.url), name="tests") as client:
+        with server.open() as client:
             for command in commands:
                 client.execute_command(*command)
         server.stop()

@@ -130,7 +130,7 @@ def test_an_output_that_nobody_reads_delays_no_job_and_what_is_lost_is_counted(s
         "-c",
         "1",
     ]
-    env = {**scene.site.env, "REDIS_URL": scene.url}
+    env = scene.site.environment("worker", REDIS_URL=scene.url)
     with subprocess.Popen(argv, cwd=scene.site.folder, env=env, stdin=subprocess.DEVNULL, stdout=writer) as process:
         try:
             os.close(writer)

@@ -91,7 +91,7 @@ AS_SUBREAPER = "import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); from fra
 def test_what_a_job_leaves_running_holds_nothing_of_ours_and_ends_with_its_process(scene):
     options = ["-r", "jobs", "-r", scene.module("hostile_jobs"), "default", "--max-concurrency", "1"]
     process = scene.site.start("-c", AS_SUBREAPER, *options, REDIS_URL=scene.url)
-    scene.enqueue("FamilyWorker", jid="family", interrupted_count=2, suspect=True)  # quarantined by its death
+    scene.enqueue("FamilyWorker", jid="family", aw_death_count=2, suspect=True)  # quarantined by its death
     (family,) = until(lambda: scene.proven("family"), "the job has its children")
     worker, stray, daemon = map(int, family.split())
     for pid in (stray, daemon):
@@ -129,7 +129,7 @@ def test_jobs_that_kill_are_quarantined_and_their_neighbours_run(scene, measured
     until(lambda: scene.client.zcard("interrupted") == len(DEADLY), "all are quarantined", 60)
     scene.wait_for("note", *values)
     found = {job["jid"]: job for job in scene.jobs_of("interrupted")}
-    assert {jid: job["interrupted_count"] for jid, job in found.items()} == dict.fromkeys(DEADLY, 3)
+    assert {jid: job["aw_death_count"] for jid, job in found.items()} == dict.fromkeys(DEADLY, 3)
     assert process.end() == 0
     took = {how: _quarantined_in_s(scene, how) for how in DEADLY}
     for how, took_s in took.items():
@@ -143,8 +143,9 @@ def test_jobs_that_kill_are_quarantined_and_their_neighbours_run(scene, measured
     measured("deaths", deaths)
     assert sum(runs_of.values()) - NEIGHBOURS <= deaths * (2 + UNACKNOWLEDGED)
     assert max(runs_of.values()) <= 1 + len(DEADLY)  # one more for each job that kills
-    counts = [line.get("interrupted_count", 0) for line in process.find(job_status="done")]
-    assert max(counts) <= 1
+    counts = [line.get("aw_death_count", 0) for line in process.find(job_status="done")]
+    # Once as a neighbour; and once more where a busy machine let a suspect outlast its turn of 0.5 s (decision 30).
+    assert max(counts) < 3
     told = Counter(line["jid"] for line in process.find(job_status="quarantined"))
     assert told
     assert told.keys() <= set(DEADLY)  # who has quarantined one may be killed by another before the line is written

@@ -22,14 +22,17 @@ POLL = "TIME,ZCARD,ZCOUNT,ZCOUNT,ZRANGE,due"
 POLL_RETRY = "TIME,ZCARD,ZCOUNT,ZRANGE,due"
 RECORD = "RPOP,SADD,HSET,EXPIRE,SMEMBERS,INFO"
 
+ONCE = "WATCH,PEXPIRE,MULTI"  # of a slice of a bulk push, before its writes
 COMMANDS = {
-    "connect": "HELLO,CLIENT SETNAME,CLIENT SETINFO,CLIENT SETINFO,SADD,LPUSH",
+    "connect": "HELLO,CLIENT SETNAME,SADD,LPUSH",
     "push": "SADD,LPUSH",
-    "bulk": "SADD,LPUSH",
-    "bulk later": "SET,ZADD",
+    "bulk": f"SADD,{ONCE},RPUSH,LMOVE,PEXPIRE,EXEC",  # of one job; LPUSH writes the others
+    "bulk resumed": f"SADD,{ONCE},RPUSH,LMOVE,PEXPIRE,EXEC",
+    "bulk resumed locked": "admit",
+    "bulk later": f"TIME,SET,{ONCE},ZADD,EVAL ?,EXEC",
     "push tracked": "SET,SADD,LPUSH",
     "push locked": "admit",
-    "schedule": f"ZADD,{BEAT},{POLL},promote",
+    "schedule": f"delay,{BEAT},{POLL},promote",
     "run": f"{BEAT},fetch,fetch,{PARK}",
     "run locked": f"{BEAT},fetch,enter,complete,fetch,{PARK}",
     "parked": f"{BEAT},fetch,{PARK},fetch,BLMOVE",
@@ -45,6 +48,7 @@ COMMANDS = {
     "discarded": f"{BEAT},fetch,SET,state,complete,fetch,{PARK}",
     "retired": f"{BEAT},fetch,drop,fetch,{PARK}",
     "stop": f"{BEAT},{RECORD},fetch,requeue,SREM,DEL,retire,forget",
+    "cut off": f"{BEAT},{RECORD},fetch,interrupt,SREM,DEL,retire,forget",
     "refused": f"{BEAT},{POLL},state,promote",
     "cross": f"{BEAT},{POLL},promote,ZCOUNT,ZRANGE,due,TIME,ZMSCORE,land,promote,EXPIRE",
     "race": f"{BEAT},{POLL},{POLL},promote,promote",

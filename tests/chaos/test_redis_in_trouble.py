@@ -204,6 +204,7 @@ def test_a_redis_that_cannot_save(scene, disk):
 
 
 @pytest.mark.proves("F17", "R12")
+@pytest.mark.refused("role-worker evalsha")
 def test_a_redis_that_keeps_forgetting_scripts(scene):
     process = scene.worker("-c", "4").ready()
     over = threading.Event()
@@ -231,11 +232,10 @@ def test_a_redis_that_keeps_forgetting_scripts(scene):
 
 def evalsha_is_denied_for_a_while(scene, process):
     """Nothing of ours works without it, nothing is lost, and the line names the command."""
-    access = {"enabled": True, "nopass": True, "keys": ["*"], "channels": ["*"]}
-    scene.client.acl_setuser("default", commands=["+@all", "-evalsha"], **access)
+    scene.client.execute_command("ACL", "SETUSER", "role-worker", "-evalsha")
     scene.enqueue("GateWorker", "denied", jid="denied")
     seen_trouble(process)
-    scene.client.acl_setuser("default", commands=["+@all"], **access)
+    scene.client.execute_command("ACL", "SETUSER", "role-worker", "+evalsha")
     scene.open_gate("denied")
     at_work(scene, process, "allowed again")
     scene.once("begun")

@@ -7,7 +7,6 @@ import time
 import pytest
 from chaos_parts.proxy import Proxy
 
-from framework.store.connect import Endpoint, open_client
 from tests.harness import encoded, until
 
 AT_ONCE_S = 0.25
@@ -29,7 +28,7 @@ class Pair:
 
     def __init__(self, scene, server, proxy) -> None:
         self.scene, self.proxy = scene, proxy
-        self.client = open_client(Endpoint(server.url), name="tests")
+        self.client = server.open()
         shards = {"main": {"url": scene.url}, "second": {"url": server.url}}
         scene.site.write("redis.yml", {"shards": shards})
         rules = [["worker_name=ElsewhereWorker", None, "second"], ["*", None]]

@@ -148,6 +148,7 @@ def test_what_no_signal_reaches_is_killed_at_the_deadline_and_its_job_is_back(sc
     assert len(group.find(event_name="child.killed")) == 2
     rescuer = scene.worker("-q", "other").ready()
     until(lambda: sorted(job["jid"] for job in scene.jobs_of("default")) == sorted(kinds), "all are back")
-    assert {job["interrupted_count"] for job in scene.jobs_of("default")} == {1}
+    counts = [(job.get("interrupted_count"), job.get("aw_death_count")) for job in scene.jobs_of("default")]
+    assert sorted(counts, key=str) == [(1, None), (None, 1), (None, 1)]  # one could still be stopped
     assert rescuer.end() == 0  # its lines are all written then
     assert len(rescuer.find(job_status="recovered")) == 2

@@ -82,7 +82,8 @@ def test_a_second_run_that_no_kill_caused_is_told(worlds, ended):
 
 
 SOUND = {
-    "jobs": 5, "accepted": 5, "lost": 0, "second runs nobody caused": [], "set aside": {}, "surprises": [], "keys left": [],
+    "jobs": 5, "accepted": 5, "lost": 0, "second runs nobody caused": [], "set aside": {}, "surprises": [],
+    "keys left": [], "rights refused": [],
     "most second runs by one kill": 3, "second runs allowed by one kill": 3,
 }  # fmt: skip
 
@@ -91,6 +92,7 @@ SOUND = {
     "wrong",
     [
         {"accepted": 4}, {"lost": 1}, {"second runs nobody caused": ["x"]}, {"set aside": {"dead": 1}}, {"surprises": ["x"]},
+        {"rights refused": ["x"]},
         {"keys left": ["x"]}, {"most second runs by one kill": 4},
     ],
     ids=str,

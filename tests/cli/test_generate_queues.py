@@ -212,8 +212,9 @@ def test_whoever_reads_while_several_write_finds_a_whole_file(project: Path):
 def test_a_folder_that_cannot_be_written_is_said(project: Path):
     (project / "workers").write_text("a file is in the way")
     refused = run(project, "-r", "shop")
-    assert refused.returncode == 1
-    assert refused.stderr == "workers/all_queues.yml cannot be written: File exists. Nothing was changed.\n"
+    assert refused.returncode == 78
+    assert "generated_files: must be the path of a folder" in refused.stderr
+    assert "workers is a file" in refused.stderr
 
 
 EXPLAINED = """
@@ -222,7 +223,7 @@ from framework import ApplicationWorker
 
 class Base(ApplicationWorker, abstract=True):
     feature_category = "search"
-    timeout = 5
+    status_expiration = 5
 
 
 class AWorker(Base):
@@ -276,7 +277,7 @@ def test_explain_says_where_each_fact_comes_from(project: Path):
         "urgency low default",
         "weight 1 by urgency low; the class declares no weight, nor has namespace_weights mix",
         "deduplicate until_executing follows from idempotent = True, declared by shop.AWorker",
-        "timeout 5 declared by shop.Base",
+        "status_expiration 5 declared by shop.Base",
         "[default, 4] serves default (its jobs go there, on shard main (rule *)): a line of its own",
         f"[mix:a, 1] serves mix:a (its generated name): {differently}: AWorker 1, Some::Other 2",
     ):

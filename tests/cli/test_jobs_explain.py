@@ -43,8 +43,8 @@ def test_every_place_of_a_job_is_found_with_what_stands_in_its_way(explain, redi
     redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", jid=JID, **put_off): now + 600, encoded(jid="sooner"): now + 1})
     redis.zadd(keys.RETRY, {encoded("GoneWorker", jid=JID, error_class="IOError", error_message="no"): now - 60})
     redis.zadd(keys.DEAD, {encoded(jid=JID, error_class="IOError"): now, b"\xff\x00 no job " + JID.encode(): now})
-    redis.zadd(keys.INTERRUPTED, {encoded(jid=JID, interrupted_count=3): now})
-    hold(redis, encoded("NoopWorker", jid=JID), "gone:1:x")
+    redis.zadd(keys.INTERRUPTED, {encoded(jid=JID, interrupted_count=3, aw_death_count=1): now})
+    hold(redis, encoded("NoopWorker", jid=JID), "gone:1:00ab00ab00ab")
     hold(redis, encoded("NoopWorker", jid=JID), keys.migration("old"))
     redis.set(keys.lease(keys.migration("old")), 1, px=15_000)
     redis.set(keys.status(JID), "queued")
@@ -58,6 +58,9 @@ def test_every_place_of_a_job_is_found_with_what_stands_in_its_way(explain, redi
         ("main", "dead"): ["dead"],
         ("main", "interrupted"): ["interrupted"],
     }
+    counts = ("interrupted_count", "aw_death_count", "max_retries_after_interruption")
+    assert [report["found"][-1][count] for count in counts] == [3, 1, 3]
+    assert [report["found"][0][count] for count in counts] == [0, 0, 3]
     spots = [(one["place"], one["position"], one["of"]) for one in report["found"]]
     assert spots == [
         ("scheduled", 2, 2),
@@ -77,8 +80,8 @@ def test_it_is_said_in_words_that_can_be_acted_upon(site, redis):
     enqueue(redis, "NoopWorker", jid=JID, queue="reports", idempotency_key=f"{keys.LOCKS}abc")
     redis.hset(keys.lock("abc"), "jid", JID)
     redis.expire(keys.lock("abc"), 300)
-    redis.sadd(keys.PROCESSES, "ruby:1:x")
-    redis.hset("ruby:1:x", mapping={"info": json.dumps({"queues": ["other"]}), "quiet": "false"})
+    redis.sadd(keys.PROCESSES, "ruby:1:00ab00ab00ab")
+    redis.hset("ruby:1:00ab00ab00ab", mapping={"info": json.dumps({"queues": ["other"]}), "quiet": "false"})
     done = site.run(COMMAND, "explain", JID, "-r", "jobs")
     assert (done.returncode, done.stderr) == (0, "")
     head, *lines = done.stdout.splitlines()
@@ -95,7 +98,7 @@ def test_it_is_said_in_words_that_can_be_acted_upon(site, redis):
 def test_in_the_hands_of_a_process(site, explain, redis):
     """From begun over fetched to silent, and never a word that is not true: the process is real, and so is its death."""
     set_flag(redis, Flag(pause_flag("AsyncWorker"), 100, "reindexing", "ann"), 600)
-    worker = site.hurried_worker("-c", "1").ready()
+    worker = site.hurried_worker("-q", "default", "-c", "1").ready()
     enqueue(redis, "AsyncWorker", jid="parked", args=[1])
     until(lambda: redis.exists(keys.paused_jobs("AsyncWorker")), "it is parked")
     assert codes(explain("parked")) == {("main", "paused"): ["paused"]}
@@ -118,9 +121,15 @@ def test_in_the_hands_of_a_process(site, explain, redis):
 
 def test_nowhere_is_said_with_what_it_means(site, redis):
     enqueue(redis, "NoopWorker", jid="another", args=[JID])
+    done = site.run(COMMAND, "explain", JID, "-r", "jobs")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"No key of main holds the job {JID}. ")
+    done = site.run(COMMAND, "explain", JID, "-r", "jobs", "--json")
+    assert (done.returncode, json.loads(done.stdout)["found"]) == (1, [])
+    assert done.stderr.startswith(f"No key of main holds the job {JID}. ")
     redis.set(keys.status(JID), "completed")
     done = site.run(COMMAND, "explain", JID, "-r", "jobs")
-    assert done.returncode == 0
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"No key of main holds the job {JID}. ")
     assert done.stdout.endswith("  - its status on main: completed\n")
 
@@ -158,7 +167,7 @@ def test_classes_that_cannot_be_loaded_are_no_reason_to_be_silent(site, redis):
 def test_long_lists_are_gone_through_in_pages(redis, monkeypatch):
     """On every page boundary a job is found, in its place, and no page is larger than it may be."""
     monkeypatch.setattr(search, "PAGE", 7)
-    monkeypatch.setattr(search, "_FIRST_PAGE", 3)
+    monkeypatch.setattr(search, "STEP_JOBS", 7)
     redis.rpush("queue:q", *[encoded(jid=f"j{number:03}") for number in range(40)])
     redis.zadd(keys.RETRY, {encoded(jid=f"z{number:03}"): number for number in range(300)})
     told = []
@@ -173,10 +182,57 @@ def test_long_lists_are_gone_through_in_pages(redis, monkeypatch):
         redis.zadd(keys.DEAD, {encoded(jid=odd): 1})
         assert [found.place.kind for found in search.search(redis, odd, lambda *_: None)] == ["dead"]
     steps = [looked for key, looked in told if key == "queue:q"]
-    assert max(later - before for before, later in itertools.pairwise(steps)) <= 7
+    assert max(later - before for before, later in itertools.pairwise(steps)) <= 15  # a first page of 8, and then 7
 
 
-def test_a_job_that_moves_to_where_nobody_looks_any_more_is_found_all_the_same(redis):
+def test_search_many_small_places_takes_few_commands(each_redis):
+    """Queues, parked sets and working lists without number, as limits with scopes make them: some hundred to a round trip."""
+    pipeline = each_redis.pipeline(transaction=False)
+    for number in range(3_000):
+        pipeline.sadd(keys.QUEUES, f"q{number}")
+        pipeline.lpush(f"queue:q{number}", *(encoded(jid=f"q{number}-{copy}", args=[JID]) for copy in range(2)))
+        pipeline.zadd(f"{keys.limit('AWorker')}:waiting:{number}", {b"t\n" + encoded(jid=f"w{number}"): 1})
+        pipeline.rpush(keys.working(f"host:{number}:00000000000e"), encoded(jid=f"h{number}"))
+    pipeline.sadd(keys.QUEUES, *(f"empty{number}" for number in range(3_000)))
+    pipeline.set("queue:odd", "no list")
+    pipeline.set(keys.paused_jobs("OddWorker"), "no set")
+    pipeline.execute()
+
+    def commands():
+        return each_redis.info("commandstats")
+
+    before = commands()
+    assert search.search(each_redis, "f" * 24, lambda *_: None) == []
+    after = commands()
+    sent = sum(
+        after[name]["calls"] - before.get(name, {"calls": 0})["calls"]
+        for name in ("cmdstat_evalsha", "cmdstat_scan", "cmdstat_sscan")
+    )
+    assert sent < 200, "of 12,000 keys, gone through twice"
+    for jid, kind, name in (
+        ("q2999-1", "queue", "q2999"),
+        ("w17", "waiting", "AWorker"),
+        ("h5", "in hand", "host:5:00000000000e"),
+    ):
+        found = search.search(each_redis, jid, lambda *_: None)
+        assert [(one.place.kind, one.place.name, one.payload["jid"]) for one in found] == [(kind, name, jid)]
+
+
+@pytest.mark.parametrize("size", [10, 400_000])
+def test_search_large_jobs_stays_within_bytes_of_a_step(redis, monkeypatch, size):
+    """A step reads no more than it may, but for its first page, and every job of the list is looked at."""
+    monkeypatch.setattr(search, "STEP_BYTES", 1_000_000)
+    redis.rpush("queue:q", *[encoded(jid=f"j{number:03}", args=["x" * size]) for number in range(30)])
+    steps = []
+    assert [one.position for one in search.search(redis, "j029", lambda *_: None)] == [1]
+    assert search.search(redis, "j030", lambda key, looked: steps.append((key, looked))) == []
+    looked = [jobs for key, jobs in steps if key == "queue:q"]
+    assert looked[-1] == 60, "twice"
+    assert len(looked) == (2 if size == 10 else 2 * 9), "8 at first, and then 2 or 3 to a step"
+
+
+def test_a_job_that_moves_to_where_nobody_looks_any_more_is_found_all_the_same(redis, monkeypatch):
+    monkeypatch.setattr(search, "_TOGETHER", 1)
     job = enqueue(redis, "NoopWorker", jid=JID, queue="z")
     enqueue(redis, "NoopWorker", jid="other", queue="a")
 

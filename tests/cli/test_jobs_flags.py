@@ -62,7 +62,7 @@ def test_flags_are_set_with_their_reason_on_every_shard_and_end(jobs, redis, sec
         "main: run_jobs_NoopWorker ended",
         "second: run_jobs_NoopWorker ended",
     ]
-    assert "main: no flag of the class was set" in jobs("release", "NoopWorker")
+    assert "main: no flag of the class was set" in jobs("release", "NoopWorker", "-r", "jobs")
     assert jobs("flags") == "No flag is set.\n"
 
 
@@ -80,7 +80,7 @@ def test_what_is_wrong_says_so_and_sets_nothing(jobs, redis):
     assert "Missing option '--reason'" in jobs("drop", "NoopWorker", "--for", "1h", status=2)
     assert "Missing option '--for'" in jobs("pause", "NoopWorker", "--reason", "x", status=2)
     assert "--reason is empty" in jobs("defer", "NoopWorker", "--reason", " ", "--for", "1h", "-r", "jobs", status=2)
-    assert "no worker 'NopWorker' (did you mean 'NoopWorker'?)" in jobs("drop", "NopWorker", *WHY, status=2)
+    assert "no worker 'NopWorker' (did you mean 'NoopWorker'?)" in jobs("drop", "NopWorker", *WHY, status=1)
     assert "belong together" in jobs("release", "NoopWorker", "--percent", "5", status=2)
     assert "did you mean 'second'?" in jobs("drop", "NoopWorker", "--shard", "secnd", *WHY, status=2)
     assert redis.exists(keys.FLAGS) == 0
@@ -88,13 +88,68 @@ def test_what_is_wrong_says_so_and_sets_nothing(jobs, redis):
 
 @pytest.mark.parametrize(
     "words",
-    ["resume {}", "release {}", "locks {}", "deferred {}", "deferred release {}"],
+    [
+        "resume {}",
+        "release {}",
+        "locks {}",
+        'locks {} "text"',
+        "locks release {}",
+        "deferred {}",
+        "deferred release {}",
+        "limits {}",
+        "limits clear {}",
+        "limits release {}",
+        "limits set {} 3 --reason x --for 1h",
+        "parked drop --yes --class {}",
+        "pause {} --reason x --for 1h",
+        "drop {} --reason x --for 1h",
+        "defer {} --reason x --for 1h",
+    ],
 )
-def test_a_slip_in_the_name_is_told_where_nothing_is_found(site, jobs, words):
-    site.write("application.yml", {"workers_module": "jobs"})
-    assert "no worker 'NopWorker' (did you mean 'NoopWorker'?)" in jobs(*words.format("NopWorker").split(), status=2)
-    jobs(*words.format("NoopWorker").split())
-    jobs(*words.format("Removed::Long::AgoWorker").split())
+def test_jobs_unknown_class_status_1(site, jobs, redis, words):
+    """Where nothing is found under a name that is no class's: status 1, the nearest name on stderr, and nothing is set."""
+    settings = {"workers_module": "jobs", "retired_workers": {"Removed::Long::AgoWorker": "gone in release 7"}}
+    site.write("application.yml", settings)
+    known = "(did you mean 'NoopWorker'?)"
+    assert f"'NopWorker'{' ' + known}" in jobs(*words.format("NopWorker").split(), status=1)
+    assert "'Nonsense'" in jobs(*words.format("Nonsense").split(), status=1)
+    assert not redis.exists(keys.FLAGS)
+    if words.startswith(("resume", "release", "deferred")) or words in ("locks {}", "parked drop --yes --class {}"):
+        jobs(*words.format("Removed::Long::AgoWorker").split())
+    if '"' not in words and not words.startswith("locks release"):
+        jobs(*words.format("NoopWorker").split())
+
+
+def test_jobs_unknown_class_among_broken_ones_status_1(site, jobs):
+    """Whether it is a class cannot be known when the classes do not load: that is said."""
+    site.write("application.yml", {"workers_module": "missing_module"})
+    assert "it is not known whether NoopWorker is one" in jobs("resume", "NoopWorker", status=1)
+
+
+@pytest.mark.parametrize("verb", ["pause", "drop", "defer"])
+def test_flag_on_a_shard_that_refuses_says_which_know(site, jobs, redis, second_redis, verb):
+    """One shard refuses the write (its key is of another type): the sentence at the end names who knows and who does not."""
+    second_redis.set(keys.FLAGS, "no hash")
+    done = site.run(COMMAND, verb, "NoopWorker", *WHY)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "Every process of main knows within 5 s."
+    assert done.stderr.splitlines()[-1] == (
+        "Carried out on main; not on second: when it answers, give the command again with --shard second."
+    )
+    assert len(read_flags(redis)) == 1
+    redis.delete(keys.FLAGS)
+    redis.set(keys.FLAGS, "no hash")
+    done = site.run(COMMAND, verb, "NoopWorker", *WHY)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1].startswith("Not carried out on main and second: ")
+
+
+def test_resume_on_a_shard_that_refuses_says_which_know(site, redis, second_redis):
+    second_redis.set(keys.FLAGS, "no hash")
+    done = site.run(COMMAND, "resume", "NoopWorker", "-r", "jobs")
+    assert done.returncode == 1
+    assert done.stdout.startswith("main: no operator had paused NoopWorker")
+    assert "Carried out on main; not on second" in done.stderr
 
 
 def test_a_former_name_that_resumes_nothing_is_told_what_the_class_is_called_now(site, jobs, redis):
@@ -104,7 +159,7 @@ def test_a_former_name_that_resumes_nothing_is_told_what_the_class_is_called_now
     )
     site.write("application.yml", {"workers_module": "renamed"})
     jobs("pause", "OldWorker", "--reason", "x", "--for", "1h")
-    assert "OldWorker is called NewWorker now" in jobs("resume", "OldWorker", status=2)
+    assert "OldWorker is called NewWorker now" in jobs("resume", "OldWorker", status=1)
     jobs("resume", "NewWorker")
     assert pause_flag("NewWorker") not in read_flags(redis)
 

@@ -223,8 +223,8 @@ def test_what_should_have_moved_and_did_not_is_1(called, redis):
 def test_queues_that_nobody_serves_or_that_are_paused_are_told_of(called, redis):
     enqueue(redis, "ReportWorker")
     redis.sadd(keys.PAUSED, "default")
-    redis.sadd(keys.PROCESSES, "ruby:1:x")
-    redis.hset("ruby:1:x", mapping={"info": json.dumps({"queues": ["reports"]}), "quiet": "false"})
+    redis.sadd(keys.PROCESSES, "ruby:1:00ab00ab00ab")
+    redis.hset("ruby:1:00ab00ab00ab", mapping={"info": json.dumps({"queues": ["reports"]}), "quiet": "false"})
     done = called("queued", "--from", "default", "--to", "reprots", "--dry-run", "--shard", "main")
     assert "serves the queue reprots (did you mean 'reports'?): start one with" in done.stderr
     done = called("queued", "--follow-rules")
@@ -300,3 +300,30 @@ def read(terminal):
         return os.read(terminal, 65_536)
     except OSError:  # the other side is closed
         return b""
+
+
+def test_limited_jobs_that_stay_on_another_shard_are_told(office, redis, second_redis):
+    """Rules now send a limited class to the second shard; its jobs cannot follow, and their slots and locks hold here too."""
+    limited = JOBS.replace('tags = ("heavy",)', 'tags = ("heavy",)\n    concurrency_limit = 3\n    idempotent = True')
+    (office.folder / "limited_office.py").write_text(limited)
+    rules = [["tags=heavy", "reports", "second"], ["*", "default"]]
+    office.write("routing.yml", {"routing_rules": rules})
+    for jid in ("a", "b"):
+        enqueue(redis, "ReportWorker", queue="reports", jid=jid)
+    enqueue(redis, "OldReportWorker", queue="reports", jid="c")
+    enqueue(redis, "AwayWorker", queue="reports", jid="free")
+    done = office.run(COMMAND, "queued", "--follow-rules", "--json", "-r", "limited_office")
+    assert done.returncode == 0
+    report = json.loads(done.stdout)["shards"]
+    holds = ["concurrency_limit = 3", "idempotent"]
+    assert report["main"]["per_shard"] == [{"class": "ReportWorker", "holds": holds, "shards": ["second", "main"]}]
+    assert report["second"]["per_shard"] == []
+    (told,) = [line for line in done.stderr.splitlines() if "by itself" in line]
+    assert told.startswith(
+        "ReportWorker (concurrency_limit = 3 and idempotent) has jobs on the shards second and main "
+        "(second: its route; main: 3 left in place)"
+    )
+    redis.delete("queue:reports")
+    redis.zadd(keys.SCHEDULE, {encoded("ReportWorker", jid="later"): 2_000_000_000})
+    done = office.run(COMMAND, "scheduled", "--follow-rules", "--dry-run", "-r", "limited_office")
+    assert "main: 1 left in place" in done.stderr

@@ -1,5 +1,7 @@
 """Wrong options of every command: one clear message with the nearest right spelling, nothing on stdout, nothing written."""
 
+import sys
+
 import pytest
 from click.testing import CliRunner
 
@@ -26,6 +28,8 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "no_jobs.py").write_text("import json")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    for name in ("optional_jobs", "no_jobs"):  # a process has one working folder, and so one module of a name
+        monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
 
 
@@ -36,7 +40,7 @@ def files(folder):
 RANGE = "0 is not in the range 1<=x<=10000."
 SECONDS = "is no number of seconds from 0 to 604,800"
 MODULE = "must be the name of a module, for example workers or shop.jobs"
-WHEN = "'development', 'test', 'production'"
+WHEN = "must be a name of ASCII letters, digits, _ and -, for example production or staging"
 
 USAGE = [
     ("worker --concurency 3", "No such option '--concurency'. Did you mean '--concurrency'?"),
@@ -58,9 +62,7 @@ USAGE = [
     ("worker -t nan", f"'nan' {SECONDS}"),
     ("worker -t inf", f"'inf' {SECONDS}"),
     ("worker -t soon", f"'soon' {SECONDS}"),
-    ("worker -e prod", f"'prod' is not one of {WHEN} (did you mean 'production'?)."),
-    ("worker -e Test", f"'Test' is not one of {WHEN} (did you mean 'test'?)."),
-    (("worker", "-e", ""), f"'' is not one of {WHEN}."),
+    (("worker", "-e", ""), f"'' {WHEN}"),
     ("worker --shard secnd", "no shard is named 'secnd' (did you mean 'second'?); config/redis.yml has: main, second"),
     (("worker", "--shard", ""), "no shard is named ''; config/redis.yml has: main, second"),
     ("worker -r ./optional_jobs.py", f"'./optional_jobs.py' {MODULE} (did you mean 'optional_jobs'?)"),
@@ -94,7 +96,7 @@ USAGE = [
     ("cluster a --processes 1000", "1000 is not in the range 1<=x<=256."),
     ("cluster a --process 3", "No such option '--process'. Did you mean '--processes'?"),
     ("cluster a -r a/b", f"'a/b' {MODULE} (did you mean 'a.b'?)"),
-    ("store strat", "No such command 'strat'. (Did you mean one of: 'start', 'status'?)"),
+    ("store strat", "No command is named 'strat' (did you mean 'start'?); there are: start, "),
     ("store start now", "Got unexpected extra argument (now)"),
     ("generate-queues --chek", "No such option '--chek'. (Did you mean one of: '--check', '--help'?)"),
     ("generate-queues optional_jobs", "Got unexpected extra argument (optional_jobs)"),
@@ -224,17 +226,26 @@ def test_rubys_symbols(read):
 
 
 def test_sidekiqs_other_keys_are_told_to_have_no_effect(read):
-    text = ":tag: x\n:labels: [a]\n:max_retries: 3\n:verbose: true\n:scheduler: {x: 1}\nstaging: {concurrency: 2}\n"
+    text = ":max_retries: 3\n:verbose: true\n:scheduler: {x: 1}\nstaging: {concurrency: 2}\n"
     assert read(text) == FileOptions(
         without_effect=(
-            "tag has no effect here",
-            "labels has no effect here",
             "max_retries has no effect here: set max_retries in config/application.yml",
             "verbose has no effect here: set logging.level in config/application.yml",
             "scheduler is no key of ours and has no effect here",
             "staging is no key of ours and has no effect here",
         )
     )
+
+
+def test_tag_and_labels_of_the_file_are_read(read):
+    assert read(":tag: shop\n:labels: [a, b c]") == FileOptions(tag="shop", labels=("a", "b c"))
+    assert read("labels: one").labels == ("one",)
+
+
+@pytest.mark.parametrize("text", ["tag: 5", "tag: ''", 'labels: ["a\\u001b[2J"]', "labels: [a, []]"])
+def test_a_tag_that_cannot_be_shown_is_refused(read, text):
+    with pytest.raises(ConfigurationError, match="a text of 1 to 100 characters that can be printed"):
+        read(text)
 
 
 NO_QUEUE = "is no queue: write NAME, or [NAME, WEIGHT] with a whole number from 1 on"

@@ -66,8 +66,8 @@ def test_a_queue_that_nobody_serves_is_said_with_what_serves_it(look, redis):
     """Otherwise its jobs wait for ever, and nothing says why."""
     for queue in ("kept", "left"):
         enqueue(redis, "Old", queue=queue)
-    redis.sadd(keys.PROCESSES, "ruby:1:x")
-    redis.hset("ruby:1:x", mapping={"info": json.dumps({"queues": ["kept"]}), "quiet": "false"})
+    redis.sadd(keys.PROCESSES, "ruby:1:00ab00ab00ab")
+    redis.hset("ruby:1:00ab00ab00ab", mapping={"info": json.dumps({"queues": ["kept"]}), "quiet": "false"})
     assert look(retired={"Old": "x"}).stdout == (
         f"Old: x\n  main  dropped 0, waiting 2: queue kept 1, queue left 1\n{unserved('main', 'left')}  2 waiting\n"
     )

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from framework.wire import keys
-from tests.harness import ROOT, enqueue
+from tests.harness import ROOT, encoded, enqueue, hold
 from tests.process.conftest import site
 
 __all__ = ["site"]
@@ -122,12 +122,12 @@ def test_lint_ends_with_1_when_there_are_findings_and_puts_them_first(office):
         assert line.startswith(start)
 
 
-def test_without_queues_yml_only_default_is_served(office):
+def test_without_queues_yml_the_queues_of_all_classes_are_served(office):
     (office.folder / "config" / "queues.yml").unlink()
     office.write("routing.yml", {"routing_rules": [["*", "default"]]})
     linted = route(office, "--lint")
     unserved = [line for line in linted.stdout.splitlines() if line.endswith("[unserved]")]
-    assert [line.split(" ")[1] for line in unserved] == ["queue:", "retry_queue:"]
+    assert not unserved
 
 
 @pytest.mark.parametrize("arguments", [("--lint", "FastWorker"), ("--lint", "--explain"), ("--live",)])
@@ -145,6 +145,9 @@ def live(site):
     return linted.returncode, [line for line in linted.stdout.splitlines() if line.startswith("shard ")]
 
 
+RUBY, QUIET, ODD = (f"host:{number}:00000000000a" for number in range(5, 8))
+
+
 def test_live_asks_each_shard_what_its_processes_serve(office, redis, second_redis):
     enqueue(second_redis, "RubyWorker", queue="ruby")
     enqueue(redis, "FastWorker", queue="old")
@@ -152,10 +155,10 @@ def test_live_asks_each_shard_what_its_processes_serve(office, redis, second_red
     redis.sadd(keys.QUEUES, "odd", "empty")
     office.start(str(ROOT / "scripts" / "worker"), "-r", "office", "-q", "urgent", "-q", "office").ready()
     # Ruby's record, one that is quiet, one that has run out, and one that nobody can read.
-    second_redis.sadd(keys.PROCESSES, "ruby", "quiet", "gone", "odd")
-    second_redis.hset("ruby", mapping={"info": json.dumps({"queues": ["mine"]}), "quiet": "false"})
-    second_redis.hset("quiet", mapping={"info": json.dumps({"queues": ["later", "ruby"]}), "quiet": "true"})
-    second_redis.hset("odd", mapping={"info": "{", "quiet": "false"})
+    second_redis.sadd(keys.PROCESSES, RUBY, QUIET, "host:3:00000000000c", ODD)
+    second_redis.hset(RUBY, mapping={"info": json.dumps({"queues": ["mine"]}), "quiet": "false"})
+    second_redis.hset(QUIET, mapping={"info": json.dumps({"queues": ["later", "ruby"]}), "quiet": "true"})
+    second_redis.hset(ODD, mapping={"info": "{", "quiet": "false"})
     status, lines = live(office)
     assert status == 1
     assert [line.partition(": start one")[0] for line in lines] == [
@@ -163,7 +166,7 @@ def test_live_asks_each_shard_what_its_processes_serve(office, redis, second_red
         "shard second: no running process serves the queue later, to which jobs of PinnedWorker go (waiting jobs: 0)",
         "shard second: no running process serves the queue ruby (waiting jobs: 1)",
     ]
-    second_redis.hset("quiet", "quiet", "false")
+    second_redis.hset(QUIET, "quiet", "false")
     redis.delete("queue:old")
     assert live(office) == (0, [])
 
@@ -178,3 +181,127 @@ def test_live_names_a_shard_that_cannot_be_asked_and_goes_on(office, redis):
     ]
     assert lines[-1].startswith("shard second: cannot be asked: ")
     assert any("the queue old" in line for line in lines)
+
+
+LIMITED = """
+from framework import ApplicationWorker
+
+
+class ReportWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    tags = ("heavy",)
+    concurrency_limit = 2
+    idempotent = True
+    aliases = ("OldReportWorker",)
+
+    def perform(self, year: int = 0) -> None: ...
+
+
+class MailWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    deduplicate = None
+    queue = "mail"
+
+    def perform(self) -> None: ...
+
+
+class FreeWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    tags = ("heavy",)
+
+    def perform(self) -> None: ...
+
+
+class LetterWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    queue = "mail"
+    shard = "second"
+
+    def perform(self) -> None: ...
+"""
+
+
+@pytest.fixture
+def limited(site, second_redis_url):
+    """Heavy jobs go to the second shard; nothing is on two."""
+    site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
+    site.write("routing.yml", {"routing_rules": [["tags=heavy", "heavy", "second"], ["*", "default"]]})
+    site.write("queues.yml", {"queues": ["heavy", "mail", "default", "old"]})
+    (site.folder / "limited.py").write_text(LIMITED)
+    return site
+
+
+def splits(site, *options):
+    shown = site.run(str(ROOT / "scripts" / "route"), "-r", "limited", "--lint", *options)
+    assert "Traceback" not in shown.stderr
+    return shown.returncode, [line for line in shown.stdout.splitlines() if line.endswith("[split]")]
+
+
+def test_lint_of_one_shard_for_each_class_is_silent(limited):
+    assert splits(limited) == (0, [])
+
+
+def test_lint_of_a_former_name_elsewhere_names_the_split(limited):
+    rules = [["worker_name=OldReportWorker", "old", "main"], ["tags=heavy", "heavy", "second"], ["*", "default"]]
+    limited.write("routing.yml", {"routing_rules": rules})
+    status, (line,) = splits(limited)
+    assert status == 1
+    assert line.startswith(
+        "limited.ReportWorker: aliases: ReportWorker (concurrency_limit = 2 and idempotent) has jobs on the shards second and main "
+        "(second: its route; main: the route of its former name OldReportWorker), and each shard holds its limits and "
+        "locks by itself."
+    )
+    assert "scripts/jobs limits set ReportWorker N --shard second" in line
+    assert "equal jobs run beside each other, one on each shard" in line
+
+
+def test_lint_of_a_limited_queue_on_two_shards_names_it(limited):
+    limited.write("application.yml", {"limits": {"mail": 3, "heavy": 2}})
+    status, (line,) = splits(limited)
+    assert status == 1
+    assert line.startswith(
+        "config/application.yml: limits.mail: queue/mail (limits of the queue mail) has jobs on the shards second and main "
+        "(second: jobs of LetterWorker go there; main: jobs of MailWorker go there)"
+    )
+
+
+def test_lint_after_changed_rules_names_the_last_release(limited):
+    limited.run(str(ROOT / "scripts" / "check_compat"), "-r", "limited", "--release", "7")
+    assert splits(limited) == (0, [])
+    limited.write("routing.yml", {"routing_rules": [["*", "default"]]})
+    status, (line,) = splits(limited)
+    assert status == 1
+    assert line.startswith("released.yml: the rules have changed: ReportWorker (")
+    assert "(main: its route; second: its route in release 7)" in line
+
+
+def test_lint_live_finds_limited_jobs_of_another_shard(limited, redis, second_redis):
+    """Queues, schedule, retry, working lists and parked places count; the dead set and classes without limits do not."""
+    enqueue(second_redis, "ReportWorker", queue="heavy")  # at home
+    enqueue(redis, "FreeWorker", queue="old")
+    redis.zadd(keys.DEAD, {encoded("ReportWorker", jid="dead"): 1})
+    assert splits(limited, "--live")[1] == []
+    enqueue(redis, "ReportWorker", queue="old", args=["\u00e9"])
+    enqueue(redis, "OldReportWorker", queue="old")
+    redis.zadd(keys.SCHEDULE, {encoded("ReportWorker", jid="s"): 2_000_000_000})
+    redis.zadd(keys.RETRY, {encoded("ReportWorker", jid="r"): 2_000_000_000})
+    redis.zadd(f"{keys.limit('ReportWorker')}:waiting:", {b"t\n" + encoded("ReportWorker", jid="w"): 1})
+    hold(redis, encoded("ReportWorker", jid="h"), "host:1:00000000000e")
+    redis.zadd(keys.REGISTRY, {"host:1:00000000000e": 1})
+    status, (line,) = splits(limited, "--live")
+    assert status == 1
+    assert line.startswith(
+        "shard main: ReportWorker (concurrency_limit = 2 and idempotent) has jobs on the shards second and main "
+    )
+    assert "main: in hand 1, queue old 2, retry 1, schedule 1, waiting at the limit 1)" in line
+
+
+@pytest.mark.refused("role-producer srandmember")  # a producer may not look for queues that no process serves
+def test_boot_warns_of_a_split_limit(limited, redis, second_redis):
+    limited.write("application.yml", {"limits": {"mail": 3}})
+    process = limited.worker("-q", "default", "-c", "1", "-r", "limited").ready()
+    (line,) = process.find(event_name="boot.split")
+    assert (line["severity"], line["name"], line["shards"]) == ("WARN", "queue/mail", ["second", "main"])
+    assert "each shard holds its limits and locks by itself" in line["message"]
+    told = limited.run("-c", "import limited, framework; framework.boot()")
+    assert "queue/mail (limits of the queue mail) has jobs on the shards second and main" in told.stderr

@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+from chaos_parts.guarded import with_all_rights
 
 from tests.harness import ROOT, enqueue, until
 
@@ -31,7 +32,7 @@ def run(site, *options, **env):
         (("-c", "0"), "--concurrency"),
         (("-c", "many"), "--concurrency"),
         (("-t", "-1"), "--timeout"),
-        (("-e", "staging"), "development"),
+        (("-e", "two words"), "for example production or staging"),
         (("-C", "none.yml"), "none.yml"),
         (("--shard", "nowhere", "-r", "jobs"), "no shard is named 'nowhere'"),
         (("--queues", "a"), "--queue"),
@@ -126,7 +127,7 @@ def slots(site, *options, **env):
     from redis import Redis
 
     process = site.worker(*options, **env).ready()
-    with Redis.from_url(site.url) as client:
+    with Redis.from_url(with_all_rights(site.url)) as client:
         info = json.loads(until(lambda: client.hget(process.identity, "info"), "the record"))
     assert process.end(signal.SIGTERM) == 0
     return info["concurrency"], info["queues"], info["capsules"]["default"]["mode"]
@@ -136,7 +137,7 @@ def test_flags_beat_environment_beats_file_beats_settings(site):
     site.write("application.yml", {"concurrency": 2})
     file = site.folder / "worker.yml"
     file.write_text(":concurrency: 3\n:queues:\n  - [a, 2]\n  - b\nproduction:\n  concurrency: 4\n")
-    assert slots(site) == (2, ["default"], "strict")
+    assert slots(site) == (2, ["default"], "weighted")  # of the loaded classes, by their weight
     assert slots(site, "-C", str(file)) == (3, ["a", "b"], "weighted")
     assert slots(site, "-C", str(file), "-e", "production")[0] == 4
     assert slots(site, "-C", str(file), FRAMEWORK_CONCURRENCY="5")[0] == 5
@@ -233,13 +234,13 @@ def test_no_worker_class_at_all_is_warned_of(site):
 
 def test_keys_of_the_file_without_effect_are_told_on_stderr(site):
     file = site.folder / "worker.yml"
-    file.write_text(":tag: shop\n:max_retries: 3\n")
+    file.write_text(":strict: true\n:max_retries: 3\n")
     process = site.worker("-C", str(file)).ready()
     assert process.end() == 0
     assert process.lines
     told = process.errors.read_text().splitlines()
     assert told == [
-        f"{file}: tag has no effect here",
+        f"{file}: strict has no effect here",
         f"{file}: max_retries has no effect here: set max_retries in config/application.yml",
     ]
 

@@ -56,12 +56,12 @@ def test_a_job_that_kills_its_process_is_quarantined_and_its_neighbours_run(clus
     process = cluster("-r", "killers", "default", "--max-concurrency", "2")
     until(lambda: redis.zcard(keys.INTERRUPTED), "the killer is quarantined")
     (quarantined,) = [json.loads(data) for data in redis.zrange(keys.INTERRUPTED, 0, -1)]
-    assert (quarantined["jid"], quarantined["interrupted_count"]) == ("killer", 3)
+    assert (quarantined["jid"], quarantined["aw_death_count"]) == ("killer", 3)
     assert process.line(job_status="quarantined")["jid"] == "killer"
     assert len(process.find(event_name="child.died")) <= 4
     wanted = {f"{where}-{number}" for where in ("before", "behind") for number in range(30)}
     until(lambda: wanted <= set(proofs("noop", 60)), "every neighbour runs")
-    counts = {line["jid"]: line.get("interrupted_count") or 0 for line in process.find(job_status="done")}
+    counts = {line["jid"]: line.get("aw_death_count") or 0 for line in process.find(job_status="done")}
     assert max(counts.values()) <= 1
     assert process.end() == 0
     assert redis.zcard(keys.INTERRUPTED) == 1

@@ -7,8 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 
+from framework.cli.operation import read_operation
 from framework.cluster import health as module
 from framework.cluster.child import ChildSpec
 from framework.cluster.health import Health, HealthServer
@@ -133,14 +135,9 @@ def test_other_questions_get_no_answer(asked):
     connection.close()
 
 
-def test_a_stranger_who_says_little_has_seconds_and_many_strangers_no_more(asked, monkeypatch):
+def test_slow_request_has_seconds_in_all_and_no_more(asked, monkeypatch):
     monkeypatch.setattr(module, "_DEADLINE_S", 1.5)
-    strangers = [asked.connect() for _ in range(module._MOST_REQUESTS)]
-    until(lambda: len(asked.server._deadlines) == len(strangers))
-    with asked.connect() as one_more:
-        assert one_more.recv(1) == b""  # at once, without a word
-    assert len(asked.server._deadlines) == len(strangers)  # whose seconds are not over
-    slow = strangers[0]
+    slow = asked.connect()
     with pytest.raises(OSError):  # a byte now and then does not prolong it
         while True:
             slow.sendall(b"G")
@@ -150,10 +147,127 @@ def test_a_stranger_who_says_little_has_seconds_and_many_strangers_no_more(asked
                     raise ConnectionResetError
             except TimeoutError:
                 continue
-    until(lambda: not asked.server._deadlines, "nobody is heard any more")
+    until(lambda: not asked.server._open, "nobody is heard any more")
     assert asked.ask("/liveness")[0] == 200
-    for one in strangers:
+    slow.close()
+
+
+def is_open(connection):
+    """Whether the server has not hung up."""
+    connection.settimeout(0)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def test_liveness_beside_200_silent_and_slow_ones_answers(asked):
+    """None of them has had its seconds when the answer comes."""
+    silent = [asked.connect() for _ in range(200)]
+    assert asked.ask("/liveness")[0] == 200
+    slow = [asked.connect() for _ in range(20)]
+    for one in slow:
+        one.sendall(b"GET /liveness HTTP/1.1\r\nX-A: ")
+    for number in range(30):
+        for one in slow:
+            if is_open(one):
+                one.sendall(b"a")
+        assert asked.ask("/liveness" if number % 2 else "/readiness")[0] in (200, 503)
+        silent.append(asked.connect())
+    assert len(asked.server._open) <= module._MOST_OF_AN_ADDRESS
+    until(lambda: sum(map(is_open, silent)) <= module._MOST_OF_AN_ADDRESS, "the oldest gave way")
+    assert is_open(silent[-1])
+    for one in (*silent, *slow):
         one.close()
+
+
+def test_one_more_takes_the_oldest_of_the_address_with_most(asked, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_REQUESTS", 20)
+
+    def connect(source):
+        return socket.create_connection(asked.server.server_address, timeout=10, source_address=(source, 0))
+
+    many = [connect("127.0.0.2") for _ in range(14)]
+    few = [connect("127.0.0.3") for _ in range(6)]
+    until(lambda: len(asked.server._open) == 20, "it is full")
+    probe = connect("127.0.0.4")
+    until(lambda: not is_open(many[0]), "the oldest of the many gives way")
+    assert all(map(is_open, [*many[1:], *few, probe]))
+    for one in (*many, *few, probe):
+        one.close()
+
+
+def test_each_network_of_ipv6_counts_as_one_address():
+    sources = map(
+        module._source, ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", "2001:db8:1:3::1", "::ffff:10.0.0.1", "10.0.0.1")
+    )
+    assert list(sources) == ["2001:db8:1:2::/64", "2001:db8:1:2::/64", "2001:db8:1:3::/64", "10.0.0.1", "10.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("host", "reached", "missed"),
+    [
+        ("::", ["127.0.0.1", "::1"], []),
+        ("::1", ["::1"], ["127.0.0.1"]),
+        ("0.0.0.0", ["127.0.0.1"], ["::1"]),
+        ("localhost", ["localhost"], []),
+    ],
+)
+def test_server_at_an_address_answers_at_its_families(asked, host, reached, missed):
+    server = HealthServer(asked.health, host, 0)
+    server.start()
+    port = server.server_address[1]
+    try:
+        for one in reached:
+            connection = http.client.HTTPConnection(one, port, timeout=10)
+            connection.request("GET", "/liveness")
+            assert connection.getresponse().status == 200
+            connection.close()
+        for one in missed:
+            with pytest.raises(OSError):
+                socket.create_connection((one, port), timeout=10)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+OPTIONS = {"drain_timeout": 1.0, "max_rss": None, "rss_grace": 1.0, "hard_rss": None}
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "where"),
+    [
+        ("127.0.0.1", None, None),
+        ("127.0.0.1", 8080, ("127.0.0.1", 8080)),
+        ("127.0.0.1:8080", None, ("127.0.0.1", 8080)),
+        ("health.internal:0", None, ("health.internal", 0)),
+        ("::1", 8080, ("::1", 8080)),
+        ("::", 0, ("::", 0)),
+        ("[::1]", 8080, ("::1", 8080)),
+        ("[::1]:8080", None, ("::1", 8080)),
+        ("[fe80::1%eth0]:8080", 8080, ("fe80::1%eth0", 8080)),
+    ],
+)
+def test_health_host_names_address_and_perhaps_port(host, port, where):
+    assert read_operation(**OPTIONS, health_host=host, health_port=port).health == where
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "said"),
+    [
+        ("[::1", 8080, "is no address"),
+        ("a b", 8080, "is no address"),
+        ("", 8080, "is no address"),
+        ("http://x", 8080, "is no address"),
+        ("[::1]:8080", 8081, "name two ports"),
+        ("[::1]:99999", None, "from 0 to 65,535"),
+    ],
+)
+def test_health_host_that_is_no_address_is_refused(host, port, said):
+    with pytest.raises(click.UsageError, match=said):
+        read_operation(**OPTIONS, health_host=host, health_port=port)
 
 
 def test_a_port_that_somebody_has_is_told_before_anything_starts(asked):

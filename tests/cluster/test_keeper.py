@@ -15,7 +15,7 @@ from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from tests.harness import until
 
-ME = "host:1:abc"
+ME = "host:1:000000000abc"
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
@@ -91,17 +91,17 @@ def registered(redis, silent_s=10.0, lease_ms=2_000):
 
 
 @pytest.mark.proves("R23")
-def test_a_late_child_keeps_its_lease(redis, keeper, sleeper):
-    registered(redis)
+def test_a_late_child_keeps_its_lease(redis, granted, keeper, sleeper):
+    registered(granted)
     keeper()
     until(lambda: redis.pttl(keys.lease(ME)) > 10_000)
 
 
 @pytest.mark.proves("F6")
-def test_a_stopped_child_does_not_and_is_left_alone(redis, keeper, group, sleeper):
+def test_a_stopped_child_does_not_and_is_left_alone(redis, granted, keeper, group, sleeper):
     sleeper.send_signal(signal.SIGSTOP)
     until(lambda: not works(sleeper.pid))
-    registered(redis, lease_ms=300)
+    registered(granted, lease_ms=300)
     keeper(limit_s=0)
     until(lambda: not redis.exists(keys.lease(ME)), "the lease runs out")
     assert not group.killed
@@ -110,8 +110,8 @@ def test_a_stopped_child_does_not_and_is_left_alone(redis, keeper, group, sleepe
 
 
 @pytest.mark.proves("R69")
-def test_a_child_that_is_silent_for_too_long_is_killed_and_not_extended(redis, keeper, group, sleeper):
-    registered(redis, lease_ms=60_000)
+def test_a_child_that_is_silent_for_too_long_is_killed_and_not_extended(redis, granted, keeper, group, sleeper):
+    registered(granted, lease_ms=60_000)
     keeper(limit_s=1)
     until(lambda: group.killed)
     assert group.killed[0] == (ME, 1)  # counted since the parent itself sees Redis up
@@ -132,8 +132,8 @@ def test_after_an_outage_a_living_child_gets_its_lease_back(make_server, keeper,
     client.close()
 
 
-def test_a_lease_that_ran_out_while_redis_was_up_is_not_given_back(redis, keeper, sleeper):
-    registered(redis)
+def test_a_lease_that_ran_out_while_redis_was_up_is_not_given_back(redis, granted, keeper, sleeper):
+    registered(granted)
     redis.delete(keys.lease(ME))
     keeper()
     calls = redis.info("commandstats")["cmdstat_zmscore"]["calls"]
@@ -141,8 +141,8 @@ def test_a_lease_that_ran_out_while_redis_was_up_is_not_given_back(redis, keeper
     assert not redis.exists(keys.lease(ME))
 
 
-def test_the_dead_are_buried_at_once_and_their_siblings_told(redis, keeper, group):
-    registered(redis, lease_ms=60_000)
+def test_the_dead_are_buried_at_once_and_their_siblings_told(redis, granted, keeper, group):
+    registered(granted, lease_ms=60_000)
     redis.sadd(keys.PROCESSES, ME)
     one = keeper(period_s=60.0)
     until(lambda: one._loop.steps == 2, "it rests")
@@ -167,8 +167,8 @@ def test_a_death_during_an_outage_is_told_when_it_ends(make_server, keeper, grou
     client.close()
 
 
-def test_the_last_death_is_told_before_the_end(redis, keeper):
-    registered(redis, lease_ms=60_000)
+def test_the_last_death_is_told_before_the_end(redis, granted, keeper):
+    registered(granted, lease_ms=60_000)
     one = keeper(period_s=60.0)
     until(lambda: one._loop.steps == 2)
     one.stop()

@@ -15,6 +15,7 @@ from framework.errors import ConfigurationError
 from framework.route.places import Places
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
+from framework.telemetry.visible import MOST
 from framework.wiring.server import expanded
 
 SHARDS = ("main", "far", "side")
@@ -135,6 +136,7 @@ def test_a_name_that_must_not_stand_for_its_namespace_is_told_so():
     assert [one.exact for one in planned("search:find", negate=True)] == [False, True, False]
     one = planned("*", shards=["far"])[0]
     assert "--exact" in one.spec(5, []).argv
+    assert one.spec(5, [], ["--tag", "shop"]).argv.count("--tag") == 1
 
 
 @pytest.mark.parametrize(
@@ -163,11 +165,15 @@ def test_slots(least, most, queues, slots):
 @pytest.mark.parametrize(
     ("selector", "selection", "reason"),
     [
-        ("serch:*", {}, "there is no namespace 'serch' (did you mean 'search'?); run scripts/generate_queues if"),
+        (
+            "serch:*",
+            {},
+            "there is no namespace 'serch' (did you mean 'search'?); run application-worker generate-queues if",
+        ),
         (
             "defualt",
             {"negate": True},
-            "no queue and no namespace 'defualt' to leave out (did you mean 'default'?); run scripts/",
+            "no queue and no namespace 'defualt' to leave out (did you mean 'default'?); run application-worker ",
         ),
         ("*", {"negate": True}, "leaves no queue to serve"),
         ("search:*", {"shards": ["side"]}, "has no queue on side; its queues are on main"),
@@ -182,7 +188,11 @@ def test_slots(least, most, queues, slots):
             {"by_query": True},
             "no worker in workers/all_queues.yml matches it: none has worker_name MialWorker (did you mean 'MailWorker'?); run",
         ),
-        ("urgency=high&tags=new", {"by_query": True}, "matches it; run scripts/generate_queues if a worker is new"),
+        (
+            "urgency=high&tags=new",
+            {"by_query": True},
+            "matches it; run application-worker generate-queues if a worker is new",
+        ),
     ],
 )
 def test_what_means_nothing_is_refused(selector, selection, reason):
@@ -220,7 +230,7 @@ def test_an_entry_that_nobody_generated_is_refused(facts, message):
         places([{**entry("MailWorker"), **facts}])
     (problem,) = caught.value.problems
     assert str(problem).startswith(f"workers/all_queues.yml: {message}")
-    assert "scripts/generate_queues" in problem.message
+    assert "application-worker generate-queues" in problem.message
 
 
 def test_remarks():
@@ -382,7 +392,7 @@ def test_a_dry_run_prints_lines_for_people_and_for_a_shell(project):
     ]
     variable, *argv = shlex.split(commands[2])
     assert variable == "FRAMEWORK_WORKER_ID=worker-1-0"
-    options = "-m framework worker --shard main -t 5 -c 3 -r jobs -q search:find,1 -q search:index,1"
+    options = "-P -m framework worker --shard main -t 5 -c 3 -r jobs -q search:find,1 -q search:index,1"
     assert argv[1:] == options.split()
 
 
@@ -413,7 +423,7 @@ def test_what_needs_the_generated_file_says_how_to_get_one(project, arguments, t
     refused = cluster(*arguments)
     assert (refused.exit_code, refused.stdout) == (78, "")
     assert "workers/all_queues.yml: " in refused.stderr
-    assert "run scripts/generate_queues" in refused.stderr
+    assert "run application-worker generate-queues" in refused.stderr
     named = cluster("mail", "--dryrun")
     assert named.exit_code == (0 if text is None else 78)
 
@@ -435,3 +445,13 @@ def test_a_thousand_workers_are_planned_in_well_under_a_second(project):
     shown = cluster("*", ",".join(f"ns{number}" for number in range(20)), "--dryrun")
     assert time.process_time() - begun < 1.0
     assert [line.count(" -q ") for line in shown.stdout.splitlines()[1::2]] == [1001, 1020]
+
+
+def test_dry_run_of_many_queues_prints_the_line_whole(project):
+    queues = [f"queue_{number:04}" for number in range(3000)]
+    shown = cluster(",".join(queues), "--dryrun")
+    comment, line = shown.stdout.splitlines()
+    assert len(line) > MOST
+    assert comment.endswith("queue_0019 and 2980 more")
+    assert shlex.split(line)[-2:] == ["-q", "queue_2999,1"]
+    assert line.count(" -q ") == len(queues)

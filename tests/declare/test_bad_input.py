@@ -102,13 +102,14 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "retry_queue": QUEUES,
     "dead": SWITCHES,
     "backtrace": (None, 0, -1, 1.0, "10", (10,)),
-    "max_retries_after_interruption": COUNTS,
+    "max_retries_after_interruption": COUNTS[1:],
     "ack": (*LITERALS, "Batch", "snyc", "async", "none"),
     "timeout": SPANS,
     "expires_in": SPANS,
     "loggable_arguments": (*TUPLES, ("mode-name",), (0,)),
     "strict_arguments": (True, False, 0, "Raise", "rasie", "warning", ("off",)),
     "big_payload": SWITCHES,
+    "compress": SWITCHES,
     "status_expiration": SPANS,
     "track": SWITCHES,
     "idempotent": SWITCHES,
@@ -186,9 +187,14 @@ def test_a_wrong_value_is_found_wherever_it_stands(name: str):
     assert f"{name} = {short_repr(wrong)} (in {MODULE}.Mixin) is not allowed." in str(error)
 
 
+def slip_of(name: str) -> str:
+    """The name with its last two letters the wrong way round, where that is another word."""
+    return name + name[-1] if len(name) <= 4 or name[-1] == name[-2] else name[:-2] + name[-1] + name[-2]
+
+
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_a_near_miss_of_a_name(name: str):
-    slip = name[:-2] + name[-1] + name[-2] if len(name) > 4 else name + name[-1]
+    slip = slip_of(name)
     right = ATTRIBUTES[name]
     members = body(**{slip: 1})
     for bases, made in (((ApplicationWorker,), members), ((type("Mixin", (), {slip: 1}), ApplicationWorker), body())):
@@ -204,7 +210,7 @@ def test_a_near_miss_of_a_name(name: str):
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_an_annotation_without_a_value_sets_nothing_and_says_so(name: str):
-    slip = name[:-2] + name[-1] + name[-2] if len(name) > 4 else name + name[-1]
+    slip = slip_of(name)
     for said in (name, slip):
         members = {key: value for key, value in body(__annotations__={said: "high"}).items() if key != name}
         error = refused("SampleWorker", (ApplicationWorker,), members)
@@ -374,6 +380,38 @@ def test_a_hook_that_cannot_be_called(name: str):
     assert f"(in {MODULE}.Mixin)" in str(refused("SampleWorker", (mixin, ApplicationWorker), body()))
 
 
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        ("retry_inn", "retry_in"),
+        ("retryIn", "retry_in"),
+        ("Retries_Exhausted", "retries_exhausted"),
+        ("RETRIES_EXHAUSTED", "retries_exhausted"),
+        ("retriesExhausted", "retries_exhausted"),
+        ("exhausted_retries", "retries_exhausted"),
+        ("sidekiq_retry_in", "retry_in"),
+        ("sidekiq_retries_exhausted", "retries_exhausted"),
+        ("sidekiq_interruptions_exhausted", "interruptions_exhausted"),
+        ("idempotency_argument", "idempotency_arguments"),
+        ("on_concurrency_limit_defered", "on_concurrency_limit_deferred"),
+        ("on_concurrency_limit_resume", "on_concurrency_limit_resumed"),
+        ("on_concurrency_limit_xyz", "on_concurrency_limit_resumed"),
+    ],
+)
+@pytest.mark.parametrize("mixed_in", [False, True])
+def test_class_refuses_misspelt_hook_with_nearest(slip: str, meant: str, mixed_in: bool):
+    hook = classmethod(lambda cls, *args: None)
+    mixin = type("Mixin", (), {slip: hook})
+    bases, members = ((mixin, ApplicationWorker), body()) if mixed_in else ((ApplicationWorker,), body(**{slip: hook}))
+    with pytest.raises(DeclarationError, match=f"did you mean '{meant}'"):
+        type("Slip", bases, members)
+
+
+@pytest.mark.parametrize("name", ["retry_later", "on_commit", "sidekiq_logger", "limit_reached", "retried"])
+def test_class_keeps_helpers_that_are_near_no_hook(name: str):
+    type("Helped", (ApplicationWorker,), body(**{name: classmethod(lambda cls: None)}))
+
+
 @pytest.mark.parametrize("name", HOOKS)
 def test_a_misspelt_hook(name: str):
     slip = name[:-2] + name[-1] + name[-2]
@@ -453,3 +491,88 @@ def test_a_module_that_cannot_be_loaded_is_named_with_its_line(
     number = 4 if line.startswith("    urgency") else 5
     assert problem.message.endswith(f"bad_jobs.py, line {number})")
     assert registry.workers() == []
+
+
+# --- all of it at once ----------------------------------------------------------------------------------------------
+
+
+def test_declaration_error_lists_every_fault_of_a_class():
+    """Names, values, cross rules, hooks, handlers, the signature and its defaults: one error, a line for each, none twice."""
+
+    def perform(self: Any, when: datetime, *, mode: str = "full", size: int = "big", **others: Any) -> None: ...  # type: ignore[assignment]
+
+    members = {
+        "__module__": MODULE,
+        "feature_categry": "search",
+        "urgency": "hihg",
+        "retry": 0,
+        "data_consistency": "delayed",
+        "queue": "a b",
+        "tags": 3,
+        "retry_in": lambda self: None,
+        "perform_v01": lambda self: None,
+        "perform_v3": lambda self: None,
+        "perform": perform,
+    }
+    error = refused("SampleWorker", (ApplicationWorker,), members)
+    assert [problem.attribute for problem in error.problems] == [
+        *("perform_v01", "feature_categry", "urgency", "tags", "queue", "retry_in", "data_consistency"),
+        *("perform", "perform", "perform", "perform", "perform_v3"),
+    ]
+    first, *lines = str(error).splitlines()
+    assert first == f"{PLACE}: 12 problems:"
+    assert [line.removeprefix("  - ") for line in lines] == [problem.message for problem in error.problems]
+    assert (error.worker, error.attribute) == (PLACE, "perform_v01")
+    assert all(problem.problems == (problem,) and problem.worker == PLACE for problem in error.problems)
+    text = str(error)
+    for words in (
+        "did you mean 'feature_category'?",
+        "did you mean 'high'?",
+        "datetime cannot travel as JSON",
+        "parameter \"mode: str = 'full'\" cannot travel",
+        "parameter '**others: Any' cannot travel",
+        "delayed' forbids retry = False or 0",
+    ):
+        assert words in text
+    assert "feature_category is required" not in text
+
+
+def test_declaration_error_of_one_fault_is_that_fault():
+    """A consequence of a fault is no second one: a wrong version says nothing about handlers, a wrong value nothing about rules."""
+    for members in (
+        body(version="2", perform_v1=lambda self: None),
+        body(urgency="hgih", has_external_dependencies=True),
+        body(retry="never", data_consistency="delayed"),
+        body(feature_category=3),
+        body(strict_arguments="wran"),
+        {**{name: value for name, value in body().items() if name != "perform"}, "preform": lambda self: None},
+    ):
+        error = refused("SampleWorker", (ApplicationWorker,), members)
+        assert error.problems == (error,)
+        assert "problems" not in str(error)
+
+
+def test_policy_error_lists_every_field():
+    with pytest.raises(DeclarationError) as caught:
+        Deduplicate("until", ttl=0, if_deduplicated="never")  # type: ignore[arg-type]
+    assert [problem.attribute for problem in caught.value.problems] == ["strategy", "ttl", "if_deduplicated"]
+
+
+def test_registry_tells_every_fault_of_every_module(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    source = "from framework import ApplicationWorker\n\n\nclass {}Worker(ApplicationWorker):\n    urgency = 'hihg'\n"
+    package = tmp_path / "bad_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    for name in ("one", "two"):
+        (package / f"{name}.py").write_text(source.format(name.title()))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigurationError) as caught:
+        registry.load(["bad_package"])
+    told = [(problem.file, problem.message.split(" (")[0]) for problem in caught.value.problems]
+    assert len(told) == 6
+    assert told[0] == (
+        "bad_package.one",
+        "bad_package.one.OneWorker: urgency = 'hihg' is not allowed. Allowed: one of 'high', 'low', 'throttled'",
+    )
+    assert [file for file, _ in told] == ["bad_package.one"] * 3 + ["bad_package.two"] * 3

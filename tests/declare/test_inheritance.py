@@ -38,6 +38,7 @@ POOL: dict[str, tuple[Any, ...]] = {
     "loggable_arguments": ((), ("mode",), ("project_id", "mode")),
     "strict_arguments": (None, "raise", "warn", "off"),
     "big_payload": (False, True),
+    "compress": (True, False),
     "status_expiration": (None, 60, timedelta(minutes=30)),
     "track": (False, True),
     "idempotent": (False, True),

@@ -13,7 +13,7 @@ from framework.declare.attributes import ATTRIBUTES
 from framework.declare.declaration import Declaration
 from framework.declare.options import bulk_times, due_at
 from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
-from framework.declare.request import Pace
+from framework.declare.request import Due, Pace
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError, PushError
 from tests.harness import forked
@@ -38,7 +38,7 @@ def test_the_defaults_of_design_section_4():
         "unknown",
         "always",
     )
-    assert (declaration.version, declaration.retry, declaration.max_retries_after_interruption) == (0, True, 3)
+    assert (declaration.version, declaration.retry, declaration.max_retries_after_interruption) == (0, True, None)
     assert (declaration.idempotent, declaration.deduplicate, declaration.ack, declaration.dead) == (
         False,
         None,
@@ -99,6 +99,7 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("strict_arguments", "warn", "warn"),
     ("strict_arguments", "off", "off"),
     ("big_payload", True, True),
+    ("compress", False, False),
     ("loggable_arguments", ("mode",), ("mode",)),
 ]
 
@@ -146,7 +147,7 @@ def test_the_table_of_allowed_values_leaves_no_attribute_out():
         ("retry_queue", 3, "queue name"),
         ("dead", None, "True or False"),
         ("backtrace", 0, "whole number >= 1"),
-        ("max_retries_after_interruption", None, "whole number"),
+        ("max_retries_after_interruption", -2, "whole number"),
         ("ack", "async", "did you mean"),
         ("timeout", -1, "positive"),
         ("expires_in", "1h", "timedelta"),
@@ -163,6 +164,7 @@ def test_the_table_of_allowed_values_leaves_no_attribute_out():
         ("defer_on_health", "main", "DeferOnHealth(...)"),
         ("pause_control", 1, "letters"),
         ("big_payload", 1, "True or False"),
+        ("compress", 0, "True or False"),
         ("loggable_arguments", ("moed",), "did you mean 'mode'?"),
         ("loggable_arguments", (1,), "each member"),
     ],
@@ -203,7 +205,7 @@ def test_grouped_facts_check_themselves(build: Any, words: str):
     [
         ({"urgancy": "low"}, "urgancy", "did you mean 'urgency'?"),
         ({"limit": 3}, "limit", "Constants of your own: LIMIT or _limit"),
-        ({"feature_category": ...}, "feature_category", "config/feature_categories.yml, or 'not_owned'"),
+        ({"feature_category": ...}, "feature_category", "feature_categories.yml of the config folder, or 'not_owned'"),
         ({"feature_category": None}, "feature_category", "is required"),
         ({"perform": ...}, "perform", "perform is missing"),
         ({"perform": staticmethod(lambda: None)}, "perform", "ordinary method"),
@@ -348,7 +350,7 @@ def test_a_call_is_bound_to_positions_and_pushed(recorder: Any):
     worker = make()
     assert worker.perform_async(42, mode="fast") == "jid1"
     request = recorder.pushed[0]
-    assert (request.declaration, request.args, request.at, dict(request.options)) == (
+    assert (request.declaration, request.args, request.due, dict(request.options)) == (
         worker.declaration(),
         [42, "fast"],
         None,
@@ -375,7 +377,7 @@ def test_options_are_checked_and_merged(recorder: Any):
         ({"wait_until": 3}, "Use perform_in or perform_at"),
         ({"at": 3}, "Use perform_in or perform_at"),
         ({"delay": 3}, "Use perform_in or perform_at"),
-        ({"pool": 3}, r"Name a shard of config/redis.yml: set\(shard=...\)"),
+        ({"pool": 3}, r"Name a configured shard: set\(shard=...\)"),
         ({"store": "main"}, r"set\(shard=...\)"),
         ({"log_level": "debug"}, "setting logging.level"),
         ({"urgency": "high"}, "belongs to the class"),
@@ -416,21 +418,21 @@ NOW = 1_800_000_000.0
 @pytest.mark.parametrize(
     ("when", "due"),
     [
-        (timedelta(minutes=5), NOW + 300),
-        (60, NOW + 60),
-        (0.5, NOW + 0.5),
-        (999_999_999, NOW + 999_999_999),
+        (timedelta(minutes=5), Due(NOW + 300, 300.0)),
+        (60, Due(NOW + 60, 60.0)),
+        (0.5, Due(NOW + 0.5, 0.5)),
+        (999_999_999, Due(NOW + 999_999_999, 999_999_999.0)),
         (1_000_000_000, None),
-        (NOW + 1, NOW + 1),
+        (NOW + 1, Due(NOW + 1)),
         (NOW, None),
         (0, None),
         (-5, None),
         (timedelta(0), None),
-        (datetime.fromtimestamp(NOW + 10, UTC), NOW + 10),
+        (datetime.fromtimestamp(NOW + 10, UTC), Due(NOW + 10)),
         (datetime.fromtimestamp(NOW - 10, UTC), None),
     ],
 )
-def test_when_a_job_is_due(when: Any, due: float | None):
+def test_when_a_job_is_due(when: Any, due: Due | None):
     assert due_at("W", when, lambda: NOW) == due
 
 
@@ -475,12 +477,16 @@ def test_bulk_names_the_job_that_is_wrong(recorder: Any, jobs: Any, words: str):
 
 def test_bulk_times():
     clock = lambda: NOW  # noqa: E731 - a constant
-    pace = bulk_times("W", 60, 2, 10, clock)
-    assert isinstance(pace, Pace)
-    assert [pace.due(index) for index in range(5)] == [NOW + 60, NOW + 60, NOW + 70, NOW + 70, NOW + 80]
-    assert bulk_times("W", 60, None, None, clock) == NOW + 60
+    due, pace = bulk_times("W", 60, 2, 10, clock)
+    assert due == Due(NOW + 60, 60.0)
+    assert pace is not None
+    assert [pace.offset(index) for index in range(5)] == [0, 0, 10, 10, 20]
+    assert bulk_times("W", 60, None, None, clock) == (Due(NOW + 60, 60.0), None)
     for not_in_the_future in (0, -5, NOW - 1, timedelta(0)):  # a pace begins now
-        assert bulk_times("W", not_in_the_future, 1, timedelta(seconds=1), clock) == Pace(NOW, 1, 1.0)
+        assert bulk_times("W", not_in_the_future, 1, timedelta(seconds=1), clock) == (
+            Due(NOW, 0.0),
+            Pace(1, 1.0),
+        )
     for size, delay, words in (
         (2, None, "both or neither"),
         (None, 2, "both or neither"),
@@ -546,9 +552,10 @@ def test_bulk_for_waits_as_bulk_in_does(recorder: Any):
     worker.perform_bulk_for([1], arguments=worker.arguments, delay=4_000_000_000)
     worker.perform_bulk_for([1], arguments=worker.arguments, delay=4_000_000_000, batch_size=2, batch_delay=3)
     worker.perform_bulk_for([1], arguments=worker.arguments, batch_size=2, batch_delay=3)
-    ats = [bulk.at for bulk in recorder.bulks]
-    assert ats[:4] == [None, None, 4_000_000_000.0, Pace(4_000_000_000.0, 2, 3.0)]
-    assert ats[4][1:] == (2, 3.0)
+    whens = [(bulk.due, bulk.pace) for bulk in recorder.bulks]
+    far, pace = Due(4_000_000_000.0), Pace(2, 3.0)
+    assert whens[:4] == [(None, None), (None, None), (far, None), (far, pace)]
+    assert (whens[4][0].delay_s, whens[4][1]) == (0.0, pace)
     for wrong in ({"batch_size": 2}, {"delay": 5, "batch_delay": 2}):
         with pytest.raises(ArgumentsError, match="both or neither"):
             worker.perform_bulk_for([1], arguments=worker.arguments, **wrong)
@@ -557,7 +564,8 @@ def test_bulk_for_waits_as_bulk_in_does(recorder: Any):
 def test_a_spread_bulk_takes_a_generator(recorder: Any):
     jids = make().perform_bulk_in(4_000_000_000, ((n,) for n in range(5)), batch_size=2, batch_delay=10)
     (bulk,) = recorder.bulks
-    assert [bulk.due(index) - 4_000_000_000 for index in range(len(jids))] == [0, 0, 10, 10, 20]
+    assert bulk.due == Due(4_000_000_000.0)
+    assert [bulk.offset(index) for index in range(len(jids))] == [0, 0, 10, 10, 20]
 
 
 def test_inline_and_route_go_through_the_port(recorder: Any):

@@ -10,8 +10,10 @@ A fenced block says after its language what it is:
     text log              lines that must turn up in what the background command logs
     bash by-hand          not run here: it installs, or takes minutes
 
-The folder looks like a checkout: `scripts` and `.venv` are there. `REDIS_URL` points at an empty embedded server. On a page that
-names them, `PRIMARY_URL` and `REPLICA_URL` are those of an empty database and of its streaming replica.
+The folder is that of an application outside of the checkout, with the installed command `application-worker` on its PATH: the command
+of this environment. `REDIS_URL` points at an empty embedded server. On a page that
+names them, `PRIMARY_URL` and `REPLICA_URL` are those of an empty database and of its streaming replica. The pages of
+`STRANGERS` begin without any configuration, as in a folder outside of the checkout: the files of this one do not count there.
 """
 
 import os
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from redis import Redis
 
 from tests.fork_server import FORK_SERVER
 from tests.postgres import Postgres, database_on, standby_of
@@ -33,6 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted(path for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")) if path.exists())
 FENCE = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 30.0
+STRANGERS = (ROOT / "README.md", ROOT / "docs" / "guide" / "getting_started.md")
 
 
 class Differs(Exception):
@@ -66,8 +70,6 @@ class Reader:
 
     def __init__(self, folder: Path, redis_url: str) -> None:
         self.folder = folder
-        for name in ("scripts", ".venv"):
-            (folder / name).symlink_to(ROOT / name)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.environment = {**os.environ, "PATH": path, "REDIS_URL": redis_url, "PYTHONUNBUFFERED": "1"}
         self.said = ""
@@ -146,7 +148,9 @@ class Reader:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, redis_url: str) -> Iterator[Reader]:
+def reader(tmp_path: Path, redis: Redis, redis_url: str) -> Iterator[Reader]:
+    # Pages have clients of the application's own: these name their library to Redis, and one asks it for a PING.
+    redis.execute_command("ACL", "SETUSER", "default", "+client|setinfo", "+ping")
     one = Reader(tmp_path, redis_url)
     yield one
     one.leave(politely=False)
@@ -163,6 +167,9 @@ def replicated(postgres: Postgres) -> Iterator[dict[str, str]]:
 def test_examples(page: Path, reader: Reader, request: pytest.FixtureRequest) -> None:
     if "$REPLICA_URL" in page.read_text():
         reader.environment.update(request.getfixturevalue("replicated"))
+    if page in STRANGERS:
+        (reader.folder / "config").mkdir()
+        reader.environment["FRAMEWORK_CONFIG_DIR"] = "config"
     for block in blocks(page):
         try:
             reader.follow(block)

@@ -18,14 +18,15 @@ from framework.errors import (
     Shutdown,
     UnknownWorkerError,
 )
+from framework.execute.decoding import Decoding
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
 from framework.execute.inline import run_inline
 from framework.execute.job_log import JobLog
 from framework.execute.runs import Runs
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Discarded, Failed, Interrupted, Postponed, Succeeded, Unreadable
-from framework.middleware.chain import Chain
+from framework.finish.outcome import Discarded, Failed, Interrupted, Postponed, Succeeded, UnknownClass, Unreadable
+from framework.middleware.chain import SERVER, Chain
 from framework.push.strictness import Strictness
 from framework.telemetry import context
 from framework.telemetry.logs import ServerLog
@@ -66,15 +67,16 @@ def run(log):
     """Run a payload through an executor with these middlewares."""
 
     def go(*middleware, data=None, jobs=True, runs=None, strictness=None, **fields):
-        chain = Chain()
+        chain = Chain(SERVER)
         for one in middleware:
             chain.add(one)
         job_log = JobLog(log.server, jobs=jobs)
+        running = runs or Runs(list)
         executor = Executor(
             chain.compiled(),
             job_log,
-            runs or Runs(list),
-            10_000,
+            running,
+            Decoding(running, 10_000),
             lambda: relays.append(None),
             None,
             strictness or Strictness(),
@@ -180,7 +182,8 @@ def test_whatever_else_is_raised_is_this_jobs_failure(run, error, is_async):
 
 def test_unknown_classes_and_arguments_that_do_not_fit(run):
     worker(lambda self, number: None)
-    outcome = run(name="Jab").outcome
+    outcome = run(name="Jab", args=["no base64"], compressed=True).outcome  # it is not looked into
+    assert isinstance(outcome, UnknownClass)
     assert isinstance(outcome.error, UnknownWorkerError)
     assert (outcome.error.wire_name, outcome.error.nearest) == ("Jab", "Job")
     outcome = run(args=[1, 2]).outcome
@@ -321,7 +324,7 @@ def test_what_a_middleware_changes_is_what_the_job_gets(run):
 
 def test_inline_runs_here_through_the_middleware_and_raises_what_the_job_raises():
     cls = worker(lambda self, number: seen.append((number, self.jid, threading.current_thread().name)))
-    chain = Chain()
+    chain = Chain(SERVER)
     chain.add(Look)
     run_inline(cls, encoded(args=[3], jid="j"), chain.compiled(), 1_000, Strictness(), None)
     name = threading.current_thread().name

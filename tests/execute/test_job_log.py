@@ -5,6 +5,7 @@ import math
 import os
 import tempfile
 import threading
+import unicodedata
 from dataclasses import replace
 
 import pytest
@@ -17,10 +18,12 @@ from framework.errors import PayloadError
 from framework.execute import job_log
 from framework.execute.job_log import JobLog, shown_arguments, shown_retry
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.telemetry.logs import ServerLog, iso_time
+from framework.telemetry import logs
+from framework.telemetry.logs import MAX_NAME, ServerLog, iso_time, json_text, short
+from framework.wire.ids import base36
 from framework.wire.job import decode, timestamp, version_of
 from framework.wire.json import dumps
-from tests.harness import STARTED, payload
+from tests.harness import STARTED, payload, server_lines
 
 NOW = STARTED + 1.25
 STATIC = {"pid": 711, "worker_id": "sidekiq_1", "shard": "main"}
@@ -111,7 +114,7 @@ def plainly(job, unit, declaration):
         "args": shown_arguments(job, declaration),
         "retry": shown_retry(job.get("retry")),
         "job_size_bytes": len(unit.data),
-        "tid": threading.get_native_id(),
+        "tid": base36(threading.get_ident()),
     }
     if job.get("correlation_id") is not None:
         fields["correlation_id"] = job["correlation_id"]
@@ -140,9 +143,12 @@ def plainly(job, unit, declaration):
         "original_job_size_bytes",
         "size_limiter",
         "job_deferred_by",
+        "wrapped",
+        "display_class",
     )
     fields.update({name: job[name] for name in copied if job.get(name) is not None})
     fields.update({name: value for name, value in job.items() if name.startswith("meta.")})
+    cut(fields, job, copied)
     for name in ("created_at", "scheduled_at", "enqueued_at", "failed_at", "retried_at"):
         seconds = timestamp(job.get(name))
         if seconds is not None:
@@ -152,6 +158,16 @@ def plainly(job, unit, declaration):
     if since is not None:
         fields["queue_duration_s"] = fields["scheduling_latency_s"] = round(max(0.0, NOW - since), 6)
     return readable(fields)
+
+
+def cut(fields, job, copied):
+    """Names and other fields from the wire are cut in lines."""
+    for name in fields.keys() & job.keys():
+        text = json_text(fields[name])
+        if name in ("jid", "correlation_id") and len(text) > MAX_NAME:
+            fields[name] = short(job_log._text(fields[name]))
+        elif (name in copied or name.startswith("meta.")) and len(text) > 4_096:
+            fields[name] = short(text, 4_096)
 
 
 def readable(value):
@@ -298,6 +314,33 @@ def test_the_end_line_repeats_what_the_start_line_said(lines):
     assert (end["meta.caller_id"], end["version"], end["target_duration_s"]) == ("POST /orders", 2, 10)
 
 
+@pytest.mark.proves("F50")
+@pytest.mark.parametrize(
+    "odd", ["x" * 1_000_000, "\u20ac\n" * 500_000, ["y"] * 300_000], ids=["text", "escaped", "list"]
+)
+def test_names_from_the_wire_are_cut_in_lines(lines, odd):
+    long = {"jid": odd, "correlation_id": odd, "meta.caller_id": odd, "tags": odd}
+    job, both = payload("Z" * 1_000_000, **long), lines()
+    unit = UnitOfWork("q" * 1_000_000, dumps(job))
+    both.log.end(both.log.start(job, unit, None), unit, None, "fail", 0.25, 0.125, None, ValueError("x"))
+    for line in both.take():
+        assert len(json.dumps(line)) < 30_000
+        assert (line["class"], line["queue"]) == ("Z" * 253 + "...", "q" * 253 + "...")
+        assert len(line["jid"]) == len(line["correlation_id"]) == MAX_NAME
+        assert line["message"].startswith("Z" * 253 + "... JID-")
+    same = payload(jid=odd, correlation_id=odd)
+    start, _ = written(lines(), same)
+    assert start["jid"] == start["correlation_id"]
+
+
+@pytest.mark.proves("F50")
+def test_names_in_lines_about_events_are_cut():
+    with server_lines("info") as read:
+        logs.logger(jid="x" * 1_000, queue=7).info("event", **{"class": "Job"}, other="y" * 1_000)
+        (line,) = read()
+    assert (len(line["jid"]), line["class"], line["queue"], len(line["other"])) == (MAX_NAME, "Job", 7, 1_000)
+
+
 @pytest.mark.parametrize(("version", "shown"), [(3, 3), ("3", 3), ("x", 0), ({"a": "b"}, 0), (-1, 0), (None, None)])
 def test_the_version_is_a_number_whoever_wrote_it(lines, version, shown):
     start, end = written(lines(), payload(version=version))
@@ -387,7 +430,7 @@ def test_each_thread_says_its_own_number(lines):
     numbers = []
 
     def run():
-        numbers.append(threading.get_native_id())
+        numbers.append(base36(threading.get_ident()))
         both.log.start(job, unit_of(job), None)
 
     for _ in range(2):
@@ -403,3 +446,34 @@ def test_arguments_are_cut_at_ten_kilobytes(lines):
     assert start["args"] == ["x" * 10_000, "y" * 240, "..."]
     start, _ = written(lines(), payload(args=["\0" * 128] * 64 + [1]), declaration)
     assert start["args"] == ["\0" * 128] * 64 + ["1"]
+
+
+def test_the_class_that_is_wrapped_is_in_both_lines(lines):
+    both = lines()
+    job = payload("Sidekiq::ActiveJob::Wrapper", wrapped="MailJob", display_class="Mail", created_at=1_795_284_241_123)
+    started = both.log.start(job, unit_of(job), None)
+    both.log.end(started, unit_of(job), None, "done", 0.1, 0.1, None, None)
+    for line in both.take():
+        assert (line["class"], line["wrapped"], line["display_class"]) == (job["class"], "MailJob", "Mail")
+        assert line["created_at"].endswith(".123Z")
+
+
+def test_job_lines_of_hostile_names_escape_what_acts(lines):
+    evil = "E\x1b\x9b\u202e\u2066\u200b\u061c\u2028\x7f語"
+    both = lines()
+    job = payload(evil, jid=evil, tags=[evil], **{"meta.user": evil, "correlation_id": evil})
+    unit = UnitOfWork(evil, dumps(job))
+    started = both.log.start(job, unit, None)
+    both.log.end(started, unit, None, "fail", 0.5, 0.1, {"x": evil}, ValueError(evil))
+    both.log.end(started, unit, None, "done", 0.5, 0.1, None, None)
+    assert both.server.writer.flush(timeout_s=20)
+    text = os.pread(both.file.fileno(), 1 << 20, 0).decode()
+    assert {char for char in text if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")} == {"\n"}
+    for line in both.take():
+        assert (line["class"], line["jid"], line["queue"], line["meta.user"], line["tags"]) == (
+            evil,
+            evil,
+            evil,
+            evil,
+            [evil],
+        )

@@ -2,21 +2,25 @@
 
 import asyncio
 import contextvars
+import gc
 import json
 import os
 import sys
 import tempfile
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from chaos_parts.guarded import narrowed
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import Discard, RetryLater, Shutdown
+from framework.execute.decoding import Decoding
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
 from framework.execute.gates import Gates
@@ -33,13 +37,15 @@ from framework.finish.outcome import Deferred, Discarded, Parked
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.finish.states import States
-from framework.middleware.chain import Chain
+from framework.middleware.chain import SERVER, Chain
 from framework.push.strictness import Strictness
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry import context
 from framework.telemetry.logs import ServerLog
 from framework.wire import keys
-from tests.harness import IDENTITY, compressed, enqueue, opened, until
+from framework.wire.budget import MemoryBudget
+from framework.wire.json import dumps
+from tests.harness import IDENTITY, compressed, encoded, enqueue, opened, until, unwrapped
 
 LABEL = contextvars.ContextVar("label", default="none")
 WORKING = keys.working(IDENTITY)
@@ -48,7 +54,7 @@ WORKING = keys.working(IDENTITY)
 class Slots:
     """A processor on a real server; what it tells is kept in lists."""
 
-    def __init__(self, redis, url, slots, middleware, gates=()):
+    def __init__(self, redis, url, slots, middleware, gates=(), budget=None):
         self.redis = redis
         redis.set(keys.lease(IDENTITY), 1, px=60_000)
         self.failed, self.bad, self.fenced_units, self.settle_errors, self.died, self.fetch_errors = (
@@ -62,15 +68,16 @@ class Slots:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
         self.server_log = ServerLog(self._file.fileno(), "info", {"shard": "main"})
         log = JobLog(self.server_log, jobs=True)
-        chain = Chain()
+        chain = Chain(SERVER)
         for one in middleware:
             chain.add(one)
         announcer = Announcer(self.shard.client, IDENTITY, slots)
-        self.untold = []
+        self.untold, self.unknown = [], []
         states = States(self.shard, lambda *facts: self.untold.append(facts))
         relay = self.fetcher.relay
         self.gates = Gates(gates)
-        parts = (chain.compiled(), log, self.runs, 10_000, relay, announcer, Strictness(), states)
+        decoding = Decoding(self.runs, 10_000 if budget is None else 10_000_000, budget=budget)
+        parts = (chain.compiled(), log, self.runs, decoding, relay, announcer, Strictness(), states)
         executor = Executor(*parts, gates=self.gates)
         settler = Settler(
             self.shard.client,
@@ -79,7 +86,7 @@ class Slots:
             Handlers(lambda what, error: self.died.append((what, error))),
             RetryPolicy(),
             DeadSetLimits(),
-            lambda count: None,
+            lambda count, source: None,
             lambda: None,
             states,
         )
@@ -91,6 +98,9 @@ class Slots:
 
     def unreadable(self, unit, error):
         self.bad.append(unit)
+
+    def unknown_class(self, unit, payload, outcome):
+        self.unknown.append(payload["class"])
 
     def fenced(self, unit):
         self.fenced_units.append(unit)
@@ -106,6 +116,9 @@ class Slots:
 
     def lease_lost(self):
         pass
+
+    def exchange_failed(self, error, count):
+        self.errors.append(error)
 
     def fetch_failed(self, error):
         self.fetch_errors.append(error)
@@ -148,8 +161,8 @@ class Slots:
 def slots(redis, redis_url):
     made = []
 
-    def make(count=2, *middleware, gates=()):
-        made.append(Slots(redis, redis_url, count, middleware, gates))
+    def make(count=2, *middleware, gates=(), budget=None):
+        made.append(Slots(redis, redis_url, count, middleware, gates, budget))
         return made[-1]
 
     with registry.isolated():
@@ -453,11 +466,12 @@ def test_a_failure_that_redis_does_not_take_is_settled_when_it_is_back(slots, re
 
 
 @pytest.mark.proves("F38")
-def test_what_cannot_be_read_goes_to_the_dead_set_and_is_not_counted(slots, redis):
+def test_what_is_no_job_is_buried_wrapped_and_not_counted(slots, redis):
     redis.lpush("queue:default", b"{")
     one = slots(1).start()
     until(one.done)
-    assert redis.zrange(keys.DEAD, 0, -1) == [b"{"]
+    (stored,) = redis.zrange(keys.DEAD, 0, -1)
+    assert unwrapped(stored) == b"{"
     assert [unit.data for unit in one.bad] == [b"{"]
     assert one.runs.totals().processed == 0
 
@@ -667,11 +681,13 @@ def test_a_job_that_no_middleware_lets_run_is_discarded(slots, redis):
 
 
 def test_what_cannot_run_here_was_never_running(slots, redis):
+    worker(lambda self: None)
     enqueue(redis, "Unknown", status_expiration=100, jid="u")
-    enqueue(redis, "Unknown", status_expiration=100, jid="c", compressed=True, args=["no base64"])
+    enqueue(redis, "Job", status_expiration=100, jid="c", compressed=True, args=["no base64"])
     one = slots(1).start()
     until(one.done)
-    assert (state(redis, "u"), state(redis, "c")) == ("retrying", "failed")
+    assert (state(redis, "u"), state(redis, "c")) == ("queued", "failed")
+    assert one.unknown == ["Unknown"]
 
 
 def test_an_untracked_job_asks_nothing_of_redis(slots, redis):
@@ -716,6 +732,7 @@ def test_a_full_server_refuses_no_last_state_and_costs_no_job(slots, redis, is_a
     ("how", "place", "after"),
     [("well", None, ["completed"]), ("fail", keys.RETRY, ["retrying"]), ("discard", None, ["discarded"])],
 )
+@pytest.mark.refused("default aw:status:*")
 def test_states_that_are_refused_cost_no_job(slots, redis, is_async, how, place, after, monkeypatch):
     """By an ACL that was written before there were states."""
     ran = []
@@ -724,12 +741,9 @@ def test_states_that_are_refused_cost_no_job(slots, redis, is_async, how, place,
     for number in range(20):
         enqueue(redis, "Job", args=[how], jid=str(number), status_expiration=100)
     one = slots(4)
-    redis.execute_command("ACL", "SETUSER", "default", "resetkeys", "~queue*", "~retry", "~aw:[^s]*")
-    try:
+    with narrowed(redis, "resetkeys", "~queue*", "~retry", "~stat:*", "~aw:[^s]*"):
         one.start()
         until(one.done)
-    finally:
-        redis.execute_command("ACL", "SETUSER", "default", "~*")
     assert (one.died, redis.zcard(place) if place else 20) == ([], 20)
     assert {wanted for _, wanted, _ in one.untold} == {"running", *after}
     assert not redis.keys("aw:status:*")
@@ -743,7 +757,7 @@ def test_states_that_are_refused_cost_no_job(slots, redis, is_async, how, place,
 def test_a_server_that_is_gone_when_a_tracked_job_ends(make_server, slots, redis, is_async, how, fields, after):
     """The job cannot leave Redis before it is back, and its last state goes with it: nobody waits for a state that never comes."""
     own = make_server()
-    own_redis = opened(own.url).client
+    own_redis = own.open()
     ran = []
 
     def end(self):
@@ -801,6 +815,39 @@ def locked(redis, jid, owner=None):
     redis.hset(LOCK, "jid", owner or jid)
     redis.pexpire(LOCK, 60_000)
     return {"jid": jid, "idempotency_key": LOCK}
+
+
+def test_the_time_of_its_own_code_is_known_and_no_other(slots, redis):
+    """What a stopping process asks of each job in hand: was it cut off, or had it not begun, or ended?"""
+    asked, open_, begun, ended, settling = (threading.Event() for _ in range(5))
+
+    def wait_at_the_gate(_entry):
+        asked.set()
+        open_.wait(20)
+
+    def perform(self):
+        begun.set()
+        ended.wait(20)
+        raise ValueError("no")
+
+    worker(perform)
+    enqueue(redis, "Job", jid="j1")
+    one = slots(gates=[Turnstile(wait_at_the_gate)])
+    one.settle_failed = lambda unit, error: settling.set()
+    one.start()
+    assert asked.wait(20)
+    (unit,) = one.fetcher.custody.running()
+    assert unit.performing_since == 0
+    before = time.perf_counter()
+    open_.set()
+    assert begun.wait(20)
+    assert before <= unit.performing_since <= time.perf_counter()
+    redis.set(keys.RETRY, "of another type")
+    ended.set()
+    assert settling.wait(20)  # it has ended, and Redis does not take its end
+    assert (one.fetcher.custody.running(), unit.performing_since) == ([unit], 0)
+    redis.delete(keys.RETRY)
+    until(one.done)
 
 
 def test_a_deferred_job_waits_in_the_schedule_set_with_its_id_its_lock_and_its_age(slots, redis):
@@ -973,3 +1020,78 @@ def test_keys_of_other_systems_are_left_alone(slots, redis, key):
     one = slots().start()
     until(one.done)
     assert not isinstance(key, str) or not key.startswith("resque") or redis.hget(key, "jid") == b"j1"
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+LARGE = dumps(compressed([[[]] * 60_000]))
+"""Takes 6 MB of memory."""
+
+
+def test_large_jobs_run_one_at_a_time_and_small_ones_beside(redis, slots):
+    budget, opened_, ran, lock = MemoryBudget(8_000_000), threading.Event(), [], threading.Lock()
+
+    def perform(self, rows):
+        with lock:
+            ran.append(len(rows))
+        opened_.wait(20)
+
+    worker(perform)
+    worker(lambda self: ran.append("small"), wire_name="Small")
+    one = slots(3, budget=budget)
+    for number in range(3):
+        redis.lpush("queue:default", LARGE.replace(b"ab" * 12, b"%024d" % number))
+    one.start()
+    until(lambda: ran == [60_000] and len(budget._waiting) == 1, "one runs, the next waits for its memory")
+    opened_.set()
+    enqueue(redis, "Small")
+    until(one.done)
+    assert sorted(map(str, ran)) == ["60000", "60000", "60000", "small"]
+    assert (budget._taken, len(budget._waiting), one.died) == (0, 0, [])
+
+
+@pytest.mark.parametrize("data", [LARGE, encoded(args=[[[]] * 60_000])], ids=["compressed", "raw"])
+@pytest.mark.parametrize("end", ["returns", "raises", "later", "async", "async raises"])
+def test_memory_of_a_large_job_is_free_however_it_ends(redis, slots, data, end):
+    budget, kept = MemoryBudget(30_000_000), []
+
+    class Rows(list):
+        pass
+
+    def sync(self, rows):
+        mine = Rows(rows)
+        kept.append(weakref.ref(mine))
+        if end != "returns":
+            raise RetryLater(60) if end == "later" else ValueError(end)
+
+    async def later(self, rows):
+        mine = Rows(rows)
+        kept.append(weakref.ref(mine))
+        await asyncio.sleep(0)
+        if end != "async":
+            raise ValueError(end)
+
+    worker(later if end.startswith("async") else sync)
+    gc.disable()  # what a failed job held is let go of without its help
+    try:
+        one = slots(1, budget=budget).start()
+        redis.lpush("queue:default", data)
+        until(lambda: kept and one.done(), "it has run")
+        until(lambda: budget._taken == 0, "its memory is given back")
+        until(lambda: kept[0]() is None, "what it had is gone")
+    finally:
+        gc.enable()
+    assert one.died == []
+
+
+def test_a_stop_ends_the_wait_for_memory_and_the_job_stays(redis, slots):
+    budget = MemoryBudget(8_000_000)
+    assert budget.take(8_000_000, lambda: False)
+    worker(lambda self, rows: None)
+    one = slots(1, budget=budget).start()
+    redis.lpush("queue:default", LARGE)
+    until(lambda: budget._waiting, "it waits")
+    one.runs.ending = True
+    until(lambda: not budget._waiting, "it waits no more")
+    assert redis.lrange(WORKING, 0, -1) == [LARGE]
+    assert [line["job_status"] for line in one.lines()] == ["start"]

@@ -1,3 +1,4 @@
+import sys
 import threading
 from collections import deque
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ class Bench:
         self.units, self.fenced_units, self.lost, self.errors, self.refused, self.died = [], [], 0, [], [], []
         self.custody = Custody(slots)
         client = self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
-        self.recovered = []
+        self.recovered, self.faults = [], []
         self.reconciler = Reconciler(client, IDENTITY, self.custody, self.recovered.append, Keep(100, 3600.0))
         order = QueueOrder.of(queues)
         self.fetcher = Fetcher(client, IDENTITY, order, self.custody, self, self.reconciler, limits or {})
@@ -56,6 +57,9 @@ class Bench:
 
     def fetch_failed(self, error):
         self.errors.append(error)
+
+    def exchange_failed(self, error, count):
+        self.faults.append((error, count))
 
     def redis_answered(self, *facts):
         self.answered += 1
@@ -161,3 +165,12 @@ def bench(redis, redis_url):
     yield make
     for one in made:
         one.stop()
+
+
+@pytest.fixture
+def tiny_switches():
+    """Threads take turns at nearly every step, so that what is not one step shows."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)

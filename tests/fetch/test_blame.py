@@ -29,13 +29,13 @@ def test_of_whom_nothing_is_known_nobody_is_accused():
 
 
 @pytest.mark.proves("R25")
-def test_a_suspect_ran_if_it_was_announced(redis):
+def test_a_suspect_ran_if_it_was_announced(redis, granted):
     fields = payload(suspect=True)
     data = encoded(suspect=True)
     redis.hset(keys.runs(IDENTITY), "slots", 5)
     assert suspect(fields)
     assert evidence(redis).guilt(data, fields, 0) == "waited"
-    Announcer(redis, IDENTITY, 2).begin(data, 0)
+    Announcer(granted, IDENTITY, 2).begin(data, 0)
     assert evidence(redis).slots == 5
     assert evidence(redis).guilt(data, fields, 4_000) == "ran"
     assert redis.hkeys(keys.runs(IDENTITY)) == [b"slots", hashlib.sha1(data).hexdigest().encode()]
@@ -55,15 +55,15 @@ def test_a_suspect_runs_though_redis_cannot_be_told(make_server):
     shard.close()
 
 
-def test_announcements_are_heard_on_a_full_server(redis):
+def test_announcements_are_heard_on_a_full_server(redis, granted):
     redis.set(keys.lease(IDENTITY), 1, px=60_000)
     with full_memory(redis):
-        Announcer(redis, IDENTITY, 2).begin(b"x", 0)
+        Announcer(granted, IDENTITY, 2).begin(b"x", 0)
     assert redis.hlen(keys.runs(IDENTITY)) == 1
 
 
-def test_what_has_ended_is_taken_back_with_the_next_start(redis):
-    announcer = Announcer(redis, IDENTITY, 2)
+def test_what_has_ended_is_taken_back_with_the_next_start(redis, granted):
+    announcer = Announcer(granted, IDENTITY, 2)
     one, two, three = (encoded(jid=jid, suspect=True) for jid in ("1", "2", "3"))
     announcer.begin(one, 0)
     announcer.end(one)
@@ -75,8 +75,8 @@ def test_what_has_ended_is_taken_back_with_the_next_start(redis):
     assert [evidence(redis).guilt(data, fields, 0) for data in (one, two, three)] == ["waited", "ran", "ran"]
 
 
-def test_ends_that_redis_did_not_hear_are_told_again(redis, make_server):
-    announcer = Announcer(redis, IDENTITY, 2)
+def test_ends_that_redis_did_not_hear_are_told_again(redis, granted, make_server):
+    announcer = Announcer(granted, IDENTITY, 2)
     announcer.begin(b"one", 0)
     announcer.end(b"one")
     server = make_server()
@@ -97,8 +97,8 @@ def slow_turns(monkeypatch):
 
 
 @pytest.mark.proves("R25")
-def test_suspects_take_turns(redis, slow_turns):
-    announcer = Announcer(redis, IDENTITY, 2)
+def test_suspects_take_turns(redis, granted, slow_turns):
+    announcer = Announcer(granted, IDENTITY, 2)
     announcer.begin(b"one", 0)
     second = threading.Thread(target=announcer.begin, args=(b"two", 2))
     second.start()
@@ -112,17 +112,17 @@ def test_suspects_take_turns(redis, slow_turns):
 
 
 @pytest.mark.parametrize(("interruptions", "turn"), [(0, "TURN_S"), (1, "TURN_S"), (2, "TRIAL_S"), (7, "TRIAL_S")])
-def test_a_turn_is_over_though_the_job_goes_on(redis, slow_turns, monkeypatch, interruptions, turn):
+def test_a_turn_is_over_though_the_job_goes_on(redis, granted, slow_turns, monkeypatch, interruptions, turn):
     monkeypatch.setattr(f"framework.fetch.blame.{turn}", 0.01)
-    announcer = Announcer(redis, IDENTITY, 2)
+    announcer = Announcer(granted, IDENTITY, 2)
     announcer.begin(b"long", interruptions)
     announcer.begin(b"next", 0)
     assert redis.hlen(keys.runs(IDENTITY)) == 2
 
 
 @pytest.mark.proves("F1")
-def test_where_many_jobs_run_turns_are_short_so_that_all_have_begun_soon(redis, slow_turns):
-    announcer = Announcer(redis, IDENTITY, 100_000)
+def test_where_many_jobs_run_turns_are_short_so_that_all_have_begun_soon(redis, granted, slow_turns):
+    announcer = Announcer(granted, IDENTITY, 100_000)
     announcer.begin(b"long", 0)
     announcer.begin(b"longer", 2)
     announcer.begin(b"last", 0)

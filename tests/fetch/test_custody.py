@@ -1,5 +1,12 @@
+import threading
+from itertools import count
+
+import pytest
+
 from framework.fetch.custody import UNACKNOWLEDGED, Custody
+from framework.fetch.exchange import GROUP
 from framework.fetch.unit_of_work import UnitOfWork
+from tests.harness import between_steps
 
 
 def units(*names):
@@ -12,7 +19,7 @@ def test_a_unit_occupies_a_slot_until_it_ends_and_is_known_until_its_end_is_conf
     custody.add([first, second, twin])
     assert (custody.free, custody.running(), custody.known()) == (2, [], {b"1", b"2"})
     assert [custody.start(1.0), custody.start(2.0), custody.start(3.0)] == [first, second, None]
-    assert (custody.free, custody.running(), custody.unfinished()) == (0, [first, second], [first, second, twin])
+    assert (custody.free, custody.running(), custody.buffered()) == (0, [first, second], [twin])
     assert {first.slot, second.slot} == {0, 1}
     assert custody.last_start == 2.0
     custody.end(first, settled=False)
@@ -75,3 +82,97 @@ def test_what_is_given_back_is_held_until_it_has_left():
     custody.drop([first, second])
     custody.drop([second])
     assert custody.known() == set()
+
+
+@pytest.mark.proves("I16")
+def test_custody_taken_while_threads_end_jobs_loses_none(tiny_switches):
+    jobs, threads = 48_000, 3
+    custody = Custody(jobs)
+    custody.add(units(*(b"%d" % number for number in range(jobs))))
+    started = []
+    for _ in range(jobs // UNACKNOWLEDGED):
+        started += [custody.start(0.0) for _ in range(UNACKNOWLEDGED)]
+
+    def work(part):
+        for unit in part:
+            custody.end(unit, settled=False)
+
+    workers = [threading.Thread(target=work, args=(started[index::threads],), daemon=True) for index in range(threads)]
+    for worker in workers:
+        worker.start()
+    confirmed, rounds = [], 0
+    while len(confirmed) < len(started):
+        rounds += 1
+        custody.take_done(GROUP)
+        if rounds % 5 == 0:  # the reply was lost
+            custody.unsend()
+        else:
+            confirmed += custody.confirm()
+    for worker in workers:
+        worker.join()
+    assert sorted(int(unit.data) for unit in confirmed) == list(range(jobs))
+    assert (custody.known(), custody.free) == (set(), jobs)
+
+
+@pytest.mark.proves("I16")
+def test_custody_steps_with_ends_between_them_lose_none():
+    """Another thread ends a job between any two steps of the interpreter while acknowledgements are taken."""
+    custody = Custody(4_000)
+    custody.add(units(*(b"%d" % number for number in range(4_000))))
+    started = [custody.start(0.0) for _ in range(4_000)]
+    left = list(started)
+    confirmed = []
+
+    def end_one():
+        if left:
+            custody.end(left.pop(), settled=False)
+
+    while left or custody.done:
+        end_one()
+        between_steps(lambda: custody.take_done(GROUP), end_one)
+        between_steps(custody.unsend, end_one)
+        between_steps(custody.unended, end_one)
+        between_steps(custody.known, end_one)
+        between_steps(lambda: custody.take_done(GROUP), end_one)
+        confirmed += between_steps(custody.confirm, end_one)
+    assert sorted(unit.data for unit in confirmed) == sorted(unit.data for unit in started)
+    assert (custody.known(), custody.free) == (set(), 4_000)
+
+
+@pytest.mark.proves("I16")
+def test_full_stays_true_between_any_two_steps():
+    """Who asks while acknowledgements are taken and given up hears of every one that is unconfirmed."""
+    custody = Custody(1)
+    custody.add(units(*(b"%d" % number for number in range(UNACKNOWLEDGED + 1))))
+    for _ in range(UNACKNOWLEDGED):
+        custody.end(custody.start(0.0), settled=False)
+    seen = []
+    between_steps(lambda: custody.take_done(GROUP), lambda: seen.append(custody.full))
+    between_steps(custody.unsend, lambda: seen.append(custody.full))
+    for index in range(40):  # more steps than a look has
+        custody.take_done(GROUP)
+        steps = count()
+        between_steps(
+            lambda: seen.append(custody.full),
+            lambda steps=steps, index=index: next(steps) == index and custody.unsend(),
+        )
+        custody.unsend()
+    assert len(seen) > 50
+    assert all(seen)
+
+
+def test_returns_noted_while_a_look_ends_raise_nothing():
+    """A look ends, and begins, between any two steps of noting what is given back."""
+    custody = Custody(1)
+
+    def swap(noted):
+        if not custody._noting.locked():
+            custody.swap_returned(noted)
+
+    for number in range(20):
+        custody.swap_returned(set())
+        between_steps(lambda: custody.note_returned([b"1"]), lambda: swap(None))
+        between_steps(lambda: custody.note_returned([b"1"]), lambda: swap(set()))
+        custody.swap_returned(set())
+        custody.note_returned([b"%d" % number])
+        assert custody.swap_returned(None) == {b"%d" % number}

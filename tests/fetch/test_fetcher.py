@@ -5,7 +5,6 @@ from redis import Redis
 
 from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from tests.fetch.conftest import Bench
 from tests.harness import IDENTITY, full_memory, until
@@ -196,7 +195,7 @@ def test_a_broken_connection_is_replaced(bench, redis):
 @pytest.mark.proves("R1")
 def test_a_restarted_server_is_served_again(make_server):
     own = make_server()
-    client: Redis = open_client(Endpoint(own.url), name="tests")
+    client: Redis = own.open()
     one = Bench(client, own.url)
     try:
         client.lpush(QUEUE, "held")

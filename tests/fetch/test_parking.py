@@ -3,6 +3,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from chaos_parts.guarded import narrowed
 from chaos_parts.proxy import Proxy
 from redis.exceptions import OutOfMemoryError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -199,16 +200,11 @@ def test_calls_abandoned_in_a_black_hole_are_ended_at_the_server_once_it_is_reac
         assert blocked(redis) == []
 
 
+@pytest.mark.refused("default client|unblock")
 def test_where_calls_may_not_be_ended_the_hurried_give_them_up(redis, redis_url):
-    redis.acl_setuser(
-        "default", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", "-client|unblock"]
-    )
-    try:
-        with parking_at(redis_url) as parking:
-            parking.park("a")
-            until(lambda: blocked(redis))
-            assert parking.unpark(hurried=True) == []
-            assert parking.lost_at is not None
-            until(lambda: not blocked(redis), "closed, which the server sees")
-    finally:
-        redis.acl_setuser("default", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all"])
+    with narrowed(redis, "-client|unblock"), parking_at(redis_url) as parking:
+        parking.park("a")
+        until(lambda: blocked(redis))
+        assert parking.unpark(hurried=True) == []
+        assert parking.lost_at is not None
+        until(lambda: not blocked(redis), "closed, which the server sees")

@@ -7,8 +7,9 @@ import pytest
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
-from framework.errors import BusinessError, error_class, error_message
+from framework.errors import BusinessError
 from framework.finish.retry import LONGEST_DELAY_S, MAX_MESSAGE, Bury, Drop, Retry, RetryPolicy
+from framework.wire.error_text import error_class, error_message
 from framework.wire.json import dumps
 from tests.harness import STARTED, payload
 
@@ -126,10 +127,24 @@ def test_dead_false_drops_what_others_bury():
 
 
 @pytest.mark.parametrize("job", [payload(), payload(retry=25, retry_for=10)])
-def test_a_business_error_is_not_retried(job):
-    assert type(judge(job, BusinessError("closed"))) is Bury
-    assert type(judge({**job, "dead": False}, BusinessError("closed"))) is Drop
-    assert type(judge({**job, "retry": False}, BusinessError("closed"))) is Drop
+@pytest.mark.parametrize(
+    ("said", "buries", "verdict", "exhausted"),
+    [
+        ({}, False, Drop, True),
+        ({}, True, Bury, None),
+        ({"dead": False}, True, Drop, True),
+        ({"retry": False}, True, Drop, False),
+    ],
+)
+def test_a_business_error_is_not_retried(job, said, buries, verdict, exhausted):
+    found = RetryPolicy(buries_business=buries).verdict({**job, **said}, None, BusinessError("closed"))
+    assert (type(found), getattr(found, "exhausted", None)) == (verdict, exhausted)
+    assert getattr(found, "business", verdict is Bury) == (verdict is Bury)
+    assert ("discarded_at" in found.payload) == bool(exhausted)
+
+
+def test_a_failure_that_is_buried_is_no_business_error():
+    assert judge(payload(retry=0), ValueError("x")).business is False
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import time
 
@@ -6,12 +7,24 @@ from redis.exceptions import ResponseError
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
-from framework.errors import BusinessError, PayloadError
+from framework.errors import BusinessError, NewerVersionError, PayloadError, UnknownWorkerError
 from framework.finish.handlers import Handlers
-from framework.finish.outcome import Discarded, Failed, Interrupted, Postponed, Retired, Succeeded, Unreadable
+from framework.finish.outcome import (
+    Deferred,
+    Discarded,
+    Failed,
+    ForeignClass,
+    Interrupted,
+    Postponed,
+    Retired,
+    Succeeded,
+    UnknownClass,
+    Unreadable,
+)
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.wire import keys
+from framework.wire.holds import Holds, Lock, Slot
 from framework.wire.job import decode
 from framework.wire.json import dumps
 from framework.wire.status import Tracked
@@ -19,29 +32,32 @@ from framework.wire.status import tracked as found
 from tests.harness import IDENTITY, compressed, encoded, full_memory, hold
 
 WORKING = keys.working(IDENTITY)
+SETS = (keys.RETRY, keys.SCHEDULE, keys.DEAD, keys.INTERRUPTED)
 ERROR = Failed(ValueError("no"))
+REFUSED = Failed(BusinessError("closed"))
 LIMITS = DeadSetLimits()
 
 
 class Bench:
     """A settler on a real server; the fetcher's part is a list of what was finished."""
 
-    def __init__(self, redis, dead_set=LIMITS):
+    def __init__(self, redis, granted, dead_set=LIMITS, *, buries_business=False):
         self.redis = redis
         self.finished, self.died, self.reported, self.trimmed = [], [], [], []
         handlers = Handlers(lambda what, error: self.reported.append((what, str(error))))
         handlers.death.append(lambda job, error: self.died.append((job.jid, str(error))))
-        policy = RetryPolicy(draw=lambda: 0.0)
+        policy = RetryPolicy(draw=lambda: 0.0, buries_business=buries_business)
         self.soon = []
         soon = lambda: self.soon.append(1)  # noqa: E731 - as a callback
-        self.settler = Settler(
-            redis, IDENTITY, self, handlers, policy, dead_set, self.trimmed.append, soon, states=self
-        )
+        self.settler = Settler(granted, IDENTITY, self, handlers, policy, dead_set, self.trim, soon, states=self)
         self.states = []
 
     def end(self, tracked, state):
         """The part of ``States``: what was in the working list when the state was written."""
         self.states.append((tracked, state, self.redis.llen(WORKING)))
+
+    def trim(self, count, source):
+        self.trimmed.append((count, source))
 
     def finish(self, unit, *, settled=False):
         self.finished.append((unit, settled))
@@ -57,14 +73,14 @@ class Bench:
     def places(self):
         """Where jobs are now: key -> payloads."""
         found = {WORKING: self.redis.lrange(WORKING, 0, -1)}
-        found |= {key: self.redis.zrange(key, 0, -1) for key in (keys.RETRY, keys.SCHEDULE, keys.DEAD)}
+        found |= {key: self.redis.zrange(key, 0, -1) for key in SETS}
         return {key: jobs for key, jobs in found.items() if jobs}
 
 
 @pytest.fixture
-def bench(redis):
+def bench(redis, granted):
     with registry.isolated():
-        yield Bench(redis)
+        yield Bench(redis, granted)
 
 
 def worker(**body):
@@ -174,11 +190,41 @@ def test_retry_in_may_end_it(bench):
     assert bench.go(ERROR, worker(**hook("retry_in", "kill", calls))).fate == "dead"
 
 
-def test_a_business_error_is_buried_at_once(bench):
+def test_a_business_error_is_told_and_kept_nowhere(bench):
     calls = []
-    assert bench.go(Failed(BusinessError("closed")), worker(**hook("retries_exhausted", None, calls))).fate == "dead"
-    assert len(calls) == 1
-    assert json.loads(bench.places()[keys.DEAD][0])["error_message"] == "closed"
+    assert bench.go(REFUSED, worker(**hook("retries_exhausted", None, calls))).fate == "dropped"
+    assert ([call[0] for call in calls], bench.died) == (["retries_exhausted"], [("ab" * 12, "closed")])
+    assert bench.places() == {WORKING: [bench.unit.data]}  # its acknowledgement waits
+    assert bench.finished == [(bench.unit, False)]
+
+
+def test_business_errors_bury_where_the_setting_says_so(bench, redis, granted):
+    bench = Bench(redis, granted, buries_business=True)
+    calls = []
+    assert bench.go(REFUSED, worker(**hook("retries_exhausted", None, calls))).fate == "dead"
+    (entry,) = bench.places()[keys.DEAD]
+    assert (json.loads(entry)["error_message"], len(calls), bench.died) == ("closed", 1, [("ab" * 12, "closed")])
+    assert redis.zscore(keys.DEAD_BUSINESS, hashlib.sha1(entry).hexdigest()) == redis.zscore(keys.DEAD, entry)
+
+
+def jids(redis, key=keys.DEAD):
+    return [json.loads(entry)["jid"] for entry in redis.zrange(key, 0, -1)]
+
+
+def test_business_errors_never_push_out_a_real_death(redis, granted):
+    bench = Bench(redis, granted, DeadSetLimits(max_jobs=20, business_max_jobs=7), buries_business=True)
+    bench.go(ERROR, jid="real", retry=0)
+    for number in range(60):
+        bench.go(REFUSED, jid=f"refused {number}")
+    assert jids(redis) == ["real", *(f"refused {number}" for number in range(53, 60))]
+    for number in range(18):
+        bench.go(ERROR, jid=f"real {number}", retry=0)
+    assert jids(redis) == ["real", *(f"real {number}" for number in range(18))]  # 19 below 20: they gave way
+    bench.go(REFUSED, jid="one more")
+    assert jids(redis)[-1] == "real 17"  # it found no place
+    assert redis.exists(keys.DEAD_BUSINESS) == 0
+    bench.go(ERROR, jid="last", retry=0)
+    assert jids(redis) == [*(f"real {number}" for number in range(18)), "last"]
 
 
 def test_run_later_keeps_the_payloads_bytes(bench, redis):
@@ -216,11 +262,10 @@ def test_compressed_arguments_stay_the_bytes_they_were(bench, redis, outcome, re
 
 
 @pytest.mark.proves("F38")
-@pytest.mark.parametrize("data", [b"{not json \xff\x00", b"", b'{"class":"A"}'])
-def test_what_cannot_be_read_is_buried_byte_for_byte(bench, data):
-    unit = hold(bench.redis, data)
-    assert bench.settler.settle(unit, Unreadable(PayloadError("x")), None).fate == "dead"
-    assert bench.places() == {keys.DEAD: [data]}
+def test_unreadable_is_buried_as_the_outcome_says(bench):
+    unit = hold(bench.redis, b"{not json \xff\x00")
+    assert bench.settler.settle(unit, Unreadable(PayloadError("x"), b"wrapped"), None).fate == "dead"
+    assert bench.places() == {keys.DEAD: [b"wrapped"]}
 
 
 @pytest.mark.proves("R51", "R54", "I5")
@@ -256,9 +301,9 @@ def test_what_somebody_else_has_taken_over_is_not_written(bench, outcome, fields
 
 
 @pytest.mark.proves("R37", "I16")
-def test_the_dead_set_keeps_9999_and_drops_the_oldest(redis):
+def test_the_dead_set_keeps_9999_and_drops_the_oldest(redis, granted):
     with registry.isolated():
-        bench = Bench(redis)
+        bench = Bench(redis, granted)
         pipeline = redis.pipeline()
         for number in range(9_999):
             pipeline.zadd(keys.DEAD, {f"old-{number}": time.time() - 1000 + number / 1000})
@@ -267,17 +312,17 @@ def test_the_dead_set_keeps_9999_and_drops_the_oldest(redis):
         assert redis.zcard(keys.DEAD) == 9_999
         assert redis.zscore(keys.DEAD, "old-0") is None
         assert redis.zscore(keys.DEAD, "old-1")
-        assert bench.trimmed == [1]
+        assert bench.trimmed == [(1, keys.DEAD)]
 
 
-def test_the_dead_set_forgets_what_is_too_old(redis):
+def test_the_dead_set_forgets_what_is_too_old(redis, granted):
     with registry.isolated():
-        bench = Bench(redis, DeadSetLimits(timeout_s=100))
+        bench = Bench(redis, granted, DeadSetLimits(timeout_s=100))
         redis.zadd(keys.DEAD, {"older": time.time() - 200, "younger": time.time() - 20})
         bench.go(ERROR, retry=0)
         assert redis.zscore(keys.DEAD, "older") is None
         assert redis.zscore(keys.DEAD, "younger")
-        assert bench.trimmed == [1]
+        assert bench.trimmed == [(1, keys.DEAD)]
 
 
 @pytest.mark.proves("F14", "R14")
@@ -408,6 +453,164 @@ def test_a_kill_of_a_class_that_keeps_no_dead_is_dropped_and_its_hook_asked(benc
     assert [call[0] for call in calls] == ["retry_in", "retries_exhausted"]
 
 
+# --- classes that are not here --------------------------------------------------------------------------------------------
+
+UNKNOWN = UnknownClass(UnknownWorkerError("Jab", "Job"), 2.0, 3, 1_800_000_000.5)
+GIVEN_UP = UnknownClass(NewerVersionError("Job", 4, 1), 60.0, 9, 1_800_000_000.5, gives_up=True)
+FOREIGN = ForeignClass(0.9, 4)
+HANDED_BACK = ForeignClass(0.0, 3)
+MET = {
+    "aw_unknown_class_count": 3,
+    "aw_unknown_class_since": 1_800_000_000.5,
+    "error_class": "framework.errors.UnknownWorkerError",
+    "error_message": str(UNKNOWN.error),
+}
+
+
+@pytest.mark.parametrize("retry", [False, 0, 3])
+def test_unknown_class_waits_and_no_retry_is_spent(bench, redis, retry):
+    before = {
+        "retry": retry,
+        "retry_count": 1,
+        "failed_at": 5.5,
+        "error_class": "E",
+        "error_backtrace": "x",
+        "bid": "b",
+    }
+    assert bench.go(UNKNOWN, **before).fate == "scheduled"
+    ((member, due),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
+    seconds, microseconds = redis.time()
+    assert 0 < due - (seconds + microseconds / 1e6) <= 2
+    stored, wanted = json.loads(member), {**json.loads(encoded(**before)), **MET}
+    del wanted["enqueued_at"], wanted["error_backtrace"]  # the one is of a queue, the other of another error
+    assert stored == wanted
+    assert bench.places() == {keys.SCHEDULE: [member]}
+    assert bench.died == []
+
+
+def test_job_given_up_is_interrupted_with_state_in_one_step(bench, redis):
+    assert bench.go(GIVEN_UP, retry=3, status_expiration=60).fate == "interrupted"
+    ((member, since),) = redis.zrange(keys.INTERRUPTED, 0, -1, withscores=True)
+    assert abs(since - time.time()) < 60
+    stored = json.loads(member)
+    assert (stored["aw_unknown_class_count"], stored["error_class"]) == (9, "framework.errors.NewerVersionError")
+    assert "retry_count" not in stored
+    assert redis.get(keys.status(stored["jid"])) == b"failed"
+    assert bench.places() == {keys.INTERRUPTED: [member]}
+    assert bench.finished == [(bench.unit, True)]
+
+
+def test_set_of_interrupted_jobs_keeps_its_limits(bench, redis):
+    redis.zadd(keys.INTERRUPTED, {"older": time.time() - 91 * 86_400, "younger": time.time() - 89 * 86_400})
+    bench.go(GIVEN_UP)
+    assert redis.zscore(keys.INTERRUPTED, "older") is None
+    assert redis.zscore(keys.INTERRUPTED, "younger")
+    assert bench.trimmed == [(1, keys.INTERRUPTED)]
+
+
+def test_foreign_job_is_counted_and_keeps_its_own_error(bench, redis):
+    own = {"retry_count": 1, "error_class": "ArgumentError", "error_message": "of Ruby", "failed_at": 5.5}
+    assert bench.go(FOREIGN, **own).fate == "scheduled"
+    wanted = {**json.loads(encoded(**own)), "aw_unknown_class_count": 4}
+    del wanted["enqueued_at"]
+    assert json.loads(redis.zrange(keys.SCHEDULE, 0, -1)[0]) == wanted
+
+
+def test_foreign_job_goes_straight_back_as_the_next_to_run(bench, redis):
+    redis.lpush("queue:default", "behind")
+    bench.go(HANDED_BACK, bid="x")
+    *behind, member = redis.lrange("queue:default", 0, -1)
+    assert behind == [b"behind"]
+    assert json.loads(member) == {**json.loads(encoded(bid="x")), "aw_unknown_class_count": 3}
+    assert redis.smembers(keys.QUEUES) == {b"default"}
+    assert (bench.places(), bench.finished) == ({}, [(bench.unit, True)])
+
+
+def test_foreign_job_whose_queue_is_no_list_waits(bench, redis):
+    redis.set("queue:default", "text")
+    assert bench.go(HANDED_BACK).fate == "scheduled"
+    assert list(bench.places()) == [keys.SCHEDULE]
+
+
+@pytest.mark.parametrize("trouble", ["lost reply", "taken over"])
+def test_job_handed_back_is_fenced_and_repeatable(bench, redis, trouble):
+    unit = hold(redis, encoded())
+    if trouble == "lost reply":
+        bench.settler._client = LosesReply(redis)
+        with pytest.raises(Cut):
+            bench.settler.settle(unit, HANDED_BACK, None)
+    else:
+        redis.delete(WORKING)
+    assert bench.settler.settle(unit, HANDED_BACK, None).fate == (
+        "fenced" if trouble == "taken over" else "acknowledged"
+    )
+    assert redis.llen("queue:default") == (trouble == "lost reply")
+    assert bench.places() == {}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "place"),
+    [(Postponed(5.0, ""), keys.SCHEDULE), (Deferred(5.0, "health"), keys.SCHEDULE), (ERROR, keys.RETRY)],
+    ids=["later", "deferred", "failed"],
+)
+def test_fields_of_the_wait_go_once_the_class_is_known(bench, outcome, place):
+    bench.go(outcome, worker(), **MET, error_backtrace="x")
+    ((where, (member,)),) = bench.places().items()
+    stored = json.loads(member)
+    assert where == place
+    assert not {"aw_unknown_class_count", "aw_unknown_class_since", "error_backtrace"} & stored.keys()
+    assert stored.get("error_class") == ("ValueError" if outcome is ERROR else None)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "place", "fate"),
+    [
+        (UNKNOWN, keys.SCHEDULE, "scheduled"),
+        (FOREIGN, keys.SCHEDULE, "scheduled"),
+        (GIVEN_UP, keys.INTERRUPTED, "interrupted"),
+    ],
+    ids=["waits", "goes back", "given up"],
+)
+@pytest.mark.parametrize("trouble", ["lost reply", "taken over", "wrong type", "full"])
+def test_move_of_unknown_job_is_fenced_and_repeatable(bench, redis, outcome, place, fate, trouble):
+    unit = hold(redis, encoded())
+    if trouble == "lost reply":
+        bench.settler._client = LosesReply(redis)
+        with pytest.raises(Cut):
+            bench.settler.settle(unit, outcome, None)
+    if trouble == "taken over":
+        redis.delete(WORKING)
+        assert bench.settler.settle(unit, outcome, None).fate == "fenced"
+        assert bench.places() == {}
+        return
+    if trouble == "wrong type":
+        redis.set(place, "text")
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            bench.settler.settle(unit, outcome, None)
+        assert redis.lrange(WORKING, 0, -1) == [unit.data]
+        redis.delete(place)
+    if trouble == "full":
+        with full_memory(redis):
+            assert bench.settler.settle(unit, outcome, None).fate == fate
+    else:
+        assert bench.settler.settle(unit, outcome, None).fate == fate
+    assert [(key, len(jobs)) for key, jobs in bench.places().items()] == [(place, 1)]
+
+
+@pytest.mark.parametrize(("outcome", "kept"), [(UNKNOWN, True), (FOREIGN, True), (GIVEN_UP, False)])
+def test_waiting_job_keeps_its_lock_and_lets_go_of_slots(bench, redis, outcome, kept):
+    lock, base = f"{keys.LOCKS}abc", keys.limit("Jab")
+    redis.hset(lock, mapping={"v": 1, "jid": "ab" * 12, "class": "Jab"})
+    redis.pexpire(lock, 7_200_000)  # the class keeps it for two hours, which this process cannot know
+    redis.zadd(f"{base}:running", {" " + "ab" * 12: time.time() + 30})
+    unit = hold(redis, encoded("Jab", idempotency_key=lock))
+    unit.holds = Holds(Lock(lock, "ab" * 12, 600.0, "Jab"), [Slot(base, " " + "ab" * 12)])
+    bench.settler.settle(unit, outcome, None)
+    assert redis.exists(lock) == kept
+    assert not kept or redis.pttl(lock) > 7_000_000
+    assert redis.zcard(f"{base}:running") == 0
+
+
 # --- retired classes ------------------------------------------------------------------------------------------------------
 
 RETIRED = Retired("Gone::Worker", "replaced")
@@ -470,8 +673,7 @@ STATUS = keys.status("ab" * 12)
         (ERROR, {}, "retrying", 60 + 15),
         (Postponed(1_000.5, ""), {}, "queued", 60 + 1_001),
         (ERROR, {"retry": 0}, "failed", 60),
-        (Failed(BusinessError("no")), {}, "failed", 60),
-        (Unreadable(PayloadError("too large")), {}, "failed", 60),
+        (Unreadable(PayloadError("too large"), b"x"), {}, "failed", 60),
         (RETIRED, {}, "discarded", 60),
     ],
 )
@@ -489,6 +691,7 @@ def test_the_state_moves_with_the_job(bench, redis, outcome, fields, state, life
         (Discarded("enough"), {}, "discarded"),
         (ERROR, {"retry": False}, "failed"),
         (ERROR, {"retry": 0, "dead": False}, "failed"),
+        (REFUSED, {}, "failed"),
     ],
 )
 def test_the_state_of_what_is_acknowledged_is_written_before(bench, outcome, fields, state):
@@ -498,7 +701,7 @@ def test_the_state_of_what_is_acknowledged_is_written_before(bench, outcome, fie
 
 
 @pytest.mark.proves("R22")
-@pytest.mark.parametrize("outcome", [ERROR, Postponed(10.0, ""), Unreadable(PayloadError("x")), RETIRED])
+@pytest.mark.parametrize("outcome", [ERROR, Postponed(10.0, ""), Unreadable(PayloadError("x"), b"x"), RETIRED])
 def test_whoever_was_fenced_says_nothing(bench, redis, outcome):
     redis.set(STATUS, "completed")
     assert bench.go(outcome, held=False, status_expiration=60).fate == "fenced"

@@ -12,7 +12,6 @@ from framework.flags import redis_flags
 from framework.flags.flag import Flag, Layered, read_flag
 from framework.flags.openfeature import OpenFeatureFlags
 from framework.flags.redis_flags import RedisFlags, read_flags, set_flag, unset_flag
-from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from tests.harness import server_lines, until
 
@@ -41,8 +40,8 @@ def switch(on):
     return InMemoryFlag("on" if on else "off", {"on": True, "off": False})
 
 
-def test_a_flag_is_what_was_set_until_it_ends_by_the_clock_of_redis(redis):
-    flags = RedisFlags(redis, "main")
+def test_a_flag_is_what_was_set_until_it_ends_by_the_clock_of_redis(redis, granted):
+    flags = RedisFlags(granted, "main")
     assert flags.read() is False
     made = set_flag(redis, Flag("a", 25, "why", "me"), 60)
     set_flag(redis, Flag("b", 100), 0.0)
@@ -69,10 +68,10 @@ def test_a_share_is_drawn_each_time():
     assert all(Flag("f", 100).drawn(draws) for _ in range(100))
 
 
-def test_garbage_is_told_once_and_hides_no_other_flag(redis):
+def test_garbage_is_told_once_and_hides_no_other_flag(redis, granted):
     redis.hset(keys.FLAGS, mapping=GARBAGE)
     set_flag(redis, Flag("good", 100), None)
-    flags = RedisFlags(redis, "main")
+    flags = RedisFlags(granted, "main")
     with server_lines("info") as lines:
         flags.read()
         flags.read()
@@ -87,9 +86,9 @@ def test_what_cannot_be_read_says_why(data):
         read_flag("f", data)
 
 
-def test_what_cannot_be_read_anew_stays_known(redis, monkeypatch):
+def test_what_cannot_be_read_anew_stays_known(redis, granted, monkeypatch):
     set_flag(redis, Flag("a", 100), None)
-    flags, lazy = RedisFlags(redis, "main"), RedisFlags(redis, "main", lazy=True)
+    flags, lazy = RedisFlags(granted, "main"), RedisFlags(granted, "main", lazy=True)
     flags.read()
     assert lazy.enabled("a")
     redis.delete(keys.FLAGS)
@@ -104,7 +103,7 @@ def test_what_cannot_be_read_anew_stays_known(redis, monkeypatch):
 
 def test_a_store_that_is_away_costs_a_producer_nothing_but_news(make_server, monkeypatch):
     server = make_server()
-    client = open_client(Endpoint(server.url), name="tests")
+    client = server.open()
     set_flag(client, Flag("a", 100), None)
     flags, eager = RedisFlags(client, "main", lazy=True), RedisFlags(client, "main")
     assert flags.enabled("a")
@@ -172,10 +171,10 @@ def test_without_a_provider_no_flag_is_set():
     assert flags.names() == frozenset()
 
 
-def test_the_first_place_that_has_a_flag_decides(redis, provider):
+def test_the_first_place_that_has_a_flag_decides(redis, granted, provider):
     provider._flags.update({"both": switch(True), "theirs": switch(True)})
     set_flag(redis, Flag("both", 0), None)
-    flags = Layered(RedisFlags(redis, "main"), OpenFeatureFlags(lambda: ["both", "theirs"], "here"))
+    flags = Layered(RedisFlags(granted, "main"), OpenFeatureFlags(lambda: ["both", "theirs"], "here"))
     assert flags.read()
     assert not flags.enabled("both", default=True)
     assert flags.enabled("theirs")

@@ -15,16 +15,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from chaos_parts.guarded import GuardedServer, as_role, with_all_rights
 from redis import Redis
 
 from framework.declare import port, registry
 from framework.settings.load import load
-from framework.store.embedded import EmbeddedServer
 from framework.wiring.connect import Enqueuer, bind_default
 from tests.harness import HURRIED
 
 HERE = Path(__file__).resolve().parent
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def poll_until(look: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
@@ -42,12 +42,44 @@ def eventually() -> Callable[..., Any]:
     return poll_until
 
 
+class Gems:
+    """One Sidekiq: the one that is installed, or that of a folder with a gem in each subfolder, ``sidekiq-8.1.7`` among them."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._bin, self.version = "", "installed"
+        self._ruby = ["ruby"]
+        if folder is not None:
+            (home,) = folder.glob("sidekiq-*")
+            self._bin, self.version = str(home / "bin" / "sidekiq"), home.name.removeprefix("sidekiq-")
+            loaded = [part for lib in sorted(folder.glob("*/lib")) for part in ("-I", str(lib))]
+            self._ruby = [os.environ.get("SIDEKIQ_RUBY", "ruby"), *loaded]
+
+    def console(self) -> list[str]:
+        return [*self._ruby, str(HERE / "ruby_side.rb")]
+
+    def server(self) -> list[str]:
+        return [*self._ruby, self._bin] if self._bin else ["sidekiq"]
+
+    def since(self, *version: int) -> bool:
+        return self.version != "installed" and tuple(map(int, self.version.split("."))) >= version
+
+
+# Folders of other Sidekiqs than the installed one, separated as in PATH; SIDEKIQ_RUBY is the Ruby that runs them.
+SIDEKIQS = [Gems(), *(Gems(Path(folder)) for folder in os.environ.get("SIDEKIQ_GEMS", "").split(os.pathsep) if folder)]
+
+
+@pytest.fixture(scope="session", params=SIDEKIQS, ids=lambda one: one.version)
+def sidekiq(request: pytest.FixtureRequest) -> Gems:
+    gems: Gems = request.param
+    return gems
+
+
 class Ruby:
     """The console: one process for the whole session, one JSON line each way per command."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, gems: Gems) -> None:
         self._process = subprocess.Popen(
-            ["ruby", str(HERE / "ruby_side.rb")],
+            gems.console(),
             env={**os.environ, "REDIS_URL": url},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -86,20 +118,21 @@ class Ruby:
 
 
 @pytest.fixture(scope="session")
-def ruby_console(server: EmbeddedServer) -> Iterator[Ruby]:
+def ruby_console(server: GuardedServer, sidekiq: Gems) -> Iterator[Ruby]:
     if not (shutil.which("ruby") and shutil.which("sidekiq")):
         message = "Ruby's Sidekiq is not installed: the exchange of jobs with it is NOT tested (`scripts/setup --system` brings it)"
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)
-    console = Ruby(server.url)
+    console = Ruby(server.url, sidekiq)
     yield console
     console.close()
 
 
 @pytest.fixture
 def ruby(ruby_console: Ruby, redis: "Redis") -> Ruby:
-    """The console, on an empty store, without a size limiter."""
+    """The console, on an empty store, without a size limiter; Ruby is the user ``default``, and needs more than our roles have."""
+    redis.execute_command("ACL", "SETUSER", "default", "allkeys", "allchannels", "+@all")
     ruby_console("limit_sizes")
     return ruby_console
 
@@ -111,7 +144,11 @@ def environment(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     config.mkdir()
     (config / "routing.yml").write_text('routing_rules: [["*", default]]\n')
     (config / "application.yml").write_text("poll_interval: 0.1\n")
-    settings = {"REDIS_URL": redis_url, "FRAMEWORK_CONFIG_DIR": str(config)}
+    settings = {
+        "REDIS_URL": as_role(redis_url, "worker"),
+        "PROOF_URL": with_all_rights(redis_url),
+        "FRAMEWORK_CONFIG_DIR": str(config),
+    }
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     return settings
@@ -196,12 +233,14 @@ def python_server(environment: dict[str, str], tmp_path: Path) -> Callable[..., 
 
 
 @pytest.fixture
-def ruby_server(ruby: Ruby, environment: dict[str, str], tmp_path: Path) -> Callable[[], Any]:
+def ruby_server(
+    ruby: Ruby, sidekiq: Gems, environment: dict[str, str], redis_url: str, tmp_path: Path
+) -> Callable[[], Any]:
     """The same for a Ruby server: one thread, so that order shows."""
 
     def start() -> Any:
-        command = ["sidekiq", "-r", "./ruby_side.rb", "-q", "default", "-c", "1", "-t", "2", "-e", "test", "-v"]
-        return started(command, environment, tmp_path / "sidekiq.log", "ready for interop")
+        command = [*sidekiq.server(), "-r", "./ruby_side.rb", "-q", "default", "-c", "1", "-t", "2", "-e", "test", "-v"]
+        return started(command, environment | {"REDIS_URL": redis_url}, tmp_path / "sidekiq.log", "ready for interop")
 
     return start
 

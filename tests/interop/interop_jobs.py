@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from typing import Any
 
 from pydantic import JsonValue
@@ -13,7 +14,7 @@ GATE_S = 60
 
 
 def note(worker: str, *args: Any) -> None:
-    with Redis.from_url(os.environ["REDIS_URL"]) as client:
+    with Redis.from_url(os.environ["PROOF_URL"]) as client:
         client.rpush("interop:python", json.dumps([worker, *args]))
 
 
@@ -24,6 +25,16 @@ class EchoWorker(ApplicationWorker):
 
     def perform(self, *args: JsonValue) -> None:
         note("EchoWorker", *args)
+
+
+class PlainWorker(ApplicationWorker):
+    """Runs in Ruby processes that decompress nothing."""
+
+    feature_category = "not_owned"
+    compress = False
+
+    def perform(self, *args: JsonValue) -> None:
+        note("PlainWorker", *args)
 
 
 class HandoverWorker(ApplicationWorker):
@@ -56,11 +67,22 @@ class MendableWorker(ApplicationWorker):
     retry = 0
 
     def perform(self, number: int) -> None:
-        with Redis.from_url(os.environ["REDIS_URL"]) as client:
+        with Redis.from_url(os.environ["PROOF_URL"]) as client:
             mended = client.exists("interop:mended")
         if not mended:
             raise ValueError(f"{number} is broken")
         note("MendableWorker", number)
+
+
+class PatientWorker(ApplicationWorker):
+    """Runs until it is cancelled."""
+
+    feature_category = "not_owned"
+
+    def perform(self, what: str) -> None:
+        while not self.cancelled:
+            time.sleep(0.01)
+        note("PatientWorker", what)
 
 
 class WaitingWorker(ApplicationWorker):
@@ -69,7 +91,7 @@ class WaitingWorker(ApplicationWorker):
     feature_category = "not_owned"
 
     def perform(self, gate: str) -> None:
-        with Redis.from_url(os.environ["REDIS_URL"], socket_timeout=GATE_S + 5) as client:
+        with Redis.from_url(os.environ["PROOF_URL"], socket_timeout=GATE_S + 5) as client:
             client.rpush("interop:waiting", gate)
             client.blpop([gate], timeout=GATE_S)
         note("WaitingWorker", gate)

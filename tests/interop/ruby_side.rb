@@ -16,6 +16,13 @@ require "zlib"
 
 Sidekiq.strict_args!
 Sidekiq.logger.level = Logger::WARN
+SIDEKIQ = Gem::Version.new(Sidekiq::VERSION)
+
+def since?(version)
+  SIDEKIQ >= Gem::Version.new(version)
+end
+
+require "sidekiq/metrics/query" if since?("7")
 
 Sidekiq.configure_server do |config|
   config.on(:startup) { $stdout.puts("ready for interop") || $stdout.flush }
@@ -60,7 +67,9 @@ class SizeLimiter
   end
 end
 
-Sidekiq.client_middleware { |chain| chain.add(SizeLimiter) }
+[:configure_client, :configure_server].each do |configure|
+  Sidekiq.public_send(configure) { |config| config.client_middleware { |chain| chain.add(SizeLimiter) } }
+end
 
 class EchoWorker
   include Sidekiq::Worker
@@ -70,12 +79,32 @@ class EchoWorker
   end
 end
 
+class PlainWorker
+  include Sidekiq::Worker
+
+  def perform(*args)
+    note("PlainWorker", *args)
+  end
+end
+
 class HandoverWorker
   include Sidekiq::Worker
 
   def perform(*args)
     note("HandoverWorker", *args)
     raise ArgumentError, "not for Ruby: é😀"
+  end
+end
+
+# There is no such class in Python.
+module Ruby
+  class OnlyWorker
+    include Sidekiq::Worker
+
+    def perform(*args)
+      note("Ruby::OnlyWorker", *args)
+      raise ArgumentError, "the first run" if args.first == "fails once" && Sidekiq.redis { |redis| redis.incr("interop:runs") } == 1
+    end
   end
 end
 
@@ -133,7 +162,7 @@ module Console
 
   # What the Ruby poller does when it wakes.
   def enqueue_due(_)
-    Sidekiq::Scheduled::Enq.new.enqueue_jobs
+    (since?("6.5") ? Sidekiq::Scheduled::Enq.new(Sidekiq.default_configuration) : Sidekiq::Scheduled::Enq.new).enqueue_jobs
     true
   end
 
@@ -144,7 +173,21 @@ module Console
   end
 
   def work(_)
-    Sidekiq::Workers.new.map { |process, thread, work| {process: process, thread: thread}.merge(work) }
+    Sidekiq::Workers.new.map do |process, thread, work|
+      fields = work.is_a?(Hash) ? work : {queue: work.queue, payload: work.payload, run_at: work.run_at.to_i}
+      {process: process, thread: thread}.merge(fields)
+    end
+  end
+
+  def cancel(command)
+    Sidekiq::Client.new.cancel!(command["jid"])
+    true
+  end
+
+  # What the Metrics page knows of a class, over an hour.
+  def metrics(command)
+    found = Sidekiq::Metrics::Query.new.for_job(command["class"], minutes: 60).job_results[command["class"]]
+    {totals: found.totals, histogram: found.hist.values.flatten.map(&:to_i).sum}
   end
 
   def signal(command)

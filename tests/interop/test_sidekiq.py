@@ -1,12 +1,19 @@
-"""Jobs go between Python and Ruby's own Sidekiq 6.4.1 through one store, both ways, and come out equal."""
+"""Jobs go between Python and Ruby's own Sidekiq through one store, both ways, and come out equal.
+
+With the Sidekiq that is installed (Debian's 6.4.1), and with each that SIDEKIQ_GEMS has (conftest.py).
+"""
 
 import base64
 import json
 import time
 import zlib
 from datetime import UTC, datetime, timedelta
+from unittest.mock import ANY
 
 import pytest
+
+from framework.process.record import seen_processes
+from tests.harness import is_metric
 
 ARGUMENTS = [
     None,
@@ -81,6 +88,41 @@ def test_ruby_pushes_now_and_later_and_python_runs_it(jobs, ruby, python_server,
     assert exact(sorted(seen, key=len)) == exact([["EchoWorker", "later"], ["EchoWorker", *ARGUMENTS]])
 
 
+def test_shared_queue_gives_ruby_its_jobs_unspent(
+    jobs, ruby, environment, ruby_server, python_server, noted, redis, eventually
+):
+    environment["FRAMEWORK_FOREIGN_CLASSES"] = "Ruby::*"
+    with python_server() as process:
+        for number in range(20):
+            ruby("perform_async", **{"class": "Ruby::OnlyWorker", "args": [number]})
+            jobs.EchoWorker.perform_async(number)
+        ruby("push", item={"class": "Ruby::OnlyWorker", "args": ["no retry"], "retry": False})
+        noted("python", 20)  # Python's own go on while no Ruby process is there
+        eventually(lambda: redis.zcard("schedule") == 21, "Ruby's wait")
+        with ruby_server():
+            seen = noted("ruby", 21)  # while Python is at the same queue
+    ran = [["Ruby::OnlyWorker", number] for number in [*range(20), "no retry"]]
+    assert sorted(seen, key=str) == sorted(ran, key=str)  # each once
+    assert not any(redis.zcard(key) for key in ("retry", "dead", "schedule"))
+    assert redis.llen("queue:default") == 0
+    told = [line for line in process.lines() if line.get("event_name") == "class.foreign"]
+    assert sum(line["classes"]["Ruby::OnlyWorker"] for line in told) >= 21
+    assert not [line for line in process.lines() if line.get("class") == "Ruby::OnlyWorker"]
+
+
+def test_ruby_retries_a_job_that_python_has_put_off(jobs, ruby, ruby_server, python_server, redis, noted, eventually):
+    jid = ruby("push", item={"class": "Ruby::OnlyWorker", "args": ["fails once"], "retry": 5})
+    with python_server():
+        eventually(lambda: redis.zcard("schedule"), "Python puts it off")
+    redis.zadd("schedule", {redis.zrange("schedule", 0, 0)[0]: 1}, xx=True)
+    ruby("enqueue_due")  # Ruby's own poller moves it, and knows nothing of our fields
+    with ruby_server():
+        noted("ruby", 1)
+        eventually(lambda: redis.zcard("retry"), "it fails in Ruby")
+    (entry,) = ruby("entries", set="retry")
+    assert (entry["jid"], entry["item"]["error_class"], entry["item"]["retry_count"]) == (jid, "ArgumentError", 0)
+
+
 @pytest.mark.proves("F42", "I23")
 def test_what_failed_in_ruby_is_retried_here(jobs, ruby, ruby_server, python_server, noted, redis):
     item = {"class": "HandoverWorker", "args": [1], "retry": 5, "backtrace": 2, **FOREIGN}
@@ -141,19 +183,60 @@ def test_what_failed_here_is_read_by_ruby_with_other_writers_fields_intact(
 @pytest.mark.proves("F42", "I23")
 def test_a_dead_job_goes_back_to_work_from_ruby(jobs, ruby, python_server, noted, redis, eventually):
     jid = jobs.MendableWorker.perform_async(5)
-    redis.lpush("queue:default", NO_JSON)
     with python_server():
-        eventually(lambda: redis.zcard("dead") == 2, "two dead jobs")
-        entries = ruby("entries", set="dead")
-        (raw,) = [entry["raw"] for entry in entries if "raw" in entry]
-        assert bytes.fromhex(raw) == NO_JSON
-        (dead,) = [entry for entry in entries if "jid" in entry]
+        eventually(lambda: redis.zcard("dead"), "a dead job")
+        (dead,) = ruby("entries", set="dead")
         assert (dead["jid"], dead["item"]["error_class"], dead["args"]) == (jid, "ValueError", [5])
 
         redis.set("interop:mended", "yes")
         ruby("retry_entry", set="dead", jid=jid)
         assert noted("python", 1) == [["MendableWorker", 5]]
-    assert redis.zcard("dead") == 1
+    assert redis.zcard("dead") == 0
+
+
+@pytest.mark.proves("F38", "F42", "I23")
+@pytest.mark.parametrize(
+    "data",
+    [NO_JSON, b"[1,2]", b"null", b"7", b'"x"', b"{}", b'{"class":"EchoWorker","args":[NaN]}'],
+    ids=["no UTF-8", "array", "null", "number", "text", "empty", "NaN"],
+)
+def test_no_job_leaves_rubys_dead_page_whole(ruby, python_server, redis, eventually, data):
+    """It is shown, retried from there, and lies dead again as it was; nothing runs."""
+    redis.lpush("queue:default", data)
+    with python_server() as process:
+        eventually(lambda: redis.zcard("dead"), "set aside")
+        ((first, score),) = redis.zrange("dead", 0, -1, withscores=True)
+        (entry,) = ruby("entries", set="dead")
+        assert (entry["klass"], entry["args"], entry["item"]["queue"]) == ("aw.Malformed", [], "default")
+        assert base64.b64decode(entry["item"]["aw_raw"]) == data
+        paths = ["/morgue", f"/morgue/{score}-{entry['jid']}", "/"]
+        pages = ruby("pages", paths=paths)
+        assert {path: page["status"] for path, page in pages.items()} == dict.fromkeys(paths, 200)
+        assert all("cannot be read" in pages[path]["body"] for path in paths[:2])
+
+        redis.zadd("dead", {first: score - 60})
+        ruby("retry_entry", set="dead", jid=entry["jid"])
+        eventually(lambda: redis.zcard("dead") and redis.llen("queue:default") == 0, "set aside again")
+        process.wait_for('"job_status":"quarantined"')
+    (again,) = redis.zrange("dead", 0, -1)
+    changed = {"failed_at"}
+    kept, found = json.loads(first), json.loads(again)
+    assert {name for name in kept if kept[name] != found.get(name)} <= changed
+    assert kept.keys() == found.keys()
+    assert [line["job_status"] for line in process.lines() if "job_status" in line] == ["quarantined"] * 2
+
+
+@pytest.mark.proves("F38", "I23")
+def test_ruby_buries_what_is_wrapped_too(ruby, python_server, ruby_server, redis, eventually):
+    redis.lpush("queue:default", b"[1,2]")
+    with python_server():
+        eventually(lambda: redis.zcard("dead"), "set aside")
+    (entry,) = ruby("entries", set="dead")
+    ruby("retry_entry", set="dead", jid=entry["jid"])
+    with ruby_server():
+        eventually(lambda: redis.zcard("dead"), "dead again")
+    (again,) = ruby("entries", set="dead")
+    assert (again["item"]["aw_raw"], again["item"]["error_class"]) == (entry["item"]["aw_raw"], "NameError")
 
 
 @pytest.mark.proves("R70", "I23")
@@ -201,7 +284,8 @@ def test_ruby_sees_our_process_its_job_and_its_figures_and_is_obeyed(
     stats = ruby("stats")
     assert (stats["processed"], stats["failed"], stats["enqueued"]) == (3, 1, 1)
     # One key runs out by itself.
-    assert {key.decode() for key in redis.scan_iter()} - {"aw:beats", "aw:parked:watch"} == {
+    kept = {key.decode() for key in redis.scan_iter() if not is_metric(key)}
+    assert kept - {"aw:beats", "aw:parked:watch", "process_cleanup"} == {
         *(
             "queues",
             "queue:default",
@@ -214,6 +298,58 @@ def test_ruby_sees_our_process_its_job_and_its_figures_and_is_obeyed(
         ),
         *(f"stat:{kind}:{datetime.now(UTC):%Y-%m-%d}" for kind in ("processed", "failed")),
     }
+
+
+def test_a_running_job_is_found_in_the_log_by_its_tid(jobs, ruby, python_server, redis, eventually):
+    jid = jobs.WaitingWorker.perform_async("interop:gate")
+    with python_server("--tag", "shop", "--label", "blue") as process:
+        (work,) = eventually(lambda: ruby("work"), "the busy job in Ruby's list")
+        (start,) = [line for line in process.lines() if line.get("jid") == jid]
+        assert start["tid"] == work["thread"]
+        page = ruby("pages", paths=["/busy"])["/busy"]
+        assert page["status"] == 200
+        assert all(text in page["body"] for text in (start["tid"], "shop", "blue"))
+        redis.lpush("interop:gate", "open")
+
+
+def test_rubys_idle_process_is_seen_with_its_slots(ruby, ruby_server, redis, eventually):
+    with ruby_server():
+        (seen,) = eventually(lambda: seen_processes(redis), "its record")
+    assert (seen.queues, seen.slots, seen.busy) == ({"default"}, 1, 0)
+
+
+def test_our_jobs_are_on_the_metrics_page(jobs, ruby, sidekiq, python_server, noted, redis):
+    if not sidekiq.since(7):
+        pytest.skip("the page came with Sidekiq 7")
+    jobs.EchoWorker.perform_bulk([(number,) for number in range(5)])
+    jobs.MendableWorker.perform_async(1)
+    with python_server() as process:
+        noted("python", 5)
+        process.wait_for('"job_status":"fail"')
+    assert {name: ruby("metrics", **{"class": "EchoWorker"})["totals"][name] for name in ("p", "ms")} == {
+        "p": 5,
+        "ms": ANY,
+    }
+    assert ruby("metrics", **{"class": "EchoWorker"})["histogram"] == 5
+    assert {name: ruby("metrics", **{"class": "MendableWorker"})["totals"][name] for name in "pf"} == {"p": 1, "f": 1}
+    paths = ["/metrics", "/metrics/EchoWorker", "/metrics/MendableWorker"]
+    pages = ruby("pages", paths=paths)
+    assert {path: page["status"] for path, page in pages.items()} == dict.fromkeys(paths, 200)
+    assert "EchoWorker" in pages["/metrics"]["body"]
+
+
+def test_rubys_cancel_stops_our_job(jobs, ruby, sidekiq, python_server, noted, redis, eventually):
+    if not sidekiq.since(7, 3):
+        pytest.skip("Client#cancel! came with Sidekiq 7.3")
+    before = jobs.PatientWorker.perform_async("cancelled before it began")
+    ruby("cancel", jid=before)
+    running = jobs.PatientWorker.perform_async("cancelled as it ran")
+    with python_server():
+        assert noted("python", 1) == [["PatientWorker", "cancelled before it began"]]
+        eventually(lambda: running in str(ruby("work")), "it runs")
+        ruby("cancel", jid=running)
+        assert noted("python", 2)[1] == ["PatientWorker", "cancelled as it ran"]
+    assert redis.hget(f"it-{running}", "c") == b"null"
 
 
 def pages_answer(ruby):
@@ -281,6 +417,16 @@ def test_what_we_compress_is_read_by_ruby(jobs, ruby):
     for job in (single, bulk):
         assert exact(job["args"]) == exact(LARGE)
         assert job["size_limiter"] == "validated"
+
+
+def test_ruby_without_a_size_limiter_gets_uncompressed_arguments(jobs, ruby, ruby_server, noted):
+    """Of a class that compresses, Sidekiq alone gives its worker one string of base64, in silence."""
+    jobs.EchoWorker.perform_async(*LARGE)
+    jobs.PlainWorker.perform_async(*LARGE)
+    with ruby_server():
+        compressed, plain = noted("ruby", 2)
+    assert (compressed[0], len(compressed), type(compressed[1])) == ("EchoWorker", 2, str)
+    assert exact(plain) == exact(["PlainWorker", *LARGE])
 
 
 def test_a_large_job_scheduled_here_passes_the_limiter_of_rubys_poller_as_it_is(

@@ -7,10 +7,16 @@ import pytest
 
 from framework.lint.config import Config
 from framework.lint.linter import lint
+from framework.lint.registry import GITLAB, SETS
 from framework.lint.rule import Finding
-from framework.lint.tree import read_tree
+from framework.lint.tree import Known, read_tree
 
 CATEGORIES = ("global_search", "onboarding")
+
+RELEASED = {"Billing::SendInvoiceWorker": "workers.billing.invoices.SendInvoiceWorker"}
+"""The class that the example of SEW032 moves."""
+
+KNOWN = Known(CATEGORIES, released=RELEASED)
 
 Look = Callable[..., list[Finding]]
 
@@ -50,11 +56,13 @@ def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
 def look(tmp_path: Path) -> Look:
     """Lint the given files (or, of them, only those named); paths in findings are below ``tmp_path``."""
 
-    def run(files: Mapping[str, str | bytes], *only: str, config: Config | None = None) -> list[Finding]:
+    def run(
+        files: Mapping[str, str | bytes], *only: str, config: Config | None = None, known: Known = KNOWN
+    ) -> list[Finding]:
         write(tmp_path, files)
-        chosen = config or Config(tmp_path)
+        chosen = config or Config(tmp_path, SETS[GITLAB])
         paths = [tmp_path / name for name in only or ("workers",)]
-        tree, wanted = read_tree(paths, tmp_path, chosen.excludes, CATEGORIES)
+        tree, wanted = read_tree(paths, tmp_path, chosen.excludes, known)
         return lint(tree, wanted, chosen.applies)[0]
 
     return run

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from framework.lint.config import Config
 from framework.lint.linter import lint
+from framework.lint.registry import GITLAB, SETS
 from framework.lint.source import UnreadableError, parse
-from framework.lint.tree import Tree, read_tree
+from framework.lint.tree import Known, Tree, read_tree
 from tests.lint.conftest import CATEGORIES, Look, codes, worker, write
 
 
@@ -146,7 +147,7 @@ def test_columns_count_characters(look: Look):
 def test_excluded_files_are_not_looked_at_even_when_named(look: Look, tmp_path: Path):
     files = {"workers/samples/bad.py": "def broken(:\n"}
     assert len(look(files)) == 1
-    config = Config(tmp_path, exclude=("workers/samples",))
+    config = Config(tmp_path, SETS[GITLAB], exclude=("workers/samples",))
     assert not look(files, config=config)
     assert not look(files, "workers/samples/bad.py", config=config)
 
@@ -162,7 +163,7 @@ def test_files_outside_of_any_package_know_their_neighbours(tmp_path: Path):
 def test_a_thousand_workers(tmp_path: Path):
     texts = {n: worker(f"retry = {3 if n % 100 else -1}", name=f"Job{n}") for n in range(1000)}
     write(tmp_path, {f"workers/job_{n}.py": text for n, text in texts.items()})
-    tree, wanted = read_tree([tmp_path / "workers"], tmp_path, lambda _: False, CATEGORIES)
+    tree, wanted = read_tree([tmp_path / "workers"], tmp_path, lambda _: False, Known(CATEGORIES))
     found, workers = lint(tree, wanted, lambda _code, _path: True)
     assert workers == 1000
     assert sorted(one.path.name for one in found) == sorted(f"job_{n}.py" for n in range(0, 1000, 100))
@@ -233,7 +234,7 @@ def programs(draw: st.DrawFn) -> str:
 @hypothesis.given(programs() | st.text() | st.binary())
 def test_no_source_makes_it_fail(source: str | bytes):
     data = source if isinstance(source, bytes) else source.encode(errors="surrogatepass")
-    tree = Tree(categories=CATEGORIES)
+    tree = Tree(known=Known(CATEGORIES, released={"X::DWorker": "workers.y.DWorker"}))
     path = Path("workers/x.py")
     with suppress(UnreadableError):
         tree.take(parse(data, path, "workers.x"))

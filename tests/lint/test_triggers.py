@@ -146,6 +146,10 @@ from framework import boot
 from framework import wiring # here
 from framework.types import Payload
 from framework.wiring import chains
+from framework import databases, health, pause, throttling
+from framework.health import register
+from framework.admin import search
+from framework.paused import x # here
 from framework.wiring.connect import Enqueuer # here
 from framework.errors import PushError
 """,
@@ -289,6 +293,8 @@ class Flood(LimitedCapacityWorker):  # here
     "SEW022": """
 import datetime as dt
 import enum
+import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Optional, Tuple
 from uuid import UUID
@@ -306,6 +312,13 @@ class A(TeamWorker):
         g: Colour,  # here
         plain,
         h: "not a type",
+        k: dict[int, str],  # here
+        l: "list[dict[float, str]] | None",  # here
+        m: Mapping[Literal["x", 1], str],  # here
+        n: dict[str, typing.Dict[bool | str, int]],  # here
+        o: dict[Annotated[str, 5], int],
+        p: dict[Literal["x"], dict[str, int]],
+        q: list[int],
         *i: bytes,  # here
         **j: int,  # here
     ) -> Path: ...

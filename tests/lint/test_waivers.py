@@ -3,6 +3,7 @@
 import pytest
 
 from framework.lint.config import Config
+from framework.lint.registry import GITLAB, SETS
 from tests.lint.conftest import Look, codes, worker
 
 
@@ -79,9 +80,9 @@ def test_of_a_code_that_is_not_asked_for_a_waiver_is_not_judged(look: Look, tmp_
     file = {"workers/mail.py": worker("idempotent = True  # SEW001: does no harm")}
     assert codes(look(file)) == [("SEW103", 5)]
     for config in (
-        Config(tmp_path, ignore=frozenset({"SEW001"})),
-        Config(tmp_path, ignore=frozenset({"SEW103"})),
+        Config(tmp_path, SETS[GITLAB], ignore=frozenset({"SEW001"})),
+        Config(tmp_path, SETS[GITLAB], ignore=frozenset({"SEW103"})),
         Config(tmp_path, select=frozenset({"SEW007", "SEW103"})),
-        Config(tmp_path, per_file_ignores={"workers/m*.py": frozenset({"SEW001"})}),
+        Config(tmp_path, SETS[GITLAB], per_file_ignores={"workers/m*.py": frozenset({"SEW001"})}),
     ):
         assert not look(file, config=config)

@@ -1,6 +1,9 @@
+import functools
+
 import pytest
 
-from framework.middleware.chain import Chain, Passage
+from framework.errors import MiddlewareError
+from framework.middleware.chain import CLIENT, SERVER, Chain, Passage
 
 
 def layer(name, *, before=None, after=None, on_error=None, yields=1):
@@ -31,12 +34,14 @@ A, B, C = layer("A"), layer("B"), layer("C")
 
 
 def names(chain):
-    return [call.__self__.__class__.__name__ for call in chain.compiled()]
+    found = [call.__self__.__class__.__name__ for call in chain.compiled()]
+    chain.reopen()
+    return found
 
 
 def go(layers, error=None):
     """Pass through; return what was seen and whether the body ran."""
-    log, chain = [], Chain()
+    log, chain = [], Chain(("log",))
     for one in layers:
         chain.add(one)
     with Passage(chain.compiled(), log) as open_:
@@ -48,7 +53,7 @@ def go(layers, error=None):
 
 
 def test_order_operations():
-    chain = Chain()
+    chain = Chain(("log",))
     chain.add(A)
     chain.add(B)
     chain.prepend(C)
@@ -68,7 +73,7 @@ def test_order_operations():
 
 
 def test_inserting_beside_an_absent_class_goes_to_the_end_of_that_side():
-    chain = Chain()
+    chain = Chain(("log",))
     chain.add(A)
     chain.insert_before(C, B)
     assert names(chain) == ["B", "A"]
@@ -84,18 +89,125 @@ def test_arguments_reach_the_constructor_and_each_compilation_makes_new_instance
         def call(self):
             yield
 
-    chain = Chain()
+    chain = Chain(())
     chain.add(Greeting, "hi", times=2)
     (first,), (second,) = chain.compiled(), chain.compiled()
     assert first.__self__.text == "hihi"
     assert first.__self__ is not second.__self__
 
 
-def test_what_has_no_call_is_refused():
-    chain = Chain()
-    with pytest.raises(TypeError, match="generator method `call`"):
-        chain.add(int)
-    assert chain.compiled() == ()
+SHAPE = "A middleware is a class with a generator method: def call(self, worker, job, queue): code before; yield; code after."
+
+
+def shaped(call, **more):
+    return type("Shaped", (), {"call": call, **more})
+
+
+def steps(*_facts):
+    yield
+
+
+async def async_steps(self, worker, job, queue):
+    yield
+
+
+async def coroutine(self, worker, job, queue):
+    pass
+
+
+REFUSED = {
+    "no call": (int, "it has no method call"),
+    "an attribute": (shaped(5), "no generator function"),
+    "an instance": (shaped(steps)(), "it is no class"),
+    "a function": (steps, "it is no class"),
+    "no yield": (shaped(lambda self, worker, job, queue: None), "there is no yield"),
+    "returns steps": (shaped(lambda self, *facts: steps(*facts)), "there is no yield"),
+    "async steps": (shaped(async_steps), "its call is async"),
+    "coroutine": (shaped(coroutine), "its call is async"),
+    "too few": (
+        shaped(lambda self, worker, job: (yield)),
+        "its call(self, worker, job) cannot be called with (worker, job, queue)",
+    ),
+    "too many": (
+        shaped(lambda self, worker, job, queue, pool: (yield)),
+        "pool) cannot be called with (worker, job, queue)",
+    ),
+    "no self": (shaped(lambda worker, job, queue: (yield)), "its call(worker, job, queue) cannot be called"),
+    "keyword only": (shaped(lambda self, worker, job, queue, *, more: (yield)), "cannot be called"),
+    "static with self": (shaped(staticmethod(lambda self, worker, job, queue: (yield))), "cannot be called"),
+}
+
+
+@pytest.mark.parametrize(("middleware", "reason"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("way", ["add", "prepend", "insert_before", "insert_after"])
+def test_chain_refuses_wrong_shape_and_shows_the_right_one(middleware, reason, way):
+    chain = Chain(SERVER)
+    chain.add(Fits)
+    with pytest.raises(MiddlewareError) as caught:
+        getattr(chain, way)(*(Fits, middleware) if way.startswith("insert") else (middleware,))
+    assert reason in str(caught.value)
+    assert str(caught.value).endswith(SHAPE)
+    assert caught.value.middleware is middleware
+    assert names(chain) == ["Fits"]
+
+
+def decorated(call):
+    @functools.wraps(call)
+    def around(*facts):
+        return call(*facts)
+
+    return around
+
+
+class Fits:
+    def call(self, worker, job, queue):
+        yield
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        steps,
+        lambda self, a, b, c: (yield),
+        lambda self, worker, job, queue, pool=None: (yield),
+        staticmethod(lambda worker, job, queue: (yield)),
+        classmethod(lambda cls, worker, job, queue: (yield)),
+        decorated(Fits.call),
+    ],
+    ids=["any", "other names", "more by default", "static", "class", "wrapped"],
+)
+def test_chain_takes_every_call_that_fits(call):
+    chain = Chain(SERVER)
+    chain.add(shaped(call))
+    with Passage(chain.compiled(), "worker", {}, "queue") as open_:
+        assert open_
+
+
+def test_chain_of_pushes_wants_a_pool():
+    with pytest.raises(
+        MiddlewareError, match=r"\(worker, job, queue, pool\).*def call\(self, worker, job, queue, pool\)"
+    ):
+        Chain(CLIENT).add(Fits)
+
+
+def test_chain_refuses_arguments_that_no_constructor_takes():
+    with pytest.raises(MiddlewareError, match="its constructor"):
+        Chain(SERVER).add(Fits, 5)
+
+
+@pytest.mark.parametrize("way", ["add", "prepend", "insert_before", "insert_after", "remove"])
+def test_chain_in_use_refuses_every_change(way):
+    chain = Chain(SERVER)
+    chain.add(Fits)
+    chain.compiled()
+    other = shaped(steps)
+    with pytest.raises(MiddlewareError, match="before the first push of a process") as caught:
+        getattr(chain, way)(*(Fits, other) if way.startswith("insert") else (other,))
+    assert "framework.boot()" in str(caught.value)
+    assert names(chain) == ["Fits"]
+    chain.reopen()
+    chain.remove(Fits)
+    assert names(chain) == []
 
 
 def test_the_first_is_the_outermost():

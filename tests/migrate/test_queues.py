@@ -76,12 +76,12 @@ def small_pages(monkeypatch):
 
 
 @pytest.mark.parametrize("memory", ["room", "full"])
-def test_jobs_move_behind_what_is_there_and_the_others_stay_in_their_order(redis, small_pages, memory):
+def test_jobs_move_behind_what_is_there_and_the_others_stay_in_their_order(redis, granted, small_pages, memory):
     jobs, there = mixed(60), job(1000, queue="new")
     redis.lpush(NEW, there)
     redis.lpush(OLD, *jobs)
     told = []
-    queues, account, _ = migration(redis, tell=told.append)
+    queues, account, _ = migration(granted, tell=told.append)
     if memory == "full":
         with full_memory(redis):
             queues.migrate("old")
@@ -99,12 +99,12 @@ def test_jobs_move_behind_what_is_there_and_the_others_stay_in_their_order(redis
     assert redis.info("commandstats")["cmdstat_renamenx"]["calls"] == before
 
 
-def test_a_look_counts_what_would_move_and_changes_nothing(redis, small_pages):
+def test_a_look_counts_what_would_move_and_changes_nothing(redis, granted, small_pages):
     jobs = mixed(40)
     redis.lpush(OLD, *jobs)
     moving = sum(not stays(data) for data in jobs)
     for limit, count in ((None, moving), (3, 3)):
-        queues, account, _ = migration(redis, limit)
+        queues, account, _ = migration(granted, limit)
         queues.look("old")
         assert account.moved == {("old", "new"): count}
     assert waiting(redis, OLD) == jobs
@@ -112,11 +112,11 @@ def test_a_look_counts_what_would_move_and_changes_nothing(redis, small_pages):
     assert queues.length("old") == 40
 
 
-def test_no_more_are_moved_than_allowed_and_those_are_the_oldest(redis, small_pages):
+def test_no_more_are_moved_than_allowed_and_those_are_the_oldest(redis, granted, small_pages):
     jobs = mixed(60)
     redis.lpush(OLD, *jobs)
     movers = [data for data in jobs if not stays(data)]
-    queues, account, _ = migration(redis, 9)
+    queues, account, _ = migration(granted, 9)
     queues.migrate("old")
     assert waiting(redis, NEW) == [arrived(data) for data in movers[:9]]
     assert waiting(redis, OLD) == [data for data in jobs if data not in movers[:9]]
@@ -124,7 +124,7 @@ def test_no_more_are_moved_than_allowed_and_those_are_the_oldest(redis, small_pa
     assert tidy(redis)
 
 
-def test_who_is_asked_to_stop_puts_back_what_was_put_aside(redis, small_pages):
+def test_who_is_asked_to_stop_puts_back_what_was_put_aside(redis, granted, small_pages):
     jobs = mixed(60)
     redis.lpush(OLD, *jobs)
 
@@ -134,7 +134,7 @@ def test_who_is_asked_to_stop_puts_back_what_was_put_aside(redis, small_pages):
         told.append(_count)
         allowance.stopped = len(told) >= 3
 
-    queues, account, allowance = migration(redis, tell=stop)
+    queues, account, allowance = migration(granted, tell=stop)
     queues.migrate("old")
     movers = [data for data in jobs if not stays(data)]
     moved = account.moved.total()
@@ -144,20 +144,20 @@ def test_who_is_asked_to_stop_puts_back_what_was_put_aside(redis, small_pages):
     assert tidy(redis)
 
 
-def test_large_jobs_travel_a_few_at_a_time(redis):
+def test_large_jobs_travel_a_few_at_a_time(redis, granted):
     jobs = [encoded("MoveWorker", queue="old", args=["x" * 300_000, serial]) for serial in range(4)]
     redis.lpush(OLD, *jobs)
     redis.config_resetstat()
-    migration(redis)[0].migrate("old")
+    migration(granted)[0].migrate("old")
     assert waiting(redis, NEW) == [arrived(data) for data in jobs]
     assert redis.info("commandstats")["cmdstat_rpop"]["calls"] == 4
 
 
-def test_a_key_that_cannot_take_jobs_keeps_them_where_they_are(redis, small_pages, monkeypatch):
+def test_a_key_that_cannot_take_jobs_keeps_them_where_they_are(redis, granted, small_pages, monkeypatch):
     jobs = mixed(30)
     redis.lpush(OLD, *jobs)
     redis.set(NEW, "no list")
-    queues, account, _ = migration(redis)
+    queues, account, _ = migration(granted)
     queues.migrate("old")
     assert account.undone
     assert {reason for reason, _, _ in account.left["old"]} == {"wrong type"}
@@ -165,14 +165,14 @@ def test_a_key_that_cannot_take_jobs_keeps_them_where_they_are(redis, small_page
     # And when that is seen by the script only:
     monkeypatch.setattr(Queues, "_open", lambda *_: True)
     monkeypatch.setattr(module, "ROUNDS", 1)
-    queues, account, _ = migration(redis)
+    queues, account, _ = migration(granted)
     queues.migrate("old")
     assert not account.moved
     assert waiting(redis, OLD) == jobs
     assert redis.get(NEW) == b"no list"
 
 
-def test_a_queue_whose_key_is_replaced_meanwhile_says_where_its_jobs_are(redis, small_pages):
+def test_a_queue_whose_key_is_replaced_meanwhile_says_where_its_jobs_are(redis, granted, small_pages):
     jobs = mixed(30)
     redis.lpush(OLD, *jobs)
 
@@ -181,18 +181,18 @@ def test_a_queue_whose_key_is_replaced_meanwhile_says_where_its_jobs_are(redis, 
         redis.set(OLD, "no list")
 
     with pytest.raises(QueueShutError, match=ASIDE):
-        migration(redis, tell=replace)[0].migrate("old")
+        migration(granted, tell=replace)[0].migrate("old")
     with pytest.raises(ResponseError, match="WRONGTYPE"):  # as the key of any queue
-        migration(redis)[0].look("old")
+        migration(granted)[0].look("old")
     redis.delete(OLD)
-    migration(redis)[0].migrate("old")
+    migration(granted)[0].migrate("old")
     assert tidy(redis)
 
 
-def test_somebody_who_pushes_by_the_old_rules_is_told_of(redis, small_pages):
+def test_somebody_who_pushes_by_the_old_rules_is_told_of(redis, granted, small_pages):
     redis.lpush(OLD, *mixed(20))
     serials = iter(range(10_000, 20_000))
-    queues, account, _ = migration(redis)
+    queues, account, _ = migration(granted)
     hand_on = queues._hand_on
 
     def and_one_more_comes(queue, lease):
@@ -209,7 +209,7 @@ def test_somebody_who_pushes_by_the_old_rules_is_told_of(redis, small_pages):
 
 
 @pytest.mark.parametrize("pause", ["lease", "reaper"])
-def test_a_migration_that_was_stopped_for_longer_than_its_lease_goes_on(redis, small_pages, pause):
+def test_a_migration_that_was_stopped_for_longer_than_its_lease_goes_on(redis, granted, small_pages, pause):
     """What it had put aside is there, or others have put it back."""
     jobs = mixed(80)
     redis.lpush(OLD, *jobs)
@@ -220,16 +220,16 @@ def test_a_migration_that_was_stopped_for_longer_than_its_lease_goes_on(redis, s
         if len(told) == 4:
             expire(redis)
             if pause == "reaper":
-                assert reap(redis) > 0
+                assert reap(granted) > 0
                 assert not redis.exists(ASIDE)
 
-    migration(redis, tell=stop_and_wake)[0].migrate("old")
+    migration(granted, tell=stop_and_wake)[0].migrate("old")
     assert waiting(redis, OLD) == [data for data in jobs if stays(data)]
     assert waiting(redis, NEW) == [arrived(data) for data in jobs if not stays(data)]
     assert tidy(redis)
 
 
-def test_two_at_once_do_no_harm(redis, small_pages):
+def test_two_at_once_do_no_harm(redis, granted, small_pages):
     """The second comes at each moment of the first, and is through before that goes on."""
     for moment in range(1, 14):
         redis.flushall()
@@ -240,20 +240,20 @@ def test_two_at_once_do_no_harm(redis, small_pages):
         def second(_count, moment=moment, told=told):
             told.append(_count)
             if len(told) == moment:
-                migration(redis)[0].migrate("old")
+                migration(granted)[0].migrate("old")
 
-        migration(redis, tell=second)[0].migrate("old")
+        migration(granted, tell=second)[0].migrate("old")
         assert len(told) >= moment
         assert waiting(redis, OLD) == [data for data in jobs if stays(data)]
         assert waiting(redis, NEW) == [arrived(data) for data in jobs if not stays(data)]
         assert tidy(redis)
 
 
-def test_what_a_killed_run_left_aside_is_put_back_also_when_nothing_of_it_moves(redis):
+def test_what_a_killed_run_left_aside_is_put_back_also_when_nothing_of_it_moves(redis, granted):
     aside, there = [job(1, "StayWorker"), b"\xff"], job(9, "StayWorker")
     redis.lpush(ASIDE, *aside)
     redis.lpush(OLD, there)
-    migration(redis)[0].migrate("old")
+    migration(granted)[0].migrate("old")
     assert waiting(redis, OLD) == [there, *aside]
     assert tidy(redis)
 
@@ -306,15 +306,17 @@ WORDS = ["push old", "push new", "push stay", "take old", "take new", "give back
 @pytest.mark.proves("I1", "I12")
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(count=st.integers(0, 70), steps=st.lists(st.tuples(st.sampled_from(WORDS), st.integers(1, 9)), max_size=40))
-def test_whoever_pushes_and_takes_meanwhile_each_job_is_there_once_and_in_order(redis, small_pages, count, steps):
+def test_whoever_pushes_and_takes_meanwhile_each_job_is_there_once_and_in_order(
+    redis, granted, small_pages, count, steps
+):
     redis.flushall()
     jobs = mixed(count)
     if jobs:
         redis.lpush(OLD, *jobs)
     others = Others(redis, jobs, steps)
-    migration(redis, tell=others.act)[0].migrate("old")
+    migration(granted, tell=others.act)[0].migrate("old")
     assert not redis.exists(ASIDE)
-    migration(redis)[0].migrate("old")  # what came after the last look
+    migration(granted)[0].migrate("old")  # what came after the last look
     left = {True: waiting(redis, OLD), False: waiting(redis, NEW)}
     assert Counter(map(arrived, [*others.taken, *left[True], *left[False]])) == Counter(map(arrived, others.pushed))
     assert all(map(stays, left[True]))
@@ -326,7 +328,7 @@ def test_whoever_pushes_and_takes_meanwhile_each_job_is_there_once_and_in_order(
         assert ranks == sorted(ranks)
 
 
-def test_beside_producers_and_consumers_that_never_pause(redis, redis_url):
+def test_beside_producers_and_consumers_that_never_pause(redis, granted, redis_url):
     """20,000 jobs, four threads that push and take: what was pushed is what was taken and what waits."""
     jobs = [job(serial, "StayWorker" if serial % 2 else "MoveWorker") for serial in range(20_000)]
     redis.lpush(OLD, *jobs)
@@ -351,7 +353,7 @@ def test_beside_producers_and_consumers_that_never_pause(redis, redis_url):
     for thread in threads:
         thread.start()
     try:
-        queues, account, _ = migration(redis)
+        queues, account, _ = migration(granted)
         queues.migrate("old")
     finally:
         done.set()
@@ -403,7 +405,7 @@ def struck(url, fault, folder, status):
 @pytest.mark.proves("I1", "I2", "F1")
 @pytest.mark.parametrize("way", WAYS)
 def test_struck_at_any_command_each_job_is_in_one_place_and_the_next_run_ends_it(
-    redis, redis_url, tmp_path, way, monkeypatch
+    redis, granted, redis_url, tmp_path, way, monkeypatch
 ):
     """The same command run again at once; or later, when reapers have put back what was put aside."""
     monkeypatch.setattr(module, "PAGE", 7)
@@ -419,15 +421,15 @@ def test_struck_at_any_command_each_job_is_in_one_place_and_the_next_run_ends_it
         assert Counter(map(arrived, everything(redis).elements())) == Counter(map(arrived, jobs)), name
         if (at + WAYS.index(way)) % 2:
             expire(redis)
-            reap(redis)
+            reap(granted)
             assert not redis.exists(ASIDE)
             there = waiting(redis, NEW)
             assert there == [arrived(data) for data in movers[: len(there)]]
             assert waiting(redis, OLD) == [data for data in jobs if data not in movers[: len(there)]]
-        migration(redis)[0].migrate("old")
+        migration(granted)[0].migrate("old")
         assert waiting(redis, OLD) == [data for data in jobs if stays(data)]
         assert waiting(redis, NEW) == [arrived(data) for data in movers]
         if redis.zscore(keys.REGISTRY, HOLDER) is not None:  # a name that is left is forgotten as any dead process
             expire(redis)
-            reap(redis)
+            reap(granted)
         assert tidy(redis)

@@ -50,16 +50,16 @@ def there(redis):
 
 
 @pytest.mark.parametrize("memory", ["room", "full"])
-def test_jobs_get_their_queue_and_keep_their_time(redis, monkeypatch, memory):
+def test_jobs_get_their_queue_and_keep_their_time(redis, granted, monkeypatch, memory):
     monkeypatch.setattr(module, "PAGE", 10)
     members = fill(redis, 300)
     told = []
-    mover, account, _ = migration(redis, tell=told.append)
+    mover, account, _ = migration(granted, tell=told.append)
     moving = sum(b"MoveWorker" in data for data in members)
     mover.look(SET)
     assert account.moved == {("old", "new"): moving}
     assert there(redis) == members
-    mover, account, _ = migration(redis, tell=told.append)
+    mover, account, _ = migration(granted, tell=told.append)
     if memory == "full":
         with full_memory(redis):
             mover.migrate(SET)
@@ -68,32 +68,32 @@ def test_jobs_get_their_queue_and_keep_their_time(redis, monkeypatch, memory):
     assert there(redis) == {arrived(data): score for data, score in members.items()}
     assert account.moved == {("old", "new"): moving}
     assert sum(told) >= 2 * 300
-    again, account, _ = migration(redis)
+    again, account, _ = migration(granted)
     again.migrate(SET)
     assert not account.moved
     assert mover.length(SET) == 300
 
 
-def test_no_more_than_allowed_and_only_jobs_of_the_queue(redis):
+def test_no_more_than_allowed_and_only_jobs_of_the_queue(redis, granted):
     fill(redis, 60)
     redis.zadd(SET, {job(1000, queue="other"): 5})
-    mover, account, _ = migration(redis, 7)
+    mover, account, _ = migration(granted, 7)
     mover.look(SET)
     assert account.moved.total() == 7
-    mover, account, _ = migration(redis, 7)
+    mover, account, _ = migration(granted, 7)
     mover.migrate(SET)
     assert account.moved == {("old", "new"): 7}
     assert sum(b'"queue":"new"' in data for data in there(redis)) == 7
     assert job(1000, queue="other") in there(redis)
 
 
-def test_of_two_that_become_the_same_the_earlier_time_stays(redis):
+def test_of_two_that_become_the_same_the_earlier_time_stays(redis, granted):
     redis.zadd(SET, {job(1): 5, job(1, queue="new"): 9, job(2): 9, job(2, queue="new"): 5})
-    migration(redis)[0].migrate(SET)
+    migration(granted)[0].migrate(SET)
     assert there(redis) == {job(1, queue="new"): 5, job(2, queue="new"): 5}
 
 
-def test_beside_pollers_that_take_and_processes_that_add(redis, redis_url):
+def test_beside_pollers_that_take_and_processes_that_add(redis, granted, redis_url):
     """A member is taken as it was or as it is, never both, and none is lost."""
     members = fill(redis, 5_000)
     done, taken, added = threading.Event(), [], []
@@ -115,7 +115,7 @@ def test_beside_pollers_that_take_and_processes_that_add(redis, redis_url):
     for thread in threads:
         thread.start()
     try:
-        migration(redis)[0].migrate(SET)
+        migration(granted)[0].migrate(SET)
     finally:
         done.set()
         for thread in threads:
@@ -140,7 +140,9 @@ def struck(url, fault, folder, status):
 
 @pytest.mark.proves("I1", "I2", "F1")
 @pytest.mark.parametrize("way", WAYS)
-def test_struck_at_any_command_nothing_is_lost_and_the_next_run_ends_it(redis, redis_url, tmp_path, way, monkeypatch):
+def test_struck_at_any_command_nothing_is_lost_and_the_next_run_ends_it(
+    redis, granted, redis_url, tmp_path, way, monkeypatch
+):
     monkeypatch.setattr(module, "PAGE", 10)
     fill(redis, 25)
     names = struck(redis_url, None, tmp_path, 0)
@@ -152,5 +154,5 @@ def test_struck_at_any_command_nothing_is_lost_and_the_next_run_ends_it(redis, r
         moved = {arrived(data): score for data, score in members.items()}
         assert {arrived(data): score for data, score in there(redis).items()} == moved
         assert redis.zcard(SET) == 25
-        migration(redis)[0].migrate(SET)
+        migration(granted)[0].migrate(SET)
         assert there(redis) == moved

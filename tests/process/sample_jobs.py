@@ -14,6 +14,7 @@ from datetime import timedelta
 from redis import Redis
 
 from framework import ApplicationWorker, BusinessError, Discard, Job, RetryLater
+from framework.errors import Shutdown
 
 proofs = Redis.from_url(os.environ["PROOF_URL"])
 
@@ -53,6 +54,24 @@ class AsyncWorker(Base):
         await asyncio.sleep(0)
         prove("async", f"{number} {threading.current_thread().name}")
         NoopWorker.perform_async("child")
+
+
+class PatientWorker(Base):
+    """Runs until it is cancelled."""
+
+    def perform(self) -> None:
+        prove("patient", "begun")
+        while not self.cancelled:
+            time.sleep(0.01)
+        prove("patient", "cancelled")
+
+
+class AsyncPatientWorker(Base):
+    async def perform(self) -> None:
+        prove("patient", "begun")
+        while not self.cancelled:  # noqa: ASYNC110 - as a job does that works in steps
+            await asyncio.sleep(0.01)
+        prove("patient", "cancelled")
 
 
 class AsyncExitWorker(Base):
@@ -105,6 +124,44 @@ class LongWorker(Base):
     @classmethod
     def interruptions_exhausted(cls, job: Job) -> None:
         prove("exhausted", job.jid)
+
+
+class AsyncLongWorker(Base):
+    """Runs until it is cancelled, or beyond."""
+
+    async def perform(self, how: str) -> None:
+        prove(f"begun:{how}", os.getpid())
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                if how == "cancelled":
+                    raise
+
+
+class GivesWayWorker(Base):
+    """Ends when it is asked to, and wants to go on elsewhere."""
+
+    def perform(self) -> None:
+        prove("begun:polite", os.getpid())
+        while not self.interrupted:
+            time.sleep(0.02)
+        raise Shutdown
+
+
+class HangingHookWorker(Base):
+    """Given up at the first stop; its hook waits for what never comes."""
+
+    max_retries_after_interruption = 0
+
+    def perform(self) -> None:
+        prove("begun:hook", os.getpid())
+        time.sleep(3600)
+
+    @classmethod
+    def interruptions_exhausted(cls, job: Job) -> None:
+        prove("hook hangs", job.jid)
+        threading.Event().wait()
 
 
 class StubbornWorker(Base):

@@ -297,7 +297,7 @@ def test_at_which_kill_a_job_is_quarantined(wishes, redis, proofs, limit, place)
         assert redis.llen("proof:ended") == 0
     else:
         assert proofs("ended") == [jid]
-        assert last.line(job_status="start", jid=jid)["interrupted_count"] == deaths
+        assert last.line(job_status="start", jid=jid)["aw_death_count"] == deaths
         assert redis.zcard(keys.INTERRUPTED) == 0
 
 

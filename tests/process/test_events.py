@@ -85,7 +85,7 @@ def test_flapping_does_not_flood_the_log(lines, events):
 def test_what_had_to_leave_a_full_set_is_told_beside_what_came_in(lines, events):
     for destination, trimmed in (("queue:default", 0), ("interrupted", 3), ("dead", 1)):
         events.recovered(
-            Recovered("host:1:abc", Job({"class": "GoneWorker", "jid": "j"}), destination, trimmed=trimmed)
+            Recovered("host:1:000000000abc", Job({"class": "GoneWorker", "jid": "j"}), destination, trimmed=trimmed)
         )
     told = [(line["event_name"], line["count"], line["severity"]) for line in lines() if "event_name" in line]
     assert told == [("interrupted.trimmed", 3, "WARN"), ("dead.trimmed", 1, "WARN")]

@@ -13,7 +13,6 @@ from framework.declare import registry
 from framework.fetch.grace import Grace
 from framework.fetch.reaper import FORGET_AFTER_S, Keep, Reaper
 from framework.process.heartbeat import Lease, Loop, Watchdog, backoff_s
-from framework.store.connect import Endpoint, open_client
 from framework.store.script import EXTEND
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, hold, opened, until
@@ -165,8 +164,8 @@ def test_a_frozen_process_is_not_taken_for_one_that_hangs(loop, hang, monkeypatc
 # --- the lease ------------------------------------------------------------------------------------------------------
 
 
-def test_a_beat_says_whether_the_lease_had_lapsed(redis):
-    lease = Lease(redis, IDENTITY, 2, Grace(15.0, 3.0))
+def test_a_beat_says_whether_the_lease_had_lapsed(redis, granted):
+    lease = Lease(granted, IDENTITY, 2, Grace(15.0, 3.0))
     assert not lease.beat()  # it is new
     assert lease.beat()
     redis.delete(keys.lease(IDENTITY))
@@ -175,19 +174,19 @@ def test_a_beat_says_whether_the_lease_had_lapsed(redis):
 
 
 @pytest.mark.proves("F6", "R22")
-def test_a_process_that_was_frozen_has_lost_its_lease_though_its_parent_renewed_it(redis):
-    lease = Lease(redis, IDENTITY, 2, Grace(0.05, 0.01), lease_ms=60_000)
+def test_a_process_that_was_frozen_has_lost_its_lease_though_its_parent_renewed_it(redis, granted):
+    lease = Lease(granted, IDENTITY, 2, Grace(0.05, 0.01), lease_ms=60_000)
     lease.beat()
     seconds = redis.zscore(keys.REGISTRY, IDENTITY)
     until(lambda: float(redis.time()[0]) + redis.time()[1] / 1e6 > seconds + 0.1)
-    EXTEND(redis, [keys.REGISTRY, keys.lease(IDENTITY)], [60_000, 0, 120, 0, 0, IDENTITY])
+    EXTEND(granted, [keys.REGISTRY, keys.lease(IDENTITY)], [60_000, 0, 120, 0, 0, IDENTITY])
     assert not lease.beat()
     assert lease.beat()
 
 
 @pytest.mark.proves("R6")
-def test_a_process_that_was_forgotten_registers_again(redis):
-    lease = Lease(redis, IDENTITY, 2, Grace(15.0, 3.0))
+def test_a_process_that_was_forgotten_registers_again(redis, granted):
+    lease = Lease(granted, IDENTITY, 2, Grace(15.0, 3.0))
     lease.beat()
     redis.flushall()
     assert not lease.beat()
@@ -205,8 +204,8 @@ def forgotten_after(redis, lease, silent_s):
 
 
 @pytest.mark.proves("F8", "R61")
-def test_a_redis_that_does_not_know_us_any_more_has_lost_data(redis):
-    lease = Lease(redis, IDENTITY, 2, Grace(15.0, 3.0))
+def test_a_redis_that_does_not_know_us_any_more_has_lost_data(redis, granted):
+    lease = Lease(granted, IDENTITY, 2, Grace(15.0, 3.0))
     for _ in range(2):
         lease.beat()
         assert not lease.forgotten  # at first nobody knows us
@@ -215,7 +214,7 @@ def test_a_redis_that_does_not_know_us_any_more_has_lost_data(redis):
     assert lease.forgotten
     lease.beat()
     assert not lease.forgotten  # told once
-    Lease(redis, "host:2:def", 2, Grace(15.0, 3.0)).beat()  # somebody else's beats come through
+    Lease(granted, "host:2:000000000def", 2, Grace(15.0, 3.0)).beat()  # somebody else's beats come through
     assert forgotten_after(redis, lease, FORGET_AFTER_S - 2)
     assert not forgotten_after(redis, lease, FORGET_AFTER_S + 2)  # in order
     redis.delete(keys.BEATS)
@@ -231,7 +230,7 @@ class Member:
     """A process as its Redis sees it: a lease that beats and a reaper that sweeps, both at a fifteenth of the usual time."""
 
     def __init__(self, url, number):
-        self.identity = f"host:{number}:abc"
+        self.identity = f"host:{number}:000000000abc"
         self.shard = opened(url)
         self.grace = Grace(LEASE_S, BEAT_S)
         self.recovered = []
@@ -265,7 +264,7 @@ def pair(make_server, monkeypatch):
     server = make_server()
     with registry.isolated():
         members = [Member(server.url, number) for number in (1, 2)]
-        with open_client(Endpoint(server.url), name="tests") as client:
+        with server.open() as client:
             until(lambda: steady_s(client) > LEASE_S + BEAT_S, "beats have come through for long")
         yield server, members
         for member in members:
@@ -302,7 +301,7 @@ def restart(server):
 @pytest.mark.parametrize("outage", [freeze, restart])
 def test_after_an_outage_longer_than_the_lease_nobody_takes_from_the_living(pair, outage):
     server, members = pair
-    client = open_client(Endpoint(server.url), name="tests")
+    client = server.open()
     for member in members:
         hold(client, encoded(jid=member.identity), member.identity)
     outage(server)

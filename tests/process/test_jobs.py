@@ -2,12 +2,13 @@
 
 import json
 import re
+import time
 
 import pytest
 
 from framework.fetch.reaper import retire
 from framework.wire import keys
-from tests.harness import STARTED, compressed, encoded, enqueue, until
+from tests.harness import STARTED, compressed, encoded, enqueue, is_metric, until, unwrapped
 
 START = {
     "severity",
@@ -89,7 +90,7 @@ def test_nothing_is_left_in_redis_after_an_orderly_end(site, redis, proofs):
     process = site.worker("-q", "default").ready()
     proofs("noop")
     assert process.end() == 0
-    left = {key for key in redis.keys("*") if not key.startswith((b"proof:", b"stat:"))}
+    left = {key for key in redis.keys("*") if not (key.startswith((b"proof:", b"stat:")) or is_metric(key))}
     assert left - {b"aw:beats", b"aw:parked:watch"} == {b"queues"}  # those two run out by themselves
 
 
@@ -129,6 +130,18 @@ def test_async_jobs_run_on_one_loop_and_keep_their_context(site, redis, proofs):
     assert {line["correlation_id"] for line in children} == {f"c{number}" for number in range(20)}
 
 
+@pytest.mark.parametrize("name", ["PatientWorker", "AsyncPatientWorker"])
+def test_a_running_job_sees_that_it_was_cancelled(site, redis, proofs, name):
+    enqueue(redis, name, jid="patient")
+    process = site.worker("-q", "default", "-c", "1")
+    proofs("patient")
+    redis.hset("it-patient", "cancelled", int(time.time()))
+    assert proofs("patient", 2) == ["begun", "cancelled"]
+    assert process.line(**{"class": name, "job_status": "done"})["jid"] == "patient"
+    assert redis.hget("it-patient", "c") == b"null"
+    assert process.end() == 0
+
+
 @pytest.mark.proves("F31")
 def test_an_async_job_that_exits_takes_nobody_with_it(site, redis, proofs):
     process = site.worker("-q", "default", "-c", "1")
@@ -147,7 +160,7 @@ def test_an_async_job_that_exits_takes_nobody_with_it(site, redis, proofs):
         ("plain", "fail", "ValueError", keys.RETRY),
         ("exit", "fail", "SystemExit", keys.RETRY),
         ("unspeakable", "fail", "jobs.BadError", keys.RETRY),
-        ("business", "fail", "framework.errors.BusinessError", keys.DEAD),
+        ("business", "fail", "framework.errors.BusinessError", None),
         ("later", "rescheduled", None, keys.SCHEDULE),
         ("discard", "dropped", None, None),
     ],
@@ -162,7 +175,11 @@ def test_every_way_to_fail(site, redis, kind, status, error, place):
     places = {key: members(redis, key) for key in (keys.RETRY, keys.SCHEDULE, keys.DEAD) if redis.exists(key)}
     assert list(places) == ([place] if place else [])
     assert end.get("error_class") == end.get("exception.class") == error
-    if status == "fail":
+    refused = kind == "business"
+    assert end.get("error_kind") == ("business" if refused else None)
+    if refused:
+        assert (end["severity"], end["dead"], end["retry_count"]) == ("WARN", False, 0)
+    elif status == "fail":
         ((job,),) = places.values()
         assert (job["error_class"], job["retry_count"], end["retry_count"]) == (error, 0, 0)
         assert end["severity"] == "WARN"
@@ -173,7 +190,24 @@ def test_every_way_to_fail(site, redis, kind, status, error, place):
     if kind == "discard":
         assert end["dropped_reason"] == "no need"
     assert process.end() == 0
-    assert redis.get("stat:failed") == (b"1" if status == "fail" else None)
+    assert redis.get("stat:failed") == (b"1" if status == "fail" and not refused else None)
+    counted = redis.hgetall(keys.COUNTERS)
+    assert counted == ({b'sidekiq_jobs_business_failed_total{worker="FailWorker"}': b"1"} if refused else {})
+
+
+def test_refusals_of_the_business_are_kept_on_demand(site, redis):
+    for number in range(4):
+        enqueue(redis, "FailWorker", args=["business"], jid=f"b{number}")
+    enqueue(redis, "FailWorker", args=["plain"], jid="real", retry=0)
+    process = site.worker(
+        "-q", "default", "-c", "1", FRAMEWORK_DEAD__BUSINESS="true", FRAMEWORK_DEAD__BUSINESS_MAX_JOBS="2"
+    )
+    until(lambda: len(process.find(job_status="fail")) == 5)
+    drained(redis, process)
+    assert [job["jid"] for job in members(redis, keys.DEAD)] == ["b2", "b3", "real"]
+    assert {line["dead"] for line in process.find(job_status="fail")} == {True}
+    assert process.find(event_name="dead.trimmed")
+    assert process.end() == 0
 
 
 def test_a_retried_job_names_its_count(site, redis):
@@ -200,18 +234,6 @@ def test_without_job_lines_failures_are_still_written(site, redis, proofs):
 
 
 # --- what others put into the queue ---------------------------------------------------------------------------------
-
-
-@pytest.mark.proves("F39")
-def test_an_unknown_class_is_retried_and_named(site, redis):
-    enqueue(redis, "NopWorker", args=[1, "x"])
-    process = site.worker("-q", "default")
-    end = process.line(job_status="fail")
-    assert end["exception.class"] == "framework.errors.UnknownWorkerError"
-    assert "NoopWorker" in end["exception.message"]  # the nearest
-    assert end["args"] == ["1", "[FILTERED]"]
-    (job,) = until(lambda: members(redis, keys.RETRY))
-    assert (job["class"], job["args"]) == ("NopWorker", [1, "x"])
 
 
 @pytest.mark.proves("F39")
@@ -248,20 +270,22 @@ def test_marks_that_lie_quarantine_the_job_with_its_bytes(site, redis, proofs, a
 
 
 @pytest.mark.proves("F38", "R54")
-def test_what_is_no_payload_goes_to_the_dead_set_byte_for_byte_and_work_goes_on(site, redis, proofs):
+def test_what_is_no_job_keeps_its_bytes_and_work_goes_on(site, redis, proofs):
     broken = [
         b"\x00\xff{",
         b"",
         b"{}",
         b"[1]",
         b'{"class":"NoopWorker","args":{}}',
-        encoded("NoopWorker", args=["!"], compressed=True),
     ]
-    redis.lpush("queue:default", *broken, encoded("NoopWorker", jid="good"))
+    spoilt = encoded("NoopWorker", args=["!"], compressed=True)
+    redis.lpush("queue:default", *broken, spoilt, encoded("NoopWorker", jid="good"))
     process = site.worker("-q", "default", "-c", "1")
     assert proofs("noop") == ["good"]
-    assert set(redis.zrange(keys.DEAD, 0, -1)) == set(broken)
-    until(lambda: len(process.find(severity="ERROR", queue="default")) == len(broken))
+    dead = redis.zrange(keys.DEAD, 0, -1)
+    assert spoilt in dead
+    assert set(map(unwrapped, set(dead) - {spoilt})) == set(broken)
+    until(lambda: len(process.find(severity="ERROR", queue="default")) == len(broken) + 1)
     assert all(line["job_status"] == "quarantined" for line in process.find(severity="ERROR"))
     assert process.end() == 0
 
@@ -345,7 +369,11 @@ def test_compressed_arguments_stay_the_bytes_they_were_on_every_way(site, redis,
     second.kill()
     retire(redis, second.identity)
     third = site.worker("-q", "default").ready()
-    third.line(job_status="quarantined")  # its class allows two
+    proofs(f"begun:{name}", 3)
+    third.kill()
+    retire(redis, third.identity)
+    fourth = site.worker("-q", "default").ready()
+    fourth.line(job_status="quarantined")  # its class allows two
     (job,) = members(redis, keys.INTERRUPTED)
     assert {field: job[field] for field in SIZES} == kept
 

@@ -7,13 +7,13 @@ from framework.fetch.reaper import Keep, Reaper
 from framework.process.heartbeat import Lease
 from framework.wire import keys
 
-ME = "host:1:abc"
+ME = "host:1:000000000abc"
 JOB = b'{"class":"EchoWorker","args":[],"jid":"j1","queue":"mails"}'
 
 
 @pytest.fixture
-def lease(redis):
-    one = Lease(redis, ME, 2, Grace(15.0, 3.0))
+def lease(redis, granted):
+    one = Lease(granted, ME, 2, Grace(15.0, 3.0))
     one.beat()
     return one
 
@@ -24,9 +24,9 @@ def recovered():
 
 
 @pytest.fixture
-def other(redis, recovered):
+def other(redis, granted, recovered):
     """A process that has just started and must take nobody for dead but those that are known to be."""
-    return Reaper(redis, recovered.append, Grace(15.0, 3.0), Keep(10, 60.0))
+    return Reaper(granted, recovered.append, Grace(15.0, 3.0), Keep(10, 60.0))
 
 
 @pytest.mark.proves("I24")

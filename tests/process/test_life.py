@@ -1,14 +1,15 @@
 """How a worker process starts, is quiet, stops, dies; and what becomes of its jobs."""
 
 import json
+import re
 import signal
 
 import pytest
+from chaos_parts.guarded import PASSWORD
 
 from framework.fetch.reaper import retire
-from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
-from tests.harness import enqueue, full_memory, until
+from tests.harness import enqueue, full_memory, is_metric, until
 
 
 def queued(redis, name="default"):
@@ -20,20 +21,20 @@ def queued(redis, name="default"):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_unfinished_jobs_go_back_where_they_came_from(site, redis, proofs, number):
     enqueue(redis, "LongWorker", args=["one"], jid="j1")
-    enqueue(redis, "LongWorker", args=["two"], jid="j2", interrupted_count=1)
+    enqueue(redis, "LongWorker", args=["two"], jid="j2", aw_death_count=1)
     enqueue(redis, "NoopWorker", jid="waiting")
     process = site.worker("-q", "default", "-c", "2", "-t", "0").ready()
     proofs("begun:one"), proofs("begun:two")
     assert process.end(number) == 0
     assert [(job["jid"], job.get("interrupted_count")) for job in queued(redis)] == [
         ("j1", 1),
-        ("j2", 2),
+        ("j2", 1),
         ("waiting", None),
     ]
     stopped = process.line(event_name="process.stopped")
     assert (stopped["returned"], stopped["finished"]) == (2, False)
     assert process.line(event_name="process.stopping")["signal"] == number.name
-    left = {key for key in redis.keys("*") if not key.startswith((b"proof:", b"stat:"))}
+    left = {key for key in redis.keys("*") if not (key.startswith((b"proof:", b"stat:")) or is_metric(key))}
     assert left - {b"aw:beats", b"aw:parked:watch"} == {b"queues", b"queue:default"}  # those two run out by themselves
     assert not process.find(job_status="fail")
 
@@ -99,7 +100,8 @@ def test_a_dashboard_may_ask_through_redis(site, redis):
 @pytest.mark.proves("R70")
 def test_the_record_is_what_sidekiqs_pages_read(site, redis, proofs):
     enqueue(redis, "LongWorker", args=["one"], jid="j1")
-    process = site.hurried_worker("-q", "default,2", "-q", "other,1", "-c", "3", "-t", "0").ready()
+    marks = ("--tag", "shop", "--label", "blue", "--label", "rack 7")
+    process = site.hurried_worker("-q", "default,2", "-q", "other,1", "-c", "3", "-t", "0", *marks).ready()
     identity = process.identity
     until(lambda: redis.hlen(f"{identity}:work"), "the job in the record")
     assert redis.smembers(keys.PROCESSES) == {identity.encode()}
@@ -111,12 +113,110 @@ def test_the_record_is_what_sidekiqs_pages_read(site, redis, proofs):
     assert (info["queues"], info["weights"]) == (["default", "other"], [{"default": 2, "other": 1}])
     assert info["capsules"]["default"]["mode"] == "weighted"
     assert isinstance(info["started_at"], float)
+    assert (info["tag"], info["labels"]) == ("shop", ["python", "blue", "rack 7"])
     assert 0 < redis.ttl(identity) <= 60
     for key in keys.work(identity):
         (work,) = redis.hvals(key)
         entry = json.loads(work)
         assert (entry["queue"], json.loads(entry["payload"])["jid"], type(entry["run_at"])) == ("default", "j1", int)
+        assert redis.hkeys(key) == [process.line(jid="j1", job_status="start")["tid"].encode()]
     assert process.end() == 0
+
+
+# --- forced stops ---------------------------------------------------------------------------------------------------
+
+
+def stop_amid(site, proofs, name, *, runs=1, number=signal.SIGTERM, **env):
+    """A process runs the job ``name``, for which this is run number ``runs``, until it has to stop."""
+    process = site.worker("-q", "default", "-t", "0", **env).ready()
+    proofs(f"begun:{name}", runs)
+    assert process.end(number) == 0
+    return process
+
+
+@pytest.mark.proves("R24", "I6")
+def test_a_job_cut_off_too_often_ends_and_its_class_is_told(site, redis, proofs):
+    enqueue(redis, "LongWorker", args=["one"], jid="j1", status_expiration=600, foreign="kept")
+    first = stop_amid(site, proofs, "one")
+    line = first.line(job_status="interrupted")
+    assert (line["jid"], line["class"], line["queue"]) == ("j1", "LongWorker", "default")
+    assert (line["interrupted_count"], line["aw_death_count"], line["destination"]) == (1, 0, "queue:default")
+    assert "iterate" not in line["message"]
+    assert not first.find(job_status="quarantined")
+    second = stop_amid(site, proofs, "one", runs=2)  # its class allows two
+    line = second.line(job_status="interrupted")
+    assert (line["interrupted_count"], line["destination"], line["severity"]) == (2, "interrupted", "WARN")
+    assert re.search(r"2 stops, ran [\d.]+ s, deadline 0 s: iterate, split, or raise -t$", line["message"])
+    quarantined = second.line(job_status="quarantined")
+    assert (quarantined["jid"], quarantined["cause"], quarantined["destination"]) == ("j1", "stop", "interrupted")
+    assert second.line(event_name="process.stopped")["returned"] == 1
+    assert proofs("exhausted") == ["j1"]
+    (job,) = [json.loads(data) for data in redis.zrange(keys.INTERRUPTED, 0, -1)]
+    assert (job["interrupted_count"], job["foreign"], "aw_death_count" in job) == (2, "kept", False)
+    assert (redis.llen("queue:default"), redis.get(keys.status("j1"))) == (0, b"failed")
+    assert not redis.keys("aw:working:*")
+
+
+@pytest.mark.proves("R24", "R25", "I6")
+def test_forced_stops_and_a_kill_are_counted_apart(site, redis, proofs, release):
+    enqueue(redis, "LongWorker", args=["one"], jid="j1")
+    stop_amid(site, proofs, "one")  # its class allows two of either
+    killed = site.worker("-q", "default").ready()
+    proofs("begun:one", 2)
+    killed.kill()
+    retire(redis, killed.identity)
+    release("one")
+    last = site.worker("-q", "default")
+    done = last.line(job_status="done", jid="j1")
+    assert (done["interrupted_count"], done["aw_death_count"]) == (1, 1)
+    assert redis.zcard(keys.INTERRUPTED) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT], ids=lambda number: number.name)
+def test_the_setting_counts_for_classes_that_say_nothing(site, redis, proofs, number):
+    enqueue(redis, "StubbornWorker", jid="j1")
+    process = stop_amid(site, proofs, "stubborn", number=number, FRAMEWORK_MAX_RETRIES_AFTER_INTERRUPTION="1")
+    assert process.line(job_status="quarantined")["jid"] == "j1"
+    assert redis.zcard(keys.INTERRUPTED) == 1
+    assert "deadline" not in process.line(job_status="interrupted")["message"]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "deaf"])
+def test_an_async_job_that_is_cut_off_is_counted(site, redis, proofs, how):
+    enqueue(redis, "AsyncLongWorker", args=[how], jid="j1")
+    process = stop_amid(site, proofs, how)
+    assert [(job["jid"], job["interrupted_count"]) for job in queued(redis)] == [("j1", 1)]
+    assert process.line(job_status="interrupted")["jid"] == "j1"
+    assert process.find(job_status="done") == process.find(job_status="fail") == []
+
+
+def test_a_job_that_gives_way_in_time_is_not_counted(site, redis, proofs):
+    enqueue(redis, "GivesWayWorker", jid="j1")
+    process = site.worker("-q", "default", "-t", "60").ready()
+    proofs("begun:polite")
+    assert process.end() == 0  # long before the deadline
+    assert [(job["jid"], job.get("interrupted_count")) for job in queued(redis)] == [("j1", None)]
+    assert not process.find(job_status="interrupted")
+    assert process.line(event_name="process.stopped")["returned"] == 1
+
+
+@pytest.mark.proves("F28", "R69")
+def test_a_hook_that_hangs_at_the_end_does_not_keep_the_process(site, redis, proofs):
+    enqueue(redis, "HangingHookWorker", jid="j1")
+    process = stop_amid(site, proofs, "hook")
+    assert proofs("hook hangs") == ["j1"]
+    assert process.line(event_name="hook.abandoned")["severity"] == "ERROR"
+    assert redis.zcard(keys.INTERRUPTED) == 1
+    assert not redis.exists(keys.lease(process.identity))  # it hung after all that matters
+
+
+def test_an_interrupted_set_that_is_none_gives_no_job_up(site, redis, proofs):
+    redis.set(keys.INTERRUPTED, "x")
+    enqueue(redis, "LongWorker", args=["one"], jid="j1", interrupted_count=1)
+    process = stop_amid(site, proofs, "one")
+    assert [(job["jid"], job["interrupted_count"]) for job in queued(redis)] == [("j1", 2)]
+    assert process.line(job_status="interrupted")["destination"] == "queue:default"
+    assert redis.exists("proof:exhausted") == 0
 
 
 # --- death ----------------------------------------------------------------------------------------------------------
@@ -134,8 +234,9 @@ def test_the_jobs_of_a_killed_process_are_taken_back_by_another(site, redis, pro
     second = site.worker("-q", "default")
     assert proofs("ended:one") == [str(second.pid)]
     back = second.line(job_status="recovered")
-    assert (back["jid"], back["owner"], back["interrupted_count"]) == ("j1", first.identity, 1)
-    assert second.line(job_status="done", jid="j1")["interrupted_count"] == 1
+    assert (back["jid"], back["owner"], back["aw_death_count"]) == ("j1", first.identity, 1)
+    done = second.line(job_status="done", jid="j1")
+    assert (done["aw_death_count"], "interrupted_count" in done) == (1, False)
     until(lambda: redis.exists(keys.working(first.identity)) == 0)
 
 
@@ -160,7 +261,7 @@ def test_a_tracked_job_runs_again_after_a_kill_and_says_so(site, redis, proofs, 
 @pytest.mark.proves("R24", "I6")
 def test_a_job_that_kills_too_often_is_quarantined_and_its_class_told(site, redis, proofs):
     enqueue(  # its class allows two
-        redis, "LongWorker", args=["one"], jid="j1", interrupted_count=2, status_expiration=600
+        redis, "LongWorker", args=["one"], jid="j1", aw_death_count=1, status_expiration=600
     )
     first = site.worker("-q", "default").ready()
     proofs("begun:one")
@@ -170,7 +271,7 @@ def test_a_job_that_kills_too_often_is_quarantined_and_its_class_told(site, redi
     assert proofs("exhausted") == ["j1"]
     assert second.line(job_status="quarantined")["destination"] == "interrupted"
     (job,) = redis.zrange(keys.INTERRUPTED, 0, -1)
-    assert json.loads(job)["interrupted_count"] == 3
+    assert json.loads(job)["aw_death_count"] == 2
     assert redis.llen("queue:default") == 0
     until(lambda: redis.get(keys.status("j1")) == b"failed")
 
@@ -197,27 +298,39 @@ def test_a_worker_started_before_its_redis_waits_for_it(site, make_server, redis
     own = make_server()
     url = own.url
     own.stop()
-    process = site.worker("-q", "default", REDIS_URL=url, PROOF_URL=site.url)
+    process = site.worker("-q", "default", REDIS_URL=url)
     waiting = process.line(event_name="boot.waiting")
     assert waiting["exception.class"].startswith("redis.exceptions.")
     assert waiting["address"] == url
     own.start()
     process.ready()
-    with open_client(Endpoint(own.url), name="tests") as client:
+    with own.open() as client:
         enqueue(client, "NoopWorker")
     process.line(job_status="done")
     assert process.end() == 0
 
 
+TROUBLES = {
+    "replica": (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"), "ReadOnlyError"),
+    "login": (
+        ("ACL", "SETUSER", "role-worker", "resetpass"),
+        ("ACL", "SETUSER", "role-worker", f">{PASSWORD}"),
+        "AuthenticationError",
+    ),
+}
+
+
 @pytest.mark.proves("F23", "R19")
-def test_a_redis_that_answers_but_takes_no_lease_yet_is_waited_for(site, make_server):
-    """One that loads, is a replica, or dies between two commands: no traceback, no status 1."""
+@pytest.mark.parametrize("trouble", ["replica", pytest.param("login", marks=pytest.mark.refused("role-worker HELLO"))])
+def test_a_redis_that_answers_but_takes_no_lease_yet_is_waited_for(site, make_server, trouble):
+    """One that loads, is a replica, or asks for a password: no traceback, no status 1, and no right that is missing."""
+    begin, end, kind = TROUBLES[trouble]
     own = make_server()
-    with open_client(Endpoint(own.url), name="tests") as client:
-        client.execute_command("ACL", "SETUSER", "default", "-eval", "-evalsha")
-        process = site.worker("-q", "default", REDIS_URL=own.url, PROOF_URL=site.url)
-        assert process.line(event_name="boot.waiting")["exception.class"] == "redis.exceptions.NoPermissionError"
-        client.execute_command("ACL", "SETUSER", "default", "+eval", "+evalsha")
+    with own.open() as client:
+        client.execute_command(*begin)
+        process = site.worker("-q", "default", REDIS_URL=own.url)
+        assert process.line(event_name="boot.waiting")["exception.class"] == f"redis.exceptions.{kind}"
+        client.execute_command(*end)
         process.ready()
         assert process.end() == 0
     assert process.errors.read_text() == ""
@@ -245,7 +358,7 @@ def test_an_unreachable_redis_ends_in_75(site, short_path):
 def test_work_goes_on_when_redis_comes_back(site, make_server, redis, proofs, release, end):
     own = make_server()
     process = site.worker("-q", "default", "-c", "2", REDIS_URL=own.url).ready()
-    with open_client(Endpoint(own.url), name="tests") as client:
+    with own.open() as client:
         enqueue(client, "LongWorker", args=["one"], jid="j1")
         proofs("begun:one")
         getattr(own, end)()
@@ -287,7 +400,9 @@ def test_a_dead_thread_of_the_framework_ends_the_process_with_1(site, redis):
     )
     process = site.start("-c", code, "-r", "jobs", "-q", "default")
     assert process.wait() == 1
+    assert "a bug of ours" in process.deaths[0]  # a test that does not ask for it fails by this
     died = process.line(event_name="component.died")
+    assert process.deaths == []
     assert (died["component"], died["exception.message"]) == ("reaper", "a bug of ours")
     assert not redis.exists(keys.lease(process.identity))
 
@@ -300,3 +415,48 @@ def test_what_is_sent_to_a_forked_child_stops_the_child_and_not_us(site, redis, 
     enqueue(redis, "NoopWorker", jid="after")
     assert proofs("noop") == ["after"]
     assert process.popen.poll() is None
+
+
+@pytest.mark.proves("R4")
+def test_exchange_error_that_keeps_coming_ends_with_1(site, redis, proofs):
+    """It is tried again ten times, each told with its traceback; what was fetched is left to whoever lives."""
+    code = (
+        "import framework.fetch.exchange as e\n"
+        "def broken(self, reply): raise TypeError('a bug of ours')\n"
+        "e.Exchange._take_in = broken\n"
+        "from framework.cli.worker import main; main()"
+    )
+    for number in range(3):
+        enqueue(redis, "NoopWorker", jid=f"{number}")
+    process = site.start("-c", code, "-r", "jobs", "-q", "default", "-t", "1")
+    assert process.wait() == 1
+    failed = process.find(event_name="exchange.failed")
+    assert [line["count"] for line in failed][:10] == list(range(1, 11))
+    assert "broken" in failed[0]["exception.backtrace"][-1]
+    assert process.line(event_name="component.died")["exception.message"] == "a bug of ours"
+    site.worker("-q", "default").ready()
+    until(lambda: sorted(proofs("noop")) == ["0", "1", "2"])
+
+
+# --- what a killed process has counted --------------------------------------------------------------------------------
+
+
+def test_killed_process_has_counted_every_acknowledged_job(site, redis, proofs):
+    process = site.worker("-q", "default").ready()
+    for number in range(50):
+        enqueue(redis, "NoopWorker", jid=f"j{number}")
+    until(lambda: redis.llen("proof:noop") == 50 and not redis.llen(keys.working(process.identity)), "all acknowledged")
+    process.kill()  # most likely before its next beat, which comes each 5 s
+    assert redis.get("stat:processed") == b"50"
+    (day,) = redis.keys("stat:processed:*")
+    assert redis.get(day) == b"50"
+
+
+def test_killed_process_loses_failures_of_one_beat_at_most(site, redis):
+    process = site.hurried_worker("-q", "default").ready()
+    for number in range(5):
+        enqueue(redis, "FailWorker", args=["x"], jid=f"f{number}", retry=3)
+        enqueue(redis, "FailWorker", args=["x"], jid=f"n{number}", retry=False)
+    until(lambda: int(redis.get("stat:failed") or 0) == 10, "a beat tells")
+    process.kill()
+    assert (redis.get("stat:processed"), redis.get("stat:failed")) == (b"10", b"10")

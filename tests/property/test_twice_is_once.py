@@ -123,8 +123,9 @@ def claim(number, **facts):
     ).told()
 
 
-def pushed(jobs, place, queue, **facts):
-    return [QUEUES, place], [len(jobs), queue, *jobs, *[claim(number, **facts) for number in range(len(jobs))]]
+def pushed(jobs, place, queue, token="", **facts):
+    claims = [claim(number, **facts) for number in range(len(jobs))]
+    return [QUEUES, place], [len(jobs), queue, token, 60_000, *jobs, *claims]
 
 
 def claiming(call, jobs):
@@ -161,6 +162,8 @@ def due_with_tickets(redis, jobs):
 CALLS = {
     "admit": (held, lambda jobs: pushed(jobs, QUEUE, "q", mark=("SET", "status", "queued", "EX", 60))),
     "admit, due later": (held, lambda jobs: pushed(jobs, SET, "", due=now_plus(60))),
+    "admit, due after a delay": (held, lambda jobs: pushed(jobs, SET, "", delay_s=60.0)),
+    "admit, under a token": (held, lambda jobs: pushed(jobs, QUEUE, "q", token="token")),
     "acquire": (at_the_door_in_hand, lambda jobs: at_the_door(jobs, 1)),
     "acquire, and wait": (at_the_door_behind_others, lambda jobs: at_the_door(jobs, 2)),
     "adopt": (held, lambda jobs: ([REGISTRY, "lease of nobody"], ["me"])),
@@ -171,6 +174,9 @@ CALLS = {
     "complete": (held, lambda jobs: ([WORKING], [jobs[0], ""])),
     "complete, holding": (holding, lambda jobs: ([WORKING], [jobs[0], HOLDS])),
     "complete, and run once more": (running_with_duplicates, once_more),
+    "delay": (held, lambda jobs: ([SET], [60, jobs[0], "status", 60])),
+    "pushed": (due, lambda jobs: (["token", SET], [60_000])),
+    "pushed, to a key of another type": (held, lambda jobs: (["token", LEASE], [60_000])),
     "discard": (due, lambda jobs: ([SET, "counts"], [jobs[0], "", "", 0, "n"])),
     "discard, holding": (due_holding, lambda jobs: ([SET, "counts", "status"], [jobs[0], HOLDS, "discarded", 60, "n"])),
     "drop": (held, lambda jobs: ([WORKING, "counts"], [jobs[0], "Old"])),
@@ -203,9 +209,15 @@ CALLS = {
         left_behind,
         lambda jobs: ([LEASE, WORKING, DEAD, QUEUES], [jobs[0], NEW, now_plus(60), "", 100, 100]),
     ),
+    "interrupt": (
+        holding,
+        lambda jobs: ([WORKING, QUEUE, QUEUES, SET], [jobs[0], NEW, "q", "", HOLDS, 10, 100, "status", "failed", 60]),
+    ),
+    "interrupt, back": (holding, lambda jobs: ([WORKING, QUEUE, QUEUES], [jobs[0], NEW, "q", HOLDS])),
     "renew": (limited, lambda jobs: (["aw:limit:C:running", "none"], [180, "other j0", "gone"])),
     "replace": (due, lambda jobs: ([SET], [len(jobs), *jobs, *[NEW + job for job in jobs]])),
     "requeue": (held, given_back),
+    "search": (held, lambda jobs: ([WORKING, QUEUE], [jobs[0], 0, 1_000_000, 100])),
     "restore": (left_behind, lambda jobs: ([LEASE, WORKING, QUEUE, QUEUES], [now_plus(60), 10, 1_000_000, "q"])),
     "resume": (limited, lambda jobs: (["aw:limit:C"], ["", 0, 100, 60])),
     "throttle": (held, lambda jobs: (["aw:limit:C"], [10, "hard", 60, 25, 1800])),

@@ -4,12 +4,12 @@ import pytest
 
 from framework.declare import port, registry
 from framework.declare.worker import ApplicationWorker
-from framework.middleware.chain import Chain
+from framework.middleware.chain import CLIENT, Chain
 from framework.push.client import Client
 from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
-from framework.shard.shard import Shards
+from framework.shard.shards import Shards
 from framework.wire import keys
 from framework.wiring.connect import bind_default
 from tests.harness import opened
@@ -32,7 +32,7 @@ class Door:
 
     def open(self, *middleware, rules=(), limits=None, report=None, **options):
         limiter = SizeLimiter(limits or SizeLimits(), report or TrackedPayloads())
-        chain = Chain()
+        chain = Chain(CLIENT)
         for one in middleware:
             chain.add(one)
         router = Router([RoutingRule(*rule) for rule in rules], list(self.shards))

@@ -27,9 +27,9 @@ def test_ids_stand_where_the_arguments_stood(door, jobs):
 
 @pytest.mark.parametrize(("count", "trips"), [(1, 1), (999, 1), (1_000, 1), (1_001, 2), (2_500, 3)])
 def test_each_slice_of_1000_is_one_round_trip(door, calls, redis, count, trips):
-    calls("lpush"), calls("sadd")
+    calls("exec"), calls("sadd")
     worker(queue="default").perform_bulk(numbered(count))
-    assert (calls("lpush"), calls("sadd")) == (trips, trips)
+    assert (calls("exec"), calls("sadd")) == (trips, trips)
     assert redis.llen("queue:default") == count
 
 

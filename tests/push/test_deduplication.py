@@ -1,8 +1,10 @@
 """A push of a deduplicated class takes its lock in the step that writes the job, or is dropped; what is refused leaves no lock."""
 
+import hashlib
+import inspect
 import json
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from chaos_parts.proxy import Proxy
@@ -277,9 +279,8 @@ def test_the_counter_and_the_list_of_queues_may_be_broken(way, redis, jobs):
     assert job.perform_async(1) is None
     redis.delete(keys.QUEUES)
     redis.set(keys.QUEUES, "garbage")
-    with pytest.raises(ShardUnavailableError, match="WRONGTYPE"):
-        job.perform_async(2)
-    assert len(jobs()) == len(locks(redis)) == 1
+    assert job.perform_async(2)
+    assert len(jobs()) == len(locks(redis)) == 2
 
 
 def test_a_script_that_the_server_forgot_is_sent_whole(way, redis, jobs):
@@ -383,3 +384,219 @@ def test_any_sequence_of_pushes_leaves_one_job_for_each_key(door, redis, jobs, p
         jids = [job.perform_async(number) for number in pushed]
     assert [jid is None for jid in jids] == [number in pushed[:at] for at, number in enumerate(pushed)]
     assert sorted(one["args"][0] for one in jobs()) == sorted(set(pushed))
+
+
+# --- the method that runs a job, and the arguments that it is given ---------------------------------------------------
+
+
+def takes(parameters):
+    """A method with these parameters after ``self``."""
+    scope = {}
+    exec(f"def run(self, {parameters}):\n    'Run.'", scope)
+    return scope["run"]
+
+
+def release(version, handlers=(), parameters="number, mode='full'", **attributes):
+    """The class as a process of that release has it."""
+    bodies = {f"perform_v{number}": takes(parameters) for number in handlers}
+    return idempotent(version=version, perform=takes(parameters), **bodies, **attributes)
+
+
+def key_of(declaration, args, version=None):
+    payload = {"class": "Job", "jid": "a", "version": declaration.version if version is None else version}
+    Deduplicator().name(payload, declaration, args)
+    return payload[IDEMPOTENCY_KEY]
+
+
+PUSHES = {
+    "one": lambda job: job.perform_async(7),
+    "later": lambda job: job.perform_in(50, 7),
+    "bulk": lambda job: job.perform_bulk([(7,)])[0],
+}
+
+
+@pytest.mark.parametrize("push", PUSHES)
+def test_push_of_a_version_with_another_handler_is_no_duplicate(way, redis, jobs, push):
+    policy = Deduplicate(including_scheduled=True)
+    with registry.isolated():
+        old = PUSHES[push](release(0, deduplicate=policy))
+    with registry.isolated():
+        new = release(1, handlers=[0], deduplicate=policy)
+        first = PUSHES[push](new)
+        assert first
+        assert PUSHES[push](new) is None
+    assert locks(redis).keys() == {old, first}
+
+
+@pytest.mark.parametrize("push", PUSHES)
+def test_push_of_a_version_with_the_same_handler_is_a_duplicate(way, redis, push):
+    policy = Deduplicate(including_scheduled=True)
+    with registry.isolated():
+        old = PUSHES[push](release(0, deduplicate=policy))
+    with registry.isolated():
+        assert PUSHES[push](release(1, deduplicate=policy)) is None
+    assert locks(redis) == {old: lock_key("Job", b"[7]")}
+
+
+@pytest.mark.parametrize(
+    ("version", "handlers", "expected"),
+    [
+        (0, [], {0: 0}),
+        (2, [], {0: 0, 1: 0, 2: 0, 3: 0}),
+        (1, [0], {0: 0, 1: 1}),
+        (2, [0], {0: 0, 1: 1, 2: 1, 3: 1}),
+        (2, [0, 1], {0: 0, 1: 1, 2: 2}),
+        (2, [1], {1: 0, 2: 2, 0: 2}),
+        (3, [2], {2: 0, 3: 3}),
+        (9, [2, 5], {2: 0, 5: 3, 4: 6, 9: 6}),
+    ],
+)
+def test_handled_since_is_the_same_in_every_release(version, handlers, expected):
+    with registry.isolated():
+        declaration = release(version, handlers).declaration()
+        found = {number: declaration.handled_since(number) for number in expected}
+        assert found == expected
+        assert {key_of(declaration, [7], number) for number in expected} == {
+            lock_key("Job", b"[7]", since) for since in expected.values()
+        }
+
+
+@settings(max_examples=60, database=None)
+@given(handlers=st.sets(st.integers(0, 5)), beyond=st.integers(1, 3), one=st.integers(0, 8), other=st.integers(0, 8))
+def test_keys_of_two_versions_are_equal_if_one_method_runs_both(handlers, beyond, one, other):
+    version = max(handlers, default=0) + beyond
+    with registry.isolated():
+        declaration = release(version, sorted(handlers)).declaration()
+        methods = [declaration.signature_of(number).method for number in (one, other)]
+        assert (key_of(declaration, [7], one) == key_of(declaration, [7], other)) == (methods[0] == methods[1])
+
+
+SAME = [
+    ("number, mode=None", [7], [7, None]),
+    ("number, mode='full', deep=False", [7], [7, "full", False]),
+    ("number=1, mode='full'", [], [1, "full"]),
+    ("names=[]", [], [[]]),
+    ("options={'b': 1, 'a': [1.5]}", [], [{"a": [1.5], "b": 1}]),
+    ("number, *rest", [7], [7]),
+]
+OTHERS = [
+    ("number, mode=None", [7], [7, False]),
+    ("number, mode=1", [7], [7, True]),
+    ("number, mode=1", [7], [7, 1.0]),
+    ("number, mode='full', deep=False", [7], [7, "full", True]),
+    ("number, mode=None, deep=None", [7, 1], [7, None, 1]),
+    ("number, mode=None, *rest", [7], [7, None, None]),
+]
+
+
+@pytest.mark.parametrize(("parameters", "one", "other"), SAME)
+def test_push_with_a_default_given_is_a_duplicate_of_one_without(way, redis, parameters, one, other):
+    for first, second in ((one, other), (other, one)):
+        with registry.isolated():
+            job = release(0, parameters=parameters, queue=f"queue_{len(first)}")
+            assert job.perform_async(*first)
+            assert job.perform_async(*second) is None
+            assert job.perform_bulk([second, first]) == [None, None]
+        redis.flushall()
+
+
+@pytest.mark.parametrize(("parameters", "one", "other"), OTHERS)
+def test_push_with_another_value_than_the_default_is_no_duplicate(way, parameters, one, other):
+    job = release(0, parameters=parameters)
+    assert job.perform_async(*one)
+    assert job.perform_async(*other)
+
+
+def test_push_without_defaults_keeps_the_key_of_gitlab(way, redis):
+    """A parameter that a release adds with a default changes no key."""
+    with registry.isolated():
+        old = release(0, parameters="number").perform_async(7)
+    assert locks(redis)[old] == "aw:lock:" + hashlib.sha256(b"Job:[7]").hexdigest()
+    with registry.isolated():
+        assert release(0, parameters="number, mode=None").perform_async(7) is None
+
+
+def test_push_compares_with_the_default_as_the_class_was_created(way, redis):
+    box = []
+
+    def perform(self, names=box):
+        """A list that is shared by all calls."""
+
+    job = idempotent(perform=perform)
+    box.append("changed by a run")
+    assert job.perform_async()
+    assert job.perform_async([]) is None
+    assert job.perform_async(["changed by a run"])
+
+
+def test_push_compares_nothing_with_a_default_that_is_no_json(way, redis):
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def perform(self, number, at=when, mode=None):
+        """Of a class whose arguments are not strict."""
+
+    chosen = []
+
+    def choose(cls, args):
+        chosen.append(args)
+        return args
+
+    job = idempotent(perform=perform, strict_arguments="warn")
+    assert job.perform_async(1)
+    assert job.perform_async(1) is None
+    assert job.perform_async(1, "2026-01-01T00:00:00Z")
+    hooked = idempotent(
+        perform=perform, strict_arguments="warn", name="Hooked", idempotency_arguments=classmethod(choose)
+    )
+    assert hooked.perform_async(1)
+    assert hooked.perform_async(1, "x")
+    assert chosen == [[1], [1, "x", None]]
+
+
+def test_idempotency_arguments_is_given_every_argument(way, redis):
+    chosen = []
+
+    def choose(cls, args):
+        chosen.append(list(args))
+        args.clear()
+        return [1]
+
+    job = release(1, handlers=[0], idempotency_arguments=classmethod(choose))
+    first = job.perform_async(7)
+    assert job.perform_async(8, "part") is None
+    assert chosen == [[7, "full"], [8, "part"]]
+    assert locks(redis) == {first: lock_key("Job", b"[1]", 1)}
+
+
+VALUES = st.sampled_from([None, False, True, 0, 1, 1.0, "", "a", [], [1], {}, {"a": 1, "b": 2}, {"b": 2, "a": 1}])
+
+
+@st.composite
+def two_calls(draw):
+    """A signature, and two calls that it takes."""
+    required, optional = draw(st.integers(0, 2)), draw(st.lists(VALUES, max_size=3))
+    rest = draw(st.booleans())
+    names = [f"r{number}" for number in range(required)]
+    names += [f"o{number}={default!r}" for number, default in enumerate(optional)]
+    most = required + len(optional) + (2 if rest else 0)
+    calls = []
+    for _ in range(2):
+        given = draw(st.lists(VALUES, min_size=required, max_size=most))
+        tail = optional[max(0, len(given) - required) :]
+        calls.append(given + tail[: draw(st.integers(0, len(tail)))])
+    return ", ".join([*names, *(["*rest"] if rest else [])]), *calls
+
+
+@settings(max_examples=300, database=None)
+@given(call=two_calls())
+def test_keys_are_equal_if_and_only_if_the_calls_bind_equally(call):
+    parameters, one, other = call
+    with registry.isolated():
+        declaration = release(0, parameters=parameters).declaration()
+    bound = [inspect.signature(takes(parameters)).bind(None, *args) for args in (one, other)]
+    for each in bound:
+        each.apply_defaults()
+    values = [
+        {name: list(value) if name == "rest" else value for name, value in each.arguments.items()} for each in bound
+    ]
+    assert (key_of(declaration, one) == key_of(declaration, other)) == same(*values)

@@ -9,7 +9,8 @@ import pytest
 
 from framework.declare import port
 from framework.errors import ArgumentsError, ShardUnavailableError, UnroutedCallError
-from framework.shard.shard import Shard, UnknownShardError
+from framework.shard.shard import Shard
+from framework.shard.shards import UnknownShardError
 from framework.store.connect import Endpoint
 from framework.telemetry import context
 from framework.wire import keys
@@ -199,7 +200,13 @@ def test_when_nobody_listens_the_error_names_the_way_out(door, short_path, push)
     with pytest.raises(ShardUnavailableError) as caught:
         getattr(worker(), push)(*arguments)
     assert (caught.value.shard, caught.value.maybe_written) == ("main", False)
-    for word in ("'main'", f"{short_path}/gone.sock", "scripts/store start", "REDIS_URL", "config/redis.yml"):
+    for word in (
+        "'main'",
+        f"{short_path}/gone.sock",
+        "application-worker store start",
+        "REDIS_URL",
+        "config/redis.yml",
+    ):
         assert word in str(caught.value)
     assert "secret" not in str(caught.value)
     assert "may have been applied" not in str(caught.value)
@@ -253,15 +260,15 @@ def test_a_client_middleware_sees_class_payload_queue_and_pool(door, jobs):
 
     class Look:
         def call(self, cls, job, queue, pool):
-            seen.append((cls, dict(job), queue, pool.ping()))
+            seen.append((cls, dict(job), queue, pool.llen("queue:x")))
             yield
             seen.append("after")
 
     door.open(Look)
     cls = worker(queue="default")
     jid = cls.perform_async("x" * 200_000)
-    ((found, job, queue, pong), after) = seen
-    assert (found, job["jid"], job["args"], queue, pong, after) == (cls, jid, ["x" * 200_000], "default", True, "after")
+    ((found, job, queue, length), after) = seen
+    assert (found, job["jid"], job["args"], queue, length, after) == (cls, jid, ["x" * 200_000], "default", 0, "after")
     assert "compressed" not in job
 
 
@@ -271,9 +278,9 @@ def test_a_middlewares_pool_is_routed_for_the_call_and_no_longer(door, jobs, sec
     class Keep:
         def call(self, cls, job, queue, pool):
             kept.append(pool)
-            names.append(pool.client_getname())
+            names.append(pool.connection_pool.connection_kwargs["client_name"])
             yield
-            names.append(pool.client_getname())
+            names.append(pool.connection_pool.connection_kwargs["client_name"])
 
     other = opened(second_redis_url, "second")
     both = Door({"main": door.shards["main"], "second": other})

@@ -8,6 +8,7 @@ import zlib
 
 import pytest
 
+from framework.declare import registry
 from framework.errors import BulkPushError, ExceedLimitError
 from framework.push.size_limiter import QUIET_S, SizeLimiter, SizeLimits, TrackedPayloads
 from framework.wire import keys
@@ -61,6 +62,35 @@ def sized(size):
 def random_text(size):
     """A text of this JSON size that loses a quarter when it is compressed."""
     return random.Random(1).randbytes(size).hex()[: size - 4]
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+EXPANSIVE = [[]] * 20_000
+"""60 kB of JSON, 2 MB of memory."""
+
+
+@every_way
+@pytest.mark.parametrize("mode", ["compress", "track"])
+def test_push_of_what_no_run_decodes_writes_nothing(opened_with, redis, way, mode):
+    opened_with(SizeLimits(mode, limit=0, decoded_limit=1_000_000))
+    for attributes in ({}, {"big_payload": True}, {"idempotent": True}):
+        with registry.isolated():
+            cls = worker(**attributes)
+            with pytest.raises(ExceedLimitError, match=r"memory when decoded.*size_limit\.decoded_limit") as caught:
+                try:
+                    WAYS[way](cls, EXPANSIVE)
+                except BulkPushError as error:  # with a middleware sizes are known only slice by slice
+                    raise error.__cause__ from None
+        assert caught.value.size > caught.value.size_limit == 1_000_000
+        assert caught.value.job == (1 if "bulk" in way else None)
+    assert not redis.keys("*")
+
+
+@every_way
+def test_push_within_the_memory_limit_is_written(opened_with, redis, way):
+    opened_with(SizeLimits(limit=0, decoded_limit=2_200_000))
+    assert stored(redis, WAYS[way](worker(queue="default"), EXPANSIVE))["args"] == [EXPANSIVE]
 
 
 # --- compression ----------------------------------------------------------------------------------------------------
@@ -308,3 +338,79 @@ def test_small_arguments_are_never_looked_at(door, redis, caplog, monkeypatch):
         cls.perform_async("x" * 99_995)
         cls.perform_bulk([("x" * 99_995,), (1,)])
     assert redis.llen("queue:default") == 3
+
+
+# --- left uncompressed ------------------------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("attributes", "queues"),
+    [({"compress": False}, ()), ({}, ("default",)), ({}, ("other", "def*"))],
+    ids=("attribute", "queue", "pattern"),
+)
+def test_push_of_large_arguments_is_left_uncompressed(opened_with, redis, way, attributes, queues):
+    opened_with(SizeLimits(uncompressed_queues=queues))
+    text = "x" * 200_000
+    job = stored(redis, WAYS[way](worker(queue="default", **attributes), text))
+    assert job["args"] == [text]
+    assert marks(job) == {"size_limiter": "validated"}
+
+
+def test_push_to_another_queue_is_compressed_as_ever(opened_with, redis):
+    opened_with(SizeLimits(uncompressed_queues=("ruby", "ruby:*")))
+    job = worker(queue="default")
+    ruby = job.set(queue="ruby:mails").perform_async("x" * 200_000)
+    assert marks(stored(redis, job.perform_async("x" * 200_000)))["compressed"] is True
+    (data,) = redis.lrange(keys.queue("ruby:mails"), 0, -1)
+    assert json.loads(data)["jid"] == ruby
+    assert marks(json.loads(data)) == {"size_limiter": "validated"}
+
+
+def test_queue_that_a_middleware_chose_decides_on_compression(door, redis):
+    class ToRuby:
+        def call(self, cls, job, queue, pool):
+            job["queue"] = "ruby"
+            yield
+
+    door.open(ToRuby, limits=SizeLimits(uncompressed_queues=("ruby",)))
+    worker(queue="default").perform_async("x" * 200_000)
+    (data,) = redis.lrange(keys.queue("ruby"), 0, -1)
+    assert marks(json.loads(data)) == {"size_limiter": "validated"}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "queues", "said"),
+    [
+        ({"compress": False}, (), "left uncompressed (attribute: compress = False)"),
+        ({}, ("default",), "left uncompressed (setting: size_limit.uncompressed_queues)"),
+    ],
+)
+@every_way
+def test_push_of_uncompressed_arguments_over_the_limit_is_refused(opened_with, redis, way, attributes, queues, said):
+    opened_with(SizeLimits(limit=150_000, uncompressed_queues=queues))
+    with pytest.raises((ExceedLimitError, BulkPushError)) as refused:
+        WAYS[way](worker(queue="default", **attributes), "x" * 200_000)
+    error = refused.value.__cause__ if isinstance(refused.value, BulkPushError) else refused.value
+    assert said in str(error)
+    assert (error.size, error.size_limit, error.setting) == (200_004, 150_000, "size_limit.limit")
+    assert not redis.keys("*")
+
+
+@every_way
+def test_push_of_what_fits_only_uncompressed_is_left_so(opened_with, redis, way):
+    """A text that deflates by less than base64 adds: raw it takes 140,000 bytes, compressed more."""
+    text = base64.b85encode(random.Random(2).randbytes(112_000)).decode().replace("\\", "-").replace('"', "'")
+    size = len(dumps([text]))
+    packed = len(base64.b64encode(zlib.compress(dumps([text]), 5))) + 4
+    assert 100_000 < size < packed
+    opened_with(SizeLimits(limit=size))
+    job = stored(redis, WAYS[way](worker(queue="default"), text))
+    assert job["args"] == [text]
+    assert marks(job) == {"size_limiter": "validated"}
+
+
+def test_push_of_what_fits_compressed_and_raw_is_compressed(opened_with, redis):
+    opened_with(SizeLimits(limit=1_000_000))
+    text = base64.b85encode(random.Random(2).randbytes(112_000)).decode().replace("\\", "-").replace('"', "'")
+    assert marks(stored(redis, worker(queue="default").perform_async(text)))["compressed"] is True

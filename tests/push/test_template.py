@@ -49,6 +49,7 @@ attributes = st.fixed_dictionaries(
         "queue_namespace": st.just("ns"),
         "expires_in": st.just(timedelta(minutes=1)),
         "big_payload": st.booleans(),
+        "compress": st.booleans(),
     },
 )
 options = st.fixed_dictionaries(
@@ -72,6 +73,7 @@ limits = st.sampled_from(
         SizeLimits("compress", 0, 0),
         SizeLimits("compress", 60, 90, 120),
         SizeLimits("compress", 90, 60),
+        SizeLimits("compress", 60, 90, uncompressed_queues=("urg*",)),
     ]
 )
 times = st.floats(0, 4_000_000_000) | st.integers(0, 4_000_000_000).map(float)
@@ -96,7 +98,7 @@ def made(declaration, args, chosen, fields, now, judge, *, waits):
     if not waits:
         payload["enqueued_at"] = normalizer.now()
     try:
-        return json.loads(judge.encode(payload, big_payload=declaration.big_payload))
+        return json.loads(judge.encode(payload, big_payload=declaration.big_payload, compress=declaration.compress))
     except ExceedLimitError as error:
         return facts_of(error)
 

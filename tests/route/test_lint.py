@@ -189,7 +189,7 @@ def test_a_namespace_serves_its_queues(names: list[str], queue: str, served: boo
 
 def test_what_no_running_process_serves():
     found = list(unserved_live("main", {"a"}, {"a": 5, "b": 1200}, {"b": ["BWorker"], "c": ["CWorker"]}))
-    start = "start one with `scripts/worker --shard main -q"
+    start = "start one with `application-worker worker --shard main -q"
     assert [str(one).removeprefix("shard main: no running process serves the queue ") for one in found] == [
         f"b, to which jobs of BWorker go (waiting jobs: 1,200): {start} b` [unserved]",
         f"c, to which jobs of CWorker go (waiting jobs: 0): {start} c` [unserved]",

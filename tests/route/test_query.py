@@ -132,7 +132,9 @@ def test_matching(text: str, matches: bool):
         ("\u2217", 0, "ASTERISK OPERATOR"),
         ("tags=\u0661", 5, "ARABIC-INDIC DIGIT ONE"),
         ("*|tags=a", 0, "an attribute is missing"),
-        ("* ", 0, "an attribute is missing"),
+        ("* ", 1, "a query has no spaces: remove the one at its end"),
+        ("urgency=high ", 12, "a query has no spaces: remove the one at its end"),
+        ("urgency=high\u00a0", 12, "remove the one at its end (U+00A0)"),
         ("tags=a,,b", 7, "a value of tags is missing"),
         ("tags=a,b|", 9, "an attribute is missing"),
         ("tags!a", 4, "'=' or '!=' is missing"),
@@ -155,6 +157,45 @@ def test_an_error_points_at_the_character(text: str, position: int, words: str):
     assert message[2].endswith(f"character {position + 1}")
 
 
+def test_query_error_lists_every_fault():
+    """Unknown attributes and values, missing parts and stray text are told together, each at its character."""
+    text = (
+        "urgncy=high&tags|urgency=hihg,low,lwo&name=a-b|resource_boundary=ram & (tags=\u0435) |feature_category=serch "
+    )
+    with pytest.raises(QueryError) as caught:
+        parse(text, categories=["search"])
+    found = [(fault.position, fault.reason.split("; allowed")[0]) for fault in caught.value.faults]
+    assert found == [
+        (0, "unknown attribute 'urgncy' (did you mean 'urgency'?)"),
+        (16, "'=' or '!=' is missing after tags"),
+        (25, "unknown urgency 'hihg' (did you mean 'high'?)"),
+        (34, "unknown urgency 'lwo' (did you mean 'low'?)"),
+        (44, "'-' cannot stand here; expected ',', '&', '|' or the end"),
+        (65, "unknown resource_boundary 'ram'"),
+        (68, "a query has no spaces"),
+        (71, "a query has no parentheses; '&' binds tighter than '|'"),
+        (98, "unknown feature_category 'serch' (did you mean 'search'?)"),
+    ]
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3 * len(found)
+    assert [line.rpartition(" ")[2] for line in lines[2::3]] == [str(position + 1) for position, _ in found]
+    assert len(caught.value.told()) == len(found)
+
+
+def test_query_error_of_a_space_before_says_so():
+    with pytest.raises(QueryError) as caught:
+        parse(" urgency=high")
+    reason = "a query has no spaces: remove the one before it"
+    assert str(caught.value) == f"{reason}\n       urgency=high\n      ^ character 1"
+
+
+def test_query_error_of_many_faults_shows_the_first():
+    with pytest.raises(QueryError) as caught:
+        parse("|".join(["urgency=hihg"] * 50))
+    assert len(caught.value.faults) == 50
+    assert caught.value.told()[20:] == ["and 30 more in the same query"]
+
+
 def test_categories_are_open_when_none_are_known():
     assert parse("feature_category=anything")
     assert parse("feature_category=not_owned", categories=["search"])
@@ -171,8 +212,8 @@ CLOSED = {
 
 def first_fault(text: str, closed: Mapping[str, Collection[str]] = CLOSED) -> int | None:
     """Where a text stops being a query, read character by character: an oracle that shares nothing with the parser."""
-    if text == "*":
-        return None
+    if text.strip() == "*":
+        return None if text == "*" else 0 if text[0] != "*" else 1
     attribute, start, at = "", 0, 0
     in_value = False
     while True:
@@ -238,7 +279,10 @@ def test_a_text_is_a_query_or_faulty_just_where_the_oracle_says(text: str):
         assert str(parse(text, categories=["search"])) == text
         return
     message = str(error).splitlines()
-    assert len(message) == 3  # whatever the text holds, the caret stands in the line below it
+    # Whatever the text holds, each caret stands in the line below it.
+    assert len(message) == 3 * len(error.faults) or len(error.faults) > 20
+    assert list(error.faults) == sorted(set(error.faults))
+    assert all(0 <= one.position <= len(text) for one in error.faults)
     assert message[2].endswith(f"^ character {error.position + 1}")
     if error.position < len(text):
         shown = text[error.position]

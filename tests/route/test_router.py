@@ -66,6 +66,33 @@ def test_every_wrong_rule_is_listed():
     assert "did you mean 'queues_shard_a'" in problems[2].message
 
 
+def test_router_lists_every_fault_of_every_rule():
+    rules = [
+        RoutingRule("urgncy=hihg|urgency=hihg ", "a b", "queues_shrad_a"),
+        RoutingRule("tags=a", "fine"),
+        RoutingRule("tags", "default"),
+    ]
+    with pytest.raises(ConfigurationError) as caught:
+        Router(rules, ["queues_shard_a"])
+    told = [(problem.key, problem.message.split("(")[0].split(";")[0]) for problem in caught.value.problems]
+    assert told == [
+        ("routing_rules[0]", "unknown attribute 'urgncy' "),
+        ("routing_rules[0]", "unknown urgency 'hihg' "),
+        (
+            "routing_rules[0]",
+            "a query has no spaces: remove the one at its end\n      urgncy=hihg|urgency=hihg \n"
+            + " " * 30
+            + "^ character 25",
+        ),
+        (
+            "routing_rules[0]",
+            "queue 'a b' is not allowed: a queue name is made of letters, digits and _ . : -",
+        ),
+        ("routing_rules[0]", "unknown shard 'queues_shrad_a' "),
+        ("routing_rules[2]", "'=' or '!=' is missing after tags\n      tags\n          ^ character 5"),
+    ]
+
+
 def test_a_worker_pinned_to_an_unknown_shard_is_refused():
     with pytest.raises(ConfigurationError, match="unknown shard 'queues_shard_z'"):
         router().route(declare(shard="queues_shard_z"))

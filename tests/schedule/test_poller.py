@@ -18,8 +18,9 @@ from framework.schedule.poller import PAGE, Poller
 from framework.schedule.preparation import Preparation
 from framework.schedule.rhythm import Rhythm
 from framework.wire import keys
+from framework.wire.budget import MemoryBudget
 from framework.wire.json import dumps
-from tests.harness import compressed, encoded, full_memory, opened, payload, until
+from tests.harness import compressed, encoded, full_memory, opened, payload, until, unwrapped
 
 LONG_AGO = 1_000_000_000.0
 FAR = 99_999_999_999.0
@@ -60,7 +61,7 @@ def events():
     return Events()
 
 
-def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None, limiter=None):
+def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None, limiter=None, budget=None):
     """The poller of a process that knows one shard and no rules."""
     shard = opened(url)
     client = shard.client
@@ -68,7 +69,14 @@ def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None
     destinations = Destinations(Router([], ["main"]), "main")
     states = States(shard, lambda *facts: events.failed.append(facts))
     preparation = Preparation(
-        events, destinations, crossings, states, middleware=middleware, limiter=limiter or LIMITER, clock=clock
+        events,
+        destinations,
+        crossings,
+        states,
+        middleware=middleware,
+        limiter=limiter or LIMITER,
+        budget=budget,
+        clock=clock,
     )
     return Poller(client, events, preparation, crossings, rhythm or Rhythm(client, 1.0), dead_set or DeadSetLimits())
 
@@ -112,13 +120,58 @@ def test_the_servers_clock_decides(redis, redis_url, events):
 
 @pytest.mark.proves("R34", "R53")
 @pytest.mark.parametrize("member", [b"\xff\x00 no JSON", b"[]", b'{"class":"X","args":[]}', b'{"args":[],"queue":"q"}'])
-def test_what_cannot_be_read_goes_to_the_dead_set_as_it_is_and_stops_nobody(redis, redis_url, events, member):
+def test_unreadable_due_member_is_buried_and_stops_none(redis, redis_url, events, member):
     redis.zadd(keys.RETRY, {member: LONG_AGO, encoded(jid="fine"): LONG_AGO + 1})
     poller(redis_url, events).poll()
-    assert redis.zrange(keys.DEAD, 0, -1) == [member]
+    (stored,) = redis.zrange(keys.DEAD, 0, -1)
+    assert unwrapped(stored) == member
     assert [job["jid"] for job in queued(redis)] == ["fine"]
     assert events.unreadable == [(keys.RETRY, member)]
     assert redis.zcard(keys.RETRY) == 0
+
+
+BOMB = dumps(compressed([[[]] * 60_000], queue="default"))
+"""Takes 6 MB of memory."""
+
+
+def opening(worker, job, queue, pool):
+    """A middleware makes the poller decompress."""
+    yield
+
+
+def limited(decoded_limit):
+    return SizeLimiter(SizeLimits(decompressed_limit=1_000_000, decoded_limit=decoded_limit), None)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_due_job_above_the_memory_limit_is_buried_with_its_bytes(redis, redis_url, events, raw):
+    member = encoded(args=[[[]] * 60_000], error_message="before") if raw else BOMB
+    redis.zadd(keys.RETRY, {member: LONG_AGO, encoded(jid="fine"): LONG_AGO + 1})
+    poller(redis_url, events, opening, limiter=limited(5_000_000)).poll()
+    (stored,) = redis.zrange(keys.DEAD, 0, -1)
+    entry = json.loads(stored)
+    assert "size_limit.decoded_limit" in entry["error_message"]
+    told = {name: entry[name] for name in ("error_class", "error_message", "failed_at")}
+    assert entry == {**json.loads(member), **told}
+    assert [job["jid"] for job in queued(redis)] == ["fine"]
+
+
+def test_due_job_without_memory_left_waits_and_others_move(redis, redis_url, events):
+    budget = MemoryBudget(8_000_000)
+    one = poller(redis_url, events, opening, limiter=limited(10_000_000), budget=budget)
+    assert budget.take(8_000_000, lambda: False)
+    redis.zadd(keys.SCHEDULE, {BOMB: LONG_AGO, encoded(jid="fine"): LONG_AGO + 1})
+    one.poll()
+    assert [job["jid"] for job in queued(redis)] == ["fine"]
+    ((member, due),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
+    assert member == BOMB
+    assert due > time.time() + 30
+    assert events.failed == []
+    budget.give_back(8_000_000)
+    redis.zadd(keys.SCHEDULE, {BOMB: LONG_AGO})
+    one.poll()
+    assert len(queued(redis)) == 2
+    assert budget._taken == 0
 
 
 def test_client_middleware_runs_and_may_change_or_drop(redis, redis_url, events):
@@ -380,7 +433,8 @@ def test_the_dead_set_is_trimmed_when_poison_goes_there_and_it_is_told(redis, re
     redis.zadd(keys.DEAD, {f"old-{n}": now - 1000 + n for n in range(5)})
     redis.zadd(keys.RETRY, {b"poison-1": LONG_AGO, b"poison-2": LONG_AGO})
     poller(redis_url, events, dead_set=DeadSetLimits(max_jobs=4)).poll()
-    assert set(redis.zrange(keys.DEAD, 0, -1)) == {b"old-4", b"poison-1", b"poison-2"}
+    kept, *poison = redis.zrange(keys.DEAD, 0, -1)
+    assert (kept, set(map(unwrapped, poison))) == (b"old-4", {b"poison-1", b"poison-2"})
     assert events.trims == [4]
 
 
@@ -441,7 +495,7 @@ def test_an_idle_poller_costs_little_more_than_a_command_a_look(redis, redis_url
 
 
 def test_many_processes_look_less_often_each_and_as_often_together(redis, redis_url, events):
-    redis.zadd(keys.REGISTRY, {f"host:{n}:x": LONG_AGO for n in range(5)})
+    redis.zadd(keys.REGISTRY, {f"host:{n}:00000000000e": LONG_AGO for n in range(5)})
     seconds = Clock()
     one = poller(redis_url, events, rhythm=Rhythm(opened(redis_url).client, 1.0, monotonic=seconds))
     looks = 0

@@ -1,6 +1,7 @@
 """scripts/demo, run for real: two stores, two worker processes, and nothing left of them however it ends."""
 
 import ast
+import json
 import os
 import pty
 import re
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.scripts.page_reader import PageReader
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEMO = ROOT / "scripts" / "demo"
@@ -77,6 +80,18 @@ class Demo:
             (total,) = database.execute("SELECT files_total FROM code_index_runs").fetchone() or (None,)
             (done,) = database.execute("SELECT count(*) FROM code_index_results").fetchone()
         return done, total
+
+    def page(self) -> PageReader:
+        (report,) = (self.folder / "reports").glob("code-index-*.html")
+        text = report.read_text()
+        assert len(text.encode()) < 80_000
+        return PageReader(text)
+
+    def lines(self, **fields: object) -> list[dict[str, object]]:
+        """The lines of all logs that have these fields."""
+        logs = (self.folder / "log").iterdir()
+        entries = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+        return [entry for entry in entries if fields.items() <= entry.items()]
 
     def left(self) -> dict[int, str]:
         """Processes that work in our var directory, by their environment or command line."""
@@ -148,11 +163,49 @@ def test_a_small_tree_end_to_end(demo: Demo, small: Path) -> None:
     assert re.search(r"extra runs +0 ", done.stdout)
     assert re.search(r"restarts +0 ", done.stdout)
     assert done.stderr == ""
-    (report,) = (demo.folder / "reports").glob("*.html")
-    assert "10 files, 3 lines; 9 do not parse" in report.read_text()
+    assert "10 files, 3 lines; 9 do not parse" in demo.page().text
+    check_the_page(demo, restarts=0)
     for shard in ("main", "queues_shard_a"):
         assert '"job_status":"done"' in (demo.folder / "log" / f"{shard}.log").read_text().replace(" ", "")
     assert demo.left() == {}
+
+
+def check_the_page(demo: Demo, *, restarts: int) -> None:
+    """Each number on the page is that of the lines in the logs."""
+    page = demo.page()
+    begun, done, failed = (demo.lines(job_status=status) for status in ("start", "done", "fail"))
+    jobs = {entry["jid"] for entry in begun}
+    assert page.tiles["Jobs"] == f"{len(jobs):,}"
+    assert page.tiles["Failures"] == f"{len(failed):,}"
+    assert int(page.tiles["Extra runs"]) + int(page.tiles["Retries"]) == len(begun) - len(jobs)
+    assert page.tiles["Restarts"] == f"{restarts}"
+    started = demo.lines(event_name="child.started")
+    assert len(started) == 2 + restarts
+    rows = {int(row["Process"].rpartition(" ")[2]): row for row in page.tables["Worker processes"]}
+    assert rows.keys() == {entry["child_pid"] for entry in started}
+    for pid, row in rows.items():
+        assert row["Runs"] == f"{sum(entry['pid'] == pid for entry in begun):,}"
+        assert row["Done"] == f"{sum(entry['pid'] == pid for entry in done):,}"
+    for caption, count in (("Jobs per second", len(done)), ("Waits", len(begun)), ("Run times", len(done + failed))):
+        column = "Done" if caption == "Jobs per second" else "Runs"
+        assert sum(int(row[column].replace(",", "")) for row in page.tables[caption]) == count, caption
+    classes = {row["Class"]: row["Runs"] for row in page.tables["Classes"]}
+    assert classes == {
+        name: f"{sum(entry['class'] == name for entry in begun):,}" for name in {entry["class"] for entry in begun}
+    }
+    assert not page.names & {"script", "img", "link", "iframe"}
+
+
+def test_demo_files_are_for_the_user_alone(demo: Demo, small: Path) -> None:
+    old = os.umask(0o022)
+    try:
+        assert demo.run(small).returncode == 0
+    finally:
+        os.umask(old)
+    made = list(demo.var.rglob("*"))
+    assert any(one.name.endswith(".sqlite3") for one in made)
+    assert any(one.name.endswith(".html") for one in made)
+    assert [str(one) for one in made if one.lstat().st_mode & 0o077] == []
 
 
 def test_a_second_run_is_clean_and_starts_from_the_system_python(demo: Demo, small: Path) -> None:
@@ -238,6 +291,12 @@ def check_the_survivor(demo: Demo, victim: int, count: int) -> None:
     functions = sum(isinstance(node, ast.FunctionDef) for node in ast.walk(ast.parse(SOURCE)))
     assert re.search(rf"functions +{functions * count:,}$", output, re.MULTILINE)
     assert re.search(r"restarts +1 ", output)
+    check_the_page(demo, restarts=1)
+    page = demo.page()
+    assert re.search(rf"extra runs +{page.tiles['Extra runs']} ", output)
+    (row,) = (row for row in page.tables["Worker processes"] if row["Process"].endswith(f" {victim}"))
+    assert row["End"].startswith("killed by signal 9 at ")
+    assert f"No job was lost: the index holds a result for each of the {count} files" in page.text
     with closing(sqlite3.connect(demo.folder / "code_index.sqlite3")) as database:
         rows = database.execute(
             "SELECT count(*), count(DISTINCT number), count(DISTINCT functions) FROM code_index_results"
@@ -267,6 +326,8 @@ def test_an_empty_folder(demo: Demo, tmp_path: Path) -> None:
     done = demo.run(tmp_path / "empty")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Done: 0 files" in done.stdout
+    assert demo.page().tiles["Jobs"] == "2"  # the scan and the report
+    check_the_page(demo, restarts=0)
 
 
 def test_settings_of_another_installation_do_not_reach_it(
@@ -295,5 +356,8 @@ def test_all_runs_every_example_worker(demo: Demo) -> None:
     ):
         assert re.search(rf"^  {said}", done.stdout, re.MULTILINE), said
     assert demo.left() == {}
+    classes = {row["Class"]: row for row in demo.page().tables["Classes"]}
+    assert {name: int(row["Done"]) for name, row in classes.items()} == ran
+    assert demo.page().tiles["Failures"] == f"{len(demo.lines(job_status='fail'))}" != "0"
     refused = demo.run("--all", ".")
     assert (refused.returncode, "--all takes no PATH" in refused.stderr) == (2, True)

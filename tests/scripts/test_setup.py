@@ -272,3 +272,88 @@ def test_a_script_moves_into_the_environment_with_the_same_pid(checkout: Checkou
     process = subprocess.Popen([PYTHON, str(script), "a b"], cwd=tmp_path, text=True, stdout=subprocess.PIPE)
     said = process.communicate()[0].strip()
     assert said == f"{process.pid} {checkout.folder / '.venv'} {tmp_path} ['a b']"
+
+
+# --- another Python beside .venv ------------------------------------------------------------------------------------
+
+OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
+ANSWERS = "#!/bin/sh\nexit 0\n"  # an interpreter that is of any version it is asked for
+SHIM = '#!/bin/sh\necho "pyenv: the version is not switched on" >&2\nexit 127\n'
+
+
+def write_program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_python_asked_for_gets_an_environment_beside(checkout: Checkout) -> None:
+    status, said = checkout.run("--python", OWN)
+    assert status == 0, said
+    assert f"ready: .venv{OWN}" in said
+    assert not (checkout.folder / ".venv").exists()
+    beside = (checkout.folder / f".venv{OWN}").resolve()
+    assert checkout.run("--python", OWN) == (0, f"setup: nothing to do: .venv{OWN} is up to date\n")
+
+    status, said = checkout.run()
+    assert status == 0, said
+    assert (checkout.folder / f".venv{OWN}").resolve() == beside
+    assert set(checkout.environments()) == {beside, (checkout.folder / ".venv").resolve()}, (
+        "neither clears the other away"
+    )
+
+
+def test_script_started_in_an_environment_beside_stays(checkout: Checkout) -> None:
+    assert checkout.run("--python", OWN)[0] == 0
+    script = make_header_script(checkout.folder, "print(sys.prefix)\n")
+    inside = checkout.folder / f".venv{OWN}" / "bin" / "python"
+    for _ in range(2):  # without a .venv, and with one
+        said = subprocess.run([str(inside), str(script)], capture_output=True, text=True, check=False)
+        assert said.stdout.strip() == str(checkout.folder / f".venv{OWN}"), said.stderr
+        assert checkout.run()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "message"),
+    [
+        ("3.98", 1, "This machine has no Python 3.98: python3.98 is not on PATH"),
+        ("3.10", 2, "Python 3.11 or newer is needed, not 3.10"),
+        ("3.13.1", 2, "'3.13.1' is no version of Python such as 3.13"),
+    ],
+)
+def test_python_that_cannot_be_had_is_told(checkout: Checkout, version: str, status: int, message: str) -> None:
+    found, said = checkout.run("--python", version)
+    assert (found, message in said) == (status, True), said
+    assert not list(checkout.folder.glob(".venv?*[0-9]"))
+
+
+def test_test_of_an_unknown_python_ends_with_the_message() -> None:
+    command = [PYTHON, str(ROOT / "scripts" / "test"), "--python", "3.98"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "What to do: install it (for instance `pyenv install 3.98`" in done.stderr
+
+
+def found_python(version: str, environment: dict[str, str]) -> str:
+    code = f"import runpy; print(runpy.run_path({str(SETUP)!r})['find_python']({version!r}))"
+    command = [PYTHON, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_python_of_pyenv_is_the_newest_that_answers(tmp_path: Path) -> None:
+    """A program of pyenv's on PATH fails for a version that is not switched on, and so may an old folder."""
+    for folder, text in (("3.98.2", ANSWERS), ("3.98.10", ANSWERS), ("3.98.11", SHIM), ("3.9.8", ANSWERS)):
+        write_program(tmp_path / "versions" / folder / "bin" / "python3.98", text)
+    write_program(tmp_path / "shims" / "python3.98", SHIM)
+    environment = {**os.environ, "PYENV_ROOT": str(tmp_path), "PATH": f"{tmp_path / 'shims'}{os.pathsep}/usr/bin"}
+    expected = tmp_path / "versions" / "3.98.10" / "bin" / "python3.98"
+    assert found_python("3.98", environment) == str(expected)
+
+    on_path = write_program(tmp_path / "shims" / "python3.98", ANSWERS)
+    assert found_python("3.98", environment) == str(on_path)
+
+
+def test_python_that_runs_setup_is_taken_for_its_version(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYENV_ROOT": str(tmp_path), "PATH": str(tmp_path)}
+    assert found_python(OWN, environment) == PYTHON

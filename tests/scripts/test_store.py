@@ -20,7 +20,7 @@ shards:
   elsewhere: {url: "redis://127.0.0.1:1/0"}
 """
 
-Store = Callable[[str], tuple[int, str]]
+Store = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
@@ -28,12 +28,13 @@ def store(short_path: Path) -> Iterator[Store]:
     config = short_path / "config"
     config.mkdir()
     (config / "redis.yml").write_text(SHARDS)
+    inherited = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
     places = {"FRAMEWORK_CONFIG_DIR": str(config), "FRAMEWORK_VAR_DIR": str(short_path / "var")}
 
-    def run(word: str) -> tuple[int, str]:
+    def run(word: str, **more: str) -> tuple[int, str]:
         command = [sys.executable, STORE, word]
         done = subprocess.run(
-            command, env={**os.environ, **places}, cwd=short_path, capture_output=True, text=True, check=False
+            command, env={**inherited, **places, **more}, cwd=short_path, capture_output=True, text=True, check=False
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -90,3 +91,41 @@ def test_a_wrong_configuration_ends_with_78(store: Store, short_path: Path) -> N
     status, said = store("start")
     assert status == 78, said
     assert "redis.yml" in said
+
+
+def test_start_without_a_named_redis_starts_one(store: Store, short_path: Path) -> None:
+    (short_path / "config" / "redis.yml").unlink()
+    (short_path / "config" / "application.yml").write_text("concurrency: 2\n")
+    status, said = store("start")
+    url = embedded_url(short_path / "var", "main")
+    assert status == 0, said
+    assert url
+    assert ping(url)
+    assert f"\n  export REDIS_URL={url}\n" in said
+    assert "config/redis.yml" in said
+
+    for named in ({}, {"REDIS_URL": url}):  # before and after the line was given to the shell
+        assert store("status", **named)[0] == 0
+        assert "runs already" in store("start", **named)[1]
+    status, said = store("stop", REDIS_URL=url)
+    assert status == 0, said
+    assert "stopped" in said
+    status, said = store("start", REDIS_URL=url)
+    assert status == 0, said
+    assert "started" in said
+    assert "export" not in said
+    assert ping(url)
+
+
+@pytest.mark.parametrize("named", ["environment", "file"])
+def test_start_with_a_foreign_redis_starts_none(store: Store, short_path: Path, named: str) -> None:
+    elsewhere = "redis://127.0.0.1:1/0"
+    if named == "file":
+        (short_path / "config" / "redis.yml").write_text(f"shards: {{main: {{url: '{elsewhere}'}}}}")
+        status, said = store("start")
+    else:
+        (short_path / "config" / "redis.yml").unlink()
+        status, said = store("start", REDIS_URL=elsewhere)
+    assert status == 0, said
+    assert "nothing to do here" in said
+    assert not (short_path / "var").exists()

@@ -1,15 +1,21 @@
 """Whatever is wrong in files and variables: the error names the place, the value, what is allowed, the nearest right spelling."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from framework.errors import ConfigurationError, Problem
+from framework.fetch.identity import NONCE_VARIABLE
+from framework.process.board import BOARD_VARIABLE
+from framework.process.parent import SUPERVISOR_VARIABLE
 from framework.settings.files import FILE_OF, FILES
 from framework.settings.health import HealthSettings
 from framework.settings.load import load
 from framework.settings.outline import keys_at
+from framework.settings.unknown_variables import BETWEEN_PROCESSES
 
 SECRET = "hunter2"
 GOOD = "shards: {main: {url: 'redis://h:1/0'}}"
@@ -53,7 +59,13 @@ NO_WHOLE_NUMBERS = {
 NUMBERS = [
     ("concurrency: {}", "concurrency", f"{WHOLE} 1 to 10,000, not "),
     ("max_retries: {}", "max_retries", f"{WHOLE} 0 to 10,000, not "),
+    (
+        "max_retries_after_interruption: {}",
+        "max_retries_after_interruption",
+        f"{WHOLE} -1 to 10,000, not ",
+    ),
     ("dead: {{max_jobs: {}}}", "dead.max_jobs", f"{WHOLE} 1 to 1,000,000,000, not "),
+    ("dead: {{business_max_jobs: {}}}", "dead.business_max_jobs", f"{WHOLE} 1 to 1,000,000,000, not "),
     (
         "size_limit: {{compression_threshold: {}}}",
         "size_limit.compression_threshold",
@@ -61,9 +73,20 @@ NUMBERS = [
     ),
     ("size_limit: {{limit: {}}}", "size_limit.limit", f"{WHOLE} 0 to 536,870,912, not "),
     ("size_limit: {{decompressed_limit: {}}}", "size_limit.decompressed_limit", f"{WHOLE} 1 to 2,147,483,648, not "),
+    (
+        "size_limit: {{decoded_limit: {}}}",
+        "size_limit.decoded_limit",
+        f"{WHOLE} 1,000,000 to 1,099,511,627,776, not ",
+    ),
+    (
+        "size_limit: {{decoding_budget: {}}}",
+        "size_limit.decoding_budget",
+        f"{WHOLE} 1,000,000 to 1,099,511,627,776, not ",
+    ),
     ("timeout: {}", "timeout", "must be a number from 0 to 604,800, not "),
     ("poll_interval: {}", "poll_interval", "must be a number from 0.01 to 3,600, not "),
     ("parked_alert_after: {}", "parked_alert_after", "must be a number from 1 to 604,800, not "),
+    ("unknown_class_max_wait: {}", "unknown_class_max_wait", "must be a number from 1 to 604,800, not "),
     ("flags: {{defer_delay: {}}}", "flags.defer_delay", "must be a number from 1 to 86,400, not "),
     ("dead: {{timeout_days: {}}}", "dead.timeout_days", "must be a number from 0.001 to 36,500, not "),
     ("health: {{cache: {}}}", "health.cache", "must be a number from 0 to 3,600, not "),
@@ -80,6 +103,8 @@ NUMBERS = [
 @pytest.mark.parametrize(("text", "shown"), NO_WHOLE_NUMBERS.items())
 @pytest.mark.parametrize(("line", "key", "words"), NUMBERS, ids=[key for _, key, _ in NUMBERS])
 def test_what_is_no_number_or_out_of_bounds(found, line, key, words, text, shown):
+    if text == "-1" and "-1 to" in words:
+        text = shown = "-2"
     if text == "1.5" and "whole" not in words:
         text = shown = "-1.5"
     assert found({"application.yml": line.format(text)}) == [("config/application.yml", key, words + shown)]
@@ -96,9 +121,9 @@ MODULE = "must be the name of a module, for example workers or shop.jobs, not "
 SECTION = "must hold keys and values; allowed keys: "
 RULE = "must be [query, queue] or [query, queue, shard]"
 WEIGHT = "must be a queue name, or [name, weight]"
-SHARD_KEYS = "url, sentinels, sentinel_name, username, password, tls, protocol"
+SHARD_KEYS = "url, sentinels, sentinel_name, sentinel_username, sentinel_password, sentinel_tls, username, password, tls, protocol"
 HIDDEN = " (what stands there is not shown: it may be a secret)"
-URL = "must be the word embedded, or begin with redis://, rediss:// or unix://"
+URL = "must be the word embedded, or begin with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
 NO_HOST = (
     "is no URL: what stands for host and port is neither (in a password write / # ? @ : as %2F %23 %3F %40 %3A), not "
 )
@@ -116,9 +141,19 @@ NO_DB_HOST = f"{NO_HOST.removesuffix(', not ')}{HIDDEN}"
 NO_WORD = "this key must be a name of ASCII letters, digits and underscores, not 'a-b'"
 PROMETHEUS = "must be the URL under which Prometheus has its api/v1, for example http://127.0.0.1:9090"
 UP_TO = "must be a number from 0 to "
+MARK = "must be a text of 1 to 100 characters that can be printed"
 
 ENTRIES = [
     # application.yml
+    (APP, "generated_files:", "generated_files", "must be the path of a folder, not null"),
+    (APP, "generated_files: ' '", "generated_files", "must be the path of a folder, not ' '"),
+    (APP, "generated_files: [a]", "generated_files", 'must be the path of a folder, not ["a"]'),
+    (
+        APP,
+        "generated_files: ~/shop",
+        "generated_files",
+        "must be the path of a folder without ~, which only a shell reads, not '~/shop'",
+    ),
     (APP, "workers_module:", "workers_module", "must be the name of a module, or a list of names, not null"),
     (APP, "workers_module: []", "workers_module", "must name at least one module, not []"),
     (APP, "workers_module: ' '", "workers_module", "must name at least one module, not ' '"),
@@ -149,14 +184,15 @@ ENTRIES = [
     ),
     (APP, "logging: {level: 1}", "logging.level", "must be one of debug, info, warning, error, not 1"),
     (APP, "logging: {jobs: maybe}", "logging.jobs", "must be true or false, not 'maybe'"),
+    (APP, "dead: {business: maybe}", "dead.business", "must be true or false, not 'maybe'"),
     (APP, "logging: {jobs: }", "logging.jobs", "must be true or false, not null"),
     (APP, "logging: {1: 2}", "logging[1]", "this key must be a text, not 1"),
-    (APP, "dead: 5", "dead", f"{SECTION}max_jobs, timeout_days, not 5"),
+    (APP, "dead: 5", "dead", f"{SECTION}max_jobs, timeout_days, business, business_max_jobs, not 5"),
     (
         APP,
         "dead: {max_job: 1}",
         "dead.max_job",
-        "unknown key (did you mean 'max_jobs'?); allowed: max_jobs, timeout_days",
+        "unknown key (did you mean 'max_jobs'?); allowed: max_jobs, timeout_days, business, business_max_jobs",
     ),
     (
         APP,
@@ -175,6 +211,44 @@ ENTRIES = [
         "namespace_weights: [mailers]",
         "namespace_weights",
         'must hold namespaces with their weights, for example {mailers: 2}, not ["mailers"]',
+    ),
+    *(
+        (APP, f"tag: {wrong}", "tag", f"{MARK}, not {shown}")
+        for wrong, shown in (
+            ("''", "''"),
+            ("' '", "' '"),
+            ('"a\\x1bb"', "'a\\x1bb'"),
+            ('"a\\u202Eb"', "'a\\u202eb'"),
+            ("x" * 101, f"'{'x' * 56}..."),
+        )
+    ),
+    (APP, "tag: 5", "tag", "must be a text, not 5"),
+    (APP, "tag: [a]", "tag", 'must be a text, not ["a"]'),
+    *(
+        (APP, f"labels: {wrong}", "labels", f"must be a list of texts, not {shown}")
+        for wrong, shown in (("5", "5"), ("{a: b}", '{"a": "b"}'), ("", "null"))
+    ),
+    (APP, "labels: [5]", "labels[0]", "must be a text, not 5"),
+    (APP, "labels: 'a,,b'", "labels[1]", f"{MARK}, not ''"),
+    (APP, 'labels: [a, "b\\nc"]', "labels[1]", f"{MARK}, not 'b\\nc'"),
+    *(
+        (
+            APP,
+            f"sidekiq_metrics: {wrong}",
+            "sidekiq_metrics",
+            f"must be a list of versions of Sidekiq, for example [7, 8], or [] for none, not {shown}",
+        )
+        for wrong, shown in (("7", "7"), ("true", "true"), ("", "null"), ("{a: 7}", '{"a": 7}'))
+    ),
+    *(
+        (APP, f"sidekiq_metrics: [7, {wrong}]", "sidekiq_metrics[1]", f"must be 7 or 8, not {shown}")
+        for wrong, shown in (("6", "6"), ("'7'", "'7'"), ("true", "true"), ("[7]", "[7]"))
+    ),
+    (
+        APP,
+        "foreign_classes: 5",
+        "foreign_classes",
+        "must be a list of patterns of class names, for example ['Ruby::*'], not 5",
     ),
     (APP, "limits: [reports]", "limits", 'must map queue names to numbers, for example {reports: 4}, not ["reports"]'),
     (APP, "limits: {reports: 0}", "limits.reports", f"{WHOLE} 1 to 1,000,000, not 0"),
@@ -197,6 +271,12 @@ ENTRIES = [
         "retired_workers: {a b: gone}",
         "retired_workers.a b",
         "this key must be a class name as it travels: words joined by '::', for example 'Chaos::SleepWorker', not 'a b'",
+    ),
+    (
+        APP,
+        "foreign_classes: ['Ruby::*', 'two words']",
+        "foreign_classes[1]",
+        "must be a class name, or a pattern of class names, for example Ruby::* or *::LegacyJob, not 'two words'",
     ),
     (
         APP,
@@ -252,6 +332,13 @@ ENTRIES = [
         "databases.main.replicas[1]",
         f"must be a URL without spaces and control characters{HIDDEN}",
     ),
+    (
+        APP,
+        "size_limit: {uncompressed_queues: ['ruby:*', 'a b']}",
+        "size_limit.uncompressed_queues[1]",
+        "must be the name of a queue, or a pattern with * and ?, for example legacy or legacy:*, not 'a b'",
+    ),
+    (APP, "size_limit: {uncompressed_queues: 5}", "size_limit.uncompressed_queues", "must be a list, not 5"),
     (APP, "health: [1]", "health", f"{SECTION}{', '.join(HealthSettings.model_fields)}{HIDDEN}"),
     (APP, "health: {replication_lag: {above_s: -1}}", "health.replication_lag.above_s", f"{UP_TO}2.592e+06, not -1"),
     (
@@ -617,7 +704,7 @@ def test_every_key_of_every_file_is_attacked():
 
 
 JSON = "must be JSON, as a list or keys and values stand here (Expecting value: line 1 column 1 (char 0))"
-MEANT = "unknown setting (did you mean {}?)"
+ENV_WORD = "must be a name of ASCII letters, digits, _ and -, for example production or staging"
 EMPTY = "is empty: give it a value, or unset it"
 
 VARIABLES = [
@@ -625,15 +712,12 @@ VARIABLES = [
     ("FRAMEWORK_CONCURRENCY", "0x10", f"{WHOLE} 1 to 10,000, not '0x10'"),
     ("FRAMEWORK_CONCURRENCY", "true", f"{WHOLE} 1 to 10,000, not 'true'"),
     ("FRAMEWORK_CONCURRENCY", "\udcff", f"{WHOLE} 1 to 10,000, not '\\udcff'"),
-    ("FRAMEWORK_CONCURRENCY__X", "5", "no setting has this name: it has no parts"),
     ("FRAMEWORK_TIMEOUT", "nan", "must be a number from 0 to 604,800, not 'nan'"),
-    ("FRAMEWORK_timeout", "5", "the names of variables are upper case: FRAMEWORK_TIMEOUT"),
-    ("framework_timeout", "5", "the names of variables are upper case: FRAMEWORK_TIMEOUT"),
     ("FRAMEWORK_LOGGING", "loud", f"{JSON}, not 'loud'"),
     ("FRAMEWORK_LOGGING", "null", "null is no value: unset the variable"),
-    ("FRAMEWORK_LOGGING", '{"a":' * 5_000, "is nested deeper than anything here"),
-    ("FRAMEWORK_QUEUES", "[" * 5_000, "is nested deeper than anything here"),
-    ("FRAMEWORK_WORKERS_MODULE", "[" * 5_000, f"is nested deeper than anything here, not '{'[' * 56}..."),
+    ("FRAMEWORK_LOGGING", '{"a":' * 20_000, "is nested deeper than anything here"),
+    ("FRAMEWORK_QUEUES", "[" * 20_000, "is nested deeper than anything here"),
+    ("FRAMEWORK_WORKERS_MODULE", "[" * 20_000, f"is nested deeper than anything here, not '{'[' * 56}..."),
     ("FRAMEWORK_LOGGING", "[]", f"{SECTION}level, jobs, not []"),
     (
         "FRAMEWORK_LOGGING",
@@ -649,37 +733,13 @@ VARIABLES = [
         "must be one of debug, info, warning, error, not 'warn' (did you mean 'warning'?)",
     ),
     ("FRAMEWORK_LOGGING__LEVEL", "", EMPTY),
-    ("FRAMEWORK_LOGGING__LEVEL__X", "a", 'must be one of debug, info, warning, error, not {"x": "a"}'),
-    ("FRAMEWORK_LOGGING__LEVLE", "info", "unknown key (did you mean 'level'?); allowed: level, jobs"),
-    ("FRAMEWORK_LOGGING__", "info", "unknown key; allowed: level, jobs"),
     ("FRAMEWORK_LOGGING__JOBS", "null", "must be true or false, not 'null'"),
-    ("FRAMEWORK_LOGGING_LEVEL", "info", MEANT.format("FRAMEWORK_LOGGING__LEVEL")),
-    ("FRAMEWORK_LOGING__LEVEL", "info", MEANT.format("FRAMEWORK_LOGGING__LEVEL")),
-    ("FRAMEWORK_LOG_LEVEL", "info", MEANT.format("FRAMEWORK_LOGGING__LEVEL")),
-    ("FRAMEWORK__LOGGING__LEVEL", "info", MEANT.format("FRAMEWORK_LOGGING__LEVEL")),
-    ("FRAMEWORK_DEAD_MAX", "5", MEANT.format("FRAMEWORK_DEAD__MAX_JOBS")),
-    ("FRAMEWORK_CONCURENCY", "5", MEANT.format("FRAMEWORK_CONCURRENCY")),
-    ("FRAMEWORK_ROUTING_RULE", "[]", MEANT.format("FRAMEWORK_ROUTING_RULES")),
-    ("FRAMEWORK_SHARDS_B_URL", f"redis://:{SECRET}@h", MEANT.format("FRAMEWORK_SHARDS__B_URL")),
-    ("FRAMEWORK_SHARD__B__URL", f"redis://:{SECRET}@h", MEANT.format("FRAMEWORK_SHARDS__B__URL")),
-    ("FRAMEWORK_REDIS_URL", f"redis://:{SECRET}@h", MEANT.format("REDIS_URL")),
-    ("FRAMEWORK_SENTRY_DSN", SECRET, MEANT.format("FRAMEWORK_SENTRY__DSN")),
-    ("FRAMEWORK_ENVIRONMENT", "production", MEANT.format("FRAMEWORK_ENV")),
-    ("FRAMEWORK_ENV_NAME", "production", MEANT.format("FRAMEWORK_ENV")),
-    ("FRAMEWORK_CONFIG", "x", MEANT.format("FRAMEWORK_CONFIG_DIR")),
-    ("FRAMEWORK_VARDIR", "x", MEANT.format("FRAMEWORK_VAR_DIR")),
     ("FRAMEWORK_VAR_DIR", __file__, f"{__file__} is no folder"),
     ("FRAMEWORK_VAR_DIR", "", EMPTY),
     ("FRAMEWORK_CONFIG_DIR", "", EMPTY),
     ("FRAMEWORK_ENV", "", EMPTY),
-    ("FRAMEWORK_ENV", "prod", "must be one of development, test, production, not 'prod' (did you mean 'production'?)"),
-    (
-        "FRAMEWORK_ENV",
-        "Production",
-        "must be one of development, test, production, not 'Production' (did you mean 'production'?)",
-    ),
+    ("FRAMEWORK_ENV", "our house", f"{ENV_WORD}, not 'our house'"),
     ("FRAMEWORK_QUEUES", "a,b", f"{JSON}, not 'a,b'"),
-    ("FRAMEWORK_QUEUES__0", "a", 'must be a list of queue names, or of [name, weight], not {"0": "a"}'),
     ("FRAMEWORK_WORKERS_MODULE", "", EMPTY),
     ("FRAMEWORK_SHARDS", SECRET, f"{JSON}{HIDDEN}"),
     ("FRAMEWORK_SHARDS__B", SECRET, f"{SECTION}{SHARD_KEYS}{HIDDEN}"),
@@ -688,11 +748,6 @@ VARIABLES = [
         "FRAMEWORK_SHARDS__B__PASSWORD",
         SECRET,
         "needs a url (a Redis URL or the word embedded), or sentinels and sentinel_name",
-    ),
-    (
-        "FRAMEWORK_SHARDS__MAIN__TLS__VERFY",
-        "1",
-        "unknown key (did you mean 'verify'?); allowed: ca_file, cert_file, key_file, verify, check_hostname",
     ),
     ("REDIS_URL", f"redis://:{SECRET}@h:x/0", f"{NO_HOST}'redis://***@h***'"),
     ("REDIS_URL", f"redis://:{SECRET}@h/x", f"{DATABASE}'redis://***@h/x'"),
@@ -703,6 +758,66 @@ VARIABLES = [
         f"is no DSN: copy it from the project's settings in Sentry (https://KEY@HOST/PROJECT){HIDDEN}",
     ),
 ]
+
+
+UNKNOWN = [
+    ("FRAMEWORK_LOGGING_LEVEL", "FRAMEWORK_LOGGING__LEVEL"),
+    ("FRAMEWORK_LOGING__LEVEL", "FRAMEWORK_LOGGING__LEVEL"),
+    ("FRAMEWORK_LOG_LEVEL", "FRAMEWORK_LOGGING__LEVEL"),
+    ("FRAMEWORK__LOGGING__LEVEL", "FRAMEWORK_LOGGING__LEVEL"),
+    ("FRAMEWORK_DEAD_MAX", "FRAMEWORK_DEAD__MAX_JOBS"),
+    ("FRAMEWORK_CONCURENCY", "FRAMEWORK_CONCURRENCY"),
+    ("FRAMEWORK_ROUTING_RULE", "FRAMEWORK_ROUTING_RULES"),
+    ("FRAMEWORK_SHARDS_B_URL", "FRAMEWORK_SHARDS__B_URL"),
+    ("FRAMEWORK_SHARD__B__URL", "FRAMEWORK_SHARDS__B__URL"),
+    ("FRAMEWORK_REDIS_URL", "REDIS_URL"),
+    ("FRAMEWORK_SENTRY_DSN", "FRAMEWORK_SENTRY__DSN"),
+    ("FRAMEWORK_ENVIRONMENT", "FRAMEWORK_ENV"),
+    ("FRAMEWORK_ENV_NAME", "FRAMEWORK_ENV"),
+    ("FRAMEWORK_CONFIG", "FRAMEWORK_CONFIG_DIR"),
+    ("FRAMEWORK_VARDIR", "FRAMEWORK_VAR_DIR"),
+    ("FRAMEWORK_CONCURRENCY__X", "FRAMEWORK_CONCURRENCY"),
+    ("FRAMEWORK_timeout", "FRAMEWORK_TIMEOUT"),
+    ("framework_timeout", "FRAMEWORK_TIMEOUT"),
+    ("FRAMEWORK_LOGGING__LEVEL__X", "FRAMEWORK_LOGGING__LEVEL"),
+    ("FRAMEWORK_LOGGING__LEVLE", "FRAMEWORK_LOGGING__LEVEL"),
+    ("FRAMEWORK_LOGGING__JBOS", "FRAMEWORK_LOGGING__JOBS"),
+    ("FRAMEWORK_LOGGING__", "FRAMEWORK_LOGGING"),
+    ("FRAMEWORK_QUEUES__0", "FRAMEWORK_QUEUES"),
+    ("FRAMEWORK_SHARDS__MAIN__TLS__VERFY", "FRAMEWORK_SHARDS__MAIN__TLS__VERIFY"),
+    ("FRAMEWORK_SHARDS__MAIN__URLL", "FRAMEWORK_SHARDS__MAIN__URL"),
+    ("FRAMEWORK_HEALTH__INDICATORS__A__QERY", "FRAMEWORK_HEALTH__INDICATORS__A__QUERY"),
+    ("FRAMEWORK_NAME", "FRAMEWORK_NAMESPACE_WEIGHTS"),
+    ("FRAMEWORK_REACT", None),
+    ("FRAMEWORK_CONFIG_DIR__X", "FRAMEWORK_CONFIG_DIR"),
+    ("FRAMEWORK_WORKER_ID__X", None),
+]
+
+
+@pytest.mark.parametrize(("name", "near"), UNKNOWN)
+@pytest.mark.parametrize("value", ["", "react", f"redis://:{SECRET}@h", "\udcff"])
+def test_unknown_variable_is_no_problem_and_named(tmp_path, name, near, value):
+    settings = load({name: value}, tmp_path)
+    assert settings.unknown_variables == {name: near}
+    assert settings == load({}, tmp_path).model_copy(update={"unknown_variables": {name: near}})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PATH", "framework_react", "FRAMEWORK_SERVICE_HOST", "FRAMEWORK_A_PORT_6379_TCP_ADDR", "MY_FRAMEWORK_NAME"],
+)
+def test_variable_of_another_program_is_not_spoken_of(tmp_path, name):
+    assert load({name: "x"}, tmp_path).unknown_variables == {}
+
+
+def test_variables_between_processes_are_known(tmp_path):
+    names = (NONCE_VARIABLE, BOARD_VARIABLE, SUPERVISOR_VARIABLE, "FRAMEWORK_WORKER_ID", *from_checkout())
+    assert {name.removeprefix("FRAMEWORK_").lower() for name in names} == BETWEEN_PROCESSES
+
+
+def from_checkout() -> list[str]:
+    code = "from framework import command_line as c; c.start_from_checkout(); print(*c.handed_to_children())"
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
 
 @pytest.mark.parametrize(("name", "value", "message"), VARIABLES)
@@ -804,7 +919,7 @@ def test_all_faults_are_listed_at_once(found):
             REDIS: f"shards: {{main: {{url: 'http://:{SECRET}@h'}}, b: {{}}}}",
             "feature_categories.yaml": "feature_categories: {}",
         },
-        {"FRAMEWORK_QUEUES": "x", "FRAMEWORK_DEAD": "y", "FRAMEWORK_SIZE_LIMIT__MODE": "z", "FRAMEWORK_LOG_LEVEL": "w"},
+        {"FRAMEWORK_QUEUES": "x", "FRAMEWORK_DEAD": "y", "FRAMEWORK_SIZE_LIMIT__MODE": "z"},
     )
     assert sorted((problem.file, problem.key) for problem in problems) == [
         ("config/application.yml", "concurency"),
@@ -818,7 +933,6 @@ def test_all_faults_are_listed_at_once(found):
         ("config/redis.yml", "shards.main.url"),
         ("config/routing.yml", ""),
         ("environment", "FRAMEWORK_DEAD"),
-        ("environment", "FRAMEWORK_LOG_LEVEL"),
         ("environment", "FRAMEWORK_QUEUES"),
         ("environment", "FRAMEWORK_SIZE_LIMIT__MODE"),
     ]

@@ -22,8 +22,8 @@ def test_a_job_is_found_wherever_it_waits(redis):
     redis.lpush("queue:unlisted", encoded("Old"))  # somebody did not write its name down
     for key in (keys.SCHEDULE, keys.RETRY, keys.DEAD, keys.INTERRUPTED):
         redis.zadd(key, {encoded("Old", jid=key): 1})
-    hold(redis, encoded("Old", jid="held"), "host:1:x")
-    redis.zadd(keys.REGISTRY, {"host:1:x": 1})
+    hold(redis, encoded("Old", jid="held"), "host:1:00000000000e")
+    redis.zadd(keys.REGISTRY, {"host:1:00000000000e": 1})
     for job in ("New", "Older", "old"):
         enqueue(redis, job, args=["Old"], queue="a")  # the word alone is no class
     places = ["schedule", "retry", "queue a", "queue b", "queue unlisted", "in hand", "dead", "interrupted"]

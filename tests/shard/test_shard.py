@@ -9,6 +9,7 @@ from framework.shard import channels
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.wire import keys
+from framework.wire.holds import Claim, Lock
 from tests.harness import full_memory, opened, until
 from tests.store.scripted import CLOSE, scripted
 
@@ -21,6 +22,9 @@ def shard(redis, redis_url):
     found = Shard("main", Endpoint(redis_url), role="counted")  # not as those that other tests have left open
     yield found
     found.close()
+
+
+CLAIM = Claim(Lock("aw:lock:a", "jid", 60.0, "Job"), drops=True, counter="c", positions={}).told()
 
 
 def connections(redis):
@@ -41,9 +45,10 @@ def refused(write):
 
 def test_names_and_jobs_are_written(shard, redis):
     shard.enqueue_one("a", b"1")
-    shard.enqueue({"a": [b"2", b"3"], "ü b": [b"4"]})
+    shard.enqueue("a", [b"2", b"3"], "token")
+    shard.enqueue("ü b", [b"4"], "another")
     shard.enqueue_one("ü b", b"")
-    shard.schedule([(5.5, b"5"), (2_000_000_000.123456, b"6")])
+    shard.schedule([(5.5, b"5"), (2_000_000_000.123456, b"6")], "third")
     assert redis.lrange("queue:a", 0, -1) == [b"3", b"2", b"1"]
     assert redis.lrange("queue:ü b", 0, -1) == [b"", b"4"]
     assert redis.smembers(keys.QUEUES) == {b"a", "ü b".encode()}
@@ -64,7 +69,7 @@ def test_names_and_jobs_are_written(shard, redis):
         (b"-NOAUTH Authentication required.\r\n", ("NOAUTH", "username and password")),
         (b"-NOPERM User default has no permissions\r\n", ("NOPERM", "ACL")),
         (b"-WRONGTYPE Operation against a key\r\n", ("WRONGTYPE", "no list")),
-        (b"-ERR something nobody has heard of\r\n", ("nobody has heard of", "scripts/store start")),
+        (b"-ERR something nobody has heard of\r\n", ("nobody has heard of", "application-worker store start")),
     ],
 )
 def test_a_refusal_says_what_to_do_and_wrote_nothing(line, words):
@@ -104,16 +109,18 @@ def test_a_full_server_is_not_asked_twice():
 @pytest.mark.parametrize(
     ("replies", "maybe"),
     [
-        (TAKEN + READONLY + READONLY, False),
-        (TAKEN + TAKEN + READONLY, True),
-        (TAKEN + READONLY + TAKEN, True),
-        (b"-WRONGTYPE queues is a list\r\n" + TAKEN + TAKEN, True),
+        (READONLY + READONLY, False),
+        (TAKEN + READONLY, True),
+        (READONLY + TAKEN, True),
     ],
 )
 def test_what_was_partly_taken_is_a_doubt_and_not_sent_again(replies, maybe):
-    with answering(*[replies] * (1 if maybe else 2)) as server:
+    """A proxy that knows no transaction has each command carried out at once."""
+    unknown = b"-ERR unknown command\r\n"
+    whole = TAKEN + unknown + TAKEN + unknown + TAKEN + replies + TAKEN + unknown
+    with answering(*[whole] * (1 if maybe else 2)) as server:
         shard = opened(server.url)
-        assert refused(lambda: shard.enqueue({"a": [b"1"], "b": [b"2"]})).maybe_written == maybe
+        assert refused(lambda: shard.enqueue("a", [b"1", b"2"], "token")).maybe_written == maybe
         shard.close()
 
 
@@ -159,7 +166,7 @@ def test_a_full_server_keeps_its_connection(shard, redis):
 def test_a_schedule_that_was_partly_taken_is_a_doubt():
     with scripted(TAKEN + READONLY) as server:
         shard = opened(server.url)
-        assert refused(lambda: shard.schedule([(5.0, b"%d" % number) for number in range(600)])).maybe_written
+        assert refused(lambda: shard.schedule([(5.0, b"%d" % number) for number in range(600)], "token")).maybe_written
         shard.close()
 
 
@@ -170,15 +177,46 @@ def test_a_key_of_another_type(shard, redis):
     assert "WRONGTYPE" in str(error)
     redis.flushall()
     redis.set(keys.QUEUES, "text")
-    assert refused(lambda: shard.enqueue_one("default", b"job")).maybe_written
-    assert redis.lrange("queue:default", 0, -1) == [b"job"]  # it is in: saying otherwise would run it twice
+    redis.set(keys.SCHEDULE, "text")
+    for write in (lambda: shard.schedule([(5.0, b"job")], "token"), lambda: shard.schedule_in(5.0, b"job")):
+        error = refused(write)
+        assert not error.maybe_written
+        assert "WRONGTYPE" in str(error)
+
+
+def test_push_is_in_when_only_the_name_of_its_queue_is_refused(shard, redis, caplog):
+    """An error would tell the caller to push it once more."""
+    redis.set(keys.QUEUES, "text")
+    shard.enqueue_one("default", b"1")
+    shard.enqueue("default", [b"2", b"3"], "token")
+    assert shard.admit("default", [(b"4", CLAIM)]) == [""]
+    assert redis.lrange("queue:default", 0, -1) == [b"4", b"3", b"2", b"1"]
+    (line,) = caplog.records
+    assert line.levelname == "WARNING"
+    assert "queues.refused" in line.getMessage()
+    assert "does not list it" in line.getMessage()
+
+
+@pytest.mark.refused("narrow queues", "narrow aw:push:*")
+def test_push_is_in_when_an_acl_refuses_the_name_of_its_queue(redis, redis_url, caplog):
+    redis.execute_command("ACL", "SETUSER", "narrow", "on", ">secret", "~queue:*", "+@all")
+    shard = opened(redis_url.replace("unix://", "unix://narrow:secret@"))
+    try:
+        shard.enqueue_one("default", b"1")
+        shard.enqueue("default", [b"2"], "token")
+        assert redis.lrange("queue:default", 0, -1) == [b"2", b"1"]
+        assert "queues.refused" in caplog.text
+    finally:
+        shard.close()
+        redis.execute_command("ACL", "DELUSER", "narrow")
 
 
 @pytest.mark.proves("F49", "I25")
 def test_a_server_that_wants_a_password(make_server):
     own = make_server()
     shard = opened(own.url)
-    shard.client.config_set("requirepass", "secret")
+    with own.open() as client:
+        client.config_set("requirepass", "secret")
     error = refused(lambda: shard.enqueue_one("default", b"job"))
     assert not error.maybe_written
     assert "secret" not in str(error)
@@ -231,7 +269,7 @@ def test_an_idle_connection_that_the_server_closed_is_not_used(monkeypatch):
     with scripted(TAKEN + TAKEN) as server:
         shard = opened(server.url)
         shard.enqueue_one("default", b"1")
-        (kept, _) = shard._channels._free[0]
+        (kept, _) = shard._connection._channels._free[0]
         server.hang_up()
         until(lambda: not kept.healthy(), "the end of the connection has come in")
         shard.enqueue_one("default", b"2")
@@ -242,7 +280,7 @@ def test_an_idle_connection_that_the_server_closed_is_not_used(monkeypatch):
 def test_nobody_there_is_no_doubt(short_path):
     shard = opened(f"unix://{short_path}/gone.sock")
     assert not refused(lambda: shard.enqueue_one("default", b"job")).maybe_written
-    assert not refused(lambda: shard.schedule([(5.0, b"job")])).maybe_written
+    assert not refused(lambda: shard.schedule_one(5.0, b"job")).maybe_written
     shard.close()
 
 
@@ -324,8 +362,9 @@ def test_a_state_is_written_once():
 
 def test_the_states_go_before_the_jobs_in_one_packet():
     marks = [("SET", keys.status(jid), "queued", "EX", 60) for jid in "ab"]
-    with answering(b"+OK\r\n" * 2 + TAKEN * 2) as server:
-        opened(server.url).enqueue({"q": [b"1", b"2"]}, marks)
+    done = b"*4\r\n:2\r\n:1\r\n$1\r\n2\r\n:1\r\n"
+    with answering(b"+OK\r\n" * 2 + TAKEN * 8 + done) as server:
+        opened(server.url).enqueue("q", [b"1", b"2"], "token", marks)
         (packet,) = server.packets
     places = [packet.index(word) for word in (b"aw:status:a", b"aw:status:b", b"SADD", b"LPUSH")]
     assert places == sorted(places)

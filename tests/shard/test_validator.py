@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
 import pytest
+from chaos_parts.guarded import with_all_rights
 from redis.exceptions import RedisError
 
 from framework.errors import UnroutedCallError
@@ -25,7 +26,8 @@ def via(*names):
 
 
 def opened(url, name="main", **options):
-    return Shard(name, Endpoint(url), role="tests", validator=Validator(**options))
+    """A pool is for the application, and a role says nothing about the application's keys: so with all rights."""
+    return Shard(name, Endpoint(with_all_rights(url)), role="tests", validator=Validator(**options))
 
 
 @pytest.fixture
@@ -488,7 +490,7 @@ def test_a_place_is_reported_once_a_minute_with_a_count(redis_url, lines, monkey
 
 def test_each_place_is_told_apart(redis_url, lines):
     judge = Validator(strict=False)
-    shard = Shard("main", Endpoint(redis_url), role="tests", validator=judge)
+    shard = Shard("main", Endpoint(with_all_rights(redis_url)), role="tests", validator=judge)
     for number in range(10):
         exec(compile("shard.pool.ping()", f"made-{number}", "exec"), {"shard": shard})
     assert len(reported(lines)) == 10

@@ -4,13 +4,14 @@ import json
 import logging
 
 import pytest
+from chaos_parts.guarded import with_all_rights
 from redis import Redis
 
 from framework.declare import port, registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError, DeclarationError, PushError, UnroutedCallError
 from framework.settings.load import load
-from framework.shard.shard import UnknownShardError
+from framework.shard.shards import UnknownShardError
 from framework.sharding import ShardRouter, allow_unrouted, router
 from framework.wiring.connect import Enqueuer
 
@@ -22,10 +23,10 @@ def worker(name, **attributes):
 
 @pytest.fixture
 def configured(tmp_path, redis_url, second_redis_url):
-    """Two shards, and the Near worker's jobs on the second."""
+    """Two shards, and the Near worker's jobs on the second. With all rights: a pool is for keys of the application's own."""
     folder = tmp_path / "config"
     folder.mkdir()
-    shards = {"main": {"url": redis_url}, "queues_shard_a": {"url": second_redis_url}}
+    shards = {"main": {"url": with_all_rights(redis_url)}, "queues_shard_a": {"url": with_all_rights(second_redis_url)}}
     (folder / "redis.yml").write_text(json.dumps({"shards": shards}))
     rules = [["worker_name=Near", "near", "queues_shard_a"], ["*", "default"]]
     (folder / "routing.yml").write_text(json.dumps({"routing_rules": rules}))
@@ -266,8 +267,8 @@ def test_a_stray_call_fails_its_job(two, site, second_redis, environment):
     assert not second_redis.exists("stray")
 
 
-def test_a_stray_call_is_reported_in_production(two, site, second_redis, proofs):
-    process = two("-e", "production")
+def test_a_stray_call_is_reported_in_production(two, site, second_redis, second_redis_url, proofs):
+    process = two("-e", "production", FRAMEWORK_SHARDS__SECOND__URL=with_all_rights(second_redis_url))
     site.run("-c", "import far; far.StrayWorker.perform_async(5)")
     assert proofs("stray") == ["gone through"]
     line = process.line(event_name="shard.unrouted")

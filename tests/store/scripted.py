@@ -8,8 +8,8 @@ from contextlib import contextmanager
 CLOSE = None
 """As an answer: the connection is closed."""
 
-WELCOME = b"CLIENT"
-"""Every connection begins with CLIENT SETNAME and SETINFO of redis-py; these are always answered with OK."""
+WELCOME = (b"CLIENT", b"HELLO")
+"""Every connection begins with CLIENT SETNAME and HELLO; these are always answered with OK."""
 
 
 class ScriptedServer:
@@ -55,8 +55,9 @@ class ScriptedServer:
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             while packet := self._received(connection):
-                if WELCOME in packet:
-                    connection.sendall(b"+OK\r\n" * packet.count(WELCOME))
+                greetings = sum(map(packet.count, WELCOME))
+                if greetings:
+                    connection.sendall(b"+OK\r\n" * greetings)
                     continue
                 self.packets.append(packet)
                 answer = self.answer(packet)

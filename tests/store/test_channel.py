@@ -3,6 +3,7 @@ import os
 import threading
 
 import pytest
+from chaos_parts.guarded import GuardedServer, with_all_rights
 from redis.exceptions import (
     BusyLoadingError,
     NoScriptError,
@@ -15,7 +16,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.store.channel import Channel
 from framework.store.connect import Endpoint, open_client
-from framework.store.embedded import EmbeddedServer
 from framework.store.script import Script
 from tests.harness import full_memory, until
 from tests.store.scripted import CLOSE, scripted
@@ -27,7 +27,7 @@ def channel_to(url, read_timeout_s=5.0):
 
 @pytest.fixture
 def channel(redis, redis_url):
-    opened = channel_to(redis_url)
+    opened = channel_to(with_all_rights(redis_url))
     yield opened
     opened.close()
 
@@ -35,7 +35,7 @@ def channel(redis, redis_url):
 @pytest.fixture
 def tcp_server(short_path):
     """Too long a path for a Unix socket, so it listens on loopback."""
-    with EmbeddedServer(short_path / ("x" * 100)) as server:
+    with GuardedServer(short_path / ("x" * 100)) as server:
         assert server.url.startswith("redis://")
         yield server
 
@@ -56,7 +56,7 @@ def test_replies_come_in_the_order_of_the_commands(channel, redis):
 
 
 def test_over_tcp(tcp_server):
-    channel = channel_to(tcp_server.url)
+    channel = channel_to(with_all_rights(tcp_server.url))
     assert channel.call("SET", "key", b"\x00\r\n\xff") == b"OK"
     assert channel.call("GET", "key") == b"\x00\r\n\xff"
     assert channel.healthy()
@@ -65,7 +65,7 @@ def test_over_tcp(tcp_server):
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_either_protocol(redis, redis_url, protocol):
-    client = open_client(Endpoint(redis_url, options=(("protocol", protocol),)), name="tests")
+    client = open_client(Endpoint(with_all_rights(redis_url), options=(("protocol", protocol),)), name="tests")
     channel = Channel(client, read_timeout_s=5)
     assert channel.call("HSET", "hash", "a", 1) == 1
     found = channel.call("HGETALL", "hash")
@@ -92,7 +92,7 @@ def test_large_packets_and_large_replies(channel, redis):
 
 
 def test_a_packet_larger_than_the_socket_takes_at_once_arrives_whole(tcp_server):
-    channel = channel_to(tcp_server.url)
+    channel = channel_to(with_all_rights(tcp_server.url))
     channel.fileno()
     large = b"x" * 50_000_000
     assert channel.call("STRLEN", "large") == 0
@@ -183,7 +183,7 @@ def test_what_was_left_over_at_the_deadline_is_sent_after_all():
 
     large = b"x" * 50_000_000
     with scripted(slow) as server:
-        channel = channel_to(server.url, read_timeout_s=0.5)
+        channel = channel_to(server.url, read_timeout_s=3.0)
         assert channel.call("SET", "key", large) == b"OK"
         channel.close()
 
@@ -228,7 +228,7 @@ def test_nobody_there(short_path):
 
 def test_an_idle_channel_notices_the_end_of_its_server(make_server):
     own = make_server()
-    channel = channel_to(own.url)
+    channel = channel_to(with_all_rights(own.url))
     assert channel.call("PING") == b"PONG"
     assert channel.healthy()
     assert channel.call("PING") == b"PONG"  # looking has changed nothing
@@ -238,7 +238,7 @@ def test_an_idle_channel_notices_the_end_of_its_server(make_server):
 
 def test_a_packet_that_could_not_leave_was_not_sent(make_server):
     own = make_server()
-    channel = channel_to(own.url)
+    channel = channel_to(with_all_rights(own.url))
     channel.call("PING")
     assert channel.sent
     own.kill()
@@ -251,7 +251,7 @@ def test_a_packet_that_could_not_leave_was_not_sent(make_server):
 
 @pytest.mark.proves("R11")
 def test_a_byte_nobody_asked_for_is_no_health(redis, redis_url):
-    channel = channel_to(redis_url)
+    channel = channel_to(with_all_rights(redis_url))
     channel.send(("PING",))
     # The reply is on its way: as long as it is not there, all looks well.
     while channel.healthy():

@@ -205,7 +205,7 @@ def test_a_path_with_odd_characters(short_path: Path) -> None:
 
 def test_no_server_program_is_a_configuration_error(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("framework.store.embedded.find_server_binaries", dict)
-    with pytest.raises(ConfigurationError, match=r"application-worker\[embedded\]") as raised:
+    with pytest.raises(ConfigurationError, match=r"PATH\[embedded\]") as raised:
         EmbeddedServer(short_path).start()
     assert raised.value.problems[0].file == "config/redis.yml"
 

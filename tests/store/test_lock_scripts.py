@@ -12,6 +12,7 @@ from framework.store.script import (
     ADMIT,
     COMPLETE,
     ENTER,
+    INTERRUPT,
     LAND,
     PARK,
     PROMOTE,
@@ -43,7 +44,7 @@ def claim(jid, key=KEY, *, drops=True, positions=None, **facts):
 
 
 def push(redis, *claims, data=DATA, place=QUEUE, queue="q"):
-    reply = ADMIT(redis, [QUEUES, place], [len(claims), queue, *[data] * len(claims), *claims])
+    reply = ADMIT(redis, [QUEUES, place], [len(claims), queue, "", 0, *[data] * len(claims), *claims])
     return [found.decode() for found in reply]
 
 
@@ -215,10 +216,12 @@ def test_what_goes_back_to_its_queue_takes_its_lock_again_where_nobody_has_it(re
         with memory():
             if script is REQUEUE:
                 return script(redis, [WORKING, QUEUES, QUEUE], [1, DATA, DATA, "q", told])
+            if script is INTERRUPT:
+                return script(redis, [WORKING, QUEUE, QUEUES], [DATA, DATA, "q", told])
             places = ["no lease", WORKING, QUEUE, QUEUES]
             return script(redis, places, [DATA, DATA, now(redis) + 9, "q", 10, 100, "", 0, told])
 
-    for script in (REQUEUE, RECLAIM):
+    for script in (REQUEUE, INTERRUPT, RECLAIM):
         redis.delete(KEY)
         assert back(script) == 1
         assert owner(redis) == "j"

@@ -2,8 +2,11 @@
 
 import hashlib
 from contextlib import nullcontext
+from datetime import UTC, datetime
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from framework.store import script
@@ -21,6 +24,7 @@ from framework.store.script import (
     EXTEND,
     FETCH,
     FORGET,
+    INTERRUPT,
     LAND,
     MIGRATE,
     POSTPONE,
@@ -33,6 +37,7 @@ from framework.store.script import (
     RESUME,
     RETIRE,
     STATE,
+    Script,
 )
 from framework.wire import keys
 from framework.wire.json import dumps, loads
@@ -173,9 +178,13 @@ def takes(redis, data, holds):
     return {
         "complete": lambda: COMPLETE(redis, [WORKING], [data, holds]),
         "postpone": lambda: POSTPONE(redis, [WORKING, SET], [data, data, "5", "", 0, holds]),
-        "bury": lambda: BURY(redis, [WORKING, DEAD], [data, data, 10, 100, "", 0, holds]) + 1,
+        "bury": lambda: BURY(redis, [WORKING, DEAD], [data, data, 10, 100, "", "", 0, holds]) + 1,
         "drop": lambda: DROP(redis, [WORKING, "counts"], [data, "Old", "", 0, holds]),
         "requeue": lambda: REQUEUE(redis, [WORKING, QUEUES, QUEUE], [1, data, data, "q", holds]),
+        "interrupt": lambda: INTERRUPT(redis, [WORKING, QUEUE, QUEUES], [data, data, "q", holds]),
+        "interrupt, given up": lambda: bool(
+            INTERRUPT(redis, [WORKING, QUEUE, QUEUES, SET], [data, data, "q", "", holds, 10, 100, "", "", 0])
+        ),
         "reclaim": lambda: RECLAIM(
             redis, ["no lease", WORKING, QUEUE, QUEUES], [data, data, now(redis) + 9, "q", 10, 100, "", 0, holds]
         ),
@@ -183,7 +192,9 @@ def takes(redis, data, holds):
 
 
 @pytest.mark.proves("R38", "R42", "I10")
-@pytest.mark.parametrize("move", ["complete", "postpone", "bury", "drop", "requeue", "reclaim"])
+@pytest.mark.parametrize(
+    "move", ["complete", "postpone", "bury", "drop", "requeue", "interrupt", "interrupt, given up", "reclaim"]
+)
 def test_what_a_job_holds_goes_in_the_step_that_takes_it_away(redis, memory, move):
     def hold(owner):
         redis.delete("lock")
@@ -223,6 +234,78 @@ def test_bury_moves_once_and_trims_both_ways(redis, memory):
         assert BURY(redis, [WORKING, DEAD], ["a", "a", 10, 100]) == 0
     assert redis.zrange(DEAD, 0, -1) == [b"young", ODD, b"a"]
     assert redis.llen(WORKING) == 0
+
+
+def bury(redis, data, business="", most=100):
+    if redis.lpos(WORKING, data) is None:
+        redis.lpush(WORKING, data)
+    return BURY(redis, [WORKING, DEAD], [data, data, most, 1_000, business])
+
+
+def test_bury_keeps_so_many_refusals_of_the_business(redis, memory):
+    bury(redis, "real")
+    redis.lpush(WORKING, *(f"b{number}" for number in range(5)))
+    with memory():
+        assert [bury(redis, f"b{number}", business=3) for number in range(5)] == [0, 0, 0, 1, 1]
+    assert redis.zrange(DEAD, 0, -1) == [b"real", b"b2", b"b3", b"b4"]
+    found = redis.zrange(keys.DEAD_BUSINESS, 0, -1, withscores=True)
+    scores = dict(redis.zrange(DEAD, 1, -1, withscores=True))
+    assert found == [(hashlib.sha1(entry).hexdigest().encode(), score) for entry, score in scores.items()]
+
+
+def test_a_full_dead_set_loses_refusals_of_the_business_first(redis, memory):
+    for number in range(4):
+        bury(redis, f"real{number}")
+        bury(redis, f"b{number}", business=10)
+    redis.lpush(WORKING, "late", "later", "latest")
+    with memory():
+        assert bury(redis, "late", most=8) == 2  # fewer than 8 stay
+        assert redis.zrange(DEAD, 0, 2) == [b"real0", b"real1", b"real2"]
+        assert bury(redis, "later", most=6) == 3
+        assert bury(redis, "latest", most=6) == 1
+    assert redis.zrange(DEAD, 0, -1) == [b"real2", b"real3", b"late", b"later", b"latest"]
+    assert redis.exists(keys.DEAD_BUSINESS) == 0
+
+
+@pytest.mark.parametrize("mover", ["reclaim", "promote"])
+def test_other_burials_spare_real_deaths_too(redis, mover):
+    bury(redis, "real")
+    bury(redis, "b", business=10)
+    redis.delete(LEASE)
+    if mover == "reclaim":
+        redis.lpush(WORKING, ODD)
+        assert RECLAIM(redis, [LEASE, WORKING, DEAD, QUEUES], [ODD, ODD, now(redis) + 60, "", 3, 100]) == 2
+    else:
+        redis.zadd(SET, {ODD: 1})
+        assert PROMOTE(redis, [SET, QUEUES, DEAD, DEAD], [1, 3, 100, 60, ODD, "dead", ODD, ""]) == [[1], 1]
+    assert redis.zrange(DEAD, 0, -1) == [b"real", ODD]
+
+
+def test_refusals_that_an_operator_removed_leave_room(redis):
+    for number in range(40):
+        bury(redis, f"b{number}", business=40)
+    redis.zrem(DEAD, *(f"b{number}" for number in range(40) if number % 4))  # as Sidekiq's pages do it
+    kept = redis.zrange(DEAD, 0, -1)
+    trimmed = [bury(redis, f"new{number}", business=40) for number in range(5)]
+    # Of 41 digests 30 find no entry: that ten which are drawn all find theirs is one chance in 10^8.
+    assert (sum(trimmed), redis.zrange(DEAD, 0, 9)) == (0, kept)
+    assert redis.zcard(DEAD) <= redis.zcard(keys.DEAD_BUSINESS) <= 40
+    redis.delete(DEAD)
+    assert [bury(redis, f"anew{number}", business=40) for number in range(5)] == [0] * 5
+
+
+def test_the_digest_of_an_old_refusal_leaves_with_it(redis):
+    bury(redis, "b", business=3)
+    redis.zadd(DEAD, {"b": 5})
+    redis.zadd(keys.DEAD_BUSINESS, {hashlib.sha1(b"b").hexdigest(): 5})
+    assert bury(redis, "real") == 1
+    assert (redis.zrange(DEAD, 0, -1), redis.exists(keys.DEAD_BUSINESS)) == ([b"real"], 0)
+
+
+def test_an_index_of_a_wrong_type_costs_no_burial(redis):
+    redis.set(keys.DEAD_BUSINESS, "x")
+    assert [bury(redis, "b", business=3), bury(redis, "real", most=2)] == [0, 1]
+    assert redis.zrange(DEAD, 0, -1) == [b"real"]
 
 
 @pytest.mark.proves("R22", "I19")
@@ -393,6 +476,39 @@ def test_reclaim_takes_from_the_dead_only_and_once(redis, memory, name, key):
     found = listed(redis, key) if name else redis.zrange(key, 0, -1)
     assert found == [b"new" + ODD]
     assert redis.smembers(QUEUES) == ({b"q"} if name else set())
+
+
+@pytest.mark.proves("R24", "I16", "I19")
+def test_interrupt_gives_back_what_runs_or_gives_it_up(redis, memory):
+    redis.rpush(WORKING, "young", "old", ODD)
+    stamp = now(redis)
+    redis.zadd(SET, {"ancient": stamp - 500, "older": stamp - 50})
+    redis.rpush(QUEUE, "waits")
+    places = [WORKING, QUEUE, QUEUES]
+    given_up = ["q", "", "", 3, 100, "status", "failed", 60]
+    with memory():
+        assert INTERRUPT(redis, places, ["young", "y1", "q", ""]) == 1
+        assert INTERRUPT(redis, places, ["young", "y1", "q", ""]) == 0
+        assert INTERRUPT(redis, places, ["old", "o1", "q", ""]) == 1
+        assert INTERRUPT(redis, [*places, SET], [ODD, b"3" + ODD, *given_up]) == 3  # one was too old
+        assert INTERRUPT(redis, [*places, SET], [ODD, b"3" + ODD, *given_up]) == 0
+    assert listed(redis, QUEUE) == [b"waits", b"y1", b"o1"]  # the oldest is the next to run
+    assert redis.smembers(QUEUES) == {b"q"}
+    assert redis.zrange(SET, 0, -1) == [b"older", b"3" + ODD]
+    assert redis.zscore(SET, b"3" + ODD) == pytest.approx(stamp, abs=30)
+    assert (redis.get("status"), 50 < redis.ttl("status") <= 60) == (b"failed", True)
+    assert redis.llen(WORKING) == 0
+
+
+def test_interrupt_loses_no_job_to_keys_of_another_type(redis):
+    redis.rpush(WORKING, ODD)
+    redis.set(SET, "x")
+    given_up = [ODD, "1", "q", "", "", 3, 100, "", "", 0]
+    assert INTERRUPT(redis, [WORKING, QUEUE, QUEUES, SET], given_up) == 1
+    assert listed(redis, QUEUE) == [b"1"]
+    redis.rpush(WORKING, ODD)
+    assert INTERRUPT(redis, [WORKING, "zset", QUEUES, SET], given_up) == -1
+    assert listed(redis, WORKING) == [ODD]
 
 
 def test_reclaim_trims_the_set_both_ways(redis):
@@ -925,3 +1041,70 @@ def test_whoever_waits_and_cannot_go_back_steps_aside_and_no_wrong_key_costs_a_j
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         acquire(redis, job("j3"), "j3", 1)
     assert listed(redis, WORKING) == [job("j3"), job("j2")]
+
+
+# --- how many jobs have been processed --------------------------------------------------------------------------------
+
+
+def counts(redis):
+    """What Sidekiq's counters say: in all, and by day."""
+    days = {key.decode().rpartition(":")[2]: int(redis.get(key)) for key in redis.keys("stat:processed:*")}
+    return int(redis.get("stat:processed") or 0), days
+
+
+def today(redis):
+    return datetime.fromtimestamp(redis.time()[0], UTC).strftime("%Y-%m-%d")
+
+
+def test_fetch_counts_what_it_acknowledges_once(redis, memory):
+    redis.set("lease", 1)
+    redis.lpush("working", "a", "b", "c")
+    with memory():
+        for _ in range(2):  # again, as after a lost reply
+            FETCH(redis, ["lease", "working"], [1_000, 0, 3, "a", "not ours", "b"])
+    assert counts(redis) == (2, {today(redis): 2})
+    assert 157_000_000 < redis.ttl(f"stat:processed:{today(redis)}") <= 157_680_000
+    FETCH(redis, ["lease", "working"], [1_000, 0, 1, "c"])
+    FETCH(redis, ["lease", "working", "queue:none"], [1_000, 1, 0, 1])
+    assert counts(redis) == (3, {today(redis): 3})
+
+
+def test_fetch_without_a_lease_counts_what_it_acknowledges(redis):
+    redis.lpush("working", "a")
+    FETCH(redis, ["lease", "working"], [1_000, 0, 1, "a"])
+    assert counts(redis)[0] == 1
+
+
+def test_complete_counts_once(redis, memory):
+    redis.lpush("working", "a")
+    with memory():
+        assert [COMPLETE(redis, ["working"], ["a", ""]) for _ in range(2)] == [1, 0]
+    assert counts(redis) == (1, {today(redis): 1})
+
+
+@pytest.mark.parametrize("spoilt", ["all", "day"])
+def test_counters_of_another_type_stop_no_acknowledgement(redis, spoilt):
+    key = "stat:processed" if spoilt == "all" else f"stat:processed:{today(redis)}"
+    for make in (lambda: redis.lpush(key, "x"), lambda: redis.set(key, "no number")):
+        redis.delete("stat:processed", key)
+        make()
+        redis.set("lease", 1)
+        redis.lpush("working", "a", "b")
+        assert FETCH(redis, ["lease", "working"], [1_000, 0, 1, "a"]) == [1, [], []]
+        assert COMPLETE(redis, ["working"], ["b", ""]) == 1
+        assert redis.exists("working") == 0
+    if spoilt == "day":
+        assert redis.get("stat:processed") == b"2"
+
+
+DATE_OF = (
+    Script("fetch", "count").source.partition(b"local function count_processed")[0]
+    + b"return date_of(tonumber(ARGV[1]))"
+)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(moment=st.datetimes(datetime(1970, 1, 1), datetime(2400, 12, 31)))  # noqa: DTZ001 - of UTC
+def test_date_of_a_count_is_that_of_utc(redis, moment):
+    seconds = int(moment.replace(tzinfo=UTC).timestamp())
+    assert redis.eval(DATE_OF, 0, seconds) == moment.strftime("%Y-%m-%d").encode()

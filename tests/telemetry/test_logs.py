@@ -2,10 +2,12 @@ import json
 import logging
 import os
 import threading
+import unicodedata
 
 import pytest
 
 from framework.telemetry import context, logs, writer
+from framework.telemetry.visible import visible_json
 from tests.harness import until
 
 
@@ -25,10 +27,12 @@ def lines():
     thread = threading.Thread(target=read)
     thread.start()
 
-    def collect():
+    def collect(*, raw=False):
         logs.close_server_log()
         os.close(descriptor)
         thread.join()
+        if raw:
+            return written[0].decode()
         return [json.loads(line) for line in written[0].splitlines()]
 
     yield collect
@@ -129,7 +133,7 @@ def test_threads_never_mix_their_lines(lines):
 
 def test_a_gap_in_the_log_is_a_line_of_the_log(monkeypatch):
     monkeypatch.setattr(writer, "MAX_PENDING", 5)
-    monkeypatch.setattr(writer, "_BATCH", 2)
+    monkeypatch.setattr(writer, "_BATCH_BYTES", 2_000)
     reader, descriptor = os.pipe()
     log = logs.ServerLog(descriptor, "info", {"pid": 1})
     for _ in range(1_000):
@@ -162,3 +166,48 @@ def test_without_a_server_log_lines_go_to_the_standard_logger(caplog, capsys):
 )
 def test_times_are_iso_with_milliseconds(seconds, text):
     assert logs.iso_time(seconds) == text
+
+
+def test_whole_milliseconds_are_shown_exactly():
+    """The float next to one lies below it half of the time."""
+    for milliseconds in range(1_795_284_241_000, 1_795_284_243_000):
+        assert logs.iso_time(milliseconds / 1000).endswith(f".{milliseconds % 1000:03d}Z")
+    assert logs.iso_time(1_750_000_000.9999) == "2025-06-15T15:06:40.999Z"
+
+
+HIDDEN = "a\x1b[2J\x9b31m\u202e\u2066\u200b\u061c\u2028\x7f\ufeff\U000e0041 語é\U0001f600"
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        lambda: logs.logger(**{"class": HIDDEN}).info(HIDDEN, queue=HIDDEN, rows=[{HIDDEN: HIDDEN}]),
+        lambda: logs.logger().error("failed", error=ValueError(HIDDEN)),
+        lambda: logging.getLogger("redis").warning(HIDDEN),
+    ],
+    ids=["fields", "error", "standard library"],
+)
+def test_log_line_of_hostile_text_escapes_what_acts(lines, tell):
+    tell()
+    text = lines(raw=True)
+    acting = {char for char in text if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+    assert acting == {"\n"}
+    assert "語é\U0001f600" in text
+    (line,) = map(json.loads, text.splitlines())
+    assert HIDDEN in (line["message"], line.get("exception.message"))
+
+
+def test_producer_line_of_hostile_text_escapes_what_acts(caplog):
+    logs.logger().warning(HIDDEN, queue=HIDDEN)
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+    assert "\\u202e" in record.getMessage()
+
+
+def test_hidden_characters_are_all_that_unicode_knows():
+    categories = {chr(number): unicodedata.category(chr(number)) for number in range(0x20, 0x110000)}
+    wanted = {char for char, category in categories.items() if category in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+    kept = {char for char in wanted if visible_json(char) == char}
+    assert kept == set()
+    changed = {char for char, category in categories.items() if category[0] in "LNPS" and visible_json(char) != char}
+    assert changed == set()

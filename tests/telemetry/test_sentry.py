@@ -182,8 +182,11 @@ def test_handlers_that_a_module_registers_are_told(site, redis):
     process = site.worker("-q", "default").ready()
     pushed(redis, "RetryErrorWorker", "BusinessWorker", "LaterWorker")
     pushed(redis, "FailWorker", args=["x"])
-    until(lambda: redis.zcard("dead") == 3 and redis.zcard("schedule") == 1)
+    process.line(job_status="fail", error_kind="business", **{"class": "BusinessWorker"})
+    until(lambda: redis.zcard("dead") == 2 and redis.zcard("schedule") == 1)
     assert process.end() == 0
+    buried = {json.loads(entry)["class"] for entry in redis.zrange("dead", 0, -1)}
+    assert buried == {"FailWorker", "RetryErrorWorker"}  # a refusal of the business is told, and not buried
     said = sorted(line for line in process.errors.read_text().splitlines() if line.startswith("on_"))
     assert said == [
         "on_death BusinessError BusinessWorker",
@@ -213,7 +216,7 @@ def test_without_a_dsn_nothing_of_it_is_loaded(site):
         "from framework.settings.load import load; assert load().sentry.dsn is None; open_tracker(None, 'test');"
         "sys.exit(any(name.partition('.')[0] in ('sentry_sdk', 'urllib3') for name in sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=site.env, check=False)
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=site.environment("producer"), check=False)
     assert done.returncode == 0
 
 

@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -6,7 +7,7 @@ import threading
 
 import pytest
 
-from framework.telemetry.writer import MAX_PENDING, LogWriter
+from framework.telemetry.writer import MAX_BYTES, MAX_PENDING, LogWriter
 from tests.harness import until
 
 
@@ -60,6 +61,61 @@ def test_a_blocked_output_blocks_nobody_and_what_is_lost_is_counted_in_its_place
     assert kept == sorted(kept)
     assert place == next(number for number in range(total) if kept[number] != number)  # where they would have stood
     assert kept[-1] == total - 1
+    assert lines[-1] == "after"
+
+
+LARGE_LINES = """
+import os, resource, sys
+from framework.telemetry import logs
+total, size = 60_000, 10_000
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+log = logs.open_server_log("info", {})
+for number in range(total):
+    log.emit(20, "large", {"number": number, "text": f"{number}" + "x" * size})
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+os.write(2, f"{grown}\\n".encode())
+assert log.writer.flush(60.0)
+log.emit(20, "after", {})
+logs.close_server_log()
+"""
+
+
+@pytest.mark.proves("F50")
+def test_output_that_hangs_takes_no_more_than_its_memory():
+    """A real process writes 600 MB into a pipe while nobody reads it."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", LARGE_LINES], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with child:
+        grown_kb = int(child.stderr.readline())  # nothing of stdout has been read
+        lines = [json.loads(line) for line in child.stdout]
+    assert child.returncode == 0
+    assert grown_kb * 1024 < 2 * MAX_BYTES
+    dropped = [line["count"] for line in lines if line.get("event_name") == "log.dropped"]
+    kept = [line["number"] for line in lines if line["message"] == "large"]
+    assert len(kept) + sum(dropped) == 60_000
+    assert len(dropped) >= 1
+    assert kept == sorted(kept)
+    assert len(kept) * 10_000 > MAX_BYTES / 2
+    assert lines[-1]["message"] == "after"
+
+
+@pytest.mark.proves("F50")
+def test_line_larger_than_all_memory_of_the_buffer_is_dropped_and_counted():
+    reader = Reader()
+    writer = LogWriter(reader.writing_end, gap)
+    for number in range(50):
+        writer.write(f"{number} " + "x" * 20_000 + "\n")  # more than the pipe takes
+    writer.write("y" * (MAX_BYTES + 1) + "\n")
+    reader.start()
+    until(lambda: writer.flush(timeout_s=1.0), "the queued lines to be written")
+    writer.write("after\n")
+    writer.close()
+    lines = reader.lines()
+    lost = sum(int(line.split()[1]) for line in lines if line.startswith("lost"))
+    assert lost + sum(line[0] in "0123456789" for line in lines) == 51
+    assert lost >= 1
+    assert not any(line.startswith("y") for line in lines)
     assert lines[-1] == "after"
 
 

@@ -49,6 +49,7 @@ class RebuildIndexWorker(ApplicationWorker):
     )
     pause_control = "reindexing"
     big_payload = True
+    compress = False
     loggable_arguments = ("mode",)
 
     @classmethod
@@ -80,6 +81,7 @@ class PlainIndexWorker(RebuildIndexWorker):
     retry = 0
     idempotent = False
     big_payload = False
+    compress = True
 
 
 class QuietWorker(ApplicationWorker, abstract=True):

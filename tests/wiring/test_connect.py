@@ -6,8 +6,9 @@ from framework import ConfigurationError
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.settings.load import load
-from framework.shard.shard import UnknownShardError
-from framework.wiring.connect import checked_router, endpoint_of, open_shards
+from framework.shard.shards import UnknownShardError
+from framework.wiring.connect import checked_router, open_shards
+from framework.wiring.endpoints import endpoint_of
 
 
 @pytest.fixture

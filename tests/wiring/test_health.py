@@ -13,6 +13,7 @@ from framework.health import Normal, register
 from framework.policies.defer.health import indicator
 from framework.settings.load import load
 from framework.telemetry.sentry import NoTracker
+from framework.version import install_extra
 from framework.wiring.health import open_health
 
 DATABASES = {"main": {"url": "postgresql://nobody@127.0.0.1:1/shop"}}
@@ -99,7 +100,7 @@ def test_without_the_extra_only_those_who_heed_a_database_are_told(gate, monkeyp
     assert gate(DeferOnHealth(), health=TRAFFIC)
     ((key, message),) = problems(gate, DeferOnHealth(), databases=DATABASES)
     assert key == "databases"
-    assert "pip install 'application-worker[sql]'" in message
+    assert install_extra("sql") in message
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from framework import status
 from framework.declare import port, registry
 from framework.declare.options import PushOptions
 from framework.errors import ArgumentsError, Discard
-from framework.middleware.chain import Chain
+from framework.middleware.chain import CLIENT, Chain
 from framework.settings.load import load
 from framework.telemetry import context
 from framework.wire import keys
@@ -58,7 +58,7 @@ def ran():
 
 @pytest.fixture(params=[(), (LetPass,)], ids=("quick", "middleware"))
 def client_chain(request, monkeypatch):
-    chain = Chain()
+    chain = Chain(CLIENT)
     for one in request.param:
         chain.add(one)
     monkeypatch.setattr(chains, "client", chain)
@@ -197,12 +197,14 @@ def test_a_tracked_inline_run_has_its_states(job, ran, redis, number, state):
             seen.append(status.of(payload["jid"]))
             yield
 
+    chains.server.reopen()
     chains.server.add(Look)
     try:
         job.set(status_expiration=60).perform_inline(number)
     except (LookupError, Discard):
         assert number != 1
     finally:
+        chains.server.reopen()
         chains.server.remove(Look)
     assert seen == ["running"]
     assert status.of(ran[0]["jid"]) == state
@@ -231,10 +233,12 @@ def test_an_inline_run_that_no_middleware_lets_through_is_discarded(job, redis):
             return
             yield
 
+    chains.server.reopen()
     chains.server.add(Stop)
     try:
         jid = job.set(status_expiration=60, sync=True).perform_async(1)
     finally:
+        chains.server.reopen()
         chains.server.remove(Stop)
     assert status.of(jid) == "discarded"
 

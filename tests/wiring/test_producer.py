@@ -65,7 +65,7 @@ def test_when_nobody_listens_the_way_out_is_named(site, url):
     assert ended.returncode == 1
     last = ended.stderr.strip().splitlines()[-1]
     assert last.startswith("framework.errors.ShardUnavailableError: shard 'main' is unavailable")
-    for word in ("scripts/store start", "REDIS_URL", "config/redis.yml"):
+    for word in ("application-worker store start", "REDIS_URL", "config/redis.yml"):
         assert word in last
 
 

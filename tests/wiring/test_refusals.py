@@ -12,7 +12,7 @@ from framework.declare.worker import ApplicationWorker
 from framework.push.client import Client
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
-from framework.shard.shard import Shards
+from framework.shard.shards import Shards
 from tests.harness import ROOT, opened
 
 COMMANDS = {

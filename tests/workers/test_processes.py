@@ -102,8 +102,9 @@ def imports_have_ended(process: Process, good: int, bad: int, redis: Redis) -> N
     until(lambda: not prices_missing(), "every product has its price")
     failed = until(ended(bad), "the other has failed")
     assert (failed.state, failed.reason[:25]) == ("failed", "bad.csv has no column sku")
-    job, _ = until(lambda: jobs(redis, "dead"), "it is in the dead set")["ProductImport::SplitSpreadsheetWorker"]
-    assert (job["args"], job.get("retry_count", 0)) == ([bad], 0)  # a BusinessError is not tried again
+    refused = process.line(**{"class": "ProductImport::SplitSpreadsheetWorker", "job_status": "fail"})
+    assert (refused["args"], refused["error_kind"], refused["retry_count"]) == ([str(bad)], "business", 0)
+    assert "ProductImport::SplitSpreadsheetWorker" not in jobs(redis, "retry")
     line = process.line(
         **{"class": "ProductImport::ImportProductsWorker", "job_status": "done", "meta.lines": "502-1001"}
     )

@@ -1,7 +1,6 @@
 """One delivery: one event to one hook."""
 
 import asyncio
-from datetime import timedelta
 from typing import Final
 
 from framework import ApplicationWorker, Discard
@@ -29,8 +28,6 @@ class DeliverWebhookWorker(ApplicationWorker):
     retry = 14
     # The owner of the hook sees what failed among its deliveries; our dead set is for our own mistakes.
     dead = False
-    # An upper bound for the unforeseen: the exchange has a deadline of its own, well below.
-    timeout = timedelta(minutes=1)
 
     # async: nearly all of the time is spent waiting for others, and a deadline that cancels reaches every await, whereas
     # nothing interrupts a thread that waits for a byte.

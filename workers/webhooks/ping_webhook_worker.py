@@ -21,8 +21,6 @@ class PingWebhookWorker(ApplicationWorker):
     defer_on_health = None  # SEW007: reads one row, and somebody looks on
     # Whoever pressed the button sees that it failed, and presses it again.
     retry = False
-    # Nobody looks at the page any more.
-    expires_in = timedelta(minutes=2)
     # The page asks by the job's id, see ``framework.status``: completed, or failed.
     status_expiration = timedelta(minutes=10)
 

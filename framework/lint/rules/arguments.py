@@ -24,6 +24,11 @@ _NOT_JSON = {
         ("typing.Tuple", "typing.Set", "typing.FrozenSet", "typing.Iterable", "typing.Collection"), "a list"
     ),
 }
+_OBJECTS = frozenset(
+    {"dict", "typing.Dict"}
+    | {f"{module}.{name}" for module in ("typing", "collections.abc") for name in ("Mapping", "MutableMapping")}
+)
+_NO_KEYS = frozenset({"int", "float", "bool", "object", "dict", "list"})
 _TYPED_DICTS = frozenset({"typing.TypedDict", "typing_extensions.TypedDict"})
 _ENUMS = frozenset({"enum.Enum", "enum.StrEnum", "enum.IntEnum", "enum.Flag", "enum.IntFlag"})
 _MODELS = re.compile(r"(^|\.)models?\.[A-Z]\w*$")
@@ -49,6 +54,7 @@ def _types(worker: Class, classes: Classes) -> Hits:
             if instead is not None:
                 message = f"{owner.name}.{function.name}: {argument.arg!r} is a {name.rpartition('.')[2]}, which JSON cannot carry"
                 yield Hit(owner.module, leaf, message, f"take {instead}")
+    yield from _keys(worker, classes)
 
 
 def _objects(worker: Class, classes: Classes) -> Hits:
@@ -70,21 +76,61 @@ def _anchor(argument: ast.arg, function: Function) -> ast.expr | ast.stmt:
     return argument.annotation or function
 
 
+def _keys(worker: Class, classes: Classes) -> Hits:
+    """Find the objects whose keys are no text: JSON has no others, and a key comes back as text."""
+    for owner, function in worker.handlers():
+        for argument in _parameters(function) if owner.module.linted else ():
+            for node in _nodes(argument.annotation) if argument.annotation is not None else ():
+                key = _key_of(node, owner.module, classes)
+                parts = _nodes(key) if key is not None else ()
+                wrong = next(filter(None, (_no_text(part, owner.module, classes) for part in parts)), None)
+                if wrong:
+                    place = f"{owner.name}.{function.name}: {argument.arg!r}"
+                    message = f"{place} has keys of {wrong}, and those of a JSON object are str"
+                    yield Hit(owner.module, node, message, "take a dict[str, ...], or a list of pairs")
+
+
+def _key_of(node: ast.expr, module: Module, classes: Classes) -> ast.expr | None:
+    match node:
+        case ast.Subscript(value=value, slice=ast.Tuple(elts=[key, _])) if classes.meaning(module, value) in _OBJECTS:
+            return key
+        case _:
+            return None
+
+
+def _no_text(node: ast.expr, module: Module, classes: Classes) -> str | None:
+    """Return what a part of a key's annotation says that is no text, as far as that is known here."""
+    match node:
+        case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal"), slice=said):
+            words = said.elts if isinstance(said, ast.Tuple) else [said]
+            other = (one.value for one in words if isinstance(one, ast.Constant) and not isinstance(one.value, str))
+            return next((f"Literal[{word!r}]" for word in other), None)
+        case ast.Constant(value=None):
+            return "None"
+        case _:
+            name = classes.meaning(module, node) if isinstance(node, ast.Name | ast.Attribute) else None
+            return name if name in _NO_KEYS else None
+
+
 def _annotated(function: Function) -> Iterator[tuple[ast.arg, ast.expr]]:
     """Every parameter with each plain name in its annotation, without what stands in Literal[...] and behind Annotated's type."""
+    for argument in _parameters(function):
+        for node in _nodes(argument.annotation) if argument.annotation is not None else ():
+            if isinstance(node, ast.Name | ast.Attribute):
+                yield argument, node
+
+
+def _parameters(function: Function) -> Iterator[ast.arg]:
     arguments = function.args
-    for argument in (*arguments.posonlyargs, *arguments.args, *([arguments.vararg] if arguments.vararg else [])):
-        if argument.annotation is not None:
-            for leaf in _leaves(argument.annotation):
-                yield argument, leaf
+    yield from (*arguments.posonlyargs, *arguments.args, *([arguments.vararg] if arguments.vararg else []))
 
 
-def _leaves(annotation: ast.expr) -> Iterator[ast.expr]:
+def _nodes(annotation: ast.expr) -> Iterator[ast.expr]:
+    """Yield every part of an annotation that says a type, quoted ones read."""
     todo = [annotation]
     for node in todo:
+        yield node
         match node:
-            case ast.Name() | ast.Attribute():
-                yield node
             case ast.Constant(value=str() as text):
                 todo.extend(_quoted(text, node))
             case ast.BinOp():

@@ -1,12 +1,17 @@
-"""What every class should say about itself: owner, idempotence, consistency, and nothing that is refused at its creation."""
+"""What every class should say about itself: owner, idempotence, consistency, and nothing that is refused or has no effect."""
+
+import ast
 
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.check import slip_of
 from framework.declare.cross_rules import CROSS_RULES
 from framework.declare.declaration import NOT_OWNED
+from framework.declare.no_effect import NO_EFFECT
 from framework.declare.values import Invalid
+from framework.declare.worker import ApplicationWorker
 from framework.lint.classes import Class, Classes, Said
-from framework.lint.rule import Hit, Hits, Rule, hit
+from framework.lint.rule import Hit, Hits, Rule, Site, hit
+from framework.lint.rules.pushing import PUSHES
 from framework.lint.tree import UNKNOWN
 from framework.settings.shapes import short_repr
 from framework.settings.suggest import did_you_mean
@@ -30,9 +35,10 @@ def _no_category(worker: Class, _: Classes) -> Hits:
 
 
 def _unknown_category(worker: Class, _: Classes) -> Hits:
-    known, category = worker.tree.categories, worker.value("feature_category")
+    known, category = worker.tree.known.categories, worker.value("feature_category")
     if known is not None and isinstance(category, str) and category not in (*known, NOT_OWNED):
-        message = f"the feature_category {category!r} of {{}} is not in config/feature_categories.yml{did_you_mean(category, known)}"
+        hint, file = did_you_mean(category, known), worker.tree.known.categories_file
+        message = f"the feature_category {category!r} of {{}} is not in {file}{hint}"
         yield from hit(worker.place("feature_category"), message)
 
 
@@ -66,6 +72,24 @@ def _reason(name: str, said: Said) -> str | None:
     except Invalid as error:
         return f"{short_repr(said.value)} is not allowed; allowed: {error}"
     return None
+
+
+def _no_effect(worker: Class, _: Classes) -> Hits:
+    for name, missing in NO_EFFECT.items():
+        said = worker.said(name)
+        if said is not None and said.value != vars(ApplicationWorker)[name]:
+            yield from hit(worker.place(name), f"{{}}.{name} has no effect yet: {missing}")
+
+
+def _option_without_effect(site: Site) -> Hits:
+    receiver = site.receiver if site.method in PUSHES else None
+    while isinstance(receiver, ast.Call) and isinstance(receiver.func, ast.Attribute):
+        if receiver.func.attr == "set":
+            for word in receiver.keywords:
+                if word.arg is not None and word.arg in NO_EFFECT:
+                    message = f"set({word.arg}=...) has no effect yet: {NO_EFFECT[word.arg]}"
+                    yield Hit(site.module, word.value, message)
+        receiver = receiver.func.value
 
 
 RULES = (
@@ -223,7 +247,7 @@ class ReindexWorker(TeamWorker):
         code="SEW018",
         name="refused",
         says="An attribute's name or value, or two values together, that are refused when the class is created.",
-        fix="write a name and a value that are allowed: scripts/attributes NAME tells",
+        fix="write a name and a value that are allowed: `application-worker attributes NAME` tells",
         why="The same is a DeclarationError at import. But an import stops at the first, and an editor imports nothing: here "
         "all of them are found at once. Values that only running the code would tell are left to it.",
         bad='''
@@ -253,5 +277,43 @@ class ReindexWorker(TeamWorker):
     def perform(self, project_id: int) -> None: ...
 ''',
         of_worker=_refused,
+    ),
+    Rule(
+        code="SEW031",
+        name="no-effect",
+        says="A worker, or a push, declares what has no effect in this release.",
+        fix="leave it out until a release acts on it",
+        why="A class that declares `timeout` looks as if its runs were stopped, and a review takes it for done. The attribute is "
+        "accepted so that code for a later release loads in this one; Python says the same at import, as a `NoEffectWarning`.",
+        bad='''
+from workers.base import TeamWorker
+
+
+class RenderWorker(TeamWorker):
+    """Draw a poster, within a minute."""
+
+    timeout = 60  # here
+
+    def perform(self, poster_id: int) -> None: ...
+
+
+def render(poster_id: int) -> None:
+    RenderWorker.set(expires_in=300).perform_async(poster_id)  # here
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class RenderWorker(TeamWorker):
+    """Draw a poster."""
+
+    def perform(self, poster_id: int) -> None: ...
+
+
+def render(poster_id: int) -> None:
+    RenderWorker.perform_async(poster_id)
+''',
+        of_worker=_no_effect,
+        of_call=_option_without_effect,
     ),
 )

@@ -4,12 +4,10 @@ import ast
 import re
 
 from framework.lint.classes import Classes
+from framework.lint.public import MODULES, is_public
 from framework.lint.rule import Hit, Hits, Rule, Site
 from framework.lint.source import Module
 from framework.lint.tree import FRAMEWORK
-
-PUBLIC = ("admin", "context", "errors", "handlers", "sharding", "status", "testing", "types", "wiring.chains")
-"""Modules of the framework for everybody; what `framework` itself exports is the rest."""
 
 _OTHER_SYSTEMS = frozenset({"arq", "celery", "dramatiq", "huey", "procrastinate", "rq", "taskiq"})
 _CLIENTS = re.compile(
@@ -42,8 +40,7 @@ def _internals(module: Module, _: Classes) -> Hits:
         if steps[0] != FRAMEWORK or len(steps) == 1:
             continue
         inner = ".".join(steps[1:])
-        public = any(inner == one or inner.startswith(f"{one}.") for one in PUBLIC)
-        if not public and not steps[1][:1].isupper() and steps[1] != "boot":
+        if not is_public(inner) and not steps[1][:1].isupper() and steps[1] != "boot":
             yield Hit(module, statement, f"{name} is the framework's own and may change with any release")
 
 
@@ -134,7 +131,7 @@ def waiting() -> object:
         code="SEW011",
         name="internals",
         says="An import from inside of the framework.",
-        fix="import from framework, or from its modules for everybody: " + ", ".join(PUBLIC),
+        fix="import from framework, or from its modules for everybody: " + ", ".join(MODULES),
         why="Inside, names and arguments change with any release, and what they do is only right in their place: a push past the "
         "router goes to the wrong shard, without limits, checks and log lines (GitLab had that with mails).",
         bad="""

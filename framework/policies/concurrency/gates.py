@@ -11,7 +11,7 @@ from framework.execute.gates import Entry
 from framework.fetch.slots import Answer, Slots, let_go_of_reservation
 from framework.finish.outcome import Discarded, Outcome, Parked
 from framework.policies.concurrency.limits import QUEUE, Limits
-from framework.store.script import is_lasting
+from framework.store.script import is_wrong_type
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import logger
 from framework.telemetry.repeated import Repeated
@@ -105,7 +105,7 @@ def _take(slots: Slots, entry: Entry, name: str, limit: int, **more: Any) -> Ans
     try:
         return slots.take(entry.unit, entry.payload, name, limit, **more)
     except ResponseError as error:
-        if not is_lasting(error):
+        if not is_wrong_type(error):
             raise
         if count := _told.due(name, time.monotonic()):
             logger(limit=name).error(

@@ -12,11 +12,14 @@ from framework.policies.consistency.servers import Server
 from framework.settings.model import DatabaseSettings
 from framework.settings.suggest import did_you_mean, listed
 from framework.types import DataConsistency
+from framework.version import install_extra
 
 Levels: TypeAlias = Mapping[str, DataConsistency]
 """What a class says of each database that has replicas."""
 
-_FILE = "config/application.yml"
+FILE = "config/application.yml"
+"""How messages call the file of the setting, unless they are told otherwise."""
+
 _ORDER: tuple[DataConsistency, ...] = ("always", "sticky", "delayed")
 """Each is more content with a replica than the one before it."""
 
@@ -32,14 +35,15 @@ class Database(NamedTuple):
 class Databases:
     """Every configured database. Nothing is loaded or connected before it is used."""
 
-    def __init__(self, settings: Mapping[str, DatabaseSettings]) -> None:
+    def __init__(self, settings: Mapping[str, DatabaseSettings], file: str = FILE) -> None:
+        self._file = file
         self._all = {name: _database(name, one) for name, one in settings.items()}
 
     def __getitem__(self, name: str) -> Database:
         if name not in self._all:
             message = f"there is no database {name!r}{did_you_mean(name, self._all)}; name it there with its url"
-            raise ConfigurationError([Problem(_FILE, "databases", message)])
-        if (problem := missing_extra()) is not None:
+            raise ConfigurationError([Problem(self._file, "databases", message)])
+        if (problem := missing_extra(self._file)) is not None:
             raise ConfigurationError([problem])
         return self._all[name]
 
@@ -65,8 +69,8 @@ class Databases:
                         f"{declaration.place}: data_consistency_overrides names {name!r}, and there is no such database"
                     )
                     near = f"{did_you_mean(name, self._all)}; there are {listed(self._all)}: take one, or name it there with its url"
-                    problems.append(Problem(_FILE, "databases", f"{said}{near}"))
-        problem = missing_extra() if wanted else None
+                    problems.append(Problem(self._file, "databases", f"{said}{near}"))
+        problem = missing_extra(self._file) if wanted else None
         return [*problems, problem] if problem is not None else problems
 
     def some_replicas(self) -> dict[str, Server]:
@@ -87,9 +91,9 @@ class Databases:
 
 
 @lru_cache
-def open_databases(settings: tuple[tuple[str, DatabaseSettings], ...]) -> Databases:
+def open_databases(settings: tuple[tuple[str, DatabaseSettings], ...], file: str) -> Databases:
     """Return the databases of a configuration: the same for pushes, runs and the application's own queries."""
-    return Databases(dict(settings))
+    return Databases(dict(settings), file)
 
 
 def most_patient(levels: Levels) -> DataConsistency:
@@ -97,13 +101,13 @@ def most_patient(levels: Levels) -> DataConsistency:
     return max(levels.values(), key=_ORDER.index) if levels else "always"
 
 
-def missing_extra() -> Problem | None:
+def missing_extra(file: str = FILE) -> Problem | None:
     """Return what to do when the libraries that replicas take are not installed."""
     missing = [name for name in ("sqlalchemy", "psycopg") if find_spec(name) is None]
     if not missing:
         return None
-    message = f"needs {' and '.join(missing)}, the extra sql: pip install 'application-worker[sql]'"
-    return Problem(_FILE, "databases", message)
+    message = f"needs {' and '.join(missing)}, the extra sql: {install_extra('sql')}"
+    return Problem(file, "databases", message)
 
 
 def _database(name: str, settings: DatabaseSettings) -> Database:

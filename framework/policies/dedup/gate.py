@@ -14,7 +14,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Outcome
 from framework.policies.dedup.next_run import next_run
 from framework.push.deduplication import deduplicates
-from framework.store.script import ENTER, is_lasting
+from framework.store.script import ENTER, is_wrong_type
 from framework.types import Payload
 from framework.wire.holds import OF_DUPLICATES, RESCHEDULED_ONCE, Lock, positions_of
 
@@ -49,7 +49,7 @@ class PositionsGate:
         try:
             return cast("dict[bytes, bytes]", self._client.hgetall(key))
         except ResponseError as error:
-            if not is_lasting(error):
+            if not is_wrong_type(error):
                 raise
             return {}  # it is no lock, as for every script
 

@@ -4,14 +4,25 @@ from collections.abc import Callable
 from typing import Any
 
 from framework.declare.policies import Deduplicate
-from framework.fetch.blame import COUNT, SUSPECT
+from framework.fetch.blame import SUSPECT
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry import logs
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.holds import DUPLICATE_OF, RESCHEDULED_ONCE, NextRun
 from framework.wire.ids import draw_jid
-from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSIT, decode, stamp
+from framework.wire.job import (
+    DEATHS,
+    DEFERRED,
+    DEFERRED_BY,
+    DEFERRED_COUNT,
+    STOPS,
+    TRANSIT,
+    UNKNOWN_COUNT,
+    UNKNOWN_SINCE,
+    decode,
+    stamp,
+)
 from framework.wire.splice import rewrite
 from framework.wire.status import tracked
 
@@ -26,14 +37,15 @@ _OF_THE_RUN = (
         "at",
         "scheduled_at",
     ),
-    *(COUNT, SUSPECT, DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSIT, DUPLICATE_OF),
+    *(STOPS, DEATHS, SUSPECT, DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSIT, DUPLICATE_OF),
+    *(UNKNOWN_COUNT, UNKNOWN_SINCE),
 )
 """What a payload says of the run that is done."""
 
 
 def next_run(unit: UnitOfWork, policy: Deduplicate, clock: Callable[[], float]) -> NextRun:
     """Return the job that is to run next: new, with the arguments and the context of the one that ``unit`` holds."""
-    payload = decode(unit.data)
+    payload = decode(unit.data, None)
     former, jid, now = payload.get("jid"), draw_jid(), stamp(clock())
     for name in _OF_THE_RUN:
         payload.pop(name, None)

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from framework.command_line import command
 from framework.declare.declaration import Declaration
 from framework.execute.gates import Entry
 from framework.finish.outcome import Deferred, Discarded
@@ -72,7 +73,7 @@ class Skips:
             return
         logs.logger(**{"class": one.worker}).warning(
             f"jobs have been {one.action} for {lasted_s / 3_600:.1f} h by the flag {one.flag.name}: is it still wanted? "
-            f"scripts/jobs release {one.worker} ends it",
+            f"{command(f'jobs release {one.worker}')} ends it",
             event_name="flags.forgotten",
             feature_flag=one.flag.name,
             feature_flag_reason=one.flag.reason,

@@ -13,7 +13,7 @@ from framework.execute.gates import Entry
 from framework.finish.outcome import Outcome, Parked
 from framework.flags.flag import pause_flag
 from framework.policies.pause.pauses import Pause, Pauses
-from framework.store.script import PARK, is_lasting
+from framework.store.script import PARK, is_wrong_type
 from framework.telemetry import logs
 from framework.telemetry.repeated import Repeated
 from framework.wire import keys
@@ -52,7 +52,7 @@ class PauseGate:
                 self._in_doubt.add(entry.unit.data)
                 raise
             except ResponseError as error:
-                if not is_lasting(error):
+                if not is_wrong_type(error):
                     raise
                 self._tell(declaration, error)
                 return None

@@ -1,4 +1,4 @@
--- Acknowledge finished jobs and take new ones, in one step.
+-- Acknowledge and count finished jobs (parts/count.lua) and take new ones, in one step.
 -- KEYS    1 lease  2 working list  3.. queues in the order to look at them
 -- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements  then their payloads
 --         then per queue its quota: how many it may give before the others have been asked; below 0: how many it may give at all
@@ -21,6 +21,7 @@ local fenced = {}
 for i = 1, acknowledged do
   if redis.call('LREM', working, -1, ARGV[3 + i]) == 0 then fenced[#fenced + 1] = i end
 end
+if acknowledged > #fenced then count_processed(acknowledged - #fenced) end
 local refused = {}
 local reply = { held, fenced, refused }
 if held == 0 or wanted <= 0 then return reply end
@@ -34,7 +35,12 @@ local function take(i, most)
     return 0
   end
   if #jobs > 0 then
-    redis.call('LPUSH', working, unpack(jobs))
+    local put = redis.pcall('LPUSH', working, unpack(jobs))
+    if type(put) == 'table' then
+      -- Refused by an ACL: Lua does not roll back, so they go back, the oldest last.
+      for j = #jobs, 1, -1 do redis.call('RPUSH', KEYS[i], jobs[j]) end
+      return put
+    end
     wanted = wanted - #jobs
     reply[#reply + 1] = i - 2
     reply[#reply + 1] = jobs
@@ -53,12 +59,15 @@ for first = 3, count, group do
       if wanted <= 0 then return reply end
       local quota = tonumber(ARGV[1 + acknowledged + i])
       local most = math.min(math.abs(quota), wanted)
-      if take(i, most) == quota then richer[#richer + 1] = i end
+      local taken = take(i, most)
+      if type(taken) == 'table' then return taken end
+      if taken == quota then richer[#richer + 1] = i end
     end
   end
 end
 for _, i in ipairs(richer) do
   if wanted <= 0 then break end
-  take(i, wanted)
+  local taken = take(i, wanted)
+  if type(taken) == 'table' then return taken end
 end
 return reply

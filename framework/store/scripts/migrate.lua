@@ -55,7 +55,9 @@ end
 if n > 0 then redis.call('RPOP', KEYS[2], n) end
 for i = 1, q do
   if #arriving[i] > 0 then
-    redis.call('LPUSH', KEYS[3 + i], unpack(arriving[i]))
+    local put = redis.pcall('LPUSH', KEYS[3 + i], unpack(arriving[i]))
+    -- The wrong end is better than nowhere, where an ACL refuses LPUSH.
+    if type(put) == 'table' then redis.call('RPUSH', KEYS[3 + i], unpack(arriving[i])) end
     redis.pcall('SADD', KEYS[3], ARGV[5 + i])
   end
 end

@@ -6,8 +6,9 @@
 -- ERROR   the set's key is of another type: the job is back in the working list (Lua does not roll back by itself)
 -- COST    O(W + log N)
 -- CRASH   before: still in the working list. after: in the set. Redis's clock decides when it is due.
-if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
+-- Before the removal: an ACL may refuse it.
 local now = redis.call('TIME')
+if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
 local due = tonumber(now[1]) + tonumber(now[2]) / 1000000 + tonumber(ARGV[3])
 local added = redis.pcall('ZADD', KEYS[2], string.format('%.6f', due), ARGV[2])
 if type(added) == 'table' and added.err then

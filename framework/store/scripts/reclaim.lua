@@ -23,12 +23,12 @@ else
   moved = redis.pcall('ZADD', KEYS[3], string.format('%.6f', now), ARGV[2])
 end
 if type(moved) == 'table' then
-  redis.call('RPUSH', KEYS[2], ARGV[1])
+  -- The other end, where it was RPUSH that an ACL refused.
+  if type(redis.pcall('RPUSH', KEYS[2], ARGV[1])) == 'table' then redis.call('LPUSH', KEYS[2], ARGV[1]) end
   return 0
 end
 let_go(ARGV[9])
 if ARGV[4] ~= '' then return 1 end
 -- In the same step: nobody comes back to a job that is given up, so its state would say for ever that it runs.
 if KEYS[5] then redis.pcall('SET', KEYS[5], ARGV[7], 'EX', ARGV[8]) end
-local old = redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', string.format('%.6f', now - tonumber(ARGV[6])))
-return 1 + old + redis.call('ZREMRANGEBYRANK', KEYS[3], 0, -tonumber(ARGV[5]))
+return 1 + trim(KEYS[3], now, tonumber(ARGV[5]), tonumber(ARGV[6]))

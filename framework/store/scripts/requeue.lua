@@ -12,7 +12,8 @@ for i = 1, n do
   if redis.call('LREM', KEYS[1], -1, ARGV[1 + i]) == 1 then
     local pushed = redis.pcall('RPUSH', KEYS[2 + i], ARGV[1 + n + i])
     if type(pushed) == 'table' then
-      redis.call('RPUSH', KEYS[1], ARGV[1 + i])
+      -- The other end, where it was RPUSH that an ACL refused.
+      if type(redis.pcall('RPUSH', KEYS[1], ARGV[1 + i])) == 'table' then redis.call('LPUSH', KEYS[1], ARGV[1 + i]) end
     else
       redis.pcall('SADD', KEYS[2], ARGV[1 + 2 * n + i])
       let_go(ARGV[1 + 3 * n + i])

@@ -59,7 +59,7 @@ class Actor:
             self._step(self._loops["lease"])
             return
         self._started = True
-        if server._wait_for_redis(self._shard, self.parts.lease, SignalQueue()) is not None:
+        if server._wait_for_redis(self._shard, self.parts.lease, SignalQueue(), _check_nothing) is not None:
             self._stage.ledger.note("wrong", 0, "the process did not start")
 
     def record(self) -> None:
@@ -97,10 +97,11 @@ class Actor:
         processor: Any = self.parts.processor
         processor._work()
 
-    def stop(self) -> None:
-        """Somebody tells the process to stop, from within a job: no more is taken, and jobs that ask are told."""
+    def stop(self, overdue: bool) -> None:  # noqa: FBT001 - as what jobs call
+        """The process is told to stop, from within a job: no more is taken, and jobs that ask are told; the deadline may be over."""
         runs = self.parts.record.runs
         runs.interrupted = runs.ending = True
+        runs.overdue = overdue
         self.parts.fetcher.stop()
 
     def leave(self) -> None:
@@ -211,3 +212,7 @@ def settle(stage: Stage, actors: Sequence[Actor]) -> None:
         if not stage.left():
             return
     stage.ledger.note("wrong", os.getpid(), "it does not settle")
+
+
+def _check_nothing() -> None:
+    """Rights are asked for in a transaction that is never executed: nothing to strike there."""

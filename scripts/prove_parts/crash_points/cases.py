@@ -208,6 +208,7 @@ def _rescue(stage: Stage, scenario: Scenario, name: str, dead: tuple[str, ...], 
 
 def _set_up(scenario: Scenario) -> None:
     if scenario.refuses:
+        chains.client.reopen()
         chains.client.add(_Refusal)
 
 

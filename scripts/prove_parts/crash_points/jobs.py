@@ -133,16 +133,24 @@ class LaterWorker(_Base):
 class StoppedWorker(_Base):
     """The process is told to stop in its first run, and it gives way."""
 
+    _overdue = False
+
     def act(self, serial: int, ledger: Ledger) -> None:
         """Stop the process, unless that was done."""
         if not count(ledger.read(), "failed")[serial]:
             ledger.note("failed", serial)
-            stop_process[0]()
+            stop_process[0](self._overdue)
             raise Shutdown
 
 
-stop_process: list[Callable[[], None]] = []
-"""How ``StoppedWorker`` tells its process to stop."""
+class CutOffWorker(StoppedWorker):
+    """The same, but it gives way after the deadline only."""
+
+    _overdue = True
+
+
+stop_process: list[Callable[[bool], None]] = []
+"""How a job tells its process to stop, and whether the deadline is to have passed."""
 
 
 @on_death

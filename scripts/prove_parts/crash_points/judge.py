@@ -17,10 +17,10 @@ from prove_parts.crash_points.jobs import CARGO
 from prove_parts.crash_points.ledger import Note, count
 from prove_parts.crash_points.scenarios import Fate
 from prove_parts.crash_points.stage import FOREIGN, Stage
-from prove_parts.places import END, payload_in, place_of
+from prove_parts.places import END, payload_in, place_of, unwrapped
 
 DOCUMENTED = {
-    *("queue", "enqueued_at", "at", "interrupted_count", "suspect", TRANSIT, BUFFERED_AT),
+    *("queue", "enqueued_at", "at", "interrupted_count", "aw_death_count", "suspect", TRANSIT, BUFFERED_AT),
     *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace"),
 }
 """Fields that the framework may write, change or take out on a job's way (invariant I5)."""
@@ -219,7 +219,7 @@ class Judge:
             allowed = {keys.DEAD.encode(), keys.INTERRUPTED.encode(), keys.RETIRED.encode()}
             for key in cast("list[bytes]", client.keys("*")):
                 if key in allowed or (
-                    key.startswith((b"aw:status:", b"aw:landed:")) and 0 < _ttl(client, key) <= 90_000
+                    key.startswith((b"aw:status:", b"aw:landed:", b"aw:push:")) and 0 < _ttl(client, key) <= 90_000
                 ):
                     client.delete(key)
             self.problems += [f"at the end: left on {name}: {leak}" for leak in leaks(client)]
@@ -261,7 +261,7 @@ class Judge:
 
 
 def _member(shard: str, key: str, data: bytes) -> Member:
-    unreadable = _UNREADABLE.fullmatch(data)
+    unreadable = _UNREADABLE.fullmatch(unwrapped(data))
     if unreadable:
         return Member(shard, key, int(unreadable[1]), "", data)
     payload = json.loads(data)

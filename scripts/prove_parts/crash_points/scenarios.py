@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from framework.errors import BulkPushError, ShardUnavailableError
-from framework.fetch.blame import COUNT, SUSPECT
+from framework.fetch.blame import SUSPECT
 from framework.types import JobState
 from framework.wire import keys
 from framework.wire.holds import slot_member
+from framework.wire.job import DEATHS
 from prove_parts.crash_points import jobs
 from prove_parts.crash_points.actor import Actor
 from prove_parts.crash_points.jobs import CARGO, KEPT_S, QUEUE, RETIRED
@@ -96,6 +97,20 @@ def _push_bulk(stage: Stage, serials: Sequence[int], push: Callable[[list[tuple[
             stage.ledger.note("accepted", serial, jid)
 
 
+def _push_and_resume(stage: Stage, serials: Sequence[int], push: Callable[[list[tuple[Any, ...]]], Any]) -> None:
+    """Push in bulk; what fails is resumed until it is in, so that nothing is in doubt."""
+    go_on, before = lambda: push([(serial, CARGO) for serial in serials]), list[Any]()
+    while True:
+        try:
+            jids = before + go_on()
+        except BulkPushError as error:
+            go_on, before = error.resume, error.jids
+        else:
+            break
+    for serial, jid in zip(serials, jids, strict=True):
+        stage.ledger.note("accepted", serial, jid)
+
+
 def _serials(batch: int) -> list[int]:
     return list(range(1, batch + 1))
 
@@ -130,10 +145,15 @@ def _unloaded(stage: Stage, batch: int) -> None:
         client.script_flush()
 
 
-def _half_stopped(stage: Stage, batch: int) -> None:
-    for serial in _serials(batch):
-        worker = jobs.StoppedWorker if serial == (batch + 1) // 2 else jobs.PlainWorker
-        stage.write(worker.declaration().wire_name, serial, keys.queue(QUEUE), **stage.lock(serial))
+def _half_stopped(stopped: Any) -> Callable[[Stage, int], None]:
+    """The job in the middle of the batch is of this class, in whose run the process is told to stop."""
+
+    def prepare(stage: Stage, batch: int) -> None:
+        for serial in _serials(batch):
+            worker = stopped if serial == (batch + 1) // 2 else jobs.PlainWorker
+            stage.write(worker.declaration().wire_name, serial, keys.queue(QUEUE), **stage.lock(serial))
+
+    return prepare
 
 
 def _estate(stage: Stage, batch: int) -> None:
@@ -142,7 +162,7 @@ def _estate(stage: Stage, batch: int) -> None:
     """
     place, client = keys.working(DEAD), stage.clients["main"]
     plain = jobs.TrackedWorker.declaration().wire_name
-    often = {SUSPECT: True, COUNT: 2, "status_expiration": KEPT_S}
+    often = {SUSPECT: True, DEATHS: 2, "status_expiration": KEPT_S}
     quarantined = stage.write(plain, QUARANTINED, place, **often, **stage.lock(QUARANTINED))
     for serial in _serials(batch):
         stage.write(plain, serial, place, status_expiration=KEPT_S, **stage.lock(serial))
@@ -307,6 +327,17 @@ SCENARIOS: dict[str, Scenario] = {
             lambda stage, _actor, batch: _push_bulk(stage, _serials(batch), jobs.PlainWorker.perform_bulk),
         ),
         Scenario(
+            "bulk resumed",
+            "push in bulk, and resume what failed",
+            lambda stage, _actor, batch: _push_and_resume(stage, _serials(batch), jobs.PlainWorker.perform_bulk),
+        ),
+        Scenario(
+            "bulk resumed locked",
+            "push in bulk, each with its lock, and resume what failed",
+            lambda stage, _actor, batch: _push_and_resume(stage, _serials(batch), jobs.OnceWorker.perform_bulk),
+            batches=(1, 2),
+        ),
+        Scenario(
             "bulk later",
             "push in bulk, tracked, due later",
             lambda stage, _actor, batch: _push_bulk(
@@ -366,7 +397,8 @@ SCENARIOS: dict[str, Scenario] = {
             _waiting(jobs.DiscardedWorker, locked=True),
         ),
         Scenario("retired", "the class was removed", _work, _always("retired"), _waiting(RETIRED, locked=True)),
-        Scenario("stop", "TERM in the middle of a batch", _stop, _always(), _half_stopped),
+        Scenario("stop", "TERM in the middle of a batch", _stop, _always(), _half_stopped(jobs.StoppedWorker)),
+        Scenario("cut off", "one still runs at the deadline", _stop, _always(), _half_stopped(jobs.CutOffWorker)),
         Scenario(
             "refused",
             "due, and refused by a middleware",

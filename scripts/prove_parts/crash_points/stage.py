@@ -25,7 +25,8 @@ from framework.store.script import Script
 from framework.telemetry import logs
 from framework.wire import keys
 from framework.wire.holds import IDEMPOTENCY_KEY
-from framework.wiring.connect import connect, endpoint_of
+from framework.wiring.connect import connect
+from framework.wiring.endpoints import endpoint_of
 from prove_parts.crash_points.jobs import CARGO, QUEUE, RETIRED, SECOND, open_ledger
 from prove_parts.crash_points.ledger import Ledger
 from prove_parts.crash_points.wire import CONTROL
@@ -52,7 +53,9 @@ class Stage:
         shards = {name: {"url": server.url} for name, server in self.servers.items()}
         (config / "redis.yml").write_text(json.dumps({"shards": shards}))
         (config / "routing.yml").write_text(json.dumps({"routing_rules": [["tags=away", SECOND, SECOND], ["*", None]]}))
-        (config / "application.yml").write_text(json.dumps({"retired_workers": {RETIRED: "it went"}}))
+        # The figures of Sidekiq's Metrics page depend on how long jobs took, so their commands differ from run to run.
+        application = {"retired_workers": {RETIRED: "it went"}, "sidekiq_metrics": []}
+        (config / "application.yml").write_text(json.dumps(application))
         self.settings: Settings = load({"FRAMEWORK_CONFIG_DIR": str(config), "FRAMEWORK_ENV": "production"})
         self.ledger = Ledger(folder / "ledger")
         self.lines = os.open(folder / "lines.log", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)

@@ -273,4 +273,4 @@ def name_of(words: list[bytes]) -> str:
 
 
 def _greets(words: list[bytes]) -> bool:
-    return words[0] in (b"HELLO", b"AUTH", b"SELECT") or words[:2] in ([b"CLIENT", b"SETNAME"], [b"CLIENT", b"SETINFO"])
+    return words[0] in (b"HELLO", b"AUTH", b"SELECT") or words[:2] == [b"CLIENT", b"SETNAME"]

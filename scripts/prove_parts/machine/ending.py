@@ -18,7 +18,7 @@ _LONG_ROUND, _LONG_S = 2, 44.0
 
 _ROUND_S = 4.0
 _PARTS = ("lease", "record", "reaper", "policies", "poller")
-_MAY_STAY = re.compile(r"aw:(landed|status):.*|aw:retired|dead|interrupted|retry|queues")
+_MAY_STAY = re.compile(r"aw:(landed|push|status):.*|aw:retired|dead|aw:dead:business|interrupted|schedule|queues")
 """Documented keys with a life of their own (docs/redis.md, column Census)."""
 
 
@@ -71,8 +71,8 @@ def _settled(world: World) -> bool:
 
 
 def _at_rest(spot: Spot) -> bool:
-    # A job whose class is known nowhere fails for three weeks.
-    return spot.kind in ("dead", "interrupted") or (spot.kind == "retry" and b'"Nobody"' in spot.data)
+    # A job whose class is known nowhere waits for a day.
+    return spot.kind in ("dead", "interrupted") or (spot.kind == "schedule" and b'"Nobody"' in spot.data)
 
 
 def _agree(world: World) -> None:

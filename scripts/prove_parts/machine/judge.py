@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from framework.errors import BusinessError
 from framework.execute.execution import Execution
 from framework.fetch.custody import UNACKNOWLEDGED
 from framework.fetch.prefetch import AHEAD_JOBS
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Failed, Postponed, Unreadable
+from framework.finish.outcome import Failed, Postponed, UnknownClass, Unreadable
 from framework.wire import keys
 from prove_parts.machine.baton import Act
 from prove_parts.machine.ledger import Broken, Contents, Ledger, Look, spots_of
@@ -186,10 +187,11 @@ def _is_lock(key: bytes) -> bool:
 
 def _targets(run: Execution) -> set[str]:
     match run.outcome:
-        case Failed():
-            never = run.payload is not None and run.payload.get("retry") is False
-            return {"over"} if never else {"retry", "dead"}
-        case Postponed():
+        case Failed(error):
+            if run.payload is not None and run.payload.get("retry") is False:
+                return {"over"}
+            return {"dead"} if isinstance(error, BusinessError) else {"retry", "dead"}
+        case Postponed() | UnknownClass():
             return {"schedule"}
         case Unreadable():
             return {"dead"}

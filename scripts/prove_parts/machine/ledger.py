@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from prove_parts.places import PARKED, jid_of, payload_in, place_of, readable, transit
+from prove_parts.places import PARKED, jid_of, payload_in, place_of, readable, transit, unwrapped
 
 
 class Broken(AssertionError):
@@ -58,8 +58,9 @@ Contents = list[tuple[bytes, list[bytes] | list[tuple[bytes, float]]]]
 
 _CHANGING = {
     *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace", "interrupted_count"),
+    "aw_death_count",
     *("suspect", "enqueued_at", "at", "aw_transit", "queue", "discarded_at", "concurrency_limit_buffered_at"),
-    *("idempotency_key", "duplicate-of"),
+    *("idempotency_key", "duplicate-of", "aw_unknown_class_count", "aw_unknown_class_since"),
 }
 """Fields of a payload that the framework writes."""
 
@@ -101,7 +102,7 @@ def spots_of(shard: str, contents: Contents) -> Iterable[tuple[bytes, Spot]]:
         for index, member in enumerate(members):
             data, score = member if isinstance(member, tuple) else (member, 0.0)
             rank = index if isinstance(member, tuple) else count - 1 - index
-            data = payload_in(key, data)
+            data = unwrapped(payload_in(key, data))
             yield jid_of(data), Spot(shard, key, rank, data, score)
 
 
@@ -217,7 +218,7 @@ class Ledger:
         found = {name: value for name, value in now.items() if name not in _CHANGING}
         self._must(list(kept.items()) == list(found.items()), "I5", jid, f"was {job.first!r}, is {spot.data!r}")
         last = _fields(job.spots[-1].data)
-        for name in ("retry_count", "interrupted_count"):
+        for name in ("retry_count", "interrupted_count", "aw_death_count"):
             before, after = last.get(name), now.get(name)
             fell = isinstance(before, int) and (not isinstance(after, int) or after < before)
             self._must(not fell or transit(spot.data) is not None, "I6", jid, f"{name} fell from {before} to {after}")

@@ -90,7 +90,7 @@ class States(RuleBasedStateMachine):
         jid = self._jid()
         data = KINDS[kind](jid, queue)
         due = self.world.servers.time("main") + delay
-        self._guarded(lambda: self._write(jid, fate, lambda: self.world.producer.schedule([(due, data)])))
+        self._guarded(lambda: self._write(jid, fate, lambda: self.world.producer.schedule_one(due, data)))
 
     @rule(which=WHICH, queue=st.sampled_from(QUEUES), delay=st.sampled_from([0, 0, 11]), fate=FATES)
     def push_by_class(self, which: int, queue: str, delay: int, fate: Fate) -> None:

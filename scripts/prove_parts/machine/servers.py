@@ -5,13 +5,12 @@ import time
 from collections.abc import Iterable
 from typing import Any, cast
 
+from chaos_parts.guarded import GuardedServer, with_all_rights
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.store import script
 from framework.store.channel import Channel
-from framework.store.connect import Endpoint, open_client
-from framework.store.embedded import EmbeddedServer
 from framework.wire import keys
 from prove_parts.machine.ledger import Contents
 
@@ -68,11 +67,12 @@ return 0
 class Servers:
     """The servers of the two shards, by name; they run when it is made."""
 
-    def __init__(self, servers: dict[str, EmbeddedServer]) -> None:
+    def __init__(self, servers: dict[str, GuardedServer]) -> None:
         self._servers = servers
         self._down: set[str] = set()
-        self.urls = {name: server.url for name, server in servers.items()}
-        self.clients = {name: open_client(Endpoint(url), name="states") for name, url in self.urls.items()}
+        # With all rights: the processes are simulated, and their names are none that a role knows.
+        self.urls = {name: with_all_rights(server.url) for name, server in servers.items()}
+        self.clients = {name: server.open("states") for name, server in servers.items()}
         self._eyes = {name: Channel(client, read_timeout_s=5.0) for name, client in self.clients.items()}
 
     def close(self) -> None:

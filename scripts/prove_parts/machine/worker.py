@@ -21,7 +21,7 @@ from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.wire import keys
 from framework.wiring import server
-from framework.wiring.connect import endpoint_of
+from framework.wiring.endpoints import endpoint_of
 from prove_parts.machine.baton import Act, Owner, mover, pause
 from prove_parts.machine.ledger import Broken
 from prove_parts.machine.simulation import Clock
@@ -52,7 +52,8 @@ def settings_for(folder: Path, urls: dict[str, str]) -> Settings:
     config.mkdir(exist_ok=True)
     (config / "redis.yml").write_text(json.dumps({"shards": {name: {"url": url} for name, url in urls.items()}}))
     settings = load({"FRAMEWORK_CONFIG_DIR": str(config)}, folder)
-    return settings.model_copy(update={"retired_workers": {RETIRED: "it was removed"}})
+    dead = settings.dead.model_copy(update={"business": True})  # one way to be buried at the first failure
+    return settings.model_copy(update={"retired_workers": {RETIRED: "it was removed"}, "dead": dead})
 
 
 def declare() -> tuple[type[ApplicationWorker], ...]:
@@ -161,7 +162,7 @@ class Worker(Owner):
             part._monotonic = clock.monotonic
 
     def _main(self) -> None:
-        if server._wait_for_redis(self._shard, self.parts.lease, self.signals) is None:
+        if server._wait_for_redis(self._shard, self.parts.lease, self.signals, _check_nothing) is None:
             Launcher(self.parts, self.signals).run()
         self.gone = True
 
@@ -221,3 +222,7 @@ class Worker(Owner):
         parts.poller._crossings._shards.close()
         self._shard.close()
         self.signals.close()
+
+
+def _check_nothing() -> None:
+    """Rights are asked for in a transaction that is never executed: nothing to strike there."""

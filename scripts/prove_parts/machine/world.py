@@ -5,6 +5,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from chaos_parts.guarded import GuardedServer
 from redis.exceptions import RedisError
 
 from framework.declare import port, registry
@@ -14,7 +15,6 @@ from framework.fetch.reaper import retire
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
-from framework.store.embedded import EmbeddedServer
 from framework.telemetry import logs
 from framework.wiring.connect import Enqueuer, bind_default
 from prove_parts.machine.baton import Act, Fate, Owner
@@ -39,7 +39,7 @@ _UNANSWERED = ("BLMOVE", "fetch")
 class World:
     """``open`` and ``close`` it; ``reset`` begins anew. The servers of the two shards run."""
 
-    def __init__(self, folder: Path, servers: dict[str, EmbeddedServer]) -> None:
+    def __init__(self, folder: Path, servers: dict[str, GuardedServer]) -> None:
         self._folder = folder
         self.servers = Servers(servers)
         self._stack = ExitStack()

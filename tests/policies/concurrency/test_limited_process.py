@@ -44,7 +44,7 @@ def test_what_waits_is_as_it_was_lets_others_by_and_goes_on_in_order(site, redis
     holder, other = site.hurried_worker("-q", "default", "-c", "1"), site.hurried_worker("-q", "default", "-c", "1")
     enqueue(redis, "OneWorker", args=["first", "go"], jid="first")
     until(lambda: said(redis, "ran") == ["first"], "it runs")
-    pushed = [enqueue(redis, "OneWorker", args=[f"{n}"], jid=f"j{n}", version=1, tags=["t"]) for n in range(5)]
+    pushed = [enqueue(redis, "OneWorker", args=[f"{n}"], jid=f"j{n}", version=0, tags=["t"]) for n in range(5)]
     reserved = time.time() + 600
     for name in ("FreeWorker", "BrokenWorker"):  # which the first did not need, being without a limit now
         redis.zadd(f"{keys.limit(name)}:running", {f" {name}": reserved})
@@ -88,7 +88,10 @@ def test_a_limit_is_asked_again_and_what_waits_is_let_go_when_it_is_lifted_or_un
     redis.set("limit", 2)
     until(lambda: len(said(redis, "ended")) == 6, "they run")
     assert max(map(int, said(redis, "seen"))) <= 2
-    assert sum(line["resumed_job_count"] for line in process.find(job_status="resumed")) >= 1
+    until(
+        lambda: sum(line["resumed_job_count"] for line in process.find(job_status="resumed")) >= 1,
+        "a line that says so",
+    )
     settled(redis)
 
 

@@ -76,8 +76,8 @@ def clock():
 
 
 @pytest.fixture
-def limits(redis, clock):
-    return Limits(Fleet(redis), clock=lambda: clock.now)
+def limits(redis, granted, clock):
+    return Limits(Fleet(granted), clock=lambda: clock.now)
 
 
 def declared(worker):
@@ -138,7 +138,7 @@ def test_while_one_thread_asks_the_others_go_on_with_what_was_said(limits, clock
     assert found == [5, 5]
 
 
-def test_a_share_is_of_the_slots_of_all_that_live_and_what_nobody_knows_is_no_limit(redis, limits):
+def test_a_share_is_of_the_slots_of_all_that_live_and_what_nobody_knows_is_no_limit(redis, granted, limits):
     with server_lines("info") as lines:
         assert limits.of(declared(ShareLimitedWorker)) == 0
         (told,) = lines()
@@ -152,7 +152,7 @@ def test_a_share_is_of_the_slots_of_all_that_live_and_what_nobody_knows_is_no_li
     ):
         redis.zadd(keys.REGISTRY, {identity: beat})
         redis.hset(keys.runs(identity), "slots", slots)
-    known = Limits(Fleet(redis), by_urgency=True)
+    known = Limits(Fleet(granted), by_urgency=True)
     assert known.of(declared(ShareLimitedWorker)) == 11  # of 35
     assert known.of(declared(PlainLimitedWorker)) == 6
     assert known.has_one(declared(PlainLimitedWorker))
@@ -169,9 +169,9 @@ def test_a_scope_is_a_fact_of_the_context_or_what_a_function_makes_of_the_argume
 
 
 @pytest.mark.proves("R42", "I10")
-def test_a_job_that_waits_has_let_go_of_the_slot_of_its_queue_and_one_with_both_holds_both(redis, limits):
-    slots = Slots(redis, IDENTITY)
-    gates = (QueueLimit(slots, Limits(Fleet(redis), {"default": 5})), ClassLimit(slots, limits))
+def test_a_job_that_waits_has_let_go_of_the_slot_of_its_queue_and_one_with_both_holds_both(redis, granted, limits):
+    slots = Slots(granted, IDENTITY)
+    gates = (QueueLimit(slots, Limits(Fleet(granted), {"default": 5})), ClassLimit(slots, limits))
     entries = [entry(redis, FixedLimitedWorker, f"j{number}") for number in range(3)]
     outcomes = [[gate.admit(one) for gate in gates] for one in entries]
     assert [[type(outcome) for outcome in row] for row in outcomes] == [[type(None)] * 2] * 2 + [[type(None), Parked]]
@@ -180,16 +180,16 @@ def test_a_job_that_waits_has_let_go_of_the_slot_of_its_queue_and_one_with_both_
     redis.zadd(f"{held.slots[0].base}:running", {held.slots[0].member: 1})
     renew(redis, [one.unit for one in entries])
     assert redis.zscore(f"{held.slots[0].base}:running", held.slots[0].member) > redis.time()[0] + SLOT_S - 5
-    assert COMPLETE(redis, [keys.working(IDENTITY)], [entries[0].unit.data, held.ended()])
+    assert COMPLETE(granted, [keys.working(IDENTITY)], [entries[0].unit.data, held.ended()])
     assert redis.zcard(f"{keys.limit('queue/default')}:running") == 1
     waiter = redis.rpop("queue:default")
     assert decode(waiter)["jid"] == "j2"  # it was handed the slot, and is next
     assert gates[1].admit(entries[0]) == Parked("fenced")
 
 
-def test_a_limit_whose_keys_cannot_be_used_holds_nobody_up(redis, limits):
+def test_a_limit_whose_keys_cannot_be_used_holds_nobody_up(redis, granted, limits):
     redis.set(f"{keys.limit('FixedLimitedWorker')}:running", "no sorted set")
-    gate = ClassLimit(Slots(redis, IDENTITY), limits)
+    gate = ClassLimit(Slots(granted, IDENTITY), limits)
     with server_lines("info") as lines:
         assert gate.admit(entry(redis, FixedLimitedWorker)) is None
         (told,) = lines()
@@ -197,8 +197,8 @@ def test_a_limit_whose_keys_cannot_be_used_holds_nobody_up(redis, limits):
 
 
 @pytest.mark.proves("R44")
-def test_the_keeper_lets_go_under_a_former_name_and_leaves_what_others_may_know(redis):
-    keeper = Keeper(redis, Limits(Fleet(redis), {"q": 1}), lambda: None)
+def test_the_keeper_lets_go_under_a_former_name_and_leaves_what_others_may_know(redis, granted):
+    keeper = Keeper(redis, Limits(Fleet(granted), {"q": 1}), lambda: None)
     redis.config_resetstat()
     keeper.look()
     assert set(redis.info("commandstats")) - {"cmdstat_config|resetstat"} == {"cmdstat_smembers"}  # all that it costs
@@ -237,8 +237,8 @@ def test_a_limit_whose_keys_cannot_be_used_keeps_no_other_from_its_turn(redis, l
 
 
 @pytest.mark.parametrize("nonsense", ["nan", "inf", "1e999", "-inf", ""])
-def test_an_override_that_is_no_number_is_none(redis, limits, nonsense):
-    gate = ClassLimit(Slots(redis, IDENTITY), limits)
+def test_an_override_that_is_no_number_is_none(redis, granted, limits, nonsense):
+    gate = ClassLimit(Slots(granted, IDENTITY), limits)
     redis.hset(keys.limit("FixedLimitedWorker"), "override", nonsense)
     outcomes = [gate.admit(entry(redis, FixedLimitedWorker, f"j{number}")) for number in range(3)]
     assert outcomes[:2] == [None, None]
@@ -248,10 +248,10 @@ def test_an_override_that_is_no_number_is_none(redis, limits, nonsense):
     assert redis.llen("queue:default") == 1
 
 
-def test_operators_limit_what_nobody_limits(redis, limits):
+def test_operators_limit_what_nobody_limits(redis, granted, limits):
     reopened = []
     keeper = Keeper(redis, limits, lambda: reopened.append(limits.imposed))
-    slots = Slots(redis, IDENTITY)
+    slots = Slots(granted, IDENTITY)
     by_class, by_queue = ClassLimit(slots, limits), QueueLimit(slots, limits)
     keeper.look()
     assert not by_class.concerns(declared(PlainLimitedWorker))

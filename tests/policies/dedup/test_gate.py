@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from framework.declare import registry
 from framework.declare.policies import Deduplicate
 from framework.errors import Discard
 from framework.fetch.requeue import requeue
@@ -27,10 +28,12 @@ class Held:
         self.ran, self.began, self.free = [], threading.Semaphore(0), threading.Semaphore(0)
 
     def perform(self):
-        def perform(worker, *args):
-            self.ran.append(worker.jid)
-            self.began.release()
-            assert self.free.acquire(timeout=30)
+        held = self
+
+        def perform(self, *args):
+            held.ran.append(self.jid)
+            held.began.release()
+            assert held.free.acquire(timeout=30)
 
         return perform
 
@@ -356,3 +359,25 @@ def test_a_short_ttl_is_kept(scene, held):
     assert job.perform_async() is None
     second = until(job.perform_async, "the lock has run out")
     assert second != first
+
+
+@pytest.mark.parametrize("policy", [EXECUTING, EXECUTED, ONCE_MORE])
+def test_lock_of_another_version_lets_both_methods_run(scene, policy):
+    """Work of the new release was dropped in silence, as a duplicate of what only the old handler does."""
+    ran = []
+    with registry.isolated():
+        old = scene.worker(lambda self, number: None, policy).perform_async(7)
+
+    def perform(self, number):
+        ran.append(("perform", self.jid))
+
+    def perform_v0(self, number):
+        ran.append(("perform_v0", self.jid))
+
+    job = scene.worker(perform, policy, version=1, perform_v0=perform_v0)
+    new = job.perform_async(7)
+    assert job.perform_async(7) is None
+    slots = scene.start(1)
+    until(slots.done)
+    assert ran == [("perform_v0", old), ("perform", new)]
+    assert scene.locks() == {}

@@ -19,7 +19,6 @@ from prove_parts.places import DUE, END, WAITING, place_of
 from prove_parts.prover import prove
 
 from framework.schedule.poller import PAGE
-from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from framework.wire.holds import IDEMPOTENCY_KEY
 from tests.harness import Site, until
@@ -92,7 +91,7 @@ def children(cluster):
 
 @pytest.fixture
 def storm(short_path):
-    with RecordedServer(short_path / "redis") as server, open_client(Endpoint(server.url), name="tests") as client:
+    with RecordedServer(short_path / "redis") as server, server.open() as client:
         site = Site(short_path, server.url, warm=True)
         site.write("application.yml", {"poll_interval": 0.1})
         shutil.copy(HERE / "dedup_jobs.py", short_path / "jobs.py")

@@ -33,8 +33,8 @@ def entry():
 
 
 @pytest.fixture
-def flags(redis):
-    return RedisFlags(redis, "main")
+def flags(redis, granted):
+    return RedisFlags(granted, "main")
 
 
 @pytest.fixture
@@ -128,5 +128,5 @@ def test_a_flag_that_skips_for_hours_is_told_once_in_a_while(redis, flags, skips
         "set_by": "ops@host",
         "action": "dropped",
     }
-    assert "scripts/jobs release FloodWorker" in line["message"]
+    assert "application-worker jobs release FloodWorker" in line["message"]
     assert skips._skipping.keys() == {"drop_jobs_FloodWorker"}

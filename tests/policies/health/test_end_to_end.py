@@ -63,7 +63,7 @@ def test_jobs_wait_while_a_database_is_unwell_and_run_when_it_is_well(site, redi
             "indicators": {"traffic": {"query": "traffic", "above": 5}},
         }
         site.write("application.yml", {"databases": {"main": {"url": unwell.url(name)}}, "health": health})
-        worker = site.worker("-c", "3").ready()
+        worker = site.worker("-q", "default", "-c", "3").ready()
         until(lambda: unwell.execute(f"{VACUUMS} WHERE datname = '{name}'"), "autovacuum runs")
         waits_for_vacuum(worker, redis, unwell, name)
         waits_for_the_query_and_the_backlog(worker, redis, unwell, name, prometheus)
@@ -143,7 +143,7 @@ def runs_when_nobody_answers(worker: Process, redis, server: Postgres, name: str
 
 def test_an_indicator_that_hangs_holds_up_neither_its_jobs_nor_the_end(site, redis):
     site.write("application.yml", {"health": {"timeout": 0.2, **NOWHERE}})
-    worker = site.worker("-c", "1").ready()
+    worker = site.worker("-q", "default", "-c", "1").ready()
     done(worker, push(redis, "HangingWorker"))
     line = worker.line(event_name="health.unknown")
     assert line["signal_reason"] == "it did not answer within 0.2 s"
@@ -168,6 +168,6 @@ def test_an_indicator_that_hangs_holds_up_neither_its_jobs_nor_the_end(site, red
 )
 def test_what_workers_name_and_nobody_knows_is_told_at_boot(site, application, told):
     site.write("application.yml", application)
-    worker = site.worker("-c", "1")
+    worker = site.worker("-q", "default", "-c", "1")
     assert worker.wait() == 78
     assert told in worker.errors.read_text()

@@ -35,6 +35,7 @@ class Base(ApplicationWorker, abstract=True):
 
 class OrderWorker(Base):
     pause_control = "manual"
+    version = 2
 
     def perform(self, number: int) -> None:
         proofs.rpush("ran", number)

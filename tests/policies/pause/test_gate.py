@@ -35,9 +35,9 @@ def entry(redis):
 
 
 @pytest.fixture
-def stored(redis):
+def stored(redis, granted):
     set_flag(redis, Flag(pause_flag("CalmWorker"), 100, "why", "ops"), None)
-    flags = RedisFlags(redis, "main")
+    flags = RedisFlags(granted, "main")
     flags.read()
     return flags
 
@@ -91,11 +91,11 @@ def test_keys_that_cannot_be_used_hold_up_no_job(redis, stored, entry):
     assert redis.lrange(WORKING, 0, -1) == [entry.unit.data]
 
 
-def test_a_pause_that_is_not_for_redis_to_say_leaves_a_mark(redis, entry):
+def test_a_pause_that_is_not_for_redis_to_say_leaves_a_mark(redis, granted, entry):
     class Provider(RedisFlags):
         def find(self, name):
             return Flag(name, 100) if name == pause_flag("CalmWorker") else None
 
-    stored = RedisFlags(redis, "main")
+    stored = RedisFlags(granted, "main")
     assert gate(redis, stored, Layered(stored, Provider(redis, "main"))).admit(entry).status == "paused"
     assert redis.get(keys.pause_kept("CalmWorker")) == b"manual"

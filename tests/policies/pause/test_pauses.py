@@ -174,8 +174,10 @@ def test_jobs_of_a_class_that_was_removed_go_back_when_nobody_keeps_them_paused(
     looked(redis, 6)
     assert len(parked(redis, "GoneWorker")) == 5
     redis.delete(keys.pause_kept("GoneWorker"))
-    until(lambda: redis.zcard(keys.RETRY) == 5, "unknown, so retried")
-    assert sorted(json.loads(one)["args"] for one in redis.zrange(keys.RETRY, 0, -1)) == [[0], [1], [2], [3], [4]]
+    waiting = until(
+        lambda: len(found := redis.zrange(keys.SCHEDULE, 0, -1)) == 5 and found, "unknown, so they wait for a process"
+    )
+    assert sorted(json.loads(one)["args"] for one in waiting) == [[0], [1], [2], [3], [4]]
     assert process.line(event_name="pause.resumed")["unknown"] is True
 
 

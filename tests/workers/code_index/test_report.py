@@ -104,6 +104,7 @@ def test_a_run_of_nothing() -> None:
 
 def test_one_of_each() -> None:
     assert "1 file, 12,345 lines; one does not parse" in render(figures(refused=1, files=1))
+    assert "1 file, 12,345 lines; it parses" in render(figures(refused=0, files=1))
 
 
 def test_a_long_list_of_failures_says_where_the_rest_is() -> None:
@@ -129,7 +130,7 @@ def test_a_failed_write_leaves_the_old_page_and_no_litter(tmp_path: Path, monkey
         write_atomically(page, "new")
     assert page.read_text() == "old"
     assert list(page.parent.iterdir()) == [page]
-    assert page.stat().st_mode & 0o777 == 0o644
+    assert page.stat().st_mode & 0o777 == 0o600
 
 
 # --- in a browser ---------------------------------------------------------------------------------------------------

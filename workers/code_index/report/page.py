@@ -27,8 +27,11 @@ _KINDS: Final = {
 }
 
 
-def render(figures: Figures) -> str:
-    """The whole page as text; it asks the network for nothing and holds no script."""
+def render(figures: Figures, *, section: Html | None = None, style: str = "") -> str:
+    """The whole page as text; it asks the network for nothing and holds no script.
+
+    ``section`` stands below the totals and is styled by ``style``: the demo shows there what the worker processes did.
+    """
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -36,9 +39,10 @@ def render(figures: Figures) -> str:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("title", f"Code index · {figures.totals.files:,} files"),
-        tag("style", Html(_style())),
+        tag("style", Html(_style() + style)),
     )
-    main = tag("main", _heading(figures), _tiles(figures), *_charts(figures), *_extremes(figures), _refusals(figures))
+    parts = [*_charts(figures), *_extremes(figures), _refusals(figures)]
+    main = tag("main", _heading(figures), _tiles(figures), section or "", *parts)
     return f"<!doctype html>\n{tag('html', head, tag('body', main, _footer(figures)), lang='en')}\n"
 
 
@@ -60,10 +64,13 @@ def _sentence(figures: Figures) -> str:
     totals = figures.totals
     if not totals.files:
         return "No Python file was found"
-    ending = "all of them parse" if not totals.refused else f"{totals.refused:,} do not parse"
+    ending = f"{totals.refused:,} do not parse"
     if totals.refused == 1:
         ending = "one does not parse"
-    return f"{totals.files:,} {'file' if totals.files == 1 else 'files'}, {totals.lines:,} lines; {ending}"
+    elif not totals.refused:
+        ending = "it parses" if totals.files == 1 else "all of them parse"
+    files, lines = "file" if totals.files == 1 else "files", "line" if totals.lines == 1 else "lines"
+    return f"{totals.files:,} {files}, {totals.lines:,} {lines}; {ending}"
 
 
 def _tiles(figures: Figures) -> Html:
@@ -74,7 +81,7 @@ def _tiles(figures: Figures) -> Html:
         ("Functions", f"{totals.functions:,}", "async ones too"),
         ("Classes", f"{totals.classes:,}", ""),
         ("Not parsed", f"{totals.refused:,}", _share(totals.refused, totals.files)),
-        ("Jobs per second", f"{totals.jobs_per_second:,.0f}", f"in {totals.span_s:,.1f} s"),
+        ("Files per second", f"{totals.jobs_per_second:,.0f}", f"in {totals.span_s:,.1f} s"),
     ]
     tiles = [
         tag("div", tag("dt", name), tag("dd", value, tag("small", note)), class_="tile") for name, value, note in pairs

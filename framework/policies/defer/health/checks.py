@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, cast
 
-from framework.errors import error_class, error_message
 from framework.policies.defer.health.indicator import (
     HealthIndicator,
     NotAvailable,
@@ -18,6 +17,7 @@ from framework.policies.defer.health.indicator import (
     Unknown,
 )
 from framework.settings.shapes import short_repr
+from framework.wire.error_text import error_class, error_message
 
 _MOST_ANSWERS = 1_000
 _MESSAGE = 300

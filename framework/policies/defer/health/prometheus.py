@@ -11,10 +11,10 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote, unquote, urlsplit
 
-from framework.errors import error_class, error_message
 from framework.policies.defer.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
 from framework.settings.health import PrometheusIndicatorSettings
 from framework.settings.shapes import is_list, is_mapping
+from framework.wire.error_text import error_class, error_message
 
 _MOST_BYTES = 1 << 20
 _CHUNK = 1 << 16

@@ -1,4 +1,5 @@
 -- read_claim(text): what a job says of the lock that it wants (wire/holds.py: Claim), nil for '' and nil.
+-- due_of(claim): when a job for the schedule set is due, seconds of this server's clock: as it says, or so long after now; else nil.
 -- rival(claim): the jid of another job that has the lock, nil when it is free or the job's own.
 -- obtain(claim): it is the job's from now on, as long as it waits and its ttl; what is noted in one that it has stays.
 -- drop_duplicate(claim): the job is not written, as its rival will do the work: that is noted in the lock, so that the rival's run
@@ -10,6 +11,16 @@ local function read_claim(text)
   return cjson.decode(text)
 end
 
+local function server_time()
+  local now = redis.call('TIME')
+  return tonumber(now[1]) + tonumber(now[2]) / 1000000
+end
+
+local function due_of(claim)
+  if claim.delay then return server_time() + tonumber(claim.delay) end
+  return claim.due and tonumber(claim.due)
+end
+
 local function rival(claim)
   local jid = owner_of(claim.key)
   return jid ~= claim.jid and jid or nil
@@ -17,9 +28,9 @@ end
 
 local function obtain(claim)
   local keep_ms = claim.ttl_ms
-  if claim.due then
-    local now = redis.call('TIME')
-    local wait_s = tonumber(claim.due) - tonumber(now[1]) - tonumber(now[2]) / 1000000
+  local due = due_of(claim)
+  if due then
+    local wait_s = due - server_time()
     keep_ms = math.min(math.floor(keep_ms + math.max(0, wait_s) * 1000), 9007199254740991)
   end
   if owner_of(claim.key) == claim.jid then

@@ -14,7 +14,9 @@ local function let_go(holds)
     local owner = owner_of(lock.key)
     if owner == lock.owner then
       if lock.keep_ms > 0 then
-        redis.call('PEXPIRE', lock.key, string.format('%.0f', lock.keep_ms))
+        -- Never shorter than it is: a process that does not know the class does not know for how long its jobs keep a lock.
+        local keep_ms = math.max(lock.keep_ms, redis.call('PTTL', lock.key))
+        redis.call('PEXPIRE', lock.key, string.format('%.0f', keep_ms))
       else
         redis.call('DEL', lock.key)
       end

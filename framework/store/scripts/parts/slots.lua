@@ -56,11 +56,14 @@ local function give_turn(base, scope)
   end
 end
 
+-- Returns the error, if any: a slot that is not written down limits no job.
 local function take_slot(base, member, expiry, scope)
-  redis.pcall('ZADD', base .. ':running', string.format('%.6f', expiry), member)
-  if scope ~= '' and redis.pcall('HSET', base .. ':scopes', member, scope) == 1 then
-    redis.pcall('HINCRBY', base .. ':held', scope, 1)
-  end
+  local put = redis.pcall('ZADD', base .. ':running', string.format('%.6f', expiry), member)
+  if type(put) == 'table' then return put end
+  if scope == '' then return nil end
+  local noted = redis.pcall('HSET', base .. ':scopes', member, scope)
+  if noted == 1 then noted = redis.pcall('HINCRBY', base .. ':held', scope, 1) end
+  return type(noted) == 'table' and noted or nil
 end
 
 -- Whether the member had a slot; its scope may have one more then.
@@ -123,7 +126,9 @@ end
 local function go_back(jobs, reserved)
   for i = 1, #jobs do
     local job = reserved and jobs[#jobs + 1 - i] or jobs[i]
-    redis.call(reserved and 'RPUSH' or 'LPUSH', 'queue:' .. job[1], job[2])
+    -- The wrong end is better than nowhere, where an ACL refuses one of the two.
+    local put = redis.pcall(reserved and 'RPUSH' or 'LPUSH', 'queue:' .. job[1], job[2])
+    if type(put) == 'table' then redis.call(reserved and 'LPUSH' or 'RPUSH', 'queue:' .. job[1], job[2]) end
   end
   for _, job in ipairs(jobs) do
     redis.pcall('SADD', 'queues', job[1])

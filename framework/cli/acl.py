@@ -1,0 +1,51 @@
+"""``acl``: the least rights of a Redis user, by role, in the form in which Redis takes them."""
+
+import hashlib
+import sys
+
+import click
+
+from framework.cli.failure import EXIT_USAGE, explained
+from framework.cli.terminal import columns, echo, echo_lines, echo_whole
+from framework.store.rights import ROLES, Role
+
+
+@click.command("acl")
+@click.argument("role", type=click.Choice(sorted(ROLES)), required=False)
+@click.option("--user", metavar="NAME", help="Give the rights to this user. Default: a user named as the role.")
+@click.option("--file", "as_file", is_flag=True, help="Print a line of an ACL file instead of a command.")
+@click.option(
+    "--password-stdin",
+    "with_password",
+    is_flag=True,
+    help="Read the user's password from stdin, and print its SHA-256.",
+)
+@explained
+def acl(role: str | None, user: str | None, *, as_file: bool, with_password: bool) -> None:
+    """Print the least rights that a role needs of a Redis, as a command for redis-cli.
+
+    Redis 6.2 and later take it, and Valkey.
+
+    The command sets the rights of a user and leaves its passwords as they are. Without ROLE, list the roles.
+    """
+    if role is None:
+        echo_lines(columns([("ROLE", "WHAT IT DOES"), *((one.name, one.purpose) for one in ROLES.values())]))
+        return
+    if user is not None and (not user or not user.isprintable() or " " in user):
+        raise click.UsageError(
+            "--user NAME must be a word: Redis takes no spaces in a name, and what cannot be printed cannot be copied."
+        )
+    echo_whole([line_of(ROLES[role], user or role, as_file=as_file, rules=_password() if with_password else ())])
+
+
+def line_of(role: Role, user: str, *, as_file: bool = False, rules: tuple[str, ...] = ()) -> str:
+    """Return the line that gives ``user`` the rights of ``role``, and these further rules."""
+    return " ".join([*(("user",) if as_file else ("ACL", "SETUSER")), user, *role.rules, *rules])
+
+
+def _password() -> tuple[str, ...]:
+    password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        echo("--password-stdin: there is no password on stdin.", err=True)
+        sys.exit(EXIT_USAGE)
+    return ("#" + hashlib.sha256(password.encode()).hexdigest(),)

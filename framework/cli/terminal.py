@@ -1,0 +1,53 @@
+"""What commands print: every line passes here, so that no text of a job, a key or an error acts on the terminal or forges a line."""
+
+import json
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+
+import click
+
+from framework.telemetry.visible import visible, visible_json
+
+_WIDEST_CELL = 400
+
+
+def echo(text: object = "", *, err: bool = False) -> None:
+    """Print one line; a very long one is cut."""
+    click.echo(visible(str(text)), err=err)
+
+
+def echo_lines(lines: Iterable[str], *, err: bool = False) -> None:
+    """Print lines, each on its own; very long ones are cut."""
+    click.echo("\n".join(map(visible, lines)), err=err)
+
+
+def echo_whole(lines: Iterable[str]) -> None:
+    """Print lines that a shell, redis-cli or another program takes: escaped like all others, and never cut."""
+    click.echo("\n".join(visible(line, len(line)) for line in lines))
+
+
+def echo_json(value: object) -> None:
+    """Print JSON."""
+    click.echo(visible_json(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Each row as a line, in columns as wide as their widest cell, with two spaces between; the first is the headings."""
+    shown = [[visible(cell, _WIDEST_CELL) for cell in row] for row in rows]
+    widths = [max(map(_width, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
+        cells = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+
+
+def _width(text: str) -> int:
+    """Return how many columns of a terminal the text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_width_of(char) for char in text)
+
+
+def _width_of(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -1,0 +1,106 @@
+"""Put off a job whose code this process does not have, so that a process that has the code runs it later."""
+
+import fnmatch
+import random
+import re
+import time
+from collections.abc import Callable, Container, Sequence
+
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.errors import NewerVersionError, UnknownWorkerError
+from framework.finish.outcome import ForeignClass, UnknownClass
+from framework.types import Payload
+from framework.wire.job import UNKNOWN_COUNT, UNKNOWN_SINCE, timestamp, version_of, whole_number
+
+DAY_S = 86_400.0
+_LONGEST_S = 60.0
+_FOREIGN_LONGEST_S = 5.0
+"""A job of another application stays away for no longer than this, as its own processes may be idle by then."""
+
+_MANY_NAMES = 1_000  # names come from the wire: there is no end of them
+
+
+class UnknownClasses:
+    """Decides how long such a job waits. Safe to call from any thread.
+
+    ``foreign`` are patterns of wire names that belong to other applications (setting ``foreign_classes``). Any other job is
+    given up ``max_wait_s`` after it was put off first.
+    """
+
+    def __init__(
+        self,
+        foreign: Sequence[str] = (),
+        max_wait_s: float = DAY_S,
+        *,
+        clock: Callable[[], float] = time.time,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        patterns = "|".join(fnmatch.translate(pattern) for pattern in foreign)
+        self._is_foreign = re.compile(patterns).match if patterns else None
+        self._max_wait_s = max_wait_s
+        self._clock = clock
+        self._draw = draw
+        self._nearest: dict[str, str | None] = {}
+
+    def judge(
+        self, payload: Payload, declaration: Declaration | None, retired: Container[str]
+    ) -> UnknownClass | ForeignClass | None:
+        """Return what becomes of a job whose code is not here; ``None`` when it is, or when its class is retired."""
+        if declaration is None:
+            return None if payload["class"] in retired else self.outcome(payload)
+        version = version_of(payload)
+        return self.outcome_of_version(payload, declaration, version) if version > declaration.version else None
+
+    def outcome(self, payload: Payload) -> UnknownClass | ForeignClass:
+        """Return what becomes of a job whose class is not registered here."""
+        name = payload["class"]
+        if self._is_foreign is not None and self._is_foreign(name):
+            count = _count(payload)
+            return ForeignClass(self._foreign_delay_s(count), count + 1)
+        return self._wait(payload, UnknownWorkerError(name, self._nearest_to(name)))
+
+    def outcome_of_version(self, payload: Payload, declaration: Declaration, version: int) -> UnknownClass:
+        """Return what becomes of a job of a higher ``version`` than its class has here."""
+        return self._wait(payload, NewerVersionError(declaration.wire_name, version, declaration.version))
+
+    def _foreign_delay_s(self, count: int) -> float:
+        """Return how long a job of another application stays away from the queue, 0 every other time.
+
+        Put straight back, it goes to a process of that application which waits for a job: Redis serves first who has waited
+        longest, and that is not the process that has just fetched. Is none waiting we meet it again; so the next time it stays away.
+        """
+        if count % 2 == 0:
+            return 0.0
+        return min(_FOREIGN_LONGEST_S, (1.0 + min(count, 9)) / 2) * (0.8 + 0.2 * self._draw())
+
+    def _wait(self, payload: Payload, error: UnknownWorkerError | NewerVersionError) -> UnknownClass:
+        now = self._clock()
+        first = timestamp(payload.get(UNKNOWN_SINCE))
+        if first is None or _ran_since(payload, first):
+            first, count = now, 0
+        else:
+            count = _count(payload)
+        # Another host's clock may be ahead of ours; a time to come would put off the end for as long.
+        since = min(first, now)
+        # Spread, so that a thousand jobs of a new class do not come back in one moment.
+        delay_s = min(_LONGEST_S, 2.0 ** min(count, 6) * (1.0 + self._draw() / 2))
+        return UnknownClass(error, delay_s, count + 1, since, gives_up=now - since >= self._max_wait_s)
+
+    def _nearest_to(self, name: str) -> str | None:
+        """Return the registered name most like ``name``; looked for once, as that takes milliseconds with many classes."""
+        if name not in self._nearest:
+            if len(self._nearest) >= _MANY_NAMES:
+                self._nearest.clear()
+            self._nearest[name] = registry.nearest(name)
+        return self._nearest.get(name)  # another thread may have cleared it: then the message lacks its hint
+
+
+def _ran_since(payload: Payload, first: float) -> bool:
+    """Tell whether a process that has the class has run the job meanwhile: Ruby's leave our fields as they are."""
+    failures = (timestamp(payload.get(name)) for name in ("failed_at", "retried_at"))
+    return any(failed is not None and failed > first for failed in failures)
+
+
+def _count(payload: Payload) -> int:
+    return max(0, whole_number(payload.get(UNKNOWN_COUNT)) or 0)

@@ -1,0 +1,109 @@
+"""Classes and queues whose jobs are on several shards, although a limit or a lock of theirs holds on each shard by itself.
+
+Pure: rules, workers and what was seen in, findings out. By routing rules a class has one shard; its jobs are on two when a former
+name is routed elsewhere, when the rules have changed, or when a push chose the shard (``set(shard=...)``).
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from framework.command_line import command
+from framework.declare.declaration import Declaration
+from framework.route.router import Router
+from framework.settings.suggest import listed
+
+
+class Split(NamedTuple):
+    """One class, or queue, whose jobs are on several shards: what holds per shard, and why jobs are on each of the shards."""
+
+    name: str
+    place: str
+    holds: tuple[str, ...]
+    shards: Mapping[str, str]
+    limited: bool
+
+    def __str__(self) -> str:
+        where = "; ".join(f"{shard}: {why}" for shard, why in self.shards.items())
+        advice: list[str] = []
+        if self.limited:
+            first = next(iter(self.shards))
+            advice.append(
+                f"up to {len(self.shards)} times as many run: give each shard its share with "
+                f"`{command(f'jobs limits set {self.name} N --shard {first} --reason TEXT --for 1d')}`"
+            )
+        if len(self.holds) > int(self.limited):
+            advice.append("equal jobs run beside each other, one on each shard: perform must bear that")
+        return (
+            f"{self.name} ({' and '.join(self.holds)}) has jobs on the shards {' and '.join(self.shards)} ({where}), and each shard "
+            f"holds its limits and locks by itself. Until one shard has all its jobs, {'; '.join(advice)}"
+        )
+
+
+def per_shard(declaration: Declaration) -> tuple[tuple[str, ...], bool]:
+    """Return what of a class holds on each shard by itself, as it is declared, and whether a limit is among it."""
+    limit, most = declaration.concurrency_limit, declaration.max_running_jobs
+    limits = [
+        f"{name} = {'a callable' if callable(value) else value}"
+        for name, value in (("concurrency_limit", limit), ("max_running_jobs", most))
+        if value not in (None, 0)
+    ]
+    locks = [] if declaration.deduplicate is None else ["idempotent" if declaration.idempotent else "deduplicate"]
+    return (*limits, *locks), bool(limits)
+
+
+def splits_by_rules(
+    router: Router, declarations: Iterable[Declaration], queue_limits: Collection[str] = (), *, source: str
+) -> Iterator[Split]:
+    """Yield the classes of which a former name is routed to another shard, and the limited queues that several shards have.
+
+    ``source`` is where the setting ``limits`` stands.
+    """
+    queues: dict[str, dict[str, list[str]]] = {}
+    for declaration in declarations:
+        name, route = declaration.wire_name, router.route(declaration)
+        shards = {route.shard: "its route"}
+        for queue in {route.queue, declaration.retry_queue or route.queue}.intersection(queue_limits):
+            queues.setdefault(queue, {}).setdefault(route.shard, []).append(name)
+        for alias in declaration.aliases:
+            former = router.route_of_alias(declaration, alias)
+            if former.queue in queue_limits:
+                queues.setdefault(former.queue, {}).setdefault(former.shard, []).append(alias)
+            shards.setdefault(former.shard, f"the route of its former name {alias}")
+        holds, limited = per_shard(declaration)
+        if holds and len(shards) > 1:
+            yield Split(name, f"{declaration.place}: aliases", holds, shards, limited)
+    for queue, users in sorted(queues.items()):
+        if len(users) > 1:
+            why = {shard: f"jobs of {listed(names, most=5)} go there" for shard, names in users.items()}
+            yield Split(
+                f"queue/{queue}", f"{source}: limits.{queue}", (f"limits of the queue {queue}",), why, limited=True
+            )
+
+
+def splits_seen(
+    router: Router, declarations: Iterable[Declaration], seen: Mapping[str, Mapping[str, str]], *, because: str
+) -> Iterator[Split]:
+    """Yield the classes of which jobs were seen on a shard that is not their route's: ``seen`` says by class and shard where."""
+    for declaration in declarations:
+        holds, limited = per_shard(declaration)
+        route = router.route(declaration)
+        elsewhere = {
+            shard: where for shard, where in seen.get(declaration.wire_name, {}).items() if shard != route.shard
+        }
+        if holds and elsewhere:
+            shards = {route.shard: "its route", **elsewhere}
+            yield Split(declaration.wire_name, because.format(shard=next(iter(elsewhere))), holds, shards, limited)
+
+
+def split_names(router: Router, declarations: Iterable[Declaration], shard: str) -> dict[str, str]:
+    """Return the names under which jobs on ``shard`` would be those of a class that another shard limits or locks: name -> class."""
+    found: dict[str, str] = {}
+    for declaration in declarations:
+        if per_shard(declaration)[0] and router.route(declaration).shard != shard:
+            found |= dict.fromkeys((declaration.wire_name, *declaration.aliases), declaration.wire_name)
+    return found
+
+
+def in_words(places: Mapping[str, int]) -> str:
+    """Return where jobs were seen, and how many: "queue mail 3, retry 1"."""
+    return ", ".join(f"{place} {count:,}" for place, count in places.items())

@@ -1,0 +1,57 @@
+"""The settings of arguments' sizes: bytes of JSON, and the memory that they take when they are decoded."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, model_validator
+from pydantic_settings import NoDecode
+
+from framework.settings import values
+from framework.settings.section import Section
+
+_BYTES_IN_REDIS = 512 * 1024 * 1024
+"""The longest string that a Redis server takes."""
+
+_MOST_MEMORY = 1 << 40
+
+_QueuePattern = Annotated[str, AfterValidator(values.queue_pattern)]
+
+
+class SizeLimitSettings(Section):
+    """Bytes of a job's arguments as JSON (GitLab's size limiter). ``track`` only reports what ``compress`` would refuse."""
+
+    mode: Literal["compress", "track"] = "compress"
+    compression_threshold: Annotated[int, values.whole(0, _BYTES_IN_REDIS)] = 100_000
+    limit: Annotated[int, values.whole(0, _BYTES_IN_REDIS)] = 5_000_000
+    """0 = no limit."""
+    decompressed_limit: Annotated[int, values.whole(1, 4 * _BYTES_IN_REDIS)] = 100_000_000
+    uncompressed_queues: Annotated[tuple[_QueuePattern, ...], NoDecode, BeforeValidator(values.split)] = ()
+    """Queues, or patterns of their names (``legacy:*``), whose jobs are not compressed: plain Ruby serves them."""
+    decoded_limit: Annotated[int, values.whole(1_000_000, _MOST_MEMORY)] = 256_000_000
+    """Bytes of memory that the values of one job's arguments may take."""
+    decoding_budget: Annotated[int, values.whole(1_000_000, _MOST_MEMORY)] = 256_000_000
+    """Bytes of memory that the large arguments of one process's running jobs may take together: others wait."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> "SizeLimitSettings":
+        limit, threshold = self.limit, self.compression_threshold
+        if self.decompressed_limit < limit:
+            raise ValueError(
+                f"decompressed_limit = {self.decompressed_limit} is below limit = {limit}: arguments that are accepted must be "
+                "readable again"
+            )
+        if self.mode == "compress" and limit and threshold > limit:
+            raise ValueError(
+                f"compression_threshold = {threshold} is above limit = {limit}: what lies between would be refused without "
+                "being compressed, while larger arguments pass"
+            )
+        if self.mode == "compress" and threshold > self.decompressed_limit:
+            raise ValueError(
+                f"compression_threshold = {threshold} is above decompressed_limit = {self.decompressed_limit}: whatever is "
+                "compressed could not be read again"
+            )
+        if self.decoding_budget < self.decoded_limit:
+            raise ValueError(
+                f"decoding_budget = {self.decoding_budget} is below decoded_limit = {self.decoded_limit}: one job would take more "
+                "than all together may"
+            )
+        return self

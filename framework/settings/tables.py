@@ -1,0 +1,47 @@
+"""Settings that name classes or queues of the application's own: tables and lists."""
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator
+
+from framework.settings import values
+from framework.settings.shapes import is_mapping
+from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE
+
+MOST_OF_A_QUEUE = 1_000_000
+
+ClassPatterns: TypeAlias = tuple[Annotated[str, AfterValidator(values.class_pattern)], ...]
+
+
+def _check_retired(value: Any) -> Any:
+    if value is None:  # a key whose entries are commented out
+        return {}
+    if not is_mapping(value):
+        raise ValueError("must map class names to reasons, for example {'Reports::MonthlyWorker': 'removed in 4.2'}")
+    return value
+
+
+RetiredWorkers = Annotated[
+    dict[Annotated[str, AfterValidator(values.wire_name)], Annotated[str, BeforeValidator(values.reason)]],
+    BeforeValidator(_check_retired),
+]
+
+
+def _check_limits(value: Any) -> Any:
+    if value is None:
+        return {}
+    if not is_mapping(value):
+        raise ValueError("must map queue names to numbers, for example {reports: 4}")
+    return value
+
+
+def _check_queue(name: str) -> str:
+    if QUEUE_NAME.fullmatch(name) is None:
+        raise ValueError(f"must be a queue; {QUEUE_NAME_SHAPE}")
+    return name
+
+
+QueueLimits = Annotated[
+    dict[Annotated[str, AfterValidator(_check_queue)], Annotated[int, values.whole(1, MOST_OF_A_QUEUE)]],
+    BeforeValidator(_check_limits),
+]

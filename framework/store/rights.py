@@ -1,0 +1,278 @@
+"""The rights that each kind of client needs of a Redis ACL, in one table; ``application-worker acl ROLE`` prints them.
+
+A right is a command or a key pattern. Redis asks for the commands inside a Lua script, too, so those of a role's scripts are read
+from the scripts themselves, and only what is sent outside of scripts is listed here. Redis 6.2 grants commands and keys apart from
+each other (``%R~`` came with 7.0), so a role has one set of each.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis.exceptions import NoPermissionError, ResponseError
+
+from framework.store import script
+from framework.store.channel import Channel
+from framework.store.connect import COMMAND_TIMEOUT_S
+from framework.store.script import Script
+from framework.wire import keys
+
+_CALL = re.compile(rb"redis\.p?call\(\s*(?:\w+ and )?'([A-Z]+)'(?: or '([A-Z]+)')?")
+_FUNCTION = re.compile(rb"^local function (\w+)\([^\n]*\n(.*?)^end$", re.DOTALL | re.MULTILINE)
+_HEX = "[0-9a-f]" * 12
+_RECORDS = f"*:[1-9]*:{_HEX}*"
+"""``host:pid:nonce`` and what is appended to it: Sidekiq's keys of one process have no prefix of their own."""
+
+_SCRIPTED = ("eval", "evalsha")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One kind of client: the keys it uses, the scripts it runs, the commands it sends outside of them.
+
+    ``optional`` commands make operation more comfortable. Where Redis refuses them, everything else works as before.
+    """
+
+    name: str
+    purpose: str
+    keys: tuple[str, ...]
+    scripts: tuple[Script, ...]
+    direct: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    optional_keys: tuple[str, ...] = ()
+    """As ``optional``: without them jobs see no cancellation by Ruby and are not on Sidekiq's Metrics page."""
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that the role cannot do without, sorted: ``name`` or ``name|subcommand``, in lower case."""
+        found = set(self.direct)
+        for one in self.scripts:
+            found |= commands_in(one)
+        if self.scripts:
+            found.update(_SCRIPTED)
+        return tuple(sorted(found))
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The role in the words of ``ACL SETUSER`` and of an ACL file, as Redis 6.2 and later and Valkey take them."""
+        granted = sorted({*self.commands, *self.optional})
+        return (
+            *("on", "resetkeys", "resetchannels", "-@all"),
+            *(f"~{pattern}" for pattern in (*self.keys, *self.optional_keys)),
+            *(f"+{command}" for command in granted),
+        )
+
+
+def commands_in(one: Script) -> set[str]:
+    """Return the commands that a script may call: of its parts, only those of functions that it calls, directly or not."""
+    code = re.sub(rb"--[^\n]*", b"", one.source)
+    unread = dict(_FUNCTION.findall(code))
+    texts, found = [_FUNCTION.sub(b"", code)], set[str]()
+    while texts:
+        text = texts.pop()
+        found |= {name.decode().lower() for call in _CALL.findall(text) for name in call if name}
+        texts += [unread.pop(name) for name in list(unread) if re.search(rb"\b" + name + rb"\(", text)]
+    return found
+
+
+_NAME = "client|setname"
+
+_PUSHED = (keys.QUEUES, keys.queue("*"), keys.SCHEDULE)
+_SEEN = (
+    *_PUSHED,
+    *(keys.RETRY, keys.DEAD, keys.INTERRUPTED, keys.PROCESSES, keys.PAUSED),
+    *("aw:*", _RECORDS),
+)
+
+_DASHBOARDS = (keys.iteration("*"), "j|*", "h|*", "*-[0-9][0-9]-[0-9][0-9]:*")
+"""Of Sidekiq's cancellations, and of its Metrics page, where the keys of 7.x begin with the name of a class."""
+
+PRODUCER = Role(
+    "producer",
+    "pushes jobs, reads the states of tracked ones, and asks for flags",
+    (
+        *_PUSHED,
+        keys.status("*"),
+        keys.pushed("*"),
+        keys.lock("*"),
+        keys.limit("*"),
+        *(keys.LIMITS, keys.COUNTERS, keys.FLAGS),
+    ),
+    (script.ADMIT, script.DELAY, script.FILL, script.PUSHED),
+    # SET, inside ADMIT as well, where it is a value: the state of a tracked job.
+    # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a slice of a bulk push; TYPE, LLEN, UNLINK: before it is repeated.
+    (
+        *("exec", "hgetall", "llen", "lmove", "lpush", "mget", "multi", "pexpire", "rpush", "sadd", "select", "set"),
+        *("time", "type", "unlink", "watch", "zadd"),
+    ),
+    (_NAME,),
+)
+
+WORKER = Role(
+    "worker",
+    "runs jobs, pushes those of its own, and recovers those of processes that died",
+    (*_SEEN, "stat:*"),
+    (
+        *PRODUCER.scripts,
+        *(script.ACQUIRE, script.ADOPT, script.ANNOUNCE, script.BEAT, script.BURY, script.COMPLETE, script.DROP),
+        *(script.DUE, script.ENTER, script.EXAMINE, script.EXTEND, script.FETCH, script.FORGET, script.INTERRUPT),
+        *(script.LAND, script.PARK, script.POSTPONE, script.PROMOTE, script.RECLAIM, script.RENEW, script.REQUEUE),
+        *(script.RESTORE, script.RESUME, script.RETIRE, script.STATE, script.THROTTLE, script.UNPARK),
+    ),
+    (
+        *PRODUCER.direct,
+        *("blmove", "client|id", "client|unblock", "del", "exists", "expire", "hget", "hincrby", "hmget"),
+        *("hset", "incrby", "lrange", "multi", "rpop", "smembers", "srem", "zcard", "zrange", "zrangebyscore"),
+        "zscore",
+    ),
+    (_NAME, "bitfield", "hsetnx", "info", "scan"),
+    _DASHBOARDS,
+)
+
+READ_ONLY = Role(
+    "read-only",
+    "looks at jobs, limits, locks, pauses and processes",
+    _SEEN,
+    (script.SEARCH,),
+    (
+        *("exec", "exists", "get", "hget", "hgetall", "hmget", "hvals", "llen", "lrange", "multi", "pttl", "scan"),
+        *("select", "smembers", "sscan", "time", "zcard", "zmscore", "zrange", "zrank", "zscan", "zscore"),
+    ),
+    (_NAME,),
+)
+
+OPERATOR = Role(
+    "operator",
+    "looks as read-only does, and pauses, drops, releases and moves jobs",
+    _SEEN,
+    (
+        script.BEAT,
+        script.DISCARD,
+        script.FORGET,
+        script.MIGRATE,
+        script.REPLACE,
+        script.RESUME,
+        script.RETIRE,
+        script.SEARCH,
+        script.UNPARK,
+    ),
+    (*READ_ONLY.direct, "del", "hdel", "hset", "renamenx", "sadd", "type", "unwatch", "watch", "zadd", "zcount"),
+    (_NAME,),
+)
+
+ROLES = {role.name: role for role in (PRODUCER, WORKER, OPERATOR, READ_ONLY)}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The rights of a role that a user lacks."""
+
+    commands: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+    @property
+    def rules(self) -> str:
+        """What to grant, in the words of ``ACL SETUSER``."""
+        return " ".join([*(f"~{pattern}" for pattern in self.keys), *(f"+{command}" for command in self.commands)])
+
+
+def refused_to_worker(client: "redis.Redis") -> Refused:
+    """Ask Redis which rights of the role ``worker`` the client's user lacks. Raises redis errors.
+
+    Redis decides about rights when it queues a command of a transaction, and this transaction is never executed: its connection is
+    closed instead. So the question needs no right but MULTI, changes nothing, and works with Redis 6.2 (ACL DRYRUN came with 7.0).
+    Where MULTI is unknown (a proxy), nothing is asked, and nothing counts as refused.
+    """
+    asked = [command for command in (*WORKER.commands, *WORKER.optional) if command not in (_BEGIN, *_UNASKED)]
+    probes = [*map(_probe, asked), *(("EVALSHA", "0" * 40, 1, _sample(pattern)) for pattern in WORKER.keys)]
+    channel = Channel(client, read_timeout_s=COMMAND_TIMEOUT_S)
+    try:
+        channel.call(_BEGIN)
+        channel.send(*probes)
+        replies = channel.replies(len(probes))
+    except NoPermissionError:
+        return Refused(commands=(_BEGIN,))
+    except ResponseError as error:
+        if "unknown command" in str(error):
+            return Refused()
+        raise
+    finally:
+        channel.close()
+    return _judged(asked, replies)
+
+
+_BEGIN = "multi"
+_UNASKED = ("exec", "watch")
+"""Never asked about: EXEC would carry out the questions, and newer servers refuse WATCH in a transaction to every user."""
+_SAMPLE = keys.QUEUES
+_PROBES: dict[str, tuple[Any, ...]] = {
+    "blmove": (_SAMPLE, _SAMPLE, "RIGHT", "LEFT", 0),
+    "eval": ("return 0", 1, _SAMPLE),
+    "evalsha": ("0" * 40, 1, _SAMPLE),
+    "client|id": (),
+    "client|setname": ("x",),
+    "client|unblock": (0,),
+    "info": (),
+    "scan": (0,),
+    "select": (0,),
+    "time": (),
+    "expire": (_SAMPLE, 1),
+    "hdel": (_SAMPLE, "x"),
+    "hexists": (_SAMPLE, "x"),
+    "hget": (_SAMPLE, "x"),
+    "hincrby": (_SAMPLE, "x", 0),
+    "hmget": (_SAMPLE, "x"),
+    "hsetnx": (_SAMPLE, "x", "x"),
+    "hset": (_SAMPLE, "x", "x"),
+    "incrby": (_SAMPLE, 0),
+    "lindex": (_SAMPLE, 0),
+    "lmove": (_SAMPLE, _SAMPLE, "LEFT", "LEFT"),
+    "lpos": (_SAMPLE, "x"),
+    "lpush": (_SAMPLE, "x"),
+    "lrange": (_SAMPLE, 0, 0),
+    "lrem": (_SAMPLE, 0, "x"),
+    "pexpire": (_SAMPLE, 1),
+    "rpush": (_SAMPLE, "x"),
+    "sadd": (_SAMPLE, "x"),
+    "set": (_SAMPLE, "x"),
+    "sismember": (_SAMPLE, "x"),
+    "srem": (_SAMPLE, "x"),
+    "zadd": (_SAMPLE, 0, "x"),
+    "zcount": (_SAMPLE, 0, 0),
+    "zmscore": (_SAMPLE, "x"),
+    "zrange": (_SAMPLE, 0, 0),
+    "zrangebyscore": (_SAMPLE, 0, 0),
+    "zrem": (_SAMPLE, "x"),
+    "zremrangebyrank": (_SAMPLE, 0, 0),
+    "zremrangebyscore": (_SAMPLE, 0, 0),
+    "zrevrange": (_SAMPLE, 0, 0),
+    "zscore": (_SAMPLE, "x"),
+}
+"""The arguments of each command in a probe, where they are not one key: Redis looks at their number before it asks for rights."""
+
+
+def _probe(command: str) -> tuple[Any, ...]:
+    return (*command.upper().split("|"), *_PROBES.get(command, (_SAMPLE,)))
+
+
+def _sample(pattern: str) -> str:
+    """Return a key that the pattern matches, and that cannot be confused with one that exists."""
+    return pattern.replace("[0-9a-f]", "0").replace("[1-9]", "1").replace("*", "x")
+
+
+def _judged(asked: Sequence[str], replies: Sequence[Any]) -> Refused:
+    commands = [command for command, answer in zip(asked, replies, strict=False) if _is_refused(answer)]
+    patterns = zip(WORKER.keys, replies[len(asked) :], strict=True)
+    return Refused(
+        tuple(command for command in commands if command not in WORKER.optional),
+        tuple(pattern for pattern, answer in patterns if _is_refused(answer, key=True)),
+        tuple(command for command in commands if command in WORKER.optional),
+    )
+
+
+def _is_refused(answer: Any, *, key: bool = False) -> bool:
+    """Whether the command, or, with ``key``, one of its keys, is what Redis refuses; it asks for the command first."""
+    return isinstance(answer, NoPermissionError) and ("access" in str(answer)) == key

@@ -1,0 +1,58 @@
+-- trim(set, now, most, stay_s): what a set of jobs that no process empties keeps: nothing older than stay_s, fewer than `most` entries
+--         (Sidekiq's two limits). Returns how many left it.
+-- note_business(set, now, data, most): `data`, just added at `now`, is a refusal of the business; of these at most so many stay.
+--         Returns how many left the set.
+-- In a full dead set refusals of the business make room first, the oldest before the others: none costs a real death its place.
+-- aw:dead:business    ZSET, SHA-1 of an entry of the dead set -> its score there. Sidekiq's pages remove entries without a word
+--         to it: such a digest stays, finds no entry and costs none its place. Once there are more digests than entries may be,
+--         ten drawn at random are looked up, and those without an entry go: so the digests are soon those of entries again.
+-- COST    O(log N) for each that leaves
+-- CRASH   as the step that they belong to: an entry and its digest are written, and leave, in one step.
+local BUSINESS = 'aw:dead:business'
+local MOST_AT_ONCE = 100 -- where the setting was lowered, each step removes so many
+
+local function entry_of(set, digest, score)
+  local found = redis.call('ZRANGEBYSCORE', set, score, score)
+  for _, entry in ipairs(found) do
+    if redis.sha1hex(entry) == digest then return entry end
+  end
+  return nil
+end
+
+-- nil when there is no digest, else how many entries left the set: the digest may be of one that is gone.
+local function remove_oldest_business(set)
+  local oldest = redis.pcall('ZPOPMIN', BUSINESS)
+  if not oldest[1] then return nil end
+  local entry = entry_of(set, oldest[1], oldest[2])
+  return entry and redis.call('ZREM', set, entry) or 0
+end
+
+local function note_business(set, now, data, most)
+  local noted = redis.pcall('ZADD', BUSINESS, string.format('%.6f', now), redis.sha1hex(data))
+  if type(noted) == 'table' or redis.call('ZCARD', BUSINESS) <= most then return 0 end
+  local drawn = redis.call('ZRANDMEMBER', BUSINESS, 10, 'WITHSCORES')
+  for i = 1, #drawn, 2 do
+    if not entry_of(set, drawn[i], drawn[i + 1]) then redis.call('ZREM', BUSINESS, drawn[i]) end
+  end
+  local gone = 0
+  for _ = 1, MOST_AT_ONCE do
+    if redis.call('ZCARD', BUSINESS) <= most then break end
+    gone = gone + remove_oldest_business(set)
+  end
+  return gone
+end
+
+local function trim(set, now, most, stay_s)
+  local too_old = string.format('%.6f', now - stay_s)
+  local gone = redis.call('ZREMRANGEBYSCORE', set, '-inf', too_old)
+  if set == 'dead' then
+    if gone > 0 then redis.pcall('ZREMRANGEBYSCORE', BUSINESS, '-inf', too_old) end
+    while redis.call('ZCARD', set) >= most do
+      local removed = remove_oldest_business(set)
+      if not removed then break end
+      gone = gone + removed
+    end
+  end
+  return gone + redis.call('ZREMRANGEBYRANK', set, 0, -most)
+end
+

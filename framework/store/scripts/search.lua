@@ -1,0 +1,42 @@
+-- Look for a text in the jobs of many lists: queues and working lists. Reads only.
+-- KEYS    lists, in the order in which they are to be looked through
+-- ARGV    1 the text  2 index in the first list to begin at  3 most bytes of payloads to read  4 most jobs to read
+-- RETURN  { lists that are done, index in the next one to go on at, jobs that were read,
+--           [ number of the list (from 1), index, length of the list, payload ], ... }
+-- COST    O(lists + jobs + bytes), each bounded by the caller
+-- CRASH   nothing moves.
+-- A page begins small, as nothing is known about the size of the jobs in it; the next one follows from it. A call that goes on in a
+-- list begins with one job: the list may be one of large jobs. At least one job is read, so that every call gets on. A key of another type holds no jobs; any other refusal is the caller's to hear.
+local FIRST, MOST = 8, 1000
+local needle, from = ARGV[1], tonumber(ARGV[2])
+local bytes_left, jobs_left = tonumber(ARGV[3]), tonumber(ARGV[4])
+local looked, reply = 0, { 0, 0, 0 }
+for number, key in ipairs(KEYS) do
+  local size = from > 0 and 1 or FIRST
+  while true do
+    local page = redis.pcall('LRANGE', key, from, from + size - 1)
+    if page.err then
+      if not string.find(page.err, 'WRONGTYPE', 1, true) then return page end
+      break
+    end
+    local bytes = 0
+    for index, payload in ipairs(page) do
+      bytes = bytes + #payload
+      if string.find(payload, needle, 1, true) then
+        reply[#reply + 1] = { number, from + index - 1, redis.call('LLEN', key), payload }
+      end
+    end
+    looked, bytes_left, jobs_left = looked + #page, bytes_left - bytes, jobs_left - #page
+    if #page < size then break end
+    from = from + #page
+    if bytes_left <= 0 or jobs_left <= 0 then
+      reply[1], reply[2], reply[3] = number - 1, from, looked
+      return reply
+    end
+    size = math.max(1, math.min(MOST, jobs_left, math.floor(bytes_left * #page / math.max(1, bytes))))
+  end
+  from = 0
+  reply[1], reply[2], reply[3] = number, 0, looked
+  if bytes_left <= 0 or jobs_left <= 0 then return reply end
+end
+return reply

@@ -1,0 +1,83 @@
+"""What to do when a TLS connection fails: the words of OpenSSL, turned into the setting that is wrong."""
+
+import traceback
+
+_NO_TLS = "the server does not speak TLS at this port: use its TLS port, or write redis:// and remove tls"
+_ENDED = "TLS: the connection ended after our handshake and before any answer,"
+_PLAIN = "the connection, which has no SSL or TLS, ended before any answer"
+_WITHOUT = f"{_ENDED} without a client certificate"
+_WITH = f"{_ENDED} with a client certificate"
+_ADVICE = (
+    (("certificate has expired",), "its certificate has expired: renew it on the server"),
+    (("certificate is not yet valid",), "its certificate is not valid yet: look at the clocks of both hosts"),
+    (
+        ("Hostname mismatch", "IP address mismatch", "doesn't match"),
+        "its certificate names another host: connect by a name that it has, or set tls.check_hostname: false",
+    ),
+    (
+        ("CERTIFICATE_VERIFY_FAILED",),
+        "its certificate is not signed by an authority that we trust: give the authority's certificate as tls.ca_file",
+    ),
+    (
+        ("CERTIFICATE_REQUIRED", "certificate required", "HANDSHAKE_FAILURE", "handshake failure"),
+        "the server demands a client certificate: give tls.cert_file and tls.key_file (on the server: tls-auth-clients)",
+    ),
+    (
+        ("UNKNOWN_CA", "unknown ca", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED"),
+        "the server does not accept our client certificate: tls.cert_file must be valid and signed by its tls-ca-cert-file",
+    ),
+    (
+        (_PLAIN,),
+        "the server ended the connection before any answer: if this is its TLS port, write rediss:// or set tls: true",
+    ),
+    (
+        (_WITHOUT,),
+        "the server ended the connection, as if it demanded a client certificate: give tls.cert_file and tls.key_file",
+    ),
+    (
+        (_WITH,),
+        "the server ended the connection, as if it refused tls.cert_file: that must be valid and signed by its tls-ca-cert-file",
+    ),
+    (
+        (
+            "WRONG_VERSION_NUMBER",
+            "RECORD_LAYER_FAILURE",
+            "record layer failure",
+            "UNEXPECTED_EOF_WHILE_READING",
+            "_PROTOCOL]",
+        ),
+        _NO_TLS,
+    ),
+    (
+        ("UNSUPPORTED_PROTOCOL", "PROTOCOL_VERSION", "NO_SHARED_CIPHER"),
+        "client and server share no version of TLS or no cipher",
+    ),
+)
+
+
+def tls_advice(error: BaseException | None) -> str | None:
+    """Return what to do about an error that is one of TLS, ``None`` for others."""
+    while error is not None:
+        if isinstance(error, TimeoutError) and _in_handshake(error):
+            return _NO_TLS  # a plain Redis waits for the rest of what it takes for a command
+        text = str(error)
+        for words, advice in _ADVICE:
+            if ("SSL" in text or "certificate" in text) and any(word in text for word in words):
+                return advice
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def ended_unanswered(*, secure: bool, certified: bool) -> str:
+    """Return what an error has to say, for ``tls_advice``, of a connection that the server ended before it answered anything.
+
+    In TLS 1.3 our side of the handshake is done before the server looks at our certificate. Its refusal is an alert at the first
+    read, or, if the server has closed its end by then, no more than an end or a reset at the first read or write.
+    """
+    if not secure:
+        return _PLAIN
+    return _WITH if certified else _WITHOUT
+
+
+def _in_handshake(error: BaseException) -> bool:
+    return any(frame.f_code.co_name == "do_handshake" for frame, _ in traceback.walk_tb(error.__traceback__))

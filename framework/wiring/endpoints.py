@@ -1,0 +1,68 @@
+"""From the settings of a shard to the address and the connection options of its Redis and of its sentinels."""
+
+from typing import Any
+
+from framework.settings.model import Settings
+from framework.settings.redis_url import RedisUrl
+from framework.settings.shard import ShardSettings, TlsSettings
+from framework.store.connect import Endpoint
+from framework.store.embedded import embedded_url, store_dir
+
+
+def endpoint_of(settings: Settings, shard: str) -> Endpoint:
+    """Return where a shard's Redis is.
+
+    An embedded store that is not running gets the address at which it will listen: the error comes with the first
+    command, names the way out, and ends when the store is started.
+    """
+    chosen, said = settings.shards[shard], settings.shards[shard].from_url
+    url = said.address
+    if chosen.embedded:
+        url = embedded_url(settings.var_dir, shard) or f"unix://{store_dir(settings.var_dir, shard) / 'server.sock'}"
+    if chosen.tls is not None and url.startswith("redis://"):
+        url = "rediss://" + url.removeprefix("redis://")
+    sentinels = tuple((sentinel.host, sentinel.port) for sentinel in chosen.sentinels) or said.sentinels
+    return Endpoint(
+        url,
+        sentinels,
+        chosen.sentinel_name or said.sentinel_name or "",
+        tuple(_options(chosen, said, followed=bool(sentinels)).items()),
+        tuple(_sentinel_options(chosen, said).items()) if sentinels else (),
+        source=settings.file("redis.yml"),
+    )
+
+
+def _options(chosen: ShardSettings, said: RedisUrl, *, followed: bool) -> dict[str, Any]:
+    """Return redis-py's options for credentials, protocol and TLS. A key stands over what the URL says of the same."""
+    options: dict[str, Any] = {
+        "username": chosen.username or said.username,
+        "password": chosen.password.get_secret_value() if chosen.password is not None else said.password,
+        "protocol": chosen.protocol or said.protocol,
+        "db": said.database,
+    }
+    tls = chosen.transport
+    if tls is not None:
+        options |= {"ssl": True if followed else None, **_tls_options(tls)}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _sentinel_options(chosen: ShardSettings, said: RedisUrl) -> dict[str, Any]:
+    """Return what is different on the way to the sentinels; nothing where they are reached as the Redis is."""
+    options: dict[str, Any] = {}
+    password = chosen.sentinel_password.get_secret_value() if chosen.sentinel_password else said.sentinel_password
+    if password is not None:
+        options = {"username": chosen.sentinel_username or said.sentinel_username, "password": password}
+    tls = chosen.sentinel_transport
+    if tls != chosen.transport:
+        options |= {"ssl": True, **_tls_options(tls)} if tls is not None else {"ssl": False}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _tls_options(tls: TlsSettings) -> dict[str, Any]:
+    return {
+        "ssl_ca_certs": str(tls.ca_file) if tls.ca_file else None,
+        "ssl_certfile": str(tls.cert_file) if tls.cert_file else None,
+        "ssl_keyfile": str(tls.key_file) if tls.key_file else None,
+        "ssl_cert_reqs": "required" if tls.verify else "none",
+        "ssl_check_hostname": tls.verify and tls.check_hostname,
+    }

@@ -1,0 +1,98 @@
+"""Which queues a worker process serves, and who said so: options, a file, the environment, or the classes that it has loaded."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, TypeAlias, cast
+
+from framework.command_line import command
+from framework.declare import catalog, registry
+from framework.declare.declaration import Declaration
+from framework.route.lint import serves
+from framework.route.places import queues_on, targets
+from framework.route.router import Router
+from framework.settings.model import Settings
+from framework.settings.suggest import listed
+from framework.settings.yaml_file import YamlError
+from framework.telemetry import logs
+from framework.wiring.stale_queues import all_queues_path, read_entries
+
+FROM_CLASSES = "the loaded classes"
+Weights: TypeAlias = tuple[tuple[str, int], ...]
+
+_NOTHING: Weights = (("default", 0),)
+
+
+class OwnQueues(NamedTuple):
+    """The queues of a process with their weights, and where they come from."""
+
+    weights: Weights
+    source: str
+    added: tuple[str, ...] = ()
+    """Those that the generated file lacks: queues of classes that are newer than the file."""
+
+
+def of_loaded_classes(settings: Settings, router: Router, shard: str) -> OwnQueues:
+    """Return the queues of the loaded classes on a shard, weighted as ``generate-queues`` would; without any, ``default``."""
+    found = queues_on(router, _declarations(), shard)
+    weights = tuple((queue, _weight(settings, users)) for queue, users in sorted(found.items()))
+    return OwnQueues(weights or _NOTHING, FROM_CLASSES)
+
+
+def of_file(settings: Settings, router: Router, shard: str) -> OwnQueues:
+    """Return the queues of config/queues.yml, and those of classes that are newer than the generated files.
+
+    A class is newer when all_queues.yml is there and does not name it, or when the file serves it by another of its queues, as
+    rules have moved it since. Any other class that the file leaves out was left out by its author, and stays so.
+    """
+    names = [line.name for line in settings.queues]
+    wanted = {place.queue: users for place, users in targets(router, _declarations()).items() if place.shard == shard}
+    lacking = {queue: users for queue, users in sorted(wanted.items()) if not serves(names, queue)}
+    known = _known_classes(settings) if lacking else None
+    added = {
+        queue: users for queue, users in lacking.items() if any(_is_newer(router, one, names, known) for one in users)
+    }
+    weights = [(line.name, line.weight) for line in settings.queues]
+    weights += [(queue, _weight(settings, users)) for queue, users in added.items()]
+    return OwnQueues(tuple(weights), f"{settings.config_dir.name}/queues.yml", tuple(added))
+
+
+def warn_of_own_queues(own: OwnQueues, shard: str) -> None:
+    """Warn of a file that lacks queues of loaded classes, and of a process to which no loaded class sends a job."""
+    if own.added:
+        logs.logger().warning(
+            f"{own.source} lacks the queue{'s' * (len(own.added) > 1)} {listed(own.added, most=5)} of classes that are loaded; "
+            f"this process serves them all the same: run `{command('generate-queues')}` and commit what it writes",
+            event_name="queues.stale",
+            queues=list(own.added[:50]),
+        )
+    if own.source == FROM_CLASSES and own.weights == _NOTHING and registry.workers():
+        logs.logger().warning(
+            f"by the routing rules no loaded class has a queue on the shard {shard}; this process serves the queue 'default' there: "
+            "name queues with -q, or another shard with --shard",
+            event_name="boot.no_queues",
+            shard=shard,
+        )
+
+
+def _declarations() -> list[Declaration]:
+    return [cast("Declaration", worker.declaration()) for worker in registry.workers()]
+
+
+def _weight(settings: Settings, users: Sequence[Declaration]) -> int:
+    return max(catalog.weight_of(one, settings.namespace_weights).value for one in users)
+
+
+def _is_newer(router: Router, declaration: Declaration, names: Collection[str], known: Collection[str] | None) -> bool:
+    if known is not None and declaration.wire_name not in known:
+        return True
+    return any(serves(names, queue) for queue in router.queues_of(declaration))
+
+
+def _known_classes(settings: Settings) -> frozenset[str] | None:
+    """Return the classes of all_queues.yml; ``None`` where it is not there, or cannot be read."""
+    path = all_queues_path(settings)
+    if not path.exists():
+        return None
+    try:
+        return frozenset(str(entry.get("worker_name")) for entry in read_entries(path))
+    except (YamlError, OSError):
+        return None

@@ -1,0 +1,24 @@
+"""Classes whose limits and locks hold on each of several shards: told at boot as far as rules and classes show it."""
+
+from typing import cast
+
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.route.router import Router
+from framework.route.split import Split, splits_by_rules
+from framework.settings.model import Settings
+from framework.telemetry import logs
+
+
+def splits(settings: Settings, router: Router) -> list[Split]:
+    """Return what rules, registered classes and settings show; no shard is asked."""
+    declarations = [cast("Declaration", worker.declaration()) for worker in registry.workers()]
+    return list(splits_by_rules(router, declarations, settings.limits, source=settings.file("application.yml")))
+
+
+def warn_of_splits(settings: Settings, router: Router) -> None:
+    """Write a line for each class or queue whose limits and locks hold on several shards."""
+    for split in splits(settings, router):
+        logs.logger().warning(
+            str(split), event_name="boot.split", name=split.name, holds=list(split.holds), shards=list(split.shards)
+        )

@@ -1,0 +1,171 @@
+"""Queues of loaded classes that no running process serves: asked by a process after its boot, and by ``framework.boot``."""
+
+import shlex
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import redis
+from redis.exceptions import RedisError
+
+from framework.command_line import command
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.fetch.queues import QueueOrder
+from framework.process.record import unserved_queues
+from framework.process.unserved import Served, UnservedWatch
+from framework.route.lint import serves
+from framework.route.places import Place, targets
+from framework.route.router import Router
+from framework.settings.model import Settings
+from framework.settings.suggest import listed
+from framework.shard.shard import Shard
+from framework.telemetry import logs
+
+PRODUCER_DEADLINE_S = 1.0
+"""Of each read at a producer's boot, which an application waits for."""
+
+_PROCESS_DEADLINE_S = 2.0
+_SHOWN = 5
+_MOST_FIELDS = 50
+_MOST_OPTIONS = 20
+
+
+class Unserved:
+    """Finds and tells the unserved queues of the loaded classes, whose places ``router`` knows.
+
+    A class that ``foreign_classes`` names is left out: another application runs it.
+    """
+
+    def __init__(self, settings: Settings, router: Router) -> None:
+        self._settings = settings
+        classes = [cast("Declaration", worker.declaration()) for worker in registry.workers()]
+        own = [one for one in classes if not any(fnmatchcase(one.wire_name, text) for text in settings.foreign_classes)]
+        self._targets = targets(router, own)
+
+    @property
+    def places(self) -> frozenset[Place]:
+        """Every queue that jobs of these classes go to, with its shard."""
+        return frozenset(self._targets)
+
+    def find(self, clients: Mapping[str, "redis.Redis"], places: Collection[Place]) -> frozenset[Place]:
+        """Return those of ``places`` that no running process serves; of a shard that does not answer, none.
+
+        Every connection that was made for it is closed.
+        """
+        found: set[Place] = set()
+        for shard in sorted({place.shard for place in places}):
+            names = {place.queue for place in places if place.shard == shard}
+            try:
+                found.update(Place(name, shard) for name in unserved_queues(clients[shard], names))
+            except (RedisError, OSError):
+                pass  # nothing is known: pushes and the other threads tell that the shard does not answer
+            finally:
+                clients[shard].connection_pool.disconnect()
+        return frozenset(found)
+
+    def warn(self, places: Iterable[Place]) -> None:
+        """Write a line for each shard with its unserved queues, their classes, and the command that serves them."""
+        for shard, queues in _by_shard(places).items():
+            users = {one.wire_name: one for queue in queues for one in self._targets[Place(queue, shard)]}
+            names = sorted(users)
+            remedy = self._command(shard, queues, users.values())
+            many = f"; `{command('route --lint --live')}` lists them all" if len(queues) > _MOST_OPTIONS else ""
+            logs.logger().warning(
+                f"no running process serves the {_counted('queue', queues)} of the shard {shard}, where jobs of "
+                f"{listed(names, most=_SHOWN)} wait: start a process with `{remedy}`{self._remedy(queues)}{many}",
+                event_name="boot.unserved",
+                shard=shard,
+                queues=queues[:_MOST_FIELDS],
+                classes=names[:_MOST_FIELDS],
+                command=remedy,
+            )
+
+    def take_back(self, places: Iterable[Place]) -> None:
+        """Say that a process serves these queues now, after a warning of them."""
+        for shard, queues in _by_shard(places).items():
+            logs.logger().info(
+                f"a process serves the {_counted('queue', queues)} of the shard {shard} now",
+                event_name="boot.served",
+                shard=shard,
+                queues=queues[:_MOST_FIELDS],
+            )
+
+    def _command(self, shard: str, queues: list[str], users: Iterable[Declaration]) -> str:
+        words = ["worker", *(part for name in self._modules(users) for part in ("-r", name))]
+        if shard != "main":
+            words += ["--shard", shard]
+        if not self._served_by_default(queues):
+            words += [part for queue in queues[:_MOST_OPTIONS] for part in ("-q", queue)]
+        return command(shlex.join(words))
+
+    def _modules(self, users: Iterable[Declaration]) -> list[str]:
+        """What ``-r`` has to name so that a process has the classes; nothing for those of the setting ``workers_module``."""
+        loaded = registry.loaded()
+        found: set[str] = set()
+        for one in users:
+            module = _importable(one.module)
+            holders = [name for name in loaded if _within(module, name)]
+            found.add(min(holders, default=module, key=len))
+        return sorted(name for name in found if not any(_within(name, own) for own in self._settings.workers_module))
+
+    def _served_by_default(self, queues: Iterable[str]) -> bool:
+        """Whether a process without ``-q`` serves them."""
+        names = [line.name for line in self._settings.queues]
+        return not names or all(serves(names, queue) for queue in queues)
+
+    def _remedy(self, queues: Iterable[str]) -> str:
+        if self._served_by_default(queues):
+            return ""
+        folder = self._settings.config_dir.name
+        return f", or write {folder}/queues.yml anew with `{command('generate-queues')}`"
+
+
+def open_watch(
+    settings: Settings, router: Router, order: QueueOrder, shards: Mapping[str, Shard], own: str, *, in_group: bool
+) -> UnservedWatch:
+    """Return what looks for unserved queues in a worker process that serves ``order`` on the shard ``own``; no socket is opened."""
+    unserved = Unserved(settings, router)
+    wanted = unserved.places - {Place(name, own) for name in order.names}
+    clients = {
+        name: shards[name].open_client("unserved", read_timeout_s=_PROCESS_DEADLINE_S)
+        for name in {place.shard for place in wanted}
+    }
+    find = partial(unserved.find, clients, wanted)
+    return UnservedWatch(find if wanted else None, Served(unserved.warn, unserved.take_back), in_group=in_group)
+
+
+def warn_of_unserved(settings: Settings, router: Router, shards: Mapping[str, Shard]) -> None:
+    """Warn once of the queues of loaded classes that no process serves now; a shard that does not answer is passed over."""
+    unserved = Unserved(settings, router)
+    clients = {
+        name: shards[name].open_client("boot", read_timeout_s=PRODUCER_DEADLINE_S)
+        for name in {place.shard for place in unserved.places}
+    }
+    unserved.warn(unserved.find(clients, unserved.places))
+
+
+def _by_shard(places: Iterable[Place]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for place in sorted(places):
+        found.setdefault(place.shard, []).append(place.queue)
+    return dict(sorted(found.items()))
+
+
+def _counted(noun: str, names: list[str]) -> str:
+    return f"{noun if len(names) == 1 else f'{noun}s'} {listed(names, most=_SHOWN)}"
+
+
+def _within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def _importable(module: str) -> str:
+    """Return the name under which a process can import a module; that of a program is the name of its file."""
+    if module != "__main__":
+        return module
+    file: str | None = getattr(sys.modules["__main__"], "__file__", None)
+    return Path(file).stem if file else "MODULE"

@@ -1,0 +1,17 @@
+"""Warn of variables of the environment that look like settings and are none."""
+
+from framework.settings.model import Settings
+from framework.telemetry import logs
+
+
+def warn_of_unknown_variables(settings: Settings) -> None:
+    """Name each variable without an effect in a line of its own. Values are never shown: they may be secrets of other programs."""
+    for name, near in settings.unknown_variables.items():
+        hint = f" (did you mean {near}?)" if near is not None else ""
+        logs.logger().warning(
+            f"the variable {name} names no setting of application-worker{hint} and has no effect; rename it, or ignore this line "
+            "when it belongs to another program",
+            event_name="config.unknown_variable",
+            variable=name,
+            **({"nearest": near} if near is not None else {}),
+        )

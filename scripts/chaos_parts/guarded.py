@@ -1,0 +1,142 @@
+"""A server with a user per role (framework/store/rights.py), so that tests and campaigns run with the rights they publish.
+
+    default          has the rights of a worker and of an operator together: for what is given the plain URL
+    role-ROLE        has exactly those of one role
+    all-rights       is for what tests do to a server: empty it, configure it, look at every key, be another program
+
+The users stand in the server's configuration, so they are there from its first answer on, and after each restart.
+"""
+
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import quote, urlsplit
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
+from framework.store.embedded import EmbeddedServer
+from framework.store.rights import OPERATOR, PRODUCER, ROLES, WORKER
+
+PASSWORD: Final = "of-a-role"  # noqa: S105 - of servers that end with us
+ALL_RIGHTS: Final = "all-rights"
+_KEPT_FROM_PRODUCERS: Final = f"role-{PRODUCER.name} srandmember ("
+"""A producer's boot asks for queues that no process serves, and its role may not look (decision 195)."""
+
+_EVERYTHING: Final = "on ~* &* +@all"
+_TOGETHER: Final = tuple(dict.fromkeys((*WORKER.rules, *OPERATOR.rules)))
+_LAST_LOOK_S: Final = 0.5
+"""How long a server that is to end is asked for its ACL LOG: one that was frozen does not answer."""
+
+
+def user_lines(password: str | None = None) -> list[str]:
+    """Return the users as lines of a server's configuration; ``password``: of the user ``default``."""
+    return [
+        f"user default {' '.join(_default(password))}",
+        f"user {ALL_RIGHTS} {_EVERYTHING} >{PASSWORD}",
+        *(f"user {name_of(role.name)} {' '.join(role.rules)} >{PASSWORD}" for role in ROLES.values()),
+    ]
+
+
+def name_of(role: str) -> str:
+    """Return the name of a role's user."""
+    return f"role-{role}"
+
+
+def as_user(url: str, user: str) -> str:
+    """Return the URL with the credentials of one of our users in place of any others."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{quote(user)}:{PASSWORD}@{rest.rpartition('@')[2]}"
+
+
+def as_role(url: str, role: str) -> str:
+    """Return the URL with the credentials of a role's user."""
+    return as_user(url, name_of(role))
+
+
+def credentials(role: str) -> dict[str, str]:
+    """Return what config/redis.yml says of a shard whose processes have the rights of a role."""
+    return {"username": name_of(role), "password": PASSWORD}
+
+
+def with_all_rights(url: str) -> str:
+    """Return the URL for what is none of our roles: a test's own hands, another program."""
+    return as_user(url, ALL_RIGHTS)
+
+
+def taken_refusals(client: "Redis") -> list[str]:
+    """Take the entries out of a server's ACL LOG: the user, what was refused to it, and where."""
+    found = cast("list[dict[str, Any]]", client.acl_log())
+    client.acl_log_reset()
+    return ["{username} {object} ({reason}, {context})".format_map(_as_text(one)) for one in found]
+
+
+def _as_text(entry: dict[str, Any]) -> dict[str, Any]:
+    """redis-py 8.0 leaves the values as bytes."""
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in entry.items()}
+
+
+def lacking(refused: Iterable[str]) -> list[str]:
+    """Return the refusals of rights that a role should have: all but the one that is kept from it on purpose."""
+    return [one for one in refused if not one.startswith(_KEPT_FROM_PRODUCERS)]
+
+
+def _default(password: str | None) -> tuple[str, ...]:
+    """Redis takes ``on`` and ``-@all`` of several roles as it takes one."""
+    return ("reset", f">{password}" if password else "nopass", *_TOGETHER)
+
+
+@contextmanager
+def narrowed(client: "Redis", *rules: str) -> Iterator[None]:
+    """Within the block the user ``default`` of a server on a Unix socket lacks what these rules take."""
+    client.execute_command("ACL", "SETUSER", "default", *rules)
+    try:
+        yield
+    finally:
+        client.execute_command("ACL", "SETUSER", "default", *_default(None))
+
+
+class GuardedServer(EmbeddedServer):
+    """Remembers what it has refused to its users, over restarts too."""
+
+    def __init__(self, data_dir: Path, *, binary: Path | None = None) -> None:
+        super().__init__(data_dir, binary=binary)
+        self._noted: list[str] = []
+
+    def open(self, name: str = "tests", *, read_timeout_s: float = COMMAND_TIMEOUT_S) -> "Redis":
+        """Return a client with all rights."""
+        return open_client(Endpoint(with_all_rights(self.url)), name=name, read_timeout_s=read_timeout_s)
+
+    def empty(self, client: "Redis") -> None:
+        """Remove all data, give ``default`` its rights, and forget what was refused; ``client`` has all rights."""
+        self._noted.clear()
+        with client.pipeline(transaction=False) as pipe:
+            pipe.flushall()
+            pipe.execute_command("ACL", "SETUSER", "default", *_default(urlsplit(self.url).password))
+            pipe.acl_log_reset()
+            pipe.execute()
+
+    def refusals(self) -> list[str]:
+        """Return what it has refused since it was emptied: see ``taken_refusals``."""
+        if self.running:
+            self._note(COMMAND_TIMEOUT_S)
+        return list(self._noted)
+
+    def _note(self, patience_s: float) -> None:
+        with self.open(read_timeout_s=patience_s) as client:
+            self._noted += taken_refusals(client)
+
+    def _configure(self) -> str:
+        url = super()._configure()
+        with (self.data_dir / "server.conf").open("a") as settings:
+            settings.writelines(f"{line}\n" for line in user_lines(urlsplit(url).password))
+        return url
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process and self.running:
+            with suppress(RedisError, RuntimeError):
+                self._note(_LAST_LOOK_S)
+        super()._end(how)

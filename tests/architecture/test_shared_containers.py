@@ -1,0 +1,118 @@
+"""Decision 150 names every container of the framework that is changed after it was made, and says why threads may share it."""
+
+import ast
+import re
+
+from tests.harness import ROOT
+
+PAGE = ROOT / "docs" / "decisions" / "0150-what-threads-share.md"
+ONE_THREADED = {"admin", "cli", "compat", "declare", "lint", "migrate", "settings"}
+REASONS = {"one thread", "lock", "no walk", "copy", "positions", "in the child"}
+KINDS = {"deque", "dict", "set", "list", "WeakSet", "Counter", "defaultdict", "OrderedDict", "bytearray"}
+CHANGES = {
+    *(
+        "append",
+        "appendleft",
+        "add",
+        "pop",
+        "popleft",
+        "popitem",
+        "update",
+        "extend",
+        "extendleft",
+        "remove",
+        "discard",
+    ),
+    *("clear", "insert", "setdefault", "intersection_update", "difference_update"),
+}
+
+
+def is_container(value):
+    """Whether an expression makes a container that can be changed."""
+    if isinstance(value, (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)):
+        return True
+    called = value.func if isinstance(value, ast.Call) else None
+    called = called.value if isinstance(called, ast.Subscript) else called
+    return isinstance(called, ast.Name) and called.id in KINDS
+
+
+def name_of(target):
+    """Of ``self.name`` or ``name`` the name; ``None`` for anything else."""
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+        return target.attr
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def made(tree):
+    """The names to which a container is assigned, in a module or a class."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and is_container(node.value):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Attribute) or node in tree.body:
+                found.add(name_of(target))
+    return found - {None}
+
+
+def changed(function):
+    """The names whose container a function changes."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+            yield name_of(node.func.value)
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            yield name_of(node.value)
+        elif isinstance(node, ast.AugAssign):
+            yield name_of(node.target)
+
+
+def functions(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def in_code():
+    """Every such container as the page names it."""
+    for path in sorted((ROOT / "framework").rglob("*.py")):
+        place = path.relative_to(ROOT / "framework")
+        if place.parts[0] in ONE_THREADED:
+            continue
+        module = ast.parse(path.read_text())
+        for holder in [module, *(node for node in module.body if isinstance(node, ast.ClassDef))]:
+            later = [one for one in functions(holder) if one.name != "__init__" or holder is module]
+            prefix = "" if holder is module else f"{holder.name}."
+            named = made(holder) if holder is not module else {
+                name for name in made(module) if any(name == name_of(target) for target in assigned(module))
+            }  # fmt: skip
+            yield from (f"`{place}` {prefix}{name}" for name in named & {one for f in later for one in changed(f)})
+
+
+def assigned(module):
+    """What a module itself assigns to."""
+    for node in module.body:
+        if isinstance(node, ast.Assign):
+            yield from node.targets
+        elif isinstance(node, ast.AnnAssign):
+            yield node.target
+
+
+def on_page():
+    rows = re.findall(r"^\| (`[^|]+`[^|]+) \| ([^|]+) \|", PAGE.read_text(), re.MULTILINE)
+    return {name.strip(): reason.strip() for name, reason in rows}
+
+
+def test_shared_containers_all_have_a_row_with_a_reason():
+    code, page = set(in_code()), on_page()
+    assert len(code) > 60
+    assert sorted(code - page.keys()) == [], f"say in {PAGE.name} why threads may share these"
+    assert sorted(page.keys() - code) == [], f"these rows of {PAGE.name} name nothing any more"
+    assert {reason for reason in page.values() if reason not in REASONS} == set()
+
+
+def test_a_new_shared_container_is_found():
+    module = ast.parse(
+        "shared = []\nclass One:\n"
+        "    def __init__(self):\n        self.a, self.b = {}, 1\n        self.c = set()\n        self.d = {}\n"
+        "    def act(self):\n        self.c.add(1)\n        self.d[1] = 2\n        shared.append(1)\n"
+    )
+    (one,) = [node for node in module.body if isinstance(node, ast.ClassDef)]
+    assert made(one) >= {"c", "d"}
+    assert {name for function in functions(one) for name in changed(function)} >= {"c", "d", "shared"}

@@ -1,0 +1,55 @@
+"""``scripts/prove drain``, short: ten million are run by hand (docs/guide/proofs.md)."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from prove_parts.drain import broken
+from prove_parts.storm_fleet import ClusterFleet
+
+from tests.harness import ROOT
+
+
+@pytest.mark.slow
+@pytest.mark.proves("R4", "F1")
+def test_jobs_drained_at_a_tiny_switch_interval_are_all_run(short_path):
+    argv = [sys.executable, str(ROOT / "scripts" / "prove"), "drain", "--jobs", "60000", "--kills"]
+    env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every promise held." in done.stdout
+    found = json.loads((short_path / "prove" / "drain" / "report.json").read_text())
+    assert (found["component.died"], found["lost"], found["accepted"]) == (0, 0, 60_000)
+    assert found["switch interval"] == 1e-6
+
+
+SOUND = {
+    "jobs": 5, "accepted": 5, "component.died": 0, "lost": 0, "second runs": 3, "second runs allowed": 3, "left in Redis": {},
+    "surprises": [],
+    "rights refused": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"accepted": 4}, {"component.died": 1}, {"lost": 1}, {"second runs": 4}, {"left in Redis": {"dead": 1}},
+        {"surprises": ["x"]},
+        {"rights refused": ["x"]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_each_promise_of_the_drain_can_be_broken(wrong):
+    assert broken(SOUND) == []
+    assert len(broken({**SOUND, **wrong})) == 1
+
+
+def test_fleet_counts_the_dead_threads_that_its_log_tells_of(tmp_path):
+    fleet = ClusterFleet(tmp_path, tmp_path, processes=1, slots=1)
+    (tmp_path / "workers.log").write_text(
+        '{"severity":"ERROR","event_name":"component.died"}\n{"severity":"INFO","event_name":"process.ready"}\n'
+    )
+    fleet.read_log()
+    assert (fleet.deaths, len(fleet.surprises)) == (1, 1)

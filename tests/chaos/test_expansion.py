@@ -1,0 +1,87 @@
+"""Jobs of some kilobytes that would fill the memory of a host when they are decoded."""
+
+import base64
+import json
+import zlib
+
+import pytest
+
+from tests.harness import payload, until
+
+MEGABYTES = 512
+
+LIMITED = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 1 << 20))  # of each thread, so that stacks are no part of this
+resource.setrlimit(resource.RLIMIT_DATA, ({MEGABYTES} << 20, {MEGABYTES} << 20))
+from framework.cli.worker import worker
+worker()
+"""
+
+
+def bomb(inside: bytes, name: str) -> bytes:
+    """A compressed job whose second argument is ``inside``, over and over."""
+    arguments = b'["%b",[%b1]]' % (name.encode(), inside)
+    text = base64.b64encode(zlib.compress(arguments, 9)).decode()
+    marks = {"compressed": True, "original_job_size_bytes": len(arguments)}
+    return json.dumps(payload("RowsWorker", args=[text], jid=name, **marks)).encode()
+
+
+ABOVE = [
+    b"[]," * 33_000_000,
+    b"{}," * 30_000_000,
+    b'{"a":1},' * 12_000_000,
+    b"[[[]]]," * 14_000_000,
+    b'"ab",' * 19_000_000,
+]
+
+
+def limited_worker(scene):
+    module = scene.module("expanding_jobs")
+    return scene.site.start("-c", LIMITED, "-q", "default", "-c", "10", "-r", "jobs", "-r", module, REDIS_URL=scene.url)
+
+
+@pytest.mark.proves("R60")
+def test_ten_bombs_in_ten_slots_are_buried_unopened(scene):
+    process = limited_worker(scene).ready()
+    bombs = [bomb(ABOVE[number % len(ABOVE)], f"bomb {number}") for number in range(10)]
+    assert max(map(len, bombs)) < 300_000
+    for number, data in enumerate(bombs):
+        scene.client.lpush("queue:default", data)
+        scene.enqueue("NoteWorker", f"neighbour {number}")
+    scene.wait_for("note", *(f"neighbour {number}" for number in range(10)), timeout_s=60)
+    until(lambda: scene.client.zcard("dead") == 10, "all in the dead set", 60)
+    entries = {job["jid"]: job for job in scene.jobs_of("dead")}
+    for data in map(json.loads, bombs):
+        entry = entries[data["jid"]]
+        assert {name: entry[name] for name in data} == data
+        assert "size_limit.decoded_limit" in entry["error_message"]
+    scene.enqueue("PeakWorker")
+    (peak,) = until(lambda: scene.proven("peak"), "the process tells its memory")
+    assert int(peak) < 200
+    scene.settled(process)
+    assert process.end() == 0
+    assert not process.find(event_name="lease.lost")
+    assert not process.find(event_name="component.died")
+    scene.once()
+
+
+@pytest.mark.proves("R60")
+def test_ten_large_jobs_in_ten_slots_wait_for_memory(scene):
+    """Each is within the limits and takes most of the budget: they run one after the other, and small ones meanwhile."""
+    process = limited_worker(scene).ready()
+    rows = 1_100_000
+    large = [bomb(b"[7]," * rows, f"large {number}") for number in range(10)]
+    for data in large:
+        scene.client.lpush("queue:default", data)
+    until(lambda: scene.proven("rows"), "the first has run", 60)
+    scene.enqueue("NoteWorker", "neighbour")
+    until(lambda: len(scene.proven("rows")) == 10, "all have run", 120)
+    told = [json.loads(value) for value in scene.proven("rows")]
+    assert {name: count for name, count, _ in told} == {f"large {number}": rows + 1 for number in range(10)}
+    assert {at_once for _, _, at_once in told} == {1}
+    scene.wait_for("note", "neighbour")
+    scene.settled(process)
+    assert process.end() == 0
+    assert not scene.client.exists("dead", "retry")
+    assert not process.find(event_name="lease.lost")

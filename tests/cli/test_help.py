@@ -1,0 +1,110 @@
+"""Every page of help: whole sentences, nothing cut off, one wording for one option, and the guide's table of options."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from framework.cli.main import COMMANDS as MAIN
+from framework.cli.main import main
+
+GUIDE = Path(__file__).resolve().parent.parent.parent / "docs" / "guide" / "commands.md"
+SHARED = (
+    "--require",
+    "--json",
+    "--shard",
+    "--timeout",
+    "--reason",
+    "--for",
+    "--dry-run",
+    "--yes",
+    "--tag",
+    "--label",
+)
+OF_ONE_SHARD = ("worker",)
+"""Commands of one shard: to them --shard is another option of the same name."""
+
+
+def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    yield " ".join(path), command
+    if isinstance(command, click.Group):
+        for name, child in sorted(command.commands.items()):
+            yield from walk(child, (*path, name))
+
+
+COMMANDS = dict(walk(main))
+every_command = pytest.mark.parametrize("name", COMMANDS, ids=lambda name: name or "all")
+
+
+def options(command: click.Command) -> dict[str, click.Option]:
+    return {one.opts[-1]: one for one in command.params if isinstance(one, click.Option)}
+
+
+def page(name: str) -> str:
+    ended = CliRunner().invoke(main, [*name.split(), "--help"], terminal_width=80, prog_name="application-worker")
+    assert ended.exit_code == 0, ended.output
+    return ended.stdout
+
+
+@every_command
+def test_help_fits_80_columns_and_is_not_cut_off(name: str) -> None:
+    lines = page(name).splitlines()
+    assert max(map(len, lines)) <= 80
+    usage = next(number for number, line in enumerate(lines) if not line.strip())
+    assert "..." not in "\n".join(lines[usage:]).replace("CODE[,CODE]...", "")  # that is a metavar
+
+
+@every_command
+def test_help_is_whole_sentences(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help is not None
+    for paragraph in command.help.strip().split("\n\n"):
+        assert paragraph.strip()[0].isupper() or paragraph.split()[0].isupper(), paragraph
+        assert paragraph.rstrip().endswith("."), paragraph
+    first = command.get_short_help_str(10_000)
+    assert first.endswith(".")
+    assert len(first) <= 100, first
+    for word, option in options(command).items():
+        said = option.help or ""
+        assert said[:1].isupper(), (word, said)
+        assert said.endswith("."), (word, said)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, one in COMMANDS.items() if isinstance(one, click.Group)], ids=lambda name: name or "all"
+)
+def test_help_of_a_group_has_each_sentence_whole(name: str) -> None:
+    group = COMMANDS[name]
+    assert isinstance(group, click.Group)
+    words = " ".join(page(name).split())
+    lines = [one.help for one in MAIN.values()] if group is main else []
+    for line in lines or [child.get_short_help_str(10_000) for child in group.commands.values()]:
+        assert line.endswith(".")
+        assert line in words
+
+
+@pytest.mark.parametrize("word", SHARED)
+def test_option_is_worded_alike_everywhere(word: str) -> None:
+    said = {
+        (option.help, option.multiple, *option.opts)
+        for name, command in COMMANDS.items()
+        if name not in OF_ONE_SHARD or word != "--shard"
+        for option in [options(command).get(word)]
+        if option is not None
+    }
+    assert len(said) == 1, said
+
+
+def test_table_of_the_guide_is_that_of_the_commands() -> None:
+    rows = ["| Command | `-r` | `--shard` | `--json` |", "|---|---|---|---|"]
+    for name, command in COMMANDS.items():
+        if not isinstance(command, click.Group):
+            has = options(command)
+            marks = (
+                "one" if (word, name) == ("--shard", "worker") else "yes" if word in has else ""
+                for word in ("--require", "--shard", "--json")
+            )
+            rows.append(f"| `{name}` | {' | '.join(marks)} |".replace("|  |", "| |").replace("|  |", "| |"))
+    assert "\n".join(rows) in GUIDE.read_text(), "\n".join(rows)

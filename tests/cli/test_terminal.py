@@ -1,0 +1,257 @@
+"""What commands print of names, messages and payloads that mean harm: nothing of it acts on a terminal or forges a line."""
+
+import json
+import re
+import time
+import unicodedata
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.admin.limits import Override, override
+from framework.cli.acl import acl, line_of
+from framework.cli.failure import explained
+from framework.cli.jobs import jobs
+from framework.cli.migrate_jobs import migrate_jobs
+from framework.cli.retired import retired
+from framework.cli.route import route
+from framework.cli.terminal import columns
+from framework.errors import FrameworkError
+from framework.flags.flag import Flag, drop_flag, pause_flag
+from framework.flags.redis_flags import set_flag
+from framework.store.rights import ROLES
+from framework.telemetry.visible import MOST, visible, visible_json
+from framework.wire import keys
+from tests.harness import ROOT, encoded, hold
+
+EVIL = (
+    "Evil\x1b]52;c;ZXZpbA==\x07\x1b[2J\x1b[1A\r\nFORGED  why       nothing\u202e\u2066\u200b\u200f\u061c\x9b31m\u2028\u2029\x00\x7f"
+    "\ufeff\U000e0041\xad"
+)
+JID = "f" * 24
+FORBIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def acting(text):
+    """What of a text acts on a terminal or is not seen; line ends may stand there."""
+    return {char for char in text if unicodedata.category(char) in FORBIDDEN} - {"\n"}
+
+
+def fill(redis):
+    """Every place that the commands read names it."""
+    job = {"queue": EVIL, "error_class": EVIL, "error_message": EVIL, "deferred_by": EVIL, "aw_shard": EVIL}
+    data = encoded(EVIL, jid=JID, idempotency_key=keys.lock(EVIL), **job)
+    name = f"queue:{EVIL}".encode("utf-8", "surrogatepass")
+    redis.sadd(keys.QUEUES, EVIL)
+    redis.lpush(name, data)
+    redis.lpush("queue:default", data, encoded("NoopWorker", jid=EVIL))
+    now = time.time()
+    redis.zadd(
+        keys.SCHEDULE, {encoded(EVIL, jid=JID, deferred=True, deferred_count=2, created_at=now - 9, **job): now + 60}
+    )
+    for place in (keys.RETRY, keys.DEAD, keys.INTERRUPTED):
+        redis.zadd(place, {data: now - 5})
+    hold(redis, data, f"{EVIL}:7:0123456789ab")
+    redis.sadd(keys.PAUSED, EVIL)
+    redis.hset(keys.lock(EVIL), mapping={"jid": JID, "class": EVIL, "since": now, "duplicates": 3})
+    override(redis, EVIL, Override(3, now + 600, EVIL, EVIL))
+    redis.zadd(f"{keys.limit(EVIL)}:running", {f"{EVIL} {JID}": now + 60})
+    redis.zadd(f"{keys.limit(EVIL)}:waiting:{EVIL}", {b"[1]\n" + data: now - 3_600})
+    redis.sadd(keys.LIMITS_WAITING, keys.limit(EVIL))
+    redis.sadd(keys.PAUSES, EVIL)
+    redis.zadd(keys.paused_jobs(EVIL), {b"[1]\n" + data: now - 3_600})
+    for flag in (pause_flag(EVIL), drop_flag(EVIL), EVIL):
+        set_flag(redis, Flag(flag, 50, EVIL, EVIL), 600)
+    redis.hset(keys.COUNTERS, f'{EVIL}{{worker="{EVIL}"}}', 7)
+    redis.hset(keys.RETIRED, EVIL, 7)
+    redis.set(keys.status(JID), EVIL)
+    info = json.dumps({"queues": [EVIL], "weights": [{EVIL: 1}], "concurrency": 1, "identity": EVIL, "tag": EVIL})
+    redis.sadd(keys.PROCESSES, f"{EVIL}:7:0123456789ab")
+    redis.hset(
+        f"{EVIL}:7:0123456789ab", mapping={"info": info, "busy": 1, "beat": now, "quiet": "false", "concurrency": 1}
+    )
+
+
+LOOKS = [
+    [jobs, "explain", JID],
+    [jobs, "limits"],
+    [jobs, "limits", "show", EVIL.replace("\x00", "")],
+    [jobs, "flags"],
+    [jobs, "locks"],
+    [jobs, "locks", "show", EVIL.replace("\x00", "")],
+    [jobs, "parked"],
+    [jobs, "paused"],
+    [jobs, "deferred"],
+    [jobs, "counters"],
+    [jobs, "pause", EVIL.replace("\x00", ""), "--reason", "x", "--for", "2h"],
+    [route, "--lint", "--live", "-r", "jobs"],
+    [migrate_jobs, "queued", "--follow-rules", "--dry-run", "-r", "jobs"],
+    [migrate_jobs, "queued", "--from", "default", "--to", "other", "--dry-run", "-r", "jobs"],
+    [retired, "-r", "jobs"],
+]
+
+
+@pytest.fixture
+def invoke(site, redis, monkeypatch):
+    monkeypatch.syspath_prepend(str(site.folder))
+    env = {"FRAMEWORK_CONFIG_DIR": str(site.folder / "config"), "PROOF_URL": site.url}
+
+    def run(command, *words):
+        return CliRunner().invoke(command, words, env=env)
+
+    return run
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: " ".join(map(ascii, look[1:]))[:30])
+def test_command_that_shows_hostile_names_prints_no_control(invoke, redis, look):
+    fill(redis)
+    done = invoke(*look)
+    assert "Traceback" not in done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    printed = done.stdout + done.stderr
+    assert acting(printed) == set(), printed
+    assert "\r" not in printed
+    assert not [line for line in printed.split("\n") if line.startswith(("FORGED", "[2J"))]
+
+
+@pytest.mark.parametrize(
+    "words", [["explain", JID], ["limits"], ["flags"], ["locks"], ["parked"], ["paused"], ["deferred"]]
+)
+def test_json_of_hostile_names_holds_them_escaped(invoke, redis, words):
+    fill(redis)
+    done = invoke(jobs, *words, "--json")
+    assert acting(done.stdout) == set()
+    assert EVIL in strings(json.loads(done.stdout))
+
+
+def strings(value):
+    """Every text in a JSON value, joined."""
+    if isinstance(value, dict):
+        return " ".join(strings(one) for pair in value.items() for one in pair)
+    if isinstance(value, list):
+        return " ".join(map(strings, value))
+    return value if isinstance(value, str) else ""
+
+
+def test_explain_in_a_real_terminal_shows_escapes(site, redis):
+    """As an operator sees it: the bytes that a process writes."""
+    fill(redis)
+    done = site.run(str(ROOT / "scripts" / "jobs"), "explain", JID)
+    assert done.returncode == 0
+    assert acting(done.stdout + done.stderr) == set()
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"{JID}: Evil\\x1b]52;c;ZXZpbA==\\x07\\x1b[2J\\x1b[1A\\r\\nFORGED  why")
+    assert all(re.match(r"$|\w{24}: |  (where|since|due|holds|why|released) |its status", line) for line in lines), (
+        lines
+    )
+
+
+TEXTS = st.text(
+    st.characters() | st.sampled_from("\x1b\x9b\u202e\u2066\u200b\u061c\ud800\n\r\t\x7f語é\u0301\U0001f600\xad")
+)
+
+
+@given(TEXTS, st.integers(0, 50))
+def test_visible_of_any_text_has_no_forbidden_character(text, most):
+    shown = visible(text)
+    assert shown.isprintable()
+    assert not acting(shown)
+    assert "\n" not in shown
+    assert visible(shown) == shown
+    if text.isprintable():
+        assert shown == text
+    assert len(visible(text, most)) <= 10 * most + 3
+
+
+def test_visible_of_a_long_text_is_cut():
+    assert visible("x" * 10**7) == "x" * MOST + "..."
+
+
+@given(st.recursive(TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)))
+def test_visible_json_of_any_value_means_the_same(value):
+    text = json.dumps(value, ensure_ascii=False)
+    shown = visible_json(text)
+    assert acting(shown) == set()
+    assert json.loads(shown) == json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass"))
+
+
+@given(st.lists(st.lists(TEXTS, min_size=3, max_size=3), min_size=1))
+def test_columns_of_any_cells_are_one_line_each_and_aligned(rows):
+    lines = list(columns([["A", "B", "C"], *rows, ["語語語語", "b", "c"], ["x", "b", "c"]]))
+    assert len(lines) == len(rows) + 3
+    assert not acting("".join(lines))
+    assert not any("\n" in line for line in lines)
+    # Four wide characters take as many columns as eight narrow ones: the next cell begins at the same place.
+    wide, narrow = lines[-2], lines[-1]
+    assert wide.index("b") + 4 == narrow.index("b")
+
+
+@pytest.mark.parametrize(
+    ("raised", "shown"),
+    [
+        (FrameworkError(f"it says {EVIL}"), "it says Evil\\x1b]52"),
+        (ValueError(EVIL), "ValueError: Evil\\x1b]52"),
+        (click.UsageError(f"no {EVIL}"), "no Evil\\x1b]52"),
+    ],
+)
+def test_error_of_a_command_prints_no_control(raised, shown):
+    @click.command()
+    @explained
+    def command():
+        raise raised
+
+    done = CliRunner().invoke(command)
+    assert done.exit_code in (1, 2)
+    assert shown in done.output
+    assert acting(done.output) == set()
+
+
+def test_error_of_several_lines_in_front_of_explain_keeps_them(site, redis, invoke):
+    fill(redis)
+    site.write("routing.yml", {"routing_rules": [["urgncy=high", "x"]]})
+    done = invoke(jobs, "explain", JID)
+    assert "problem in the configuration:\n  - " in done.stderr
+    assert "\\n" not in done.stderr
+
+
+def test_acl_for_a_user_that_cannot_be_printed_is_refused():
+    for name in ("a b", "", "a\x1bb", "a\u200bb", "a\tb"):
+        done = CliRunner().invoke(acl, ["producer", "--user", name])
+        assert (done.exit_code, done.stdout) == (2, "")
+
+
+def test_acl_line_is_one_line_and_whole():
+    for role in ROLES:
+        done = CliRunner().invoke(acl, [role])
+        assert done.stdout == line_of(ROLES[role], role) + "\n"
+
+
+def test_counters_with_hostile_names_stay_readable_to_prometheus(invoke, redis):
+    """One line that Prometheus does not read would cost it all the others of the file."""
+    fill(redis)
+    redis.hset(keys.COUNTERS, 'ok{worker="' + "x" * (MOST + 1) + '"}', 3)
+    redis.hset(keys.COUNTERS, 'hostile{worker="a\x1b[2J\u202e"}', 4)
+    redis.hset(keys.COUNTERS, 'forged 1\nforged{worker="x"}', 5)
+    lines = invoke(jobs, "counters").stdout.splitlines()
+    label = r'[a-z_]+="(?:[^"\\]|\\[\\"n])*"'
+    assert [
+        line for line in lines if not re.fullmatch(rf"# TYPE \w+ \w+|\w+\{{{label}(,{label})*\}} [0-9.]+", line)
+    ] == []
+    assert 'hostile{worker="a\\\\x1b[2J\\\\u202e"} 4' in lines
+    assert 'ok{worker="' + "x" * (MOST + 1) + '"} 3' in lines
+    assert not [line for line in lines if line.startswith("forged")]
+
+
+def test_every_command_prints_through_the_terminal():
+    """Nothing else in this folder writes to the terminal, so that no call can forget it."""
+    writes = re.compile(r"\bclick\.(?:secho|echo)\(|\bprint\(|sys\.std(?:out|err)\.write")
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted((ROOT / "framework" / "cli").glob("*.py"))
+        for line in path.read_text().splitlines()
+        if writes.search(line) and path.name != "terminal.py"
+    ]
+    assert found == []

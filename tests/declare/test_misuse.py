@@ -1,0 +1,264 @@
+"""A worker class used as another library's task: each use raises, names the call that is meant, and pushes nothing."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from framework.declare.capacity import LimitedCapacityWorker
+from framework.declare.misuse import FOREIGN
+from framework.declare.worker import ApplicationWorker
+from framework.errors import DeclarationError, MisuseError, NoSuchMethodError
+from tests.declare.conftest import Recorder
+
+
+def receipts() -> Any:
+    class ReceiptWorker(ApplicationWorker):
+        feature_category = "not_owned"
+
+        def perform(self, order_id: int = 0, language: str = "en") -> Any:
+            """Send it."""
+            return (type(self).__name__, order_id, language)
+
+    return ReceiptWorker
+
+
+NAME = "receipts.<locals>.ReceiptWorker"
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_foreign_name_is_no_attribute_and_names_ours(name: str, recorder: Recorder) -> None:
+    worker = receipts()
+    for asked in (worker, worker(), worker.set(queue="urgent")):
+        assert not hasattr(asked, name)
+        with pytest.raises(AttributeError) as caught:
+            getattr(asked, name)
+        assert isinstance(caught.value, NoSuchMethodError)
+        assert f"{NAME}.perform_" in str(caught.value)
+        assert f"there is no {name}:" in str(caught.value)
+    assert not recorder.pushed
+
+
+@pytest.mark.parametrize(
+    "name", ["delay", "apply_async", "send", "send_task", "enqueue", "defer", "schedule", "perform_later"]
+)
+def test_foreign_name_of_a_push_names_perform_async(name: str) -> None:
+    with pytest.raises(NoSuchMethodError, match=r"ReceiptWorker\.perform_async\(\.\.\.\)"):
+        getattr(receipts(), name)
+
+
+def test_foreign_name_of_the_application_is_its_own() -> None:
+    class Mailing:
+        def send(self) -> str:
+            return "sent"
+
+    class MailWorker(ApplicationWorker, Mailing):
+        feature_category = "not_owned"
+
+        def perform(self) -> None: ...
+
+        def schedule(self) -> str:
+            return "scheduled"
+
+    worker = MailWorker()
+    assert (worker.send(), worker.schedule(), MailWorker.send(worker)) == ("sent", "scheduled", "sent")
+    vars(worker)["delay"] = 5
+    assert getattr(worker, "delay") == 5  # noqa: B009 - no type checker knows it
+    assert not hasattr(worker, "enqueue")
+
+
+@pytest.mark.parametrize("args", [(), (1,), (1, "de"), (None,), ("a",), ([1],), ({"a": 1},)])
+def test_perform_on_the_class_names_perform_async(args: tuple[Any, ...], recorder: Recorder) -> None:
+    worker = receipts()
+    with pytest.raises(MisuseError, match=r"ReceiptWorker\.perform_async\(\.\.\.\)"):
+        worker.perform(*args)
+    with pytest.raises(TypeError, match="perform_inline"):
+        worker.perform(order_id=1)
+    assert not recorder.pushed
+
+
+def test_perform_with_an_instance_runs() -> None:
+    worker = receipts()
+
+    class ChildWorker(worker):  # type: ignore[misc] # a class made here
+        def perform(self, order_id: int = 0, language: str = "en") -> Any:
+            return ("child", super().perform(order_id, language), worker.perform(self, order_id, language))
+
+    assert worker().perform(3, language="de") == ("ReceiptWorker", 3, "de")
+    assert worker.perform(worker(), 3) == ("ReceiptWorker", 3, "en")
+    own = ("ChildWorker", 4, "en")
+    assert ChildWorker().perform(4) == ("child", own, own)
+    with pytest.raises(MisuseError, match="ChildWorker"):
+        ChildWorker.perform(4)
+
+
+def test_perform_of_a_capacity_worker_is_refused_too() -> None:
+    class SweepWorker(LimitedCapacityWorker):
+        feature_category = "not_owned"
+        max_running_jobs = 1
+
+        def perform_work(self, number: int) -> None: ...
+
+        def remaining_work_count(self, number: int) -> int:
+            return number
+
+    with pytest.raises(MisuseError, match="perform_async"):
+        SweepWorker.perform(1)  # type: ignore[arg-type] # the case
+
+
+def test_perform_is_read_and_replaced_as_a_function() -> None:
+    worker = receipts()
+    assert inspect.isfunction(worker.perform)
+    assert inspect.getdoc(worker.perform) == "Send it."
+    assert list(inspect.signature(worker.perform).parameters) == ["self", "order_id", "language"]
+    with mock.patch.object(worker, "perform", autospec=True) as perform:
+        instance = worker()
+        instance.perform(7)
+        perform.assert_called_once_with(instance, 7)
+        with pytest.raises(TypeError):
+            instance.perform(7, "de", "more")
+    with mock.patch.object(worker, "perform") as perform:
+        worker().perform(8)
+        perform.assert_called_once_with(8)
+    assert worker().perform(9)[1] == 9
+
+
+def test_worker_as_a_decorator_is_refused_with_a_class() -> None:
+    def send_mail(address: str) -> None: ...
+
+    for decorator in (receipts(), ApplicationWorker):
+        with pytest.raises(MisuseError, match=r"no decorator.*class SendMailWorker\(ApplicationWorker\)"):
+            decorator(send_mail)
+
+
+def test_instance_with_arguments_is_refused() -> None:
+    worker = receipts()
+    for call in (lambda: worker(1), lambda: worker(order_id=1), lambda: worker("a", "b")):
+        with pytest.raises(MisuseError, match=r"takes no arguments.*perform_async"):
+            call()
+    assert isinstance(worker(), worker)
+
+
+async def once(worker: Any) -> None:
+    await worker.perform_async(1)
+
+
+async def spread(worker: Any) -> None:
+    args, named = (1,), {"language": "de"}
+    await worker.set(queue="urgent").perform_async(*args, **named)
+
+
+async def later(worker: Any) -> list[None]:
+    return [await worker.perform_in(5, number) for number in range(2)]
+
+
+async def many(worker: Any) -> None:
+    await worker.perform_bulk([(1,)])
+
+
+async def for_each(worker: Any) -> None:
+    await worker.perform_bulk_for([1], arguments=worker.arguments)
+
+
+async def inline(worker: Any) -> None:
+    await worker.perform_inline(1)
+
+
+async def generated(worker: Any) -> None:
+    async def numbers() -> AsyncIterator[None]:
+        yield await worker.perform_at(5_000_000_000, 1)
+
+    assert [number async for number in numbers()]
+
+
+@pytest.mark.parametrize("push", [once, spread, later, many, for_each, inline, generated])
+def test_awaited_push_is_refused_before_it_is_made(push: Callable[[Any], Any], recorder: Recorder) -> None:
+    with pytest.raises(MisuseError, match=r"leave out await, and .*ReceiptWorker\.perform_\w+\(\.\.\.\)"):
+        asyncio.run(push(receipts()))
+    assert (recorder.pushed, recorder.bulks, recorder.inline) == ([], [], [])
+
+
+def test_push_in_a_coroutine_is_a_plain_str(recorder: Recorder) -> None:
+    worker = receipts()
+
+    async def push() -> list[Any]:
+        jid = worker.perform_async(1)
+        await asyncio.sleep(0)
+        in_a_thread = await asyncio.to_thread(worker.perform_async, 2)
+        return [jid, in_a_thread, worker.perform_async(3)]
+
+    jids = asyncio.run(push())
+    assert [type(jid) for jid in jids] == [str, str, str]
+    assert [request.args for request in recorder.pushed] == [[1], [2], [3]]
+
+
+def test_awaited_push_of_a_capacity_worker_is_refused() -> None:
+    class SweepWorker(LimitedCapacityWorker):
+        feature_category = "not_owned"
+        max_running_jobs = 1
+
+        def perform_work(self) -> None: ...
+
+        def remaining_work_count(self) -> int:
+            return 0
+
+    async def push() -> None:
+        await SweepWorker.perform_with_capacity()  # type: ignore[misc] # the case
+
+    with pytest.raises(MisuseError, match="perform_with_capacity is no coroutine"):
+        asyncio.run(push())
+
+
+@pytest.mark.parametrize("name", ["perform", "perform_v0"])
+def test_method_without_self_is_refused(name: str) -> None:
+    def selfless(order_id: int, language: str = "en") -> None: ...
+
+    def none() -> None: ...
+
+    def with_self(self: Any, order_id: int) -> None: ...
+
+    def unused(_self: Any, order_id: int) -> None: ...
+
+    def make(method: Any) -> Any:
+        body = {"feature_category": "not_owned", "version": 1, "perform": with_self, name: method}
+        return type("MailWorker", (ApplicationWorker,), body)
+
+    for method, words in (
+        (selfless, f"{name} needs self: its first parameter, 'order_id', "),
+        (selfless, f"Write def {name}(self, order_id: int, language: str = 'en') -> None."),
+        (none, f"Write def {name}(self) -> None."),
+        (staticmethod(selfless), f"Allowed: an ordinary method, def {name}(self, ...)."),
+        (classmethod(selfless), f"Allowed: an ordinary method, def {name}(self, ...)."),
+    ):
+        with pytest.raises(DeclarationError) as caught:
+            make(method)
+        assert words in str(caught.value)
+        assert caught.value.attribute == name
+    assert make(unused) is not None
+
+
+def test_perform_work_without_self_is_refused() -> None:
+    with pytest.raises(
+        DeclarationError, match=r"perform_work needs self: .*Write def perform_work\(self, number: int\)"
+    ):
+
+        class SweepWorker(LimitedCapacityWorker):  # pyright: ignore[reportUnusedClass]
+            feature_category = "not_owned"
+            max_running_jobs = 1
+
+            def perform_work(number: int) -> None: ...  # noqa: N805 # type: ignore[misc] # the case
+
+            def remaining_work_count(self) -> int:
+                return 0
+
+
+def test_instance_outside_of_a_job_answers(caplog: pytest.LogCaptureFixture) -> None:
+    worker = receipts()()
+    assert (worker.jid, worker.job_version, worker.cancelled, worker.interrupted) == ("", 0, False, False)
+    with caplog.at_level("INFO", logger="framework"):
+        worker.logger.info("sending", order_id=1)
+    worker.log_extra(language="de")
+    assert "sending order_id=1" in caplog.text

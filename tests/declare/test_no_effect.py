@@ -1,0 +1,158 @@
+"""Attributes and options without an effect: told once for a class, at the line of the application that says them."""
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import ApplicationWorker, DeclarationError
+from framework.declare import registry
+from framework.declare.no_effect import NO_EFFECT
+from framework.errors import NoEffectWarning
+
+VALUES = {"timeout": 30, "expires_in": timedelta(hours=1), "track": True}
+
+
+@pytest.fixture
+def told() -> Iterator[list[warnings.WarningMessage]]:
+    """Every warning of the test, however often the same line gives it."""
+    with registry.isolated(), warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield found
+
+
+def declared(bases: tuple[type[Any], ...] = (ApplicationWorker,), **said: Any) -> type[Any]:
+    body = {"feature_category": "not_owned", "perform": lambda self: None, **said}
+    return type("PosterWorker", bases, {"__module__": "posters", **body})
+
+
+def test_every_attribute_without_effect_is_known():
+    assert NO_EFFECT.keys() == VALUES.keys()
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_class_with_an_attribute_warns_at_its_line(told, name):
+    declared(**{name: VALUES[name]})
+
+    (warning,) = told
+    assert warning.category is NoEffectWarning
+    assert f"posters.PosterWorker: {name} = " in str(warning.message)
+    assert NO_EFFECT[name] in str(warning.message)
+    assert warning.filename == __file__
+
+
+@pytest.mark.parametrize("said", [{"timeout": None}, {"track": False}, {"expires_in": None}, {"status_expiration": 5}])
+def test_class_without_such_a_value_is_silent(told, said):
+    declared(**said)
+    assert not told
+
+
+def test_inherited_value_warns_where_it_is_said(told):
+    class TeamWorker(ApplicationWorker, abstract=True):
+        feature_category = "not_owned"
+        timeout = 30
+
+    assert [str(one.message).partition(":")[0].rpartition(".")[2] for one in told] == ["TeamWorker"]
+
+    class OneWorker(TeamWorker):
+        def perform(self) -> None: ...
+
+    class OtherWorker(OneWorker):
+        timeout = None
+
+    assert len(told) == 1
+
+
+def test_mixin_warns_with_the_first_class_that_has_it(told):
+    class Patient:
+        timeout = 30
+
+    first = declared((Patient, ApplicationWorker))
+    assert len(told) == 1
+    declared((first,))
+    assert len(told) == 1
+
+
+def test_class_made_through_bases_and_metaclasses_of_the_application(told):
+    class Meta(type):
+        def __new__(cls, *args: Any, **others: Any) -> Any:
+            return super().__new__(cls, *args, **others)
+
+    class Base(ApplicationWorker, abstract=True, metaclass=Meta):
+        feature_category = "not_owned"
+
+        def __init_subclass__(cls, **others: Any) -> None:
+            super().__init_subclass__(**others)
+
+    line = sys._getframe().f_lineno + 2
+
+    class MadeWorker(Base):
+        track = True
+
+        def perform(self) -> None: ...
+
+    assert [(one.filename, one.lineno) for one in told] == [(__file__, line)]
+
+
+def test_set_warns_once_for_each_option_of_a_class(told):
+    worker, other = declared(), declared(wire_name="Other")
+    for _ in range(3):
+        worker.set(timeout=5, retry=0).set(track=True)
+    line = sys._getframe().f_lineno + 1
+    other.set(timeout=5)
+    assert [str(one.message).partition(" has")[0] for one in told] == [
+        "posters.PosterWorker: set(timeout=...)",
+        "posters.PosterWorker: set(track=...)",
+        "posters.PosterWorker: set(timeout=...)",
+    ]
+    assert (told[-1].filename, told[-1].lineno) == (__file__, line)
+
+
+def test_set_of_a_child_warns_besides_its_parent(told):
+    parent = declared()
+    child = declared((parent,), wire_name="Child")
+    parent.set(track=True)
+    child.set(track=True)
+    assert len(told) == 2
+
+
+def test_filter_that_makes_it_an_error_refuses_each_time():
+    with registry.isolated(), warnings.catch_warnings():
+        warnings.simplefilter("error", NoEffectWarning)
+        with pytest.raises(NoEffectWarning):
+            declared(timeout=3)
+        assert registry.find("PosterWorker") is None
+        worker = declared()
+        for _ in range(2):
+            with pytest.raises(NoEffectWarning):
+                worker.set(timeout=3)
+
+
+def test_invalid_value_is_an_error_and_no_warning(told):
+    with pytest.raises(DeclarationError, match="timeout"):
+        declared(timeout=-1)
+    assert not told
+
+
+def test_application_sees_its_own_line_and_can_filter(tmp_path: Path):
+    (tmp_path / "posters.py").write_text(
+        "from framework import ApplicationWorker\n\n\n"
+        "class PosterWorker(ApplicationWorker):\n"
+        '    feature_category = "not_owned"\n'
+        "    timeout = 30\n\n"
+        "    def perform(self) -> None: ...\n"
+    )
+    program = "import posters"
+    plain = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert plain.stderr.startswith(f"{tmp_path}/posters.py:4: NoEffectWarning: posters.PosterWorker: timeout = 30")
+    filtered = (
+        "import warnings\nfrom framework.errors import NoEffectWarning\n"
+        "warnings.simplefilter('ignore', NoEffectWarning)\nimport posters"
+    )
+    silent = subprocess.run([sys.executable, "-c", filtered], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert not silent.stderr

@@ -1,0 +1,53 @@
+"""The table of variables in the guide: every setting of the model with its default, and nothing that is none."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+from pydantic_core import PydanticUndefined
+
+from framework.settings.files import FILE_OF
+from framework.settings.model import ENV_PREFIX, Settings
+from framework.settings.outline import bare
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "deploying.md"
+ROW = re.compile(r"^\| `([A-Z_]+)` \| (.*?) \| (.+) \|$", re.MULTILINE)
+OTHERS = {"REDIS_URL", "SENTRY_DSN", "FRAMEWORK_ENV", "FRAMEWORK_CONFIG_DIR", "FRAMEWORK_VAR_DIR"}
+"""Read from the environment alone."""
+
+
+def variables(kind: Any, name: str, default: Any) -> Iterator[tuple[str, str]]:
+    """Every variable below this one, or itself, with its default as JSON writes it."""
+    kind = bare(kind)
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        for key, field in kind.model_fields.items():
+            inner = getattr(default, key) if isinstance(default, kind) else field.get_default(call_default_factory=True)
+            yield from variables(field.annotation, f"{name}__{key.upper()}", inner)
+    elif get_origin(kind) is dict and issubclass(type(bare(get_args(kind)[1])), type(BaseModel)):
+        yield from variables(get_args(kind)[1], f"{name}__NAME", None)
+    else:
+        yield name, shown(default)
+
+
+def shown(default: Any) -> str:
+    if default in (PydanticUndefined, None, "") or isinstance(default, SecretStr):
+        return "none"
+    return f"`{json.dumps(default, default=str)}`".replace('"', "")
+
+
+def test_the_table_of_variables_is_the_model():
+    known = dict(
+        entry
+        for key, field in Settings.model_fields.items()
+        if key in FILE_OF
+        for entry in variables(
+            field.annotation, f"{ENV_PREFIX}{key.upper()}", field.get_default(call_default_factory=True)
+        )
+    )
+    rows = {name: default for name, default, _ in ROW.findall(PAGE.read_text())}
+    assert rows.keys() - OTHERS == known.keys()
+    assert rows.keys() >= OTHERS
+    assert {name: rows[name] for name in known} == known

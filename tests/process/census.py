@@ -1,0 +1,131 @@
+"""What the users of a server really send: MONITOR, read as it comes, with each line put down to the user that sent it.
+
+A line of a script's own commands is put down to whoever sent the script before it, as Redis does one thing at a time.
+"""
+
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import Any, Self
+
+from chaos_parts.guarded import GuardedServer, name_of
+from redis.exceptions import RedisError
+
+from framework.store import script
+from framework.store.rights import Role, commands_in
+from tests.harness import until
+
+
+def _text(data: "str | bytes") -> str:
+    return data.decode() if isinstance(data, bytes) else data
+
+
+_TWO_WORDS = ("client",)
+_LUA = "lua"
+_SCRIPTS = [one for one in vars(script).values() if isinstance(one, script.Script)]
+_BEGINNINGS = [(_text(code).partition("\n")[0], one.digest) for one in _SCRIPTS for code in (one.source, one.code)]
+"""How the text of each begins, as it is sent."""
+
+
+class Census:
+    """Begins with the ``with`` block; the server listens on TCP, where each connection has a port of its own."""
+
+    def __init__(self, server: GuardedServer) -> None:
+        self._server = server
+        self._users: dict[str, str] = {}
+        self.commands: defaultdict[str, set[str]] = defaultdict(set)
+        self.digests: defaultdict[str, set[str]] = defaultdict(set)
+        self.words: defaultdict[str, set[str]] = defaultdict(set)
+        """Every argument, keys among them."""
+        self._marks: set[str] = set()
+        self._short_lived = ""
+
+    def __enter__(self) -> Self:
+        self._eye, self._asking = self._server.open("census"), self._server.open("census-asks")
+        self._monitor = self._eye.monitor()
+        self._monitor.__enter__()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._asking.client_kill_filter(_type="normal", skipme=False)
+        self._thread.join(10)
+        self._eye.close()
+        self._asking.close()
+
+    @contextmanager
+    def at_work(self, role: str) -> Iterator[None]:
+        """Within the block, a connection that is closed before it could be asked whose it is, is this role's."""
+        self.catch_up()
+        self._short_lived = name_of(role)
+        yield
+        self.catch_up()
+        self._short_lived = ""
+
+    def catch_up(self) -> None:
+        """Wait until all that was sent so far has been read."""
+        mark = uuid.uuid4().hex
+        with self._server.open("census-mark") as client:
+            client.execute_command("ECHO", mark)
+            until(lambda: mark in self._marks, "the census")
+
+    def unused(self, role: Role) -> set[str]:
+        """Return what the role grants and its user was not seen to use: ``+command``, ``~pattern``, or a script by name.
+
+        A command that a script of the role contains counts as used where that script was sent: not every branch is driven here.
+        """
+        user = name_of(role.name)
+        sent = [one for one in role.scripts if one.digest in self.digests[user]]
+        commands = self.commands[user].union(*map(commands_in, sent))
+        unsent = [one.name for one in role.scripts if one not in sent]
+        patterns = (*role.keys, *role.optional_keys)
+        return {
+            *(f"+{name}" for name in (*role.commands, *role.optional) if name not in commands),
+            *(f"~{one}" for one in patterns if not any(fnmatchcase(word, one) for word in self.words[user])),
+            *(f"script {name}" for name in unsent),
+        }
+
+    def _read(self) -> None:
+        sender = ""
+        with suppress(RedisError, OSError):
+            for line in self._monitor.listen():
+                words = str(line["command"]).split(" ")
+                if line["client_type"] == _LUA:
+                    self.words[sender] |= set(words)
+                    continue
+                address = f"{line['client_address']}:{line['client_port']}"
+                if words[:2] == ["CLIENT", "SETNAME"]:  # a new connection, which may have the port of one that is gone
+                    self._users.pop(address, None)
+                    sender = self._user_at(address, words[2])
+                else:
+                    sender = self._user_at(address)
+                self._take(sender, words)
+                if words[0] == "ECHO":
+                    self._marks.add(words[1])
+
+    def _take(self, user: str, words: list[str]) -> None:
+        name = words[0].lower()
+        self.commands[user].add("|".join(words[:2]).lower() if name in _TWO_WORDS else name)
+        self.words[user] |= set(words)
+        if name == "evalsha":
+            self.digests[user].add(words[1])
+        if name == "eval":  # where the server does not know it yet, or in a transaction
+            text = " ".join(words[1:])
+            self.digests[user] |= {digest for begin, digest in _BEGINNINGS if text.startswith(begin)}
+
+    def _user_at(self, address: str, name: str | None = None) -> str:
+        """Of a connection with this name, where that is known: another may have its port by now."""
+        if address not in self._users:
+            found: list[Mapping[str, Any]] = self._asking.client_list()
+            self._users |= {
+                one["addr"]: one["user"] for one in found if one["addr"] != address or name in (None, one["name"])
+            }
+            self._users.setdefault(address, self._short_lived)
+        return self._users[address]

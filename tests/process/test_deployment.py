@@ -1,0 +1,223 @@
+"""Processes that are told by variables alone where their Redis is: sentinels, TLS, and servers that cannot serve."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+import redis
+from redis.exceptions import RedisError
+
+from tests.chaos.test_access import Authority
+from tests.conftest import binary_or_skip
+from tests.harness import until
+from tests.store.test_connect import free_port
+
+HELLO = '''
+from framework import ApplicationWorker
+
+
+class HelloWorker(ApplicationWorker):
+    """Say hello."""
+
+    feature_category = "not_owned"
+
+    def perform(self, name: str) -> None:
+        print(f"hello {name}", flush=True)
+'''
+PUSH = "from hello import HelloWorker; print(HelloWorker.perform_async('you'))"
+IMPATIENT = (
+    "import framework.wiring.server as s; s.BOOT_PATIENCE_S = 0.1; from framework.cli.worker import main; main()"
+)
+SECRET, OWN_SECRET = "of-the-redis", "of-the-sentinel"
+
+
+class House:
+    """A folder with one worker and an empty config folder; servers and processes that end with the test."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.running = []
+        (folder / "hello.py").write_text(HELLO)
+        (folder / "none").mkdir()
+
+    def redis(self, *lines, sentinel=False, secure=False):
+        port = next(port for port in iter(free_port, None) if port < 55_536)  # a cluster's bus is 10,000 above
+        place = self.folder / str(port)
+        place.mkdir()
+        at = [f"tls-port {port}", "port 0"] if secure else [f"port {port}"]
+        (place / "conf").write_text("\n".join([*at, "bind 127.0.0.1", f"dir {place}", 'save ""', *lines, ""]))
+        argv = [str(binary_or_skip("redis-server")), str(place / "conf"), *(["--sentinel"] if sentinel else [])]
+        self.running.append(subprocess.Popen(argv, stdout=subprocess.DEVNULL))
+        return port
+
+    def run(self, *argv, **env):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("FRAMEWORK_", "REDIS_URL"))}
+        process = subprocess.Popen(
+            [sys.executable, *argv],
+            cwd=self.folder,
+            env={**kept, "PYTHONPATH": str(self.folder), "FRAMEWORK_CONFIG_DIR": "none", **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.running.append(process)
+        return process
+
+    def push(self, **env):
+        process = self.run("-c", PUSH, **env)
+        return process.communicate(timeout=30)[0]
+
+    def refused(self, **env):
+        """What a worker says that has no patience, and its status."""
+        process = self.run("-c", IMPATIENT, "-r", "hello", "-q", "hello", **env)
+        said = process.communicate(timeout=30)[0]
+        return process.returncode, said
+
+    def works(self, **env):
+        """Push a job and run it in a worker."""
+        until(lambda: "Error" not in self.push(**env), "a push is accepted")
+        worker = self.run("-m", "framework", "worker", "-r", "hello", "-q", "hello", **env)
+        lines = iter(worker.stdout)
+        assert any('"job_status":"done"' in line for line in lines)
+        worker.terminate()
+        worker.communicate(timeout=30)
+        return worker.returncode == 0
+
+
+@pytest.fixture
+def house(short_path):
+    made = House(short_path)
+    yield made
+    for process in made.running:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def guarded(house):
+    """Return the port of a sentinel with a password of its own, over a Redis with another."""
+    port = house.redis(f"requirepass {SECRET}")
+    return house.redis(
+        f"requirepass {OWN_SECRET}",
+        f"sentinel monitor house 127.0.0.1 {port} 1",
+        f"sentinel auth-pass house {SECRET}",
+        sentinel=True,
+    )
+
+
+def test_worker_with_a_sentinel_url_needs_no_config_folder(house, guarded):
+    url = f"redis+sentinel://:{SECRET}@127.0.0.1:{guarded}/house/0?sentinel_password={OWN_SECRET}"
+    assert house.works(REDIS_URL=url)
+
+
+def test_worker_with_sentinels_by_variables_runs(house, guarded):
+    main = {"SENTINELS": f"127.0.0.1:{guarded}", "SENTINEL_NAME": "house", "SENTINEL_PASSWORD": OWN_SECRET}
+    env = {f"FRAMEWORK_SHARDS__MAIN__{key}": value for key, value in {**main, "PASSWORD": SECRET}.items()}
+    assert house.works(**env, FRAMEWORK_ENV="staging")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
+@pytest.mark.parametrize("both", [True, False], ids=["both with TLS", "only the sentinel"])
+def test_worker_reaches_a_sentinel_with_tls(house, both):
+    authority = Authority(house.folder)
+    authority.certificate("server.pem", 2)
+    at = house.folder
+    tls = [f"tls-cert-file {at}/server.pem", f"tls-key-file {at}/server.key", f"tls-ca-cert-file {at}/ca.pem"]
+    tls.append("tls-auth-clients no")
+    port = house.redis(*(tls if both else ()), secure=both)
+    replication = ["tls-replication yes"] if both else []
+    sentinel = house.redis(*tls, *replication, f"sentinel monitor house 127.0.0.1 {port} 1", sentinel=True, secure=True)
+    if both:
+        assert house.works(REDIS_URL=f"rediss+sentinel://127.0.0.1:{sentinel}/house?ssl_ca_certs={at}/ca.pem")
+    else:
+        settings = {"FRAMEWORK_SHARDS__MAIN__SENTINEL_TLS__CA_FILE": f"{at}/ca.pem"}
+        (at / "none" / "redis.yml").write_text(
+            f"shards: {{main: {{sentinels: ['127.0.0.1:{sentinel}'], sentinel_name: house}}}}"
+        )
+        assert house.works(**settings)
+
+
+@pytest.mark.parametrize(
+    ("credentials", "name", "query", "words"),
+    [
+        (f":{SECRET}@", "house", "", "give its password as sentinel_password"),
+        (f":{SECRET}@", "house", "?sentinel_password=wrong", "give its password as sentinel_password"),
+        (f":{SECRET}@", "hose", f"?sentinel_password={OWN_SECRET}", "did you mean 'house'"),
+        (":wrong@", "house", f"?sentinel_password={OWN_SECRET}", "does not accept the shard's username and password"),
+    ],
+    ids=["no password", "wrong password", "wrong name", "wrong password of the Redis"],
+)
+def test_wrong_setting_of_sentinels_ends_in_78(house, guarded, credentials, name, query, words):
+    url = f"redis+sentinel://{credentials}127.0.0.1:{guarded}/{name}{query}"
+
+    def answers():
+        try:
+            return redis.Redis(port=guarded, password=OWN_SECRET).ping()
+        except RedisError:
+            return False
+
+    until(answers, "the sentinel answers")
+    status, said = house.refused(REDIS_URL=url)
+    assert status == 78
+    assert words in said.splitlines()[-1]
+    assert said.splitlines()[-1].startswith("  - none/redis.yml: shards.main.")
+    assert words in house.push(REDIS_URL=url)
+
+
+def test_unreachable_sentinels_end_in_75(house):
+    url = f"redis+sentinel://127.0.0.1:{free_port()}/house"
+    status, said = house.refused(REDIS_URL=url)
+    assert status == 75
+    assert "see that the sentinels run" in json.loads(said.splitlines()[-1])["message"]
+
+
+@pytest.mark.parametrize("query", ["", "?protocol=2"], ids=["RESP3", "RESP2"])
+@pytest.mark.parametrize("rights", ["all", "none"])
+def test_redis_cluster_is_refused_at_boot_and_at_the_push(house, query, rights):
+    """The greeting tells, and no ACL can refuse it."""
+    port = house.redis("cluster-enabled yes", "user poor on nopass -@all")
+    user = "poor:x@" if rights == "none" else ""
+    url = f"redis://{user}127.0.0.1:{port}/0{query}"
+
+    def pushed():
+        said = house.push(REDIS_URL=url)
+        return said if "Cluster" in said else None
+
+    said = until(pushed, "the push is refused")
+    assert "ShardUnavailableError" in said
+    assert "which is not supported yet" in said
+    began = time.monotonic()
+    status, said = house.refused(REDIS_URL=url)
+    assert status == 78
+    assert "Redis Cluster, which is not supported yet" in said.splitlines()[-1]
+    assert time.monotonic() - began < 30
+    with redis.Redis(port=port) as client:
+        assert client.execute_command("CLUSTER", "COUNTKEYSINSLOT", 0) == 0
+        assert client.dbsize() == 0
+
+
+def test_a_sentinel_in_place_of_a_redis_is_refused(house, guarded):
+    url = f"redis://:{OWN_SECRET}@127.0.0.1:{guarded}/0"
+    until(lambda: "this is a Sentinel" in house.push(REDIS_URL=url), "the push is refused")
+    status, said = house.refused(REDIS_URL=url)
+    assert status == 78
+    assert "write redis+sentinel://" in said
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
+def test_a_plain_connection_to_a_tls_port_is_told(house):
+    authority = Authority(house.folder)
+    authority.certificate("server.pem", 2)
+    at = house.folder
+    port = house.redis(
+        f"tls-cert-file {at}/server.pem", f"tls-key-file {at}/server.key", f"tls-ca-cert-file {at}/ca.pem", secure=True
+    )
+    url = f"redis://127.0.0.1:{port}"
+    until(lambda: "if this is its TLS port" in house.push(REDIS_URL=url), "the push tells of TLS")
+    status, said = house.refused(REDIS_URL=url)
+    assert status == 75
+    assert "write rediss:// or set tls: true" in said

@@ -1,0 +1,122 @@
+import threading
+from types import SimpleNamespace
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+from framework.execute.measures import BUCKETS_MS, Measure
+from framework.execute.runs import Runs
+from framework.process import metrics
+from framework.process.metrics import Metrics
+from tests.harness import full_memory
+
+AT = 1_795_284_241.0  # 2026-11-21 18:04:01 UTC
+MINUTE_7, MINUTE_8, TEN_8 = b"j|20261121|18:4", b"j|261121|18:04", b"j|261121|18:0"
+HISTOGRAM_7, HISTOGRAM_8 = b"Shop::BillWorker-21-18:4", b"h|Shop::BillWorker-21-18:4"
+NAME = "Shop::BillWorker"
+
+
+@pytest.fixture
+def bench(redis, granted):
+    runs, clock = Runs(list), SimpleNamespace(now=0.0)
+    made = Metrics(granted, runs.measured, (7, 8), clock=lambda: AT, monotonic=lambda: clock.now)
+    return SimpleNamespace(runs=runs, tally=runs.tally(), metrics=made, clock=clock)
+
+
+def numbers(redis, key):
+    return {name.decode(): int(value) for name, value in redis.hgetall(key).items()}
+
+
+def buckets(redis, key):
+    return redis.execute_command(
+        "BITFIELD", key, *[word for index in range(26) for word in ("GET", "u16", f"#{index}")]
+    )
+
+
+def test_flush_writes_the_keys_of_both_sidekiqs(redis, bench):
+    for seconds in (0.001, 0.02, 0.1, 999.0):
+        bench.tally.of(NAME).ran(seconds)
+    bench.tally.of(NAME).fail()
+    bench.metrics.flush()
+    assert set(redis.keys()) == {MINUTE_7, MINUTE_8, TEN_8, HISTOGRAM_7, HISTOGRAM_8}
+    for key in (MINUTE_7, MINUTE_8, TEN_8):
+        assert numbers(redis, key) == {f"{NAME}|p": 5, f"{NAME}|f": 1, f"{NAME}|ms": 999_121}
+    for key in (HISTOGRAM_7, HISTOGRAM_8):
+        assert buckets(redis, key) == [1, 1, 0, 0, 0, 1, *[0] * 19, 1]
+    lives = {key: redis.ttl(key) for key in redis.keys("*")}
+    assert 259_190 < lives.pop(TEN_8) <= 259_200
+    assert all(28_790 < ttl <= 28_800 for ttl in lives.values())
+
+
+def test_flush_adds_what_is_new_over_all_threads(redis, bench):
+    bench.tally.of(NAME).ran(0.0015)
+    bench.metrics.flush()
+    thread = threading.Thread(target=lambda: bench.runs.tally().of(NAME).ran(0.0015))
+    thread.start()
+    thread.join()
+    bench.tally.of("Other").fail()
+    bench.metrics.flush()
+    bench.metrics.flush()
+    expected = {f"{NAME}|p": 2, f"{NAME}|ms": 3, "Other|p": 1, "Other|f": 1}
+    assert numbers(redis, MINUTE_8) == numbers(redis, MINUTE_7) == expected
+    assert buckets(redis, HISTOGRAM_8)[0] == 2
+    assert not redis.exists("h|Other-21-18:4")
+
+
+def test_beat_writes_every_ten_seconds_and_idle_costs_nothing(redis, bench):
+    def sent():
+        before = redis.info("stats")["total_commands_processed"]
+        bench.metrics.beat()
+        return redis.info("stats")["total_commands_processed"] - before - 1
+
+    assert sent() == 0
+    bench.tally.of(NAME).ran(0.1)
+    bench.clock.now = 9.9
+    assert sent() == 0
+    bench.clock.now = 10.0
+    assert sent() == 13  # of a class with successes: two of three words in three hashes, two histograms, and five TTLs
+    bench.clock.now = 20.0
+    assert sent() == 0
+
+
+def test_every_class_has_its_turn_when_there_are_many(redis, bench, monkeypatch):
+    monkeypatch.setattr(metrics, "MOST_CLASSES", 3)
+    for _ in range(3):
+        for number in range(8):
+            bench.tally.of(f"W{number}").ran(0)
+        bench.metrics.flush()
+    assert {name.partition("|")[0] for name in numbers(redis, MINUTE_8)} == {f"W{number}" for number in range(8)}
+
+
+def test_no_version_writes_nothing(redis, granted, bench):
+    bench.tally.of(NAME).ran(0)
+    Metrics(granted, bench.runs.measured, ()).flush()
+    assert redis.keys() == []
+
+
+def test_refusals_cost_figures_only_and_nothing_is_counted_twice(redis, bench):
+    redis.set(MINUTE_7, "no hash")
+    bench.tally.of(NAME).ran(0)
+    bench.metrics.flush()
+    assert numbers(redis, MINUTE_8) == {f"{NAME}|p": 1}
+    bench.tally.of(NAME).ran(0)
+    with full_memory(redis):
+        bench.metrics.flush()
+    bench.metrics.flush()
+    assert numbers(redis, MINUTE_8) == {f"{NAME}|p": 1}
+
+
+def test_a_redis_that_is_away_is_told():
+    runs = Runs(list)
+    runs.tally().of(NAME).ran(0)
+    with pytest.raises(RedisError):
+        Metrics(Redis(port=1, retry=None), runs.measured, (8,)).beat()
+
+
+def test_buckets_are_sidekiqs():
+    measure = Measure()
+    for bound in BUCKETS_MS:
+        measure.ran(bound / 1000 - 0.0005)
+    measure.ran(335.0)
+    assert measure.buckets == [1] * 26

@@ -1,0 +1,246 @@
+"""Each role at work with exactly its rights: nothing is refused to it, and nothing is granted that it does not use.
+
+One installation is taken through what a producer, a worker and an operator do: every way of a job, kill -9, stops, a cluster, the
+commands of the command line. MONITOR says what each user sent.
+"""
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from chaos_parts.guarded import GuardedServer, as_role, with_all_rights
+from chaos_parts.proxy import Proxy
+
+from framework.declare import port, registry
+from framework.declare.worker import ApplicationWorker
+from framework.errors import BulkPushError
+from framework.flags.flag import Flag, drop_flag, pause_flag
+from framework.flags.redis_flags import set_flag
+from framework.store import rights, script
+from framework.store.connect import Endpoint, open_client
+from framework.wire import keys
+from framework.wiring.connect import bind_default
+from tests.harness import ROOT, Site, encoded, opened, until
+from tests.process.census import Census
+from tests.push.conftest import Door
+
+QUICK = """
+from framework.process import launcher
+launcher.RECORD_PERIOD_S = launcher.SWEEP_PERIOD_S = 0.2
+from framework.cli.worker import main
+main()
+"""
+PUSHES = """
+from datetime import timedelta
+from framework import status
+from jobs import *
+jids = NoteWorker.perform_bulk([(str(number),) for number in range(3)])
+NoteWorker.perform_async("now")
+NoteWorker.perform_in(0.1, "soon")
+NoteWorker.perform_bulk_in(0.1, [("a",), ("b",)])
+for worker in (FlakyWorker, DoomedWorker, DroppedWorker, LaterWorker, PausedWorker, AsideWorker):
+    worker.perform_async()
+OneWorker.perform_bulk([()] * 6)
+for key in (1, 1, 2):
+    KeyedWorker.perform_async(key)
+KeyedWorker.perform_in(0.2, 3)
+FlaggedWorker.perform_async(4)
+FewWorker.perform_with_capacity()
+status.look_up(jids)
+"""
+ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
+    "producer": {"+unlink": ("shard/connection.py", "UNLINK")},
+    "worker": {
+        "+unlink": ("shard/connection.py", "UNLINK"),
+        "+client|unblock": ("fetch/parking.py", "_unblock("),
+        "script restore": ("fetch/reaper.py", "RESTORE("),
+    },
+    "operator": {"+watch": ("admin/locks.py", ".transaction("), "+unwatch": ("admin/locks.py", ".transaction(")},
+    "read-only": {"+hget": ("admin/facts.py", ".hget(")},
+}
+"""Rights that this run does not reach, and where the code is that needs each: a file, and words in it."""
+
+
+@pytest.fixture
+def server(short_path):
+    """Too long a path for a Unix socket: on TCP each connection has an address of its own."""
+    with GuardedServer(short_path / ("x" * 100)) as made:
+        yield made
+
+
+@pytest.fixture
+def site(server, short_path, redis_url):
+    made = Site(short_path, f"redis://{server.url.rpartition('@')[2]}", warm=True)
+    shutil.copy(Path(__file__).with_name("role_jobs.py"), short_path / "jobs.py")
+    made.proofs_url = with_all_rights(redis_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def resumes():
+    """Push in bulk with a lost reply, and resume, to a queue and to the schedule, as a role."""
+
+    def push(url, role):
+        with Proxy(url) as proxy, registry.isolated():
+            shard = opened(as_role(proxy.url, role))
+            Door({"main": shard})
+            body = {"feature_category": "not_owned", "wire_name": "Absent", "queue": "resumed"}
+            worker = type("Absent", (ApplicationWorker,), {**body, "perform": lambda self, number: None})
+            for place, act in (
+                (rb"\nqueue:resumed\r", worker.perform_bulk),
+                (rb"\nschedule\r", lambda jobs: worker.perform_bulk_in(3_600, jobs)),
+            ):
+                act([(0,)])
+                proxy.lose_replies(place, {1})
+                with pytest.raises(BulkPushError) as caught:
+                    act([(1,), (2,)])
+                caught.value.resume()
+            shard.close()
+        on_another_database(url, role)
+
+    yield push
+    port.unbind()
+    bind_default()
+
+
+def produce(site, resumes):
+    ended = site.run("-c", PUSHES)
+    assert ended.returncode == 0, ended.stderr
+    resumes(site.url, "producer")
+
+
+def work(site, redis, client, resumes):
+    """Two processes, one of which dies amid its work, and a cluster whose child is stopped."""
+    set_flag(client, Flag(pause_flag("PausedWorker"), 100.0, "test"), None)
+    set_flag(client, Flag(drop_flag("AsideWorker"), 100.0, "test"), None)
+    first = site.start("-c", QUICK, "-r", "jobs", "-q", "default", "-c", "3").ready()
+    ended = site.run("-c", PUSHES, role="worker")
+    assert ended.returncode == 0, ended.stderr
+    until(lambda: redis.llen("proof:note") == 14, "every note")
+    until(lambda: redis.llen("proof:few") >= 5 and redis.exists("proof:flaky"))
+    until(lambda: client.zcard(keys.DEAD) == 2, "the doomed")
+    site.run("-c", "from jobs import *; PatientWorker.perform_async()", role="worker")
+    (jid,) = until(lambda: redis.lrange("proof:patient", 0, -1))
+    client.hset(keys.iteration(jid.decode()), "cancelled", 1)
+    site.run("-c", "from jobs import *; HangWorker.perform_async()", role="worker")
+    until(lambda: redis.llen("proof:hang") == 1)
+    first.popen.send_signal(signal.SIGKILL)
+    first.wait()
+    second = site.start("-c", QUICK, "-r", "jobs", "-q", "default", "-c", "3", "-t", "1").ready()
+    until(lambda: redis.llen("proof:hang") == 2, "taken back from the dead", 60)
+    until(lambda: any("b" in one["flags"] for one in client.client_list()), "parked")
+    second.send(signal.SIGTSTP)
+    second.line(event_name="process.quiet")
+    assert second.end() == 0
+    cluster = site.start("-m", "framework", "cluster", "default", "--processes", "1", "-r", "jobs").ready()
+    until(lambda: redis.llen("proof:hang") == 3, "pushed back, and run again")
+    redis.set("release:hang", 1)
+    assert cluster.end() == 0
+    resumes(site.url, "worker")
+
+
+SHOWS = (
+    "limits",
+    "locks",
+    "parked",
+    "paused",
+    "deferred",
+    "flags",
+    "counters",
+    "locks show KeyedWorker",
+    "parked show",
+)
+CHANGES = (
+    *("pause PausedWorker --reason r --for 1h", "resume PausedWorker", "drop NoteWorker --reason r --for 1h"),
+    *("defer NoteWorker --reason r --for 1h", "release NoteWorker", "limits set OneWorker 3 --reason r --for 1h"),
+    *(
+        "limits clear OneWorker",
+        "limits release OneWorker",
+        "locks release KeyedWorker [9]",
+        "parked drop --class PausedWorker --yes",
+    ),
+)
+
+
+def on_another_database(url, role):
+    with open_client(Endpoint(as_role(f"{url}/1", role)), name="another") as client:
+        client.time()
+
+
+def look(site, role):
+    """The commands that change nothing; a job is in each place that they look at."""
+    jobs = str(ROOT / "scripts" / "jobs")
+    for words in (
+        *map(str.split, SHOWS),
+        *(["explain", jid] for jid in ("waiting", "in-hand", "dead", "limited", "gone")),
+    ):
+        site.run(jobs, *words, role=role)
+    on_another_database(site.url, role)
+    site.run(str(ROOT / "scripts" / "route"), "--lint", "--live", "-r", "jobs", role=role)
+    site.run(str(ROOT / "scripts" / "retired"), role=role, FRAMEWORK_RETIRED_WORKERS='{"Absent": "it went"}')
+
+
+def placed(client):
+    """Jobs in the places that commands look at, as processes would have left them."""
+    owner = "host:9:00000000000f"
+    client.sadd(keys.QUEUES, "old")
+    client.lpush(keys.queue("old"), *(encoded("NoteWorker", jid=jid, queue="old") for jid in ("waiting", "second")))
+    client.set(keys.status("waiting"), "queued")
+    client.zadd(keys.REGISTRY, {owner: 1})
+    client.set(keys.lease(owner), 1, px=60_000)
+    client.lpush(keys.working(owner), encoded("OneWorker", jid="in-hand"))
+    client.zadd(f"{keys.limit('OneWorker')}:running", {f"{owner} in-hand": 4e9})
+    client.hset(keys.limit("OneWorker"), mapping={"limit": 1, "share": 0})
+    client.sadd(keys.LIMITS, "OneWorker")
+    client.sadd(keys.PROCESSES, owner)
+    client.hset(owner, mapping={"info": json.dumps({"queues": ["old"], "concurrency": 1}), "busy": 1, "quiet": "false"})
+    for key, jid in ((keys.DEAD, "dead"), (keys.SCHEDULE, "late"), (keys.RETRY, "again")):
+        client.zadd(key, {encoded("NoteWorker", jid=jid, queue="old"): 4e9})
+
+
+def change(site, client):
+    jobs, migrate = (str(ROOT / "scripts" / name) for name in ("jobs", "migrate_jobs"))
+    for words in CHANGES:
+        ended = site.run(jobs, *words.split())
+        assert ended.returncode in (0, 1), f"{words}: {ended.stdout}{ended.stderr}"
+    for place in ("queued", "scheduled", "retry", "dead"):
+        site.run(migrate, place, "--to", "new", "--from", "old", "-r", "jobs")
+    assert client.llen(keys.queue("new")) == 2
+
+
+def test_roles_grant_what_they_use_and_nothing_else(server, site, redis, resumes):
+    unused: list[str] = []
+    with server.open() as client:
+        with Census(server) as census:
+            with census.at_work("producer"):
+                produce(site, resumes)
+            with census.at_work("worker"):
+                work(site, redis, client, resumes)
+            placed(client)
+            with census.at_work("read-only"):
+                look(site, "read-only")
+            with census.at_work("operator"):
+                look(site, "operator")
+                change(site, client)
+        assert server.refusals() == []
+    for role in rights.ROLES.values():
+        missed = census.unused(role) - set(ELSEWHERE.get(role.name, ()))
+        unused += [f"{role.name}: {right}" for right in sorted(missed)]
+    assert not unused, "rights that no code path uses (framework/store/rights.py):\n" + "\n".join(unused)
+
+
+def test_every_script_is_of_a_role():
+    """One that is in none needs rights of which no role knows."""
+    scripts = {name for name, one in vars(script).items() if isinstance(one, script.Script)}
+    assert scripts == {one.name.upper() for role in rights.ROLES.values() for one in role.scripts}
+
+
+@pytest.mark.parametrize("role", ELSEWHERE)
+def test_rights_not_reached_here_are_needed_where_it_says(role):
+    for right, (file, words) in ELSEWHERE[role].items():
+        assert words in (ROOT / "framework" / file).read_text(), (
+            f"{role} {right}: {file} does not say {words!r} any more"
+        )

@@ -1,0 +1,165 @@
+"""Queues that no process serves: read from the records of Redis, and told after two looks."""
+
+import json
+
+import pytest
+
+from framework.process import record, unserved
+from framework.process.record import unserved_queues
+from framework.process.unserved import Served, UnservedWatch
+from framework.route.places import Place
+
+RUBY = "web-1:77:0123456789ab"
+
+
+def listed(redis, identity, info, **fields):
+    """Write a process record as Sidekiq does."""
+    redis.sadd("processes", identity)
+    redis.hset(identity, mapping={"info": json.dumps(info) if isinstance(info, dict) else info, **fields})
+
+
+# --- the records ------------------------------------------------------------------------------------------------------
+
+
+def test_unserved_queues_without_a_process_are_all(each_redis):
+    assert unserved_queues(each_redis, {"mail", "hello"}) == {"mail", "hello"}
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"hostname": "web-1", "queues": ["default", "mail"]},
+        {"hostname": "web-1", "capsules": {"default": {"weights": {"mail": 2}}}},
+    ],
+    ids=["sidekiq 6 and 7", "sidekiq 8"],
+)
+def test_unserved_queues_counts_a_process_of_ruby(each_redis, info):
+    listed(each_redis, RUBY, info)
+    assert unserved_queues(each_redis, {"mail", "hello"}) == {"hello"}
+
+
+def test_unserved_queues_counts_a_quiet_process(redis):
+    listed(redis, RUBY, {"queues": ["mail"]}, quiet="true")
+    assert unserved_queues(redis, {"mail"}) == frozenset()
+
+
+def test_unserved_queues_does_not_count_what_is_no_live_record(redis):
+    redis.sadd("processes", "gone:1:0123456789ab", "list:1:0123456789ab", b"\xff:1:0123456789ab")
+    redis.rpush("list:1:0123456789ab", "mail")
+    listed(redis, "odd:1:0123456789ab", "no JSON")
+    listed(redis, "odder:1:0123456789ab", {"queues": 7, "capsules": 3})
+    assert unserved_queues(redis, {"mail"}) == {"mail"}
+
+
+def test_unserved_queues_of_a_namespace_needs_the_very_queue(redis):
+    """A process expands a namespace when it boots: one that lists `shop` alone serves no queue that came later."""
+    listed(redis, RUBY, {"queues": ["shop", "shop:mail"]})
+    assert unserved_queues(redis, {"shop:mail", "shop:new"}) == {"shop:new"}
+
+
+def test_unserved_queues_of_a_large_fleet_reads_a_part(redis, monkeypatch):
+    monkeypatch.setattr(record, "_MOST_RECORDS", 30)
+    monkeypatch.setattr(record, "_RECORDS_AT_ONCE", 10)
+    for number in range(25):
+        listed(redis, f"web-{number}:1:0123456789ab", {"queues": [f"mail{number}"]})
+    assert unserved_queues(redis, {"mail3", "hello"}) == {"hello"}
+    for number in range(25, 60):
+        listed(redis, f"web-{number}:1:0123456789ab", {"queues": [f"mail{number}"]})
+    before = redis.info("commandstats")["cmdstat_hget"]["calls"]
+    assert unserved_queues(redis, {"hello"}) == frozenset()  # nothing is known of the rest
+    assert redis.info("commandstats")["cmdstat_hget"]["calls"] - before == 30
+
+
+def test_unserved_queues_reads_no_record_after_the_last_queue(redis, monkeypatch):
+    monkeypatch.setattr(record, "_RECORDS_AT_ONCE", 10)
+    for number in range(50):
+        listed(redis, f"web-{number}:1:0123456789ab", {"queues": ["mail"]})
+    redis.config_resetstat()
+    assert unserved_queues(redis, {"mail"}) == frozenset()
+    assert redis.info("commandstats")["cmdstat_hget"]["calls"] == 10
+
+
+# --- what is told, and when -------------------------------------------------------------------------------------------
+
+MAIL, HELLO = Place("mail", "main"), Place("hello", "second")
+
+
+class Scene:
+    """A watch whose looks find what the test says, and what it told."""
+
+    def __init__(self, *, in_group=False):
+        self.missing = frozenset()
+        self.now = 1_000.0
+        self.looks = 0
+        self.lost, self.found = [], []
+        told = Served(self.lost.append, self.found.append)
+        self.watch = UnservedWatch(self.look, told, in_group=in_group, clock=lambda: self.now)
+
+    def look(self):
+        self.looks += 1
+        return self.missing
+
+    def step(self, *missing):
+        self.missing = frozenset(missing)
+        pause = self.watch.step()
+        self.now += pause
+        return pause
+
+
+def test_watch_tells_what_two_looks_find():
+    scene = Scene()
+    pauses = [scene.step(MAIL) for _ in range(3)]
+    assert (scene.looks, scene.lost) == (2, [{MAIL}])
+    assert pauses == [unserved.FIRST_S, unserved.FIRST_S, unserved.SOON_S]
+
+
+def test_watch_in_a_group_gives_its_siblings_time():
+    assert Scene(in_group=True).step(MAIL) > Scene().step(MAIL)
+
+
+def test_watch_is_silent_of_a_sibling_that_is_late():
+    scene = Scene()
+    scene.step(MAIL)
+    assert scene.step(MAIL) == unserved.FIRST_S
+    assert scene.step() == unserved.LATER_S
+    assert not scene.lost + scene.found
+
+
+def test_watch_says_when_a_process_serves_what_was_told():
+    scene = Scene()
+    for _ in range(3):
+        scene.step(MAIL, HELLO)
+    scene.step(MAIL)
+    assert (scene.lost, scene.found) == ([{MAIL, HELLO}], [{HELLO}])
+    scene.step()
+    assert scene.found == [{HELLO}, {MAIL}]
+
+
+def test_watch_tells_again_after_an_hour_and_what_is_new_before():
+    scene = Scene()
+    for _ in range(20):
+        scene.step(MAIL)
+    assert scene.lost == [{MAIL}]
+    scene.step(MAIL, HELLO)
+    scene.step(MAIL, HELLO)
+    assert scene.lost == [{MAIL}, {MAIL, HELLO}]
+    for _ in range(59):
+        scene.step(MAIL, HELLO)
+    assert len(scene.lost) == 2
+    scene.step(MAIL, HELLO)
+    assert len(scene.lost) == 3
+
+
+def test_watch_tells_of_a_queue_that_loses_its_last_process():
+    scene = Scene()
+    for _ in range(4):
+        assert scene.step() in (unserved.FIRST_S, unserved.LATER_S)
+    assert scene.step(MAIL) == unserved.SOON_S
+    scene.step(MAIL)
+    assert scene.lost == [{MAIL}]
+
+
+def test_watch_with_nothing_to_look_for_asks_nothing():
+    told = []
+    watch = UnservedWatch(None, Served(told.append, told.append))
+    assert [watch.step() for _ in range(3)] == [unserved.LATER_S] * 3

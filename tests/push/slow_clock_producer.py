@@ -1,0 +1,52 @@
+"""A producer whose clock is wrong by the seconds that its first argument says; its Redis's clock is right."""
+
+import json
+import logging
+import sys
+import time
+
+# Before anything of the framework asks for it.
+_true, _off_s = time.time, float(sys.argv[1])
+time.time = lambda: _true() + _off_s
+
+from datetime import timedelta  # noqa: E402
+
+from framework import ApplicationWorker, Deduplicate  # noqa: E402
+from framework.wiring import chains  # noqa: E402
+
+logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+seen: list[float] = []
+
+
+class See:
+    def call(self, cls, job, queue, pool):
+        if "at" in job:
+            seen.append(job["at"] - time.time())
+        yield
+
+
+class PlainWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    queue = "default"
+
+    def perform(self, name: str) -> None: ...
+
+
+class TrackedWorker(PlainWorker):
+    status_expiration = timedelta(seconds=50)
+
+
+class EqualWorker(PlainWorker):
+    idempotent = True
+    deduplicate = Deduplicate(including_scheduled=True)
+
+
+if "middleware" in sys.argv:
+    chains.client.add(See)
+jids = {}
+for cls in (PlainWorker, TrackedWorker, EqualWorker):
+    jids[cls.__name__] = cls.perform_in(300, "in")
+    cls.perform_bulk_in(timedelta(seconds=300), [("first",), ("second",), ("third",)], batch_size=1, batch_delay=60)
+PlainWorker.perform_in(0, "now")
+PlainWorker.perform_at(_true() + _off_s + 1_000, "at")
+sys.stdout.write(json.dumps({"jids": jids, "seen": seen}))

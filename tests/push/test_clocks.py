@@ -1,0 +1,172 @@
+"""A delay counts by Redis's clock: a producer ten minutes slow neither runs its jobs at once, nor one ten minutes fast too late."""
+
+import json
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from framework.declare.policies import Deduplicate
+from framework.declare.request import Due
+from framework.errors import ArgumentsError, ShardUnavailableError
+from framework.push.delays import Delays
+from framework.shard.shard import Shard
+from framework.wire import keys
+from tests.harness import Site, full_memory
+from tests.push.conftest import worker
+
+PRODUCER = Path(__file__).with_name("slow_clock_producer.py")
+SLACK_S = 60.0
+"""A loaded machine is slow; ten minutes of skew are more."""
+
+
+@pytest.fixture
+def site(tmp_path, redis_url):
+    return Site(tmp_path, redis_url)
+
+
+def dues(redis):
+    """How many seconds from now, by Redis's clock, each job is due."""
+    now = redis.time()[0]
+    found = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
+    return {(job["class"], job["args"][0]): due - now for job, due in ((json.loads(data), due) for data, due in found)}
+
+
+def near(found, expected):
+    return expected - SLACK_S <= found <= expected + 1
+
+
+@pytest.mark.proves("F18", "R50")
+@pytest.mark.parametrize("middleware", [(), ("middleware",)], ids=("quick", "middleware"))
+@pytest.mark.parametrize("off_s", [-600, 600])
+def test_delay_of_a_producer_with_a_wrong_clock_is_redis_s(site, redis, off_s, middleware):
+    done = site.run(str(PRODUCER), str(off_s), *middleware)
+    said = json.loads(done.stdout)
+    found = dues(redis)
+    for name in ("PlainWorker", "TrackedWorker", "EqualWorker"):
+        assert near(found[name, "in"], 300), name
+        first = found[name, "first"]
+        assert near(first, 300), name
+        assert [round(found[name, which] - first, 3) for which in ("second", "third")] == [60, 120]
+    assert near(found["PlainWorker", "at"], 1_000 + off_s)  # a moment is a moment
+    assert [json.loads(data)["args"] for data in redis.lrange("queue:default", 0, -1)] == [["now"]]
+    assert near(redis.ttl(keys.status(said["jids"]["TrackedWorker"])), 350)
+    locks = {redis.hget(key, "jid").decode(): redis.pttl(key) / 1_000 for key in redis.keys("aw:lock:*")}
+    assert near(locks[said["jids"]["EqualWorker"]], 300 + 600)
+    assert done.stderr.count("clock.skew") == 1
+    assert f"{'ahead of' if off_s > 0 else 'behind'} that of the shard's Redis" in done.stderr
+    # The chain sees what this host's clock makes of it.
+    assert all(299 < one < 421 or abs(one - 1_000) < 1 for one in said["seen"])
+    assert len(said["seen"]) == (13 if middleware else 0)
+
+
+def test_delay_of_a_producer_with_a_right_clock_tells_of_nothing(site, redis):
+    done = site.run(str(PRODUCER), "0")
+    assert "clock.skew" not in done.stderr
+    assert near(dues(redis)["PlainWorker", "in"], 300)
+
+
+@pytest.mark.parametrize("delay", [0, -5, -(10**8)])
+def test_delay_that_is_none_pushes_at_once(way, jobs, redis, delay):
+    worker(queue="default").perform_in(delay, 1)
+    worker(queue="default").perform_bulk_in(delay, [(2,)])
+    assert [job["args"] for job in jobs()] == [[1], [2]]
+    assert all("enqueued_at" in job and "at" not in job for job in jobs())
+    assert not redis.exists(keys.SCHEDULE)
+
+
+def test_delay_of_a_second_and_a_lock_agree(door, redis):
+    """The same script works out when it is due, and how long the lock lasts."""
+    job = worker(queue="default", idempotent=True, deduplicate=Deduplicate(including_scheduled=True))
+    jid = job.perform_in(1_000, 1)
+    assert job.perform_in(5, 1) is None
+    ((_, due),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
+    (lock,) = redis.keys("aw:lock:*")
+    assert redis.hget(lock, "jid").decode() == jid
+    seconds, micros = redis.time()
+    assert abs(redis.pttl(lock) / 1_000 - 600 - (due - seconds - micros / 1e6)) < 1
+
+
+def test_delay_is_one_round_trip_and_tells_of_no_moment(door, calls, redis):
+    job = worker(queue="default")
+    job.perform_in(60, 1)
+    calls("evalsha"), calls("zadd"), calls("time")
+    job.perform_in(60, 2)
+    assert (calls("evalsha"), calls("zadd"), calls("time")) == (1, 1, 1)
+    assert not any("at" in json.loads(data) for data in redis.zrange(keys.SCHEDULE, 0, -1))
+
+
+def test_delay_on_a_full_server_is_refused_and_leaves_nothing(way, redis):
+    job = worker(queue="default", status_expiration=60)
+    job.perform_in(60, 0)
+    redis.flushdb()
+    with full_memory(redis), pytest.raises(ShardUnavailableError, match="OOM") as refused:
+        job.perform_in(60, 1)
+    assert not refused.value.maybe_written
+    assert redis.keys("*") == []
+
+
+def test_moment_that_a_middleware_puts_in_at_counts(door, redis):
+    class Later:
+        def call(self, cls, job, queue, pool):
+            job["at"] = 4_000_000_000
+            yield
+
+    door.open(Later)
+    job = worker(queue="default")
+    job.perform_in(60, 1)
+    job.perform_bulk_in(60, [(2,), (3,)])
+    job.perform_async(4)
+    found = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
+    assert [due for _, due in found] == [4_000_000_000.0] * 3
+    assert not any("at" in json.loads(data) for data, _ in found)
+
+
+@pytest.mark.parametrize("said", ["soon", None, True, float("nan")])
+def test_nonsense_that_a_middleware_puts_in_at_is_refused(door, redis, said):
+    class Spoil:
+        def call(self, cls, job, queue, pool):
+            job["at"] = said
+            yield
+
+    door.open(Spoil)
+    with pytest.raises(ArgumentsError, match="epoch seconds into `at`"):
+        worker(queue="default").perform_in(60, 1)
+    assert not redis.exists(keys.SCHEDULE)
+
+
+def test_skew_is_told_once_for_each_shard(door, caplog):
+    now = [0.0]
+    slow = Delays(lambda: time.time() - 600, monotonic=lambda: now[0])
+    shard = door.shards["main"]
+    with caplog.at_level(logging.WARNING, logger="framework"):
+        for _ in range(3):
+            slow.write(shard, b"{}", Due(0.0, 5.0), None)
+            slow.begin(shard, Due(0.0, 5.0))
+        now[0] += 3_601
+        slow.look(shard)
+    assert ["count=1" in record.getMessage() for record in caplog.records] == [True, False]
+    assert "skew_s=-" in caplog.records[0].getMessage()
+
+
+def test_skew_below_the_time_of_a_round_trip_is_none(door, caplog):
+    """The reply took an hour: Redis's clock lies between the two looks at ours."""
+    times = iter([time.time() - 1_800, time.time() + 1_800])
+    Delays(lambda: next(times)).begin(door.shards["main"], Due(0.0, 5.0))
+    assert not caplog.records
+
+
+@pytest.mark.refused("narrow time")
+def test_look_at_the_clock_that_fails_does_not_fail_the_push(door, redis, redis_url):
+    """An ACL without TIME: a push at a moment needs no clock."""
+    redis.execute_command("ACL", "SETUSER", "narrow", "on", ">secret", "~*", "+@all", "-time")
+    endpoint = replace(door.shards["main"].endpoint, url=redis_url.replace("unix://", "unix://narrow:secret@"))
+    shard = Shard("main", endpoint, role="tests")
+    try:
+        Delays(time.time).write(shard, b"{}", Due(4_000_000_000.0), None)
+        assert redis.zcard(keys.SCHEDULE) == 1
+    finally:
+        shard.close()
+        redis.execute_command("ACL", "DELUSER", "narrow")

@@ -1,0 +1,21 @@
+"""Which keys a finished campaign may leave."""
+
+import pytest
+from chaos_parts import census
+
+
+@pytest.mark.parametrize(
+    ("key", "ttl_s", "ends"),
+    [
+        ("aw:lease:sweep", 60, True),
+        ("aw:lease:sweep", 61, False),
+        ("aw:lease:sweep", -1, False),  # it would stay for ever
+        ("aw:push:0af3", 600, True),
+        ("aw:parked:watch", 300, True),
+        ("host:12:0af3:work", 61, False),
+        ("queue:default", 10, False),  # such a key never ends by itself
+        ("queue:default", -2, True),  # gone between the scan and the question
+    ],
+)
+def test_a_key_may_be_left_that_ends_by_itself_in_its_time(key, ttl_s, ends):
+    assert census._ends_soon(key, ttl_s) is ends

@@ -1,0 +1,132 @@
+"""TLS that fails, with a real server: the error of a push says which setting is wrong."""
+
+import shutil
+import socket
+import ssl
+import struct
+import threading
+from itertools import chain
+
+import pytest
+from redis.exceptions import ResponseError
+
+from framework.errors import ShardUnavailableError
+from framework.shard.shard import Shard
+from framework.store.connect import Endpoint
+from tests.chaos.test_access import Authority
+from tests.harness import Site
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        return port.getsockname()[1]
+
+
+@pytest.fixture
+def secured(make_server, short_path):
+    """A server with a TLS port and a plain one; return what changes its settings, both ports, and the folder of certificates."""
+    server = make_server("redis-server")
+    authority = Authority(short_path)
+    folder = authority.folder
+    authority.certificate("valid.pem", 1), authority.certificate("expired.pem", -1)
+    (folder / "names").write_text("subjectAltName=DNS:elsewhere.example")
+    authority.certificate("elsewhere.pem", 1)
+    (folder / "other").mkdir()
+    Authority(folder / "other")
+    plain, secure = free_port(), free_port()
+    files = {"cert-file": "valid.pem", "key-file": "server.key", "ca-cert-file": "ca.pem"}
+    with server.open() as client:
+
+        def configure(**options):
+            client.config_set(*chain(*((f"tls-{name.replace('_', '-')}", value) for name, value in options.items())))
+
+        try:
+            configure(auth_clients="no", **{name: str(folder / file) for name, file in files.items()}, port=secure)
+        except ResponseError as error:
+            pytest.skip(f"this redis-server was built without TLS: {error}")
+        client.config_set("port", plain)
+        yield configure, plain, secure, folder
+
+
+def refused(port, **options):
+    """The error of a push over TLS."""
+    told = {f"ssl_{name}": str(value) for name, value in options.items()}
+    shard = Shard("main", Endpoint(f"rediss://127.0.0.1:{port}/0", options=tuple(told.items())), role="tests")
+    with pytest.raises(ShardUnavailableError) as caught:
+        shard.enqueue_one("default", b"{}")
+    shard.close()
+    return str(caught.value)
+
+
+def test_tls_that_fails_says_which_setting_is_wrong(secured):
+    configure, plain, secure, folder = secured
+    ours = {"ca_certs": folder / "ca.pem"}
+    assert "does not speak TLS at this port" in refused(plain, **ours)
+    assert "give the authority's certificate as tls.ca_file" in refused(secure, ca_certs=folder / "other" / "ca.pem")
+    configure(cert_file=str(folder / "expired.pem"))
+    assert "its certificate has expired" in refused(secure, **ours)
+    configure(cert_file=str(folder / "elsewhere.pem"))
+    assert "its certificate names another host" in refused(secure, **ours)
+    configure(cert_file=str(folder / "valid.pem"), auth_clients="yes")
+    assert "give tls.cert_file and tls.key_file" in refused(secure, **ours)
+
+
+def test_tls_at_a_plain_port_is_told_while_a_worker_waits(secured, short_path):
+    _, plain, _, folder = secured
+    site = Site(short_path, f"redis://127.0.0.1:{plain}/0")
+    site.write("redis.yml", {"shards": {"main": {"url": site.url, "tls": {"ca_file": str(folder / "ca.pem")}}}})
+    process = site.worker("-q", "default", "-c", "1")
+    assert "does not speak TLS at this port" in process.line(event_name="boot.waiting")["message"]
+    assert process.end() == 0
+    site.close()
+
+
+@pytest.fixture
+def ending(secured):
+    """Return a function that makes a TLS server end each connection after its handshake, in this way; it returns the port."""
+    folder = secured[3]
+    servers, threads = [], []
+
+    def serve(server, context, linger):
+        while True:
+            try:
+                opened, _ = server.accept()
+            except OSError:
+                return
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", linger, 0))
+            try:
+                context.wrap_socket(opened, server_side=True).close()
+            except OSError:
+                opened.close()
+
+    def start(way):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "valid.pem", folder / "server.key")
+        if way == "alert":
+            context.load_verify_locations(folder / "ca.pem")
+            context.verify_mode = ssl.CERT_REQUIRED
+        servers.append(socket.create_server(("127.0.0.1", 0)))
+        threads.append(threading.Thread(target=serve, args=(servers[-1], context, way == "reset")))
+        threads[-1].start()
+        return servers[-1].getsockname()[1]
+
+    yield start
+    for server in servers:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("way", ["alert", "close", "reset"])
+def test_tls_ended_after_the_handshake_names_the_setting(secured, ending, way):
+    """TLS 1.3: a server refuses a certificate after our handshake; the alert may be lost behind the end of the connection."""
+    folder, port = secured[3], ending(way)
+    for _ in range(5):
+        assert "give tls.cert_file and tls.key_file" in refused(port, ca_certs=folder / "ca.pem")
+    ours = {"certfile": folder / "other" / "ca.pem", "keyfile": folder / "other" / "ca.key"}
+    told = refused(port, ca_certs=folder / "ca.pem", **ours)
+    assert "tls.cert_file" in told
+    assert "valid and signed by its tls-ca-cert-file" in told

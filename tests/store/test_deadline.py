@@ -1,0 +1,287 @@
+"""A Redis that answers byte by byte, none of them late: every call has one deadline, whoever makes it."""
+
+import gc
+import socket
+import threading
+
+import pytest
+from chaos_parts.guarded import with_all_rights
+from chaos_parts.proxy import Proxy
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from framework.errors import ShardUnavailableError
+from framework.fetch.call import FetchCall
+from framework.fetch.grace import Grace
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.process.heartbeat import Lease
+from framework.shard.shard import Shard
+from framework.store import deadline as deadline_module
+from framework.store.channel import Channel
+from framework.store.connect import Endpoint, open_client
+from framework.store.deadline import SLOWEST_BYTES_PER_S, Deadline
+from framework.store.script import BEAT
+from framework.wire import keys
+from tests.harness import IDENTITY, until
+
+LIMIT_S = 0.8
+DRIP_S = 0.3
+"""Each byte is in time for a time-out of the socket, and three make a call late."""
+
+
+@pytest.fixture
+def proxy(redis, redis_url):
+    with Proxy(redis_url) as one:
+        yield one
+
+
+@pytest.fixture
+def client(proxy):
+    """For code of the framework."""
+    with open_client(Endpoint(proxy.url), name="tests", read_timeout_s=LIMIT_S) as one:
+        yield one
+
+
+@pytest.fixture
+def unlimited(proxy):
+    """The same with all rights, for commands of an application."""
+    with open_client(Endpoint(with_all_rights(proxy.url)), name="tests", read_timeout_s=LIMIT_S) as one:
+        yield one
+
+
+def run_script(client):
+    return BEAT(
+        client, [keys.lease(IDENTITY), keys.REGISTRY, keys.runs(IDENTITY), keys.BEATS], [IDENTITY, 15_000, 1, 6_000]
+    )
+
+
+def run_pipeline(client):
+    return client.pipeline(transaction=False).get("a").get("b").execute()
+
+
+def run_transaction(client):
+    return client.pipeline().get("a").get("b").execute()
+
+
+def beat(client):
+    return Lease(client, IDENTITY, 1, Grace(15.0, 3.0)).beat()
+
+
+def subscribe(client):
+    with client.pubsub() as one:
+        one.subscribe("channel")
+        return one.parse_response()
+
+
+CALLS = {
+    "command": lambda client: client.set("a", 1),
+    "script": run_script,
+    "pipeline": run_pipeline,
+    "transaction": run_transaction,
+    "beat": beat,
+    "subscription": subscribe,
+}
+OWN = (run_script, beat)
+"""Code of the framework; the others are calls of an application."""
+
+
+@pytest.mark.proves("R3", "F11")
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("connected", [True, False], ids=["", "connecting"])
+def test_call_whose_reply_drips_ends_at_its_deadline(client, unlimited, proxy, call, connected):
+    used = client if call in OWN else unlimited
+    if connected:
+        call(used)
+    proxy.drip_s = DRIP_S
+    with pytest.raises(RedisTimeoutError):
+        call(used)
+    proxy.heal()
+    call(used)
+
+
+@pytest.mark.proves("R3", "F11")
+@pytest.mark.parametrize("connected", [True, False], ids=["", "connecting"])
+def test_fetch_whose_reply_drips_ends_at_its_deadline(client, proxy, redis, connected):
+    redis.lpush("queue:q", b"x" * 100)
+    redis.set(keys.lease(IDENTITY), 1)
+    call = FetchCall(client, IDENTITY, read_timeout_s=LIMIT_S)
+
+    def fetch(wanted):
+        call.send([UnitOfWork("q", b"done")], [("q", wanted)], wanted, 0.0)
+        return call.read()
+
+    if connected:
+        assert fetch(0).units == []
+    proxy.drip_s = DRIP_S
+    with pytest.raises(RedisTimeoutError):
+        fetch(1)
+    assert not call.pending
+    proxy.heal()
+    assert fetch(0).held
+    call.close()
+
+
+PUSHES = {
+    "one": lambda shard: shard.enqueue_one("q", b"job"),
+    "bulk": lambda shard: shard.enqueue("q", [b"job"] * 1_000, "token"),
+    "later": lambda shard: shard.schedule([(1.0, b"job")], "token"),
+    "admitted": lambda shard: shard.admit("q", [(b"job", b"")]),
+    "states": lambda shard: shard.states(["a"]),
+}
+
+
+@pytest.mark.proves("R3", "F11", "F21")
+@pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
+@pytest.mark.parametrize("connected", [True, False], ids=["", "connecting"])
+def test_push_whose_reply_drips_opens_the_circuit(proxy, redis, push, connected):
+    endpoint = Endpoint(proxy.url, options=(("socket_timeout", LIMIT_S),))
+    shard = Shard("second", endpoint, role="tests", read_timeout_s=LIMIT_S)
+    if connected:
+        shard.enqueue_one("q", b"first")
+    proxy.drip_s = DRIP_S
+    with pytest.raises(ShardUnavailableError) as failed:
+        push(shard)
+    assert isinstance(failed.value.__cause__, RedisTimeoutError)
+    assert failed.value.maybe_written is (connected and push is not PUSHES["states"])
+    assert shard._connection._circuit.open
+    with pytest.raises(ShardUnavailableError, match="nothing was sent"):
+        push(shard)
+    shard.close()
+
+
+@pytest.fixture
+def sipper():
+    """A server that reads a kilobyte now and then, and answers nothing."""
+    listener, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+
+    def serve():
+        connection, _ = listener.accept()
+        with connection:
+            while not over.is_set() and (packet := connection.recv(200)).count(b"CLIENT"):
+                connection.sendall(b"+OK\r\n" * packet.count(b"CLIENT"))
+            while not over.wait(0.05) and connection.recv(1_024):
+                pass
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"redis://127.0.0.1:{listener.getsockname()[1]}?protocol=2"
+    over.set()
+    listener.close()
+    thread.join()
+
+
+@pytest.mark.proves("R3")
+@pytest.mark.parametrize("way", ["channel", "client"])
+def test_send_to_one_who_reads_slowly_ends_at_its_deadline(sipper, way):
+    client = open_client(Endpoint(sipper), name="tests", read_timeout_s=LIMIT_S)
+    large = b"x" * 20_000_000
+    with pytest.raises(RedisTimeoutError):
+        if way == "client":
+            client.set("key", large)
+        else:
+            Channel(client, read_timeout_s=LIMIT_S).call("SET", "key", large)
+    client.close()
+
+
+@pytest.mark.proves("R12")
+@pytest.mark.parametrize("way", ["channel", "client"])
+def test_large_payload_on_a_narrow_network_arrives(proxy, redis, unlimited, way):
+    """It takes longer than the limit, and makes headway all the time."""
+    large = b"x" * 2_000_000
+    redis.set("large", large)
+    channel = Channel(unlimited, read_timeout_s=LIMIT_S)
+    assert unlimited.get("none") is channel.call("GET", "none") is None
+    proxy.bytes_per_s = 16 * SLOWEST_BYTES_PER_S
+    if way == "client":
+        assert unlimited.get("large") == large
+    else:
+        assert channel.call("GET", "large") == large
+    channel.close()
+
+
+@pytest.mark.proves("R3")
+def test_message_that_comes_late_belongs_to_no_call(unlimited, redis):
+    """A subscription may wait for longer than any call, and a read with a time-out of its own keeps that."""
+    with unlimited.pubsub() as one:
+        one.subscribe("channel")
+        assert one.get_message(timeout=5)["type"] == "subscribe"
+        for number in range(3):
+            assert one.get_message(timeout=LIMIT_S) is None
+            redis.publish("channel", number)
+            assert until(lambda one=one: one.get_message(timeout=LIMIT_S))["data"] == b"%d" % number
+
+
+@pytest.mark.proves("R3")
+def test_command_long_after_its_connection_has_the_whole_time(unlimited, redis):
+    """What a connection's making took counts for the command it was made for, and for no other."""
+    connection = unlimited.connection_pool.get_connection()
+    made = connection.deadline
+    connection.send_command("PING")
+    assert connection.read_response() == b"PONG"
+    assert connection.deadline is made
+    until(lambda: deadline_module.monotonic() - connection._ready_at > 2 * deadline_module._AT_ONCE_S)
+    connection.send_command("PING")
+    assert connection.read_response() == b"PONG"
+    assert connection.deadline is not made
+    assert not connection.under_way
+    unlimited.connection_pool.release(connection)
+
+
+def test_deadline_moves_on_only_while_enough_goes_through(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(deadline_module, "monotonic", lambda: now[0])
+    dripped = Deadline(100.0, 5.0)
+    for _ in range(4):
+        now[0] += 1.2
+        dripped.moved(1)
+        assert 0 < dripped.left_s() <= 5.0
+    now[0] += 1.2
+    with pytest.raises(TimeoutError, match="not done within 5 s"):
+        dripped.left_s()
+    moving = Deadline(now[0], 5.0)
+    moving.moved(50_000_000)  # what the kernel's buffers take is no headway
+    for _ in range(60):
+        now[0] += 1.0
+        moving.moved(SLOWEST_BYTES_PER_S + 1_000)
+        assert moving.left_s() > 0
+    now[0] += 4.1
+    with pytest.raises(TimeoutError):
+        moving.left_s()
+
+
+def test_deadline_is_not_moved_by_what_came_at_first(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(deadline_module, "monotonic", lambda: now[0])
+    one = Deadline(100.0, 5.0)
+    one.moved(50_000_000)
+    now[0] = 105.01
+    with pytest.raises(TimeoutError):
+        one.left_s()
+
+
+def test_errors_are_of_redis_whatever_the_deadline_raises(unlimited, proxy):
+    proxy.swallow()
+    with pytest.raises(RedisError):
+        unlimited.get("a")
+    with pytest.raises(RedisError):
+        Channel(unlimited, read_timeout_s=LIMIT_S).call("PING")
+
+
+@pytest.mark.parametrize("opened", ["channel", "connection"])
+def test_connection_dropped_unclosed_ends_at_once(redis, redis_url, opened):
+    """By its last reference. What waited for the garbage collector held a client of Redis for as long."""
+    with open_client(Endpoint(with_all_rights(redis_url)), name="dropped") as client:
+        gc.disable()
+        try:
+            if opened == "channel":
+                one = Channel(client, read_timeout_s=LIMIT_S)
+                one.call("PING")
+            else:
+                one = client.connection_pool.make_connection()
+                one.connect()
+            assert "dropped" in [each["name"] for each in redis.client_list()]
+            del one
+            until(lambda: "dropped" not in [each["name"] for each in redis.client_list()], "the connection's end")
+        finally:
+            gc.enable()

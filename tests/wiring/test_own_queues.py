@@ -1,0 +1,162 @@
+"""Which queues a process serves, and that its first line says so and why."""
+
+import json
+
+import pytest
+
+from tests.harness import ROOT, until
+
+ONE = """
+from framework import ApplicationWorker
+
+
+class HelloWorker(ApplicationWorker):
+    feature_category = "not_owned"
+
+    def perform(self) -> None:
+        print("hello")
+"""
+MORE = """
+
+class FastWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    urgency = "high"
+    retry_queue = "again"
+    aliases = ("OldWorker",)
+
+    def perform(self) -> None:
+        print("fast")
+"""
+FAR = """
+
+class FarWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    shard = "second"
+
+    def perform(self) -> None: ...
+"""
+
+
+@pytest.fixture
+def boot(site):
+    """Start a worker on the module `hello` with this text, and return its first line; no config folder but redis.yml's."""
+
+    def start(text, *options, **env):
+        (site.folder / "hello.py").write_text(text)
+        process = site.start(str(ROOT / "scripts" / "worker"), "-r", "hello", *options, **env)
+        return process, process.line(event_name="process.ready")
+
+    return start
+
+
+def served(line):
+    return line["queues"], line["queues_from"]
+
+
+def weights(redis, line):
+    return json.loads(redis.hget(line["identity"], "info"))["weights"][0]
+
+
+def test_worker_without_files_serves_its_classes(boot, site, redis):
+    process, line = boot(ONE)
+    assert served(line) == (["hello"], "the loaded classes")
+    site.run("-c", "import hello; hello.HelloWorker.perform_async()")
+    process.line(job_status="done")
+    assert process.end() == 0
+    assert not process.find(severity="WARN")
+
+
+def test_worker_started_anew_serves_a_second_class(boot, site):
+    first, _ = boot(ONE)
+    first.end()
+    process, line = boot(ONE + MORE)
+    assert served(line) == (["again", "fast", "hello", "old"], "the loaded classes")
+    site.run("-c", "import hello; hello.FastWorker.perform_async()")
+    assert process.line(job_status="done")["class"] == "FastWorker"
+
+
+def test_queues_of_classes_are_weighted_like_generated_ones(boot, redis):
+    _, line = boot(ONE + MORE)
+    until(lambda: redis.exists(line["identity"]), "the record")
+    assert weights(redis, line) == {"again": 3, "fast": 3, "hello": 1, "old": 3}
+
+
+def test_queues_of_classes_follow_the_rules(boot, site):
+    site.write("routing.yml", {"routing_rules": [["urgency=high", "urgent"]]})
+    _, line = boot(ONE + MORE)
+    assert served(line)[0] == ["again", "hello", "urgent"]
+
+
+def test_queues_of_classes_are_those_of_the_shard(short_path, redis_url, second_redis_url, boot, site):
+    site.write("redis.yml", {"shards": {"main": {"url": redis_url}, "second": {"url": second_redis_url}}})
+    assert served(boot(ONE + FAR)[1])[0] == ["hello"]
+    assert served(boot(ONE + FAR, "--shard", "second")[1])[0] == ["far"]
+
+
+def test_shard_without_a_queue_of_the_classes_is_told(boot, site, redis_url, second_redis_url):
+    site.write("redis.yml", {"shards": {"main": {"url": redis_url}, "second": {"url": second_redis_url}}})
+    process, line = boot(ONE, "--shard", "second")
+    assert served(line) == (["default"], "the loaded classes")
+    assert "--shard" in process.line(event_name="boot.no_queues")["message"]
+
+
+def test_options_environment_and_files_stand_over_the_classes(boot, site):
+    assert served(boot(ONE, "-q", "a")[1]) == (["a"], "-q")
+    site.write("sidekiq.yml", {"queues": ["b"]})
+    file = str(site.folder / "config" / "sidekiq.yml")
+    assert served(boot(ONE, "-C", file)[1]) == (["b"], f"-C {file}")
+    assert served(boot(ONE, "-C", file, FRAMEWORK_QUEUES='["c"]')[1]) == (["c"], "FRAMEWORK_QUEUES")
+    site.write("queues.yml", {"queues": [["d", 1]]})
+    assert served(boot(ONE)[1]) == (["d"], "config/queues.yml")
+
+
+def generate(site):
+    done = site.run(str(ROOT / "scripts" / "generate_queues"), "-r", "hello")
+    assert done.returncode == 0, done.stderr
+
+
+def test_class_that_is_newer_than_the_files_is_served_and_told(boot, site):
+    (site.folder / "hello.py").write_text(ONE)
+    generate(site)
+    fresh, line = boot(ONE)
+    assert served(line) == (["hello"], "config/queues.yml")
+    assert not fresh.find(event_name="queues.stale")
+    process, line = boot(ONE + MORE)
+    assert served(line) == (["hello", "again", "fast"], "config/queues.yml")
+    (told,) = process.find(event_name="queues.stale")
+    assert told["queues"] == ["again", "fast"]
+    assert "run `scripts/generate_queues`" in told["message"]  # as the process was started
+    site.run("-c", "import hello; hello.FastWorker.perform_async()")
+    assert process.line(job_status="done")["class"] == "FastWorker"
+
+
+def test_queue_of_a_rule_that_is_newer_than_the_files_is_served(boot, site):
+    (site.folder / "hello.py").write_text(ONE)
+    generate(site)
+    site.write("routing.yml", {"routing_rules": [["*", "all"]]})
+    process, line = boot(ONE)
+    assert served(line)[0] == ["hello", "all"]
+    assert process.find(event_name="queues.stale")
+
+
+def test_class_that_was_left_out_of_the_file_stays_out(boot, site):
+    (site.folder / "hello.py").write_text(ONE + MORE)
+    generate(site)
+    site.write("queues.yml", {"queues": [["hello", 1]]})
+    process, line = boot(ONE + MORE)
+    assert served(line)[0] == ["hello"]
+    assert not process.find(event_name="queues.stale")
+
+
+def test_file_written_by_hand_without_the_other_is_obeyed(boot, site):
+    site.write("queues.yml", {"queues": [["hello", 1]]})
+    _, line = boot(ONE + MORE)
+    assert served(line)[0] == ["hello"]
+
+
+def test_generated_file_that_cannot_be_read_adds_nothing(boot, site):
+    (site.folder / "hello.py").write_text(ONE)
+    generate(site)
+    (site.folder / "workers" / "all_queues.yml").write_text("{")
+    _, line = boot(ONE + MORE)
+    assert served(line)[0] == ["hello"]

@@ -1,0 +1,209 @@
+"""Queues of loaded classes that no running process serves: told by a producer's boot, and by processes after theirs."""
+
+import json
+
+import pytest
+
+from tests.harness import ROOT, until
+
+HELLO = """
+from framework import ApplicationWorker
+
+
+class HelloWorker(ApplicationWorker):
+    feature_category = "not_owned"
+
+    def perform(self) -> None: ...
+"""
+FAR = """
+
+class FarWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    shard = "second"
+    retry_queue = "far_retries"
+
+    def perform(self) -> None: ...
+"""
+BOOT = "import logging; logging.basicConfig(format='%(name)s %(levelname)s %(message)s'); import hello, framework; framework.boot()"
+QUICK = """
+from framework.process import unserved, launcher
+unserved.FIRST_S = unserved.FIRST_IN_GROUP_S = unserved.SOON_S = unserved.LATER_S = 0.2
+launcher.RECORD_PERIOD_S = 0.2
+from framework.cli.worker import main
+main()
+"""
+"""A worker that looks and writes its record five times a second."""
+
+UNSERVED = "boot.unserved"
+
+
+@pytest.fixture
+def hello(site):
+    """The installation, with a module `hello`."""
+    (site.folder / "hello.py").write_text(HELLO)
+    return site
+
+
+def two_shards(site, redis_url, second_redis_url):
+    (site.folder / "hello.py").write_text(HELLO + FAR)
+    site.write("redis.yml", {"shards": {"main": {"url": redis_url}, "second": {"url": second_redis_url}}})
+
+
+def run_boot(site, code=BOOT):
+    """Run a program whose user may read the records of processes, which the role ``producer`` may not."""
+    return site.run("-c", code, role="worker")
+
+
+def booted(site):
+    ended = run_boot(site)
+    assert ended.returncode == 0, ended.stderr
+    return [line for line in ended.stderr.splitlines() if UNSERVED in line]
+
+
+def recorded(redis, *queues):
+    redis.sadd("processes", "ruby:1:0123456789ab")
+    redis.hset("ruby:1:0123456789ab", "info", json.dumps({"queues": queues}))
+
+
+# --- a producer -------------------------------------------------------------------------------------------------------
+
+
+def test_producer_without_a_process_is_told_the_command(hello):
+    (line,) = booted(hello)
+    assert line.startswith(
+        "framework WARNING no running process serves the queue hello of the shard main, where jobs of HelloWorker wait: "
+        "start a process with `application-worker worker -r hello` "
+    )
+
+
+def test_producer_is_silent_while_a_process_serves(hello):
+    process = hello.start(str(ROOT / "scripts" / "worker"), "-r", "hello")
+    identity = process.identity
+    until(lambda: run_boot(hello).stderr == "", f"the record of {identity}")
+
+
+def test_producer_counts_the_record_of_a_ruby_process(hello, redis):
+    recorded(redis, "default", "hello")
+    assert not booted(hello)
+
+
+@pytest.mark.refused("role-producer srandmember")
+def test_boot_with_the_role_producer_is_silent(hello, redis):
+    redis.config_resetstat()
+    ended = hello.run("-c", f"{BOOT}; hello.HelloWorker.perform_async()", role="producer")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert redis.llen("queue:hello") == 1
+    assert redis.info("commandstats")["cmdstat_srandmember"]["rejected_calls"] == 1
+
+
+def test_plain_push_asks_no_record(hello, redis):
+    redis.config_resetstat()
+    ended = hello.run("-c", "import hello; hello.HelloWorker.perform_async()")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert not {"cmdstat_srandmember", "cmdstat_smembers", "cmdstat_hget"} & redis.info("commandstats").keys()
+
+
+def test_producer_is_told_of_each_shard_in_a_line(hello, redis_url, second_redis_url):
+    two_shards(hello, redis_url, second_redis_url)
+    main, second = booted(hello)
+    assert "`application-worker worker -r hello`" in main
+    assert "the queues far, far_retries of the shard second" in second
+    assert "`application-worker worker -r hello --shard second`" in second
+
+
+def test_producer_is_not_told_of_foreign_classes(hello):
+    hello.write("application.yml", {"foreign_classes": ["Hello*"]})
+    assert not booted(hello)
+
+
+def test_producer_whose_shard_is_away_goes_on(hello, redis_url):
+    (hello.folder / "hello.py").write_text(HELLO + FAR)
+    hello.write("redis.yml", {"shards": {"main": {"url": redis_url}, "second": {"url": "redis://127.0.0.1:1/0"}}})
+    (line,) = booted(hello)
+    assert "of the shard main" in line
+
+
+def test_producer_leaves_no_connection_open(hello):
+    # The client of this test is the one that is left.
+    count = "import redis, os; print(len(redis.Redis.from_url(os.environ['PROOF_URL']).client_list()))"
+    assert run_boot(hello, count).stdout == run_boot(hello, f"{BOOT}; {count}").stdout
+
+
+def test_command_leaves_out_the_module_of_the_setting(hello):
+    hello.write("application.yml", {"workers_module": "hello"})
+    (line,) = booted(hello)
+    assert "`application-worker worker`" in line
+
+
+def test_command_names_the_queue_that_the_file_lacks(hello):
+    hello.write("queues.yml", {"queues": [["other", 1]]})
+    (line,) = booted(hello)
+    assert "`application-worker worker -r hello -q hello`" in line
+    assert "or write config/queues.yml anew with `application-worker generate-queues`" in line
+
+
+def test_command_of_a_program_names_its_file(hello):
+    (hello.folder / "program.py").write_text(f"import framework\n{HELLO}\nframework.boot()\n")
+    ended = hello.run("program.py")
+    assert "`application-worker worker -r program`" in ended.stderr
+
+
+# --- a process --------------------------------------------------------------------------------------------------------
+
+
+def quick(site, *options, **env):
+    return site.start("-c", QUICK, "-r", "hello", *options, **env)
+
+
+def test_process_tells_of_a_queue_that_nobody_serves_and_takes_it_back(hello):
+    process = quick(hello, "-q", "default")
+    line = process.line(event_name=UNSERVED)
+    assert (line["severity"], line["shard"], line["queues"], line["classes"]) == (
+        *("WARN", "main", ["hello"]),
+        ["HelloWorker"],
+    )
+    assert line["command"].split("worker ")[-1] == "-r hello"
+    other = quick(hello)
+    assert process.line(event_name="boot.served")["queues"] == ["hello"]
+    assert other.end() == 0
+    assert process.end() == 0
+    assert not other.find(event_name=UNSERVED)
+    assert len(process.find(event_name=UNSERVED)) == 1
+
+
+def test_process_that_serves_all_asks_nothing(hello, redis):
+    quick(hello).ready()
+    redis.config_resetstat()
+    quick(hello).ready()
+    assert "cmdstat_srandmember" not in redis.info("commandstats")
+
+
+def test_process_tells_of_another_shard(hello, redis_url, second_redis, second_redis_url):
+    two_shards(hello, redis_url, second_redis_url)
+    process = quick(hello)
+    line = process.line(event_name=UNSERVED)
+    assert (line["shard"], line["queues"]) == ("second", ["far", "far_retries"])
+    recorded(second_redis, "far", "far_retries")
+    assert process.line(event_name="boot.served")["shard"] == "second"
+
+
+def test_process_goes_on_while_another_shard_is_away(hello, redis_url, make_server):
+    second = make_server()
+    two_shards(hello, redis_url, second.url)
+    second.stop()
+    process = quick(hello).ready()
+    hello.run("-c", "import hello; hello.HelloWorker.perform_async()")
+    process.line(job_status="done")
+    second.start()
+    assert process.line(event_name=UNSERVED)["shard"] == "second"
+    assert process.end() == 0
+
+
+def test_process_whose_sibling_serves_the_others_is_silent(hello, redis):
+    (hello.folder / "hello.py").write_text(HELLO + HELLO.replace("Hello", "Other"))
+    sibling = quick(hello, "-q", "other")
+    until(lambda: redis.exists(sibling.identity), "its record")
+    process = quick(hello, "-q", "hello").ready()
+    redis.config_resetstat()
+    until(lambda: redis.info("commandstats").get("cmdstat_srandmember", {"calls": 0})["calls"] >= 10, "some looks")
+    assert not process.find(event_name=UNSERVED)
