@@ -1,5 +1,6 @@
 """What systemd is told (``Type=notify``): that we serve, that we are being replaced, that we end, and that our loop turns."""
 
+import math
 import os
 import socket
 import time
@@ -16,7 +17,8 @@ class Notifier:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         watched = usec.isdecimal() and pid in ("", str(os.getpid()))
         self._ping_s = int(usec) / 2_000_000 if watched else 0.0
-        self._pinged_at = 0.0
+        # Not 0.0: the clock counts from the start of the machine, and the first ping of a service must not wait for it.
+        self._pinged_at = -math.inf
         self._status = ""
 
     def ready(self) -> None:

@@ -123,8 +123,8 @@ def test_children_whose_supervisor_was_killed_end_by_themselves_jobs_first(clust
     process.send(signal.SIGUSR2)
     until(lambda: len(list(site.folder.glob("hangs-*"))) == 2, "a successor hangs in an import")
     process.kill()
-    until(lambda: all(gone(pid) for pid in children(process) if pid != int(working)), "who has no job is gone")
-    process.line(event_name="process.stopping")
+    until(lambda: all(gone(pid) for pid in children(process) if pid != int(working)), "the child without a job is gone")
+    until(lambda: process.find(event_name="process.stopping"), "the child with a job stops")
     assert not gone(int(working))
     release("one")
     assert proofs("ended:one") == [working]

@@ -92,9 +92,8 @@ def test_a_rolling_restart_under_load_loses_nothing_cuts_nothing_off_and_keeps_c
     assert sorted(children(process, "drained")) == sorted(before)
     assert {line.get("status") for line in process.find(event_name="child.drained")} == {0}
     assert not [line for line in process.lines if line.get("interrupted_count")]
-    assert process.line(event_name="process.draining", pid=int(holder))["running_jobs"] == [
-        {"jid": "long", "class": "LongWorker"}
-    ]
+    draining = process.line(event_name="process.draining", pid=int(holder))
+    assert {"jid": "long", "class": "LongWorker"} in draining["running_jobs"]  # beside it, perhaps, a short one
     assert process.end() == 0
     assert all(gone(pid) for pid in children(process))
 

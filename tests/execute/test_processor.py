@@ -223,7 +223,7 @@ def test_more_async_jobs_are_under_way_than_there_are_threads(slots, redis, gate
 
 @pytest.mark.proves("R25")
 def test_async_jobs_that_a_death_interrupted_begin_one_after_the_other_in_one_thread(slots, redis, gate, monkeypatch):
-    monkeypatch.setattr("framework.fetch.blame.TURN_S", 0.1)
+    monkeypatch.setattr("framework.fetch.blame.TURN_S", 10.0)  # 0.45 s each with so many slots: 90 s for all of them
     running = []
 
     async def perform(self):
@@ -238,6 +238,7 @@ def test_async_jobs_that_a_death_interrupted_begin_one_after_the_other_in_one_th
     one = slots(220).start()
     until(lambda: 1_019 in running)  # who is no suspect waits for none of them
     assert len(running) < 220
+    monkeypatch.setattr("framework.fetch.blame.TURN_S", 0.1)
     until(lambda: len(running) == 220)
     assert [jid for jid in running if jid < 1_000] == [*range(200)]
     assert one.threads() < 10

@@ -132,6 +132,7 @@ def test_a_callable_that_fails_keeps_its_last_answer_and_zero_stops(worker, capa
     redis.set("most", 2)
     assert capacity() <= 2
     until(lambda: redis.llen("done") == 8, "it goes on")
+    until(lambda: not redis.exists("queue:default", RUNNING), "and comes to rest")
     redis.rpush("work", 1)
     assert capacity() == 2
     until(lambda: redis.llen("done") == 9)
