@@ -152,6 +152,7 @@ def become(request: int, out: int, err: int) -> list[str]:
     os.environ.clear()
     os.environ.update(asked["env"])
     sys.stdout.reconfigure(write_through="PYTHONUNBUFFERED" in os.environ)
+    sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
     return list(asked["argv"])
 
 

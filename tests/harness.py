@@ -305,6 +305,9 @@ class Site:
             **os.environ,
             "FRAMEWORK_CONFIG_DIR": str(self.folder / "config"),
             "PROOF_URL": self.proofs_url,
+            # Python takes bytecode for fresh when its source has the same size and second: that is so of a module that a
+            # test writes twice.
+            "PYTHONDONTWRITEBYTECODE": "1",
         }
 
     def start(self, *argv: str, **env: str) -> Process:

@@ -38,10 +38,12 @@ def is_a(error: BaseException, *kinds: type[E]) -> TypeGuard[E]:
 
 class _Short(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
+        # Python prints 4,300 digits at most. From 3.14 on the method of the base class has its own text for more.
         try:
-            return super().repr_int(x, level)
-        except ValueError:  # Python prints 4,300 digits at most
+            repr(x)
+        except ValueError:
             return "<a very long number>"
+        return super().repr_int(x, level)
 
 
 short_repr = _Short().repr

@@ -118,7 +118,7 @@ class Authority:
 def test_a_certificate_that_ends_is_told_of_and_a_new_one_taken(scene, make_server, short_path, measured):
     server = make_server("redis-server")
     authority = Authority(short_path)
-    valid, expired = authority.certificate("valid.pem", 1), authority.certificate("expired.pem", -1)
+    valid, expired = authority.certificate("valid.pem", 1), authority.certificate("expired.pem", 0)
     with (
         server.open() as scene.client,
         socket.create_server(("127.0.0.1", 0)) as port,

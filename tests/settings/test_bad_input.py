@@ -715,9 +715,9 @@ VARIABLES = [
     ("FRAMEWORK_TIMEOUT", "nan", "must be a number from 0 to 604,800, not 'nan'"),
     ("FRAMEWORK_LOGGING", "loud", f"{JSON}, not 'loud'"),
     ("FRAMEWORK_LOGGING", "null", "null is no value: unset the variable"),
-    ("FRAMEWORK_LOGGING", '{"a":' * 20_000, "is nested deeper than anything here"),
-    ("FRAMEWORK_QUEUES", "[" * 20_000, "is nested deeper than anything here"),
-    ("FRAMEWORK_WORKERS_MODULE", "[" * 20_000, f"is nested deeper than anything here, not '{'[' * 56}..."),
+    ("FRAMEWORK_LOGGING", '{"a":' * 1_000_000, "is nested deeper than anything here"),  # 3.14 reads 100,000 levels
+    ("FRAMEWORK_QUEUES", "[" * 1_000_000, "is nested deeper than anything here"),
+    ("FRAMEWORK_WORKERS_MODULE", "[" * 1_000_000, f"is nested deeper than anything here, not '{'[' * 56}..."),
     ("FRAMEWORK_LOGGING", "[]", f"{SECTION}level, jobs, not []"),
     (
         "FRAMEWORK_LOGGING",

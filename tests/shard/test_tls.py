@@ -30,7 +30,7 @@ def secured(make_server, short_path):
     server = make_server("redis-server")
     authority = Authority(short_path)
     folder = authority.folder
-    authority.certificate("valid.pem", 1), authority.certificate("expired.pem", -1)
+    authority.certificate("valid.pem", 1), authority.certificate("expired.pem", 0)
     (folder / "names").write_text("subjectAltName=DNS:elsewhere.example")
     authority.certificate("elsewhere.pem", 1)
     (folder / "other").mkdir()
