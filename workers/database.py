@@ -5,7 +5,9 @@ opened on first use, one per process and feature.
 """
 
 import os
+import sqlite3
 import threading
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -16,6 +18,7 @@ from sqlalchemy import Connection, Engine, MetaData, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 
 _BUSY_TIMEOUT_MS: Final = 30_000
+_SWITCH_AGAIN_S: Final = 0.01
 _SCHEMA_LOCK: Final = 0x636F6465
 """Any number no other program locks on: PostgreSQL's advisory lock around the creation of our tables."""
 
@@ -94,8 +97,23 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
         # A new file, and the only moment to choose it: maintenance gives free pages back a few at a time. Said to a file
         # that exists, it would wait for the write lock.
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+    _switch_to_wal(connection)
+    for pragma in ("synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _switch_to_wal(connection: Any) -> None:
+    """Switch the file to WAL. Of two connections that switch a new file at once SQLite refuses one without any wait."""
+    deadline = time.monotonic() + _BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_SWITCH_AGAIN_S)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:

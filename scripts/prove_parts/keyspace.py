@@ -241,6 +241,12 @@ class Keyspace:
     def _set_fields(self, command: list[bytes]) -> None:
         self._make(command[1], Fields).update(zip(command[2::2], command[3::2], strict=True))
 
+    def _set_fields_kept(self, command: list[bytes]) -> None:
+        # HSETEX key KEEPTTL FIELDS count field value ...: so Redis 8 writes HINCRBYFLOAT, which Redis 7 writes as HSET.
+        if command[2:4] != [b"KEEPTTL", b"FIELDS"]:
+            raise ValueError(f"HSETEX in a form that is not known here: {command}")
+        self._make(command[1], Fields).update(zip(command[5::2], command[6::2], strict=True))
+
     def _set_field_if_new(self, command: list[bytes]) -> None:
         self._make(command[1], Fields).setdefault(command[2], command[3])
 
@@ -326,6 +332,7 @@ _KNOWN: dict[bytes, _Do] = {
     b"SADD": _space._add_members,
     b"SREM": _space._discard_members,
     **dict.fromkeys((b"HSET", b"HMSET"), _space._set_fields),
+    b"HSETEX": _space._set_fields_kept,
     b"HSETNX": _space._set_field_if_new,
     b"HDEL": _space._delete_fields,
     b"HINCRBY": _space._raise_field,

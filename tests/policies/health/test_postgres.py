@@ -1,6 +1,7 @@
 """The four questions that PostgreSQL answers, asked of real servers in real trouble."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -115,7 +116,10 @@ def test_archiving_from_its_first_segment_on(asked):
             server.execute(f"CREATE TABLE {name} ()")
             server.execute("SELECT pg_switch_wal()")
         until(lambda: server.execute("SELECT failed_count FROM pg_stat_archiver"), "archiving fails")
-        assert ask("wal_archiving") == Stop("2 WAL segments wait for archiving, more than 1")
+        found = ask("wal_archiving")
+        assert isinstance(found, Stop)
+        # PostgreSQL 18 has begun a third by itself.
+        assert re.fullmatch(r"[23] WAL segments wait for archiving, more than 1", found.reason)
 
 
 def test_replicas_that_are_behind(unwell, asked):

@@ -163,9 +163,10 @@ def test_unknown_runs_and_files_are_refused_with_a_way_out(engine: Engine) -> No
 
 @pytest.mark.parametrize("run_id", ["", "../../etc/passwd", "a/b", "a b", "-rf", "x" * 65, "a\n", "ä"])
 def test_run_ids_that_could_not_name_a_report(tmp_path: Path, run_id: str) -> None:
-    index = CodeIndex(open_engine(URL.create("sqlite", database=str(tmp_path / "x.sqlite3"))))
+    engine = open_engine(URL.create("sqlite", database=str(tmp_path / "x.sqlite3")))
     with pytest.raises(BusinessError, match="run id"):
-        index.begin(run_id, [])
+        CodeIndex(engine).begin(run_id, [])
+    engine.dispose()
 
 
 def test_forget(engine: Engine) -> None:
