@@ -101,7 +101,11 @@ class Census:
                     self.words[sender] |= set(words)
                     continue
                 address = f"{line['client_address']}:{line['client_port']}"
-                if words[:2] == ["CLIENT", "SETNAME"]:  # a new connection, which may have the port of one that is gone
+                # A new connection begins with SELECT, where it has one, then its name; it may have the port of one that is gone.
+                if words[0] == "SELECT":
+                    self._users.pop(address, None)
+                    sender = self._user_at(address)
+                elif words[:2] == ["CLIENT", "SETNAME"]:
                     self._users.pop(address, None)
                     sender = self._user_at(address, words[2])
                 else:

@@ -125,6 +125,7 @@ def work(site, redis, client, resumes):
     site.run("-c", "from jobs import *; PatientWorker.perform_async()", role="worker")
     (jid,) = until(lambda: redis.lrange("proof:patient", 0, -1))
     client.hset(keys.iteration(jid.decode()), "cancelled", 1)
+    until(lambda: client.hlen(keys.iteration(jid.decode())) == 2, "the process has read it, and added a cursor")
     site.run("-c", "from jobs import *; HangWorker.perform_async()", role="worker")
     until(lambda: redis.llen("proof:hang") == 1)
     first.popen.send_signal(signal.SIGKILL)
