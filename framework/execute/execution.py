@@ -193,12 +193,11 @@ class Executor:
             self._stop_clocks(run)
 
     def release(self, run: Execution) -> None:
-        """A run has been settled: let go of what it decoded, and of the memory that was reserved for that."""
-        if run.reserved:
-            if run.payload is not None:
-                run.payload.pop("args", None)
-            run.instance = None
-            self._decoding.give_back(run, run.outcome.error if isinstance(run.outcome, Failed) else None)
+        """Let go of what a run has decoded, and of the memory reserved for that. The run has been settled."""
+        if run.payload is not None:
+            run.payload.pop("args", None)
+        run.instance = None
+        self._decoding.give_back(run, run.outcome.error if isinstance(run.outcome, Failed) else None)
 
     async def complete(self, run: Execution) -> None:
         """Go on with a run whose job is async, on the event loop; raises nothing."""

@@ -210,9 +210,13 @@ class Processor:
     def _conclude(self, run: Execution, tally: Tally) -> None:
         """Log and settle a run that has ended."""
         try:
-            self._log_and_settle(run, tally)
+            if run.outcome is SUCCEEDED:
+                self._succeed(run, tally)
+            else:
+                self._end_unsuccessful(run, tally)
         finally:
-            self._executor.release(run)
+            if run.reserved:  # nearly none has: they are spared the call
+                self._executor.release(run)
 
     def _succeed(self, run: Execution, tally: Tally) -> None:
         tally.processed += 1
@@ -227,11 +231,8 @@ class Processor:
             run.unit.performing_since = 0.0
             self._until_done(run.unit, partial(self._settle, run, None))
 
-    def _log_and_settle(self, run: Execution, tally: Tally) -> None:
+    def _end_unsuccessful(self, run: Execution, tally: Tally) -> None:
         unit, outcome = run.unit, run.outcome
-        if outcome is SUCCEEDED:
-            self._succeed(run, tally)
-            return
         if not (isinstance(outcome, Interrupted) and self._runs.overdue):  # who gives way in time was not cut off
             unit.performing_since = 0.0
         if isinstance(outcome, Interrupted):

@@ -245,7 +245,7 @@ class Keyspace:
         # HSETEX key KEEPTTL FIELDS count field value ...: so Redis 8 writes HINCRBYFLOAT, which Redis 7 writes as HSET.
         if command[2:4] != [b"KEEPTTL", b"FIELDS"]:
             raise ValueError(f"HSETEX in a form that is not known here: {command}")
-        self._make(command[1], Fields).update(zip(command[5::2], command[6::2], strict=True))
+        self._set_fields([b"HSET", command[1], *command[5:]])
 
     def _set_field_if_new(self, command: list[bytes]) -> None:
         self._make(command[1], Fields).setdefault(command[2], command[3])

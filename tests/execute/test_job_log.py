@@ -9,7 +9,7 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from framework.declare import registry
@@ -254,6 +254,14 @@ def on_the_wire(job):
     more=MORE,
     duration=st.floats(0, 1e6),
 )
+@example(
+    job={"jid": 10**300, "class": "Job", "args": []},
+    loggable=False,
+    category=None,
+    queue="default",
+    more=None,
+    duration=0.0,
+)
 def test_the_pieces_add_up_to_the_same_fields_for_any_payload(both, job, loggable, category, queue, more, duration):
     with registry.isolated():
         declaration = declared(loggable=(0, 2) if loggable else (), feature_category=category) if category else None
@@ -267,7 +275,7 @@ def test_the_pieces_add_up_to_the_same_fields_for_any_payload(both, job, loggabl
         start, end = both.take()
     read, _ = on_the_wire(job)
     expected = plainly(read, unit, declaration)
-    label = f"{read['class']} JID-{read.get('jid')}"
+    label = f"{read['class']} JID-{expected.get('jid')}"  # a long one is cut there too
     time = iso_time(NOW)
     assert exactly(start) == exactly(
         {

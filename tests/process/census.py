@@ -101,15 +101,11 @@ class Census:
                     self.words[sender] |= set(words)
                     continue
                 address = f"{line['client_address']}:{line['client_port']}"
+                named = words[:2] == ["CLIENT", "SETNAME"]
                 # A new connection begins with SELECT, where it has one, then its name; it may have the port of one that is gone.
-                if words[0] == "SELECT":
+                if named or words[0] == "SELECT":
                     self._users.pop(address, None)
-                    sender = self._user_at(address)
-                elif words[:2] == ["CLIENT", "SETNAME"]:
-                    self._users.pop(address, None)
-                    sender = self._user_at(address, words[2])
-                else:
-                    sender = self._user_at(address)
+                sender = self._user_at(address, words[2] if named else None)
                 self._take(sender, words)
                 if words[0] == "ECHO":
                     self._marks.add(words[1])
