@@ -6,7 +6,6 @@ as Sidekiq does. A Redis that does not answer, or refuses, cancels nothing.
 """
 
 import threading
-from asyncio import get_running_loop
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
@@ -14,6 +13,7 @@ from weakref import WeakSet
 import redis
 from redis.exceptions import RedisError
 
+from framework.declare.misuse import running_loop
 from framework.types import Jid
 from framework.wire import keys
 
@@ -49,7 +49,7 @@ class Cancellations:
             return cancellation
         with self._lock:
             self._asked.add(cancellation)
-        if not _on_event_loop():  # an async job must not wait for Redis: it hears of it from ``look``
+        if running_loop() is None:  # an async job must not wait for Redis: it hears of it from ``look``
             with suppress(RedisError, OSError):
                 self._ask([cancellation])
         return cancellation
@@ -80,11 +80,3 @@ class Cancellations:
             pipeline.expire(keys.iteration(one.jid), STATE_TTL_S)
         with suppress(RedisError, OSError):  # refused, or full: the cancellation holds all the same
             pipeline.execute(raise_on_error=False)
-
-
-def _on_event_loop() -> bool:
-    try:
-        get_running_loop()
-    except RuntimeError:
-        return False
-    return True

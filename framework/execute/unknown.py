@@ -11,7 +11,7 @@ from framework.declare.declaration import Declaration
 from framework.errors import NewerVersionError, UnknownWorkerError
 from framework.finish.outcome import ForeignClass, UnknownClass
 from framework.types import Payload
-from framework.wire.job import UNKNOWN_COUNT, UNKNOWN_SINCE, timestamp, version_of, whole_number
+from framework.wire.job import UNKNOWN_COUNT, UNKNOWN_SINCE, times, timestamp, version_of
 
 DAY_S = 86_400.0
 _LONGEST_S = 60.0
@@ -56,7 +56,7 @@ class UnknownClasses:
         """Return what becomes of a job whose class is not registered here."""
         name = payload["class"]
         if self._is_foreign is not None and self._is_foreign(name):
-            count = _count(payload)
+            count = times(payload, UNKNOWN_COUNT)
             return ForeignClass(self._foreign_delay_s(count), count + 1)
         return self._wait(payload, UnknownWorkerError(name, self._nearest_to(name)))
 
@@ -80,7 +80,7 @@ class UnknownClasses:
         if first is None or _ran_since(payload, first):
             first, count = now, 0
         else:
-            count = _count(payload)
+            count = times(payload, UNKNOWN_COUNT)
         # Another host's clock may be ahead of ours; a time to come would put off the end for as long.
         since = min(first, now)
         # Spread, so that a thousand jobs of a new class do not come back in one moment.
@@ -100,7 +100,3 @@ def _ran_since(payload: Payload, first: float) -> bool:
     """Tell whether a process that has the class has run the job meanwhile: Ruby's leave our fields as they are."""
     failures = (timestamp(payload.get(name)) for name in ("failed_at", "retried_at"))
     return any(failed is not None and failed > first for failed in failures)
-
-
-def _count(payload: Payload) -> int:
-    return max(0, whole_number(payload.get(UNKNOWN_COUNT)) or 0)

@@ -31,12 +31,12 @@ from framework.finish.outcome import (
 )
 from framework.finish.retry import Bury, Drop, Retry, RetryPolicy, Verdict, shown
 from framework.finish.states import States
-from framework.finish.waiting import Waits, waiting
+from framework.finish.waiting import Waits, leaving, waiting
 from framework.store.script import BURY, COMPLETE, DROP, FETCH, POSTPONE, REQUEUE, Script
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.holds import Lock, NextRun
-from framework.wire.job import BUFFERED_AT, TRANSIT, UNKNOWN_COUNT, decode, forget_unknown
+from framework.wire.job import UNKNOWN_COUNT, decode
 from framework.wire.splice import rewrite
 from framework.wire.status import Tracked
 
@@ -107,12 +107,7 @@ class Settler:
         """
         if not isinstance(outcome, Failed):
             return None
-        payload = decode(unit.data, None)
-        payload["queue"] = unit.queue  # other producers may leave it out, and the way back from the retry set needs it
-        payload.pop(TRANSIT, None)  # a Ruby process may have promoted it midway
-        payload.pop(BUFFERED_AT, None)  # it had its turn
-        forget_unknown(payload)
-        payload.update(unit.found or {})
+        payload = leaving(unit)
         decide = partial(self._policy.verdict, worker=worker, error=outcome.error, args=args)
         guarded = self._handlers.guard("retry_in", lambda: decide(dict(payload)))
         # A hook that raises costs its own advice only: decide again without asking it.
@@ -240,12 +235,10 @@ class Settler:
     def _bury(
         self, unit: UnitOfWork, data: bytes, verdict: Bury | None, error: BaseException, tracked: Tracked | None
     ) -> Settled:
-        limits, state = self._dead_set, _state(tracked, "failed")
+        limits = self._dead_set
         most_business = limits.business_max_jobs if verdict is not None and verdict.business else ""
-        how = [data, limits.max_jobs, limits.timeout_s, most_business]
-        trimmed: Any = self._run(BURY, unit, keys.DEAD, how, state, _ended(unit))
-        if trimmed < 0 and self._moved_before(unit, keys.DEAD, data):
-            trimmed = 0
+        keep = (limits.max_jobs, limits.timeout_s, most_business)
+        trimmed = self._move_to_set(unit, keys.DEAD, data, keep, tracked)
         # Before the slot is free: a handler that takes its time takes this slot, not one that a job is dispatched to.
         if trimmed >= 0 and verdict is not None:
             self._handlers.died(shown(verdict.payload, verdict.args), error)
@@ -280,14 +273,21 @@ class Settler:
     def _give_up(self, unit: UnitOfWork, outcome: UnknownClass, tracked: Tracked | None) -> Settled:
         """Move a job whose class came nowhere into the ``interrupted`` set, with what it holds let go of, in one step."""
         data = waiting(unit, outcome)
-        arguments, state = [data, *KEEP_INTERRUPTED, ""], _state(tracked, "failed")
-        trimmed: Any = self._run(BURY, unit, keys.INTERRUPTED, arguments, state, _ended(unit))
-        if trimmed < 0 and self._moved_before(unit, keys.INTERRUPTED, data):
-            trimmed = 0
+        trimmed = self._move_to_set(unit, keys.INTERRUPTED, data, (*KEEP_INTERRUPTED, ""), tracked)
         self._finish(unit)
         if trimmed > 0:
             self._on_trimmed(trimmed, keys.INTERRUPTED)
         return Settled("fenced" if trimmed < 0 else "interrupted")
+
+    def _move_to_set(
+        self, unit: UnitOfWork, target: str, data: bytes, keep: tuple[Any, ...], tracked: Tracked | None
+    ) -> int:
+        """Move a job that has failed for good into ``target``, in one step; return how many older jobs left that set, -1 when fenced.
+
+        ``keep`` is how many jobs the set keeps, for how many seconds, and how many that the business refused (empty: as many).
+        """
+        trimmed: Any = self._run(BURY, unit, target, [data, *keep], _state(tracked, "failed"), _ended(unit))
+        return 0 if trimmed < 0 and self._moved_before(unit, target, data) else int(trimmed)
 
     def _drop(self, unit: UnitOfWork, name: str, tracked: Tracked | None) -> Settled:
         # Whoever took a job over counts it; after a lost reply nobody knows, and the count is right either way.

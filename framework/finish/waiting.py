@@ -1,4 +1,4 @@
-"""The payload of a job that waits in the schedule set, whatever sent it there."""
+"""The payload of a job that leaves its queue for a set: the schedule set, or, where it failed, the retry set or the dead set."""
 
 from typing import TypeAlias
 
@@ -29,7 +29,8 @@ Waits: TypeAlias = Postponed | Deferred | ForeignClass | UnknownClass
 
 def waiting(unit: UnitOfWork, outcome: Waits) -> bytes:
     """Return the payload as the schedule set has it, with what its next reader is to know of the wait."""
-    payload = _due_later(unit)
+    payload = leaving(unit)
+    payload.pop("enqueued_at", None)  # it is in no queue (Sidekiq's form)
     match outcome:
         case Postponed():
             pass
@@ -44,13 +45,12 @@ def waiting(unit: UnitOfWork, outcome: Waits) -> bytes:
     return rewrite(unit.data, payload)
 
 
-def _due_later(unit: UnitOfWork) -> Payload:
-    """Return the payload of a job that is in no queue and knows its queue (Sidekiq's form)."""
+def leaving(unit: UnitOfWork) -> Payload:
+    """Return the payload with its queue, and without the fields that say how it came to its queue or why it waited."""
     payload = decode(unit.data, None)
     forget_unknown(payload)
-    payload["queue"] = unit.queue
-    payload.pop("enqueued_at", None)
-    payload.pop(TRANSIT, None)
-    payload.pop(BUFFERED_AT, None)
+    payload["queue"] = unit.queue  # other producers may leave it out, and the way back from the set needs it
+    payload.pop(TRANSIT, None)  # a Ruby process may have promoted it midway
+    payload.pop(BUFFERED_AT, None)  # it had its turn
     payload.update(unit.found or {})
     return payload

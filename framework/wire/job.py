@@ -169,7 +169,7 @@ def deferrals(payload: Payload, reason: str) -> int:
     """Return how often in a row a job was deferred for this reason: another's deferrals prolong nothing, and use up nothing."""
     if payload.get(DEFERRED_BY, reason) != reason:
         return 0
-    return max(0, whole_number(payload.get(DEFERRED_COUNT)) or 0)
+    return times(payload, DEFERRED_COUNT)
 
 
 def forget_unknown(payload: Payload) -> None:
