@@ -8,7 +8,7 @@ import redis
 from framework.admin.deferred import deferrals_of
 from framework.admin.facts import Facts
 from framework.admin.search import Place, Sighting, text
-from framework.admin.times import lasting
+from framework.admin.times import lasting, often
 from framework.admin.valves import Reason, Valves
 from framework.command_line import command
 from framework.declare.declaration import Declaration
@@ -24,7 +24,6 @@ from framework.wire.job import (
     UNKNOWN_SINCE,
     times,
     timestamp,
-    whole_number,
 )
 
 _MOST_TEXT = 200
@@ -244,16 +243,15 @@ class Explainer:
 
     def _met_unknown(self, payload: Payload) -> list[Reason]:
         """Tell of the processes without its class that have put it off."""
-        count = min(whole_number(payload.get(UNKNOWN_COUNT)) or 0, 1_000_000)
+        count = min(times(payload, UNKNOWN_COUNT), _MOST_TIMES)
         if count < 1:
             return []
         name, since = payload.get("class"), timestamp(payload.get(UNKNOWN_SINCE))
-        times = "once" if count == 1 else f"{count:,} times"
         if since is None:
-            why = f"{name} belongs to another application (foreign_classes): processes of this one have put it back {times}"
+            why = f"{name} belongs to another application (foreign_classes): processes of this one have put it back {often(count)}"
             return [Reason("foreign_class", why, "a process of that application")]
         for_s = lasting(max(0.0, self._facts.now - since))
-        why = f"processes without its class put it off {times} in {for_s}: {_error(payload)}"
+        why = f"processes without its class put it off {often(count)} in {for_s}: {_error(payload)}"
         release = "a process that has the class; it is set aside when it has waited for unknown_class_max_wait"
         return [Reason("unknown_class", why, release)]
 
@@ -301,11 +299,10 @@ def _since(sighting: Sighting, payload: Payload) -> float | None:
 def _deferral(payload: Payload) -> list[Reason]:
     if not payload.get(DEFERRED):
         return []
-    count = deferrals_of(payload)
-    times = "once" if count == 1 else f"{count:,} times"
+    times_put_off = often(deferrals_of(payload))
     worker = payload.get("class")
     release = f"its time; earlier: {command(f'jobs deferred release {worker}')}"
-    return [Reason("deferred", f"put off {times}, the last time by {payload.get(DEFERRED_BY)}", release)]
+    return [Reason("deferred", f"put off {times_put_off}, the last time by {payload.get(DEFERRED_BY)}", release)]
 
 
 def _interrupted(payload: Payload) -> Reason:

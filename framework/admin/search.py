@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from framework.errors import PayloadError
 from framework.process.parked import ParkedPlace
 from framework.shard.leftovers import named_queues
-from framework.store.script import SEARCH
+from framework.store.script import SEARCH, is_wrong_type
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import moment
@@ -157,7 +157,7 @@ def _rest(client: "redis.Redis", key: bytes | str, needle: bytes | None, reply: 
                 return
             reply = client.zscan(key, cursor, match=_containing(needle), count=PAGE)
     except ResponseError as error:
-        if "WRONGTYPE" not in str(error):
+        if not is_wrong_type(error):
             raise
 
 

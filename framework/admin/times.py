@@ -27,6 +27,11 @@ def lasting(seconds: float) -> str:
     return " ".join(part for part in parts if part) or "0 s"
 
 
+def often(count: int) -> str:
+    """Return how many times something happened."""
+    return "once" if count == 1 else f"{count:,} times"
+
+
 def ago(now: float, then: float | None) -> str:
     """Return how long ago it was, ``-`` when nobody says."""
     return "-" if then is None else lasting(now - then)

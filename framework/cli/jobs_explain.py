@@ -10,7 +10,7 @@ import click
 from framework.admin.explain import Classes, Explainer, Explanation, Interruptions
 from framework.admin.facts import Facts
 from framework.admin.search import search, text
-from framework.admin.times import lasting
+from framework.admin.times import lasting, often
 from framework.cli.failure import EXIT_FAILED, explained
 from framework.cli.on_shards import OnShards, progress
 from framework.cli.options import json_option, modules_option, shard_option
@@ -108,14 +108,10 @@ def _in_words(jid: str, found: Sequence[Explanation], states: dict[str, str], an
 
 
 def _interruptions(found: Interruptions) -> str:
-    counts = f"{_times(found.stops)} at the deadline of its process, {_times(found.deaths)} by its death"
+    counts = f"{often(found.stops)} at the deadline of its process, {often(found.deaths)} by its death"
     if found.limit is None:
         return counts
     return f"{counts}; {'no limit' if found.limit < 0 else f'{max(1, found.limit)} of either end it'}"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
 
 
 def _clock(seconds: float) -> str:

@@ -20,8 +20,9 @@ from framework.admin.search import text
 from framework.admin.times import ago, clock, lasting
 from framework.cli.failure import EXIT_FAILED, explained, refuse_unknown
 from framework.cli.groups import Shown
+from framework.cli.jobs_flags import reasoned
 from framework.cli.on_shards import OnShards, operator
-from framework.cli.options import DurationOption, json_option, modules_option, shard_option
+from framework.cli.options import json_option, modules_option, shard_option
 from framework.cli.project import load_project
 from framework.cli.terminal import echo, echo_lines
 from framework.errors import FrameworkError
@@ -78,10 +79,7 @@ def show(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_j
 @limits.command("set", context_settings={"ignore_unknown_options": True})
 @click.argument("name")
 @click.argument("limit", type=click.IntRange(-1, 1_000_000), metavar="N")
-@click.option("--reason", required=True, help="Say why. The text is shown wherever this has an effect.")
-@click.option(
-    "--for", "lasts_s", type=DurationOption(), required=True, help="End it after so long: 90s, 15m, 2h, 1d or 1h30m."
-)
+@reasoned
 @modules_option
 @shard_option
 @json_option

@@ -19,7 +19,6 @@ from framework.cli.project import Project, load_project
 from framework.cli.terminal import echo, echo_json, echo_lines
 from framework.command_line import command
 from framework.declare import registry
-from framework.errors import ShardUnavailableError
 from framework.migrate.account import Account, Allowance
 from framework.migrate.plan import Mapping, Plan, Routing
 from framework.migrate.queues import Queues, QueueShutError
@@ -28,7 +27,7 @@ from framework.process.record import served_queues
 from framework.route.split import Split, splits_seen
 from framework.settings.suggest import did_you_mean
 from framework.shard.leftovers import queue_names
-from framework.shard.refusals import advice_for
+from framework.shard.refusals import unavailable
 from framework.shard.shard import Shard
 from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE
 from framework.wire import keys
@@ -141,10 +140,7 @@ def _attempt(work: Work, step: Callable[[Work], None]) -> None:
     except QueueShutError as error:
         work.error = error
     except (RedisError, OSError) as error:
-        reason = f"{work.shard.endpoint.shown}: {str(error).rstrip('.')}"
-        source = work.shard.endpoint.source
-        advice = advice_for(error, source) if isinstance(error, RedisError) else None
-        work.error = ShardUnavailableError(work.shard.name, reason, advice=advice, source=source)
+        work.error = unavailable(work.shard.name, work.shard.endpoint, error)
         work.error.__cause__ = error
 
 

@@ -14,9 +14,8 @@ from framework.admin.search import Tell
 from framework.cli.failure import EXIT_FAILED
 from framework.cli.options import check_shard
 from framework.cli.terminal import columns, echo, echo_json, echo_lines
-from framework.errors import ShardUnavailableError
 from framework.settings.load import load
-from framework.shard.refusals import advice_for
+from framework.shard.refusals import unavailable
 from framework.shard.shard import Shard
 from framework.wiring.connect import open_shards
 
@@ -45,10 +44,7 @@ class OnShards:
                 yield name, step(shard)
             except (RedisError, OSError) as error:
                 self.unanswered.append(name)
-                reason = f"{shard.endpoint.shown}: {str(error).rstrip('.')}"
-                source = shard.endpoint.source
-                advice = advice_for(error, source) if isinstance(error, RedisError) else None
-                echo(str(ShardUnavailableError(name, reason, advice=advice, source=source)), err=True)
+                echo(str(unavailable(name, shard.endpoint, error)), err=True)
 
     def report(self, found: Mapping[str, Any]) -> None:
         """Print it as JSON, with the names of the shards that did not answer."""

@@ -13,11 +13,10 @@ from redis.exceptions import RedisError
 from framework.cli.failure import EXIT_FAILED, explained, refuse_unknown
 from framework.cli.terminal import echo
 from framework.command_line import command
-from framework.errors import ShardUnavailableError
 from framework.process.record import served_queues
 from framework.settings.load import load
 from framework.shard.leftovers import QUEUE, count_leftovers
-from framework.shard.refusals import advice_for
+from framework.shard.refusals import unavailable
 from framework.shard.shard import Shard
 from framework.wire import keys
 from framework.wiring.connect import open_shards
@@ -78,10 +77,7 @@ def _attempt(sight: Sight, step: Callable[[Sight], None]) -> None:
         step(sight)
     except (RedisError, OSError) as error:
         sight.failed = True
-        reason = f"{sight.shard.endpoint.shown}: {str(error).rstrip('.')}"
-        source = sight.shard.endpoint.source
-        advice = advice_for(error, source) if isinstance(error, RedisError) else None
-        echo(str(ShardUnavailableError(sight.shard.name, reason, advice=advice, source=source)), err=True)
+        echo(str(unavailable(sight.shard.name, sight.shard.endpoint, error)), err=True)
 
 
 def _read_dropped(sight: Sight) -> None:

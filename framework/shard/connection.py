@@ -59,15 +59,7 @@ class ShardConnection:
 
     def read(self, packet: bytes) -> Any:
         """Send one packed command that changes nothing, again, once, where another connection may help; return its reply."""
-        circuit, began = self._circuit, monotonic()
-        if circuit.open and circuit.refuses(began):
-            raise self._spared()
-        reply, failure = self._ask(self._channels.take(), packet)
-        if failure is not None and _may_pass(failure.__cause__):
-            self._channels.close()
-            reply, failure = self._ask(self._channels.fresh(began), packet)
-        self._conclude(began, failure)
-        return reply
+        return self._try_twice(lambda channel: self._ask(channel, packet))
 
     def write_once(self, transaction: Transaction, names: Sequence[Command], marks: Sequence[Mark]) -> None:
         """Send a slice of a bulk push in a transaction that notes it, if it is not noted already.
@@ -239,13 +231,17 @@ class ShardConnection:
 
     def run(self, script: Script, names: Sequence[str], arguments: Sequence[Any]) -> Any:
         """Run a script that writes all or nothing, again, once, where surely nothing was written; return its reply."""
+        return self._try_twice(lambda channel: self._evaluate(channel, script, names, arguments))
+
+    def _try_twice(self, ask: Callable[[Channel], tuple[Any, ShardUnavailableError | None]]) -> Any:
+        """Ask, and once more where another connection may help and surely nothing was written; return the reply."""
         circuit, began = self._circuit, monotonic()
         if circuit.open and circuit.refuses(began):
             raise self._spared()
-        reply, failure = self._evaluate(self._channels.take(), script, names, arguments)
+        reply, failure = ask(self._channels.take())
         if failure is not None and not failure.maybe_written and _may_pass(failure.__cause__):
             self._channels.close()
-            reply, failure = self._evaluate(self._channels.fresh(began), script, names, arguments)
+            reply, failure = ask(self._channels.fresh(began))
         self._conclude(began, failure)
         return reply
 

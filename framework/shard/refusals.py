@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from redis.sentinel import MasterNotFoundError
 
+from framework.errors import ShardUnavailableError
+from framework.store.connect import Endpoint
 from framework.store.modes import UnsupportedServerError, cluster_advice
 from framework.store.sentinels import SentinelSettingsError
 from framework.store.tls import tls_advice
@@ -60,3 +62,10 @@ def wrong_setting(error: BaseException) -> str | None:
     if isinstance(error, UnsupportedServerError) or (isinstance(error, RedisError) and cluster_advice(code_of(error))):
         return "url"
     return "password" if isinstance(error, AuthenticationError) else None
+
+
+def unavailable(shard: str, endpoint: Endpoint, error: RedisError | OSError) -> ShardUnavailableError:
+    """Return what a command prints of a shard that does not answer, or refuses."""
+    advice = advice_for(error, endpoint.source) if isinstance(error, RedisError) else None
+    reason = f"{endpoint.shown}: {str(error).rstrip('.')}"
+    return ShardUnavailableError(shard, reason, advice=advice, source=endpoint.source)

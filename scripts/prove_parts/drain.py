@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from chaos_parts import census
 from demo_parts.stop import StopSignal
 from redis import Redis
 
@@ -95,8 +96,9 @@ class Drain:
         marks = self._marks[:]
         again = [serial for serial, runs in enumerate(marks) if runs > 1] if marks.count(1) < self.done else []
         lost = marks[: self.accepted].count(0)
-        places = {key: int(client.zcard(key)) for key in ("retry", "schedule", "dead", "interrupted")}
-        places["queue"] = int(client.llen(f"queue:{QUEUE}"))
+        left = census.set_aside(client)
+        if waiting := int(client.llen(f"queue:{QUEUE}")):
+            left["queue"] = waiting
         return {
             "jobs": self.jobs,
             "accepted": self.accepted,
@@ -105,7 +107,7 @@ class Drain:
             "second runs": sum(marks[serial] - 1 for serial in again),
             "second runs allowed": self.kills * (self.fleet.slots + ACKNOWLEDGED_LATE),
             "kills": self.kills,
-            "left in Redis": {key: count for key, count in places.items() if count},
+            "left in Redis": left,
             "surprises": self.fleet.surprises[:20],
             "seconds": round(self.seconds, 1),
             "jobs a second": round(self.done / max(0.1, self.seconds)),

@@ -34,9 +34,7 @@ _BASE = keys.limit("LimitProofWorker")
 
 
 class _Fleet(ClusterFleet):
-    def start(self) -> None:
-        size = ["--processes", str(self.processes), "--max-concurrency", str(self.slots)]
-        self._open([str(self._scripts / "cluster"), QUEUE, *size, "--timeout", "2", "-r", "prove_parts.limit_jobs"])
+    options = ("--timeout", "2")
 
 
 class _Half:
@@ -94,7 +92,9 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
     seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
     print(f"Seed {seed}; logs under {os.path.relpath(folder)}", flush=True)
     with _prepared(root, folder) as server, server.open("limit") as client:
-        fleet = _Fleet(root / "scripts", folder, processes=PROCESSES, slots=THREADS)
+        fleet = _Fleet(
+            root / "scripts", folder, processes=PROCESSES, slots=THREADS, queue=QUEUE, module="prove_parts.limit_jobs"
+        )
         calm, stormy = (_Half(client, fleet, random.Random(seed)) for _ in range(2))
         try:
             fleet.start()

@@ -90,9 +90,12 @@ class Fleet(ABC):
 class ClusterFleet(Fleet):
     """One ``scripts/cluster``, which sees its children die and starts their successors."""
 
+    options: tuple[str, ...] = ()
+    """Further options of its command line."""
+
     def start(self) -> None:
         size = ["--processes", str(self.processes), "--max-concurrency", str(self.slots)]
-        self._open([str(self._scripts / "cluster"), self.queue, *size, *self.module])
+        self._open([str(self._scripts / "cluster"), self.queue, *size, *self.options, *self.module])
 
     def tend(self) -> None:
         for process in self._started:

@@ -18,7 +18,6 @@ _TEN_MILLION = 10_000_000
 
 def account(ledger: Ledger, accepted: int, seconds: float, fleet: Fleet, client: Redis) -> dict[str, Any]:
     """What the storm came to, when the fleet is gone."""
-    places = {key: int(client.zcard(key)) for key in ("retry", "schedule", "dead", "interrupted")}
     lost = [serial for serial in ledger.lost() if serial < accepted]
     killed = [life for life in ledger.lives if life.killed_us is not None]
     return {
@@ -36,7 +35,7 @@ def account(ledger: Ledger, accepted: int, seconds: float, fleet: Fleet, client:
         "most second runs by one kill": max((life.cut_off + life.again for life in killed), default=0),
         "second runs allowed by one kill": fleet.slots + ACKNOWLEDGED_LATE,
         "second runs nobody caused": ledger.unexplained[:_SHOWN],
-        "set aside": {key: count for key, count in places.items() if count},
+        "set aside": census.set_aside(client),
         "surprises": fleet.surprises[:_SHOWN],
         # The names of the dead stay for 39 s and a sweep, and nobody sweeps any more.
         "keys left": [leak for leak in census.leaks(client) if not leak.startswith(census.REGISTRY)],
