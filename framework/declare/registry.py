@@ -159,8 +159,10 @@ def _taken(name: str) -> str | None:
 
 def _import_here(name: str) -> None:
     """Import a named module from the working directory, even if an installed one has its name: a script beside it does so too."""
+    if name in sys.modules:
+        return
     spec = _spec_here(name)
-    if spec is None or name in sys.modules:
+    if spec is None:
         return
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:

@@ -393,6 +393,7 @@ class Launcher:
 
 def _field(unit: UnitOfWork, name: str) -> str | None:
     try:
-        return str(decode(unit.data).get(name))
+        payload = decode(unit.data) if unit.outline is None else unit.outline
     except PayloadError:
         return None
+    return str(payload.get(name))

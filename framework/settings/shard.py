@@ -105,6 +105,8 @@ class ShardSettings(Section):
         said = self.from_url
         if not said.secure and self.tls is None:
             return None
+        if not said.tls:  # nothing to put together, so nothing whose files would be read once more
+            return self.tls or TlsSettings()
         return TlsSettings.model_validate({**said.tls, **(self.tls.model_dump(exclude_unset=True) if self.tls else {})})
 
     @property

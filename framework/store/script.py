@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 from importlib.resources import files
 from typing import Any, cast
 
@@ -20,9 +21,12 @@ class Script:
         self.name = name
         self.source = b"".join(folder.joinpath("parts", f"{part}.lua").read_bytes() for part in parts)
         self.source += folder.joinpath(f"{name}.lua").read_bytes()
-        self.code = b"\n".join(line for line in self.source.splitlines() if not line.startswith(b"--"))
-        """The source without its comments, for where it is sent whole each time."""
         self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
+
+    @cached_property
+    def code(self) -> bytes:
+        """The source without its comments, for where it is sent whole each time."""
+        return b"\n".join(line for line in self.source.splitlines() if not line.startswith(b"--"))
 
     def __call__(self, client: "redis.Redis", keys: Sequence[str | bytes], arguments: list[Any]) -> Any:
         """Run the script and return its reply. NOSCRIPT (restart, failover, SCRIPT FLUSH) costs one more round trip."""

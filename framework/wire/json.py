@@ -96,7 +96,8 @@ def _written(value: object) -> bytes:
 
 def _refuse_unreadable(data: bytes) -> None:
     """By its bytes: to read it back would take its memory a second time."""
-    if is_deeper(data, MAX_NESTING):
+    # Each level takes one of these bytes, so that fewer of them need no look at their depth.
+    if data.count(b"[") + data.count(b"{") > MAX_NESTING and is_deeper(data, MAX_NESTING):
         raise PayloadError(_TOO_DEEP)
     # Digits in a row may stand in a text; what they are, reading says.
     if len(data) > _UNQUESTIONED_BYTES and _DIGITS_IN_A_ROW in data.translate(_DIGITS_ALIKE):
