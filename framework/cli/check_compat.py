@@ -20,6 +20,7 @@ from framework.compat.advice import Finding
 from framework.compat.compare import Comparison, Fleet, counted
 from framework.compat.manifest import Manifest
 from framework.errors import ConfigurationError, Problem
+from framework.route.places import queues_on
 
 
 @click.command("check-compat")
@@ -100,10 +101,11 @@ def _snapshot(project: Project, release: str, day: date) -> Manifest:
 
 def _compare(project: Project, last: Manifest, today: Manifest) -> list[Finding]:
     settings = project.settings
-    served = [line.name for line in settings.queues] or ["default"]
-    return Comparison(
-        last, today, Fleet(served, list(settings.shards), settings.max_retries, settings.config_label)
-    ).findings()
+    # Without queues.yml a process serves the queues of all loaded classes.
+    served = [line.name for line in settings.queues] or {
+        queue for shard in settings.shards for queue in queues_on(project.router, project.declarations.values(), shard)
+    }
+    return Comparison(last, today, Fleet(served, list(settings.shards), settings.config_label)).findings()
 
 
 def _refuse_breaking(project: Project, last: Manifest | None, today: Manifest) -> None:

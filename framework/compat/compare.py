@@ -19,11 +19,10 @@ from framework.route.lint import serves
 
 
 class Fleet(NamedTuple):
-    """What today's processes do: the names in config/queues.yml, the shards, how often ``retry = True`` is."""
+    """What today's processes serve: the names in config/queues.yml, or without it their queues; and the shards."""
 
     served: Collection[str]
     shards: Collection[str]
-    max_retries: int
     folder: str = "config"
     """How messages call the config folder."""
 

@@ -1,8 +1,8 @@
 """Pushes that take a dict for each job: a client middleware may change it, send it elsewhere or drop it; duplicates are dropped."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, NamedTuple, TypeAlias
 
 from framework.declare import registry
@@ -95,10 +95,6 @@ class Around:
         admitted = (self._admit(payload, declaration, None, shard, None) for payload in payloads)
         return [entry for entry in admitted if entry is not None]
 
-    def shard(self, route: Route) -> Shard:
-        """Return the shard that a route leads to."""
-        return self._shards[route.shard]
-
     def payload_bytes(self, request: PushRequest) -> bytes | None:
         """Return what ``push`` would write to a queue, without writing; ``None`` when it was dropped."""
         route = self._router.route_push(request.declaration, request.options)
@@ -110,9 +106,9 @@ class Around:
         """Return what prepares slice after slice."""
         return _Source(self, request, args, self._router.route_push(request.declaration, request.options)).prepare
 
-    def begin(self, shard: Shard, due: Due | None) -> float | None:
-        """Return when the first job of a bulk is due, by Redis's clock; ``None`` for now."""
-        return None if due is None else self._delays.begin(shard, due)
+    def begin(self, route: Route, due: Due | None) -> float | None:
+        """Return when the first job of a bulk is due, by the clock of the Redis that it goes to; ``None`` for now."""
+        return None if due is None else self._delays.begin(self._shards[route.shard], due)
 
     def prepare(
         self, request: BulkRequest, args: list[list[Any]], start: int, route: Route, first: float | None
@@ -225,7 +221,7 @@ def _chosen(declaration: Declaration, said: Any, due: Due) -> Due:
     """Return when a job is due after its chain: at another moment where a middleware has put one in ``at``."""
     if said == due.at:
         return due
-    if isinstance(said, bool) or not isinstance(said, int | float) or not isfinite(said):
+    if isinstance(said, bool) or not isinstance(said, int | float) or not abs(said) <= sys.float_info.max:
         reason = f"is due at a {type(said).__name__}: a client middleware may put epoch seconds into `at`"
         raise ArgumentsError(declaration.wire_name, reason)
     return Due(float(said))
@@ -259,7 +255,7 @@ class _Source:
         if start >= len(self._args):
             return None
         if self._first is None:
-            self._first = self._around.begin(self._around.shard(route), self._request.due)
+            self._first = self._around.begin(route, self._request.due)
         made = self._around.prepare(self._request, self._args[start : start + SLICE], start, route, self._first)
         self._start += SLICE
         return made

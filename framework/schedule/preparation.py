@@ -22,7 +22,7 @@ from framework.shard.validator import Block
 from framework.types import Jid, Payload
 from framework.wire.budget import MemoryBudget
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, decompress_arguments
-from framework.wire.holds import IDEMPOTENCY_KEY, Holds, lock_of
+from framework.wire.holds import IDEMPOTENCY_KEY, Holds, Lock, lock_of
 from framework.wire.job import DEFERRED, TRANSIT, decode, stamp
 from framework.wire.json import dumps
 from framework.wire.malformed import quarantined
@@ -93,6 +93,7 @@ class Preparation:
 
     def _step(self, source: str, member: bytes) -> Move | Crossing:
         payload = decode(member, self._limiter.limits.decoded_limit, self._reserve)
+        lock = lock_of(payload, None)  # as it is written: a middleware may change the payload
         place = self._destinations.of(payload)
         away = self._crossings.leads(place.shard)
         if away and not isinstance(payload.get(TRANSIT), str):
@@ -109,12 +110,12 @@ class Preparation:
             # Before it goes, as with all that leaves Redis: a death in between has it judged again.
             note = partial(self._states.note, payload, "discarded")
             tell = partial(self._events.due_job_dropped, source, payload)
-            return Move(member, "gone", first=note, tell=tell, lock=_held(member))
+            return Move(member, "gone", first=note, tell=tell, lock=_ended(lock))
         queue = str(payload["queue"])
         claim, tell_duplicate = self._claim(payload, place.shard)
         data = _written(member, payload)
         if away:
-            return Crossing(member, data, queue, place.shard, token, claim, _held(member), tell_duplicate)
+            return Crossing(member, data, queue, place.shard, token, claim, _ended(lock), tell_duplicate)
         return Move(member, "queue", data, queue, lock=claim, duplicate=tell_duplicate)
 
     def _claim(self, payload: Payload, shard: str) -> tuple[bytes, Callable[[Jid], None] | None]:
@@ -169,11 +170,15 @@ class Preparation:
 
 
 def _held(member: bytes) -> str:
-    """Return what a member that goes for good holds, as a script is told."""
+    """Return what a member that cannot be prepared holds, as far as it can be read."""
     try:
-        lock = lock_of(decode(member), None)
+        return _ended(lock_of(decode(member), None))
     except PayloadError:
         return ""
+
+
+def _ended(lock: Lock | None) -> str:
+    """Return what a member that goes for good holds, as a script is told."""
     return "" if lock is None else Holds(lock).ended()
 
 

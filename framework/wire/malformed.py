@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from framework.errors import PayloadError, PayloadLimitError
 from framework.types import Payload
+from framework.wire.bounds import DECODED_LIMIT, DECODED_LIMIT_SETTING
 from framework.wire.error_text import error_class
 from framework.wire.ids import draw_jid
 from framework.wire.job import MALFORMED, RAW, decode, stamp, timestamp
@@ -30,12 +31,15 @@ def quarantined(data: bytes, error: PayloadError, now: float, queue: str = "") -
     A job that Ruby shows, one whose arguments cannot be decompressed, stays as it is, byte for byte; all else is wrapped, once.
     What takes too much memory is not decoded for this either: it keeps its bytes, and the error stands behind them.
     """
+    limit = DECODED_LIMIT
+    if isinstance(error, PayloadLimitError) and error.setting == DECODED_LIMIT_SETTING:
+        limit = error.limit
     if isinstance(error, PayloadLimitError) and _begins_and_ends_as_object(data):
         told = {"error_class": error_class(error), "error_message": str(error)[:_MAX_MESSAGE], "failed_at": stamp(now)}
         # Its arguments are what takes so much, or the job itself, which is not read.
-        return respell(data, told) if _is_job(data) else annotate(data, told)
-    found = _object(data)
-    if _is_shown(data, found):
+        return respell(data, told) if _is_job(data, limit) else annotate(data, told)
+    found = _object(data, limit)
+    if _is_shown(data, found, limit):
         return data
     wrapped = found.get("class") == MALFORMED and _is_base64(found.get(RAW))
     created_at = timestamp(found.get("created_at"))
@@ -56,9 +60,9 @@ def quarantined(data: bytes, error: PayloadError, now: float, queue: str = "") -
     return dumps(entry)
 
 
-def _is_job(data: bytes) -> bool:
+def _is_job(data: bytes, limit: int) -> bool:
     try:
-        decode(data)
+        decode(data, limit)
     except PayloadError:
         return False
     return True
@@ -69,19 +73,19 @@ def _begins_and_ends_as_object(data: bytes) -> bool:
     return data.lstrip().startswith(b"{") and data.rstrip().endswith(b"}")
 
 
-def _is_shown(data: bytes, found: Payload) -> bool:
+def _is_shown(data: bytes, found: Payload, limit: int) -> bool:
     """Whether it is a job that Ruby's pages bear: 8.1 answers 500 for a queue that is no text, all do for tags that are no list."""
     return (
-        _is_job(data)
+        _is_job(data, limit)
         and bool(_name(found.get("queue")))
         and isinstance(found.get("tags", []), list)
         and "encrypt" not in found
     )
 
 
-def _object(data: bytes) -> Payload:
+def _object(data: bytes, limit: int) -> Payload:
     try:
-        found: Any = loads(data)
+        found: Any = loads(data, limit)
     except PayloadError:
         return {}
     return cast("Payload", found) if isinstance(found, dict) else {}

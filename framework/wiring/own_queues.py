@@ -52,7 +52,7 @@ def of_file(settings: Settings, router: Router, shard: str) -> OwnQueues:
     }
     weights = [(line.name, line.weight) for line in settings.queues]
     weights += [(queue, _weight(settings, users)) for queue, users in added.items()]
-    return OwnQueues(tuple(weights), f"{settings.config_dir.name}/queues.yml", tuple(added))
+    return OwnQueues(tuple(weights), settings.file("queues.yml"), tuple(added))
 
 
 def warn_of_own_queues(own: OwnQueues, shard: str) -> None:

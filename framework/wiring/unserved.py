@@ -120,8 +120,7 @@ class Unserved:
     def _remedy(self, queues: Iterable[str]) -> str:
         if self._served_by_default(queues):
             return ""
-        folder = self._settings.config_dir.name
-        return f", or write {folder}/queues.yml anew with `{command('generate-queues')}`"
+        return f", or write {self._settings.file('queues.yml')} anew with `{command('generate-queues')}`"
 
 
 def open_watch(

@@ -130,6 +130,20 @@ def test_an_unsafe_change_fails_says_what_to_write_and_a_safe_one_passes(release
     assert lines[-1].endswith("0 findings, 1 change")
 
 
+def test_without_queues_yml_the_queues_of_the_classes_are_served(site):
+    """As a worker process does then: a renamed class that keeps its queue as an alias has one, and `default` is not served."""
+    write(site, RELEASED)
+    assert check(site, "--release", "4.1").returncode == 0
+    office = (site.folder / "office.py").read_text()
+    renamed = office.replace("class ImportWorker", "class LoadWorker").replace(
+        "version = 2", 'version = 2\n    aliases = ("ImportWorker",)'
+    )
+    (site.folder / "office.py").write_text(renamed)
+    status, lines, errors = told(check(site))
+    assert "[queue-unserved]" not in "\n".join(lines)
+    assert (status, errors) == (0, "")
+
+
 def test_programs_read_json(released):
     write(released, UNVERSIONED)
     done = check(released, "--json")

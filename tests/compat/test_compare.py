@@ -41,10 +41,10 @@ def workers(source, day=DAY, *, rules=(("*", "default"),), retired=(), strict="r
     return snapshot(found, router, strict=strict, retired=retired, release=name, day=day)
 
 
-def compared(old, new, *, served=("default",), shards=("main", "second"), max_retries=25):
+def compared(old, new, *, served=("default",), shards=("main", "second")):
     last = parse_manifest(manifest_text(old), "workers/released.yml")
     assert last == old
-    return Comparison(last, new, Fleet(served, shards, max_retries)).findings()
+    return Comparison(last, new, Fleet(served, shards)).findings()
 
 
 def codes(found):

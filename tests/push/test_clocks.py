@@ -124,7 +124,7 @@ def test_moment_that_a_middleware_puts_in_at_counts(door, redis):
     assert not any("at" in json.loads(data) for data, _ in found)
 
 
-@pytest.mark.parametrize("said", ["soon", None, True, float("nan")])
+@pytest.mark.parametrize("said", ["soon", None, True, float("nan"), 10**400])
 def test_nonsense_that_a_middleware_puts_in_at_is_refused(door, redis, said):
     class Spoil:
         def call(self, cls, job, queue, pool):

@@ -11,6 +11,7 @@ from framework.declare.worker import ApplicationWorker
 from framework.finish.settle import DeadSetLimits
 from framework.finish.states import States
 from framework.push.deduplication import Deduplicator
+from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.schedule.crossings import Crossings
 from framework.schedule.destination import Destinations
@@ -195,6 +196,22 @@ def test_a_middleware_that_drops_a_due_job_frees_its_lock(redis, redis_url):
     worker()
     owned(redis, "a")
     due(redis, encoded(jid="a", args=[1], idempotency_key=KEY))
+    Bench(redis_url, None, refuse).drain()
+    assert not redis.exists(KEY, keys.SCHEDULE)
+
+
+def test_large_dropped_job_under_a_raised_limit_frees_its_lock(redis, redis_url, monkeypatch):
+    """What the setting `size_limit.decoded_limit` allows is not read again with the default limit, which it exceeds."""
+
+    def refuse(worker, job, queue, pool):
+        return
+        yield
+
+    limits = SizeLimits(decompressed_limit=1_000_000, decoded_limit=1_000_000_000)
+    monkeypatch.setattr("tests.schedule.test_deduplication.LIMITER", SizeLimiter(limits, None))
+    worker()
+    owned(redis, "a")
+    due(redis, encoded(jid="a", args=[[[]] * 4_500_000], idempotency_key=KEY))
     Bench(redis_url, None, refuse).drain()
     assert not redis.exists(KEY, keys.SCHEDULE)
 

@@ -1,5 +1,6 @@
 import base64
 import json
+import tracemalloc
 
 import pytest
 
@@ -104,6 +105,20 @@ def test_job_of_too_much_memory_keeps_its_bytes_and_is_told(behind):
     assert json.loads(stored)["error_message"] == str(raised.value)
 
 
+def test_job_above_a_lowered_limit_is_not_decoded():
+    raw = encoded(args=[[[]] * 600_000])
+    with pytest.raises(PayloadLimitError) as raised:
+        decode(raw, 1_000_000)
+    tracemalloc.start()
+    try:
+        stored = quarantined(raw, raised.value, NOW)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert stored.startswith(raw[:-1])
+    assert peak < 10 * len(raw)  # decoded, it is some 38 MB
+
+
 def test_list_of_too_much_memory_is_wrapped():
     raw = b"[" + b"[]," * 3_000_000 + b"1]"
     fields = json.loads(wrap(raw))
@@ -113,7 +128,7 @@ def test_list_of_too_much_memory_is_wrapped():
 
 def test_compressed_job_of_too_much_memory_is_told_once():
     data = encoded(args=["text"], compressed=True)
-    error = PayloadLimitError("its arguments are too much", 5, setting="size_limit.decoded_limit")
+    error = PayloadLimitError("its arguments are too much", 1_000_000, setting="size_limit.decoded_limit")
     once = quarantined(data, error, NOW)
     assert json.loads(once) == {
         **json.loads(data),
