@@ -101,7 +101,7 @@ def search(client: "redis.Redis", jid: str, tell: Tell) -> list[Sighting]:
     for turn in (1, -1):
         on_the_way = places(client, told)[::turn]
         sightings = (one for group in _alike(on_the_way) for one in _look(client, group, wanted, told))
-        # What cannot be read is told of; a job that has the id among its arguments is another.
+        # What cannot be read is reported; a job that has the id among its arguments is another.
         found = [one for one in sightings if one.payload.get("jid", jid) == jid]
         if found:
             return found

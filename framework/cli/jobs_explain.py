@@ -41,7 +41,7 @@ def explain(jid: str, *, names: Sequence[str], as_json: bool, modules: Sequence[
 
     Every key that may hold it is gone through in pages, on every shard; processes go on meanwhile. Reads only.
 
-    Status 1: no key holds the job and no status tells its end; or a shard does not answer, and the others are told of.
+    Status 1: no key holds the job and no status tells its end; or a shard does not answer, and the others are shown.
     """
     if not jid.strip():
         raise click.UsageError("JID is empty: give the id that perform_async returned, or the field jid of a log line.")

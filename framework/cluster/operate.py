@@ -1,4 +1,4 @@
-"""The loop of ``cluster``: signals, the dead, the replaced, memory, health, and whoever wants to hear of it."""
+"""The loop of ``cluster``: signals, the dead, the replaced, memory, health, and the listeners."""
 
 import os
 import signal

@@ -22,7 +22,7 @@ _ADVICE = "Leave it out until a release acts on it, or filter framework.errors.N
 def warn_of_class(cls: type[Any], base: type[Any], owners: Mapping[str, type[Any]]) -> None:
     """Warn of each attribute without an effect that the class itself, or a mixin of its own, gives a value.
 
-    An inherited value was told when the class that says it was created. ``owners`` has the class that says each attribute.
+    An inherited value was warned about when the class that says it was created. ``owners`` has the class that says each attribute.
     """
     for name, missing in NO_EFFECT.items():
         owner = owners.get(name)

@@ -233,7 +233,7 @@ class Processor:
 
     def _end_unsuccessful(self, run: Execution, tally: Tally) -> None:
         unit, outcome = run.unit, run.outcome
-        if not (isinstance(outcome, Interrupted) and self._runs.overdue):  # who gives way in time was not cut off
+        if not (isinstance(outcome, Interrupted) and self._runs.overdue):  # in time: not cut off
             unit.performing_since = 0.0
         if isinstance(outcome, Interrupted):
             return

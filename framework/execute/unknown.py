@@ -67,8 +67,9 @@ class UnknownClasses:
     def _foreign_delay_s(self, count: int) -> float:
         """Return how long a job of another application stays away from the queue, 0 every other time.
 
-        Put straight back, it goes to a process of that application which waits for a job: Redis serves first who has waited
-        longest, and that is not the process that has just fetched. Is none waiting we meet it again; so the next time it stays away.
+        Put straight back, it goes to a process of that application which waits for a job: Redis serves first the client that has
+        waited longest, and that is not the process that has just fetched. If none waits, this process meets the job again; so the
+        next time it stays away.
         """
         if count % 2 == 0:
             return 0.0

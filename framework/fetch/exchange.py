@@ -251,7 +251,7 @@ class Exchange:
         replies.answered = replies.asked
 
     def _take_in(self, reply: Reply) -> bool:
-        # What concerns jobs comes first: nothing that is told, or reckoned, may keep a unit from where it belongs.
+        # What concerns jobs comes first: no log line and no computation may keep a unit from where it belongs.
         sent = self._custody.confirm()
         if reply.units and reply.held:
             self._custody.add(reply.units)

@@ -1,4 +1,4 @@
-"""Errors of our own in the exchange: each is told and tried again, and one that keeps coming back ends the process."""
+"""Errors of the framework's own in the exchange: each is logged and tried again, and one that keeps coming back ends the process."""
 
 import time
 from collections import deque

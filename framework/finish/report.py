@@ -11,7 +11,7 @@ from framework.telemetry.context import CORRELATION_ID, callers_category
 from framework.telemetry.sentry import Tracker
 
 EXPECTED = (RetryError, RetryLater, Discard, BusinessError)
-"""What a job raises to say something: neither error handlers nor the error tracker are told."""
+"""What a job raises to say something: neither error handlers nor the error tracker hear of it."""
 
 _MAX_TAG = 200  # characters Sentry keeps of a tag's value
 

@@ -4,8 +4,8 @@ Start: the lease is beaten once before the first fetch, so that nobody takes us 
 Drain: no more fetching; the jobs in hand have all the time they need, or until told to stop.
 Stop: (1) no more fetching, parked calls are ended; (2) wait for the jobs in hand until the deadline; (3) what is left
 goes back to the right end of its queue, or is given up (``push_back``), from the main thread's own connection; (4) the lease
-goes last: until then nobody else may touch our list; (5) the classes of jobs that were given up are told, for a second at
-most. A thread that hangs cannot keep the process: ``os._exit``.
+goes last: until then no other process may touch this one's list; (5) the classes of jobs that were given up run their hooks,
+for a second at most. A thread that hangs cannot keep the process: ``os._exit``.
 """
 
 import contextlib

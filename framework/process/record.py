@@ -319,8 +319,8 @@ def _names(found: object) -> set[str]:
 def shown_payload(data: bytes, outline: Payload | None = None) -> str:
     """Return the payload as dashboards are shown it: whole, or a large one with a note in place of its arguments.
 
-    Every running job is written anew each beat, and a page that lists them must stay readable. ``outline`` has the fields of one that
-    is too large to decode for this.
+    Every running job is written again at each beat, and a page that lists them must stay readable. ``outline`` has the fields
+    of one that is too large to decode for this.
     """
     if len(data) <= _SHOWN_BYTES:
         return data.decode("utf-8", "replace")

@@ -11,7 +11,7 @@ from framework.telemetry.repeated import Repeated
 from framework.wire.status import Tracked
 
 SKEW_S = 2.0
-"""How far a host's clock may be from Redis's before that is told."""
+"""How far a host's clock may be from Redis's before a warning."""
 
 _QUIET_S = 3_600.0  # between two lines about one shard
 _LOOK_S = 60.0  # between two questions of pushes that Redis's clock decides nothing about

@@ -178,7 +178,7 @@ def _held(member: bytes) -> str:
 
 
 def _ended(lock: Lock | None) -> str:
-    """Return what a member that goes for good holds, as a script is told."""
+    """Return what a member that goes for good holds, in the form of a script's argument."""
     return "" if lock is None else Holds(lock).ended()
 
 

@@ -30,7 +30,7 @@ from framework.wire.status import Mark
 
 _QUIET_S = 60.0  # between two lines about refused states
 _PASSING = (RedisConnectionError, BusyLoadingError, ReadOnlyError)
-"""What a new connection, its address looked up anew, may not meet again."""
+"""What a new connection, its address looked up again, may not meet again."""
 
 _NO_NOTES = (
     "no permission to note in a transaction what was pushed, so whether it is in is not known; `application-worker acl producer` "
@@ -107,7 +107,7 @@ class ShardConnection:
             return bool(kind != b"none")
         if self.read(pack(("LLEN", key))) == 1:
             return True
-        # The queue was of another type: the transaction may be sent anew.
+        # The queue was of another type: the transaction may be sent again.
         self.read(pack(("UNLINK", key)))
         return False
 

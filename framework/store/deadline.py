@@ -63,7 +63,7 @@ class Deadline:
         self._until += seconds
 
     def _turn(self, now: float) -> None:
-        """Count anew each ``_look_s``; what came in the one before still counts."""
+        """Start a new count each ``_look_s``; what came in the one before still counts."""
         looks = int((now - self._since) / self._look_s)
         if looks:
             self._before, self._moved = self._moved if looks == 1 else 0, 0

@@ -124,7 +124,7 @@ class PollWorker(TeamWorker):
     Rule(
         code="SEW026",
         name="deadline",
-        says="A network call that waits for ever unless it is told a timeout.",
+        says="A network call that waits for ever unless it has a timeout.",
         fix="give it a timeout, in seconds",
         why="A server that accepts and never answers keeps a slot for ever; soon it has all of them, and the queue stands still "
         "without a single error. No timeout of the framework can interrupt a thread that waits in C code.",
