@@ -223,8 +223,8 @@ def _fate(
     data: bytes,
     evidence: Evidence,
     rank: int,
-    decoded_limit: int,
-    limit: InterruptionLimit,
+    decoded_limit: int = DECODED_LIMIT,
+    limit: InterruptionLimit = NO_SETTING,
 ) -> _Fate:
     """Decide before anything is removed: back to its queue, quarantined after too many deaths, or dead if unreadable."""
     try:
