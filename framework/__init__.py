@@ -1,26 +1,30 @@
 """A sharded enterprise worker framework on Sidekiq's data model. Everything a worker author needs is here.
 
-Importing opens no socket: the first push in a process reads the configuration and connects.
+Importing opens no socket, and loads next to nothing: each name is loaded at its first use, the client at the first push of the
+process. A web server that forks calls ``boot()`` before, so that its children share the loaded modules.
 """
 
-from framework.declare.capacity import LimitedCapacityWorker
-from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
-from framework.declare.worker import ApplicationWorker
-from framework.errors import (
-    BusinessError,
-    ConfigurationError,
-    DeclarationError,
-    Discard,
-    ExceedLimitError,
-    FrameworkError,
-    RetryError,
-    RetryLater,
-)
-from framework.wire.job import Job
-from framework.wiring.connect import bind_default as _bind_default
-from framework.wiring.connect import boot
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-_bind_default()
+from framework.declare import port
+
+if TYPE_CHECKING:
+    from framework.declare.capacity import LimitedCapacityWorker
+    from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
+    from framework.declare.worker import ApplicationWorker
+    from framework.errors import (
+        BusinessError,
+        ConfigurationError,
+        DeclarationError,
+        Discard,
+        ExceedLimitError,
+        FrameworkError,
+        RetryError,
+        RetryLater,
+    )
+    from framework.wire.job import Job
+    from framework.wiring.connect import boot
 
 __all__ = [
     "ApplicationWorker",
@@ -39,3 +43,34 @@ __all__ = [
     "RetryLater",
     "boot",
 ]
+
+_MODULES = {
+    "ApplicationWorker": "framework.declare.worker",
+    "ConcurrencyScope": "framework.declare.policies",
+    "Deduplicate": "framework.declare.policies",
+    "DeferOnHealth": "framework.declare.policies",
+    "Job": "framework.wire.job",
+    "LimitedCapacityWorker": "framework.declare.capacity",
+    "boot": "framework.wiring.connect",
+}
+"""The module of each public name that is no error: type checkers read the same from the imports above."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULES.get(name, "framework.errors")), name)
+    globals()[name] = value  # the next use finds it without this function
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _make_client() -> port.Enqueues:
+    client: port.Enqueues = import_module("framework.wiring.connect").default_client()
+    return client
+
+
+port.bind_factory(_make_client)

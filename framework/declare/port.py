@@ -4,42 +4,44 @@ import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from framework.declare.declaration import Declaration
-from framework.declare.request import BulkRequest, PushRequest, Route
 from framework.errors import PushError
-from framework.types import Jid, JobState
+
+if TYPE_CHECKING:  # `import framework` loads this module: pydantic, behind these, waits for the first worker class
+    from framework.declare.declaration import Declaration
+    from framework.declare.request import BulkRequest, PushRequest, Route
+    from framework.types import Jid, JobState
 
 
 class Enqueues(Protocol):
     """What stands behind the port: the client, or a fake in tests. Requests arrive bound; the client checks them."""
 
-    def push(self, request: PushRequest) -> Jid | None:
+    def push(self, request: "PushRequest") -> "Jid | None":
         """Write one job; its id, or None when a client middleware dropped it."""
         ...
 
-    def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
+    def push_bulk(self, request: "BulkRequest") -> "list[Jid | None]":
         """Write many jobs; the ids stand where the arguments stood."""
         ...
 
-    def fill(self, request: PushRequest, limit: int, most: int | None) -> list[Jid]:
+    def fill(self, request: "PushRequest", limit: int, most: int | None) -> "list[Jid]":
         """Write copies of the job until ``limit`` of its class run or wait, at most ``most``; return the ids of the new ones."""
         ...
 
-    def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
+    def perform_inline(self, worker: type[Any], request: "PushRequest") -> "Jid | None":
         """Run the job here and now, through both middleware chains; its id, or None when a client middleware dropped it."""
         ...
 
-    def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
+    def perform_bulk_inline(self, worker: type[Any], request: "BulkRequest") -> "list[Jid | None]":
         """Run many jobs here and now, one after the other, all checked before the first; as ``perform_inline``."""
         ...
 
-    def look_up(self, jids: Sequence[Jid]) -> dict[Jid, JobState]:
+    def look_up(self, jids: "Sequence[Jid]") -> "dict[Jid, JobState]":
         """The states of these jobs, whichever shard has them."""
         ...
 
-    def route(self, declaration: Declaration) -> Route:
+    def route(self, declaration: "Declaration") -> "Route":
         """Where jobs of this worker go."""
         ...
 

@@ -266,11 +266,12 @@ def boot() -> Settings:
 
 
 def bind_default() -> None:
-    """From now on the first push of the process loads the configuration and connects."""
-    port.bind_factory(_default)
+    """Load the configuration and connect at the next first push of the process."""
+    port.bind_factory(default_client)
 
 
-def _default() -> Enqueuer:
+def default_client() -> Enqueuer:
+    """Load the configuration and return the client of a process that pushes without ``boot()``."""
     settings = load()
     warn_of_unknown_variables(settings)
     return Enqueuer(settings)

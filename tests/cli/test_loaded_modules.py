@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+import framework
 from framework.cli.main import COMMANDS, main
 from tests.harness import Site
 
@@ -37,11 +38,15 @@ LOGS = {"structlog", "rich", "pygments"}
 PROCESS = {"setproctitle", "http.server", "framework.cluster", "framework.process.launcher", "framework.schedule"}
 PROGRAMS = {"framework.admin", "framework.compat", "framework.lint", "framework.migrate"}
 
+CLIENT = {"redis", "yaml", "framework.wiring", "framework.push", "framework.execute", "framework.settings.load"}
+"""Loaded by the first push."""
+
 LIGHT = FOREIGN | LOGS | PROCESS | PROGRAMS
+BARE = LIGHT | CLIENT | {"pydantic", "framework.declare.worker", "framework.cli.terminal"}
 CASES = {
-    "--help": LIGHT | {"framework.cli.terminal"},
-    "--version": LIGHT | {"framework.cli.terminal"},
-    "wrker": LIGHT | {"framework.cli.terminal"},
+    "--help": BARE,
+    "--version": BARE,
+    "wrker": BARE,
     "acl worker": LIGHT,
     "store status": LIGHT,
     "attributes queue": LIGHT - {"framework.lint"},
@@ -88,3 +93,18 @@ def test_every_command_of_the_table_is_one() -> None:
     """The table is text: each line names a command of that name, and a sentence."""
     assert {name: main.commands[name].name for name in main.commands} == {name: name for name in COMMANDS}
     assert [entry.help for entry in COMMANDS.values() if not entry.help.endswith(".") or len(entry.help) > 70] == []
+
+
+def test_import_loads_nothing_before_it_is_needed(cold_site: Site) -> None:
+    code = "import sys, framework; print(*sys.modules); framework.ApplicationWorker; print(*sys.modules)"
+    package, worker = cold_site.run("-c", code).stdout.splitlines()
+    assert not found_in(package, BARE)
+    assert "framework.declare.worker" in worker.split()
+    assert not found_in(worker, LIGHT | CLIENT)
+
+
+def test_package_lists_its_public_names_and_refuses_others() -> None:
+    assert set(framework.__all__) <= set(dir(framework))
+    assert all(hasattr(framework, name) for name in framework.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Worker'"):
+        _ = framework.Worker
