@@ -6,7 +6,7 @@
     granted         a client with the rights that a worker and an operator have together: for code of the framework
     make_server     a server of the test's own, to kill or to fill: make_server(binary="redis-server")
 
-Each server has a user per role (``chaos_parts.guarded``). The clients above have all rights. A plain URL is that of the user
+Each server has a user per role (``tests.servers.guarded``). The clients above have all rights. A plain URL is that of the user
 `default`, who has the rights of a worker and of an operator together; ``tests.harness.Site`` starts its processes as users of
 exactly one role. When the test is over, nothing may have been refused to any user but those that ``pytest.mark.refused`` names.
 
@@ -27,12 +27,12 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from chaos_parts.guarded import GuardedServer
 from redis import Redis
 
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import find_server_binaries
 from tests.fork_server import FORK_SERVER
+from tests.servers.guarded import GuardedServer
 
 pytest_plugins = ["tests.postgres"]  # `postgres` and `database`: a real PostgreSQL
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import yaml
-from chaos_parts.guarded import PASSWORD, name_of, with_all_rights
 from redis import Redis
 
 from framework.fetch.unit_of_work import UnitOfWork
@@ -27,6 +26,7 @@ from framework.store.connect import Endpoint
 from framework.telemetry import logs
 from framework.wire import keys
 from tests.fork_server import FORK_SERVER
+from tests.servers.guarded import PASSWORD, name_of, with_all_rights
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_JOBS = ROOT / "tests" / "process" / "sample_jobs.py"

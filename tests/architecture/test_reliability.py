@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from prove_parts.marks import UnreadableMarkError, names, shown_by
-from prove_parts.matrix import PAGE, filled, read, unknown_tests
+
+from tests.proofs.marks import UnreadableMarkError, names, shown_by
+from tests.proofs.matrix import PAGE, filled, read, unknown_tests
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -42,7 +43,7 @@ def test_the_command_says_what_is_wrong_with_status_1(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_one.py").write_text("@pytest.mark.proves('F53')\ndef test_it(): ...\n")
     code = (
-        "import sys, argparse; from pathlib import Path; from prove_parts.matrix import run\n"
+        "import sys, argparse; from pathlib import Path; from tests.proofs.matrix import run\n"
         "sys.exit(run(Path.cwd(), argparse.Namespace(write=False, check=True), None))"
     )
     command = [sys.executable, "-c", code]

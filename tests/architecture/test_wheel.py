@@ -7,9 +7,9 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
-from package_parts.long_description import NOTE, long_description
 
 from framework.version import VERSION
+from hatch_build import NOTE, long_description
 
 hatchling = pytest.importorskip("hatchling.build", reason="the build backend comes with scripts/setup")
 

@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from chaos_parts.proxy import Proxy
 
 from tests.harness import Process, Site, payload, until
+from tests.servers.proxy import Proxy
 
 HERE = Path(__file__).resolve().parent
 

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
-from chaos_parts.account import account
-from chaos_parts.blows import NETWORK, PROCESS, REDIS, Blow, Fault, Striker, lasting
-from chaos_parts.effects import BEGUN, ENDED, Effect
-from chaos_parts.fleet import Life
-from chaos_parts.history import Files
-from chaos_parts.impact import impact
-from chaos_parts.timeline import Timeline, drawn
 
+from tests.chaos.rounds.account import account
+from tests.chaos.rounds.blows import NETWORK, PROCESS, REDIS, Blow, Fault, Striker, lasting
+from tests.chaos.rounds.effects import BEGUN, ENDED, Effect
+from tests.chaos.rounds.fleet import Life
+from tests.chaos.rounds.history import Files
+from tests.chaos.rounds.impact import impact
+from tests.chaos.rounds.timeline import Timeline, drawn
 from tests.harness import encoded
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -8,8 +8,8 @@ import sys
 from xml.etree import ElementTree as ET
 
 import pytest
-from chaos_parts.outcome import RECOVERY_S
 
+from tests.chaos.rounds.outcome import RECOVERY_S
 from tests.harness import ROOT, until
 
 CHAOS = [sys.executable, str(ROOT / "scripts" / "chaos")]

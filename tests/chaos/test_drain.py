@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from prove_parts.drain import broken
-from prove_parts.storm_fleet import ClusterFleet
 
 from tests.harness import ROOT
+from tests.proofs.drain import broken
+from tests.proofs.storm_fleet import ClusterFleet
 
 
 @pytest.mark.slow

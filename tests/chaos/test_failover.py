@@ -4,13 +4,13 @@ import threading
 import time
 
 import pytest
-from chaos_parts.guarded import lacking
-from chaos_parts.replicated import NAME, ReplicatedStore
 from redis.exceptions import RedisError
 
 from framework.store.connect import Endpoint, open_client
 from tests.chaos.conftest import Producer
+from tests.chaos.rounds.replicated import NAME, ReplicatedStore
 from tests.harness import until
+from tests.servers.guarded import lacking
 
 RESUMED_S = 5.0
 """Promised: at work so long after the sentinels name another master (reference F9)."""

@@ -12,12 +12,12 @@ import sys
 from collections import Counter
 
 import pytest
-from prove_parts.aof import History
-from prove_parts.lively import LivelyRun
-from prove_parts.prefixes import Account, cut_all, judge
-from prove_parts.prover import prove
 
 from tests.harness import ROOT
+from tests.proofs.aof import History
+from tests.proofs.lively import LivelyRun
+from tests.proofs.prefixes import Account, cut_all, judge
+from tests.proofs.prover import prove
 
 CUTS = 25
 

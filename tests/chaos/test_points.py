@@ -1,4 +1,4 @@
-"""A process is struck at each single Redis command that it sends, in six ways: `scripts/prove_parts/crash_points`.
+"""A process is struck at each single Redis command that it sends, in six ways: `tests/proofs/crash_points`.
 
 Each case ends with a judgement: nothing lost, nothing run again but what a death cut off, every key in order. The whole
 enumeration, with larger batches and double faults, is `scripts/prove points`; here, of a command that comes more often the
@@ -12,9 +12,9 @@ import sys
 from contextlib import suppress
 
 import pytest
-from prove_parts.crash_points.wire import QUIET, WAYS
 
 from tests.conftest import ROOT, short_folder
+from tests.proofs.crash_points.wire import QUIET, WAYS
 
 BEAT = "EXISTS,beat"
 PARK = "CLIENT ID,BLMOVE"
@@ -73,8 +73,8 @@ class Theatre:
         self._errors = folder / "errors"
         with self._errors.open("w") as errors:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", "prove_parts.crash_points", str(folder)],
-                cwd=ROOT / "scripts",
+                [sys.executable, "-m", "tests.proofs.crash_points", str(folder)],
+                cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -5,9 +5,9 @@ import threading
 import time
 
 import pytest
-from chaos_parts.proxy import Proxy
 
 from tests.harness import encoded, until
+from tests.servers.proxy import Proxy
 
 AT_ONCE_S = 0.25
 """Promised of a push to a shard that is known to be silent."""

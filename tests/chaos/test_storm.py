@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from prove_parts.storm_jobs import JOURNAL, Journal, Recorder, create_marks
-from prove_parts.storm_ledger import Ledger
-from prove_parts.storm_report import broken
 
 from tests.harness import ROOT
+from tests.proofs.storm_jobs import JOURNAL, Journal, Recorder, create_marks
+from tests.proofs.storm_ledger import Ledger
+from tests.proofs.storm_report import broken
 
 
 @pytest.mark.slow

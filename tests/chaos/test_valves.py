@@ -3,9 +3,10 @@
 from random import Random
 
 import pytest
-from chaos_parts.blows import Blow
-from chaos_parts.effects import ASIDE, BEGUN, ENDED, Effect
-from chaos_parts.valves import RUNNING, Push, Valves
+
+from tests.chaos.rounds.blows import Blow
+from tests.chaos.rounds.effects import ASIDE, BEGUN, ENDED, Effect
+from tests.chaos.rounds.valves import RUNNING, Push, Valves
 
 BEGAN, S = 1_000.0, 10.0
 

@@ -3,9 +3,9 @@
 import signal
 
 import pytest
-from chaos_parts.guarded import with_all_rights
 
 from tests.harness import ROOT, enqueue, until
+from tests.servers.guarded import with_all_rights
 
 WORKER_CLASS = """
 from framework import ApplicationWorker

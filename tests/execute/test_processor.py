@@ -13,7 +13,6 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from chaos_parts.guarded import narrowed
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
@@ -46,6 +45,7 @@ from framework.wire import keys
 from framework.wire.budget import MemoryBudget
 from framework.wire.json import dumps
 from tests.harness import IDENTITY, compressed, encoded, enqueue, opened, until, unwrapped
+from tests.servers.guarded import narrowed
 
 LABEL = contextvars.ContextVar("label", default="none")
 WORKING = keys.working(IDENTITY)

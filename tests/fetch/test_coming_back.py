@@ -4,11 +4,11 @@ The proxy is healed at once: connections of before stay dead, new ones work, as 
 """
 
 import pytest
-from chaos_parts.proxy import Proxy
 
 from framework.fetch import exchange as exchange_module
 from framework.fetch import parking as parking_module
 from tests.harness import encoded, until
+from tests.servers.proxy import Proxy
 
 QUEUE = "queue:default"
 SOON_S = 4.0

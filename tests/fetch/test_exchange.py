@@ -4,7 +4,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from prove_parts.places import unwrapped
 
 from framework.fetch import exchange as exchange_module
 from framework.fetch import fetcher as fetcher_module
@@ -14,6 +13,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import FETCH
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, until
+from tests.proofs.places import unwrapped
 
 QUEUE = "queue:default"
 WORKING = keys.working(IDENTITY)

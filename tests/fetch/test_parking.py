@@ -3,8 +3,6 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from chaos_parts.guarded import narrowed
-from chaos_parts.proxy import Proxy
 from redis.exceptions import OutOfMemoryError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -12,6 +10,8 @@ from framework.fetch import parking as parking_module
 from framework.fetch.parking import Parking
 from framework.wire import keys
 from tests.harness import IDENTITY, full_memory, opened, until
+from tests.servers.guarded import narrowed
+from tests.servers.proxy import Proxy
 
 WORKING = keys.working(IDENTITY)
 

@@ -4,7 +4,6 @@ from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
-from chaos_parts.guarded import narrowed
 from redis.exceptions import NoPermissionError, ResponseError
 
 from framework.declare import registry
@@ -19,6 +18,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import BEAT, RECLAIM
 from framework.wire import keys
 from tests.harness import IDENTITY, compressed, encoded, full_memory, hold, unwrapped
+from tests.servers.guarded import narrowed
 
 OTHER = "host:2:000000000def"
 SLOTS = 2

@@ -15,13 +15,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from chaos_parts.guarded import GuardedServer, as_role, with_all_rights
 from redis import Redis
 
 from framework.declare import port, registry
 from framework.settings.load import load
 from framework.wiring.connect import Enqueuer, bind_default
 from tests.harness import HURRIED
+from tests.servers.guarded import GuardedServer, as_role, with_all_rights
 
 HERE = Path(__file__).resolve().parent
 PATIENCE_S = 60.0

@@ -7,7 +7,6 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from prove_parts.crash_points.wire import WAYS, Fault, Line, install
 from redis.exceptions import ResponseError
 
 from framework.fetch.grace import Grace
@@ -19,6 +18,7 @@ from framework.migrate.queues import Queues, QueueShutError
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from tests.harness import encoded, forked, full_memory
+from tests.proofs.crash_points.wire import WAYS, Fault, Line, install
 
 OLD, NEW = keys.queue("old"), keys.queue("new")
 HOLDER = keys.migration("old")

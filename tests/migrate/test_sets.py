@@ -4,7 +4,6 @@ import threading
 from collections import Counter
 
 import pytest
-from prove_parts.crash_points.wire import WAYS, Fault, Line, install
 
 from framework.migrate import sets as module
 from framework.migrate.account import Account, Allowance
@@ -13,6 +12,7 @@ from framework.migrate.sets import Members
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from tests.harness import encoded, forked, full_memory
+from tests.proofs.crash_points.wire import WAYS, Fault, Line, install
 
 SET = keys.RETRY
 

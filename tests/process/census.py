@@ -12,12 +12,12 @@ from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any, Self
 
-from chaos_parts.guarded import GuardedServer, name_of
 from redis.exceptions import RedisError
 
 from framework.store import script
 from framework.store.rights import Role, commands_in
 from tests.harness import until
+from tests.servers.guarded import GuardedServer, name_of
 
 
 def _text(data: "str | bytes") -> str:

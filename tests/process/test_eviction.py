@@ -1,9 +1,9 @@
 import pytest
-from chaos_parts.guarded import narrowed
 
 from framework.process import eviction
 from framework.process.eviction import EvictionWatch
 from tests.harness import opened
+from tests.servers.guarded import narrowed
 
 
 class Told(list):

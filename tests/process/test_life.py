@@ -5,11 +5,11 @@ import re
 import signal
 
 import pytest
-from chaos_parts.guarded import PASSWORD
 
 from framework.fetch.reaper import retire
 from framework.wire import keys
 from tests.harness import enqueue, full_memory, is_metric, until
+from tests.servers.guarded import PASSWORD
 
 
 def queued(redis, name="default"):

@@ -10,8 +10,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from chaos_parts.guarded import GuardedServer, as_role, with_all_rights
-from chaos_parts.proxy import Proxy
 
 from framework.declare import port, registry
 from framework.declare.worker import ApplicationWorker
@@ -25,6 +23,8 @@ from framework.wiring.connect import bind_default
 from tests.harness import ROOT, Site, encoded, opened, until
 from tests.process.census import Census
 from tests.push.conftest import Door
+from tests.servers.guarded import GuardedServer, as_role, with_all_rights
+from tests.servers.proxy import Proxy
 
 QUICK = """
 from framework.process import launcher

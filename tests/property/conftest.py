@@ -6,12 +6,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from prove_parts.machine.rules import machine_on
-from prove_parts.machine.world import World
 from redis import Redis
 
 from framework.store.embedded import EmbeddedServer
 from tests.harness import until
+from tests.proofs.machine.rules import machine_on
+from tests.proofs.machine.world import World
 
 SEIZE, INTERRUPT, EVERY_THREAD = 0x4206, 0x4207, 0x40000000
 """PTRACE_SEIZE, PTRACE_INTERRUPT, __WALL: Linux's, and not in the library."""
@@ -19,7 +19,7 @@ SEIZE, INTERRUPT, EVERY_THREAD = 0x4206, 0x4207, 0x40000000
 
 @pytest.fixture
 def world(server, second_server, short_path):
-    """Two servers, and processes that are simulated; see prove_parts/machine."""
+    """Two servers, and processes that are simulated; see tests/proofs/machine."""
     for one in (server, second_server):
         one.start()
     made = World(short_path, {"main": server, "second": second_server})

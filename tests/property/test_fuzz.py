@@ -11,12 +11,12 @@ import zlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prove_parts.fuzz_case import TARGETS, attempt, named
-from prove_parts.fuzz_telling import check_ruby, stop_ruby
-from prove_parts.fuzz_text import check_option, check_query, check_url, check_yaml, remove_folder
-from prove_parts.fuzz_wire import check_payload
 
 from framework.wire.job import timestamp
+from tests.proofs.fuzz_case import TARGETS, attempt, named
+from tests.proofs.fuzz_telling import check_ruby, stop_ruby
+from tests.proofs.fuzz_text import check_option, check_query, check_url, check_yaml, remove_folder
+from tests.proofs.fuzz_wire import check_payload
 
 SEED = 5
 FRESH = secrets.randbelow(1_000_000)
@@ -137,7 +137,7 @@ BROKEN = {
     "error": ("framework.finish.retry.error_message", lambda error, limit: str(error)),
     "run": ("framework.execute.job_log.timestamp", lambda value: timestamp(value) or value),
     "ruby": (
-        "prove_parts.fuzz_telling.dumps",
+        "tests.proofs.fuzz_telling.dumps",
         lambda value: json.dumps(value, ensure_ascii=False).replace("1e+22", "NaN").encode(),
     ),
 }

@@ -1,4 +1,4 @@
-"""Histories by hand, in the words of prove_parts/machine/rules.py: what was found once, and what each promise stands on.
+"""Histories by hand, in the words of tests/proofs/machine/rules.py: what was found once, and what each promise stands on.
 
 Two processes serve the first shard (0 and 1), one the second (2); who has crashed counts no more.
 """

@@ -3,15 +3,15 @@
 import shutil
 
 import pytest
-from prove_parts.aof import History, HistoryError
-from prove_parts.keyspace import UnknownCommandError
-from prove_parts.prover import prove, prove_all
 
 from framework.admin.purge import SKIPPED
 from framework.store.script import ACQUIRE, ADMIT, BURY, COMPLETE, DISCARD, FETCH, LAND, POSTPONE, PROMOTE
 from framework.telemetry.counters import series_name
 from framework.wire.holds import Claim, Holds, Lock, Slot
 from tests.harness import encoded, until
+from tests.proofs.aof import History, HistoryError
+from tests.proofs.keyspace import UnknownCommandError
+from tests.proofs.prover import prove, prove_all
 
 LEASE, MINE, OTHERS = "aw:lease:me", "aw:working:me", "aw:working:you"
 JOB = encoded(jid="j1")

@@ -6,12 +6,12 @@ from collections import Counter, deque
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prove_parts.aof import History
-from prove_parts.keyspace import Fields, Keyspace, Sorted, UnknownCommandError
-from prove_parts.places import place_of
 from redis.exceptions import ResponseError
 
 from tests.harness import until
+from tests.proofs.aof import History
+from tests.proofs.keyspace import Fields, Keyspace, Sorted, UnknownCommandError
+from tests.proofs.places import place_of
 
 LISTS = (b"queue:a", b"aw:working:x")
 SETS = (b"schedule", b"dead")

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from prove_parts.mutants import Copy, StaleError, mutants, verdict
+
+from tests.proofs.mutants import Copy, StaleError, mutants, verdict
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MUTANTS = mutants(ROOT)

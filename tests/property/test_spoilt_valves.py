@@ -6,13 +6,13 @@ from contextlib import suppress
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from prove_parts.places import jid_of, payload_in, place_of
 from redis.exceptions import ResponseError
 
 from framework.policies.pause.keeper import resume
 from framework.store.script import ACQUIRE, COMPLETE, PARK, RENEW, RESUME, THROTTLE
 from framework.wire.holds import Holds, Lock, Slot
 from tests.harness import encoded
+from tests.proofs.places import jid_of, payload_in, place_of
 
 BASE, ME, QUEUE = "aw:limit:A", "aw:working:me", "queue:q"
 RUNNING, WAITING, TURNS, PARKED = f"{BASE}:running", f"{BASE}:waiting:", f"{BASE}:turns", "aw:paused:A"

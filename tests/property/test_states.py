@@ -3,7 +3,8 @@
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
-from prove_parts.machine.rules import machine_on
+
+from tests.proofs.machine.rules import machine_on
 
 EXAMPLES, STEPS = 120, 40
 

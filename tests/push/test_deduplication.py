@@ -7,7 +7,6 @@ import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from chaos_parts.proxy import Proxy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from framework.wire.holds import IDEMPOTENCY_KEY, lock_key
 from framework.wire.json import dumps, loads
 from tests.harness import full_memory, opened
 from tests.push.conftest import Door, worker
+from tests.servers.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("room")
 

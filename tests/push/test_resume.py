@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from chaos_parts.proxy import Proxy
 
 from framework.declare.policies import Deduplicate
 from framework.errors import BulkPushError, ShardUnavailableError
@@ -14,6 +13,7 @@ from framework.shard.transaction import TOKEN_S
 from framework.wire import keys
 from tests.harness import full_memory, opened
 from tests.push.conftest import Door, LetPass, worker
+from tests.servers.proxy import Proxy
 
 COUNT = 2_500
 

@@ -19,23 +19,18 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPTS = ROOT / "scripts"
 BENCH = SCRIPTS / "bench"
-JOBS = SCRIPTS / "bench_parts" / "jobs"
+JOBS = ROOT / "tests" / "bench" / "jobs"
 PATIENCE_S = 90.0
 SVG = "{http://www.w3.org/2000/svg}"
 
 needs_redis = pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(SCRIPTS)
-
-
 # --- statistics -----------------------------------------------------------------------------------------------------
 
 
 def test_series_and_percentiles():
-    from bench_parts.figures import Series, percentile
+    from tests.bench.figures import Series, percentile
 
     series = Series((3.0, 1.0, 10.0))
     assert (series.median, series.low, series.high) == (3.0, 1.0, 10.0)
@@ -52,14 +47,14 @@ def test_series_and_percentiles():
     ("value", "text"), [(123456.7, "123,457"), (100, "100"), (12.345, "12.3"), (0.5678, "0.57"), (0, "0")]
 )
 def test_figures_are_shown_with_the_digits_they_deserve(value: float, text: str):
-    from bench_parts.figures import shown
+    from tests.bench.figures import shown
 
     assert shown(value) == text
 
 
 def test_the_first_job_counts_only_where_its_time_does():
-    from bench_parts.drains import rate
-    from bench_parts.meters import Reading
+    from tests.bench.drains import rate
+    from tests.bench.meters import Reading
 
     reading = Reading(count=101, first=10.0, last=12.0)
     assert rate(reading, lasting=False) == 50.0  # 100 intervals between 101 ends
@@ -67,7 +62,7 @@ def test_the_first_job_counts_only_where_its_time_does():
 
 
 def test_only_waiting_beside_a_free_slot_counts():
-    from bench_parts.ours_only import waits_beside_free_slots
+    from tests.bench.ours_only import waits_beside_free_slots
 
     runs = [
         (0.0, 1.0, 5.0),  # all free: waits 1 beside free slots
@@ -80,9 +75,9 @@ def test_only_waiting_beside_a_free_slot_counts():
 
 
 def test_cost_between_two_counts_of_a_drain():
-    from bench_parts.errors import RunFailed
-    from bench_parts.ours_only import _cost_us
-    from bench_parts.site import Look
+    from tests.bench.errors import RunFailed
+    from tests.bench.ours_only import _cost_us
+    from tests.bench.workload_run import Look
 
     looks = [Look(at, count, 0.0, 0.0) for at, count in [(0.0, 10), (1.0, 1010), (3.0, 2010), (4.0, 3010)]]
     assert _cost_us(looks, 0, 1000) == pytest.approx(1000)
@@ -92,7 +87,7 @@ def test_cost_between_two_counts_of_a_drain():
 
 
 def test_pinned_means_redis_apart_from_the_worker():
-    from bench_parts.machine import Cores
+    from tests.bench.machine import Cores
 
     pinned = Cores.of([4, 7, 9], pinned=True)
     assert (pinned.store, pinned.worker, pinned.producer) == ({4}, {7}, {4})
@@ -118,7 +113,7 @@ RUBY_HITS = 'require_relative "meter"; Meter.begin; 3.times { Meter.hit }; Meter
 
 
 def test_meters_count_every_job_of_every_thread_and_process(tmp_path: Path):
-    from bench_parts.meters import Meters
+    from tests.bench.meters import Meters
 
     meters = Meters(tmp_path / "meters")
     assert meters.read().count == 0
@@ -134,7 +129,7 @@ def test_meters_count_every_job_of_every_thread_and_process(tmp_path: Path):
 
 @pytest.mark.skipif(not shutil.which("ruby"), reason="Ruby is not installed")
 def test_rubys_meter_has_the_same_cells(tmp_path: Path):
-    from bench_parts.meters import Meters
+    from tests.bench.meters import Meters
 
     meters = Meters(tmp_path / "meters")
     environment = {**os.environ, "BENCH_METERS": str(meters.folder)}
@@ -158,7 +153,7 @@ def lines(tmp_path: Path, *entries: tuple[str, str]) -> Path:
 
 
 def test_every_line_is_there(tmp_path: Path):
-    from bench_parts.drains import check_lines
+    from tests.bench.drains import check_lines
 
     log = lines(tmp_path, ("start", "a"), ("start", "b"), ("done", "b"), ("done", "a"))
     check_lines(log, 2)
@@ -178,16 +173,16 @@ def test_every_line_is_there(tmp_path: Path):
     ids=["no done", "no start", "done twice", "start twice", "another job", "ran twice"],
 )
 def test_a_missing_or_double_line_fails_the_run(tmp_path: Path, entries: list[tuple[str, str]]):
-    from bench_parts.drains import check_lines
-    from bench_parts.errors import RunFailed
+    from tests.bench.drains import check_lines
+    from tests.bench.errors import RunFailed
 
     with pytest.raises(RunFailed, match="lines"):
         check_lines(lines(tmp_path, *entries), 2)
 
 
 def test_nobody_of_a_workers_session_outlives_it(tmp_path: Path):
-    from bench_parts.machine import available_cores, session_members
-    from bench_parts.process import Child
+    from tests.bench.machine import available_cores, session_members
+    from tests.bench.process import Child
 
     command = ["sh", "-c", "sleep 100 & echo here; wait"]
     cores = frozenset(available_cores())
@@ -207,9 +202,10 @@ def until(condition: Callable[[], Any]) -> None:
 
 @needs_redis
 def test_each_repetition_starts_from_the_same_queue(tmp_path: Path):
-    from bench_parts.machine import available_cores
-    from bench_parts.store import JOB_DB, Store
     from redis import Redis
+
+    from tests.bench.machine import available_cores
+    from tests.bench.store import JOB_DB, Store
 
     with (
         Store(tmp_path / "redis", cores=frozenset(available_cores())) as store,
@@ -233,9 +229,10 @@ def test_each_repetition_starts_from_the_same_queue(tmp_path: Path):
 
 @needs_redis
 def test_commands_inside_scripts_count_and_the_tools_own_do_not(tmp_path: Path):
-    from bench_parts.machine import available_cores
-    from bench_parts.store import Store
     from redis import Redis
+
+    from tests.bench.machine import available_cores
+    from tests.bench.store import Store
 
     with Store(tmp_path / "redis", cores=frozenset(available_cores())) as store, Redis(port=store.port) as queue:
         queue.ping()
@@ -247,7 +244,7 @@ def test_commands_inside_scripts_count_and_the_tools_own_do_not(tmp_path: Path):
 
 
 def test_the_proxy_passes_everything_on_in_order(tmp_path: Path):
-    from bench_parts.store import free_port
+    from tests.bench.store import free_port
 
     port, text = free_port(), bytes(range(256)) * 8000
     with socket.create_server(("127.0.0.1", 0)) as target:
@@ -280,8 +277,8 @@ def connected(port: int) -> socket.socket:
 
 def found(**rates: float) -> Any:
     """Results of the no-op drain, pinned: each contestant's rate in three repetitions around the given one."""
-    from bench_parts.campaign import PINNED, Result, Results
-    from bench_parts.figures import Series
+    from tests.bench.campaign import PINNED, Result, Results
+    from tests.bench.figures import Series
 
     return Results(
         [
@@ -292,7 +289,7 @@ def found(**rates: float) -> Any:
 
 
 def test_targets_compare_medians_and_name_what_is_unknown():
-    from bench_parts.targets import TARGETS, unmeasured, verdicts
+    from tests.bench.targets import TARGETS, unmeasured, verdicts
 
     results = found(framework=50_000, framework_lines=24_000, sidekiq=10_000, dramatiq=3_000, taskiq_stream=5_000)
     seen = {each.says: (each.goal, each.measured, each.met) for each in verdicts(results)}
@@ -305,9 +302,9 @@ def test_targets_compare_medians_and_name_what_is_unknown():
 
 
 def test_at_most_is_met_below():
-    from bench_parts.campaign import UNPINNED, Result, Results
-    from bench_parts.figures import Series
-    from bench_parts.targets import verdicts
+    from tests.bench.campaign import UNPINNED, Result, Results
+    from tests.bench.figures import Series
+    from tests.bench.targets import verdicts
 
     def judged(percent: float) -> list[bool]:
         result = Result("idle", "framework", UNPINNED, {"cpu_percent": Series((percent,))})
@@ -318,7 +315,7 @@ def test_at_most_is_met_below():
 
 
 def test_the_chart_is_to_scale():
-    from bench_parts.chart import drawn
+    from tests.bench.chart import drawn
 
     picture = ET.fromstring(drawn(found(framework=50_000, sidekiq=10_000, bare=20_000)))
     widths = {
@@ -342,9 +339,9 @@ def test_the_chart_is_to_scale():
 
 
 def test_one_that_is_far_off_does_not_hide_the_others():
-    from bench_parts.campaign import PINNED, Result, Results
-    from bench_parts.chart import drawn
-    from bench_parts.figures import Series
+    from tests.bench.campaign import PINNED, Result, Results
+    from tests.bench.chart import drawn
+    from tests.bench.figures import Series
 
     waits = {"framework": 0.5, "sidekiq": 1.0, "huey": 2.0, "arq": 250.0, "bare": -0.1}
     results = Results([Result("latency", name, PINNED, {"p50": Series((wait,))}) for name, wait in waits.items()])
@@ -356,7 +353,7 @@ def test_one_that_is_far_off_does_not_hide_the_others():
 
 
 def test_the_table_has_median_range_and_multiple():
-    from bench_parts.table import printed
+    from tests.bench.table import printed
 
     rows = [line.split() for line in printed(found(framework=50_000, sidekiq=10_000)).splitlines()]
     assert rows[2:] == [
@@ -498,7 +495,7 @@ def test_a_contestant_that_cannot_be_had_is_skipped_aloud(
 
 
 def test_list_names_everything(bench: Callable[..., "subprocess.Popen[str]"]):
-    from bench_parts import contestants, workloads
+    from tests.bench import contestants, workloads
 
     said, _ = bench("--list").communicate(timeout=PATIENCE_S)
     first_words = [line.split()[0] for line in said.splitlines() if line]
@@ -506,7 +503,7 @@ def test_list_names_everything(bench: Callable[..., "subprocess.Popen[str]"]):
 
 
 def test_every_lock_pins_by_hash():
-    locks = sorted((SCRIPTS / "bench_parts" / "locks").glob("*.lock"))
+    locks = sorted((ROOT / "tests" / "bench" / "locks").glob("*.lock"))
     assert locks
     for lock in locks:
         entries = [line for line in lock.read_text().replace("\\\n", " ").splitlines() if line.strip()]

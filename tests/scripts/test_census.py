@@ -1,7 +1,8 @@
 """Which keys a finished campaign may leave."""
 
 import pytest
-from chaos_parts import census
+
+from tests.proofs import census
 
 
 @pytest.mark.parametrize(

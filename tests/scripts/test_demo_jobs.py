@@ -6,10 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from demo_parts.activity import Activity, Samples, activity_of
-from demo_parts.series import histogram, mean_rate, place_of, round_steps, time_slices
-from demo_parts.strip import LISTED_PROCESSES, strip
 
+from demo.activity import Activity, Samples, activity_of
+from demo.series import histogram, mean_rate, place_of, round_steps, time_slices
+from demo.strip import LISTED_PROCESSES, strip
 from tests.scripts.page_reader import PageReader
 
 BEGIN = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)

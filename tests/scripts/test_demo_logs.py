@@ -2,7 +2,7 @@
 
 import json
 
-from demo_parts.logs import count_ends, otherwise
+from demo.logs import count_ends, otherwise
 
 
 def test_demo_counts_only_fail_as_a_failure(tmp_path):

@@ -5,12 +5,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from chaos_parts.proxy import Proxy
 
 from framework.errors import ShardUnavailableError
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from tests.harness import full_memory, server_lines, until
+from tests.servers.proxy import Proxy
 
 READ_S = 0.6
 AT_ONCE_S = 0.25

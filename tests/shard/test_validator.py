@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
 import pytest
-from chaos_parts.guarded import with_all_rights
 from redis.exceptions import RedisError
 
 from framework.errors import UnroutedCallError
@@ -16,6 +15,7 @@ from framework.shard.shard import Shard
 from framework.shard.validator import Block, Validator, allow_unrouted
 from framework.store.connect import Endpoint
 from tests.harness import Told, server_lines, until
+from tests.servers.guarded import with_all_rights
 from tests.store.test_connect import started
 
 __all__ = ["started"]  # a fixture

@@ -4,7 +4,6 @@ import json
 import logging
 
 import pytest
-from chaos_parts.guarded import with_all_rights
 from redis import Redis
 
 from framework.declare import port, registry
@@ -14,6 +13,7 @@ from framework.settings.load import load
 from framework.shard.shards import UnknownShardError
 from framework.sharding import ShardRouter, allow_unrouted, router
 from framework.wiring.connect import Enqueuer
+from tests.servers.guarded import with_all_rights
 
 
 def worker(name, **attributes):

@@ -3,7 +3,6 @@ import os
 import threading
 
 import pytest
-from chaos_parts.guarded import GuardedServer, with_all_rights
 from redis.exceptions import (
     BusyLoadingError,
     NoScriptError,
@@ -18,6 +17,7 @@ from framework.store.channel import Channel
 from framework.store.connect import Endpoint, open_client
 from framework.store.script import Script
 from tests.harness import full_memory, until
+from tests.servers.guarded import GuardedServer, with_all_rights
 from tests.store.scripted import CLOSE, scripted
 
 

@@ -5,8 +5,6 @@ import socket
 import threading
 
 import pytest
-from chaos_parts.guarded import with_all_rights
-from chaos_parts.proxy import Proxy
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -23,6 +21,8 @@ from framework.store.deadline import SLOWEST_BYTES_PER_S, Deadline
 from framework.store.script import BEAT
 from framework.wire import keys
 from tests.harness import IDENTITY, until
+from tests.servers.guarded import with_all_rights
+from tests.servers.proxy import Proxy
 
 LIMIT_S = 0.8
 DRIP_S = 0.3

@@ -12,8 +12,8 @@ from typing import Any, get_type_hints
 
 import pytest
 import yaml
-from demo_parts.receiver import Receiver, receiving
 
+from demo.receiver import Receiver, receiving
 from framework import ApplicationWorker
 from framework.declare import registry
 from framework.declare.attributes import ATTRIBUTES

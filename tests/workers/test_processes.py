@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_parts.receiver import Receiver, receiving
 from redis import Redis
 from sqlalchemy import select
 
+from demo.receiver import Receiver, receiving
 from framework import status
 from tests.harness import ROOT, Process, enqueue, until
 from tests.workers.conftest import Installation

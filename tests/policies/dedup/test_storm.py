@@ -12,16 +12,16 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from chaos_parts.recorded import RecordedServer
-from prove_parts.aof import History
-from prove_parts.keyspace import Fields, Keyspace
-from prove_parts.places import DUE, END, WAITING, place_of
-from prove_parts.prover import prove
 
 from framework.schedule.poller import PAGE
 from framework.wire import keys
 from framework.wire.holds import IDEMPOTENCY_KEY
 from tests.harness import Site, until
+from tests.proofs.aof import History
+from tests.proofs.keyspace import Fields, Keyspace
+from tests.proofs.places import DUE, END, WAITING, place_of
+from tests.proofs.prover import prove
+from tests.servers.recorded import RecordedServer
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 2.5

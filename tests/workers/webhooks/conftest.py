@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from demo_parts.receiver import Receiver, receiving
 
+from demo.receiver import Receiver, receiving
 from workers.webhooks.addresses import ALLOWED_VARIABLE
 from workers.webhooks.exchange import TIMEOUT_VARIABLE
 

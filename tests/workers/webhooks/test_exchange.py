@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from demo_parts.receiver import Receiver
 
+from demo.receiver import Receiver
 from workers.webhooks import exchange
 from workers.webhooks.addresses import ALLOWED_VARIABLE, AddressRefusedError, checked_addresses
 from workers.webhooks.exchange import MAX_EXCERPT_BYTES, Answer, NoAnswerError, post, url_problem

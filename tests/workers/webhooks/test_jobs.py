@@ -7,9 +7,9 @@ import json
 import time
 
 import pytest
-from demo_parts.receiver import Receiver
 from sqlalchemy import select, update
 
+from demo.receiver import Receiver
 from framework import BusinessError, Discard
 from tests.workers.conftest import Installation
 from workers.database import process_engine, reading, writing

@@ -1,0 +1,151 @@
+"""One run of the demo, from an empty folder to the summary."""
+
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from demo.activity import Activity, activity_of
+from demo.folder import RunFolder
+from demo.house import SHARDS, House
+from demo.logs import last_words
+from demo.progress import Display, display
+from demo.stop import StopSignal
+from demo.strip import strip, style
+from demo.summary import print_summary, shown_path
+from framework.errors import FrameworkError
+from workers.atomic import write_atomically
+from workers.code_index.build_report_worker import BuildReportWorker
+from workers.code_index.database import database_url, process_engine
+from workers.code_index.figures import Figures, figures_of_run
+from workers.code_index.index import RunState, this_process_index
+from workers.code_index.index_file_worker import IndexFileWorker
+from workers.code_index.report.page import render
+from workers.code_index.scan_tree_worker import ScanTreeWorker
+
+LOOK_EVERY_S = 0.2
+LAST_WORDS = 5
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+INTERRUPTION = "Interrupted. Workers and stores are stopped; run it again whenever you like."
+
+
+def run(root: Path, paths: Sequence[Path], *, stop: StopSignal, plain: bool, patience_s: float) -> int:
+    """Index ``paths`` and return the exit status; whatever it is, no process of ours is left."""
+    roots = [str(path.resolve()) for path in paths] or _default_roots(root)
+    here = Path.cwd()
+    folder = RunFolder.under(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var"))
+    house = House(root, folder.path, [ScanTreeWorker, IndexFileWorker, BuildReportWorker])
+    try:
+        outcome = _index(house, folder.run_id, roots, stop=stop, plain=plain, patience_s=patience_s)
+    except (FrameworkError, SQLAlchemyError) as error:
+        outcome = outcome_of(error, stop)
+    os.chdir(here)
+    if outcome == DONE:
+        _conclude(house, folder.run_id)
+    elif outcome == INTERRUPTED:
+        print(INTERRUPTION)
+    return outcome
+
+
+def outcome_of(error: Exception, stop: StopSignal) -> int:
+    """Say what failed. Ctrl-C reaches a server that is being started as well: that it fails then is no failure."""
+    if stop.asked:
+        return INTERRUPTED
+    print(f"scripts/demo: {error}", file=sys.stderr)
+    return FAILED
+
+
+def _default_roots(root: Path) -> list[str]:
+    samples = root / "workers" / "code_index" / "samples"
+    return [sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(samples)]
+
+
+def _index(house: House, run_id: str, roots: list[str], *, stop: StopSignal, plain: bool, patience_s: float) -> int:
+    print("Input      ", "\n           ".join(roots), sep="", flush=True)
+    with house:
+        stores = ", ".join(f"{shard} (pid {store.pid})" for shard, store in house.stores.items())
+        print(f"Stores     {stores}\nWorkers    {', '.join(house.workers)}", flush=True)
+        if stop.asked:
+            return INTERRUPTED
+        ScanTreeWorker.perform_async(run_id, roots)
+        with display(plain=plain) as shown:
+            outcome = _watch(house, run_id, shown, stop=stop, patience_s=patience_s)
+    if outcome == FAILED:
+        explain_standstill(house, patience_s)
+    return outcome
+
+
+def _watch(house: House, run_id: str, shown: Display, *, stop: StopSignal, patience_s: float) -> int:
+    """Show the run until it is finished, the user stops it, or nothing changed for ``patience_s``."""
+    index = this_process_index()
+    last: RunState | None = None
+    changed = time.monotonic()
+    while not stop.wait(LOOK_EVERY_S):
+        while house.events:
+            event = house.events.popleft()
+            if event.kind == "died":
+                shown.say(f"Worker {event.name} (pid {event.pid}) {_ending(event.status)}; another one takes over.")
+        state = index.state(run_id)
+        shown.show(state)
+        if state != last:
+            last, changed = state, time.monotonic()
+        if state is not None and state.finished:
+            return DONE
+        if time.monotonic() - changed > patience_s:
+            return FAILED
+    return INTERRUPTED
+
+
+def _conclude(house: House, run_id: str) -> None:
+    figures = figures_of_run(process_engine(), run_id)
+    logs = [*house.logs, house.supervisor_log]
+    activity = activity_of(logs)
+    database = database_url()
+    places = [
+        ("Report", shown_path(show_jobs(figures, activity) or house.folder)),
+        ("JSON logs", ", ".join(shown_path(log) for log in logs)),
+        ("Database", shown_path(Path(database.database or "")) if database.database else str(database)),
+    ]
+    print_summary(figures, activity, places=places)
+
+
+def show_jobs(figures: Figures, activity: Activity) -> Path | None:
+    """Write the report of the run anew, with what the worker processes did; return where it is.
+
+    The job that wrote it first cannot know: its own end, and the ends of the processes, come after it.
+    """
+    state = this_process_index().state(figures.run_id)
+    if state is None or state.report is None:
+        return None
+    report, whole = Path(state.report), state.done == state.files_total
+    proof = _proof(figures.totals.files, activity) if activity.deaths and whole else ""
+    write_atomically(report, render(figures, section=strip(activity, proof), style=style()))
+    return report
+
+
+def _proof(files: int, activity: Activity) -> str:
+    """Say that every file has its result, and how many of their jobs have no end line all the same."""
+    name = IndexFileWorker.declaration().wire_name
+    missing = files - sum(one.jobs_done for one in activity.classes if one.name == name)
+    silent = f"; {missing:,} of the jobs have no end line, which died with their process" if missing > 0 else ""
+    return f"No job was lost: the index holds a result for each of the {files:,} files{silent}."
+
+
+def explain_standstill(house: House, patience_s: float) -> None:
+    """Say that nothing happens any more, and what each log ends with."""
+    print(
+        f"\nscripts/demo: nothing has happened for {patience_s:g} s, so something is wrong. The logs:", file=sys.stderr
+    )
+    for shard, log in zip(SHARDS, house.logs, strict=True):
+        lines = [f"  {line}" for line in last_words(log, LAST_WORDS)]
+        print(f"\n{shard}: {shown_path(log)}", *lines, sep="\n", file=sys.stderr)
+
+
+def _ending(status: int | None) -> str:
+    if status is not None and status < 0:
+        return f"was killed by signal {-status}"
+    return f"ended with status {status}"

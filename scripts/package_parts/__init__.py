@@ -1,1 +1,0 @@
-"""Make the wheel and the source distribution; `pyproject.toml` names what is here."""

@@ -1,0 +1,148 @@
+"""What only our own processes are asked: shards, long queues, many queues, memory, fairness."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+from tests.bench.contestants import SHARDS, Launch
+from tests.bench.drains import rate
+from tests.bench.errors import RunFailed
+from tests.bench.figures import percentile
+from tests.bench.machine import resident_mb
+from tests.bench.meters import Reading
+from tests.bench.workload_run import CLIENT_S, Look, Site
+
+BACKLOG, SMALL_BACKLOG = 1_000_000, 10_000
+MANY_QUEUES, FILLED_QUEUES = 1_000, 10
+LONG_DRAIN_S = 180.0
+PROCESSES, SLOTS = 2, 10
+FAIR_PERIOD_S, FAIR_BURST = 0.1, 50
+SLOW_EVERY, SLOW_S, FAST_S = 20, 0.5, 0.001
+"""20 slots do about 770 such jobs a second; 500 come: mostly some slot is free."""
+
+
+def one_shard(site: Site) -> dict[str, float]:
+    return _shards(site, 1)
+
+
+def four_shards(site: Site) -> dict[str, float]:
+    """A Redis and a process per shard."""
+    return _shards(site, 4)
+
+
+def _shards(site: Site, count: int) -> dict[str, float]:
+    jobs = site.jobs(float("inf")) // count
+    site.store.empty()
+    others = site.extra_stores(len(SHARDS) - 1)
+    for store in others:
+        store.empty()
+    ports = {name: store.port for name, store in zip(SHARDS[1:], others, strict=True)}
+    names = SHARDS[:count]
+    for name in names:
+        site.produce("fill", ports=ports, kind=name, queues=["default"], count=jobs)
+    with site.working(*(Launch("noop", shard=name) for name in names), ports=ports, stores=others) as running:
+        reading = running.wait_for(jobs * count)
+    return {"rate": rate(reading, lasting=False), "jobs": float(reading.count)}
+
+
+def backlog(site: Site) -> dict[str, float]:
+    """What a job costs while a million wait, against what it costs while ten thousand do: one drain, two parts of it."""
+    total = 50_000 if site.given.quick else BACKLOG
+    part = total // 10
+    site.store.empty()
+    site.produce("fill", kind="noop", queues=["default"], count=total)
+    with site.working(Launch("noop")) as running:
+        running.wait_for(total, LONG_DRAIN_S)
+        looks = running.looks
+    # From where it is warm; and until the last few, which an emptying queue would slow down.
+    long_us = _cost_us(looks, total // 50, total // 50 + part)
+    short_us = _cost_us(looks, total - SMALL_BACKLOG - part, total - SMALL_BACKLOG)
+    return {"growth_percent": 100 * (long_us / short_us - 1), "long_us": long_us, "short_us": short_us}
+
+
+def _cost_us(looks: Sequence[Look], begin: int, end: int) -> float:
+    """Microseconds per job between the looks nearest to these counts."""
+    first = min(looks, key=lambda look: abs(look.count - begin))
+    last = min(looks, key=lambda look: abs(look.count - end))
+    if last.count <= first.count:
+        raise RunFailed("the drain was over before it could be watched")
+    return (last.at - first.at) / (last.count - first.count) * 1e6
+
+
+def many_queues(site: Site) -> dict[str, float]:
+    """What a job costs with 1,000 weighted queues of which ten have jobs, against one queue."""
+    names = [f"queue_{number}" for number in range(MANY_QUEUES)]
+    filled = names[:: MANY_QUEUES // FILLED_QUEUES]
+    weighted = tuple(f"{name},{1 + number % 5}" for number, name in enumerate(names))
+    one = _drained(site, ["default"], ("default",))
+    many = _drained(site, filled, weighted)
+    return {"times": one / many, "one_queue_rate": one, "many_queues_rate": many}
+
+
+def _drained(site: Site, filled: list[str], served: tuple[str, ...]) -> float:
+    jobs = site.jobs(float("inf"))
+    site.store.empty()
+    site.produce("fill", kind="noop", queues=filled, count=jobs)
+    with site.working(Launch("noop", queues=served)) as running:
+        reading: Reading = running.wait_for(jobs)
+    return rate(reading, lasting=False)
+
+
+def memory(site: Site) -> dict[str, float]:
+    """How much more memory is resident after a million jobs than after the first hundred thousand."""
+    total = 50_000 if site.given.quick else BACKLOG
+    seen: list[tuple[int, float]] = []
+    site.store.empty()
+    site.produce("fill", kind="noop", queues=["default"], count=total)
+    with site.working(Launch("noop")) as running:
+        running.each_look = lambda count: seen.append((count, resident_mb(running.pids)))
+        running.wait_for(total, LONG_DRAIN_S)
+        seen.append((total, resident_mb(running.pids)))
+    early = min(seen, key=lambda look: abs(look[0] - total // 10))[1]
+    return {"growth_mb": seen[-1][1] - early, "resident_mb": seen[-1][1], "early_mb": early}
+
+
+def fairness(site: Site) -> dict[str, float]:
+    """How long jobs waited while a slot was free in any of two processes; milliseconds."""
+    count = 500 if site.given.quick else 10_000
+    site.store.empty()
+    launches = [Launch("mixed", concurrency=SLOTS)] * PROCESSES
+    with site.working(*launches) as running:
+        warm = PROCESSES * SLOTS
+        site.produce("mixed", count=warm, burst=1, period_s=0.02, slow_every=warm + 1, slow_s=SLOW_S, fast_s=FAST_S)
+        running.wait_for(warm)
+        given: dict[str, Any] = {"slow_every": SLOW_EVERY, "slow_s": SLOW_S, "fast_s": FAST_S}
+        with site.producing("mixed", count=count, burst=FAIR_BURST, period_s=FAIR_PERIOD_S, **given) as producer:
+            producer.wait_for_end(CLIENT_S, site.given.stopped)
+        running.wait_for(count + warm)
+        runs = [tuple(notes[at : at + 3]) for notes in running.meters.notes() for at in range(0, len(notes), 3)]
+    runs.sort()
+    waits = [1000 * wait for wait in waits_beside_free_slots(runs, PROCESSES * SLOTS)[warm:]]
+    return {
+        "max": max(waits),
+        "p50": percentile(waits, 0.5),
+        "p90": percentile(waits, 0.9),
+        "p99": percentile(waits, 0.99),
+        "p99.9": percentile(waits, 0.999),
+        "over_50ms": float(sum(wait > 50 for wait in waits)),
+    }
+
+
+def waits_beside_free_slots(runs: Sequence[tuple[float, ...]], slots: int) -> list[float]:
+    """For each run (pushed, started, ended): seconds from push to start during which fewer than ``slots`` runs were on."""
+    edges = sorted([(started, 1) for _, started, _ in runs] + [(ended, -1) for _, _, ended in runs])
+    times, free_until = [0.0], [0.0]
+    busy = 0
+    # How much time with a free slot had passed at each edge; between edges it grows by all or by none.
+    open_: list[bool] = [True]
+    for at, change in edges:
+        free_until.append(free_until[-1] + (at - times[-1] if busy < slots else 0.0))
+        times.append(at)
+        busy += change
+        open_.append(busy < slots)
+
+    def free_before(moment: float) -> float:
+        place = bisect_right(times, moment) - 1
+        return free_until[place] + (moment - times[place] if open_[place] else 0.0)
+
+    return [free_before(started) - free_before(pushed) for pushed, started, _ in runs]

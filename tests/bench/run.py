@@ -1,0 +1,101 @@
+"""One call of the bench, from the wish to the files."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from demo.folder import RunFolder
+from demo.stop import StopSignal
+from tests.bench import contestants, environments, machine, workloads
+from tests.bench.campaign import Campaign, Plan, Results
+from tests.bench.report import targets_text, write
+from tests.bench.table import printed
+
+DONE, NOTHING, INTERRUPTED = 0, 1, 130
+SECONDS, QUICK_SECONDS = 3.0, 0.1
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command line asks for."""
+
+    workloads: Sequence[str]
+    contestants: Sequence[str]
+    modes: Sequence[str]
+    repetitions: int
+    jobs: int | None
+    quick: bool
+    aof: bool
+    delay_ms: float
+    out: Path | None
+
+
+def run(wish: Wish, root: Path) -> int:
+    """Measure, report, and return the exit status."""
+    stop = StopSignal()
+    var = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var") / "bench"
+    folder = RunFolder(var / "runs")
+    results = Campaign(_plan(wish, var, folder), lambda: stop.asked).run()
+    if not results.results:
+        print("scripts/bench: nothing was measured; the lines above say why.", file=sys.stderr)
+        return INTERRUPTED if results.stopped else NOTHING
+    print(printed(results))
+    if targets := targets_text(results):
+        print(f"\n{targets}")
+    for path in write(wish.out or var / "results" / folder.run_id, results, _facts(wish, results, folder.run_id, root)):
+        print(path)
+    return INTERRUPTED if results.stopped else DONE
+
+
+def _facts(wish: Wish, results: Results, run_id: str, root: Path) -> dict[str, str]:
+    """What a reader of the figures must know."""
+    pins = {
+        name: ", ".join(environments.pinned_versions(lock))
+        for name in wish.contestants
+        if (lock := contestants.BY_NAME[name].lock)
+    }
+    sidekiq = {"sidekiq": environments.sidekiq_version()} if "sidekiq" in wish.contestants else {}
+    return {
+        "run": run_id + (" (stopped before its end)" if results.stopped else ""),
+        **machine.described(),
+        "redis": results.redis + (", append-only file synced every second" if wish.aof else ", no persistence"),
+        "round trip added": f"{wish.delay_ms:g} ms",
+        "repetitions": "1, of a fraction of a second: --quick, figures mean little"
+        if wish.quick
+        else str(wish.repetitions),
+        "framework": _commit(root),
+        **sidekiq,
+        **pins,
+    }
+
+
+def _commit(root: Path) -> str:
+    """Version and commit of what was measured; "dirty" when files differ from that commit."""
+    known = version("application-worker")
+    if not (root / ".git").exists() or not shutil.which("git"):
+        return known
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude", "*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"{known}, commit {done.stdout.strip()}"
+
+
+def _plan(wish: Wish, var: Path, folder: RunFolder) -> Plan:
+    fastest = contestants.BY_NAME["framework"].pace
+    seconds = wish.jobs / fastest if wish.jobs else QUICK_SECONDS if wish.quick else SECONDS
+    return Plan(
+        workloads=[workloads.BY_NAME[name] for name in dict.fromkeys(wish.workloads)],
+        contestants=[contestants.BY_NAME[name] for name in dict.fromkeys(wish.contestants)],
+        modes=wish.modes,
+        repetitions=1 if wish.quick else wish.repetitions,
+        seconds=seconds,
+        quick=wish.quick,
+        aof=wish.aof,
+        delay_ms=wish.delay_ms,
+        environments=var / "envs",
+        runs=folder.path,
+    )

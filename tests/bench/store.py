@@ -1,0 +1,113 @@
+"""A private redis-server for one contestant, its queue kept as a copy that each repetition starts from."""
+
+import shutil
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from tests.bench.errors import RunFailed
+from tests.bench.process import Child, clean_environment
+
+BOOT_S = 10.0
+QUEUE_DB, COPY_DB, JOB_DB = 0, 1, 2
+"""The contestant's own; the filled queue; what jobs write to."""
+KEYS_AT_A_TIME = 2000
+
+
+class Store:
+    """Runs within the ``with`` block, on loopback, without persistence unless ``aof`` (fsync every second)."""
+
+    def __init__(self, folder: Path, *, cores: frozenset[int], aof: bool = False) -> None:
+        binary = shutil.which("redis-server")
+        if binary is None:
+            raise RunFailed("redis-server is not installed; scripts/setup --system installs it")
+        folder.mkdir(parents=True)
+        self.port = free_port()
+        persistence = ["--appendonly", "yes", "--appendfsync", "everysec"] if aof else ["--appendonly", "no"]
+        self._child = Child(
+            [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", *persistence],
+            env=clean_environment(),
+            cwd=folder,
+            log=folder / "redis.log",
+            cores=cores,
+        )
+        self._queue = self._client(QUEUE_DB)
+        self._copy = self._client(COPY_DB)
+
+    def __enter__(self) -> Self:
+        deadline = time.monotonic() + BOOT_S
+        while True:
+            try:
+                self._queue.ping()
+            except RedisConnectionError as error:
+                if time.monotonic() > deadline:
+                    self.close()
+                    raise RunFailed(f"redis-server does not answer: {error}; {self._child.story()}") from error
+                time.sleep(0.02)
+            else:
+                return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._queue.close()
+        self._copy.close()
+        self._child.end()
+
+    @property
+    def pids(self) -> list[int]:
+        return self._child.pids
+
+    @property
+    def version(self) -> str:
+        info: Any = self._queue.info("server")
+        return str(info["redis_version"])
+
+    def empty(self) -> None:
+        """Nothing is in any database."""
+        self._queue.flushall()
+
+    def keep(self) -> None:
+        """The copy is what the queue is now."""
+        self._copy.flushdb()
+        self._transfer(self._queue, COPY_DB)
+
+    def restore(self) -> None:
+        """The queue is what it was when it was kept, and the jobs have written nothing."""
+        self._queue.flushdb()
+        self._client(JOB_DB).flushdb()
+        self._transfer(self._copy, QUEUE_DB)
+
+    def commands(self) -> Counter[str]:
+        """How often each command ran so far, inside scripts too; what this tool asks is left out."""
+        found: Any = self._queue.info("commandstats")
+        calls = Counter({name.removeprefix("cmdstat_"): int(stat["calls"]) for name, stat in found.items()})
+        del calls["info"]
+        return calls
+
+    def _transfer(self, source: "Redis", target: int) -> None:
+        names = list(source.scan_iter(count=KEYS_AT_A_TIME))
+        for start in range(0, len(names), KEYS_AT_A_TIME):
+            with source.pipeline(transaction=False) as pipe:
+                for name in names[start : start + KEYS_AT_A_TIME]:
+                    pipe.copy(name, name, destination_db=str(target))
+                pipe.execute()
+
+    def _client(self, database: int) -> "Redis":
+        return Redis(port=self.port, db=database, socket_timeout=60)
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,96 @@
+"""A process that waits: how soon it starts a job, and what waiting costs."""
+
+import time
+
+from tests.bench.contestants import Contestant, Launch
+from tests.bench.errors import Stopped
+from tests.bench.figures import percentile
+from tests.bench.machine import cpu_seconds, resident_mb
+from tests.bench.workload_run import Running, Site
+
+PERIOD_S = 0.020
+SETTLE_S = 2.0
+WARM_JOBS = 20
+PROBES = 5  # no-op jobs that the client of a latency run pushes first
+ONE_QUEUE = ("default",)
+TEN_QUEUES = ("default", *(f"queue_{number}" for number in range(1, 10)))
+
+
+def latency(site: Site) -> dict[str, float]:
+    """Milliseconds from just before the push to the start of the job."""
+    return _latency(site, ONE_QUEUE)
+
+
+def latency_ten_queues(site: Site) -> dict[str, float]:
+    """The same with jobs going to ten queues in turn."""
+    return _latency(site, TEN_QUEUES)
+
+
+def idle(site: Site) -> dict[str, float]:
+    """Processor, commands and memory of a process that has nothing to do."""
+    return _idle(site, ONE_QUEUE)
+
+
+def idle_ten_queues(site: Site) -> dict[str, float]:
+    """The same, watching ten queues."""
+    return _idle(site, TEN_QUEUES)
+
+
+def admits_ten_queues(contestant: Contestant) -> bool:
+    return contestant.many_queues
+
+
+def admits_idle(contestant: Contestant) -> bool:
+    # The bare loop has neither heartbeat nor schedule: its idling says nothing.
+    return not contestant.lines and not contestant.queueless
+
+
+def _latency(site: Site, queues: tuple[str, ...]) -> dict[str, float]:
+    count = 50 if site.given.quick else 500
+    site.store.empty()
+    with site.working(Launch("latency", queues=queues)) as running:
+        _warm_up(site, running)
+        site.produce("latency", queues=list(queues), count=count, period_s=PERIOD_S)
+        running.wait_for(WARM_JOBS + PROBES + count)
+        waited = [1000 * value for notes in running.meters.notes() for value in notes[WARM_JOBS:]]
+    return {
+        "p50": percentile(waited, 0.5),
+        "p95": percentile(waited, 0.95),
+        "p99": percentile(waited, 0.99),
+        "max": max(waited),
+    }
+
+
+def _idle(site: Site, queues: tuple[str, ...]) -> dict[str, float]:
+    window_s = 1.0 if site.given.quick else 10.0
+    site.store.empty()
+    with site.working(Launch("latency", queues=queues)) as running:
+        _warm_up(site, running)
+        _sleep(site, 0.2 if site.given.quick else SETTLE_S)
+        began, used, commands = time.monotonic(), cpu_seconds(running.pids), site.store.commands()
+        _sleep(site, window_s)
+        spent = cpu_seconds(running.pids) - used
+        after = site.store.commands()
+        lasted = time.monotonic() - began
+        after.subtract(commands)
+        figures = {
+            "cpu_percent": 100 * spent / lasted,
+            "commands": after.total() / lasted,
+            "resident_mb": resident_mb(running.pids),
+            "processes": float(len(running.pids)),
+        }
+    return figures | {f"command {name}": count / lasted for name, count in after.most_common(8) if count}
+
+
+def _warm_up(site: Site, running: Running) -> None:
+    """The process has booted and done some jobs."""
+    site.produce("fill", kind="latency", queues=["default"], count=WARM_JOBS)
+    running.wait_for(WARM_JOBS)
+
+
+def _sleep(site: Site, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if site.given.stopped():
+            raise Stopped
+        time.sleep(min(left, 0.5))

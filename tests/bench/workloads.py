@@ -1,0 +1,108 @@
+"""What is measured: each workload prepares a site once and runs it once per repetition."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tests.bench import drains, ours_only, pushes, waits
+from tests.bench.contestants import Contestant
+from tests.bench.workload_run import Site
+
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """``run`` returns figures by name; ``figure`` is the one that the chart shows."""
+
+    name: str
+    title: str
+    figure: str
+    unit: str
+    run: Callable[[Site], Figures]
+    admits: Callable[[Contestant], bool]
+    prepare: Callable[[Site], None] = lambda _site: None
+    more_is_better: bool = True
+    pinnable: bool = True
+    once: bool = False
+    """One repetition is enough: the run compares parts of itself."""
+    beside: tuple[str, ...] = ()
+    """Figures that the chart names beside the bar."""
+
+
+def _ours(contestant: Contestant) -> bool:
+    return "mixed" in contestant.kinds
+
+
+def _able(kind: str) -> Callable[[Contestant], bool]:
+    return lambda contestant: kind in contestant.kinds
+
+
+WORKLOADS: tuple[Workload, ...] = (
+    Workload(
+        "noop", "Drain of no-op jobs", "rate", "jobs/s",
+        run=drains.NOOP.run, prepare=drains.NOOP.prepare, admits=_able("noop"),
+    ),
+    Workload("push", "Push, one at a time", "rate", "jobs/s", run=pushes.single, admits=pushes.admits_single),
+    Workload("bulk", "Push, 1,000 a call", "rate", "jobs/s", run=pushes.bulk, admits=pushes.admits_bulk),
+    Workload(
+        "latency", "Idle process: from push to start", "p50", "ms",
+        run=waits.latency, admits=_able("latency"), more_is_better=False, beside=("p99",),
+    ),
+    Workload(
+        "latency10", "The same, over ten queues", "p50", "ms",
+        run=waits.latency_ten_queues, admits=waits.admits_ten_queues, more_is_better=False, beside=("p99",),
+    ),
+    Workload(
+        "idle", "An idle process", "cpu_percent", "% of a core",
+        run=waits.idle, admits=waits.admits_idle, more_is_better=False, pinnable=False,
+        beside=("commands", "resident_mb"),
+    ),
+    Workload(
+        "idle10", "An idle process, ten queues", "cpu_percent", "% of a core",
+        run=waits.idle_ten_queues, admits=waits.admits_ten_queues, more_is_better=False, pinnable=False,
+        beside=("commands", "resident_mb"),
+    ),
+    Workload(
+        "cpu", "Jobs of some 0.13 ms of processor time and one INCR", "rate", "jobs/s",
+        run=drains.CPU.run, prepare=drains.CPU.prepare, admits=_able("cpu"),
+    ),
+    Workload(
+        "io", "Jobs that wait 10 ms, 50 at a time", "rate", "jobs/s",
+        run=drains.IO.run, prepare=drains.IO.prepare, admits=_able("io"),
+    ),
+    Workload(
+        "async", "Coroutines that wait 50 ms, 1,000 at a time", "rate", "jobs/s",
+        run=drains.ASYNC.run, prepare=drains.ASYNC.prepare, admits=_able("async"),
+    ),
+    Workload(
+        "async25", "Coroutines that wait 25 ms, 1,000 at a time", "rate", "jobs/s",
+        run=drains.SHORT_ASYNC.run, prepare=drains.SHORT_ASYNC.prepare, admits=_able("async25"),
+    ),
+    Workload(
+        "payload100k", "Jobs with 98 kB of arguments", "rate", "jobs/s",
+        run=drains.PAYLOAD.run, prepare=drains.PAYLOAD.prepare, admits=_able("payload"),
+    ),
+    Workload("shards1", "No-op jobs, one shard, one process", "rate", "jobs/s", run=ours_only.one_shard, admits=_ours),
+    Workload(
+        "shards4", "No-op jobs, four shards, a process each", "rate", "jobs/s",
+        run=ours_only.four_shards, admits=_ours,
+    ),
+    Workload(
+        "backlog", "Cost of a job: 1,000,000 waiting against 10,000", "growth_percent", "% more",
+        run=ours_only.backlog, admits=_ours, more_is_better=False,
+    ),
+    Workload(
+        "queues1000", "Cost of a job: 1,000 weighted queues against one", "times", "times",
+        run=ours_only.many_queues, admits=_ours, more_is_better=False,
+    ),
+    Workload(
+        "memory", "Growth of resident memory over 1,000,000 jobs", "growth_mb", "MB",
+        run=ours_only.memory, admits=_ours, more_is_better=False, pinnable=False, once=True,
+    ),
+    Workload(
+        "fairness", "Longest wait while a slot is free, slow and fast jobs, two processes", "max", "ms",
+        run=ours_only.fairness, admits=_ours, more_is_better=False, pinnable=False, once=True, beside=("p50", "p99"),
+    ),
+)  # fmt: skip
+
+BY_NAME = {workload.name: workload for workload in WORKLOADS}

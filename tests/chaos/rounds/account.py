@@ -1,0 +1,249 @@
+"""From the effects of all processes to what was lost, what ran again and why, and how fast it was taken back."""
+
+import bisect
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, zip_longest
+
+from tests.chaos.rounds.blows import Blow
+from tests.chaos.rounds.effects import BEGUN, Effect
+
+ACKNOWLEDGED_LATE = 32
+"""Jobs of one process that may have ended, or wait in its hand, beside the running ones (docs/redis.md: batches)."""
+
+WAKING_S = 3.0
+"""A process that was frozen may still start, within this time, what it had in hand."""
+
+DYING_S = 0.5
+"""A process that was struck may still begin a job before the signal reaches its last thread."""
+
+_UNACKNOWLEDGED_S = 2.0
+"""What ended so long before a blow may not have been acknowledged yet, on a loaded machine; longer while Redis is away."""
+
+_ANSWER_S = 0.5
+"""How long after a server's end its last answer may be taken note of."""
+
+_REDIS_AFTERMATH_S = 25.0
+"""How long after a blow to Redis a second run is laid to it: a lease and two sweeps."""
+
+NOBODY, DOUBT = "unexplained", "doubtful push"
+
+
+@dataclass
+class Run:
+    """One run of one job."""
+
+    serial: int
+    pid: int
+    begun: float
+    ended: float | None = None
+
+
+@dataclass
+class Kind:
+    """What blows of one kind did, all together."""
+
+    blows: int = 0
+    interrupted: int = 0
+    """Runs that were cut off, or stood still."""
+    extra: int = 0
+    forgotten: int = 0
+    """Jobs that were accepted, forgotten with their server, and never ran."""
+    recoveries: list[float] = field(default_factory=list[float])
+    """Seconds from the blow to the next begin of each job that it cut off; Redis being away does not count."""
+    resumed: list[float] = field(default_factory=list[float])
+    """Seconds from the end of each trouble to the next begin of any job."""
+
+
+@dataclass
+class Account:
+    """What became of the jobs of a side."""
+
+    lost: list[int] = field(default_factory=list[int])
+    forgotten: list[int] = field(default_factory=list[int])
+    """As the servers' files say: their push was answered, and was in what the server then forgot."""
+    forgotten_early: list[int] = field(default_factory=list[int])
+    """Those of them that were answered before the time that may be forgotten."""
+    runs: int = 0
+    kinds: dict[str, Kind] = field(default_factory=dict[str, Kind])
+    spans: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    """From each blow at a process to the next begin of each job that it cut off."""
+    extra: Counter[str] = field(default_factory=Counter[str])
+    """Second and further runs, by the kind of blow that explains them; ``unexplained`` is nobody's."""
+    worst: int = 0
+    """The most extra runs that one blow at a process caused."""
+    unexplained: list[int] = field(default_factory=list[int])
+
+    @property
+    def repeated(self) -> int:
+        """Extra runs, those left out whose job the producer pushed again."""
+        return self.extra.total() - self.extra[DOUBT]
+
+    @property
+    def interrupted(self) -> int:
+        """Runs that blows cut off."""
+        return sum(kind.interrupted for kind in self.kinds.values())
+
+    @property
+    def recoveries(self) -> list[float]:
+        """Of all kinds."""
+        return [seconds for kind in self.kinds.values() for seconds in kind.recoveries]
+
+    @property
+    def resumed(self) -> list[float]:
+        """Of all kinds."""
+        return [seconds for kind in self.kinds.values() for seconds in kind.resumed]
+
+
+def runs_of(effects: Iterable[Effect]) -> dict[int, list[Run]]:
+    """Return the runs of each serial, oldest first."""
+    runs: dict[int, list[Run]] = defaultdict(list)
+    for effect in sorted(effects, key=lambda effect: effect.at):
+        if effect.kind == BEGUN:
+            runs[effect.serial].append(Run(effect.serial, effect.pid, effect.at))
+            continue
+        own = [run for run in runs[effect.serial] if run.pid == effect.pid and run.ended is None]
+        own[0].ended = effect.at
+    return runs
+
+
+def gone(accepted_at: Sequence[float], blows: Iterable[Blow]) -> dict[int, Blow]:
+    """Return the serials that a server forgot after it had answered, each with the blow; one pushed again later is not gone."""
+    return {
+        serial: blow
+        for blow in blows
+        for serial in blow.forgotten
+        if serial < len(accepted_at) and blow.forgets and accepted_at[serial] <= blow.forgets[1] + _ANSWER_S
+    }
+
+
+def account(
+    accepted_at: Sequence[float], effects: Iterable[Effect], blows: Sequence[Blow], doubts: Mapping[int, int]
+) -> Account:
+    """Judge a side: when each serial was accepted, and how many pushes of it were in doubt."""
+    runs = runs_of(effects)
+    found = Account(runs=sum(map(len, runs.values())))
+    for blow in blows:
+        found.kinds.setdefault(blow.kind, Kind()).blows += 1
+    never = [serial for serial in range(len(accepted_at)) if all(run.ended is None for run in runs.get(serial, ()))]
+    _tell_lost(found, never, accepted_at, blows)
+    causes = _Causes(blows)
+    _tell_extra(found, runs, causes, doubts)
+    _tell_recoveries(found, runs, causes)
+    _tell_resumed(found, runs, causes)
+    return found
+
+
+def _tell_lost(found: Account, never: Collection[int], accepted_at: Sequence[float], blows: Sequence[Blow]) -> None:
+    forgotten = gone(accepted_at, blows)
+    for serial in never:
+        blow = forgotten.get(serial)
+        if blow is None:
+            found.lost.append(serial)
+            continue
+        found.forgotten.append(serial)
+        found.kinds[blow.kind].forgotten += 1
+        if blow.forgets and accepted_at[serial] < blow.forgets[0]:
+            found.forgotten_early.append(serial)
+
+
+class _Causes:
+    def __init__(self, blows: Sequence[Blow]) -> None:
+        self.by_pid: dict[int, list[Blow]] = defaultdict(list)
+        for blow in sorted(blows, key=lambda blow: blow.at):
+            self.by_pid[blow.pid].append(blow)
+        self.redis = self.by_pid.pop(0, [])
+
+    def after(self, pid: int, at: float) -> Blow | None:
+        """The first blow at a process from ``at`` on, or from just before."""
+        own = self.by_pid.get(pid, [])
+        index = bisect.bisect_left([blow.at for blow in own], at - DYING_S)
+        return own[index] if index < len(own) else None
+
+    def explain(self, before: Run, run: Run) -> Blow | None:
+        """The blow that surely made a job run again: at the process of the run before, at a waking one, or one that forgot."""
+        blow = self.after(before.pid, before.begun)
+        if blow is not None and blow.at <= run.begun and self._in_hand(before, blow.at):
+            return blow
+        for woken in self.by_pid.get(run.pid, []):
+            if woken.kind == "freeze" and woken.until - 0.1 <= run.begun <= woken.until + WAKING_S:
+                return woken
+        for blow in self.redis:
+            if blow.forgets and blow.at <= run.begun and _overlaps(before, *blow.forgets):
+                return blow
+        return None
+
+    def suspect(self, run: Run) -> Blow | None:
+        """The last blow at Redis that may have done it, though none of its kind should."""
+        recent = [blow for blow in self.redis if 0 <= run.begun - blow.at <= _REDIS_AFTERMATH_S]
+        return recent[-1] if recent else None
+
+    def _in_hand(self, run: Run, at: float) -> bool:
+        """Whether what ran was not acknowledged at ``at``, perhaps."""
+        if run.ended is None or run.ended >= at - _UNACKNOWLEDGED_S:
+            return True
+        return any(
+            blow.at <= run.ended + _UNACKNOWLEDGED_S and at - _UNACKNOWLEDGED_S <= blow.until for blow in self.redis
+        )
+
+    def well_from(self, at: float, until: float) -> float:
+        """From when on between the two Redis was well: trouble there is none of a dead process's doing."""
+        ends = [blow.until for blow in self.redis if blow.at < until and blow.until > at]
+        return min(until, max(ends, default=at))
+
+
+def _overlaps(run: Run, since: float, until: float) -> bool:
+    """Whether a server that forgot what it was told between the two times may not know that the run was over."""
+    unacknowledged = run.ended is None or run.ended >= since - _UNACKNOWLEDGED_S
+    return unacknowledged and run.begun <= until + _ANSWER_S
+
+
+def _tell_extra(found: Account, runs: Mapping[int, list[Run]], causes: _Causes, doubts: Mapping[int, int]) -> None:
+    charged: Counter[int] = Counter()
+    for serial, own in runs.items():
+        excused = doubts.get(serial, 0)
+        for before, run in pairwise(own):
+            blow = causes.explain(before, run)
+            if blow is None and excused:
+                excused -= 1
+                found.extra[DOUBT] += 1
+                continue
+            blow = blow or causes.suspect(run)
+            found.extra[blow.kind if blow else NOBODY] += 1
+            if blow is None:
+                found.unexplained.append(serial)
+                continue
+            found.kinds[blow.kind].extra += 1
+            if blow.pid:
+                charged[id(blow)] += 1
+    found.worst = max(charged.values(), default=0)
+
+
+def _tell_recoveries(found: Account, runs: Mapping[int, list[Run]], causes: _Causes) -> None:
+    for own in runs.values():
+        for index, run in enumerate(own):
+            blow = causes.after(run.pid, run.begun)
+            if blow is None or blow.kind not in ("kill", "freeze") or (run.ended is not None and run.ended <= blow.at):
+                continue
+            found.kinds[blow.kind].interrupted += 1
+            later = next((other for other in own[index + 1 :] if other.pid != run.pid), None)
+            if later is not None:
+                found.spans.append((blow.at, later.begun))
+                found.kinds[blow.kind].recoveries.append(later.begun - causes.well_from(blow.at, later.begun))
+
+
+def _tell_resumed(found: Account, runs: Mapping[int, list[Run]], causes: _Causes) -> None:
+    begins = sorted(run.begun for own in runs.values() for run in own)
+    for blow, following in zip_longest(causes.redis, causes.redis[1:]):
+        index = bisect.bisect_left(begins, blow.until)
+        begin = begins[index] if index < len(begins) else None
+        # What began before the next trouble did is this one's end; else it is the next one's to tell.
+        if begin is not None and (following is None or begin <= following.at):
+            found.kinds[blow.kind].resumed.append(begin - blow.until)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value below which ``share`` of the values lie; 0 when there are none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0

@@ -1,0 +1,138 @@
+"""What a blow is, what a fault is, and who strikes: the faults of a round, one after the other or two at a time.
+
+A fault is a generator: it strikes, yields until it is time to go on, heals. Between two steps the scene goes on, so
+nothing here sleeps. A fault that is ended early (``close``) heals in its ``finally``.
+"""
+
+import random
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from tests.chaos.rounds.scene import Side
+
+PROCESS, REDIS, NETWORK = "process", "redis", "network"
+Steps: TypeAlias = Generator[None, None, None]
+
+
+@dataclass
+class Blow:
+    """One blow: what, at whom (pid 0: Redis or the way to it), from when until it is well again (monotonic seconds)."""
+
+    kind: str
+    pid: int
+    at: float
+    until: float = 0.0
+    family: str = REDIS
+    forgets: tuple[float, float] | None = None
+    """From when until when a server gave answers that it, or its successor, then forgot."""
+    forgotten: frozenset[int] = frozenset()
+    """Serials whose push is in what was forgotten, as the servers' own files say."""
+    fewest: int | None = None
+    """How many processes at least were at work meanwhile, at any look; ``None``: nothing is promised."""
+
+
+class Fault(NamedTuple):
+    """One kind of trouble. ``family`` says what it strikes: ``process``, ``redis`` or ``network``; no two at a time strike
+    Redis, or the network.
+    """
+
+    kind: str
+    family: str
+    act: Callable[["Side", Blow], Steps]
+    possible: Callable[["Side"], bool]
+    to_the_end: bool
+    """Whether it must run to its end when the round is over, rather than be ended early."""
+
+
+def fault(
+    kind: str, family: str, *, possible: Callable[["Side"], bool] = lambda _: True, to_the_end: bool = False
+) -> Callable[[Callable[["Side", Blow], Steps]], Fault]:
+    """Make a fault of a generator function."""
+    return lambda act: Fault(kind, family, act, possible, to_the_end)
+
+
+def lasting(seconds: float) -> Steps:
+    """Yield until so much time has passed."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        yield
+
+
+class Striker:
+    """Strikes at one side when ``look`` is called, which is often; remembers every blow.
+
+    ``pause_s`` (least, most) is from the begin of a fault to that of the next, ``rest_s`` the least from an end to a begin.
+    """
+
+    def __init__(
+        self,
+        side: "Side",
+        faults: Sequence[Fault],
+        pause_s: tuple[float, float],
+        rng: random.Random,
+        *,
+        at_once: int = 1,
+        rest_s: float = 0.0,
+    ) -> None:
+        self.blows: list[Blow] = []
+        self._side, self._faults, self._rng = side, faults, rng
+        self._pause_s, self._at_once, self._rest_s = pause_s, at_once, rest_s
+        self._deck: list[Fault] = []
+        self._active: list[tuple[Fault, Blow, Steps]] = []
+        self._next_at = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a fault is under way."""
+        return bool(self._active)
+
+    def look(self, now: float, *, strike: bool = True) -> None:
+        """Go on with what is under way; begin another fault if it is time."""
+        for one in list(self._active):
+            self._step(*one)
+        if strike and now >= self._next_at and len(self._active) < self._at_once and (chosen := self._draw()):
+            self._next_at = max(now, self._next_at + self._rng.uniform(*self._pause_s))
+            self._begin(chosen)
+
+    def finish(self) -> None:
+        """End early what need not run to its end; ``busy`` says whether something goes on."""
+        for chosen, blow, steps in list(self._active):
+            if not chosen.to_the_end:
+                self._over(chosen, blow, steps)
+
+    def abandon(self) -> None:
+        """End everything now."""
+        for one in list(self._active):
+            self._over(*one)
+
+    def _draw(self) -> Fault | None:
+        """Each kind once, in random order, then all again; one that is not possible now waits for a later draw."""
+        if not self._deck:
+            self._deck = self._rng.sample(self._faults, len(self._faults))
+        taken = {chosen.family for chosen, _, _ in self._active} - {PROCESS}
+        for index, one in enumerate(self._deck):
+            if one.family not in taken and one.possible(self._side):
+                return self._deck.pop(index)
+        return None
+
+    def _begin(self, chosen: Fault) -> None:
+        blow = Blow(chosen.kind, 0, time.monotonic(), family=chosen.family)
+        self.blows.append(blow)
+        steps = chosen.act(self._side, blow)
+        self._active.append((chosen, blow, steps))
+        self._step(chosen, blow, steps)
+
+    def _step(self, chosen: Fault, blow: Blow, steps: Steps) -> None:
+        try:
+            next(steps)
+        except StopIteration:
+            self._over(chosen, blow, steps)
+
+    def _over(self, chosen: Fault, blow: Blow, steps: Steps) -> None:
+        steps.close()
+        blow.until = blow.until or time.monotonic()
+        self._active.remove((chosen, blow, steps))
+        self._next_at = max(self._next_at, time.monotonic() + self._rest_s)

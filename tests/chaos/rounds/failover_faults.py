@@ -1,0 +1,123 @@
+"""Faults of a master that has a replica and sentinels: each ends with the other one as master, and the old one following it."""
+
+import signal
+import time
+
+from redis.exceptions import RedisError
+
+from tests.chaos.rounds.blows import REDIS, Blow, Fault, Steps, fault, lasting
+from tests.chaos.rounds.replicated import NAME, Node, ReplicatedStore
+from tests.chaos.rounds.scene import Side
+
+_AGAIN_S = 0.5
+
+
+class _Failover:
+    """One change of masters: who was it, who becomes it, and what the one was told that the other never heard."""
+
+    def __init__(self, side: Side) -> None:
+        store = side.store
+        assert isinstance(store, ReplicatedStore), "this round has one server"  # noqa: S101
+        self.store = store
+        self.old, self.new = store.master, store.replica
+        # The replica's first: a push may reach it between the two looks.
+        self._heard, self._told = self.new.files.now, self.old.files.now
+
+    def promoted(self) -> Steps:
+        """Until every sentinel names the new master."""
+        while not self.store.all_name(self.new):
+            yield
+
+    def demoted(self) -> Steps:
+        """Until the old master follows the new one."""
+        while not self.old.follows(self.new.port):
+            yield
+
+    def forget(self, blow: Blow, since: float, until: float) -> None:
+        """Note what the old master answered between the two times, and the new one does not know."""
+        blow.forgets = (since, until)
+        blow.forgotten = self.old.files.pushed_since(self._told) - self.new.files.pushed_since(self._heard)
+
+    def rejoin(self, blow: Blow) -> Steps:
+        """Start the old master, which was killed, as a replica; where each write needs one, all is well only then."""
+        yield from self.promoted()
+        blow.until = time.monotonic()
+        self.old.start(f"replicaof 127.0.0.1 {self.new.port}")
+        yield from self.demoted()
+        if self.store.witnesses:
+            blow.until = time.monotonic()
+
+
+@fault("master killed", REDIS, to_the_end=True)
+def master_killed(side: Side, blow: Blow) -> Steps:
+    """The master is killed with -9."""
+    change = _Failover(side)
+    blow.at = time.monotonic()
+    change.old.stop()
+    yield from change.promoted()
+    change.forget(blow, blow.at - _REACHES_S, blow.at)
+    yield from change.rejoin(blow)
+
+
+_REACHES_S = 0.05
+"""A replica that follows has an answer this much after the client, on a loaded machine."""
+
+
+@fault("master killed, lagging", REDIS, to_the_end=True)
+def replica_behind(side: Side, blow: Blow) -> Steps:
+    """The replica loses its connection to the master some time before the master is killed."""
+    change = _Failover(side)
+    cut_at = time.monotonic()
+    change.new.send(signal.SIGSTOP)
+    try:
+        change.old.client.execute_command("CLIENT", "KILL", "TYPE", "replica")
+        yield from lasting(side.rng.uniform(0.2, 0.8))
+        blow.at = time.monotonic()
+        change.old.stop()
+    finally:
+        change.new.send(signal.SIGCONT)
+    yield from change.promoted()
+    change.forget(blow, cut_at - _REACHES_S, blow.at)
+    yield from change.rejoin(blow)
+
+
+@fault("SENTINEL FAILOVER", REDIS, to_the_end=True)
+def ordered(side: Side, blow: Blow) -> Steps:
+    """An ordered change: the old master goes on answering until a sentinel tells it."""
+    change = _Failover(side)
+    while not _order(change.store.sentinels[0]):
+        yield from lasting(_AGAIN_S)
+    blow.at = time.monotonic()
+    yield from change.promoted()
+    yield from change.demoted()
+    blow.until = time.monotonic()
+    change.forget(blow, blow.at - _REACHES_S, blow.until)
+
+
+@fault("master frozen", REDIS, to_the_end=True)
+def master_frozen(side: Side, blow: Blow) -> Steps:
+    """The master stands still until another has taken its place, and wakes believing that it is the master."""
+    change = _Failover(side)
+    blow.at = time.monotonic()
+    change.old.send(signal.SIGSTOP)
+    try:
+        yield from change.promoted()
+        yield from lasting(_AGAIN_S)
+        blow.until = time.monotonic()
+    finally:
+        change.old.send(signal.SIGCONT)
+    yield from change.demoted()
+    change.forget(blow, blow.at - _REACHES_S, time.monotonic())
+    if change.store.witnesses:
+        blow.until = time.monotonic()
+
+
+def _order(sentinel: Node) -> bool:
+    try:
+        sentinel.client.execute_command("SENTINEL", "FAILOVER", NAME)
+    except RedisError:  # it takes the replica for unfit, or another failover is under way
+        return False
+    return True
+
+
+FAILOVER_FAULTS: tuple[Fault, ...] = (master_killed, replica_behind, ordered, master_frozen)

@@ -1,0 +1,82 @@
+"""Faults of the way to Redis, by the proxy in front of it."""
+
+from tests.chaos.rounds.blows import NETWORK, Blow, Fault, Steps, fault, lasting
+from tests.chaos.rounds.scene import Side
+from tests.servers.proxy import Proxy
+
+SLOW_S, DRIP_S, NARROW_BYTES_PER_S = 0.2, 2.0, 50_000
+_ANY_SCRIPT, _FETCH_OR_PARKED, _PUSH = rb"EVALSHA", rb"EVALSHA|BLMOVE", rb"LPUSH"
+
+
+def _proxy(side: Side) -> Proxy:
+    found = side.store.proxy
+    assert found is not None, "this round has no proxy"  # noqa: S101
+    return found
+
+
+def _then_healed(side: Side, seconds: float) -> Steps:
+    try:
+        yield from lasting(seconds)
+    finally:
+        _proxy(side).heal()
+
+
+@fault("reset", NETWORK)
+def reset(side: Side, _: Blow) -> Steps:
+    """Every connection gets an RST."""
+    _proxy(side).reset()
+    yield from ()
+
+
+@fault("black hole", NETWORK)
+def black_hole(side: Side, _: Blow) -> Steps:
+    """Nothing comes through and nothing is closed; what was open then never wakes again."""
+    _proxy(side).swallow()
+    yield from _then_healed(side, side.rng.uniform(1, 8))
+
+
+@fault("lost replies", NETWORK)
+def lost_replies(side: Side, _: Blow) -> Steps:
+    """Redis carries out a command, its reply is lost with the connection: some n-th scripts, a parked call or a push."""
+    pattern = side.rng.choice((_ANY_SCRIPT, _FETCH_OR_PARKED, _PUSH))
+    numbers = {side.rng.randint(1, 40) for _ in range(5)}
+    _proxy(side).lose_replies(pattern, numbers)
+    yield from _then_healed(side, 1.0)
+
+
+@fault("hanging reply", NETWORK)
+def hanging_reply(side: Side, _: Blow) -> Steps:
+    """As lost replies, but the connection stays open and says nothing any more."""
+    _proxy(side).lose_replies(_ANY_SCRIPT, {side.rng.randint(1, 40)}, hang=True)
+    yield from _then_healed(side, 1.0)
+
+
+@fault("cut reply", NETWORK)
+def cut_reply(side: Side, _: Blow) -> Steps:
+    """Of the next reply some bytes come through, then the connection is reset."""
+    _proxy(side).cut_after(side.rng.randint(0, 60))
+    yield from _then_healed(side, 0.5)
+
+
+@fault("slow", NETWORK)
+def slow(side: Side, _: Blow) -> Steps:
+    """Every reply is 200 ms late."""
+    _proxy(side).delay_s = SLOW_S
+    yield from _then_healed(side, side.rng.uniform(1, 3))
+
+
+@fault("narrow", NETWORK)
+def narrow(side: Side, _: Blow) -> Steps:
+    """50 KB per second each way on every connection."""
+    _proxy(side).bytes_per_s = NARROW_BYTES_PER_S
+    yield from _then_healed(side, side.rng.uniform(1, 3))
+
+
+@fault("drip", NETWORK)
+def drip(side: Side, _: Blow) -> Steps:
+    """Each byte of each reply takes 2 s: no read is late, and no call gets through."""
+    _proxy(side).drip_s = DRIP_S
+    yield from _then_healed(side, side.rng.uniform(1, 8))
+
+
+NETWORK_FAULTS: tuple[Fault, ...] = (reset, black_hole, lost_replies, hanging_reply, cut_reply, slow, narrow, drip)

@@ -1,0 +1,213 @@
+"""What came out of one round, beside what was promised."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tests.chaos.rounds.account import ACKNOWLEDGED_LATE, Account, percentile
+from tests.chaos.rounds.blows import Blow
+from tests.chaos.rounds.impact import Impact
+from tests.chaos.rounds.scene import Side
+from tests.chaos.rounds.valves import LIMIT, RUNNING, Found
+from tests.proofs.prover import Verdict
+
+RECOVERY_S = {"cluster": 2.0, "bare": 25.0}
+"""Promised longest time from the death of a process to the next run of what it was running (docs/redis.md, design 7)."""
+
+TAKEOVER_S = 25.0
+"""The same from the begin of a freeze: a lease and a sweep, whoever keeps the process."""
+
+RESUMED_S = 5.0
+"""Promised longest time from the moment Redis is well again to the next job that begins (issue 3)."""
+
+NOTICED_S = {"black hole": 15.0, "hanging reply": 15.0, "drip": 15.0}
+"""The same where nobody is told that a connection is dead: each finds out by its own deadline (reference F11)."""
+
+_SHOWN = 5
+
+
+class Check(NamedTuple):
+    """One promise."""
+
+    promise: str
+    found: str
+    allowed: str
+    held: bool
+
+
+@dataclass
+class Outcome:
+    """What came out of one round."""
+
+    name: str
+    mode: str
+    fleet: str
+    jobs: int
+    slots: int
+    seconds: float
+    struck: Side
+    beside: Side
+    blows: Sequence[Blow]
+    account: Account
+    account_beside: Account
+    impact: Impact
+    set_aside: dict[str, int]
+    keys_left: list[str]
+    refused: list[str]
+    """Rights that a server refused to a process of a role."""
+    histories: list[Verdict]
+    """What the replay of the servers' files came to, of those whose files go back to their beginning."""
+    valves: Found | None = None
+    """What limits, locks and pauses came to, in a round that has them."""
+
+    @property
+    def title(self) -> str:
+        """The round's name, and its mode."""
+        return f"{self.name}, {self.mode}"
+
+    @property
+    def held(self) -> bool:
+        """Whether every promise was kept."""
+        return all(check.held for check in self.checks)
+
+    @property
+    def checks(self) -> list[Check]:
+        """What was promised, and whether it held."""
+        found = [*self._jobs(), *self._times(), *self._capacity(), *self._ends(), *self._beside()]
+        return [*found, *_valves(self.valves, self.histories)] if self.valves else found
+
+    def _jobs(self) -> list[Check]:
+        found, producer, allowed = self.account, self.struck.producer, self.slots + ACKNOWLEDGED_LATE
+        harmless = {blow.kind for blow in self.blows if not blow.pid and not blow.forgets}
+        redis = {kind: found.extra[kind] for kind in sorted(harmless) if found.extra[kind]}
+        witnessed = [serial for serial in found.forgotten if serial in producer.witnessed]
+        return [
+            Check("jobs accepted", f"{producer.accepted:,}", f"{self.jobs:,}", producer.done),
+            _none("lost", found.lost),
+            _none("forgotten, though accepted before the time that a server forgot", found.forgotten_early),
+            _none("forgotten, though witnessed by a replica", witnessed),
+            Check("most extra runs by one blow at a process", f"{found.worst}", f"{allowed}", found.worst <= allowed),
+            Check("extra runs by trouble in which nothing was forgotten", _counts(redis), "0", not redis),
+            _none("extra runs nobody caused", found.unexplained),
+            Check("set aside (retry, dead, interrupted)", _counts(self.set_aside), "0", not self.set_aside),
+        ]
+
+    def _times(self) -> list[Check]:
+        found: list[Check] = []
+        for kind, done in self.account.kinds.items():
+            if done.recoveries:
+                limit = TAKEOVER_S if kind == "freeze" else RECOVERY_S[self.fleet]
+                found.append(_at_most(f"slowest recovery after {kind}", max(done.recoveries), limit))
+            if done.resumed:
+                limit = NOTICED_S.get(kind, RESUMED_S)
+                found.append(_at_most(f"longest standstill after {kind}", max(done.resumed), limit))
+        return found
+
+    def _capacity(self) -> list[Check]:
+        seen = [blow.fewest for blow in self.blows if blow.fewest is not None]
+        least = self.struck.fleet.processes - 1
+        promise = "fewest processes at work, at any look during a rolling restart"
+        return [Check(promise, f"{min(seen)} of {least + 1}", f"{least}", min(seen) >= least)] if seen else []
+
+    def _ends(self) -> list[Check]:
+        sides = (self.struck, self.beside)
+        untyped = [error for side in sides for error in side.producer.untyped]
+        return [
+            _none("errors without a type of ours at the producers", untyped),
+            _none("ends of processes that nobody caused", [end for side in sides for end in side.fleet.surprises]),
+            _none("threads of the framework that died", [death for side in sides for death in side.fleet.deaths]),
+            _none("keys left", self.keys_left),
+            _none("rights that a role lacks", self.refused),
+            _none(
+                "instants at which a job was in no key, or two", [one for it in self.histories for one in it.violations]
+            ),
+            _none("processes left", [pid for side in sides for pid in side.fleet.left()]),
+        ]
+
+    def _beside(self) -> list[Check]:
+        found, other = self.account_beside, self.impact
+        rate = f"{other.throughput:.0%}, p99 {other.p99_during * 1000:.0f} ms ({other.slower:.1f}x)"
+        compared = Check("the shard beside: throughput, push-to-begin", rate, "not far off", other.near)
+        return [
+            _none("the shard beside: lost", found.lost),
+            _none("the shard beside: extra runs", found.unexplained),
+            *([compared] if self.blows else []),
+        ]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Numbers that nothing was promised about, and those behind the checks."""
+        found, producer = self.account, self.struck.producer
+        times = found.recoveries
+        return self._valve_facts | {
+            "seconds": round(self.seconds, 1),
+            "jobs": self.jobs,
+            "runs": found.runs,
+            "blows": dict(Counter(blow.kind for blow in self.blows)),
+            "runs cut off": found.interrupted,
+            "forgotten with their server": len(found.forgotten),
+            "extra runs": dict(found.extra),
+            "recoveries": len(times),
+            "recovery p50, p99, max (s)": [round(percentile(times, share), 3) for share in (0.5, 0.99, 1.0)],
+            "instants replayed from the servers' files": sum(history.groups for history in self.histories),
+            "producer: refusals": dict(producer.refusals),
+            "producer: jobs maybe written twice": len(producer.doubtful),
+            "producer: slowest push (s)": round(producer.slowest_s, 2),
+            "producer: jobs witnessed by a replica": len(producer.witnessed),
+            "beside: jobs, throughput, p99 during and outside (s)": [
+                self.beside.producer.accepted,
+                round(self.impact.throughput, 3),
+                round(self.impact.p99_during, 4),
+                round(self.impact.p99_outside, 4),
+            ],
+        }
+
+    @property
+    def _valve_facts(self) -> dict[str, Any]:
+        found = self.valves
+        if found is None:
+            return {}
+        return {
+            "limited jobs a second": round(found.per_second, 1),
+            "pushes with keys": found.pushes,
+            "of them dropped as duplicates": found.dropped,
+            "jobs parked at a look, at most": found.parked,
+        }
+
+
+def _valves(found: Found, histories: Sequence[Verdict]) -> list[Check]:
+    keyed, limit = found.keyed, f"{LIMIT}"
+    taken = max((history.slots.get(RUNNING, 0) for history in histories), default=0)
+    return [
+        Check("limited jobs that ran at a time, at any instant", f"{found.most_running}", limit, not found.over),
+        _none("begins beyond the limit of that instant", found.over),
+        Check("slots taken, at any look", f"{found.most_taken}", limit, found.most_taken <= LIMIT),
+        Check("slots taken, at any instant of the server's file", f"{taken}", limit, taken <= LIMIT),
+        _none("jobs with keys: lost", keyed.lost),
+        _none("jobs with keys: extra runs nobody caused", keyed.unexplained),
+        _none("jobs with keys: two of a key at once", found.twins),
+        _none("jobs with keys: begun while their class was paused", found.paused),
+        _none("pushes dropped for a job that is over", found.stale),
+        _none("slots, locks and parked jobs left", found.left),
+    ]
+
+
+def some(found: Sequence[object]) -> str:
+    """How many, and the first few."""
+    if not found:
+        return "0"
+    shown = ", ".join(str(one) for one in found[:_SHOWN])
+    return f"{len(found):,}: {shown}{', ...' if len(found) > _SHOWN else ''}"
+
+
+def _none(promise: str, found: Sequence[object]) -> Check:
+    return Check(promise, some(found), "0", not found)
+
+
+def _at_most(promise: str, seconds: float, limit: float) -> Check:
+    return Check(promise, f"{seconds:.2f} s", f"{limit:g} s", seconds <= limit)
+
+
+def _counts(found: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in found.items()) or "0"

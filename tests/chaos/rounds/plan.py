@@ -1,0 +1,147 @@
+"""The rounds: which faults, how often, on what kind of Redis and under whom."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tests.chaos.rounds.blows import Fault
+from tests.chaos.rounds.failover_faults import FAILOVER_FAULTS
+from tests.chaos.rounds.network_faults import NETWORK_FAULTS
+from tests.chaos.rounds.options import ROUNDS
+from tests.chaos.rounds.process_faults import PROCESS_FAULTS, freeze, kill, kill_one_of_several, roll, term
+from tests.chaos.rounds.redis_faults import REDIS_FAULTS, client_kill, full_memory, kill_redis, power_cut, script_flush
+from tests.chaos.rounds.replicated import ReplicatedStore
+from tests.chaos.rounds.stores import SingleStore, Store
+
+Fleets = Literal["bare", "cluster"]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What is done in one round."""
+
+    name: str
+    mode: str
+    """What tells it from the other rounds of its name."""
+    fleet: Fleets
+    """``bare``: we start a successor of what ends; ``cluster``: ``scripts/cluster`` does."""
+    faults: tuple[Fault, ...]
+    pause_s: tuple[float, float]
+    """Between two blows."""
+    store: Callable[[Path], Store] = SingleStore
+    at_once: int = 1
+    rest_s: float = 0.0
+    """At least so long between the end of a fault and the next: what comes back is seen to be at work."""
+    long: int = 0
+    """Long jobs among the short ones, that a deadline or a freeze can cut."""
+    timeout_s: float = 25.0
+    forgets: bool = False
+    """Whether a server may forget what it has answered: its jobs leave no end marks in it then."""
+    witnessed: bool = False
+    """Whether the producer asks a replica's word for each push."""
+    processes: int = 3
+    """Workers of the struck shard, unless somebody asks for another number."""
+    per_second: float | None = None
+    """Limited jobs that are pushed per second, and others with keys beside them (``valves``); ``None``: no such jobs."""
+
+
+def planned(wish: argparse.Namespace) -> list[Round]:
+    """Return the rounds that were asked for."""
+    names = ROUNDS if not wish.round or "all" in wish.round else tuple(dict.fromkeys(wish.round))
+    return [one for name in names for one in _in_mode(_MAKERS[name](wish), wish.mode)]
+
+
+def _in_mode(rounds: list[Round], mode: str) -> list[Round]:
+    """Those of the mode; all, where a round has no such mode."""
+    return [one for one in rounds if one.mode == mode] or rounds
+
+
+def _kills(wish: argparse.Namespace) -> list[Round]:
+    fleets: tuple[Fleets, ...] = ("bare", "cluster")
+    every = wish.every or 0.7
+    return [Round("kill", fleet, fleet, (kill,), (every, every)) for fleet in fleets]
+
+
+def _freezes(_: argparse.Namespace) -> list[Round]:
+    faults = (freeze, freeze, kill, term)
+    return [Round("freeze", "bare", "bare", faults, (4.0, 4.0), at_once=10, long=60, timeout_s=1.0)]
+
+
+def _rolls(_: argparse.Namespace) -> list[Round]:
+    """A deadline of 1 s amid jobs of 1.5 s: who is replaced is not held to it."""
+    return [Round("rolling", "cluster", "cluster", (roll,), (2.0, 2.0), rest_s=2.0, long=60, timeout_s=1.0)]
+
+
+def _redis(_: argparse.Namespace) -> list[Round]:
+    """Once with troubles in which nothing may be forgotten, once with those that cost up to a second of answers."""
+    kept = (*(one for one in REDIS_FAULTS if one is not power_cut), kill, term)
+    return [
+        Round("redis", "kept", "bare", kept, (2.0, 2.5), rest_s=1.0, long=60, timeout_s=1.0),
+        Round("redis", "cut", "bare", (power_cut, kill_redis, kill), (2.5, 4.0), rest_s=1.0, forgets=True),
+    ]
+
+
+def _network(_: argparse.Namespace) -> list[Round]:
+    return [Round("network", "bare", "bare", NETWORK_FAULTS, (2.0, 4.0), _behind_a_proxy, rest_s=1.5)]
+
+
+def _failovers(_: argparse.Namespace) -> list[Round]:
+    """Once as Redis comes, once with a replica's word for each write: ``min-replicas-to-write 1``, and WAIT at the producer."""
+    return [
+        Round("failover", "plain", "cluster", FAILOVER_FAULTS, (10.0, 12.0), ReplicatedStore, rest_s=6.0, forgets=True),
+        Round(
+            "failover",
+            "witnessed",
+            "cluster",
+            FAILOVER_FAULTS,
+            (10.0, 12.0),
+            _witnessed,
+            rest_s=6.0,
+            forgets=True,
+            witnessed=True,
+        ),
+    ]
+
+
+def _mixed(_: argparse.Namespace) -> list[Round]:
+    single = (kill, kill, *PROCESS_FAULTS, *REDIS_FAULTS, *NETWORK_FAULTS)
+    replicated = (kill, kill, *PROCESS_FAULTS, *FAILOVER_FAULTS, script_flush, client_kill, full_memory)
+    often = (1.0, 5.0)
+    return [
+        Round("mixed", "single", "cluster", single, often, _behind_a_proxy, 2, long=60, timeout_s=1.0, forgets=True),
+        Round(
+            "mixed", "sentinels", "cluster", replicated, often, ReplicatedStore, 2, long=60, timeout_s=1.0, forgets=True
+        ),
+    ]
+
+
+def _limits(wish: argparse.Namespace) -> list[Round]:
+    """Once without faults, which is what the throughput is compared with, and once with kills."""
+    every = wish.every or 2.0
+    modes: dict[str, tuple[Fault, ...]] = {"calm": (), "struck": (kill_one_of_several,)}
+    return [
+        Round("limits", mode, "cluster", faults, (every, every), processes=5, per_second=110.0)
+        for mode, faults in modes.items()
+    ]
+
+
+def _behind_a_proxy(folder: Path) -> Store:
+    return SingleStore(folder, behind_a_proxy=True)
+
+
+def _witnessed(folder: Path) -> Store:
+    return ReplicatedStore(folder, witnesses=1)
+
+
+_MAKERS: dict[str, Callable[[argparse.Namespace], list[Round]]] = {
+    "kill": _kills,
+    "freeze": _freezes,
+    "rolling": _rolls,
+    "redis": _redis,
+    "network": _network,
+    "failover": _failovers,
+    "mixed": _mixed,
+    "limits": _limits,
+}

@@ -1,0 +1,71 @@
+"""Faults of worker processes: killed, frozen for longer than their lease, ended with a short deadline; and all replaced in order."""
+
+import signal
+import time
+
+from tests.chaos.rounds.blows import PROCESS, Blow, Fault, Steps, fault, lasting
+from tests.chaos.rounds.scene import Side
+
+FREEZE_S = 22.0
+"""Longer than the lease (15 s) and a sweep (5 s, give or take a fifth): others have taken over when it wakes."""
+
+
+def _some_awake(side: Side) -> bool:
+    return bool(side.fleet.awake)
+
+
+def _several_awake(side: Side) -> bool:
+    return len(side.fleet.awake) > 1
+
+
+def _hit(side: Side, blow: Blow, number: int) -> None:
+    blow.pid = side.rng.choice(side.fleet.awake)
+    blow.at = time.monotonic()
+    side.fleet.send(blow.pid, number)
+
+
+@fault("kill", PROCESS, possible=_some_awake)
+def kill(side: Side, blow: Blow) -> Steps:
+    """One process is killed with -9, whatever it does."""
+    _hit(side, blow, signal.SIGKILL)
+    yield from ()
+
+
+@fault("kill", PROCESS, possible=_several_awake)
+def kill_one_of_several(side: Side, blow: Blow) -> Steps:
+    """The same while another is at work: what a death costs the others is looked at, and not that nobody is there."""
+    _hit(side, blow, signal.SIGKILL)
+    yield from ()
+
+
+@fault("term", PROCESS, possible=_some_awake)
+def term(side: Side, blow: Blow) -> Steps:
+    """One process is told to end, with the deadline of its round."""
+    _hit(side, blow, signal.SIGTERM)
+    yield from ()
+
+
+@fault("freeze", PROCESS, possible=_several_awake)
+def freeze(side: Side, blow: Blow) -> Steps:
+    """One process stands still until others have taken over, and wakes."""
+    _hit(side, blow, signal.SIGSTOP)
+    side.fleet.asleep.add(blow.pid)
+    try:
+        yield from lasting(FREEZE_S)
+    finally:
+        side.fleet.asleep.discard(blow.pid)
+        side.fleet.send(blow.pid, signal.SIGCONT)
+
+
+@fault("roll", PROCESS, possible=_several_awake, to_the_end=True)
+def roll(side: Side, blow: Blow) -> Steps:
+    """The supervisor replaces every process, one by one."""
+    rolled = side.fleet.rolled
+    side.fleet.roll()
+    while side.fleet.rolled == rolled:
+        at_work = len(side.fleet.living)
+        blow.fewest = at_work if blow.fewest is None else min(blow.fewest, at_work)
+        yield
+
+
+PROCESS_FAULTS: tuple[Fault, ...] = (kill, term, freeze)

@@ -1,0 +1,155 @@
+"""Faults of Redis itself, one server: it restarts, is killed, forgets, is full, refuses."""
+
+import resource
+import time
+from contextlib import suppress
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from tests.chaos.rounds.blows import REDIS, Blow, Fault, Steps, fault, lasting
+from tests.chaos.rounds.scene import Side
+from tests.chaos.rounds.stores import SingleStore
+
+_LONGEST_AWAY_S = 2.0
+_REFUSING_S = 1.0
+_MARK = "chaos:mark"
+_ROOM_BYTES = 4_096
+"""What the append-only file may still grow by when the disk is to be full."""
+
+
+def _single(side: Side) -> SingleStore:
+    assert isinstance(side.store, SingleStore), "this round has more than one server"  # noqa: S101
+    return side.store
+
+
+def _client(side: Side) -> Redis:
+    return side.store.client
+
+
+def _away(side: Side) -> Steps:
+    """Stay away for a moment, then come back."""
+    try:
+        yield from lasting(side.rng.uniform(0.2, _LONGEST_AWAY_S))
+    finally:
+        _single(side).server.start()
+
+
+@fault("restart", REDIS)
+def restart(side: Side, _: Blow) -> Steps:
+    """Stopped in order and started again; the file goes to the disk every second."""
+    _single(side).server.stop()
+    yield from _away(side)
+
+
+@fault("restart, always", REDIS)
+def restart_always(side: Side, _: Blow) -> Steps:
+    """The same after a time in which each write went to the disk before it was answered."""
+    _client(side).config_set("appendfsync", "always")
+    yield from lasting(0.5)
+    _single(side).server.stop()
+    yield from _away(side)
+
+
+@fault("kill -9", REDIS)
+def kill_redis(side: Side, _: Blow) -> Steps:
+    """Killed; what was answered had been handed to the kernel before, so nothing of it may be lost.
+
+    That is so without fsync: with `everysec` Redis keeps back what it has answered for up to 2 s while the disk is busy.
+    """
+    _client(side).config_set("appendfsync", "no")
+    _single(side).server.kill()
+    yield from _away(side)
+
+
+@fault("power cut", REDIS)
+def power_cut(side: Side, blow: Blow) -> Steps:
+    """Killed, and its file is cut back to what it had said to be on the disk: up to a second of answers is forgotten."""
+    store = _single(side)
+    marked_at = time.monotonic()
+    with store.open_client() as marker:
+        marker.set(_MARK, repr(marked_at))
+        while not marker.execute_command("WAITAOF", 1, 0, 10)[0]:
+            yield
+    yield from lasting(side.rng.uniform(0.1, 0.9))
+    blow.at = time.monotonic()
+    store.server.kill()
+    blow.forgotten = store.files.cut_back(repr(marked_at).encode())
+    blow.forgets = (marked_at, blow.at)
+    yield from _away(side)
+    _client(side).delete(_MARK)
+
+
+@fault("script flush", REDIS)
+def script_flush(side: Side, _: Blow) -> Steps:
+    """All scripts are forgotten."""
+    _client(side).script_flush()
+    yield from ()
+
+
+@fault("client kill", REDIS)
+def client_kill(side: Side, _: Blow) -> Steps:
+    """Redis closes every connection."""
+    _client(side).execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    yield from ()
+
+
+@fault("full memory", REDIS)
+def full_memory(side: Side, _: Blow) -> Steps:
+    """At maxmemory: pushes are refused, jobs go on."""
+    _client(side).config_set("maxmemory", 1)
+    try:
+        yield from lasting(_REFUSING_S)
+    finally:
+        with suppress(RedisError):
+            _client(side).config_set("maxmemory", 0)
+
+
+@fault("full disk", REDIS)
+def full_disk(side: Side, _: Blow) -> Steps:
+    """The append-only file may not grow any more: Redis then refuses all writes (MISCONF) until there is room."""
+    server = _single(side).server
+    pid = server.pid
+    assert pid is not None, "the server runs"  # noqa: S101
+    size = max(file.stat().st_size for file in _single(side).files.paths)
+    hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size + _ROOM_BYTES, hard))
+    try:
+        yield from lasting(_REFUSING_S)
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+    while _client(side).info("persistence")["aof_last_write_status"] != "ok":  # it tries again once a second
+        yield
+
+
+@fault("snapshot fails", REDIS)
+def snapshot_fails(side: Side, _: Blow) -> Steps:
+    """Its snapshot cannot be written, as a folder has its name: Redis then refuses all writes (MISCONF)."""
+    client = _client(side)
+    obstacle = _single(side).server.data_dir / "dump.rdb"
+    obstacle.mkdir()
+    client.config_set("save", "3600 1")
+    try:
+        client.bgsave()
+        yield from lasting(_REFUSING_S)
+    finally:
+        obstacle.rmdir()
+        client.config_set("save", "")
+
+
+@fault("read-only", REDIS)
+def read_only(side: Side, _: Blow) -> Steps:
+    """It is made a replica of nobody: writes are refused, parked calls end (READONLY)."""
+    client = _client(side)
+    client.replicaof("127.0.0.1", 1)
+    try:
+        yield from lasting(_REFUSING_S)
+    finally:
+        client.replicaof("NO", "ONE")
+
+
+REDIS_FAULTS: tuple[Fault, ...] = (
+    restart, restart_always, kill_redis, power_cut, script_flush, client_kill, full_memory, full_disk, snapshot_fails,
+    read_only,
+)  # fmt: skip
+"""For one server. Any server stands these: ``script_flush``, ``client_kill``, ``full_memory``."""

@@ -1,0 +1,248 @@
+"""A shard that Sentinel keeps: a master, a replica and three sentinels, all of the same binary, on loopback."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self, cast
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
+from framework.store.embedded import LAUNCHER, find_server_binaries
+from tests.chaos.rounds.history import Files
+from tests.chaos.rounds.stores import Store
+from tests.proofs.prover import Verdict
+from tests.servers.guarded import ALL_RIGHTS, PASSWORD, credentials, taken_refusals, user_lines, with_all_rights
+
+NAME = "chaos"
+DOWN_AFTER_MS = 2_000
+"""How long a master is silent until a sentinel takes it for dead."""
+
+WITNESS_MS = 100
+"""How long a push is given to reach the replica (WAIT)."""
+
+_FAILOVER_TIMEOUT_MS = 5_000
+_START_S, _STOP_S = 20.0, 10.0
+_ANSWER_S = 2.0
+_GREETING = "default ping ("
+"""A replica greets its master with PING before it logs in, and takes a refusal for an answer."""
+_PAUSE_S = 0.02
+
+
+class Node:
+    """One server or sentinel: a process that ends with us."""
+
+    def __init__(self, folder: Path, *lines: str, sentinel: bool = False) -> None:
+        self.folder = folder
+        self.port = _free_port()
+        self.files = Files(folder)
+        self._lines, self._sentinel = lines, sentinel
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = with_all_rights(f"redis://127.0.0.1:{self.port}/0")
+        self.client = self._ask_sentinel() if sentinel else self.open_client(read_timeout_s=_ANSWER_S)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        return "127.0.0.1", self.port
+
+    def open_client(self, *, read_timeout_s: float = COMMAND_TIMEOUT_S) -> Redis:
+        """Return a client of a server, with all rights."""
+        return open_client(Endpoint(self.url), name="chaos", read_timeout_s=read_timeout_s)
+
+    def _ask_sentinel(self) -> Redis:
+        """Our own clients refuse to talk to a sentinel, which holds no jobs; it has no users of ours either."""
+        host, port = self.address
+        return Redis(host, port, socket_timeout=_ANSWER_S, retry=Retry(NoBackoff(), 0), driver_info=None)
+
+    def start(self, *more: str) -> None:
+        """Start it with further lines of configuration; return when it answers."""
+        self.folder.mkdir(exist_ok=True)
+        conf = self.folder / "server.conf"
+        base = [f"port {self.port}", "bind 127.0.0.1", f"dir {json.dumps(str(self.folder))}"]
+        conf.write_text("\n".join([*base, *self._lines, *more, ""]))
+        binary = next(iter(find_server_binaries().values()))
+        command = [str(binary), str(conf), *(["--sentinel"] if self._sentinel else [])]
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid()), "no", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _START_S
+        while not self.answers():
+            assert time.monotonic() < deadline, f"{self.folder} does not come up"  # noqa: S101
+            time.sleep(_PAUSE_S)
+
+    def answers(self) -> bool:
+        """Whether it answers now."""
+        with suppress(RedisError):
+            return bool(self.client.ping())
+        return False
+
+    def role(self) -> str:
+        """``master`` or ``slave``; empty when it does not answer."""
+        with suppress(RedisError):
+            found = cast("Sequence[bytes]", self.client.role())
+            return found[0].decode()
+        return ""
+
+    def follows(self, port: int) -> bool:
+        """Whether it is a replica of the server on ``port``, and has all its data."""
+        with suppress(RedisError):
+            info = cast("dict[str, Any]", self.client.info("replication"))
+            return info.get("master_port") == port and info["master_link_status"] == "up"
+        return False
+
+    def send(self, number: int) -> None:
+        """Send a signal."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def stop(self, how: int = signal.SIGKILL) -> None:
+        """End it, by force after a while."""
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+        self.client.connection_pool.disconnect()
+
+
+class ReplicatedStore(Store):
+    """Two servers, one of them master, and three sentinels. ``witnesses`` is ``min-replicas-to-write``."""
+
+    def __init__(self, folder: Path, *, witnesses: int = 0) -> None:
+        self.folder = folder
+        self.witnesses = witnesses
+        # The files stay when a resync begins others, and are plain commands throughout.
+        kept = ("appendonly yes", "aof-use-rdb-preamble no", "aof-disable-auto-gc yes", "auto-aof-rewrite-percentage 0")
+        sync = ("repl-diskless-sync yes", "repl-diskless-sync-delay 0", 'save ""', "maxmemory-policy noeviction")
+        least = (f"min-replicas-to-write {witnesses}", "min-replicas-max-lag 10")
+        # A replica logs in to its master, and a sentinel to both: neither is a role of ours.
+        users = (f"masteruser {ALL_RIGHTS}", f"masterauth {PASSWORD}", *user_lines())
+        self.nodes = [Node(folder / f"node-{number}", *kept, *sync, *least, *users) for number in range(2)]
+        watch = (
+            f"sentinel monitor {NAME} 127.0.0.1 {self.nodes[0].port} 2",
+            f"sentinel down-after-milliseconds {NAME} {DOWN_AFTER_MS}",
+            f"sentinel failover-timeout {NAME} {_FAILOVER_TIMEOUT_MS}",
+            f"sentinel auth-user {NAME} {ALL_RIGHTS}",
+            f"sentinel auth-pass {NAME} {PASSWORD}",
+        )
+        self.sentinels = [Node(folder / f"sentinel-{number}", *watch, sentinel=True) for number in range(3)]
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir()
+        first, second = self.nodes
+        try:
+            first.start()
+            second.start(f"replicaof 127.0.0.1 {first.port}")
+            for sentinel in self.sentinels:
+                sentinel.start()
+            deadline = time.monotonic() + _START_S
+            while not self._settled():
+                assert time.monotonic() < deadline, "the sentinels do not find one another"  # noqa: S101
+                time.sleep(_PAUSE_S)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in (*self.sentinels, *self.nodes):
+            node.send(signal.SIGCONT)
+            node.stop(signal.SIGTERM)
+            node.client.close()
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        named = {"sentinels": [f"127.0.0.1:{one.port}" for one in self.sentinels], "sentinel_name": NAME}
+        return named | credentials("producer")
+
+    @property
+    def client(self) -> Redis:
+        return self.master.client
+
+    @property
+    def marks(self) -> str:
+        return ""
+
+    def refusals(self) -> list[str]:
+        """Of the servers as they were last started."""
+        found = [one for node in self.nodes if node.answers() for one in taken_refusals(node.client)]
+        return [one for one in found if not one.startswith(_GREETING)]
+
+    def history(self) -> Verdict | None:
+        """After a resync a server's files begin in the middle."""
+        return None
+
+    @property
+    def master(self) -> Node:
+        """Whom most sentinels name."""
+        named = [port for one in self.sentinels if (port := _named_by(one))]
+        port = max(named, key=named.count, default=self.nodes[0].port)
+        return next(node for node in self.nodes if node.port == port)
+
+    @property
+    def replica(self) -> Node:
+        """The other one."""
+        master = self.master
+        return next(node for node in self.nodes if node is not master)
+
+    def all_name(self, node: Node) -> bool:
+        """Whether every sentinel names it, and it is a master."""
+        return all(_named_by(one) == node.port for one in self.sentinels) and node.role() == "master"
+
+    def witness(self) -> Callable[[], bool]:
+        """Whoever is master now must still be it after the push, with the push on its replica."""
+        node = self.master
+
+        def ask() -> bool:
+            # WAIT is about what came before the last command of its connection, whoever sent it.
+            with (
+                suppress(RedisError),
+                node.open_client() as client,
+            ):
+                role = cast("Sequence[bytes]", client.role())
+                return role[0] == b"master" and int(client.wait(1, WITNESS_MS)) >= 1
+            return False
+
+        return ask
+
+    def _settled(self) -> bool:
+        """Whether each sentinel knows the others and the replica, and the replica has the data."""
+        for one in self.sentinels:
+            state = cast("dict[str, Any]", cast("Any", one.client).sentinel_master(NAME))
+            if (state["num-slaves"], state["num-other-sentinels"]) != (1, 2):
+                return False
+        return self.nodes[1].follows(self.nodes[0].port)
+
+
+def _named_by(sentinel: Node) -> int:
+    """The port of the master that a sentinel names; 0 when it does not answer."""
+    with suppress(RedisError):
+        found = cast("Any", sentinel.client).sentinel_get_master_addr_by_name(NAME)
+        return int(found[1]) if found else 0
+    return 0
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,144 @@
+"""The tables at the end, as Markdown that can be pasted, and ``report.json``."""
+
+import argparse
+import json
+import platform
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.rounds.account import DOUBT, Kind, percentile
+from tests.chaos.rounds.outcome import Outcome
+
+_ROUNDS = (
+    "Round", "Blows", "Jobs", "Cut off", "Lost", "Forgotten", "Extra runs (most by one blow)",
+    "Recovered p50, p99, max", "Standstill max", "Instants replayed", "Beside: throughput, p99",
+)  # fmt: skip
+_KINDS = ("Fault", "Blows", "Cut off", "Forgotten", "Extra runs", "Recovered p50, p99, max (s)", "Resumed p50, max (s)")
+_PRODUCERS = ("Round", "Accepted", "Refused", "In doubt", "Pushed again (ran twice)", "Slowest push", "Witnessed")
+_VALVES = (
+    "Round", "Limited jobs/s", "Of those without faults", "Most at a time", "Pushes with keys", "Dropped", "Parked, most",
+)  # fmt: skip
+_CHECKS = ("Promise", "Found", "Allowed", "")
+
+
+def show(outcomes: Sequence[Outcome]) -> None:
+    """Print what was found; broken promises are marked."""
+    for outcome in outcomes:
+        print(f"\n### Round {outcome.title}\n")
+        _print(_KINDS, (_kind_row(name, kind) for name, kind in sorted(outcome.account.kinds.items())))
+        for violation in [one for history in outcome.histories for one in history.violations][:1]:
+            print(f"{violation}\n")
+        _print(_CHECKS, ((*check[:3], "ok" if check.held else "**BROKEN**") for check in outcome.checks))
+    print("\n### All rounds\n")
+    _print(_ROUNDS, map(_round_row, outcomes))
+    _print(_PRODUCERS, map(_producer_row, outcomes))
+    _print(_VALVES, _valve_rows(outcomes))
+    broken = sum(not outcome.held for outcome in outcomes)
+    print("Every promise held." if not broken else f"{broken} of {len(outcomes)} rounds broke a promise.")
+
+
+def write(outcomes: Sequence[Outcome], wish: argparse.Namespace, seed: int, paths: Sequence[Path]) -> None:
+    """Write the same as JSON, with the log lines by event and every blow."""
+    content = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "options": {**vars(wish), "seed": seed},
+        "held": all(outcome.held for outcome in outcomes),
+        "rounds": [_as_json(outcome) for outcome in outcomes],
+    }
+    for path in paths:
+        path.write_text(json.dumps(content, indent=1, default=_plain) + "\n")
+
+
+def _round_row(outcome: Outcome) -> Iterator[str]:
+    found, other = outcome.account, outcome.impact
+    yield outcome.title
+    yield f"{len(outcome.blows):,}"
+    yield f"{outcome.jobs:,}"
+    yield f"{found.interrupted:,}"
+    yield f"{len(found.lost):,}"
+    yield f"{len(found.forgotten):,}"
+    yield f"{found.repeated:,} ({found.worst})"
+    yield _spread(found.recoveries, " s")
+    yield f"{max(found.resumed):.2f} s" if found.resumed else ""
+    yield f"{sum(history.groups for history in outcome.histories):,}"
+    yield f"{other.throughput:.0%}, {other.p99_during * 1000:.0f} ms ({other.slower:.1f}x)"
+
+
+def _producer_row(outcome: Outcome) -> Iterator[str]:
+    producer = outcome.struck.producer
+    doubtful = sum(count for name, count in producer.refusals.items() if "maybe written" in name)
+    yield outcome.title
+    yield f"{producer.accepted:,}"
+    yield f"{sum(producer.refusals.values()) - doubtful:,}"
+    yield f"{doubtful:,}"
+    yield f"{len(producer.doubtful):,} ({outcome.account.extra[DOUBT]:,})"
+    yield f"{producer.slowest_s:.2f} s"
+    yield f"{len(producer.witnessed):,}"
+
+
+def _valve_rows(outcomes: Sequence[Outcome]) -> Iterator[Iterator[str]]:
+    calm = next((one.valves.per_second for one in outcomes if one.valves and not one.blows), 0.0)
+    for outcome in outcomes:
+        if found := outcome.valves:
+            share = f"{found.per_second / calm:.0%}" if calm and outcome.blows else ""
+            facts = (f"{found.per_second:.0f}", share, f"{found.most_running}", f"{found.pushes:,}")
+            yield iter((outcome.title, *facts, f"{found.dropped:,}", f"{found.parked:,}"))
+
+
+def _kind_row(name: str, kind: Kind) -> Iterator[str]:
+    yield name
+    for count in (kind.blows, kind.interrupted, kind.forgotten, kind.extra):
+        yield f"{count:,}"
+    yield _spread(kind.recoveries)
+    yield f"{percentile(kind.resumed, 0.5):.2f}, {max(kind.resumed):.2f}" if kind.resumed else ""
+
+
+def _spread(seconds: Sequence[float], unit: str = "") -> str:
+    if not seconds:
+        return ""
+    return ", ".join(f"{percentile(seconds, share):.2f}" for share in (0.5, 0.99, 1.0)) + unit
+
+
+def _print(head: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
+    """A Markdown table whose columns are also aligned where it is read as text."""
+    table = [list(head), *(list(row) for row in rows)]
+    if len(table) == 1:
+        return
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    table.insert(1, ["-" * width for width in widths])
+    for row in table:
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |")
+    print()
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    found, sides = outcome.account, (outcome.struck, outcome.beside)
+    told: Counter[str] = sum((side.fleet.told for side in sides), Counter())
+    return {
+        "round": outcome.name,
+        "mode": outcome.mode,
+        "held": outcome.held,
+        **outcome.facts,
+        "checks": [check._asdict() for check in outcome.checks],
+        "kinds": {name: vars(kind) for name, kind in found.kinds.items()},
+        "lost": found.lost,
+        "forgotten": found.forgotten,
+        "unexplained": found.unexplained,
+        "keys left": outcome.keys_left,
+        "rights refused": outcome.refused,
+        "broken instants": [str(one) for history in outcome.histories for one in history.violations],
+        "surprises": [end for side in sides for end in side.fleet.surprises],
+        "untyped errors": [error for side in sides for error in side.producer.untyped],
+        "refusals by text": outcome.struck.producer.reasons,
+        "log lines": dict(told.most_common()),
+        "all recoveries (s)": sorted(round(seconds, 3) for seconds in found.recoveries),
+        "all blows": [{**vars(blow), "forgotten": len(blow.forgotten)} for blow in outcome.blows],
+    }
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set | frozenset) else str(value)

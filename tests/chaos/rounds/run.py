@@ -1,0 +1,203 @@
+"""All rounds of ``scripts/chaos run``: each with two shards and fleets of its own, then the tables and the pictures."""
+
+import argparse
+import json
+import os
+import random
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import framework
+from demo.folder import RunFolder
+from demo.stop import StopSignal
+from framework import ApplicationWorker
+from framework.store.embedded import LONGEST_SOCKET_PATH
+from tests.chaos.rounds import report
+from tests.chaos.rounds.account import account
+from tests.chaos.rounds.blows import Striker
+from tests.chaos.rounds.effects import ENDED, FOLDER, Effects
+from tests.chaos.rounds.fleet import BareFleet, ClusterFleet, Fleet
+from tests.chaos.rounds.impact import impact
+from tests.chaos.rounds.jobs import BesideWorker, KeyedWorker, LimitedWorker, StampWorker
+from tests.chaos.rounds.outcome import Outcome
+from tests.chaos.rounds.plan import Round, planned
+from tests.chaos.rounds.producer import Load, Producer
+from tests.chaos.rounds.scene import Scene, Side
+from tests.chaos.rounds.stores import SingleStore, Store
+from tests.chaos.rounds.timeline import Timeline, drawn
+from tests.chaos.rounds.valves import Valves
+from tests.proofs import census
+from tests.proofs.end_marks import STORES
+from tests.servers.guarded import credentials, lacking
+
+HELD, BROKEN, INTERRUPTED = 0, 1, 130
+
+STRUCK, BESIDE = "main", "beside"
+"""The two shards."""
+
+_STEP_S, _BURST_S = 0.05, 0.25
+"""How often jobs are pushed. Where servers forget, in bursts: what never waits is never forgotten."""
+
+_FOREIGN = ("FRAMEWORK_", "REDIS_URL")
+_LONGEST_NAME = "00-failover-witnessed"
+_FLEETS: dict[str, type[Fleet]] = {"bare": BareFleet, "cluster": ClusterFleet}
+
+
+def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
+    """Run the rounds, print the tables, write ``report.json``; return the exit status."""
+    parent = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "chaos"
+    folder = RunFolder(parent).path
+    if len(os.fsencode(folder / _LONGEST_NAME / BESIDE / "server.sock")) > LONGEST_SOCKET_PATH:
+        print(f"scripts/chaos: {folder} is too long a path for a socket; set FRAMEWORK_VAR_DIR", file=sys.stderr)
+        return 2
+    seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
+    print(f"Seed {seed}; logs, effects and pictures under {os.path.relpath(folder)}", flush=True)
+    clear_environment()
+    outcomes: list[Outcome] = []
+    for number, chosen in enumerate(planned(wish)):
+        place = folder / f"{number}-{chosen.name}-{chosen.mode}".replace(" ", "-")
+        outcomes.append(_round(root, place, chosen, wish, seed, stop))
+        if stop.asked:
+            break
+    paths = [folder / "report.json", parent / "report.json", *([Path(wish.out)] if wish.out else [])]
+    report.write(outcomes, wish, seed, paths)
+    report.show(outcomes)
+    if stop.asked:
+        return INTERRUPTED
+    return HELD if all(outcome.held for outcome in outcomes) else BROKEN
+
+
+def clear_environment() -> None:
+    """The settings of whoever runs this are not ours."""
+    for name in [name for name in os.environ if name.startswith(_FOREIGN)]:
+        del os.environ[name]
+
+
+@contextmanager
+def configured(folder: Path, shards: dict[str, Any], rules: list[list[Any]]) -> Iterator[None]:
+    """This process pushes to these shards, and so do those that inherit its environment."""
+    config = folder / "config"
+    config.mkdir()
+    (config / "redis.yml").write_text(json.dumps({"shards": shards}))  # JSON is YAML
+    (config / "routing.yml").write_text(json.dumps({"routing_rules": rules}))
+    os.environ["FRAMEWORK_CONFIG_DIR"] = str(config)
+    os.environ["FRAMEWORK_LOGGING__JOBS"] = "false"
+    framework.boot()
+    yield
+    clear_environment()
+
+
+def environment(root: Path, effects: Path, marks: str = "", shards: Sequence[str] = (STRUCK, BESIDE)) -> dict[str, str]:
+    """What the workers are started with, and the rights of their role; children of a supervisor find our modules by it."""
+    rights = {
+        f"FRAMEWORK_SHARDS__{shard}__{key}".upper(): value
+        for shard in shards
+        for key, value in credentials("worker").items()
+    }
+    found = {**os.environ, **rights, "PYTHONPATH": str(root), FOLDER: str(effects)}
+    return found | ({STORES: marks} if marks else {})
+
+
+def _round(root: Path, folder: Path, chosen: Round, wish: argparse.Namespace, seed: int, stop: StopSignal) -> Outcome:
+    folder.mkdir()
+    rng = random.Random(f"{seed} {chosen.name} {chosen.mode}")
+    with ExitStack() as stack:
+        store = stack.enter_context(chosen.store(folder / STRUCK))
+        other = stack.enter_context(SingleStore(folder / BESIDE))
+        shards = {STRUCK: dict(store.settings), BESIDE: dict(other.settings)}
+        rules = [["worker_name=BesideWorker", None, BESIDE], ["*", None]]
+        stack.enter_context(configured(folder, shards, rules))
+        load = _load(chosen, wish)
+        processes = wish.processes or chosen.processes
+        worker = StampWorker if chosen.per_second is None else LimitedWorker
+        struck = _side(root, folder, STRUCK, store, worker, load, chosen, processes, wish, rng)
+        other_load = Load(wish.other_jobs or max(1, load.jobs // 5), wish.seconds, head_start=0.0)
+        beside = _side(root, folder, BESIDE, other, BesideWorker, other_load, chosen, 1, wish, rng)
+        striker = Striker(struck, chosen.faults, chosen.pause_s, rng, at_once=chosen.at_once, rest_s=chosen.rest_s)
+        print(f"\nRound {chosen.name} ({chosen.mode}): {load.jobs:,} jobs, {processes} processes", flush=True)
+        valves = None if chosen.per_second is None else _valves(struck, folder / STRUCK / "effects", wish)
+        scene = Scene(struck, beside, striker, wish.seconds, valves)
+        try:
+            scene.play(stop)
+            if not stop.asked:
+                census.settle(store.client, wish.settle, processes)
+        finally:
+            for side in scene.sides:
+                side.stop()
+        outcome = _judge(chosen, scene, wish, load.jobs)
+        (folder / "timeline.svg").write_text(drawn(_timeline(outcome, scene)))
+        return outcome
+
+
+def _load(chosen: Round, wish: argparse.Namespace) -> Load:
+    """So many jobs that some wait until the last second, where a limit holds them; else as many as were asked for."""
+    if chosen.per_second is not None:
+        jobs = min(wish.jobs, int(wish.seconds * chosen.per_second))
+        return Load(jobs, wish.seconds / 2, least_ms=30, most_ms=50)
+    return Load(wish.jobs, wish.seconds, long=chosen.long, step_s=_BURST_S if chosen.forgets else _STEP_S)
+
+
+def _valves(side: Side, effects: Path, wish: argparse.Namespace) -> Valves:
+    valves = Valves(KeyedWorker, side.store.client, effects, wish.seconds, side.rng)
+    valves.open()
+    return valves
+
+
+def _side(
+    root: Path, folder: Path, shard: str, store: Store, worker: type[ApplicationWorker], load: Load,
+    chosen: Round, processes: int, wish: argparse.Namespace, rng: random.Random,
+) -> Side:  # fmt: skip
+    effects = folder / shard / "effects"
+    effects.mkdir()
+    marks = "" if chosen.forgets and shard == STRUCK else store.marks
+    fleet = _FLEETS[chosen.fleet](
+        root, folder / shard / "logs", environment(root, effects, marks), shard=shard, queue=str(worker.queue),
+        processes=processes, concurrency=wish.concurrency, timeout_s=chosen.timeout_s,
+    )  # fmt: skip
+    witness = store.witness if chosen.witnessed and shard == STRUCK else None
+    return Side(store, fleet, Producer(worker, load, rng, witness), Effects(effects), rng)
+
+
+def _judge(chosen: Round, scene: Scene, wish: argparse.Namespace, jobs: int) -> Outcome:
+    struck, beside, blows = scene.struck, scene.beside, scene.striker.blows
+    return Outcome(
+        name=chosen.name,
+        mode=chosen.mode,
+        fleet=chosen.fleet,
+        jobs=jobs,
+        slots=wish.concurrency,
+        seconds=time.monotonic() - scene.started,
+        struck=struck,
+        beside=beside,
+        blows=blows,
+        account=account(struck.producer.accepted_at, struck.seen, blows, struck.producer.doubtful),
+        account_beside=account(beside.producer.accepted_at, beside.seen, [], beside.producer.doubtful),
+        impact=impact(beside.producer.pushed_at, beside.seen, blows, scene.started, scene.started + scene.seconds),
+        set_aside=census.set_aside(struck.store.client) | census.set_aside(beside.store.client),
+        histories=[history for side in scene.sides if (history := side.store.history()) is not None],
+        refused=lacking([*struck.store.refusals(), *beside.store.refusals()]),
+        keys_left=[*census.leaks(struck.store.client), *census.leaks(beside.store.client)],
+        valves=scene.valves.found(struck.seen, struck.aside, blows, scene.calm_s) if scene.valves else None,
+    )
+
+
+def _timeline(outcome: Outcome, scene: Scene) -> Timeline:
+    ends = [[effect.at for effect in side.seen if effect.kind == ENDED] for side in scene.sides]
+    found = outcome.account
+    return Timeline(
+        title=f"Round {outcome.title}: {outcome.jobs:,} jobs, {len(outcome.blows)} blows, {len(found.lost)} lost",
+        facts=f"{found.interrupted:,} runs cut off, {found.repeated:,} extra runs, "
+        f"{len(found.forgotten):,} jobs forgotten with their server",
+        since=scene.started,
+        until=max(scene.started + scene.seconds, *ends[0][-1:]),
+        struck=ends[0],
+        beside=ends[1],
+        blows=outcome.blows,
+        lives=list(scene.struck.fleet.lives.values()),
+        recoveries=found.spans,
+    )

@@ -1,0 +1,151 @@
+"""One round under way: two sides, of which one is struck, and what their jobs tell."""
+
+import random
+import time
+from dataclasses import dataclass, field
+
+from demo.stop import StopSignal
+from tests.chaos.rounds.account import gone
+from tests.chaos.rounds.blows import Striker
+from tests.chaos.rounds.effects import ASIDE, ENDED, Effect, Effects
+from tests.chaos.rounds.fleet import Fleet
+from tests.chaos.rounds.producer import Producer
+from tests.chaos.rounds.stores import Store
+from tests.chaos.rounds.valves import Valves
+
+_LOOK_S = 0.02
+_LINE_S = 2.0
+_START_S = 60.0
+_STANDSTILL_S = 60.0
+"""No job ended for so long after the last blow: what is missing then is lost."""
+
+
+@dataclass
+class Side:
+    """One shard of a round: its Redis, its workers, its load, and what its jobs have told so far."""
+
+    store: Store
+    fleet: Fleet
+    producer: Producer
+    effects: Effects
+    rng: random.Random
+    seen: list[Effect] = field(default_factory=list[Effect])
+    aside: list[Effect] = field(default_factory=list[Effect])
+    """What jobs told that are not the producer's."""
+    done: set[int] = field(default_factory=set[int])
+    changed: float = 0.0
+    """When a job last ended for the first time (monotonic seconds)."""
+
+    def read(self) -> None:
+        """Take in what the jobs have told."""
+        told = list(self.effects.fresh())
+        fresh = [effect for effect in told if effect.serial < ASIDE]
+        self.aside += [effect for effect in told if effect.serial >= ASIDE]
+        before = len(self.done)
+        self.seen += fresh
+        self.done.update(effect.serial for effect in fresh if effect.kind == ENDED)
+        if len(self.done) != before:
+            self.changed = time.monotonic()
+
+    def stop(self) -> None:
+        """End the load and the processes."""
+        self.producer.stop()
+        self.fleet.stop()
+        self.read()
+
+
+class Scene:
+    """``struck`` takes the blows between the calm seconds at both ends; ``beside`` is left alone."""
+
+    def __init__(
+        self, struck: Side, beside: Side, striker: Striker, seconds: float, valves: Valves | None = None
+    ) -> None:
+        self.struck, self.beside, self.striker, self.valves = struck, beside, striker, valves
+        self.seconds = seconds
+        self.calm_s = min(5.0, seconds / 8)
+        """So long nothing is done at the beginning and at the end: what the shard beside is compared with."""
+        self.started = self.shown = time.monotonic()
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Both."""
+        return self.struck, self.beside
+
+    def play(self, stop: StopSignal) -> None:
+        """Strike until the time is over, then let the fleets finish; return when all is done or nothing moves any more."""
+        try:
+            if self._begin(stop):
+                self._play(stop)
+        finally:
+            self.striker.abandon()
+
+    def _begin(self, stop: StopSignal) -> bool:
+        """Start all processes; the clock runs from when all are at work, as starting costs the machine more than any blow."""
+        for side in self.sides:
+            side.producer.push_head_start()
+            side.fleet.start()
+        deadline = time.monotonic() + _START_S
+        while not self._whole:
+            if stop.wait(_LOOK_S):
+                return False
+            for side in self.sides:
+                side.fleet.tend()
+            if time.monotonic() > deadline:
+                self.struck.fleet.surprises.append(f"not all processes were ready within {_START_S:g} s")
+                return False
+        self.started = self.shown = time.monotonic()
+        for side in self.sides:
+            side.producer.start()
+        if self.valves is not None:
+            self.valves.begin(self.started)
+        return True
+
+    def _play(self, stop: StopSignal) -> None:
+        healed_at = 0.0
+        while not stop.wait(_LOOK_S):
+            now = time.monotonic()
+            for side in self.sides:
+                side.fleet.tend()
+                side.read()
+            passed = now - self.started
+            if self.valves is not None:
+                self.valves.look(now)
+            if passed > self.seconds - self.calm_s:
+                self.striker.finish()
+            self.striker.look(now, strike=self.calm_s <= passed <= self.seconds - self.calm_s)
+            over = passed > self.seconds and not self.striker.busy
+            healed_at = (healed_at or now) if over else 0.0
+            self._tell(now)
+            done = self._all_done and self._whole
+            if over and (done or now - max(healed_at, self.struck.changed) > _STANDSTILL_S):
+                break
+
+    @property
+    def _whole(self) -> bool:
+        """Whether all processes are at work: one that is told to end as it begins ends as it can, and that would be a finding."""
+        return all(len(side.fleet.living) >= side.fleet.processes for side in self.sides)
+
+    @property
+    def _all_done(self) -> bool:
+        """Whether every job is done; what the servers forgot will never come."""
+        struck, beside = self.sides
+        ended = {effect.serial for effect in struck.aside if effect.kind == ENDED}
+        if self.valves is not None and len(ended) < len(self.valves.accepted):
+            return False
+        if not (struck.producer.done and beside.producer.done and len(beside.done) == beside.producer.accepted):
+            return False
+        missing = struck.producer.accepted - len(struck.done)
+        return not missing or missing == len(gone(struck.producer.accepted_at, self.striker.blows).keys() - struck.done)
+
+    def _tell(self, now: float) -> None:
+        if now - self.shown < _LINE_S:
+            return
+        self.shown = now
+        struck, beside = self.sides
+        again = sum(effect.kind == ENDED for effect in struck.seen) - len(struck.done)
+        print(
+            f"  {now - self.started:5.0f} s  {len(struck.done):>8,} done, {struck.producer.accepted - len(struck.done):>6,} "
+            f"waiting, {again} ended again, {len(self.striker.blows)} blows, {len(struck.fleet.living)} processes; "
+            f"beside {len(beside.done):,} done",
+            flush=True,
+        )

@@ -1,0 +1,197 @@
+"""A round as a picture: jobs per second of both shards, every fault, every process, every recovery, above one another in time."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import count
+
+from tests.bench.svg import picture, text
+from tests.chaos.rounds.blows import Blow
+from tests.chaos.rounds.fleet import Life
+
+WIDTH, MARGIN, LEFT = 960, 24, 190
+SPAN = WIDTH - MARGIN - LEFT
+TOP, STRUCK_HEIGHT, BESIDE_HEIGHT, GAP = 64, 120, 60, 26
+LANE, LIFE_LANE = 18, 8
+_BUCKETS = 240
+_LEAST_WIDTH = 2.0
+_STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_200, 3_600)
+_MOST_STEPS = 12
+
+STYLE = """
+.struck { fill: #0969da; opacity: .75; } .beside { fill: #818b98; opacity: .75; }
+.process { fill: #bf8700; } .redis { fill: #8250df; } .network { fill: #0a7ea4; } .forgets { fill: #cf222e; }
+.band { opacity: .12; } .life { stroke: #59636e; stroke-width: 3; } .death { fill: #bf8700; }
+.recovery { stroke: #1a7f37; stroke-width: 2; } .recovered { fill: #1a7f37; } .lane { fill: #818b98; opacity: .1; }
+@media (prefers-color-scheme: dark) {
+  .struck { fill: #4493f8; } .beside { fill: #9198a1; } .process { fill: #d29922; } .redis { fill: #ab7df8; }
+  .network { fill: #39c5cf; } .forgets { fill: #f85149; } .band { opacity: .2; } .life { stroke: #9198a1; }
+  .death { fill: #d29922; } .recovery { stroke: #3fb950; } .recovered { fill: #3fb950; }
+}
+"""
+
+_LEGEND = (
+    ("process", "at a process"), ("redis", "at Redis"), ("network", "on the way to Redis"),
+    ("forgets", "Redis forgets answers"), ("recovered", "job running again"),
+)  # fmt: skip
+
+
+@dataclass
+class Timeline:
+    """What is drawn; all times are monotonic seconds."""
+
+    title: str
+    facts: str
+    since: float
+    until: float
+    struck: Sequence[float]
+    """When jobs of the struck shard ended."""
+    beside: Sequence[float]
+    blows: Sequence[Blow]
+    lives: Sequence[Life]
+    recoveries: Sequence[tuple[float, float]]
+    """From the blow to the next begin of each job that it cut off."""
+
+    def x(self, at: float) -> float:
+        """Where a time is."""
+        share = (at - self.since) / (self.until - self.since)
+        return round(LEFT + SPAN * min(1.0, max(0.0, share)), 1)
+
+
+def drawn(line: Timeline) -> str:
+    """The SVG."""
+    parts = [text(MARGIN, 30, line.title, "text title"), text(MARGIN, 50, line.facts, "faint small")]
+    y: float = TOP + GAP
+    panels = y
+    areas: list[str] = []
+    for name, kind, ends, height in (
+        ("struck shard", "struck", line.struck, STRUCK_HEIGHT), ("shard beside", "beside", line.beside, BESIDE_HEIGHT)
+    ):  # fmt: skip
+        areas += _area(line, name, kind, ends, y, height)
+        y += height + GAP
+    parts += [_band(line, blow, panels, y - GAP - panels) for blow in line.blows]
+    parts += areas
+    for lanes in (_faults, _lives, _recoveries):
+        drawn_lanes, y = lanes(line, y)
+        parts += drawn_lanes
+    parts[2:2] = _axis(line, panels, y)
+    parts += _legend(y + 34)
+    return picture(WIDTH, y + 34 + MARGIN, line.title, STYLE, parts)
+
+
+def _area(line: Timeline, name: str, kind: str, ends: Sequence[float], top: float, height: float) -> Iterator[str]:
+    """Jobs per second as an area, with what its height stands for."""
+    rates = _rates(line, ends)
+    most = max(rates) or 1.0
+    step = SPAN / _BUCKETS
+    points = [f"M{LEFT} {top + height:g}"]
+    for bucket, rate in enumerate(rates):
+        y = top + height * (1 - rate / most)
+        points.append(f"L{LEFT + bucket * step:.1f} {y:.1f}H{LEFT + (bucket + 1) * step:.1f}")
+    title = f"<title>{escape(f'{name}: {len(ends):,} jobs')}</title>"
+    yield f'<path class="{kind}" d="{"".join(points)}V{top + height:g}Z">{title}</path>'
+    yield text(LEFT - 10, top + 14, name, "text small", anchor="end")
+    yield text(LEFT - 10, top + 30, f"up to {most:,.0f} jobs/s", "faint small", anchor="end")
+    yield f'<path class="axis" d="M{LEFT} {top + height:g}h{SPAN}"/>'
+
+
+def _rates(line: Timeline, ends: Sequence[float]) -> list[float]:
+    """Jobs per second in each bucket, over the second around it: some producers push in bursts."""
+    width_s = (line.until - line.since) / _BUCKETS
+    counts = Counter(int((at - line.since) / width_s) for at in ends if line.since <= at < line.until)
+    reach = round(0.5 / width_s)
+    found: list[float] = []
+    for bucket in range(_BUCKETS):
+        near = range(max(0, bucket - reach), min(_BUCKETS, bucket + reach + 1))
+        found.append(sum(counts[one] for one in near) / (len(near) * width_s))
+    return found
+
+
+def _band(line: Timeline, blow: Blow, top: float, height: float) -> str:
+    x, width = _place(line, blow)
+    return f'<rect class="{_colour(blow)} band" x="{x}" y="{top:g}" width="{width}" height="{height:g}"/>'
+
+
+def _faults(line: Timeline, top: float) -> tuple[list[str], float]:
+    """A lane per kind of fault."""
+    kinds: dict[str, list[Blow]] = {}
+    for blow in sorted(line.blows, key=lambda blow: (blow.family, blow.kind)):
+        kinds.setdefault(blow.kind, []).append(blow)
+    parts: list[str] = []
+    for kind, blows in kinds.items():
+        parts.append(f'<rect class="lane" x="{LEFT}" y="{top:g}" width="{SPAN}" height="{LANE - 4}"/>')
+        parts.append(text(LEFT - 10, top + 11, f"{kind} ({len(blows)})", "text small", anchor="end"))
+        parts += [_mark(line, blow, top) for blow in blows]
+        top += LANE
+    return parts, top + GAP / 2
+
+
+def _mark(line: Timeline, blow: Blow, top: float) -> str:
+    x, width = _place(line, blow)
+    at, lasted = blow.at - line.since, max(0.0, blow.until - blow.at)
+    title = f"<title>{escape(f'{blow.kind} at {at:.1f} s, for {lasted:.1f} s')}</title>"
+    return f'<rect class="{_colour(blow)}" x="{x}" y="{top:g}" width="{width}" height="{LANE - 4}">{title}</rect>'
+
+
+def _lives(line: Timeline, top: float) -> tuple[list[str], float]:
+    """Each process from when it was ready until its end; one that follows another may take its row."""
+    rows: list[float] = []
+    parts = [text(LEFT - 10, top + 8, "processes at work", "text small", anchor="end")]
+    for life in sorted(line.lives, key=lambda life: life.since):
+        until = life.until or line.until
+        row = next((index for index, free in enumerate(rows) if free <= life.since), len(rows))
+        rows[row:] = [until, *rows[row + 1 :]]
+        y = top + 4 + row * LIFE_LANE
+        parts.append(f'<path class="life" d="M{line.x(life.since)} {y:g}H{line.x(until)}"/>')
+        if life.until and life.until < line.until:
+            parts.append(f'<circle class="death" cx="{line.x(until)}" cy="{y:g}" r="3"/>')
+    return parts, top + max(len(rows), 1) * LIFE_LANE + GAP / 2
+
+
+def _recoveries(line: Timeline, top: float) -> tuple[list[str], float]:
+    """For each blow that cut jobs off, how long until they ran again: a line to the last of them, a dot for each."""
+    if not line.recoveries:
+        return [], top
+    spans: dict[float, list[float]] = {}
+    for struck, begun in line.recoveries:
+        spans.setdefault(struck, []).append(begun)
+    rows: list[float] = []
+    parts = [text(LEFT - 10, top + 8, "jobs cut off, run again", "text small", anchor="end")]
+    for struck, begins in sorted(spans.items()):
+        row = next((index for index, free in enumerate(rows) if free <= struck), len(rows))
+        rows[row:] = [max(begins), *rows[row + 1 :]]
+        y = top + 4 + row * LIFE_LANE
+        parts.append(f'<path class="recovery" d="M{line.x(struck)} {y:g}H{line.x(max(begins))}"/>')
+        dots = dict.fromkeys(line.x(begun) for begun in begins)
+        parts += [f'<circle class="recovered" cx="{x}" cy="{y:g}" r="2.5"/>' for x in dots]
+    return parts, top + len(rows) * LIFE_LANE + GAP / 2
+
+
+def _axis(line: Timeline, top: float, bottom: float) -> Iterator[str]:
+    length = line.until - line.since
+    step = next((step for step in _STEPS_S if length / step <= _MOST_STEPS), _STEPS_S[-1])
+    for seconds in count(0, step):
+        if seconds > length:
+            return
+        x = line.x(line.since + seconds)
+        yield f'<path class="axis" d="M{x} {top:g}V{bottom:g}"/>'
+        yield text(x, top - 8, f"{seconds} s", "faint small", anchor="middle")
+
+
+def _legend(y: float) -> Iterator[str]:
+    x = float(LEFT)
+    for kind, words in _LEGEND:
+        yield f'<rect class="{kind}" x="{x:g}" y="{y - 10:g}" width="12" height="12" rx="2"/>'
+        yield text(x + 18, y, words, "text small")
+        x += 40 + 6.4 * len(words)
+
+
+def _place(line: Timeline, blow: Blow) -> tuple[float, float]:
+    """Where a blow begins, and how wide it is."""
+    x = line.x(blow.at)
+    return x, round(max(_LEAST_WIDTH, line.x(blow.until) - x), 1)
+
+
+def _colour(blow: Blow) -> str:
+    return "forgets" if blow.forgets else blow.family

@@ -1,0 +1,275 @@
+"""Limits, locks and pauses in a round: who spams equal jobs, changes a limit, pauses a class, and looks; then what held.
+
+Jobs tell when they run (``effects``), so how many ran at a time is known for every instant, and not only for those of a look.
+"""
+
+import bisect
+import itertools
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from redis import Redis
+
+from framework import ApplicationWorker
+from framework.flags.flag import Flag, pause_flag
+from framework.flags.redis_flags import set_flag, unset_flag
+from framework.wire import keys
+from tests.chaos.rounds.account import DYING_S, Account, Run, account, runs_of
+from tests.chaos.rounds.blows import Blow
+from tests.chaos.rounds.effects import ASIDE, BEGUN, ENDED, Effect
+from tests.chaos.rounds.said import say_limit
+from tests.proofs.places import PARKED, place_of
+
+KEYS = 8
+"""So many keys are spammed."""
+
+LIMIT, _LOWERED = 5, 3
+RUNNING = keys.limit("LimitedWorker") + ":running"
+_SPAM_S = 0.02
+_SPAMMED = 4
+_LOOK_S = 0.05
+_HEARD_S = 3.0
+"""A limit that was lowered holds in all processes after a second and when what began before has ended; and a loaded machine."""
+
+_KNOWN_S = 9.0
+"""Until each process knows of a pause: flags are read every 5 s, give or take a fifth; and a loaded machine."""
+
+_LEAST_S = 30.0
+"""A shorter round has no pause: nobody would have heard of it before it is over."""
+
+_SETTLED_S = 1.0
+"""From the end of a job to when its lock is gone: its acknowledgement, on a loaded machine."""
+
+
+class Push(NamedTuple):
+    """One push of a job with a key: from when to when; ``accepted``, or dropped as another job had the key."""
+
+    key: int
+    at: float
+    until: float
+    accepted: bool
+
+
+@dataclass
+class Found:
+    """What was found in the end."""
+
+    most_running: int
+    """Jobs of the limited class that ran at a time, as they told."""
+    over: list[str]
+    """Instants at which more ran than the limit allows."""
+    most_taken: int
+    """Slots taken at a look into Redis."""
+    per_second: float
+    """Limited jobs that ended, between the calm seconds at both ends."""
+    keyed: Account
+    """What became of the jobs with keys."""
+    twins: list[str]
+    """Two jobs of one key that lived at once."""
+    paused: list[str]
+    """Begins of jobs with keys while all processes knew that their class was paused."""
+    stale: list[str]
+    """Pushes that were dropped although no job of the key lived."""
+    pushes: int
+    dropped: int
+    parked: int
+    """Jobs that waited in parked places at a look, at most."""
+    left: list[str]
+    """Slots, locks and parked jobs when all is done."""
+
+
+@dataclass
+class Valves:
+    """``look`` is called often while the round goes on; jobs with keys are of the class ``keyed``, effects in ``folder``."""
+
+    keyed: type[ApplicationWorker]
+    client: Redis
+    folder: Path
+    seconds: float
+    rng: random.Random
+    pushes: list[Push] = field(default_factory=list[Push])
+    accepted: list[Push] = field(default_factory=list[Push])
+    """Of them those that were, in the order of their serials."""
+    _limits: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    _pauses: list[float] = field(default_factory=list[float])
+    """When the class was paused, and went on."""
+    _started: float = 0.0
+    _spammed: float = 0.0
+    _looked: float = 0.0
+    _done: set[str] = field(default_factory=set[str])
+    _most_taken: int = 0
+    _most_parked: int = 0
+
+    def open(self) -> None:
+        """Before any process begins: they ask for the limit at once."""
+        self._set_limit(LIMIT)
+
+    def begin(self, now: float) -> None:
+        """The round begins."""
+        self._started = now
+
+    def _set_limit(self, limit: int) -> None:
+        """From now on so many jobs of the limited class may run."""
+        say_limit(self.folder, limit)
+        self._limits.append((time.monotonic(), limit))
+
+    def look(self, now: float) -> None:
+        """Spam, change what is to be changed by now, and look."""
+        passed = (now - self._started) / self.seconds
+        if passed > 1:
+            self._finish()
+            return
+        for name, when, act in self._plan:
+            if passed >= when and name not in self._done:
+                self._done.add(name)
+                act()
+        if now - self._spammed > _SPAM_S:
+            self._spammed = now
+            self._spam()
+        if now - self._looked > _LOOK_S:
+            self._looked = now
+            self._sample()
+
+    def _finish(self) -> None:
+        """The round is over: nothing is paused, whatever the plan had come to."""
+        if "pause" in self._done and "resume" not in self._done:
+            self._done.add("resume")
+            self._pause(on=False)
+
+    @property
+    def _plan(self) -> Sequence[tuple[str, float, Callable[[], object]]]:
+        return (
+            ("pause", 0.15, lambda: self._pause(on=True)),
+            ("resume", 0.45, lambda: self._pause(on=False)),
+            ("lower", 0.5, lambda: self._set_limit(_LOWERED)),
+            ("raise", 0.65, lambda: self._set_limit(LIMIT)),
+        )
+
+    def _pause(self, *, on: bool) -> None:
+        """The class of the jobs with keys is paused, or goes on: where there is time for all to hear of it."""
+        if self.seconds < _LEAST_S:
+            return
+        flag = pause_flag(self.keyed.declaration().wire_name)
+        if on:
+            set_flag(self.client, Flag(flag, 100.0, "chaos"), None)
+        else:
+            unset_flag(self.client, flag)
+        self._pauses.append(time.monotonic())
+
+    def _spam(self) -> None:
+        for key in self.rng.choices(range(KEYS), k=_SPAMMED):
+            at = time.monotonic()
+            jid = self.keyed.perform_async(ASIDE + len(self.accepted), round(self.rng.uniform(5, 60), 1), key)
+            push = Push(key, at, time.monotonic(), jid is not None)
+            self.pushes.append(push)
+            if push.accepted:
+                self.accepted.append(push)
+
+    def _sample(self) -> None:
+        self._most_taken = max(self._most_taken, int(self.client.zcard(RUNNING)))
+        parked = [key for key in _keys(self.client) if place_of(key) == PARKED]
+        self._most_parked = max(self._most_parked, sum(int(self.client.zcard(cast("Any", key))) for key in parked))
+
+    # --- in the end
+
+    def found(self, effects: Sequence[Effect], aside: Sequence[Effect], blows: Sequence[Blow], calm_s: float) -> Found:
+        """Judge what limited jobs (``effects``) and those with keys (``aside``) told, the processes having taken these blows."""
+        keyed = [effect._replace(serial=effect.serial - ASIDE) for effect in aside]
+        lives = _lives(self.accepted, runs_of(keyed))
+        most, over = _running(_spans(runs_of(effects), blows), self._limits)
+        since, until = self._started + calm_s, self._started + self.seconds - calm_s
+        ended = {effect.serial: effect.at for effect in reversed(effects) if effect.kind == ENDED}
+        return Found(
+            most_running=most,
+            over=over,
+            most_taken=self._most_taken,
+            per_second=sum(since <= at < until for at in ended.values()) / (until - since),
+            keyed=account([push.until for push in self.accepted], keyed, blows, Counter()),
+            twins=list(_twins(lives)),
+            paused=[f"{effect.serial} at {effect.at:.3f}" for effect in keyed if self._is_paused(effect)],
+            stale=[_shown(push, lives) for push in self.pushes if not push.accepted and not _lived(push, lives)],
+            pushes=len(self.pushes),
+            dropped=len(self.pushes) - len(self.accepted),
+            parked=self._most_parked,
+            left=self._left(),
+        )
+
+    def _is_paused(self, effect: Effect) -> bool:
+        since, until = [*self._pauses, float("inf"), float("inf")][:2]
+        return effect.kind == BEGUN and since + _KNOWN_S < effect.at < until
+
+    def _left(self) -> list[str]:
+        found = [f"{key.decode()} (lock)" for key in _keys(self.client) if key.startswith(b"aw:lock:")]
+        for key in _keys(self.client):
+            if place_of(key) == PARKED or key.endswith(b":running"):
+                members = cast("list[bytes]", self.client.zrange(cast("Any", key), 0, -1))
+                found += [f"{member.decode(errors='replace')} in {key.decode()}" for member in members]
+        return found
+
+
+Life = tuple[Push, float]
+"""A push that was accepted, and when its job ended for good; infinity when it never did."""
+
+
+def _lives(accepted: Sequence[Push], runs: dict[int, list[Run]]) -> dict[int, list[Life]]:
+    """By key, in the order of their pushes."""
+    found: dict[int, list[Life]] = defaultdict(list)
+    for number, push in enumerate(accepted):
+        ends = [run.ended for run in runs.get(number, ()) if run.ended is not None]
+        found[push.key].append((push, max(ends, default=float("inf"))))
+    return found
+
+
+def _lived(push: Push, lives: dict[int, list[Life]]) -> bool:
+    """Whether a job of the key lived when the push was made, or had just ended."""
+    return any(other.at <= push.until and end + _SETTLED_S >= push.at for other, end in lives[push.key])
+
+
+def _twins(lives: dict[int, list[Life]]) -> Iterable[str]:
+    for key, own in lives.items():
+        for (_, end), (push, _) in itertools.pairwise(own):
+            if end > push.until:
+                yield f"key {key} at {push.at:.3f}: the one before lived for {end - push.until:.3f} s more"
+
+
+def _shown(push: Push, lives: dict[int, list[Life]]) -> str:
+    ends = [end for other, end in lives[push.key] if other.at <= push.at]
+    return f"key {push.key} at {push.at:.3f}, {push.at - max(ends, default=0.0):.3f} s after the last job of it"
+
+
+def _spans(runs: dict[int, list[Run]], blows: Sequence[Blow]) -> list[tuple[float, float]]:
+    """From when until when each run lasted: to its end, or to the blow at its process."""
+    died = {blow.pid: blow.at for blow in blows}
+    spans: list[tuple[float, float]] = []
+    for run in (run for own in runs.values() for run in own):
+        at = died.get(run.pid, float("inf"))
+        cut_off = max(run.begun, at) if at >= run.begun - DYING_S else float("inf")
+        spans.append((run.begun, run.ended or cut_off))
+    return spans
+
+
+def _running(spans: Iterable[tuple[float, float]], limits: Sequence[tuple[float, int]]) -> tuple[int, list[str]]:
+    """Return how many ran at most, and each begin of one too many: who ends at the instant in which another begins made room."""
+    steps = sorted(step for begun, ended in spans for step in ((begun, 1), (ended, -1)) if step[0] < float("inf"))
+    times = [at for at, _ in limits]
+    running = most = 0
+    over: list[str] = []
+    for at, change in steps:
+        running += change
+        most = max(most, running)
+        known = limits[max(0, bisect.bisect_right(times, at - _HEARD_S) - 1) : bisect.bisect_right(times, at)]
+        allowed = max((limit for _, limit in known), default=0)
+        if change > 0 and running > allowed:
+            over.append(f"{running} at {at:.3f} with a limit of {allowed}")
+    return most, over
+
+
+def _keys(client: Redis) -> list[bytes]:
+    return list(cast("Iterable[bytes]", client.scan_iter("aw:l*", count=1000))) + list(
+        cast("Iterable[bytes]", client.scan_iter("aw:paused:*", count=1000))
+    )

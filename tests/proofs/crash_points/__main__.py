@@ -1,0 +1,63 @@
+"""For the suite: plays on request. A test process has threads and cannot fork; this one has none.
+
+A line of JSON on standard input is a request, a line on standard output its answer:
+``{"ask": "commands"}``; ``{"scenario": NAME, "way": WAY}``; ``{"scenario": NAME, "batch": N, "way": WAY, "rescued":
+COMMAND}``, the double faults where the first of these commands is struck. It ends with its standard input.
+"""
+
+import gc
+import json
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.proofs.crash_points.cases import Case, Theatre, Verdict, folded
+from tests.proofs.crash_points.scenarios import SCENARIOS
+from tests.proofs.crash_points.stage import Stage
+from tests.proofs.crash_points.wire import Fault
+
+
+def answer(theatre: Theatre, request: dict[str, Any]) -> Any:
+    """What was asked for."""
+    if request.get("ask") == "commands":
+        return {
+            name: {str(batch): theatre.commands(name, batch) for batch in one.batches}
+            for name, one in SCENARIOS.items()
+        }
+    name, way = request["scenario"], request["way"]
+    if "rescued" in request:
+        at = theatre.commands(name, request["batch"]).index(request["rescued"]) + 1
+        case = Case(name, request["batch"], Fault(at, way))
+        first = theatre.play(case)
+        doubles = [
+            Case(name, case.batch, case.fault, Fault(at, way))
+            for at in folded(first.rescuer, whole=False)
+            for way in ("die before", "die sent")
+        ]
+        return _summary([first, *map(theatre.play, doubles)])
+    batches = SCENARIOS[name].batches
+    return _summary(
+        [theatre.play(case) for batch in batches for case in theatre.cases(name, batch, (way,), suite=True)]
+    )
+
+
+def _summary(verdicts: Iterable[Verdict]) -> dict[str, Any]:
+    played = list(verdicts)
+    struck = {one.commands[one.case.fault.at - 1] for one in played if one.case.fault and not one.problems}
+    return {"cases": len(played), "struck": sorted(struck), "broken": [one.told for one in played if one.problems]}
+
+
+stage = Stage(Path(sys.argv[1]))
+try:
+    theatre = Theatre(stage)
+    gc.freeze()
+    for line in sys.stdin:
+        try:
+            reply: Any = answer(theatre, json.loads(line))
+        except Exception:  # noqa: BLE001 - the tests after this one go on
+            reply = {"cases": 0, "struck": [], "broken": [traceback.format_exc()]}
+        print(json.dumps(reply), flush=True)
+finally:
+    stage.close()

@@ -1,0 +1,218 @@
+"""A worker process of the framework, all its parts real, driven by one thread: so that its commands have an order.
+
+In production a thread each runs the slots, the post, and the loops beside them. Here the same steps are taken one after the
+other by the thread that plays the case; nothing else is different but the clocks, which move by the step.
+"""
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from framework.cluster.keeper import LeaseKeeper
+from framework.execute.job_log import JobLog
+from framework.fetch.queues import QueueOrder
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.process.heartbeat import Loop
+from framework.process.launcher import Launcher
+from framework.process.signals import SignalQueue
+from framework.store.connect import COMMAND_TIMEOUT_S
+from framework.wiring import server
+from tests.proofs.crash_points.jobs import QUEUE, SECOND
+from tests.proofs.crash_points.stage import Stage
+
+_TICK_S = 0.0005
+"""How far the steady clock of fetching moves each time it is read: acknowledgements leave every few jobs, always the same."""
+
+_TRIES = 10
+_ROUNDS = 12
+_ASIDE_S = 120.0
+
+
+class _IdleError(BaseException):
+    """There is nothing to do but wait."""
+
+
+class Actor:
+    """One process. ``arrival`` is called when it would wait for jobs the first time, so that one may come meanwhile."""
+
+    def __init__(self, stage: Stage, name: str, *, shard: str = "main", slots: int = 8) -> None:
+        self.identity = f"points:1:{name}"
+        self.arrival: Callable[[], None] | None = None
+        self.left = False
+        self._started = False
+        self._stage = stage
+        self._shard = stage.shard(shard)
+        self._later_s = 0.0
+        service = server.Service(shard, ((QUEUE if shard == "main" else SECOND, 0),), slots, timeout_s=5.0)
+        log = JobLog(stage.log, jobs=True)
+        order = QueueOrder.of(service.queues)
+        self.parts = server.assemble(stage.settings, service, order, self._shard, self.identity, log, supervisor=None)
+        self._launcher: Any = Launcher(self.parts, SignalQueue())
+        self._loops: dict[str, Any] = {loop.name: loop for loop in (self._launcher._lease_loop, *self._launcher._loops)}
+        self._tap()
+
+    def beat(self) -> None:
+        """Renew the lease; the first time as a process does that starts."""
+        if self._started:
+            self._step(self._loops["lease"])
+            return
+        self._started = True
+        if server._wait_for_redis(self._shard, self.parts.lease, SignalQueue(), _check_nothing) is not None:
+            self._stage.ledger.note("wrong", 0, "the process did not start")
+
+    def record(self) -> None:
+        """Write what Sidekiq's pages read."""
+        self._step(self._loops["record"])
+
+    def sweep(self) -> None:
+        """Take back what the dead held, and look at the own working list."""
+        self._step(self._loops["reaper"])
+
+    def keep(self) -> None:
+        """What the policies do beside jobs."""
+        self._step(self._loops["policies"])
+
+    def unpark(self) -> None:
+        """Of that only the first: what is paused no more goes back."""
+        self.learn()
+        self._step(self._loop(self.parts.upkeep[0]))
+
+    def poll(self) -> None:
+        """Move what is due."""
+        self._step(self._loops["poller"])
+
+    def poll_all(self) -> None:
+        """Move everything that is due."""
+        while self.parts.poller.poll():
+            pass
+
+    def learn(self) -> None:
+        """Read what is paused, as a process does before its first job."""
+        self._step(self._loop(self.parts.learn))
+
+    def work(self) -> None:
+        """Fetch, run, settle and acknowledge until there is nothing to do but wait."""
+        processor: Any = self.parts.processor
+        processor._work()
+
+    def stop(self, overdue: bool) -> None:  # noqa: FBT001 - as what jobs call
+        """The process is told to stop, from within a job: no more is taken, and jobs that ask are told; the deadline may be over."""
+        runs = self.parts.record.runs
+        runs.interrupted = runs.ending = True
+        runs.overdue = overdue
+        self.parts.fetcher.stop()
+
+    def leave(self) -> None:
+        """End in order."""
+        self.left = True
+        self._launcher._stop()
+        if self.parts.events.died.is_set():
+            self._stage.ledger.note("wrong", 0, "a part of the process died")
+
+    def bury(self, identity: str) -> None:
+        """As the parent of a process that has seen it die."""
+        client = self._shard.open_client("leases", read_timeout_s=COMMAND_TIMEOUT_S)
+        keeper: Any = LeaseKeeper(self._shard.name, client, self.parts.events)
+        keeper.bury(identity)
+        self._step(keeper._loop)
+
+    def overtaken_by(self, other: "Actor") -> None:
+        """When this poller next works out what becomes of a job, ``other`` moves everything that is due."""
+        preparation: Any = self.parts.poller._preparation
+        prepare = preparation.prepare
+
+        def after_the_other(source: str, member: bytes) -> Any:
+            preparation.prepare = prepare
+            other.poll()
+            return prepare(source, member)
+
+        preparation.prepare = after_the_other
+
+    def pass_time(self) -> None:
+        """Shards that did not answer are asked again."""
+        self._later_s += _ASIDE_S
+
+    def _loop(self, do: Callable[[], None]) -> Loop:
+        """What is otherwise part of a loop, as one of its own."""
+
+        def once() -> float:
+            do()
+            return 1.0
+
+        return Loop("policies", once, 1.0, self.parts.events, client=self.parts.record.client)
+
+    def _step(self, loop: Any) -> None:
+        """One step of a loop; after a failure again, as its thread would."""
+        once: Loop = loop
+        for _ in range(_TRIES):
+            once._once()
+            if not once._failures:
+                return
+        self._stage.ledger.note("wrong", 0, f"the step of {once.name} fails again and again")
+
+    def _tap(self) -> None:
+        """What would block returns to us; clocks that say when to ask again are ours."""
+        fetcher: Any = self.parts.fetcher
+        poller: Any = self.parts.poller
+        parking: Any = fetcher._post._parking
+        take, wait = fetcher.next, parking.wait
+
+        looked = False
+
+        def take_or_return() -> UnitOfWork | None:
+            nonlocal looked
+            looked = False
+            try:
+                unit: UnitOfWork | None = take()
+            except _IdleError:
+                return None
+            return unit
+
+        def look_or_return(timeout_s: float) -> Any:
+            nonlocal looked
+            if not fetcher._exchange.unfinished and not fetcher.custody.buffer:
+                arrive, self.arrival = self.arrival, None
+                if arrive is not None:
+                    arrive()
+                # No call has been answered, nor has one been lost: one look at what has come is all there is to do.
+                if self._stage.parked(self._shard.name) == len(parking.queues):
+                    if looked:
+                        raise _IdleError
+                    looked, timeout_s = True, 0.0
+            # Whatever the machine is busy with, a job that comes tells that more are waiting.
+            return [(queue, data, 0.0) for queue, data, _ in wait(timeout_s)]
+
+        fetcher.next, parking.wait = take_or_return, look_or_return
+        poller._crossings._monotonic = lambda: time.monotonic() + self._later_s
+        fetcher.start(lambda: None)  # there is one thread: this one
+
+
+def move_clock_by_steps() -> None:
+    """From now on the steady clock of fetching, in this process, moves by a step each time it is read."""
+    ticks = itertools.count(1)
+    time.clock_gettime = lambda _clock: 1_000.0 + next(ticks) * _TICK_S  # type: ignore[assignment]
+
+
+def settle(stage: Stage, actors: Sequence[Actor]) -> None:
+    """Let these processes, which live, do all there is to do."""
+    for _ in range(_ROUNDS):
+        for actor in actors:
+            actor.sweep()
+            actor.work()  # what has come meanwhile is not lost
+            actor.sweep()
+            actor.keep()
+        stage.make_due()
+        for actor in actors:
+            actor.pass_time()
+            actor.poll_all()
+        for actor in actors:
+            actor.work()
+        if not stage.left():
+            return
+    stage.ledger.note("wrong", os.getpid(), "it does not settle")
+
+
+def _check_nothing() -> None:
+    """Rights are asked for in a transaction that is never executed: nothing to strike there."""

@@ -1,0 +1,231 @@
+"""Every command of every scenario, every way to be struck at it: played one by one."""
+
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from framework.wiring import chains
+from tests.proofs.crash_points.actor import Actor, move_clock_by_steps, settle
+from tests.proofs.crash_points.jobs import SECOND
+from tests.proofs.crash_points.judge import Judge
+from tests.proofs.crash_points.ledger import count
+from tests.proofs.crash_points.scenarios import DEAD, NAME, SCENARIOS, Scenario
+from tests.proofs.crash_points.stage import SHARDS, Stage
+from tests.proofs.crash_points.wire import QUIET, Fault, Line, Way, install
+
+_HUNG_S = 60
+_GONE_S = 20.0
+_MOST_RESCUERS = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A process plays ``scenario`` with ``batch`` jobs and is struck by ``fault``; then a rescuer comes, struck by ``second``."""
+
+    scenario: str
+    batch: int
+    fault: Fault | None = None
+    second: Fault | None = None
+
+    def __str__(self) -> str:
+        struck = f", {self.fault}" if self.fault else ""
+        return f"{self.scenario}, batch {self.batch}{struck}{f', rescuer {self.second}' if self.second else ''}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a case came to: ``problems`` in words, the names of the ``commands`` of the process, and of its ``rescuer``."""
+
+    case: Case
+    problems: tuple[str, ...]
+    commands: tuple[str, ...]
+    rescuer: tuple[str, ...]
+    extra: int
+    """Runs beyond the first of jobs that did not ask for another."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> str:
+        """The counterexample, in full."""
+        at = self.case.fault.at if self.case.fault else 0
+        name = f" ({self.commands[at - 1]})" if 0 < at <= len(self.commands) else ""
+        head = f"{self.case}{name}"
+        again = f"scripts/prove points --only {self.case.scenario!r} --batch {self.case.batch}"
+        again += f" --at {at}" if at else ""
+        again += f" --rounds {self.case.second.at}" if self.case.second else ""
+        lines = [*(f"  {problem}" for problem in self.problems), *(f"  log: {line}" for line in self.warnings[-8:])]
+        return "\n".join([head, *lines, f"  again: {again}"])
+
+
+class Theatre:
+    """Plays cases on one stage. The process that plays has one thread: it forks."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._known: dict[tuple[str, int], tuple[str, ...]] = {}
+
+    def commands(self, scenario: str, batch: int) -> tuple[str, ...]:
+        """The names of the commands of a scenario when nothing happens, which must hold too."""
+        known = self._known.get((scenario, batch))
+        if known is None:
+            verdict = self.play(Case(scenario, batch))
+            if verdict.problems:
+                raise AssertionError(verdict.told)
+            known = self._known[scenario, batch] = verdict.commands
+        return known
+
+    def cases(self, scenario: str, batch: int, ways: tuple[Way, ...], *, suite: bool = False) -> Iterator[Case]:
+        """Every case of a scenario; ``suite``: those that the suite plays."""
+        commands = self.commands(scenario, batch)
+        one = SCENARIOS[scenario]
+        whole = one.whole and batch == one.batches[0]
+        for at in folded(commands, whole=whole) if suite else range(1, len(commands) + 1):
+            for way in ways:
+                yield Case(scenario, batch, Fault(at, way))
+
+    def play(self, case: Case) -> Verdict:
+        """Play one case from its begin to the judgement."""
+        stage, scenario = self._stage, SCENARIOS[case.scenario]
+        stage.clear(SHARDS if scenario.crosses else SHARDS[:1])
+        scenario.prepare(stage, case.batch)
+        judge = Judge(stage, scenario.fate)
+        play = partial(_play, stage, scenario, case.batch)
+        killed = self._run(judge, case.fault, play, greetings=scenario.greetings)
+        sent = tuple(note.words for note in stage.ledger.read() if note.kind == "sent")
+        judge.look("after the process", deaths=killed)
+        self._check_reached(judge, case, sent)
+        rescuer = self._rescue(judge, case, sent, killed=killed)
+        judge.finish()
+        notes = stage.ledger.read()
+        runs = count(notes, "begun")
+        extra = sum(runs.values()) - len(runs) - sum(count(notes, "failed").values())
+        problems = tuple(judge.problems)
+        return Verdict(case, problems, sent, rescuer, max(0, extra), tuple(stage.warnings()) if problems else ())
+
+    def _rescue(self, judge: Judge, case: Case, sent: tuple[str, ...], *, killed: bool) -> tuple[str, ...]:
+        """Others take over until nothing is left; return what the first of them sent."""
+        stage, scenario = self._stage, SCENARIOS[case.scenario]
+        dead = [NAME] if killed else []
+        first: tuple[str, ...] = ()
+        for number in range(_MOST_RESCUERS):
+            if not stage.left() and not stage.registered():
+                break
+            name = f"rescuer-{number}"
+            fault = case.second if number == 0 else None
+            struck = self._run(judge, fault, partial(_rescue, stage, scenario, name, tuple(dead)))
+            first = first or tuple(note.words for note in stage.ledger.read() if note.kind == "sent")[len(sent) :]
+            judge.look(f"after {name}", deaths=struck)
+            if struck:
+                dead += [name, f"{name}-{SECOND}"]
+        return first
+
+    def _run(self, judge: Judge, fault: Fault | None, act: Callable[[Line], None], *, greetings: bool = False) -> bool:
+        """Let a forked process act; tell whether it was killed as planned."""
+        child = os.fork()
+        if not child:
+            _be_the_child(self._stage, fault, act, greetings=greetings)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        planned = fault is not None and fault.kills
+        if status not in ((-signal.SIGKILL,) if planned else (0,)):
+            judge.problems.append(f"the process ended with {status}")
+        deadline = time.monotonic() + _GONE_S
+        while self._stage.connected():
+            if time.monotonic() > deadline:
+                judge.problems.append("the server still knows connections of a process that is gone")
+                break
+        return status < 0
+
+    def _check_reached(self, judge: Judge, case: Case, sent: tuple[str, ...]) -> None:
+        """The case struck where it was meant to: until then the commands are always the same."""
+        if case.fault is None:
+            return
+        known = self.commands(case.scenario, case.batch)
+        if sent[: case.fault.at] != known[: case.fault.at]:
+            judge.problems.append(f"it sent {sent[: case.fault.at]}, not {known[: case.fault.at]}")
+
+
+def _be_the_child(stage: Stage, fault: Fault | None, act: Callable[[Line], None], *, greetings: bool) -> None:
+    status = 1
+    try:
+        signal.alarm(_HUNG_S)
+        stage.enter()
+        move_clock_by_steps()
+        line = Line(
+            fault,
+            lambda number, name: stage.ledger.note("sent", number, name),
+            lambda: any(map(stage.parked, stage.clients)),
+            greetings=greetings,
+        )
+        install(line)
+        act(line)
+        stage.leave()
+        status = 0
+    except BaseException:  # noqa: BLE001 - whatever it is, the parent must know
+        with suppress(OSError):
+            stage.ledger.note("wrong", 0, traceback.format_exc(limit=-2))
+    finally:
+        os._exit(status)
+
+
+def _play(stage: Stage, scenario: Scenario, batch: int, line: Line) -> None:
+    """Act, and if that was survived, do what is left and leave."""
+    _set_up(scenario)
+    actor = Actor(stage, NAME)
+    scenario.act(stage, actor, batch)
+    line.end()
+    if actor.left:
+        return
+    actors = [actor, *_beyond(stage, scenario, NAME)]
+    for one in actors:
+        one.beat()
+    settle(stage, actors)
+    for one in actors:
+        one.leave()
+
+
+def _rescue(stage: Stage, scenario: Scenario, name: str, dead: tuple[str, ...], _line: Line) -> None:
+    """As a supervisor and the process that it starts: the dead are known to be dead, of the others the lease runs out."""
+    _set_up(scenario)
+    actors = [Actor(stage, name), *_beyond(stage, scenario, name)]
+    gone = [identity for identity in stage.registered() if identity.rpartition(":")[2] not in (name, *dead, DEAD)]
+    for actor in actors:
+        actor.beat()
+        for one in dead:
+            actor.bury(f"points:1:{one}")
+    stage.age(gone)
+    settle(stage, actors)
+    stage.age([*gone, *(f"points:1:{one}" for one in dead), DEAD])
+    for actor in actors:
+        actor.sweep()
+        actor.leave()
+
+
+def _set_up(scenario: Scenario) -> None:
+    if scenario.refuses:
+        chains.client.reopen()
+        chains.client.add(_Refusal)
+
+
+class _Refusal:
+    """Lets no job pass."""
+
+    def call(self, *_facts: Any) -> Iterator[None]:
+        yield from ()
+
+
+def _beyond(stage: Stage, scenario: Scenario, name: str) -> list[Actor]:
+    return [Actor(stage, f"{name}-{SECOND}", shard=SECOND)] if scenario.crosses else []
+
+
+def folded(commands: tuple[str, ...], *, whole: bool) -> list[int]:
+    """Of each command the first and the last, and of those that move no job none, unless ``whole``."""
+    struck = [(at, name) for at, name in enumerate(commands, 1) if whole or name not in QUIET]
+    first = {name: at for at, name in reversed(struck)}
+    last = {name: at for at, name in struck}
+    return sorted({*first.values(), *last.values()})

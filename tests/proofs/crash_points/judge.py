@@ -1,0 +1,294 @@
+"""What must hold of a case: after each death, before anybody takes back anything, and when all is settled."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from redis import Redis
+
+from framework.wire import keys
+from framework.wire.holds import IDEMPOTENCY_KEY
+from framework.wire.job import BUFFERED_AT, TRANSIT
+from tests.proofs.census import leaks
+from tests.proofs.crash_points.jobs import CARGO
+from tests.proofs.crash_points.ledger import Note, count
+from tests.proofs.crash_points.scenarios import Fate
+from tests.proofs.crash_points.stage import FOREIGN, Stage
+from tests.proofs.places import END, payload_in, place_of, unwrapped
+
+DOCUMENTED = {
+    *("queue", "enqueued_at", "at", "interrupted_count", "aw_death_count", "suspect", TRANSIT, BUFFERED_AT),
+    *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace"),
+}
+"""Fields that the framework may write, change or take out on a job's way (invariant I5)."""
+
+_OVER = {b"completed", b"failed", b"discarded"}
+_UNREADABLE = re.compile(rb"\xff\{(\d+)")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A job in a key. ``jid`` is empty when it cannot be read."""
+
+    shard: str
+    key: str
+    serial: int
+    jid: str
+    data: bytes
+
+    @property
+    def rests(self) -> bool:
+        """Whether it is where it will not run."""
+        return place_of(self.key.encode()) == END
+
+    @property
+    def held(self) -> bool:
+        """Whether it is in the hands of a process."""
+        return self.key.startswith("aw:working:")
+
+    def __str__(self) -> str:
+        return f"{self.shard}/{self.key}"
+
+
+@dataclass
+class Judge:
+    """Of one case. ``problems`` are what did not hold, in words; ``repeats`` the runs that deaths may repeat, by jid."""
+
+    stage: Stage
+    fate: Callable[[int], Fate]
+    problems: list[str] = field(default_factory=list)
+    repeats: Counter[str] = field(default_factory=Counter)
+    _first: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _over: dict[str, int] = field(default_factory=dict)
+    """Jobs that ran and were in no key at a look, with their runs until then."""
+    _deaths: bool = False
+
+    def look(self, when: str, *, deaths: bool) -> None:
+        """All processes are gone: every job is where it should be."""
+        notes, members = self.stage.ledger.read(), self._members()
+        self._unchanged(when, members)
+        self._nowhere_and_twice(when, notes, members)
+        self._states(when, notes, members)
+        self._holdings(when, members)
+        runs, failed = _by_jid(notes, "begun"), _failures(notes)
+        present = {member.jid for member in members}
+        self._over.update({jid: number for jid, number in runs.items() if jid not in present and jid not in self._over})
+        if deaths:
+            self._deaths = True
+            held = {member for member in members if member.held and member.jid}
+            self.repeats.update(one.jid for one in held if runs[one.jid] > self._by_right(one.serial, failed[one.jid]))
+
+    def finish(self) -> None:
+        """Everything is settled and everybody has left."""
+        notes, members = self.stage.ledger.read(), self._members()
+        self.problems += [f"{note.words}" for note in notes if note.kind == "wrong"]
+        self.problems += [f"job {note.about} ran with {note.words}" for note in notes if note.kind == "spoilt"]
+        self._fates(notes, members)
+        self._runs(notes)
+        self._last_states(notes)
+        self._retired(notes)
+        self._mourned(notes)
+        self._keys()
+
+    # --- at every look
+
+    def _unchanged(self, when: str, members: list[Member]) -> None:
+        for member in members:
+            if not member.jid:
+                continue
+            payload = json.loads(member.data)
+            if "x_foreign" in payload and FOREIGN not in member.data:
+                self._say(when, f"job {member.serial} in {member}: the field of another producer is not what it was")
+            if payload["args"] != [member.serial, CARGO]:
+                self._say(when, f"job {member.serial} in {member}: its arguments are {payload['args']}")
+            kept = {name: value for name, value in payload.items() if name not in DOCUMENTED}
+            if self._first.setdefault(member.jid, kept) != kept:
+                self._say(when, f"job {member.serial} in {member}: {kept} was {self._first[member.jid]}")
+
+    def _nowhere_and_twice(self, when: str, notes: list[Note], members: list[Member]) -> None:
+        ended, failed = count(notes, "ended"), count(notes, "failed")
+        retired = sum(self._counted().values())
+        there = {member.serial for member in members}
+        for serial in sorted({note.about for note in notes if note.kind == "accepted"} - there):
+            end = self.fate(serial).end
+            if end == "retired":
+                retired -= 1
+            elif end != "refused" and not (failed if end == "gone" else ended)[serial]:
+                self._say(when, f"job {serial} is in no key and has not ended")
+        if retired < 0:
+            self._say(when, f"{-retired} jobs of the retired class are in no key and not counted")
+        for jid, number in Counter(member.jid or str(member.data) for member in members).items():
+            places = [member for member in members if (member.jid or str(member.data)) == jid]
+            if number > 1 and not _crossing(places):
+                self._say(when, f"job {places[0].serial} is in {', '.join(map(str, places))}")
+
+    def _states(self, when: str, notes: list[Note], members: list[Member]) -> None:
+        told = count(notes, "ended", "failed")
+        words = self._state_words()
+        for jid, state in words.items():
+            about = next((one.serial for one in members if one.jid == jid and one.key != keys.INTERRUPTED), None)
+            if about and state in _OVER and not told[about] and self.fate(about).end != "refused":
+                self._say(when, f"the state of {jid}, which has not ended, is {state.decode()}")
+        for member in members:
+            if b'"status_expiration"' not in member.data:
+                continue
+            word = words.get(member.jid)
+            if member.key in (keys.RETRY, keys.DEAD):
+                right = word == (b"retrying" if member.key == keys.RETRY else b"failed")
+            else:  # other producers write none
+                right = word is not None or FOREIGN in member.data
+            if not right:
+                self._say(when, f"the state of {member.jid}, in {member}, is {word!r}")
+
+    def _holdings(self, when: str, members: list[Member]) -> None:
+        """Every lock and every slot is that of a job which may run, and every job that had a lock still has it."""
+        client, waiting, locks = self.stage.clients["main"], {one.jid for one in members if not one.rests}, set[str]()
+        for key in cast("list[bytes]", client.keys(f"{keys.LOCKS}*")):
+            owner = cast("bytes", client.hget(key, "jid") or b"").decode()
+            locks.add(owner)
+            if owner not in waiting:
+                self._say(when, f"{key.decode()} is locked for {owner}, which will not run")
+        lists = {(one.key, one.jid) for one in members if one.held}
+        for key in cast("list[bytes]", client.keys("aw:limit:*:running")):
+            for slot in cast("list[bytes]", client.zrange(key, 0, -1)):
+                identity, _, jid = slot.decode().rpartition(" ")
+                if (keys.working(identity), jid) not in lists and (identity or jid not in waiting):
+                    self._say(when, f"{slot.decode()} has a slot in {key.decode()}, and is not there")
+        for one in members:
+            if not one.rests and IDEMPOTENCY_KEY.encode() in one.data and one.jid not in locks:
+                self._say(when, f"job {one.serial} in {one} has no lock any more")
+
+    # --- at the end
+
+    def _fates(self, notes: list[Note], members: list[Member]) -> None:
+        ended, failed, begun = (count(notes, kind) for kind in ("ended", "failed", "begun"))
+        accepted = {note.about for note in notes if note.kind == "accepted"}
+        for serial in sorted(accepted | {member.serial for member in members}):
+            end = self.fate(serial).end
+            places = [str(member) for member in members if member.serial == serial]
+            if end in ("dead", "interrupted"):
+                if places != [f"main/{end}"]:
+                    self._say("at the end", f"job {serial} is in {places or 'no key'}, not in {end}")
+            elif places:
+                self._say("at the end", f"job {serial} is in {places}")
+            if serial in accepted and not {"done": ended, "gone": failed}.get(end, Counter({serial: 1}))[serial]:
+                self._say("at the end", f"job {serial} never {'ended' if end == 'done' else 'failed'}")
+            if end in ("retired", "refused", "interrupted") and begun[serial]:
+                self._say("at the end", f"job {serial} ran")
+
+    def _runs(self, notes: list[Note]) -> None:
+        """A job runs again only if it was running, or its acknowledgement was unconfirmed, when its process died."""
+        runs, failed = _by_jid(notes, "begun"), _failures(notes)
+        serials = {note.words: note.about for note in notes if note.kind == "begun"}
+        for jid, number in runs.items():
+            serial = serials[jid]
+            if number > 1 + self._by_right(serial, failed[jid]) + self.repeats[jid]:
+                self._say("at the end", f"job {serial} ran {number} times, and {self.repeats[jid]} runs were cut off")
+            if number > self._over.get(jid, number):
+                self._say("at the end", f"job {serial} ran again after it was in no key")
+        doubted = count(notes, "doubted")
+        for serial, number in Counter(serials.values()).items():
+            if number > 1 + doubted[serial]:
+                self._say("at the end", f"job {serial} was pushed {number} times, and {doubted[serial]} were in doubt")
+
+    def _by_right(self, serial: int, failed: int) -> int:
+        """How many of the failed runs of a job are followed by another."""
+        return failed if self.fate(serial).end == "done" else 0
+
+    def _last_states(self, notes: list[Note]) -> None:
+        words = self._state_words()
+        begun = {note.words: note.about for note in notes if note.kind == "begun"}
+        accepted = {note.words: note.about for note in notes if note.kind == "accepted"}
+        for jid, serial in {**begun, **accepted}.items():
+            state = self.fate(serial).state
+            if state is not None and words.get(jid) != state.encode():
+                self._say("at the end", f"the state of job {serial} is {words.get(jid)!r}, not {state}")
+
+    def _retired(self, notes: list[Note]) -> None:
+        wanted = sum(self.fate(note.about).end == "retired" for note in notes if note.kind == "accepted")
+        found = sum(self._counted().values())
+        if found != wanted:
+            self._say("at the end", f"{found} jobs of the retired class are counted, not {wanted}")
+
+    def _keys(self) -> None:
+        """What is allowed to be there (docs/redis.md, Census) is taken away; the rest is told."""
+        for name, client in self.stage.clients.items():
+            allowed = {keys.DEAD.encode(), keys.INTERRUPTED.encode(), keys.RETIRED.encode()}
+            for key in cast("list[bytes]", client.keys("*")):
+                if key in allowed or (
+                    key.startswith((b"aw:status:", b"aw:landed:", b"aw:push:")) and 0 < _ttl(client, key) <= 90_000
+                ):
+                    client.delete(key)
+            self.problems += [f"at the end: left on {name}: {leak}" for leak in leaks(client)]
+        self.problems += [f"at the end: still registered: {name}" for name in self.stage.registered()]
+
+    def _mourned(self, notes: list[Note]) -> None:
+        """Death handlers are told once of a job that is given up; a process that dies may not have come to it."""
+        failed, mourned = count(notes, "failed"), count(notes, "mourned")
+        for serial, times in failed.items():
+            fate = self.fate(serial)
+            wanted = times if fate.end in ("dead", "gone") and fate.state != "discarded" else 0
+            if not (mourned[serial] == wanted or (self._deaths and mourned[serial] < wanted)):
+                self._say("at the end", f"death handlers were told {mourned[serial]} times of job {serial}")
+
+    # --- reading
+
+    def _members(self) -> list[Member]:
+        found: list[Member] = []
+        for shard, client in self.stage.clients.items():
+            for key in cast("list[bytes]", client.keys("*")):
+                if place_of(key) is not None:
+                    listed = client.zrange(key, 0, -1) if client.type(key) == b"zset" else client.lrange(key, 0, -1)
+                    found += [
+                        _member(shard, key.decode(), payload_in(key, data)) for data in cast("list[bytes]", listed)
+                    ]
+        return found
+
+    def _state_words(self) -> dict[str, bytes]:
+        client, prefix = self.stage.clients["main"], keys.status("")
+        names = cast("list[bytes]", client.keys(f"{prefix}*"))
+        return {name.decode().removeprefix(prefix): cast("bytes", client.get(name)) for name in names}
+
+    def _counted(self) -> dict[bytes, int]:
+        found = cast("dict[bytes, bytes]", self.stage.clients["main"].hgetall(keys.RETIRED))
+        return {name: int(number) for name, number in found.items()}
+
+    def _say(self, when: str, problem: str) -> None:
+        self.problems.append(f"{when}: {problem}")
+
+
+def _member(shard: str, key: str, data: bytes) -> Member:
+    unreadable = _UNREADABLE.fullmatch(unwrapped(data))
+    if unreadable:
+        return Member(shard, key, int(unreadable[1]), "", data)
+    payload = json.loads(data)
+    return Member(shard, key, payload["args"][0], payload["jid"], data)
+
+
+def _crossing(places: list[Member]) -> bool:
+    """Whether a job is on its way to another shard: marked in its set here, and written there."""
+    marked = [member for member in places if TRANSIT.encode() in member.data]
+    return len(places) == 2 and len(marked) == 1 and len({member.shard for member in places}) == 2
+
+
+def _by_jid(notes: list[Note], kind: str) -> Counter[str]:
+    return Counter(note.words for note in notes if note.kind == kind)
+
+
+def _failures(notes: list[Note]) -> Counter[str]:
+    """By jid, how many runs failed, asked to run later, or gave way: another run follows them by right."""
+    runs: dict[int, str] = {}
+    failures: Counter[str] = Counter()
+    for note in notes:
+        if note.kind == "begun":
+            runs[note.about] = note.words
+        elif note.kind == "failed":
+            failures[runs[note.about]] += 1
+    return failures
+
+
+def _ttl(client: Redis, key: bytes) -> int:
+    return cast("int", client.ttl(key))

@@ -1,0 +1,431 @@
+"""The ways of a job, each played by one process from its begin to its end, in steps that are always the same."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from framework.errors import BulkPushError, ShardUnavailableError
+from framework.fetch.blame import SUSPECT
+from framework.types import JobState
+from framework.wire import keys
+from framework.wire.holds import slot_member
+from framework.wire.job import DEATHS
+from tests.proofs.crash_points import jobs
+from tests.proofs.crash_points.actor import Actor
+from tests.proofs.crash_points.jobs import CARGO, KEPT_S, QUEUE, RETIRED
+from tests.proofs.crash_points.stage import Stage
+
+DEAD = "points:1:dead"
+"""The process that was dead before the case began."""
+
+NAME = "played"
+RIVAL = "rival"
+AWAY = jobs.AwayWorker.declaration().generated_queue
+UNREADABLE, QUARANTINED, HOLDER = 901, 902, 903
+"""Serials of jobs beside those of the batch."""
+
+End: TypeAlias = Literal["done", "dead", "interrupted", "gone", "retired", "refused"]
+"""Where a job is at last: it ended and is in no key; in the set of this name; failed and in no key; never run and counted, or
+not counted."""
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of a job, and its last state, if it is tracked."""
+
+    end: End = "done"
+    state: JobState | None = None
+
+
+Step: TypeAlias = Callable[[Stage, Actor, int], None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """``prepare`` is done before the process begins; ``act``, of which every command is numbered, is done by it."""
+
+    name: str
+    says: str
+    act: Step
+    fate: Callable[[int], Fate] = field(default=lambda _serial: Fate())
+    prepare: Callable[[Stage, int], None] = field(default=lambda _stage, _batch: None)
+    batches: tuple[int, ...] = (1, 8)
+    crosses: bool = False
+    """Whether the jobs end on the other shard."""
+    refuses: bool = False
+    """Whether a client middleware refuses every job that is due."""
+    whole: bool = False
+    """Whether the suite strikes commands that move no job too."""
+    greetings: bool = False
+    """Whether the greetings of connections are numbered too."""
+
+
+# --- producers: what was not accepted is pushed again, as one does who wants each job to be done
+
+
+def _push(stage: Stage, worker: Any, serials: Iterable[int]) -> None:
+    for serial in serials:
+        _until_accepted(stage, serial, lambda serial=serial: worker.perform_async(serial, CARGO))
+
+
+def _push_later(stage: Stage, worker: Any, serials: Iterable[int]) -> None:
+    for serial in serials:
+        _until_accepted(stage, serial, lambda serial=serial: worker.perform_in(3600, serial, CARGO))
+
+
+def _until_accepted(stage: Stage, serial: int, push: Callable[[], Any]) -> None:
+    while True:
+        try:
+            stage.ledger.note("accepted", serial, push() or "")  # of none: it is the duplicate of one in doubt
+        except ShardUnavailableError as error:
+            stage.ledger.note("doubted" if error.maybe_written else "refused", serial)
+        else:
+            return
+
+
+def _push_bulk(stage: Stage, serials: Sequence[int], push: Callable[[list[tuple[Any, ...]]], Any]) -> None:
+    try:
+        jids = push([(serial, CARGO) for serial in serials])
+    except BulkPushError as error:
+        doubted = getattr(error.__cause__, "maybe_written", True)
+        for serial in serials[error.failed_from :]:
+            stage.ledger.note("doubted" if doubted else "refused", serial)
+        _push_bulk(stage, serials[error.failed_from :], push)
+    else:
+        for serial, jid in zip(serials, jids, strict=True):
+            stage.ledger.note("accepted", serial, jid)
+
+
+def _push_and_resume(stage: Stage, serials: Sequence[int], push: Callable[[list[tuple[Any, ...]]], Any]) -> None:
+    """Push in bulk; what fails is resumed until it is in, so that nothing is in doubt."""
+    go_on, before = lambda: push([(serial, CARGO) for serial in serials]), list[Any]()
+    while True:
+        try:
+            jids = before + go_on()
+        except BulkPushError as error:
+            go_on, before = error.resume, error.jids
+        else:
+            break
+    for serial, jid in zip(serials, jids, strict=True):
+        stage.ledger.note("accepted", serial, jid)
+
+
+def _serials(batch: int) -> list[int]:
+    return list(range(1, batch + 1))
+
+
+# --- what was written before
+
+
+def _waiting(
+    worker: Any, place: str = keys.queue(QUEUE), *, locked: bool = False, **fields: Any
+) -> Callable[[Stage, int], None]:
+    """Jobs of a class wait at a place, as another producer wrote them; ``worker`` is the class, or the name of one that went.
+
+    ``locked``: each has a lock, which must be its own until it has come to its end, and nobody's then.
+    """
+    if isinstance(worker, str):
+        name = worker
+    else:
+        name, fields["retry"] = worker.declaration().wire_name, worker.retry
+        if worker.declaration().status_expiration is not None:
+            fields["status_expiration"] = KEPT_S
+
+    def prepare(stage: Stage, batch: int) -> None:
+        for serial in _serials(batch):
+            stage.write(name, serial, place, **fields, **(stage.lock(serial) if locked else {}))
+
+    return prepare
+
+
+def _unloaded(stage: Stage, batch: int) -> None:
+    _waiting(jobs.FailsOnceWorker, locked=True)(stage, batch)
+    for client in stage.clients.values():
+        client.script_flush()
+
+
+def _half_stopped(stopped: Any) -> Callable[[Stage, int], None]:
+    """The job in the middle of the batch is of this class, in whose run the process is told to stop."""
+
+    def prepare(stage: Stage, batch: int) -> None:
+        for serial in _serials(batch):
+            worker = stopped if serial == (batch + 1) // 2 else jobs.PlainWorker
+            stage.write(worker.declaration().wire_name, serial, keys.queue(QUEUE), **stage.lock(serial))
+
+    return prepare
+
+
+def _estate(stage: Stage, batch: int) -> None:
+    """A process died with a batch in hand, something unreadable, and a job that killed two others before. All but what cannot
+    be read have locks and slots.
+    """
+    place, client = keys.working(DEAD), stage.clients["main"]
+    plain = jobs.TrackedWorker.declaration().wire_name
+    often = {SUSPECT: True, DEATHS: 2, "status_expiration": KEPT_S}
+    quarantined = stage.write(plain, QUARANTINED, place, **often, **stage.lock(QUARANTINED))
+    for serial in _serials(batch):
+        stage.write(plain, serial, place, status_expiration=KEPT_S, **stage.lock(serial))
+    slots = [slot_member(DEAD, f"{serial:024x}") for serial in (*_serials(batch), QUARANTINED)]
+    client.zadd(keys.limit(plain) + ":running", dict.fromkeys(slots, 1_000_000_000))
+    stage.write_unreadable(UNREADABLE, place)
+    client.set(keys.lease(DEAD), 1, px=15_000)
+    client.zadd(keys.REGISTRY, {DEAD: 1_000_000_000})
+    digest = hashlib.sha1(quarantined, usedforsecurity=False).hexdigest()
+    client.hset(keys.runs(DEAD), mapping={"slots": 4, digest: 1})
+
+
+def _slot_of_the_dead(stage: Stage, batch: int) -> None:
+    """A process died with the only slot; the jobs of the batch wait in the queue."""
+    worker = jobs.LimitedWorker.declaration().wire_name
+    stage.write(worker, HOLDER, keys.working(DEAD), **stage.lock(HOLDER))
+    stage.clients["main"].zadd(f"{keys.limit(worker)}:running", {slot_member(DEAD, f"{HOLDER:024x}"): 1e10})
+    stage.clients["main"].set(keys.lease(DEAD), 1, px=15_000)
+    stage.clients["main"].zadd(keys.REGISTRY, {DEAD: 1_000_000_000})
+    _waiting(jobs.LimitedWorker, locked=True)(stage, batch)
+
+
+def _paused(stage: Stage, batch: int) -> None:
+    """A class is paused; jobs of it wait."""
+    stage.pause(jobs.OnceWorker.declaration().wire_name)
+    _waiting(jobs.OnceWorker, locked=True)(stage, batch)
+
+
+# --- what the process does
+
+
+def _work(_stage: Stage, actor: Actor, _batch: int) -> None:
+    actor.beat()
+    actor.work()
+
+
+def _work_twice(stage: Stage, actor: Actor, batch: int) -> None:
+    _work(stage, actor, batch)
+    stage.make_due()
+    actor.poll()
+    actor.work()
+
+
+def _schedule(stage: Stage, actor: Actor, batch: int) -> None:
+    _push_later(stage, jobs.PlainWorker, _serials(batch))
+    actor.beat()
+    stage.make_due()
+    actor.poll()
+
+
+def _arrive(stage: Stage, actor: Actor, _batch: int) -> None:
+    actor.beat()
+    actor.arrival = lambda: _waiting(jobs.PlainWorker)(stage, 1)
+    actor.work()
+
+
+def _stop(_stage: Stage, actor: Actor, _batch: int) -> None:
+    jobs.stop_process[:] = [actor.stop]
+    actor.beat()
+    actor.record()
+    actor.work()
+    actor.leave()
+
+
+def _promote(_stage: Stage, actor: Actor, _batch: int) -> None:
+    actor.beat()
+    actor.poll()
+
+
+def _cross(_stage: Stage, actor: Actor, _batch: int) -> None:
+    actor.beat()
+    actor.poll()
+    actor.poll()
+
+
+def _race(stage: Stage, actor: Actor, _batch: int) -> None:
+    """When the poller has read what is due, another one moves it first."""
+    actor.beat()
+    actor.overtaken_by(Actor(stage, RIVAL))
+    actor.poll()
+
+
+def _recover(stage: Stage, actor: Actor, _batch: int) -> None:
+    actor.beat()
+    actor.bury(DEAD)
+    actor.sweep()
+    stage.age([DEAD])
+    actor.sweep()
+
+
+def _wait_for_slot(_stage: Stage, actor: Actor, _batch: int) -> None:
+    """Who has the slot is dead: jobs wait for it, are handed it one after the other, and run."""
+    actor.beat()
+    actor.work()
+    actor.bury(DEAD)
+    actor.sweep()
+    actor.work()
+
+
+def _park(stage: Stage, actor: Actor, _batch: int) -> None:
+    """What is paused is parked; when the pause is over it goes back and runs."""
+    actor.beat()
+    actor.learn()
+    actor.work()
+    stage.resume()
+    actor.unpark()
+    actor.work()
+
+
+def _reconcile(stage: Stage, actor: Actor, batch: int) -> None:
+    """In the working list of the process are jobs that it does not know: a fetch was not answered."""
+    actor.beat()
+    place = keys.working(actor.identity)
+    _waiting(jobs.PlainWorker, place)(stage, batch)
+    stage.write_unreadable(UNREADABLE, place)
+    actor.sweep()
+    actor.work()
+    actor.sweep()
+
+
+def _beside(_stage: Stage, actor: Actor, _batch: int) -> None:
+    actor.beat()
+    actor.record()
+    actor.sweep()
+    actor.poll()
+    actor.beat()
+
+
+def _estate_fate(serial: int) -> Fate:
+    if serial == UNREADABLE:
+        return Fate("dead")
+    return Fate("interrupted", "failed") if serial == QUARANTINED else Fate(state="completed")
+
+
+def _lost_fate(serial: int) -> Fate:
+    return Fate("dead") if serial == UNREADABLE else Fate()
+
+
+def _always(end: End = "done", state: JobState | None = None) -> Callable[[int], Fate]:
+    return lambda _serial: Fate(end, state)
+
+
+def _pushing(worker: Any) -> Step:
+    return lambda stage, _actor, batch: _push(stage, worker, _serials(batch))
+
+
+SCENARIOS: dict[str, Scenario] = {
+    one.name: one
+    for one in (
+        Scenario(
+            "connect",
+            "push one, the greeting of the connection included",
+            _pushing(jobs.PlainWorker),
+            batches=(1,),
+            whole=True,
+            greetings=True,
+        ),
+        Scenario("push", "push one by one", _pushing(jobs.PlainWorker)),
+        Scenario(
+            "bulk",
+            "push in bulk",
+            lambda stage, _actor, batch: _push_bulk(stage, _serials(batch), jobs.PlainWorker.perform_bulk),
+        ),
+        Scenario(
+            "bulk resumed",
+            "push in bulk, and resume what failed",
+            lambda stage, _actor, batch: _push_and_resume(stage, _serials(batch), jobs.PlainWorker.perform_bulk),
+        ),
+        Scenario(
+            "bulk resumed locked",
+            "push in bulk, each with its lock, and resume what failed",
+            lambda stage, _actor, batch: _push_and_resume(stage, _serials(batch), jobs.OnceWorker.perform_bulk),
+            batches=(1, 2),
+        ),
+        Scenario(
+            "bulk later",
+            "push in bulk, tracked, due later",
+            lambda stage, _actor, batch: _push_bulk(
+                stage, _serials(batch), lambda args: jobs.TrackedWorker.perform_bulk_in(3600, args)
+            ),
+            _always(state="completed"),
+        ),
+        Scenario(
+            "push tracked",
+            "push one by one, tracked",
+            _pushing(jobs.TrackedWorker),
+            _always(state="completed"),
+            batches=(1, 2),
+        ),
+        Scenario("push locked", "push one by one, each with its lock", _pushing(jobs.OnceWorker), batches=(1,)),
+        Scenario("schedule", "push for later, promote", _schedule, whole=True),
+        Scenario("run", "fetch, run, acknowledge", _work, prepare=_waiting(jobs.PlainWorker), whole=True),
+        Scenario(
+            "run locked",
+            "let go of a lock with the job",
+            _work,
+            prepare=_waiting(jobs.OnceWorker, locked=True),
+            batches=(1,),
+        ),
+        Scenario("parked", "a parked call brings the job", _arrive, batches=(1,), whole=True),
+        Scenario("run sync", "acknowledge each before the next", _work, prepare=_waiting(jobs.SyncWorker)),
+        Scenario("run tracked", "the state is kept", _work, _always(state="completed"), _waiting(jobs.TrackedWorker)),
+        Scenario(
+            "suspect", "a death is announced that may come", _work, prepare=_waiting(jobs.PlainWorker, suspect=True)
+        ),
+        Scenario("unloaded", "the server has lost the scripts", _work_twice, _always(), _unloaded, batches=(1,)),
+        Scenario(
+            "retry", "fail, wait, promote, run", _work_twice, _always(), _waiting(jobs.FailsOnceWorker, locked=True)
+        ),
+        Scenario(
+            "later",
+            "ask to run later, wait, promote, run",
+            _work_twice,
+            _always(),
+            _waiting(jobs.LaterWorker, locked=True),
+        ),
+        Scenario(
+            "dead", "fail for the last time", _work, _always("dead", "failed"), _waiting(jobs.DeadWorker, locked=True)
+        ),
+        Scenario(
+            "dropped",
+            "fail without retries and dead set",
+            _work,
+            _always("gone"),
+            _waiting(jobs.DroppedWorker, locked=True),
+        ),
+        Scenario(
+            "discarded",
+            "ask to be forgotten",
+            _work,
+            _always("gone", state="discarded"),
+            _waiting(jobs.DiscardedWorker, locked=True),
+        ),
+        Scenario("retired", "the class was removed", _work, _always("retired"), _waiting(RETIRED, locked=True)),
+        Scenario("stop", "TERM in the middle of a batch", _stop, _always(), _half_stopped(jobs.StoppedWorker)),
+        Scenario("cut off", "one still runs at the deadline", _stop, _always(), _half_stopped(jobs.CutOffWorker)),
+        Scenario(
+            "refused",
+            "due, and refused by a middleware",
+            _promote,
+            _always("refused", "discarded"),
+            _waiting(jobs.TrackedWorker, keys.SCHEDULE),
+            refuses=True,
+        ),
+        Scenario(
+            "cross",
+            "due on another shard",
+            _cross,
+            prepare=_waiting(jobs.AwayWorker, keys.SCHEDULE, queue=AWAY),
+            crosses=True,
+        ),
+        Scenario("race", "two pollers at the same jobs", _race, prepare=_waiting(jobs.PlainWorker, keys.SCHEDULE)),
+        Scenario("recover", "take back what a dead process held", _recover, _estate_fate, _estate),
+        Scenario("limited", "wait for a slot, be handed it", _wait_for_slot, prepare=_slot_of_the_dead, batches=(1,)),
+        Scenario("paused", "be parked, go back, run", _park, prepare=_paused, batches=(1,)),
+        Scenario("reconcile", "give back what was lost sight of", _reconcile, _lost_fate),
+        Scenario(
+            "beside",
+            "what a process does beside jobs",
+            _beside,
+            prepare=_waiting(jobs.PlainWorker),
+            batches=(1,),
+            whole=True,
+        ),
+    )
+}

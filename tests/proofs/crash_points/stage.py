@@ -1,0 +1,206 @@
+"""Two Redis servers, the configuration of a small installation on them, and the clocks: what the processes of a case share.
+
+Everything here goes over connections of our own, which are no part of what is tested.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, cast
+
+from redis import Redis
+
+from framework.flags.flag import Flag, pause_flag
+from framework.flags.redis_flags import set_flag
+from framework.settings.load import load
+from framework.settings.model import Settings
+from framework.shard.shard import Shard
+from framework.store import script
+from framework.store.connect import Endpoint, open_client
+from framework.store.embedded import EmbeddedServer
+from framework.store.script import Script
+from framework.telemetry import logs
+from framework.wire import keys
+from framework.wire.holds import IDEMPOTENCY_KEY
+from framework.wiring.connect import connect
+from framework.wiring.endpoints import endpoint_of
+from tests.proofs.crash_points.jobs import CARGO, QUEUE, RETIRED, SECOND, open_ledger
+from tests.proofs.crash_points.ledger import Ledger
+from tests.proofs.crash_points.wire import CONTROL
+from tests.proofs.places import END, place_of
+
+SHARDS = ("main", SECOND)
+FOREIGN = '"x_foreign":{"n":12345678901234567890123,"a":[],"f":1700000000.123456,"t":"\u00fc"}'.encode()
+"""A field that we do not know, as another producer wrote it: it is carried along byte for byte."""
+
+_SCRIPTS = [one for one in vars(script).values() if isinstance(one, Script)]
+_LONG_AGO = 1_000_000_000
+_SILENT_S = 60.0
+
+
+class Stage:
+    """Made once, before anything is forked; ``settings`` are those of a process in production."""
+
+    def __init__(self, folder: Path) -> None:
+        self.servers = {name: EmbeddedServer(folder / f"redis-{name}") for name in SHARDS}
+        for server in self.servers.values():
+            server.start()
+        config = folder / "config"
+        config.mkdir(exist_ok=True)
+        shards = {name: {"url": server.url} for name, server in self.servers.items()}
+        (config / "redis.yml").write_text(json.dumps({"shards": shards}))
+        (config / "routing.yml").write_text(json.dumps({"routing_rules": [["tags=away", SECOND, SECOND], ["*", None]]}))
+        # The figures of Sidekiq's Metrics page depend on how long jobs took, so their commands differ from run to run.
+        application = {"retired_workers": {RETIRED: "it went"}, "sidekiq_metrics": []}
+        (config / "application.yml").write_text(json.dumps(application))
+        self.settings: Settings = load({"FRAMEWORK_CONFIG_DIR": str(config), "FRAMEWORK_ENV": "production"})
+        self.ledger = Ledger(folder / "ledger")
+        self.lines = os.open(folder / "lines.log", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        # redis-py reads the metadata of its package for each connection, which would be a third of a case.
+        metadata.version = cache(metadata.version)
+        open_ledger(self.ledger)
+        connect(self.settings)
+        self.clients = self._everywhere = self._open(SHARDS)
+        for client in self.clients.values():
+            client.config_set("appendonly", "no")  # no case restarts a server
+
+    def close(self) -> None:
+        """Stop the servers."""
+        for server in self.servers.values():
+            server.stop()
+
+    def enter(self) -> None:
+        """This process was forked: its connections are its own, and so is its log."""
+        self.clients = self._open(self.clients)
+        self.log = logs.open_server_log("warning", {"pid": os.getpid()}, self.lines)
+
+    def leave(self) -> None:
+        """The end of a forked process."""
+        logs.close_server_log()
+
+    def warnings(self) -> list[str]:
+        """What the processes of this case logged beside the lines of jobs, as far as they lived to write it."""
+        written = os.pread(self.lines, 1 << 20, 0).splitlines(keepends=True)
+        lines = [
+            json.loads(line) for line in written if line.endswith(b"\n")
+        ]  # the last of a killed one may be cut short
+        return [
+            f"{line['severity']} {line['message']} {line.get('exception.message', '')}"
+            for line in lines
+            if line["severity"] != "INFO"
+        ]
+
+    def shard(self, name: str) -> Shard:
+        """A shard as a worker process opens it."""
+        return Shard(name, endpoint_of(self.settings, name), role=f"worker:{os.getpid()}")
+
+    # --- what happens between the steps of a case
+
+    def clear(self, shards: Sequence[str]) -> None:
+        """A new case begins, in which only these shards have a part."""
+        self.clients = {name: self._everywhere[name] for name in shards}
+        for client in self.clients.values():
+            pipeline = client.pipeline(transaction=False)
+            pipeline.flushall()
+            for one in _SCRIPTS:
+                pipeline.script_load(one.source)
+            pipeline.execute()
+        self.ledger.clear()
+        os.ftruncate(self.lines, 0)
+
+    def write(self, worker: str, serial: int, place: str, **fields: Any) -> bytes:
+        """Another producer writes a job, due long ago where it waits for a time; return its bytes."""
+        head = {"class": worker, "args": [serial, CARGO], "queue": QUEUE, "jid": f"{serial:024x}", "retry": True}
+        payload = {**head, "created_at": 1700000000.123456, "enqueued_at": 1700000000.123456, **fields}
+        data = json.dumps(payload, separators=(",", ":"))[:-1].encode() + b"," + FOREIGN + b"}"
+        client = self.clients["main"]
+        if place in (keys.SCHEDULE, keys.RETRY):
+            client.zadd(place, {data: _LONG_AGO + serial})
+        else:
+            client.lpush(place, data)
+        if place == keys.queue(QUEUE):
+            client.sadd(keys.QUEUES, QUEUE)
+        self.ledger.note("accepted", serial, str(payload["jid"]))
+        return data
+
+    def lock(self, serial: int, **fields: Any) -> dict[str, Any]:
+        """The producer of a job of ours has locked its key for it; return what the job says of that."""
+        key = keys.lock(str(serial))
+        self.clients["main"].hset(key, mapping={"jid": f"{serial:024x}", **fields})
+        self.clients["main"].pexpire(key, 600_000)
+        return {IDEMPOTENCY_KEY: key}
+
+    def write_unreadable(self, serial: int, place: str) -> None:
+        """Another producer writes what no reader can read."""
+        self.clients["main"].lpush(place, b"\xff{%d" % serial)
+        self.ledger.note("accepted", serial)
+
+    def pause(self, worker: str) -> None:
+        """An operator pauses a class."""
+        set_flag(self.clients["main"], Flag(pause_flag(worker), 100.0, "points"), None)
+
+    def resume(self) -> None:
+        """Nothing is paused any more."""
+        self.clients["main"].delete(keys.FLAGS)
+
+    def make_due(self) -> None:
+        """The clocks move on until every retry and scheduled job is due, and no class is paused."""
+        self.resume()
+        for client in self.clients.values():
+            for key in (keys.RETRY, keys.SCHEDULE):
+                members = cast("list[bytes]", client.zrange(key, 0, -1))
+                if members:
+                    client.zadd(key, {member: _LONG_AGO + n for n, member in enumerate(members)})
+
+    def age(self, identities: Sequence[str]) -> None:
+        """The clocks move on until a lease of these processes has run out, and no parked call of theirs can be alive."""
+        for client in self.clients.values():
+            now = _seconds(client)
+            for identity in identities:
+                beat = client.zscore(keys.REGISTRY, identity)
+                if beat is None:
+                    continue
+                client.delete(keys.lease(identity))
+                client.zadd(keys.REGISTRY, {identity: (now - _SILENT_S) * (-1 if beat < 0 else 1)})
+            client.set(keys.BEATS, f"{now - _SILENT_S:.6f}", px=5_000)
+
+    # --- what is looked at
+
+    def left(self) -> bool:
+        """Whether a job waits, or is in somebody's hands."""
+        return any(
+            place_of(key) not in (None, END)
+            for client in self.clients.values()
+            for key in cast("list[bytes]", client.keys("*"))
+        )
+
+    def parked(self, shard: str) -> int:
+        """How many blocking calls the server of a shard holds."""
+        return sum("b" in one["flags"] for one in cast("list[dict[str, str]]", self.clients[shard].client_list()))
+
+    def connected(self) -> bool:
+        """Whether a server still knows a connection of a process: it may have commands of the dead to carry out."""
+        return any(
+            one["name"] != CONTROL
+            for client in self.clients.values()
+            for one in cast("list[dict[str, str]]", client.client_list())
+        )
+
+    def registered(self) -> list[str]:
+        """The processes that are not forgotten."""
+        return [
+            name.decode()
+            for client in self.clients.values()
+            for name in cast("list[bytes]", client.zrange(keys.REGISTRY, 0, -1))
+        ]
+
+    def _open(self, shards: Iterable[str]) -> dict[str, Redis]:
+        return {name: open_client(Endpoint(self.servers[name].url), name=CONTROL) for name in shards}
+
+
+def _seconds(client: Redis) -> float:
+    seconds, micros = cast("tuple[int, int]", client.time())
+    return seconds + micros / 1e6

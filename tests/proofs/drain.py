@@ -1,0 +1,178 @@
+"""``scripts/prove drain``: jobs that do nothing go through real processes whose threads take turns at nearly every step.
+
+What is not one step of the interpreter shows, once in millions of jobs: a thread of the framework dies (``component.died``), or
+a job is lost or runs again without a kill. The marks of the jobs are outside of Redis.
+"""
+
+import argparse
+import os
+import random
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+
+from demo.stop import StopSignal
+from tests.proofs import census
+from tests.proofs.drain_jobs import FOLDER, LIFE, QUEUE, SWITCH_INTERVAL, DrainWorker, create_marks
+from tests.proofs.storm import prepared, run_folder, status_of, write_report
+from tests.proofs.storm_fleet import ClusterFleet, Fleet, ended
+from tests.proofs.storm_report import ACKNOWLEDGED_LATE
+
+_MODULE = "tests.proofs.drain_jobs"
+_BATCH = 1_000
+_MOST_WAITING = 50_000
+"""Jobs pushed and not run; the processes never have to wait for more, and Redis stays small."""
+_LOOK_S = 0.1
+_LINE_S = 2.0
+_STANDSTILL_S = 60.0
+"""No job has run for so long: what is missing then is lost."""
+_KILL_S = (3.0, 9.0)
+"""From one kill to the next, drawn between these."""
+
+
+def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
+    """Drain ``wish.jobs`` jobs and show the account; return the exit status."""
+    if min(wish.jobs, wish.processes, wish.concurrency) < 1 or not 0 < wish.switch_interval <= 1:
+        print("scripts/prove: --jobs, --processes, --concurrency from 1 on, --switch-interval up to 1", file=sys.stderr)
+        return 2
+    folder = run_folder(root, "drain")
+    if folder is None:
+        return 2
+    seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
+    print(f"Seed {seed}; logs under {os.path.relpath(folder)}", flush=True)
+    variables = {FOLDER: str(folder / "records"), SWITCH_INTERVAL: f"{wish.switch_interval!r}"}
+    with prepared(root, folder, variables) as server:
+        size = {"processes": wish.processes, "slots": wish.concurrency}
+        fleet = ClusterFleet(root / "scripts", folder, queue=QUEUE, module=_MODULE, **size)
+        drain = Drain(fleet, folder / "records", wish.jobs, random.Random(seed) if wish.kills else None)
+        try:
+            drain.go(stop)
+        finally:
+            fleet.stop()
+        with server.open("drain") as client:
+            found = drain.account(client)
+        found["rights refused"] = server.refusals()
+    found |= {"seed": seed, "switch interval": wish.switch_interval, "broken": broken(found)}
+    write_report(found, folder)
+    show(found)
+    return status_of(found, stop)
+
+
+class Drain:
+    """The pushing, the killing (with ``rng``) and the looking on, all in one thread."""
+
+    def __init__(self, fleet: Fleet, records: Path, jobs: int, rng: random.Random | None) -> None:
+        self.fleet, self.records, self.jobs, self.rng = fleet, records, jobs, rng
+        self.accepted = self.done = self.kills = 0
+        self.seconds = 0.0
+        self._marks = create_marks(records, jobs)
+        self._killed: set[int] = set()
+        self._next_kill = 0.0
+
+    def go(self, stop: StopSignal) -> None:
+        """Push until every job has run, or nothing moves any more."""
+        started = moved = shown = time.monotonic()
+        self.fleet.start()
+        while not stop.wait(_LOOK_S) and self.done < self.jobs:
+            now = time.monotonic()
+            self.seconds = now - started
+            self.fleet.tend()
+            self._push()
+            self._strike(now)
+            if (done := self._count()) > self.done:
+                self.done, moved = done, now
+            if now - shown >= _LINE_S:
+                shown = now
+                self._tell()
+            if now - moved > _STANDSTILL_S:
+                return
+
+    def account(self, client: Redis) -> dict[str, Any]:
+        """What it came to, when the fleet is gone."""
+        marks = self._marks[:]
+        again = [serial for serial, runs in enumerate(marks) if runs > 1] if marks.count(1) < self.done else []
+        lost = marks[: self.accepted].count(0)
+        left = census.set_aside(client)
+        if waiting := int(client.llen(f"queue:{QUEUE}")):
+            left["queue"] = waiting
+        return {
+            "jobs": self.jobs,
+            "accepted": self.accepted,
+            "component.died": self.fleet.deaths,
+            "lost": lost,
+            "second runs": sum(marks[serial] - 1 for serial in again),
+            "second runs allowed": self.kills * (self.fleet.slots + ACKNOWLEDGED_LATE),
+            "kills": self.kills,
+            "left in Redis": left,
+            "surprises": self.fleet.surprises[:20],
+            "seconds": round(self.seconds, 1),
+            "jobs a second": round(self.done / max(0.1, self.seconds)),
+        }
+
+    def _push(self) -> None:
+        while self.accepted < self.jobs and self.accepted - self.done < _MOST_WAITING:
+            count = min(_BATCH, self.jobs - self.accepted)
+            DrainWorker.perform_bulk([(serial,) for serial in range(self.accepted, self.accepted + count)])
+            self.accepted += count
+
+    def _count(self) -> int:
+        return self.jobs - self._marks[:].count(0)
+
+    def _strike(self, now: float) -> None:
+        if self.rng is None or now < self._next_kill:
+            return
+        pids = [int(path.stem) for path in self.records.glob(f"*{LIFE}")]
+        living = sorted(pid for pid in pids if pid not in self._killed and not ended(pid))
+        first, self._next_kill = not self._next_kill, now + self.rng.uniform(*_KILL_S)
+        if living and not first:
+            pid = self.rng.choice(living)
+            self._killed.add(pid)
+            self.fleet.kill(pid)
+            self.kills += 1
+
+    def _tell(self) -> None:
+        self.fleet.read_log()
+        rate = self.done / self.seconds
+        left = f"about {(self.jobs - self.done) / rate:,.0f} s left" if rate else ""
+        print(
+            f"  {self.seconds:5.0f} s  {self.done:>10,} of {self.jobs:,} have run, {rate:,.0f} a second; {self.kills} kills, "
+            f"component.died {self.fleet.deaths}; {left}",
+            flush=True,
+        )
+
+
+def broken(found: dict[str, Any]) -> list[str]:
+    """The promises that did not hold, in words."""
+    promises = {
+        "every job was accepted": found["accepted"] == found["jobs"],
+        "no thread of the framework died": found["component.died"] == 0,
+        "none was lost": found["lost"] == 0,
+        "no second run beyond what kills may repeat": found["second runs"] <= found["second runs allowed"],
+        "nothing is left in Redis": not found["left in Redis"],
+        "no right was refused": not found["rights refused"],
+        "nothing ended or failed by itself": not found["surprises"],
+    }
+    return [promise for promise, held in promises.items() if not held]
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print the table."""
+    rows = {
+        "jobs accepted": f"{found['accepted']:,} of {found['jobs']:,}",
+        "component.died": found["component.died"],
+        "jobs lost": f"{found['lost']:,}",
+        "second runs": f"{found['second runs']:,} (allowed {found['second runs allowed']:,}, by {found['kills']:,} kills)",
+        "left in Redis": found["left in Redis"] or 0,
+        "rights refused": found["rights refused"] or 0,
+        "surprises": found["surprises"] or 0,
+        "jobs a second": f"{found['jobs a second']:,} over {found['seconds']:,.0f} s, at a switch interval of "
+        f"{found['switch interval']:g} s",
+    }
+    print()
+    for name, value in rows.items():
+        print(f"  {name:20} {value}")
+    print("\n" + ("; ".join(f"NOT: {promise}" for promise in found["broken"]) or "Every promise held."))

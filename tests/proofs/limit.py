@@ -1,0 +1,159 @@
+"""``scripts/prove limit``: a limit of five, fifty threads, and a ``kill -9`` every two seconds (reference F45).
+
+The same load twice, without kills and with them. Each job counts the living that run beside it, the slots are counted all the
+time, and at the end none is left. What the kills cost is a figure, told and not judged.
+"""
+
+import argparse
+import os
+import random
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from redis import Redis
+
+import framework
+from demo.folder import RunFolder
+from demo.stop import StopSignal
+from framework.wire import keys
+from tests.proofs.limit_jobs import BESIDE, DONE, LIMIT, QUEUE, SEEN, STORE, LimitProofWorker
+from tests.proofs.storm_fleet import ClusterFleet
+from tests.servers.guarded import GuardedServer, as_role, with_all_rights
+
+HELD, BROKEN, INTERRUPTED = 0, 1, 130
+PROCESSES, THREADS, LASTS_S, EVERY_S = 5, 10, 0.1, 2.0
+
+_AHEAD = 200
+_LOOK_S = 0.01
+_STANDSTILL_S = 60.0
+_BASE = keys.limit("LimitProofWorker")
+
+
+class _Fleet(ClusterFleet):
+    options = ("--timeout", "2")
+
+
+class _Half:
+    """One of the two halves: pushes, looks and kills until its time is up and every job has ended."""
+
+    def __init__(self, client: Redis, fleet: _Fleet, rng: random.Random) -> None:
+        self.client, self.fleet, self.rng = client, fleet, rng
+        self.pushed = self.kills = self.samples = self.most = 0
+        self.per_s = 0.0
+
+    def run(self, seconds: float, stop: StopSignal, *, killing: bool) -> bool:
+        """Return whether every job has ended."""
+        began = time.monotonic()
+        due, before = began + EVERY_S, self._done()
+        while (now := time.monotonic()) - began < seconds and not stop.wait(_LOOK_S):
+            self._push(before)
+            self._look()
+            if killing and now >= due:
+                due += EVERY_S
+                self._kill()
+        self.per_s = (self._done() - before) / (time.monotonic() - began)
+        deadline = time.monotonic() + _STANDSTILL_S
+        while self._done() < before + self.pushed and time.monotonic() < deadline and not stop.wait(_LOOK_S):
+            self._look()
+        return self._done() == before + self.pushed
+
+    def _done(self) -> int:
+        return int(self.client.scard(DONE))
+
+    def _push(self, before: int) -> None:
+        if before + self.pushed - self._done() < _AHEAD:
+            numbers = [(before + self.pushed + number, LASTS_S) for number in range(_AHEAD)]
+            LimitProofWorker.perform_bulk(numbers)
+            self.pushed += _AHEAD
+
+    def _look(self) -> None:
+        self.most = max(self.most, int(self.client.zcard(f"{_BASE}:running")))
+        self.samples += 1
+
+    def _kill(self) -> None:
+        """Any of the processes, whether it runs one of the five or not."""
+        pids = sorted(int(one.split(b":")[1]) for one in self.client.zrangebyscore(keys.REGISTRY, 1, "+inf"))
+        if pids:
+            self.fleet.kill(self.rng.choice(pids))
+            self.kills += 1
+
+
+def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
+    """Run both halves and show what came of them; return the exit status."""
+    if wish.seconds < 1:
+        print("scripts/prove: --seconds must be at least 1", file=sys.stderr)
+        return 2
+    parent = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "prove" / "limit"
+    folder = RunFolder(parent).path
+    seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
+    print(f"Seed {seed}; logs under {os.path.relpath(folder)}", flush=True)
+    with _prepared(root, folder) as server, server.open("limit") as client:
+        fleet = _Fleet(
+            root / "scripts", folder, processes=PROCESSES, slots=THREADS, queue=QUEUE, module="tests.proofs.limit_jobs"
+        )
+        calm, stormy = (_Half(client, fleet, random.Random(seed)) for _ in range(2))
+        try:
+            fleet.start()
+            while client.zcard(keys.REGISTRY) < PROCESSES and not stop.wait(0.05):
+                fleet.tend()
+            whole = calm.run(wish.seconds, stop, killing=False) and stormy.run(wish.seconds, stop, killing=True)
+            left = _left(client, stop)
+            most_seen = max((int(count) for count in client.hkeys(SEEN)), default=0)
+        finally:
+            fleet.stop()
+        left += [f"the right {one}" for one in server.refusals()]
+    if stop.asked:
+        return INTERRUPTED
+    return _tell(calm, stormy, fleet, whole=whole, left=left, most_seen=most_seen)
+
+
+def _left(client: Redis, stop: StopSignal) -> list[str]:
+    """The keys of the limit that say that something runs or waits, once nothing does; a slot is let go of after its job."""
+    deadline = time.monotonic() + 5
+    while (found := client.keys(f"{_BASE}:*")) and time.monotonic() < deadline and not stop.wait(_LOOK_S):
+        pass
+    client.delete(BESIDE)
+    return sorted(key.decode() for key in found)
+
+
+def _tell(calm: _Half, stormy: _Half, fleet: _Fleet, *, whole: bool, left: list[str], most_seen: int) -> int:
+    share = stormy.per_s / calm.per_s if calm.per_s else 0.0
+    print(
+        f"{calm.samples + stormy.samples:,} looks at the slots: at most {max(calm.most, stormy.most)} of {LIMIT} taken"
+    )
+    print(f"{calm.pushed + stormy.pushed:,} jobs, each counted the living beside it: at most {most_seen}")
+    print(f"without kills   {calm.per_s:6.1f} jobs/s, of {LIMIT / LASTS_S:g} that five slots allow")
+    print(f"{stormy.kills:3} kills       {stormy.per_s:6.1f} jobs/s, {share:.0%} of that")
+    broken = [
+        *([] if whole else ["not every job has ended"]),
+        *([f"{most_seen} ran at a time"] if most_seen > LIMIT else []),
+        *([f"{max(calm.most, stormy.most)} slots were taken"] if max(calm.most, stormy.most) > LIMIT else []),
+        *([f"left behind or refused: {', '.join(left)}"] if left else []),
+        *fleet.surprises,
+    ]
+    for line in broken:
+        print(f"BROKEN: {line}")
+    if not broken:
+        print("Every promise held.")
+    return BROKEN if broken else HELD
+
+
+@contextmanager
+def _prepared(root: Path, folder: Path) -> Iterator[GuardedServer]:
+    for name in [name for name in os.environ if name.startswith(("FRAMEWORK_", "REDIS_URL"))]:
+        del os.environ[name]
+    (folder / "config").mkdir()
+    with GuardedServer(folder / "redis") as server:
+        os.environ |= {
+            "REDIS_URL": as_role(server.url, "worker"),
+            STORE: with_all_rights(server.url),
+            "FRAMEWORK_CONFIG_DIR": str(folder / "config"),
+            "FRAMEWORK_LOGGING__LEVEL": "warning",
+            "PYTHONPATH": str(root),
+        }
+        framework.boot()
+        yield server

@@ -1,0 +1,40 @@
+"""The job of ``scripts/prove limit``: it counts who lives beside it, and lasts."""
+
+import os
+import time
+
+from redis import Redis
+
+from framework import ApplicationWorker
+from tests.proofs.storm_fleet import ended
+
+LIMIT = 5
+QUEUE = "limited"
+STORE = "LIMIT_STORE"
+"""The environment variable with the URL under which the account of the living is kept, which no role is for."""
+BESIDE, SEEN, DONE = "limit:beside", "limit:seen", "limit:done"
+"""ZSET of the jobs that run, by process id and number; HASH from how many a job saw to how often; SET of numbers done."""
+
+_redis: "list[Redis]" = []
+
+
+class LimitProofWorker(ApplicationWorker):
+    """At most five of all processes at a time."""
+
+    wire_name = "LimitProofWorker"
+    feature_category = "not_owned"
+    queue = QUEUE
+    concurrency_limit = LIMIT
+
+    def perform(self, number: int, lasts_s: float) -> None:
+        """Be there, count the living, and stay for so long."""
+        if not _redis:
+            _redis.append(Redis.from_url(os.environ[STORE]))
+        client, me = _redis[0], f"{os.getpid()} {number}"
+        pipeline = client.pipeline()
+        pipeline.zadd(BESIDE, {me: time.time()})
+        pipeline.zrange(BESIDE, 0, -1)
+        beside = pipeline.execute()[1]
+        client.hincrby(SEEN, str(sum(not ended(int(one.split()[0])) for one in beside)), 1)
+        time.sleep(lasts_s)
+        client.pipeline().zrem(BESIDE, me).sadd(DONE, number).execute()

@@ -1,0 +1,188 @@
+"""Makes a short history with everything in it: real processes that are killed, retries, jobs for later, replies that are lost."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from redis import Redis
+
+from framework.flags.flag import Flag, pause_flag
+from framework.flags.redis_flags import set_flag, unset_flag
+from tests.proofs.end_marks import STORES
+from tests.proofs.places import END, WAITING, WORKING, place_of
+from tests.servers.guarded import as_role, with_all_rights
+from tests.servers.proxy import Proxy
+from tests.servers.recorded import RecordedServer
+
+_QUEUE, _PAUSED = "lively", "PausedWorker"
+_JOBS = ("-r", "tests.proofs.lively_jobs")
+_FETCH = rb"EVAL(SHA)?\r\n.*queue:"
+_LOST_REPLIES = range(4, 40, 6)
+_KILL_EVERY_S = 1.2
+_SEED_EVERY_S = 0.4
+_PATIENCE_S = 60.0
+_LOOK_S = 0.05
+_LINE_S = 2.0
+
+
+class LivelyRun:
+    """One server, one ``scripts/cluster`` whose children are killed, and a worker behind a proxy that loses replies.
+
+    ``play`` works for ``seconds``, then waits until every job has ended; what stays is the data folder with the history.
+    """
+
+    def __init__(
+        self, root: Path, folder: Path, *, seed: int = 0, tell: Callable[[str], object] = lambda _: None
+    ) -> None:
+        self.data = folder / "redis"
+        self._tell = tell
+        self._told = 0.0
+        self.kills = 0
+        self._root = root
+        self._folder = folder
+        self._rng = random.Random(seed)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._log = folder / "cluster.log"
+
+    def play(self, seconds: float, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Raises RuntimeError when jobs are left after a minute of patience, or a process ends by itself."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (
+            RecordedServer(self.data) as server,
+            Proxy(server.url) as proxy,
+            server.open("lively") as client,
+        ):
+            try:
+                self._start(server.url, proxy)
+                self._strike(client, seconds, stopped)
+                self._settle(client, stopped)
+            finally:
+                self._stop()
+            server.written()
+            if refused := server.refusals():
+                raise RuntimeError(f"rights that a role lacks: {refused}")
+
+    def _start(self, url: str, proxy: Proxy) -> None:
+        (self._folder / "config").mkdir(exist_ok=True)
+        scripts = self._root / "scripts"
+        size = ["--processes", "2", "--max-concurrency", "5"]
+        self._open("cluster", [str(scripts / "cluster"), _QUEUE, *size, *_JOBS], as_role(url, "worker"), url)
+        self._open(
+            "bare", [str(scripts / "worker"), "-q", _QUEUE, "-c", "3", *_JOBS], as_role(proxy.url, "worker"), url
+        )
+        proxy.lose_replies(_FETCH, _LOST_REPLIES)
+
+    def _open(self, name: str, argv: list[str], url: str, store: str) -> None:
+        foreign = [key for key in os.environ if key.startswith("FRAMEWORK_")]
+        env = {key: value for key, value in os.environ.items() if key not in foreign} | {
+            "PYTHONPATH": str(self._root),
+            "FRAMEWORK_CONFIG_DIR": str(self._folder / "config"),
+            "FRAMEWORK_POLL_INTERVAL": "0.1",
+            "REDIS_URL": url,
+            STORES: f"main={with_all_rights(store)}",
+        }
+        with (self._folder / f"{name}.log").open("wb") as log, (self._folder / f"{name}.err").open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, *argv],
+                cwd=self._folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+
+    def _strike(self, client: Redis, seconds: float, stopped: Callable[[], bool]) -> None:
+        # While the processes start: one that runs would know of it seconds later.
+        set_flag(client, Flag(pause_flag(_PAUSED), 100.0, "lively"), None)
+        while not self._children() and not stopped():
+            self._watch("processes start")
+            time.sleep(_LOOK_S)
+        begun = killed = seeded = now = time.monotonic()
+        while now - begun < seconds and not stopped():
+            time.sleep(_LOOK_S)
+            self._watch(f"{now - begun:.0f} of {seconds:g} s")
+            now = time.monotonic()
+            if now - seeded > _SEED_EVERY_S:
+                seeded = now
+                self._seed(client)
+            if now - killed > _KILL_EVERY_S and (children := self._children()):
+                killed = now
+                with suppress(ProcessLookupError):
+                    os.kill(self._rng.choice(children), signal.SIGKILL)
+                    self.kills += 1
+        unset_flag(client, pause_flag(_PAUSED))
+
+    def _seed(self, client: Redis) -> None:
+        job = {"class": "SeedWorker", "args": [], "queue": _QUEUE, "jid": self._rng.randbytes(12).hex(), "retry": True}
+        client.lpush(f"queue:{_QUEUE}", json.dumps(job, separators=(",", ":")))
+
+    def _children(self) -> list[int]:
+        """Children of the supervisor that are ready, from its log."""
+        alive: set[int] = set()
+        text = self._log.read_bytes()
+        for line in text[: text.rfind(b"\n") + 1].splitlines():
+            with suppress(ValueError):
+                told = json.loads(line)
+                if told.get("event_name") == "process.ready":
+                    alive.add(int(told["pid"]))
+                elif told.get("event_name") in ("child.died", "child.stopped", "child.killed"):
+                    alive.discard(int(told["child_pid"]))
+        return sorted(alive)
+
+    def _settle(self, client: Redis, stopped: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while left := _left(client):
+            if stopped():
+                return
+            if time.monotonic() > deadline:
+                message = f"jobs are left: {left}; logs are in {self._folder}"
+                raise RuntimeError(message)
+            self._watch(f"{sum(left.values())} jobs are left")
+            _hasten(client)
+            time.sleep(_LOOK_S)
+
+    def _watch(self, doing: str) -> None:
+        """Called often: tells every 2 s what is being done, and notices a process that ended by itself."""
+        if time.monotonic() - self._told > _LINE_S:
+            self._told = time.monotonic()
+            self._tell(f"  {doing}; {self.kills} kills")
+        for process in self._processes:
+            if process.poll() is not None:
+                message = f"a process ended with {process.returncode}; logs are in {self._folder}"
+                raise RuntimeError(message)
+
+    def _stop(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _hasten(client: Redis) -> None:
+    """A retry waits some seconds more than its class says, so that many do not come at once: let them come now."""
+    for member in client.zrange("retry", 0, -1):
+        client.zadd("retry", {member: 1}, xx=True)
+
+
+def _left(client: Redis) -> dict[str, int]:
+    """How many jobs are in which place where no job stays for good."""
+    counts: dict[str, Any] = {}
+    for key in cast("list[bytes]", client.keys("*")):
+        kind = place_of(key)
+        if kind not in (None, END):
+            counts[key.decode()] = client.llen(key) if kind in (WAITING, WORKING) else client.zcard(key)
+    return {key: int(count) for key, count in counts.items() if count}

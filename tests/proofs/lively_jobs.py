@@ -1,0 +1,117 @@
+"""Jobs that take every way a job can take; loaded by the workers with ``-r tests.proofs.lively_jobs``.
+
+Each that ends for good writes its end mark, so that the history of their Redis says which acknowledgement came after an end.
+"""
+
+import random
+import time
+from typing import Literal
+
+from framework import ApplicationWorker, Deduplicate, Job, RetryLater
+from tests.proofs.end_marks import mark
+
+SOON_S = 0.3
+_GENERATION = 40
+_LIMITED = 3
+_AGAIN = 0.3
+
+
+class Lively(ApplicationWorker, abstract=True):
+    feature_category = "not_owned"
+    queue = "lively"
+
+    @classmethod
+    def retry_in(cls, count: int, error: Exception, job: Job) -> float | Literal["kill"]:
+        """Soon, so that a short history has many."""
+        del count, error, job
+        return SOON_S
+
+
+class SeedWorker(Lively):
+    """Pushes a generation of the others by the real client, in all its ways."""
+
+    def perform(self) -> None:
+        ShortWorker.perform_bulk([(index % 8,) for index in range(_GENERATION)])
+        for index in range(4):
+            ShortWorker.perform_in(SOON_S, index)
+            UnsteadyWorker.perform_async()
+            PatientWorker.perform_async()
+            KeyedWorker.perform_async(index // 2)
+        LimitedWorker.perform_bulk([()] * _LIMITED)
+        PausedWorker.perform_bulk([()] * _LIMITED)
+        LongWorker.perform_async()
+        DoomedWorker.perform_async()
+        mark(self.jid)
+
+
+class LimitedWorker(Lively):
+    """One at a time, and not the fastest: the others wait for its slot."""
+
+    concurrency_limit = 1
+
+    def perform(self) -> None:
+        time.sleep(0.05)
+        mark(self.jid)
+
+
+class PausedWorker(Lively):
+    """Its class is paused until the last moment."""
+
+    def perform(self) -> None:
+        mark(self.jid)
+
+
+class KeyedWorker(Lively):
+    """Equal ones are pushed again and again, and fail now and then; one at a time."""
+
+    idempotent = True
+    deduplicate = Deduplicate("until_executed")
+    concurrency_limit = 1
+
+    def perform(self, key: int) -> None:
+        del key
+        if random.random() < _AGAIN:
+            raise ValueError("not this time")
+        time.sleep(0.05)
+        mark(self.jid)
+
+
+class ShortWorker(Lively):
+    def perform(self, milliseconds: int) -> None:
+        time.sleep(milliseconds / 1000)
+        mark(self.jid)
+
+
+class LongWorker(Lively):
+    """Long enough to be amid its work when its process is killed."""
+
+    def perform(self) -> None:
+        time.sleep(0.8)
+        mark(self.jid)
+
+
+class UnsteadyWorker(Lively):
+    """Fails now and then."""
+
+    def perform(self) -> None:
+        if random.random() < _AGAIN:
+            raise ValueError("not this time")
+        mark(self.jid)
+
+
+class PatientWorker(Lively):
+    """Is told to come again now and then."""
+
+    def perform(self) -> None:
+        if random.random() < _AGAIN:
+            raise RetryLater(SOON_S)
+        mark(self.jid)
+
+
+class DoomedWorker(Lively):
+    """Fails for good, and stays in the dead set."""
+
+    retry = 0
+
+    def perform(self) -> None:
+        raise ValueError("never")

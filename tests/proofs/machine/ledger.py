@@ -1,0 +1,283 @@
+"""What must be true of every job at every instant, held against what the servers hold.
+
+A job is known from the moment it is first seen in a key; from then on it is owed, until a run of it has ended and it was
+acknowledged. The invariants have the numbers of the reference: I1 no loss, I2 one place (two on the way to another shard), I3 one
+owner, I4 what has ended is over, I5 its bytes, I6 its counts, I12 its order, I13 not before its time, I15 not from a paused queue,
+I17 the sum. A move that no row of the table of transitions allows is a breach too.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.proofs.places import PARKED, jid_of, payload_in, place_of, readable, transit, unwrapped
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+class Spot(NamedTuple):
+    """Where a job is: shard, key, how far from the end that is next to run, its bytes, its score."""
+
+    shard: str
+    key: bytes
+    rank: int
+    data: bytes
+    score: float
+
+    @property
+    def kind(self) -> str:
+        """Queue, working, parked, or the name of a sorted set."""
+        if place_of(self.key) == PARKED:
+            return "parked"
+        text = self.key.decode(errors="replace")
+        return "queue" if text.startswith("queue:") else "working" if self.owner else text
+
+    @property
+    def limited(self) -> str:
+        """Its class, if that has a concurrency limit; else empty."""
+        return next((name for name in _LIMITED if b'"class":"%b"' % name.encode() in self.data), "")
+
+    @property
+    def duplicates(self) -> bool:
+        """Whether it is of the class whose jobs are all equal."""
+        return b'"class":"Keyed"' in self.data
+
+    @property
+    def owner(self) -> str:
+        """The process whose working list it is; empty for other places."""
+        return self.key[len(_WORKING) :].decode() if self.key.startswith(_WORKING) else ""
+
+
+Look = dict[bytes, list[Spot]]
+"""By job: where it is."""
+
+Contents = list[tuple[bytes, list[bytes] | list[tuple[bytes, float]]]]
+
+_CHANGING = {
+    *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace", "interrupted_count"),
+    "aw_death_count",
+    *("suspect", "enqueued_at", "at", "aw_transit", "queue", "discarded_at", "concurrency_limit_buffered_at"),
+    *("idempotency_key", "duplicate-of", "aw_unknown_class_count", "aw_unknown_class_since"),
+}
+"""Fields of a payload that the framework writes."""
+
+_LIMITED = ("Limited", "Keyed")
+_DUE = ("schedule", "retry")
+_WORKING = b"aw:working:"
+
+_MOVES = {
+    ("queue", "working"),
+    *((source, target) for source in ("working", *_DUE) for target in ("queue", "dead")),
+    *(("working", target) for target in (*_DUE, "interrupted")),
+    ("working", "parked"),
+    *((source, "queue") for source in ("parked", "dead", "interrupted")),
+}
+"""From, to: every move there is within a shard. Dead to queue is an operator's."""
+
+
+@dataclass
+class Job:
+    """One job, as far as it has been seen."""
+
+    first: bytes
+    spots: list[Spot] = field(default_factory=list[Spot])
+    over: bool = False
+    crossed: bool = False
+    """Whether it has been written to another shard than the one that owed it."""
+    arrived: int = 0
+    """When it came into its queue; 0 while it is in none, or after it was taken out and came back."""
+    permits: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """By process: where its run there may move it, ``over`` included."""
+
+
+def spots_of(shard: str, contents: Contents) -> Iterable[tuple[bytes, Spot]]:
+    """Every job in the places of one server."""
+    for key, members in contents:
+        if place_of(key) is None:
+            continue
+        count = len(members)
+        for index, member in enumerate(members):
+            data, score = member if isinstance(member, tuple) else (member, 0.0)
+            rank = index if isinstance(member, tuple) else count - 1 - index
+            data = unwrapped(payload_in(key, data))
+            yield jid_of(data), Spot(shard, key, rank, data, score)
+
+
+class Ledger:
+    """Judges each step by what was seen before and after it."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[bytes, Job] = {}
+        self._arrivals = 0
+
+    def permit(self, jid: bytes, owner: str, targets: set[str]) -> None:
+        """A run of the job has ended in this process, which may move it to one of these."""
+        job = self.jobs.get(jid)
+        if job is not None:
+            job.permits.setdefault(owner, set()).update(targets)
+
+    @property
+    def owed(self) -> list[bytes]:
+        """Jobs that must be somewhere."""
+        return [jid for jid, job in self.jobs.items() if not job.over]
+
+    def see(self, look: Look, now: dict[str, float], *, operator: bool = False) -> list[str]:
+        """One command was carried out since the last look; ``now`` is each server's clock. Return what moved, in words."""
+        changed = [
+            (jid, look.get(jid, []))
+            for jid in dict.fromkeys([*self.jobs, *look])
+            if jid not in self.jobs or self.jobs[jid].spots != look.get(jid, [])
+        ]
+        for jid, spots in changed:
+            self.jobs.setdefault(jid, Job(spots[0].data if spots else b""))
+        moved = [(jid, spots) for jid, spots in changed if _bare(self.jobs[jid].spots) != _bare(spots)]
+        for jid, spots in moved:
+            self._judge(jid, self.jobs[jid], spots, now, operator=operator)
+        self._judge_order(moved, look)
+        told = [f"{jid[-4:]!r}: {_told(self.jobs[jid].spots)} -> {_told(spots)}" for jid, spots in moved]
+        self.rebase(look)
+        return told
+
+    def rebase(self, look: Look) -> None:
+        """Take what is seen for granted: the clock was moved."""
+        for jid, job in self.jobs.items():
+            job.spots = look.get(jid, [])
+
+    def _judge(self, jid: bytes, job: Job, spots: list[Spot], now: dict[str, float], *, operator: bool) -> None:
+        self._single(jid, spots)
+        if not job.spots:
+            self._must(not job.over, "I4", jid, f"has ended and is back, in {_told(spots)}")
+            return
+        for spot in spots:
+            if not operator:
+                self._judge_bytes(jid, job, spot)
+        came = [spot for spot in spots if spot.shard not in {before.shard for before in job.spots}]
+        for spot in came:
+            away = [transit(before.data) is not None for before in job.spots]
+            self._must(
+                any(away) and spot.kind in ("queue", "working"), "I2", jid, f"came to {_told(spots)} by no way there is"
+            )
+            job.crossed = True
+        for before in job.spots:
+            after = [spot for spot in spots if spot.shard == before.shard]
+            self._judge_move(jid, job, before, after[0] if after else None, now[before.shard], operator=operator)
+        job.over = not spots
+
+    def _single(self, jid: bytes, spots: list[Spot]) -> None:
+        if not readable(jid):
+            return
+        marked = [spot for spot in spots if transit(spot.data) is not None and spot.kind in _DUE]
+        most = 2 if marked else 1
+        self._must(len(spots) <= most, "I2", jid, f"is in {len(spots)} places: {_told(spots)}")
+        self._must(len({spot.shard for spot in spots}) == len(spots), "I2", jid, f"is twice on a shard: {_told(spots)}")
+        owners = [spot for spot in spots if spot.kind == "working"]
+        self._must(len(owners) <= 1, "I3", jid, f"is in {len(owners)} working lists")
+
+    def _judge_move(
+        self, jid: bytes, job: Job, before: Spot, after: Spot | None, now: float, *, operator: bool
+    ) -> None:
+        if after is not None and (before.key, before.data) == (after.key, after.data):
+            return
+        source, target = before.kind, "over" if after is None else after.kind
+        if target == "over":
+            self._judge_end(jid, job, before)
+        elif before.key != after.key:  # type: ignore[union-attr]
+            # Where a call is parked the server hands on at once what comes into the queue.
+            allowed = (source, target) in _MOVES or (target == "working" and (source, "queue") in _MOVES)
+            allowed = allowed and (operator or source not in ("dead", "interrupted"))
+            self._must(allowed, "I1", jid, f"went from {before.key!r} to {after.key!r}, which no step does")  # type: ignore[union-attr]
+        if source in _DUE and target in ("queue", "working"):
+            self._must(before.score <= now, "I13", jid, f"was due at {before.score}, and it is {now}")
+        if source == "working" and target in ("retry", "schedule", "over"):
+            permits = job.permits.get(before.owner, set())
+            rule = "I1" if target == "over" else "I4"
+            self._must(target in permits, rule, jid, f"went from {before.key!r} to {target}; its run there: {permits}")
+        if target == "working":
+            job.permits.pop(after.key.decode().removeprefix("aw:working:"), None)  # type: ignore[union-attr]
+
+    def _judge_end(self, jid: bytes, job: Job, before: Spot) -> None:
+        if before.kind in _DUE and before.duplicates and self._has_twin(jid):
+            return
+        crossed = before.kind in _DUE and transit(before.data) is not None
+        self._must(before.kind == "working" or crossed, "I1", jid, f"is in no key any more; it was in {before.key!r}")
+        self._must(job.crossed or not crossed, "I1", jid, "was removed here, and was never on its new shard")
+
+    def _has_twin(self, jid: bytes) -> bool:
+        """Whether another job of its class is alive, as whose duplicate it may be dropped when it is due."""
+        alive = [spot for other, job in self.jobs.items() if other != jid for spot in job.spots]
+        return any(other.duplicates and other.kind not in ("dead", "interrupted") for other in alive)
+
+    def _judge_bytes(self, jid: bytes, job: Job, spot: Spot) -> None:
+        if not readable(jid):
+            return
+        was, now = _fields(job.first), _fields(spot.data)
+        kept = {name: value for name, value in was.items() if name not in _CHANGING}
+        found = {name: value for name, value in now.items() if name not in _CHANGING}
+        self._must(list(kept.items()) == list(found.items()), "I5", jid, f"was {job.first!r}, is {spot.data!r}")
+        last = _fields(job.spots[-1].data)
+        for name in ("retry_count", "interrupted_count", "aw_death_count"):
+            before, after = last.get(name), now.get(name)
+            fell = isinstance(before, int) and (not isinstance(after, int) or after < before)
+            self._must(not fell or transit(spot.data) is not None, "I6", jid, f"{name} fell from {before} to {after}")
+
+    def _judge_order(self, moved: list[tuple[bytes, list[Spot]]], look: Look) -> None:
+        """Jobs of a queue are first fetched in the order in which they came, and what comes back is next to run."""
+        arrivals: list[tuple[int, bytes]] = []
+        taken: dict[tuple[str, bytes], int] = {}
+        for jid, spots in moved:
+            job = self.jobs[jid]
+            queued = [spot for spot in spots if spot.kind == "queue"]
+            was = [spot for spot in job.spots if spot.kind in ("queue", "working", "parked")]
+            if queued and not was:
+                arrivals.append((queued[0].rank, jid))
+            elif queued and was[0].kind != "queue":
+                self._judge_return(jid, queued[0], look)
+            elif was and job.arrived and not queued:
+                place = (was[0].shard, was[0].key)
+                taken[place] = max(taken.get(place, 0), job.arrived)
+                job.arrived = 0
+        for place, youngest in taken.items():
+            self._judge_taken(place, youngest)
+        for _, jid in sorted(arrivals):  # of those that came at once the one next to run came first
+            self._arrivals += 1
+            self.jobs[jid].arrived = self._arrivals
+
+    def _judge_taken(self, place: tuple[str, bytes], youngest: int) -> None:
+        for jid, job in self.jobs.items():
+            waits = 0 < job.arrived < youngest and any((spot.shard, spot.key) == place for spot in job.spots)
+            self._must(not waits, "I12", jid, f"waits in {place[1]!r}, and one that came later was taken")
+
+    def _judge_return(self, jid: bytes, spot: Spot, look: Look) -> None:
+        for other, spots in look.items():
+            ahead = any(s.key == spot.key and s.shard == spot.shard and s.rank < spot.rank for s in spots)
+            self._must(
+                not (self.jobs[other].arrived and ahead),
+                "I12",
+                jid,
+                f"came back to {spot.key!r} behind one that was never fetched",
+            )
+
+    def _must(self, holds: bool, rule: str, jid: bytes, what: str) -> None:  # noqa: FBT001 - as assert
+        if not holds:
+            raise Broken(f"{rule}: job {jid.decode(errors='backslashreplace')} {what}")
+
+
+def _bare(spots: list[Spot]) -> list[tuple[str, bytes, bytes, float]]:
+    return sorted((spot.shard, spot.key, spot.data, spot.score) for spot in spots)
+
+
+def _told(spots: list[Spot]) -> str:
+    return (
+        "nowhere"
+        if not spots
+        else ", ".join(f"{spot.key.decode(errors='backslashreplace')} of {spot.shard}" for spot in spots)
+    )
+
+
+def _fields(data: bytes) -> dict[str, Any]:
+    # Numbers as what they were: 1 is not 1.0, and no digit of a large one may go.
+    loaded: dict[str, Any] = json.loads(data, parse_float=lambda text: ("float", float(text)))
+    return loaded

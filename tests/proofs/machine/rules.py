@@ -1,0 +1,357 @@
+"""The rules by which hypothesis makes histories. Numbers are taken modulo what there is, so that every rule always applies."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from redis.exceptions import OutOfMemoryError
+
+from framework.errors import ShardUnavailableError
+from framework.flags.flag import Flag, pause_flag
+from framework.flags.redis_flags import set_flag, unset_flag
+from framework.wire import keys
+from tests.proofs.machine.baton import Act, Fate
+from tests.proofs.machine.ending import drain
+from tests.proofs.machine.ledger import Broken
+from tests.proofs.machine.payloads import GARBAGE, KINDS
+from tests.proofs.machine.servers import SHARDS
+from tests.proofs.machine.worker import CLASSES, ENDS, QUEUES, Worker
+from tests.proofs.machine.world import World
+
+T = TypeVar("T")
+
+WHICH = st.integers(0, 11)
+FATES = st.sampled_from(["go", "go", "go", "go", "reset", "lost"])
+PARTS = ("lease", "reaper", "poller", "policies", "record", "processor-0", "processor-1", "processor-2", "main")
+PERIODS = (4, 8, 12, 20, 44)
+"""Seconds whose sums keep away from what decides in the framework (6, 10, 15, 18, 39): how long a step really takes must not."""
+
+MOST_WORKERS = 4
+_SPOILED = (
+    *("queue:a", "queue:b", keys.DEAD, keys.RETRY, keys.SCHEDULE, keys.QUEUES, keys.INTERRUPTED),
+    *(keys.limit("Limited") + part for part in ("", ":running", ":waiting:", ":turns")),
+    *(keys.paused_jobs("Limited"), keys.PAUSES, keys.FLAGS, keys.LIMITS_WAITING),
+)
+_RARELY = 9
+_FAR = 6
+
+
+def one_of(found: Sequence[T], which: int) -> T | None:
+    """One of them, if there is any."""
+    return found[which % len(found)] if found else None
+
+
+class States(RuleBasedStateMachine):
+    """Two processes of the first shard and one of the second, to begin with."""
+
+    world: ClassVar[World]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = True
+        self.number = 0
+        self.world.reset()
+        for shard in ("main", "main", "second"):
+            self.world.boot(shard)
+
+    def teardown(self) -> None:
+        """Without faults everything comes to its end; after a breach there is nothing more to learn."""
+        try:
+            if self.whole:
+                drain(self.world)
+        finally:
+            self.world.abandon()
+
+    def _guarded(self, what: Callable[[], Any]) -> None:
+        self.whole = False
+        what()
+        self.world.reap_left()
+        self.whole = True
+
+    # --- producers
+
+    @rule(kind=st.sampled_from(sorted(KINDS)), queue=st.sampled_from(QUEUES), fate=FATES)
+    def push(self, kind: str, queue: str, fate: Fate) -> None:
+        """A producer writes a job to its queue."""
+        jid = self._jid()
+        data = KINDS[kind](jid, queue)
+        self._guarded(lambda: self._write(jid, fate, lambda: self.world.producer.enqueue_one(queue, data)))
+
+    @rule(
+        kind=st.sampled_from(sorted(KINDS)),
+        queue=st.sampled_from(QUEUES),
+        delay=st.sampled_from([-5, 11, 41]),
+        fate=FATES,
+    )
+    def schedule(self, kind: str, queue: str, delay: int, fate: Fate) -> None:
+        """A producer writes a job that is due later."""
+        jid = self._jid()
+        data = KINDS[kind](jid, queue)
+        due = self.world.servers.time("main") + delay
+        self._guarded(lambda: self._write(jid, fate, lambda: self.world.producer.schedule_one(due, data)))
+
+    @rule(which=WHICH, queue=st.sampled_from(QUEUES), delay=st.sampled_from([0, 0, 11]), fate=FATES)
+    def push_by_class(self, which: int, queue: str, delay: int, fate: Fate) -> None:
+        """An application pushes with a worker class."""
+        chosen: Any = self.world.jobs[which % len(self.world.jobs)].set(queue=queue)  # type: ignore[attr-defined]
+        push = (lambda: chosen.perform_in(delay, 1)) if delay else (lambda: chosen.perform_async(1))
+        self._guarded(lambda: self._write("", fate, push))
+
+    def _jid(self) -> str:
+        self.number += 1
+        return f"{self.number:024x}"
+
+    def _write(self, jid: str, fate: Fate, push: Callable[[], Any]) -> None:
+        done: list[Any] = []
+
+        def produce() -> None:
+            try:
+                done.append(push() or jid)
+            except ShardUnavailableError as error:
+                done.append(error)
+
+        act = self.world.others.begin("producer", produce)
+        self.world.step(act)
+        self.world.step(act, fate)
+        self.world.turn(act)
+        came = done[0]
+        # An empty one: it was dropped as a duplicate.
+        if isinstance(came, str) and came and came.encode() not in self.world.judge.ledger.jobs:
+            raise Broken(f"I1: the push of {came} was accepted, and it is in no key")
+        if (
+            isinstance(came, ShardUnavailableError)
+            and not came.maybe_written
+            and jid.encode() in self.world.judge.ledger.jobs
+        ):
+            raise Broken(f"I17: the push of {jid} was refused, and it is there")
+
+    # --- processes
+
+    @rule(which=WHICH, queue=st.sampled_from(QUEUES), count=st.integers(1, 4))
+    def rush(self, which: int, queue: str, count: int) -> None:
+        """Some jobs come at once, and the slots of a process take what there is."""
+        for _ in range(count):
+            self.push(kind="plain", queue=queue, fate="go")
+        self.work(which)
+
+    @rule(which=WHICH)
+    def work(self, which: int) -> None:
+        """The slots of a process take what there is."""
+        worker = self._worker(which)
+        if worker is not None:
+            self._guarded(lambda: self.world.work(worker))
+
+    @rule(which=WHICH, part=st.sampled_from(PARTS))
+    def turn(self, which: int, part: str) -> None:
+        """One thread of a process does a whole turn: until it waits again, or runs a job."""
+        worker = self._worker(which)
+        act = worker.act(part) if worker is not None else None
+        if act is not None and act.at != "perform":
+            self._guarded(lambda: self.world.turn(act))
+
+    @rule(which=WHICH, part=st.sampled_from(PARTS))
+    def begin(self, which: int, part: str) -> None:
+        """One thread of a process ends its wait, and stands before its first command."""
+        worker = self._worker(which)
+        act = worker.act(part) if worker is not None else None
+        if act is not None and act.at == "wait":
+            self._guarded(lambda: self.world.step(act))
+
+    @rule(which=WHICH, fate=FATES)
+    def step(self, which: int, fate: Fate) -> None:
+        """A thread that stands before a command sends it."""
+        act = one_of(self.world.moving(), which)
+        if act is not None:
+            self._guarded(lambda: self.world.step(act, fate))
+
+    @rule(which=WHICH, how=st.sampled_from(ENDS), on=st.booleans())
+    def end(self, which: int, how: str, on: bool) -> None:  # noqa: FBT001 - hypothesis passes by name
+        """A job ends; its thread goes ``on``, or stands before its next command."""
+        act = one_of(self.world.performing(), which)
+        if act is not None:
+            self._guarded(lambda: self._end(act, how, on=on))
+
+    def _end(self, act: Act, how: str, *, on: bool) -> None:
+        self.world.finish(act, how)
+        if on:
+            self.world.turn(act)
+
+    @rule(which=WHICH, late=st.booleans())
+    def crash(self, which: int, late: bool) -> None:  # noqa: FBT001 - as above
+        """kill -9; ``late``: a command of its is under way, and is carried out when somebody steps it."""
+        worker = one_of(self.world.workers, which)
+        if worker is not None:
+            spare = one_of([act for act in worker.acts if act.at == "command"], which) if late else None
+            self._guarded(lambda: self.world.crash(worker, spare=spare))
+
+    @rule(which=WHICH)
+    def retire(self, which: int) -> None:
+        """A supervisor has seen a process die, and says so."""
+        worker = one_of(self.world.zombies, which)
+        if worker is not None:
+            self._guarded(lambda: self.world.turn(self.world.retire(worker)))
+
+    @rule(shard=st.sampled_from(["main", *SHARDS]), eager=st.booleans())
+    def boot(self, shard: str, eager: bool) -> None:  # noqa: FBT001 - as above
+        """Another process starts; ``eager``: and so do its threads."""
+        if len(self.world.workers) < MOST_WORKERS and self.world.servers.is_up(shard):
+            self._guarded(lambda: self.world.boot(shard, eager=eager))
+
+    @rule(which=WHICH, patient=st.booleans())
+    def stop(self, which: int, patient: bool) -> None:  # noqa: FBT001 - as above
+        """TERM; a patient one waits for its jobs as long as they take."""
+        worker = self._worker(which)
+        if worker is not None:
+            worker.stop(patient=patient)
+            self._guarded(lambda: self.world.turn(worker.acts[0]))
+
+    @rule(which=WHICH)
+    def freeze(self, which: int) -> None:
+        """SIGSTOP."""
+        worker = self._worker(which)
+        if worker is not None:
+            worker.frozen = worker.slept = True
+
+    @rule(which=WHICH)
+    def thaw(self, which: int) -> None:
+        """SIGCONT: it goes on where it was, and knows nothing of the meantime."""
+        worker = one_of([worker for worker in self.world.workers if worker.frozen], which)
+        if worker is not None:
+            worker.frozen = False
+
+    @rule(which=WHICH, steps=st.integers(0, _FAR), back=st.booleans(), how=st.sampled_from(ENDS))
+    def outlive(self, which: int, steps: int, back: bool, how: str) -> None:  # noqa: FBT001 - as above
+        """A process is stopped for longer than its lease, and another begins to take what it held; it may be ``back`` midway,
+        beat, and end its jobs.
+        """
+        worker = self._worker(which)
+        if worker is not None:
+            self.rush(which=which, queue=QUEUES[which % len(QUEUES)], count=2)
+            self._guarded(lambda: self._outlive(worker, steps, how if back else ""))
+
+    def _outlive(self, worker: Worker, steps: int, how: str) -> None:
+        worker.frozen = worker.slept = True
+        self.world.pass_time(PERIODS[-1])
+        others = [other.act("reaper") for other in self.world.awake() if other.shard == worker.shard]
+        reaper = next((act for act in others if act is not None and act.at == "wait"), None)
+        for _ in range(steps if reaper is not None else 0):
+            if reaper is not None and (reaper.movable or reaper.at == "wait"):
+                self.world.step(reaper)
+        if not how:
+            return
+        worker.frozen = False
+        lease = worker.act("lease")
+        for act in (lease, reaper):
+            if act is not None and act.movable | (act is lease):
+                self.world.turn(act)
+        for act in worker.slots():
+            if act.at == "perform":
+                self._end(act, how, on=True)
+
+    @rule(which=WHICH, steps=st.integers(0, _FAR), fate=FATES)
+    def cross(self, which: int, steps: int, fate: Fate) -> None:
+        """A due job goes to another shard; the poller that takes it there is struck on its way, or stopped."""
+        self.schedule(kind="for another shard", queue=QUEUES[which % len(QUEUES)], delay=-5, fate="go")
+        worker = self._worker(which)
+        poller = worker.act("poller") if worker is not None else None
+        if poller is not None:
+            self._guarded(lambda: self._cross(poller, steps, fate))
+
+    def _cross(self, poller: Act, steps: int, fate: Fate) -> None:
+        self.world.pass_time(PERIODS[0])
+        self.world.turn(poller)  # it is marked
+        self.world.pass_time(PERIODS[0])
+        for _ in range(steps):
+            if poller.at in ("wait", "command"):
+                self.world.step(poller)
+        if poller.at == "command":
+            self.world.step(poller, fate)
+
+    @rule(seconds=st.sampled_from(PERIODS), beating=st.booleans())
+    def pass_time(self, seconds: int, beating: bool) -> None:  # noqa: FBT001 - as above
+        """Time passes; not ``beating``: nobody's lease is renewed meanwhile."""
+        self._guarded(lambda: self.world.pass_time(seconds, beating=beating))
+
+    @rule()
+    def notice(self) -> None:
+        """The servers notice which connections lead nowhere."""
+        self._guarded(self.world.bury)
+
+    # --- servers, operators, and others who write to them
+
+    @rule(shard=st.sampled_from(SHARDS), what=st.sampled_from(["full", "room", "forget scripts", "hang up", "start"]))
+    def server(self, shard: str, what: str) -> None:
+        """It reaches maxmemory or has room again, forgets all scripts, closes every connection, comes back if it was away."""
+        acts: dict[str, Callable[[Any], Any]] = {
+            "full": lambda client: client.config_set("maxmemory", 1),
+            "room": lambda client: client.config_set("maxmemory", 0),
+            "forget scripts": lambda client: client.script_flush(),
+            "hang up": lambda client: client.client_kill_filter(_type="normal", skipme=True),
+            "start": lambda client: client.ping(),
+        }
+        if what == "start":
+            self._guarded(lambda: self.world.servers.bring_up(shard))
+        self._operate(shard, acts[what])
+
+    @rule(shard=st.sampled_from(SHARDS), chance=st.integers(0, _RARELY), up=st.booleans())
+    def kill_server(self, shard: str, chance: int, up: bool) -> None:  # noqa: FBT001 - as above
+        """kill -9 of the server, now and then; it comes ``up`` at once, or later."""
+        if chance < _RARELY:
+            return
+        self.world.servers.kill(shard)
+        if up:
+            self._guarded(lambda: self.world.servers.bring_up(shard))
+            self._guarded(self.world.look)
+
+    @rule(
+        shard=st.sampled_from(SHARDS),
+        what=st.sampled_from(["pause", "unpause", "pause class", "unpause class", "spoil", "mend"]),
+        which=WHICH,
+    )
+    def operate(self, shard: str, what: str, which: int) -> None:
+        """A queue or a class is paused, or goes on; a key of a wrong type comes where there is none, or goes."""
+        queue, key = QUEUES[which % len(QUEUES)], _SPOILED[which % len(_SPOILED)]
+        flag = pause_flag(CLASSES[which % len(CLASSES)])
+        acts: dict[str, Callable[[Any], Any]] = {
+            "pause": lambda client: client.sadd(keys.PAUSED, queue),
+            "unpause": lambda client: client.srem(keys.PAUSED, queue),
+            "pause class": lambda client: set_flag(client, Flag(flag, 100.0), None),
+            "unpause class": lambda client: unset_flag(client, flag),
+            "spoil": lambda client: self.world.servers.spoil(client, key, on=True),
+            "mend": lambda client: self.world.servers.spoil(client, key, on=False),
+        }
+        self._operate(shard, acts[what])
+
+    @rule(
+        shard=st.sampled_from(SHARDS),
+        what=WHICH,
+        where=st.sampled_from([keys.RETRY, keys.SCHEDULE, "queue", "working"]),
+    )
+    def corrupt(self, shard: str, what: int, where: str) -> None:
+        """Bytes that are no job come into a queue, a set, or a working list."""
+        self.number += 1
+        data = GARBAGE[what % len(GARBAGE)](self.number)
+        owner = one_of([worker for worker in self.world.workers if worker.shard == shard], what)
+        key = {"queue": "queue:a", "working": keys.working(owner.identity) if owner else "queue:b"}.get(where, where)
+        self._operate(shard, lambda client: self.world.servers.inject(client, key, data))
+
+    @rule(shard=st.sampled_from(SHARDS), key=st.sampled_from([keys.DEAD, keys.INTERRUPTED]), which=WHICH)
+    def retry_by_hand(self, shard: str, key: str, which: int) -> None:
+        """An operator sends a dead job to its queue again."""
+        self._operate(shard, lambda client: self.world.servers.revive(client, key, which))
+
+    def _operate(self, shard: str, act: Callable[[Any], Any]) -> None:
+        if self.world.servers.is_up(shard):
+            with suppress(OutOfMemoryError):
+                act(self.world.servers.clients[shard])
+            self._guarded(lambda: self.world.look(operator=True))
+
+    def _worker(self, which: int) -> Worker | None:
+        return one_of(self.world.awake(), which)
+
+
+def machine_on(world: World) -> type[States]:
+    """The machine on these servers."""
+    return type("States", (States,), {"world": world, "__module__": __name__})

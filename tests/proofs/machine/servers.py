@@ -1,0 +1,215 @@
+"""The two real servers: what they hold, the clock that is moved under them, and what operators and strangers do to them."""
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any, cast
+
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from framework.store import script
+from framework.store.channel import Channel
+from framework.wire import keys
+from tests.proofs.machine.ledger import Contents
+from tests.servers.guarded import GuardedServer, with_all_rights
+
+SHARDS = ("main", "second")
+
+_SPOILT = b"no such thing"
+_DUE = 1.0  # a score that has long been reached
+_SCRIPTS = [one for one in vars(script).values() if isinstance(one, script.Script)]
+_SCORED = (b"schedule", b"retry", b"dead", b"interrupted", b"aw:processes")
+
+_SNAPSHOT = """
+local found = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key)['ok']
+  if kind == 'list' then found[#found + 1] = {key, redis.call('LRANGE', key, 0, -1)}
+  elseif kind == 'zset' then found[#found + 1] = {key, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')}
+  elseif kind == 'hash' and string.match(key, '^aw:lock:') then found[#found + 1] = {key, redis.call('HMGET', key, 'jid')} end
+end
+local time = redis.call('TIME')
+return {time[1] .. '.' .. string.format('%06d', time[2]), found}
+"""
+
+# Redis's clock cannot be moved: so all that it is held against is moved the other way.
+_LET_TIME_GO_BY = """
+redis.call('PEXPIRE', 'none', 1)  -- a full server takes the other writes only after one that frees
+local s, awake = tonumber(ARGV[1]), {}
+for i = 2, #ARGV do awake[ARGV[i]] = true end
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local left = redis.call('PTTL', key)
+  local kept = (key == 'aw:beats' and #ARGV > 1) or awake[string.match(key, '^aw:lease:(.*)') or '']
+  if left >= 0 and not kept then
+    if left <= s * 1000 then redis.call('DEL', key) else redis.call('PEXPIRE', key, math.floor(left - s * 1000)) end
+  end
+end
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local stamped = key == 'schedule' or key == 'retry' or key == 'aw:processes' or string.match(key, '^aw:limit:.*:running$')
+  if stamped and redis.call('TYPE', key)['ok'] == 'zset' then
+    local members = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    for i = 1, #members, 2 do
+      local score = tonumber(members[i + 1])
+      if not (key == 'aw:processes' and awake[members[i]]) then
+        redis.call('ZADD', key, string.format('%.6f', score < 0 and score + s or score - s), members[i])
+      end
+    end
+  end
+end
+if redis.call('EXISTS', 'aw:beats') == 1 then
+  redis.call('SET', 'aw:beats', string.format('%.6f', tonumber(redis.call('GET', 'aw:beats')) - s), 'KEEPTTL')
+end
+return 0
+"""
+
+
+class Servers:
+    """The servers of the two shards, by name; they run when it is made."""
+
+    def __init__(self, servers: dict[str, GuardedServer]) -> None:
+        self._servers = servers
+        self._down: set[str] = set()
+        # With all rights: the processes are simulated, and their names are none that a role knows.
+        self.urls = {name: with_all_rights(server.url) for name, server in servers.items()}
+        self.clients = {name: server.open("states") for name, server in servers.items()}
+        self._eyes = {name: Channel(client, read_timeout_s=5.0) for name, client in self.clients.items()}
+
+    def close(self) -> None:
+        """Close every connection."""
+        for one in (*self.clients.values(), *self._eyes.values()):
+            one.close()
+
+    def reset(self) -> None:
+        """All run, are empty, and know every script."""
+        for name, client in self.clients.items():
+            self.bring_up(name)
+            client.config_set("maxmemory", 0)
+            client.flushall()
+            loading = client.pipeline(transaction=False)
+            for one in _SCRIPTS:
+                loading.script_load(one.source)
+            loading.execute()
+
+    # --- up and down
+
+    def up(self) -> list[tuple[str, Redis]]:
+        """Those that run."""
+        return [(name, self.clients[name]) for name in SHARDS if self.is_up(name)]
+
+    def is_up(self, name: str) -> bool:
+        """Whether it runs."""
+        return name not in self._down
+
+    def kill(self, name: str) -> None:
+        """kill -9, after which all that it had answered is there.
+
+        With `everysec` Redis answers, and keeps back for up to 2 s what it cannot write while the disk is busy: a promise of
+        Redis's, not of ours, and no history may depend on how fast a disk was. Without fsync each answer is written before.
+        """
+        if self.is_up(name):
+            self.clients[name].config_set("appendfsync", "no")
+        self._servers[name].kill()
+        self._down.add(name)
+
+    def bring_up(self, name: str) -> None:
+        """It runs, with all that it held."""
+        if name in self._down:
+            self._servers[name].start()
+            self.clients[name].connection_pool.disconnect()
+            self._down.discard(name)
+
+    # --- what is there
+
+    def look(self, name: str) -> tuple[float, Contents]:
+        """Its clock, its lists and sorted sets, and of locks whose they are."""
+        eye = self._eyes[name]
+        try:
+            reply: Any = eye.call("EVAL", _SNAPSHOT, 0)
+        except RedisConnectionError:  # all connections were closed
+            eye.close()
+            reply = eye.call("EVAL", _SNAPSHOT, 0)
+        return float(reply[0]), _contents(reply[1])
+
+    def catch_up(self) -> None:
+        """What was sent has been carried out: a server answers nobody before it has heard all who had spoken by then."""
+        for _, client in self.up():
+            client.ping()
+
+    def time(self, name: str) -> float:
+        """Its clock; ours, which is the same, while it is down."""
+        if not self.is_up(name):
+            return time.time()
+        seconds, micros = cast("tuple[int, int]", self.clients[name].time())
+        return seconds + micros / 1e6
+
+    def let_time_go_by(self, name: str, seconds: float, beating: list[str], *, end_parked: bool) -> None:
+        """So much time goes by, in which these processes beat; blocked calls come to their end, unless too little."""
+        client = self.clients[name]
+        client.eval(_LET_TIME_GO_BY, 0, str(seconds), *beating)
+        for other in cast("list[dict[str, str]]", client.client_list()) if end_parked else ():
+            if "b" in other["flags"]:
+                client.client_unblock(int(other["id"]))
+
+    # --- operators, and others who write
+
+    def spoil(self, client: Redis, key: str, *, on: bool) -> None:
+        """A key of a wrong type comes where there is none, or goes."""
+        if on and not client.exists(key):
+            client.set(key, _SPOILT)
+        elif not on and client.type(key) == b"string":
+            client.delete(key)
+
+    def inject(self, client: Redis, key: str, data: bytes) -> None:
+        """Bytes come into a list or a set that is one."""
+        kind = client.type(key)
+        if key in (keys.RETRY, keys.SCHEDULE):
+            if kind in (b"none", b"zset"):
+                client.zadd(key, {data: time.time() - 5})
+        elif kind in (b"none", b"list"):
+            client.lpush(key, data)
+
+    def revive(self, client: Redis, key: str, which: int) -> None:
+        """As Sidekiq's pages do it: out of the set, one retry less, into its queue. A full server is given room before."""
+        members = cast("list[bytes]", client.zrange(key, 0, -1)) if client.type(key) == b"zset" else []
+        jobs = [data for data in members if all(name in data for name in (b'"jid"', b'"queue"', b'"class"'))]
+        if not jobs:
+            return
+        data = jobs[which % len(jobs)]
+        fields = json.loads(data)
+        if client.type(keys.queue(fields["queue"])) not in (b"none", b"list"):
+            return
+        if "retry_count" in fields:
+            fields["retry_count"] -= 1
+        client.config_set("maxmemory", 0)
+        client.zrem(key, data)
+        client.lpush(
+            keys.queue(fields["queue"]), json.dumps(fields, separators=(",", ":")).replace("Infinity", "1e999")
+        )
+
+    def heal(self) -> None:
+        """Whatever was broken on purpose is whole again."""
+        for name, client in self.clients.items():
+            self.bring_up(name)
+            client.config_set("maxmemory", 0)
+            client.delete(keys.PAUSED, keys.FLAGS)
+            for key in cast("list[bytes]", client.keys("*")):
+                if client.type(key) == b"string" and client.get(key) == _SPOILT:
+                    client.delete(key)
+
+    def hasten(self) -> None:
+        """All that is due later is due."""
+        for client in self.clients.values():
+            for key in (keys.SCHEDULE, keys.RETRY):
+                for member in cast("list[bytes]", client.zrange(key, 0, -1)):
+                    client.zadd(key, {member: _DUE})
+
+
+def _contents(reply: Iterable[Any]) -> Contents:
+    found: Contents = []
+    for key, members in reply:
+        if key in _SCORED or key.startswith((b"aw:limit:", b"aw:paused:")):
+            found.append((key, [(members[at], float(members[at + 1])) for at in range(0, len(members), 2)]))
+        else:
+            found.append((key, members))
+    return found

@@ -1,0 +1,151 @@
+"""What the framework's modules are given while processes are simulated: threads that move one at a time, a clock that is set,
+and clients that stop before each command and may lose it, or its reply. Redis is real, and so is everything else.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+from unittest.mock import patch
+from weakref import WeakSet
+
+import hiredis
+import redis
+from redis import utils as redis_utils
+from redis.client import Pipeline
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from framework.execute import execution, processor
+from framework.fetch import blame, crew, exchange, fetcher, grace, parking, post
+from framework.process import heartbeat, launcher, record
+from framework.shard import channels
+from framework.store import script
+from framework.store.channel import Channel
+from tests.proofs.machine.baton import SIMULATED, Fate, current, pause
+
+_TICK_S = 0.001  # every step takes a moment: so speed is measured, and nothing happens twice at once
+
+_THREADED = (blame, crew, exchange, heartbeat, launcher, post, processor)
+_TIMED = (blame, execution, grace, heartbeat, launcher, parking, record)
+_CLOCKED = ((exchange, "clock"), (fetcher, "clock"), (post, "clock"), (channels, "monotonic"))
+
+_doomed: WeakSet[Channel] = WeakSet()
+
+
+class Clock:
+    """The steady clock of every process: it goes on by a moment each time it is asked, and by as much as it is told."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def monotonic(self) -> float:
+        """As ``time.monotonic``."""
+        self.now += _TICK_S
+        return self.now
+
+    def sleep(self, _seconds: float) -> None:
+        """Somebody tries again after a while: when it is resumed."""
+        pause("wait")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+@contextmanager
+def simulated(clock: Clock) -> Iterator[None]:
+    """Within the block processes are simulated."""
+    with ExitStack() as stack:
+        for module in _THREADED:
+            stack.enter_context(patch.object(module, "threading", SIMULATED))
+        for module in _TIMED:
+            stack.enter_context(patch.object(module, "time", clock))
+        for module, name in _CLOCKED:
+            stack.enter_context(patch.object(module, name, clock.monotonic))
+        for owner, name in ((redis.Redis, "execute_command"), (Pipeline, "execute")):
+            stack.enter_context(patch.object(owner, name, _gated(getattr(owner, name), clock)))
+        # Asked of the file system for each connection, which costs more than the connection.
+        stack.enter_context(patch.object(redis_utils, "get_lib_version", lambda: redis.__version__))
+        stack.enter_context(patch.object(Channel, "send_packet", _sending(Channel.send_packet)))
+        stack.enter_context(patch.object(Channel, "replies", _reading(Channel.replies)))
+        yield
+
+
+def _ask(what: str) -> Fate:
+    act = current()
+    if act is None:
+        return "go"
+    act.stop("command", what)
+    if act.fate == "reset":
+        raise RedisConnectionError(f"{what}: the connection was reset")
+    return act.fate
+
+
+def _gated(run: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
+    def gated(self: Any, *args: Any, **options: Any) -> Any:
+        name = _named(args) if args else "pipeline"
+        fate = _ask(name)
+        args = _by_the_clock(args, clock)
+        if fate == "go":
+            return run(self, *args, **options)
+        with suppress(redis.RedisError):  # nobody hears of it
+            run(self, *args, **options)
+        raise RedisConnectionError("the reply was lost")
+
+    return gated
+
+
+def _by_the_clock(args: tuple[Any, ...], clock: Clock) -> tuple[Any, ...]:
+    """Redis's clock stands while time goes by: a deadline that was worked out from it is nearer by what has gone by since."""
+    act = current()
+    if act is not None and args == ("TIME",):
+        act.read_clock_at = clock.now
+    if act is None or len(args) < 2 or args[1] not in (script.LAND.digest, script.LAND.source):
+        return args
+    deadline = 3 + int(args[2]) + 2
+    until = float(args[deadline]) - (clock.now - act.read_clock_at)
+    return (*args[:deadline], f"{until:.6f}", *args[deadline + 1 :])
+
+
+def _sending(send: Callable[[Channel, bytes], None]) -> Callable[[Channel, bytes], None]:
+    def sending(self: Channel, packet: bytes) -> None:
+        try:
+            fate = _ask(_words(packet))
+        except RedisConnectionError:
+            self.close()
+            self.sent = False
+            raise
+        send(self, packet)
+        if fate == "lost":
+            _doomed.add(self)
+
+    return sending
+
+
+def _reading(read: Callable[[Channel, int], list[Any]]) -> Callable[[Channel, int], list[Any]]:
+    def reading(self: Channel, count: int) -> list[Any]:
+        found = read(self, count)
+        if self not in _doomed:
+            return found
+        _doomed.discard(self)
+        self.close()
+        raise RedisConnectionError("the reply was lost")
+
+    return reading
+
+
+_SCRIPTS = {one.digest: one.name for one in vars(script).values() if isinstance(one, script.Script)}
+
+
+def _named(args: tuple[Any, ...]) -> str:
+    """The command, or the script."""
+    if args[0] == "EVALSHA":
+        return _SCRIPTS[str(args[1])]
+    return "a script, whole" if args[0] == "EVAL" else str(args[0])
+
+
+def _words(packet: bytes) -> str:
+    """The first words of a packet, for whoever reads the story."""
+    reader = hiredis.Reader()
+    reader.feed(packet)
+    command = reader.gets()
+    return _named(tuple(word.decode(errors="replace") for word in command[:2])) if command else "?"

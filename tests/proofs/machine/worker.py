@@ -1,0 +1,228 @@
+"""One worker process as it is wired and run, but for its threads, which move when they are told to."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from framework.declare.policies import Deduplicate
+from framework.declare.worker import ApplicationWorker
+from framework.errors import BusinessError, Discard, RetryLater
+from framework.execute.execution import Execution
+from framework.execute.job_log import JobLog
+from framework.fetch.queues import QueueOrder
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.process.launcher import Launcher
+from framework.process.signals import SignalQueue
+from framework.settings.load import load
+from framework.settings.model import Settings
+from framework.shard.shard import Shard
+from framework.wire import keys
+from framework.wiring import server
+from framework.wiring.endpoints import endpoint_of
+from tests.proofs.machine.baton import Act, Owner, mover, pause
+from tests.proofs.machine.ledger import Broken
+from tests.proofs.machine.simulation import Clock
+
+SLOTS = 2
+QUEUES = ("a", "b", "c", "proof")
+"""The last is the class's own."""
+
+LIMIT = 1
+"""So many limited jobs run at a time, and of each two equal jobs one."""
+
+CLASSES = ("Proof", "Limited", "Keyed")
+RETIRED = "Gone"
+ENDS = ("done", "failed", "later", "discarded", "refused")
+"""What a job's own code comes to."""
+
+_RAISED: dict[str, Exception] = {
+    "failed": RuntimeError("as told"),
+    "later": RetryLater(21.0),
+    "discarded": Discard("as told"),
+    "refused": BusinessError("as told"),
+}
+
+
+def settings_for(folder: Path, urls: dict[str, str]) -> Settings:
+    """The configuration of an installation with these shards."""
+    config = folder / "config"
+    config.mkdir(exist_ok=True)
+    (config / "redis.yml").write_text(json.dumps({"shards": {name: {"url": url} for name, url in urls.items()}}))
+    settings = load({"FRAMEWORK_CONFIG_DIR": str(config)}, folder)
+    dead = settings.dead.model_copy(update={"business": True})  # one way to be buried at the first failure
+    return settings.model_copy(update={"retired_workers": {RETIRED: "it was removed"}, "dead": dead})
+
+
+def declare() -> tuple[type[ApplicationWorker], ...]:
+    """Declare the classes of the jobs, in the registry as it is now: each stops in its middle and ends as it is told to.
+
+    The second is limited; the third is deduplicated too, and all jobs with equal arguments are equal.
+    """
+
+    class Proof(ApplicationWorker):
+        """See above."""
+
+        wire_name = "Proof"
+        feature_category = "not_owned"
+        queue = "proof"
+
+        def perform(self, *_args: Any) -> None:
+            act = mover()
+            act.end = "done"
+            pause("perform", self.jid)
+            if act.end in _RAISED:
+                raise _RAISED[act.end]
+
+    class Limited(Proof):
+        """See above."""
+
+        wire_name = "Limited"
+        concurrency_limit = LIMIT
+
+    class Keyed(Limited):
+        """See above."""
+
+        wire_name = "Keyed"
+        idempotent = True
+        deduplicate = Deduplicate("until_executed", ttl=timedelta(days=1))  # no history is as long
+
+    return Proof, Limited, Keyed
+
+
+class _Signals(SignalQueue):
+    """Nobody waits for a signal but until resumed."""
+
+    def wait(self, timeout_s: float | None) -> Iterator[int]:
+        came = list(super().wait(0))
+        if not came and timeout_s:
+            pause("wait")
+            came = list(super().wait(0))
+        yield from came
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+
+class Worker(Owner):
+    """A process of ``shard``. ``on_start`` is told of each job before it runs, ``on_end`` after."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        shard: str,
+        identity: str,
+        clock: Clock,
+        log: JobLog,
+        on_start: Callable[["Worker", UnitOfWork], None],
+        on_end: Callable[["Worker", Execution], None],
+    ) -> None:
+        super().__init__()
+        self.shard, self.identity = shard, identity
+        self.frozen = self.gone = self.stopping = False
+        self.slept = False
+        """Whether it was stopped, and has not beaten since: it may have been taken for dead, and rightly."""
+        self.deaths: list[tuple[str, BaseException]] = []
+        """Threads of the framework that ended by an error of their own."""
+        self.signals = _Signals()
+        self._shard = Shard(shard, endpoint_of(settings, shard), role="states")
+        service = server.Service(shard, tuple((name, 0) for name in QUEUES), SLOTS, 1e9)
+        order = QueueOrder.of(service.queues)
+        self.parts = server.assemble(settings, service, order, self._shard, identity, log, supervisor=None)
+        self.list = keys.working(identity).encode()
+        self._instrument(clock, on_start, on_end)
+        self.begin("main", self._main)
+
+    def _instrument(self, clock: Clock, on_start: Callable[..., None], on_end: Callable[..., None]) -> None:
+        parts: Any = self.parts
+        parking, executor = parts.fetcher._post._parking, parts.processor._executor
+        select, begin, died = parking._selector.select, executor.begin, parts.events.component_died
+
+        def waited(_timeout_s: float) -> Any:
+            if not parts.fetcher._post._leaving and parking.queues & self.paused:
+                raise Broken(f"I15: {self} waits at {parking.queues}, and knows that {self.paused} are paused")
+            pause("wait")
+            return select(0)
+
+        def begun(unit: UnitOfWork) -> Execution:
+            on_start(self, unit)
+            run: Execution = begin(unit)
+            on_end(self, run)
+            return run
+
+        def component_died(component: str, error: BaseException) -> None:
+            self.deaths.append((component, error))
+            died(component, error)
+
+        parking._selector.select, executor.begin, parts.events.component_died = waited, begun, component_died
+        for part in (parts.poller._rhythm, parts.poller._crossings):
+            part._monotonic = clock.monotonic
+
+    def _main(self) -> None:
+        if server._wait_for_redis(self._shard, self.parts.lease, self.signals, _check_nothing) is None:
+            Launcher(self.parts, self.signals).run()
+        self.gone = True
+
+    def __str__(self) -> str:
+        return self.identity
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """The queues that it knows to be paused."""
+        fetcher: Any = self.parts.fetcher
+        return frozenset(fetcher._exchange._rounds._paused)
+
+    def let_time_go_by(self, redis_s: float, own_s: float, *, beating: bool) -> None:
+        """Redis's clock went on, and its own; ``beating``: it has beaten meanwhile. What it remembers is moved as stamps are."""
+        grace: Any = self.parts.reaper._grace
+        last, since, seen = grace._seen
+        if beating:
+            grace._seen = (last, since - redis_s, seen + own_s)
+        else:
+            grace._seen = (last - redis_s, since - redis_s, seen)
+
+    @property
+    def custody(self) -> Any:
+        """The jobs in its hands, as its memory knows them."""
+        return self.parts.fetcher.custody
+
+    def act(self, name: str) -> Act | None:
+        """Its thread of this name."""
+        return next((act for act in self.acts if act.name == name and act.at != "ended"), None)
+
+    def slots(self) -> list[Act]:
+        """The threads that run jobs."""
+        return [act for act in self.acts if act.name.startswith("processor") and act.at != "ended"]
+
+    def stop(self, *, patient: bool) -> None:
+        """TERM; a patient one waits for its jobs as long as they take."""
+        self.stopping = True
+        self.parts.timeout_s = 1e9 if patient else 0.0
+        self.signals.put(signal.SIGTERM)
+
+    def end(self, *, spare: Act | None = None) -> None:
+        """Its process is gone; the command that ``spare`` stands before is under way, and its parked calls stand."""
+        self.gone = True
+        for act in self.acts:
+            if act is spare:
+                act.doomed = True
+            else:
+                act.kill()
+
+    def close(self) -> None:
+        """The server notices that it is gone."""
+        parts: Any = self.parts
+        parts.fetcher._post._parking.close()
+        parts.fetcher._exchange._call.close()
+        for client in (parts.fetcher._post._client, parts.record.client, parts.lease.client):
+            client.close()
+        parts.poller._crossings._shards.close()
+        self._shard.close()
+        self.signals.close()
+
+
+def _check_nothing() -> None:
+    """Rights are asked for in a transaction that is never executed: nothing to strike there."""

@@ -1,0 +1,265 @@
+"""Two shards, the processes that serve them, and how they move. After each step all jobs are judged."""
+
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from redis.exceptions import RedisError
+
+from framework.declare import port, registry
+from framework.execute.execution import Execution
+from framework.execute.job_log import JobLog
+from framework.fetch.reaper import retire
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.shard.shard import Shard
+from framework.store.connect import Endpoint
+from framework.telemetry import logs
+from framework.wiring.connect import Enqueuer, bind_default
+from tests.proofs.machine.baton import Act, Fate, Owner
+from tests.proofs.machine.judge import Judge
+from tests.proofs.machine.ledger import Broken
+from tests.proofs.machine.servers import Servers
+from tests.proofs.machine.simulation import Clock, simulated
+from tests.proofs.machine.worker import Worker, declare, settings_for
+from tests.servers.guarded import GuardedServer
+
+_LONG = 400  # steps of one thread without a stop: it goes round in circles
+_PARKED_S = 10.0
+_READING = {
+    "SMEMBERS", "SCAN", "ZRANGEBYSCORE", "LRANGE", "ZCOUNT", "ZRANGE", "ZMSCORE", "ZSCORE", "TIME", "CLIENT",
+    "due", "examine", "beat", "adopt",
+}  # fmt: skip
+"""After these, commands and scripts, everything is where it was."""
+
+_UNANSWERED = ("BLMOVE", "fetch")
+"""Sent now, and read later."""
+
+
+class World:
+    """``open`` and ``close`` it; ``reset`` begins anew. The servers of the two shards run."""
+
+    def __init__(self, folder: Path, servers: dict[str, GuardedServer]) -> None:
+        self._folder = folder
+        self.servers = Servers(servers)
+        self._stack = ExitStack()
+        self.judged = 0
+        """How often everything was judged, over all histories."""
+
+    def open(self) -> None:
+        """From here on threads and clocks of the framework are simulated, for the whole of this process."""
+        stack, urls = self._stack, self.servers.urls
+        stack.callback(self.servers.close)
+        stack.enter_context(registry.isolated())
+        self.jobs = declare()
+        self.clock = Clock()
+        stack.enter_context(simulated(self.clock))
+        null = os.open(os.devnull, os.O_WRONLY)
+        self._log = JobLog(logs.open_server_log("error", {}, null), jobs=False)
+        stack.callback(logs.close_server_log)
+        self._settings = settings_for(self._folder, urls)
+        self.producer = Shard("main", Endpoint(urls["main"]), role="producer")
+        stack.callback(self.producer.close)
+        enqueuer = Enqueuer(self._settings)
+        stack.callback(enqueuer.shards.close)
+        port.bind(enqueuer)
+        stack.callback(bind_default)
+        stack.callback(port.unbind)
+
+    def close(self) -> None:
+        """Everything is as it was."""
+        self._stack.close()
+
+    # --- one history
+
+    def reset(self) -> None:
+        """Empty servers, and no process."""
+        self.servers.reset()
+        self.judge = Judge(self.servers)
+        self.workers: list[Worker] = []
+        self.zombies: list[Worker] = []
+        """Processes that have died, and the servers have not noticed."""
+        self.others = Owner()
+        """Producers and supervisors, which are threads too."""
+        self.story: list[str] = []
+        self._number = 0
+        self._passed_at = time.monotonic()
+        self._parked_s = 0.0
+        """How long the oldest parked call may have waited: it ends after 10 s."""
+
+    def abandon(self) -> None:
+        """End whatever is left of this history."""
+        for act in self.others.acts:
+            act.kill()
+        for worker in [*self.workers, *self.zombies]:
+            worker.end()
+            worker.close()
+        self.workers, self.zombies = [], []
+
+    def boot(self, shard: str, *, eager: bool = True) -> Worker:
+        """A new process, which has started and waits for jobs; not ``eager``: it has, and its threads have not yet."""
+        self._number += 1
+        identity = f"host:{self._number}:{self._number:012x}"
+        worker = Worker(self._settings, shard, identity, self.clock, self._log, self._started, self._ended)
+        self.workers.append(worker)
+        for _ in range(3 if eager else 0):
+            for act in list(worker.acts):
+                self.turn(act)
+        self.turn(worker.acts[0])
+        return worker
+
+    # --- steps
+
+    def step(self, act: Act, fate: Fate = "go") -> None:
+        """The thread moves to its next stop: at most one command is carried out."""
+        command = act.about if act.at == "command" else None
+        if command is not None:
+            self.story.append(f"{act.owner} {act.name}: {command}{'' if fate == 'go' else f' ({fate})'}")
+        if fate == "lost":
+            self.judge.expect_lost_reply()
+        act.resume(fate)
+        if act.doomed:
+            act.kill()
+        if command == "beat" and fate == "go" and isinstance(act.owner, Worker):
+            act.owner.slept = False
+        if command in _UNANSWERED:
+            self.servers.catch_up()
+        if command is not None and command not in _READING:
+            self.look(by=act)
+        self.judge.runs()
+        self._judge_threads(act)
+
+    def turn(self, act: Act) -> None:
+        """The thread moves until it waits for something, or runs a job."""
+        if act.at in ("wait", "begin"):
+            self.step(act)
+        steps = 0
+        while act.movable:
+            self.step(act)
+            steps += 1
+            if steps > _LONG:
+                raise Broken(f"liveness: {act.name} goes round in circles: {self.story[-8:]}")
+
+    def work(self, worker: Worker) -> None:
+        """Its slots take what there is."""
+        for _ in range(2):
+            for act in worker.slots():
+                if act.at != "perform":
+                    self.turn(act)
+
+    def finish(self, act: Act, how: str) -> None:
+        """The job that this thread runs comes to its end; its thread stands before what it does then."""
+        act.end = how
+        self.story.append(f"{act.owner} {act.name}: {how}")
+        self.step(act)
+
+    def moving(self) -> list[Act]:
+        """Threads that would get on by themselves."""
+        owners = [worker for worker in [*self.workers, *self.zombies] if not worker.frozen]
+        return [act for owner in [*owners, self.others] for act in owner.acts if act.movable]
+
+    def performing(self) -> list[Act]:
+        """Threads in the middle of a job."""
+        return [act for worker in self.awake() for act in worker.acts if act.at == "perform"]
+
+    def awake(self) -> list[Worker]:
+        """Processes that live and are not stopped."""
+        return [worker for worker in self.workers if not worker.frozen]
+
+    # --- ends of processes
+
+    def crash(self, worker: Worker, *, spare: Act | None = None) -> None:
+        """kill -9. The command that ``spare`` stands before is under way; calls left parked stay until the server notices."""
+        self.workers.remove(worker)
+        self.zombies.append(worker)
+        worker.end(spare=spare)
+
+    def bury(self) -> None:
+        """The servers notice which processes are gone; what was under way is not."""
+        for worker in self.zombies:
+            for act in worker.acts:
+                act.kill()
+            worker.close()
+        self.zombies = []
+        self.look()
+
+    def retire(self, worker: Worker) -> Act:
+        """Its parent has seen it die."""
+        client = self.servers.clients[worker.shard]
+
+        def say_so() -> None:
+            try:
+                retire(client, worker.identity)
+            except (RedisError, OSError):
+                return  # the lease runs out by itself
+
+        return self.others.begin("supervisor", say_so)
+
+    def reap_left(self) -> None:
+        """Processes that have come to their end by themselves are gone."""
+        for worker in [worker for worker in self.workers if worker.gone]:
+            self.workers.remove(worker)
+            worker.end()
+            worker.close()
+
+    # --- time
+
+    def pass_time(self, seconds: float, *, beating: bool = True) -> None:
+        """So much time passes. Processes that live beat meanwhile, unless not ``beating``: then nobody does."""
+        awake = self._beat() if beating else []
+        self._parked_s += seconds
+        ended = self._parked_s >= _PARKED_S
+        if ended:
+            self._parked_s = 0.0
+            self.bury()
+        # What really went by since the last time counts for nothing: it would decide, and be another the next time.
+        really, self._passed_at = time.monotonic() - self._passed_at, time.monotonic()
+        for name, _ in self.servers.up():
+            names = [worker.identity for worker in awake if worker.shard == name]
+            self.servers.let_time_go_by(name, seconds - really, names, end_parked=ended)
+        self.clock.now += seconds
+        for worker in [*self.workers, *self.zombies]:
+            worker.let_time_go_by(seconds - really, seconds, beating=worker in awake)
+        self.look(rebase=True)
+
+    def _beat(self) -> list[Worker]:
+        """Who is awake, and can, beats."""
+        able = [worker for worker in self.awake() if self.servers.is_up(worker.shard)]
+        for worker in able:
+            act = worker.act("lease")
+            if act is not None:
+                self.turn(act)
+        return [worker for worker in able if worker.act("lease") is not None]
+
+    def hasten(self) -> None:
+        """All that is due later is due."""
+        self.servers.hasten()
+        self.look(rebase=True)
+
+    def heal(self) -> None:
+        """Whatever was broken on purpose is whole again."""
+        for worker in self.workers:
+            worker.frozen = False
+        self.servers.heal()
+        self.look()
+
+    # --- what is judged
+
+    def look(self, *, by: Act | None = None, rebase: bool = False, operator: bool = False) -> None:
+        """Judge what is there now, after a step of ``by``."""
+        self.judged += 1
+        self.judge.at_work([(act.owner, act.about) for act in self.performing()])
+        self.story += self.judge.look(self.workers, by=by, rebase=rebase, operator=operator)
+
+    def _judge_threads(self, act: Act) -> None:
+        if act.error is not None:
+            raise Broken(f"the thread {act.name} ended by an error of its own: {act.error!r}") from act.error
+        for worker in self.workers:
+            for component, error in worker.deaths:
+                raise Broken(f"{component} died: {error!r}") from error
+
+    def _started(self, worker: Worker, unit: UnitOfWork) -> None:
+        self.judge.started(worker, unit)
+
+    def _ended(self, worker: Worker, run: Execution) -> None:
+        self.judge.ended(worker, run)

@@ -1,0 +1,126 @@
+"""``scripts/prove matrix``: the tables of docs/reliability.md, each row beside the tests that show it or the reason why none does.
+
+The rows are in ``matrix.yml``; the tests say which rows they show by ``@pytest.mark.proves("F7", "I1")``.
+"""
+
+import argparse
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from demo.stop import StopSignal
+from tests.proofs.marks import Shown, UnreadableMarkError, names, shown_by
+
+PAGE = Path("docs") / "reliability.md"
+_PART = re.compile(r"(?<=^<!-- matrix: )(?P<name>\w+)( -->\n).*?(?=^<!-- /matrix -->$)", re.MULTILINE | re.DOTALL)
+_TEST_NAME = re.compile(r"\btest_\w+")
+_HEADS = {
+    "faults": ("Fault", "Second runs, at most", "Until work goes on, at most"),
+    "requirements": ("What must hold",),
+    "invariants": ("What holds at every instant, or after every settling",),
+    "mutants": ("What was broken on purpose",),
+}
+
+
+class Row(NamedTuple):
+    """One promise: ``cells`` as the heads of its table, ``left`` what is not shown (empty: nothing)."""
+
+    name: str
+    cells: tuple[str, ...]
+    left: str
+    tests: tuple[Shown, ...]
+
+    @property
+    def state(self) -> str:
+        """Whether tests show it: ``shown``, ``in part``, ``left``, or ``nowhere``, which the suite does not let pass."""
+        if self.tests:
+            return "in part" if self.left else "shown"
+        return "left" if self.left else "nowhere"
+
+
+Matrix = Mapping[str, Sequence[Row]]
+
+
+def read(root: Path) -> tuple[Matrix, list[str]]:
+    """Return the rows of each table, and what is wrong with them. Raises UnreadableMarkError."""
+    told: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text())
+    shown: dict[str, list[Shown]] = defaultdict(list)
+    for one in shown_by(root / "tests"):
+        shown[one.row].append(one)
+    matrix = {
+        table: [
+            Row(
+                name, tuple(v for k, v in said.items() if k != "left"), said.get("left", ""), tuple(shown.pop(name, ()))
+            )
+            for name, said in rows.items()
+        ]
+        for table, rows in told.items()
+    }
+    wrong = [f"tests/{one.path}:{one.line}: there is no row {name}" for name, all_ in shown.items() for one in all_]
+    wrong += [
+        f"{row.name}: no test shows it and nothing says why ({row.cells[0]})"
+        for rows in matrix.values()
+        for row in rows
+        if row.state == "nowhere"
+    ]
+    return matrix, wrong
+
+
+def filled(page: str, matrix: Matrix) -> str:
+    """The text of the page with its generated parts as they should be."""
+    parts = {**{table: _table(table, rows) for table, rows in matrix.items()}, "summary": _summary(matrix)}
+    return _PART.sub(lambda found: f"{found['name']}{found[2]}{parts[found['name']]}\n", page)
+
+
+def unknown_tests(page: str, root: Path) -> set[str]:
+    """Tests that the page names and nobody has."""
+    return set(_TEST_NAME.findall(page)) - names(root / "tests")
+
+
+def run(root: Path, wish: argparse.Namespace, _stop: StopSignal) -> int:
+    """Write the page, or check it, or tell how much is shown; return 1 when something is wrong."""
+    try:
+        matrix, wrong = read(root)
+    except UnreadableMarkError as error:
+        print(f"prove: tests/{error}", file=sys.stderr)
+        return 1
+    page = (root / PAGE).read_text()
+    fresh = filled(page, matrix)
+    if wish.write and fresh != page:
+        (root / PAGE).write_text(fresh)
+    if wish.check and fresh != page:
+        wrong.append(f"{PAGE} is out of date: scripts/prove matrix --write")
+    wrong += [f"{PAGE}: there is no {name}" for name in sorted(unknown_tests(fresh, root))]
+    print(_summary(matrix))
+    for line in wrong:
+        print(f"prove: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _table(table: str, rows: Sequence[Row]) -> str:
+    heads = ("", *_HEADS[table], "Shown by", "Left")
+    lines = [heads, ("---",) * len(heads)]
+    lines += [(f"**{row.name}**", *row.cells, _tests(row.tests), row.left) for row in rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _tests(tests: Sequence[Shown]) -> str:
+    """Links to the files, each with its tests."""
+    by_file: dict[Path, list[str]] = defaultdict(list)
+    for one in tests:
+        by_file[one.path].append(f"`{one.test}`")
+    return "<br>".join(f"[{path}](../tests/{path}): {', '.join(found)}" for path, found in by_file.items())
+
+
+def _summary(matrix: Matrix) -> str:
+    lines = ["| | Rows | Shown | In part | Left |", "|---|---|---|---|---|"]
+    for table, rows in matrix.items():
+        states = [row.state for row in rows]
+        counts = " | ".join(str(states.count(state)) for state in ("shown", "in part", "left"))
+        lines.append(f"| {table} {rows[0].name} to {rows[-1].name} | {len(rows)} | {counts} |")
+    return "\n".join(lines)

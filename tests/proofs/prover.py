@@ -1,0 +1,299 @@
+"""Replays a history group by group and asks after each: is every accepted, unfinished job in exactly one place?
+
+The invariants (reference: no loss, no duplication at rest, single ownership):
+
+    I1  an accepted job that has not ended is in at least one key, and what was in none never comes back without a push
+    I2  it is in no more than one, but on its way to another shard (it is in one of each then)
+    I3  it is in no two working lists
+
+and of what jobs hold besides (``holdings``): I9 of locks, I10 of slots.
+
+Only the jobs that a group touches are looked at. A live job costs what its place costs; of one that has ended its id stays.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.proofs.aof import Group, History, Torn
+from tests.proofs.holdings import Holdings
+from tests.proofs.keyspace import Keyspace, UnknownCommandError, shown
+from tests.proofs.places import DUE, END, PARKED, WORKING, jid_of, payload_in, place_of, readable, transit
+
+END_MARK = b"proof:ended"
+"""STRING: a job sets it to its id as its last act, so the history itself says that it ended before it was acknowledged."""
+
+_LANDED = b"aw:landed:"
+_RETIRED = b"aw:retired"
+_COUNTERS = b"aw:counters"
+_DUPLICATES, _SKIPPED = b"sidekiq_jobs_deduplicated_total", b"sidekiq_jobs_skipped_total"
+_KEPT = 20
+"""So many violations are told in full."""
+
+Places = tuple[bytes, ...]
+Told = Callable[["Verdict", int, int], object]
+
+
+@dataclass
+class Violation:
+    """The first group that broke an invariant for one job."""
+
+    rule: str
+    what: str
+    jid: bytes
+    group: Group
+    before: Places
+
+    def __str__(self) -> str:
+        group = self.group
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(group.at)) if group.at else "(no timestamps)"
+        was = ", ".join(_text(key) for key in self.before) or "in no key"
+        return "\n".join(
+            [
+                f"{self.rule}: job {_text(self.jid)} {self.what}",
+                f"  before   {was}",
+                f"  where    {group.path}, byte {group.offset}, group {group.number}, {when}",
+                *(f"  command  {shown(command)}" for command in group.commands),
+            ]
+        )
+
+
+@dataclass
+class Verdict:
+    """What the replay of one history came to."""
+
+    place: Path
+    marked: bool
+    groups: int = 0
+    commands: int = 0
+    jobs: int = 0
+    ends: Counter[str] = field(default_factory=Counter[str])
+    """Jobs that left for good, by the way they took."""
+    slots: dict[str, int] = field(default_factory=dict[str, int])
+    """Slots of each concurrency limit that were taken at an instant, at most; those of jobs about to begin among them."""
+    left: Counter[str] = field(default_factory=Counter[str])
+    """Jobs in place at the end, by key."""
+    violations: list[Violation] = field(default_factory=list[Violation])
+    broken: int = 0
+    """How many jobs broke an invariant; the first are told in ``violations``."""
+    ignored: int = 0
+    torn: Torn | None = None
+    seconds: float = 0.0
+    crossed: dict[bytes, tuple[bytes, Group]] = field(default_factory=dict[bytes, tuple[bytes, Group]])
+    """Jobs that left for another shard: by token, their id and the group that removed them here."""
+    landed: set[bytes] = field(default_factory=set[bytes])
+    """Tokens of jobs that came from another shard."""
+
+    def add(self, violation: Violation) -> None:
+        """Remember it."""
+        self.broken += 1
+        if len(self.violations) < _KEPT:
+            self.violations.append(violation)
+
+
+class Prover:
+    """Takes the groups of one history, one after another."""
+
+    def __init__(self, place: Path, *, marked: bool) -> None:
+        self.keyspace = Keyspace()
+        self.verdict = Verdict(place, marked)
+        self.at: dict[bytes, Places] = {}
+        """Where each job is that is in a key."""
+        self.ended: set[bytes] = set()
+        """Jobs that left for good."""
+        self.holdings = Holdings()
+        self._marks: set[bytes] = set()
+        self._broken: set[bytes] = set()
+
+    def take(self, group: Group) -> None:
+        """Replay one group and judge the jobs it touched. Raises UnknownCommandError."""
+        keyspace, verdict = self.keyspace, self.verdict
+        verdict.groups += 1
+        verdict.commands += len(group.commands)
+        for command in group.commands:
+            try:
+                keyspace.apply(command)
+            except UnknownCommandError as error:
+                message = f"{group.path}, byte {group.offset}, group {group.number}: {error}"
+                raise UnknownCommandError(message) from error
+            if command[0] in _SETS_STRING:
+                self._note(command[1], command[2])
+        if keyspace.flushed:
+            self._forget_all()
+        if keyspace.moves or keyspace.held:
+            self._judge(group)
+
+    def _note(self, key: bytes, value: bytes) -> None:
+        if key == END_MARK and value not in self.ended:
+            self._marks.add(value)
+        elif key.startswith(_LANDED):
+            self.verdict.landed.add(key[len(_LANDED) :])
+
+    def _forget_all(self) -> None:
+        """FLUSHALL is nobody's move: what was there is counted, and a new history begins."""
+        self.verdict.ends["wiped by FLUSHALL"] += len(self.at)
+        self.keyspace.flushed = False
+        self.keyspace.moves.clear()
+        self.keyspace.held.clear()
+        self.holdings.clear()
+        self.at.clear()
+        self.ended.clear()
+        self._marks.clear()
+
+    def _judge(self, group: Group) -> None:
+        before: dict[bytes, Places] = {}
+        last: dict[bytes, tuple[bytes, bytes]] = {}
+        at = self.at
+        for key, member, change, name in self.keyspace.moves:
+            payload = payload_in(key, member)
+            jid = jid_of(payload)
+            here = at.get(jid, ())
+            before.setdefault(jid, here)
+            last[jid] = (payload, name)
+            if change > 0:
+                at[jid] = (*here, key)
+            elif len(here) == 1:
+                del at[jid]
+            else:
+                index = here.index(key)
+                at[jid] = here[:index] + here[index + 1 :]
+        self.keyspace.moves.clear()
+        for jid, was in before.items():
+            now = at.get(jid, ())
+            if len(now) == 1 and was:
+                continue
+            if now:
+                self._judge_put(group, jid, was, now)
+            else:
+                self._judge_gone(group, jid, was, *last[jid])
+        self._judge_held(group, before)
+
+    def _judge_held(self, group: Group, before: dict[bytes, Places]) -> None:
+        came = self.holdings.take(self.keyspace) if self.keyspace.held else ()
+        if self.holdings.by_job:
+            for rule, what, jid in self.holdings.broken({*before, *came}, self.at):
+                self._broke(group, rule, what, jid, before.get(jid, self.at.get(jid, ())))
+
+    def _judge_put(self, group: Group, jid: bytes, was: Places, now: Places) -> None:
+        if not was:
+            self._judge_new(group, jid, now)
+        if len(now) < 2 or not readable(jid):
+            return
+        working = [key for key in now if place_of(key) == WORKING]
+        where = ", ".join(_text(key) for key in now)
+        if len(working) > 1:
+            self._broke(group, "I3", f"is in two working lists: {where}", jid, was)
+        else:
+            self._broke(group, "I2", f"is in two places: {where}", jid, was)
+
+    def _judge_new(self, group: Group, jid: bytes, now: Places) -> None:
+        landed = any(command[0] == b"SET" and command[1].startswith(_LANDED) for command in group.commands)
+        if jid in self.ended:
+            self.ended.discard(jid)
+            if not landed and readable(jid):
+                self._broke(group, "I1", f"had ended, and comes back in {_text(now[0])}", jid, ())
+            return
+        self.verdict.jobs += 1
+        if place_of(now[0]) in (WORKING, PARKED) and readable(jid):
+            self._broke(group, "I1", f"comes from nowhere into {_text(now[0])}", jid, ())
+
+    def _judge_gone(self, group: Group, jid: bytes, was: Places, payload: bytes, name: bytes) -> None:
+        """In no key any more: was that an end?"""
+        self.ended.add(jid)
+        if not was:
+            self.verdict.jobs += 1
+            self._broke(group, "I1", "is pushed, and in no key", jid, was)
+            return
+        kind = place_of(was[0])
+        if kind == END:
+            self.verdict.ends[f"left {_text(was[0])}"] += 1
+        elif kind == WORKING and name.upper() == b"LREM":
+            self._judge_acknowledged(group, jid, was)
+        elif kind == DUE and _counts(group, _DUPLICATES):
+            self.verdict.ends["dropped, a duplicate when it became due"] += 1
+        elif kind == PARKED and _counts(group, _SKIPPED):
+            self.verdict.ends["dropped by an operator"] += 1
+        elif kind == DUE and (token := transit(payload)):
+            self.verdict.crossed[token] = (jid, group)
+            self.verdict.ends["went to another shard"] += 1
+        else:
+            self._broke(group, "I1", f"left {_text(was[0])} by {_text(name)}, and is in no key", jid, was)
+
+    def _judge_acknowledged(self, group: Group, jid: bytes, was: Places) -> None:
+        if any(command[0] == b"HINCRBY" and command[1] == _RETIRED for command in group.commands):
+            self.verdict.ends["dropped, its class is retired"] += 1
+        elif self.verdict.marked and jid not in self._marks and readable(jid):
+            self._broke(group, "I1", "was acknowledged before it had ended", jid, was)
+        else:
+            self._marks.discard(jid)
+            self.verdict.ends["finished"] += 1
+
+    def _broke(self, group: Group, rule: str, what: str, jid: bytes, was: Places) -> None:
+        """Only the first time of each job is told: what follows may follow from it."""
+        if jid not in self._broken:
+            self._broken.add(jid)
+            self.verdict.add(Violation(rule, what, jid, group, was))
+
+
+_SETS_STRING = {b"SET", b"set"}
+
+
+def _counts(group: Group, counter: bytes) -> bool:
+    """Whether a job is counted in it that is dropped on purpose: another does its work, or an operator has said so."""
+    return any(
+        command[0] == b"HINCRBY" and command[1] == _COUNTERS and command[2].startswith(counter)
+        for command in group.commands
+    )
+
+
+def prove(place: Path, told: Told | None = None) -> Verdict:
+    """Replay the whole history of one server; ``told`` is called often with the bytes done and the bytes there are.
+
+    Raises HistoryError when it is not whole, UnknownCommandError when the model cannot follow it.
+    """
+    history = History(place)
+    prover = Prover(place, marked=_marked(history))
+    verdict, started = prover.verdict, time.monotonic()
+    done = 0
+    for group in history.groups():
+        prover.take(group)
+        if told and not verdict.groups % 2048:
+            done = sum(path.stat().st_size for path in history.files[: history.files.index(group.path)]) + group.end
+            told(verdict, done, history.size)
+    verdict.seconds = time.monotonic() - started
+    verdict.torn = history.torn
+    verdict.ignored = prover.keyspace.ignored
+    verdict.slots = {_text(key): most for key, most in prover.holdings.most.items()}
+    for places in prover.at.values():
+        verdict.left.update(_text(key) for key in places)
+    return verdict
+
+
+def prove_all(places: Iterable[Path], told: Told | None = None) -> list[Verdict]:
+    """Replay the histories of all shards of one installation: what left one for another must have landed there."""
+    verdicts = [prove(place, told) for place in places]
+    for verdict in verdicts:
+        others = set[bytes]().union(*(other.landed for other in verdicts if other is not verdict))
+        for token, (jid, group) in verdict.crossed.items():
+            if token not in others:
+                what = f"left for another shard, and landed on none (token {_text(token)})"
+                verdict.add(Violation("I1", what, jid, group, ()))
+    return verdicts
+
+
+def _marked(history: History) -> bool:
+    """Whether jobs wrote end marks: then each acknowledgement needs one before it."""
+    for path in history.files:
+        with path.open("rb") as file:
+            tail = b""
+            while chunk := file.read(1 << 22):
+                if END_MARK in tail + chunk:
+                    return True
+                tail = chunk[-len(END_MARK) :]
+    return False
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="backslashreplace")

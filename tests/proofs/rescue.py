@@ -1,0 +1,164 @@
+"""Brings everything to its end after all processes have died, with the real parts in this process: reaper, poller, fetch.
+
+Clocks are moved instead of waited for: by their keys in Redis, which is where the parts look.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from redis import Redis
+
+from framework.fetch.call import LEASE_MS, FetchCall
+from framework.fetch.grace import Grace
+from framework.fetch.reaper import Keep, Reaper, retire
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.settle import DeadSetLimits
+from framework.finish.states import States
+from framework.policies.pause.keeper import resume
+from framework.process.heartbeat import LEASE_PERIOD_S
+from framework.push.size_limiter import SizeLimiter, SizeLimits
+from framework.route.router import Router
+from framework.schedule.crossings import Crossings
+from framework.schedule.destination import Destinations
+from framework.schedule.poller import Poller
+from framework.schedule.preparation import Preparation
+from framework.schedule.rhythm import Rhythm
+from framework.shard.shard import Shard
+from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint
+from framework.store.script import BEAT, RESUME
+from framework.wire import keys
+from tests.proofs.places import jid_of, place_of
+
+_IDENTITY = "rescuer:1:0"
+_SHARD = "main"
+_LONG_AGO_S = 600.0
+_BATCH = 32
+
+
+class Rescuer:
+    """One process that finds a Redis after everybody has died. ``told`` is what its parts told: oddities, in words."""
+
+    def __init__(self, url: str) -> None:
+        self.told: list[str] = []
+        self._shard = Shard(_SHARD, Endpoint(url), role="rescue")
+        self.client: Redis = self._shard.client
+
+    def settle(self, *, seen_dying: bool) -> None:
+        """Take back what the dead held, promote what is due, now or later, and let go on what was parked: what is left waits in
+        queues, or is at rest.
+
+        The dead were ``seen_dying`` by a parent, or have been silent for longer than their lease.
+        """
+        self._bury(seen_dying=seen_dying)
+        # What a set holds is due, whatever the clock says.
+        for source in (keys.SCHEDULE, keys.RETRY):
+            for member in cast("list[bytes]", self.client.zrange(source, 0, -1)):
+                self.client.zadd(source, {member: 1})
+        poller = self._poller()
+        while poller.poll():
+            pass
+        self._unpark()
+
+    def drain(self) -> "Counter[bytes]":
+        """Fetch and acknowledge by the real script until the queues are empty; return how often each job would have run."""
+        self._beat()
+        ran: Counter[bytes] = Counter()
+        call = FetchCall(self.client, _IDENTITY, read_timeout_s=COMMAND_TIMEOUT_S)
+        names = [key.decode().removeprefix("queue:") for key in self.places() if place_of(key) == "waiting"]
+        ended: list[UnitOfWork] = []
+        while names:
+            call.send(ended, [(name, _BATCH) for name in names], _BATCH, 0.0)
+            ended = call.read().units
+            ran.update(jid_of(unit.data) for unit in ended)
+            if not ended:
+                break
+        call.close()
+        return ran
+
+    def places(self) -> dict[bytes, list[bytes]]:
+        """Every place that holds something, with its payloads."""
+        found: dict[bytes, list[bytes]] = {}
+        for key in sorted(cast("list[bytes]", self.client.keys())):
+            kind = place_of(key)
+            if kind in ("waiting", "working"):
+                found[key] = cast("list[bytes]", self.client.lrange(cast("Any", key), 0, -1))
+            elif kind:
+                found[key] = cast("list[bytes]", self.client.zrange(cast("Any", key), 0, -1))
+        return found
+
+    def counts(self) -> "Counter[bytes]":
+        """How many jobs each place holds."""
+        return Counter({key: len(payloads) for key, payloads in self.places().items()})
+
+    def jids(self) -> "Counter[bytes]":
+        """How often each job is in any place."""
+        return Counter(jid_of(payload) for payloads in self.places().values() for payload in payloads)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._shard.close()
+
+    def _bury(self, *, seen_dying: bool) -> None:
+        now = self.client.time()[0]
+        registered = cast("list[bytes]", self.client.zrange(keys.REGISTRY, 0, -1))
+        for identity in (member.decode() for member in registered):
+            if seen_dying:
+                retire(self.client, identity)
+            else:
+                self.client.delete(keys.lease(identity))
+                self.client.zadd(keys.REGISTRY, {identity: now - _LONG_AGO_S})
+        if not seen_dying:
+            self.client.set(keys.BEATS, now - _LONG_AGO_S, px=LEASE_MS)
+        grace = Grace(LEASE_MS / 1000, LEASE_PERIOD_S)
+        grace.beat(float(now), held=False)
+        limits = DeadSetLimits()
+        reaper = Reaper(self.client, lambda _: None, grace, Keep(limits.max_jobs, limits.timeout_s))
+        while reaper.sweep():
+            pass
+
+    def _unpark(self) -> None:
+        """No limit holds any more, and nothing is paused."""
+        self.client.delete(keys.FLAGS)
+        for worker in cast("set[bytes]", self.client.smembers(keys.PAUSES)):
+            resume(self.client, worker.decode(), b"", known=True)
+        for base in cast("set[bytes]", self.client.smembers(keys.LIMITS_WAITING)):
+            while RESUME(self.client, [base.decode()], ["0", "0", _BATCH, 60])[0]:
+                pass
+
+    def _beat(self) -> None:
+        places = [keys.lease(_IDENTITY), keys.REGISTRY, keys.runs(_IDENTITY), keys.BEATS]
+        BEAT(self.client, places, [_IDENTITY, LEASE_MS, _BATCH, LEASE_MS])
+
+    def _poller(self) -> Poller:
+        events: Any = _Events(self.told)
+        crossings = Crossings(self.client, _SHARD, {_SHARD: self._shard}, events)
+        preparation = Preparation(
+            events,
+            Destinations(Router([], [_SHARD]), _SHARD),
+            crossings,
+            States(self._shard, lambda *facts: self.told.append(f"state missed: {facts}")),
+            limiter=SizeLimiter(SizeLimits(), None),
+        )
+        return Poller(self.client, events, preparation, crossings, Rhythm(self.client, 1.0), DeadSetLimits())
+
+
+class _Events:
+    """Takes down whatever the poller tells: none of it is expected."""
+
+    def __init__(self, told: list[str]) -> None:
+        self._told = told
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *facts: self._told.append(f"{name}: {facts}")
+
+
+@contextmanager
+def rescuer(url: str) -> Iterator[Rescuer]:
+    """A rescuer whose connections are closed at the end of the block."""
+    made = Rescuer(url)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,202 @@
+"""Histories of whole worker processes, made by hypothesis and judged after every command: the long run of ``machine``.
+
+The run is cut into rounds, each with a seed of its own, so that what one found is found again without the others.
+"""
+
+import argparse
+import multiprocessing
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hypothesis import HealthCheck, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from demo.folder import RunFolder
+from demo.stop import StopSignal
+from framework.store.embedded import LONGEST_SOCKET_PATH
+from tests.proofs.machine.rules import machine_on
+from tests.proofs.machine.servers import SHARDS
+from tests.proofs.machine.world import World
+from tests.servers.guarded import GuardedServer
+
+HELD, BROKEN, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
+ROUND = 100
+"""Histories of one seed."""
+
+_TELL_S = 2.0
+_LOOK_S = 0.1
+
+
+class Round(NamedTuple):
+    """Some histories with one seed, and how many steps each."""
+
+    seed: int
+    examples: int
+    steps: int
+
+
+class Found(NamedTuple):
+    """What broke an invariant, and the program that does it."""
+
+    round: Round
+    text: str
+
+
+def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
+    """Run ``wish.examples`` histories on ``wish.jobs`` processes; return the exit status."""
+    if min(wish.examples, wish.steps, wish.jobs) < 1:
+        print("scripts/prove: --examples, --steps and --jobs must be at least 1", file=sys.stderr)
+        return WRONG_USAGE
+    var = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve()
+    folder = RunFolder(var / "prove" / "states").path
+    if len(os.fsencode(folder / "00" / "second" / "server.sock")) > LONGEST_SOCKET_PATH:
+        print(f"scripts/prove: {folder} is too long a path for a socket; set FRAMEWORK_VAR_DIR", file=sys.stderr)
+        return WRONG_USAGE
+    for name in [name for name in os.environ if name.startswith(("FRAMEWORK_", "REDIS_URL"))]:
+        del os.environ[name]
+    first = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
+    print(f"Seed {first}; {wish.examples:,} histories of {wish.steps} steps", flush=True)
+    fleet = _Fleet(folder, _rounds(first, wish), wish.jobs)
+    try:
+        found = fleet.watch(stop)
+    finally:
+        fleet.end()
+    return _tell_end(fleet, found, interrupted=stop.asked)
+
+
+def _rounds(first: int, wish: argparse.Namespace) -> list[Round]:
+    starts = range(0, wish.examples, ROUND)
+    return [Round(first + n, min(ROUND, wish.examples - start), wish.steps) for n, start in enumerate(starts)]
+
+
+class _Fleet:
+    """Child processes, each with two servers of its own, that take round after round."""
+
+    def __init__(self, folder: Path, rounds: list[Round], children: int) -> None:
+        fork: Any = multiprocessing.get_context("fork")  # the command has no suffix, so it cannot be imported anew
+        self._found, self._done, self._judged = fork.SimpleQueue(), fork.Value("q", 0), fork.Value("q", 0)
+        self._rounds = rounds
+        self._next = fork.Value("q", 0)
+        self._began = time.monotonic()
+        count = min(children, len(rounds))
+        self._children = [fork.Process(target=self._work, args=(folder / f"{n:02}",)) for n in range(count)]
+        for child in self._children:
+            child.start()
+
+    @property
+    def done(self) -> int:
+        """Histories that have come to their end."""
+        return int(self._done.value)
+
+    @property
+    def judged(self) -> int:
+        """How often everything was judged."""
+        return int(self._judged.value)
+
+    @property
+    def seconds(self) -> float:
+        """Since the begin."""
+        return time.monotonic() - self._began
+
+    def watch(self, stop: StopSignal) -> Found | None:
+        """Wait for the end of all, or of the first that finds something, and tell how far it is."""
+        told = self._began
+        while not stop.asked and self._found.empty() and any(child.is_alive() for child in self._children):
+            stop.wait(_LOOK_S)
+            if time.monotonic() - told >= _TELL_S:
+                told = time.monotonic()
+                self._tell()
+        for number, child in enumerate(self._children):
+            if child.exitcode not in (None, 0) and self._found.empty() and not stop.asked:
+                self._found.put(Found(self._rounds[0], f"process {number} ended with {child.exitcode}"))
+        return None if self._found.empty() else self._found.get()
+
+    def end(self) -> None:
+        """No process of ours is left; the servers end with those who started them."""
+        for child in self._children:
+            child.terminate()
+        for child in self._children:
+            child.join()
+
+    def _tell(self) -> None:
+        wanted = sum(one.examples for one in self._rounds)
+        rate = self.done / self.seconds
+        left = f"{(wanted - self.done) / rate:,.0f} s left" if rate else ""
+        print(
+            f"  {self.done:,} of {wanted:,} histories, {rate:.1f}/s, {self.judged:,} instants judged, {left}",
+            flush=True,
+        )
+
+    def _work(self, folder: Path) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        folder.mkdir()
+        with ExitStack() as stack:
+            servers = {name: stack.enter_context(GuardedServer(folder / name)) for name in SHARDS}
+            world = World(folder, servers)
+            world.open()
+            stack.callback(world.close)
+            while (one := self._take()) is not None:
+                found = play(world, one, lambda: self._count(world))
+                if found is not None:
+                    self._found.put(found)
+                    return
+
+    def _take(self) -> Round | None:
+        with self._next.get_lock():
+            number, self._next.value = self._next.value, self._next.value + 1
+        return self._rounds[number] if number < len(self._rounds) else None
+
+    def _count(self, world: World) -> None:
+        with self._done.get_lock():
+            self._done.value += 1
+        with self._judged.get_lock():
+            self._judged.value += world.judged
+        world.judged = 0
+
+
+def play(world: World, one: Round, after_each: Callable[[], None]) -> Found | None:
+    """Play the histories of one seed; return what breaks an invariant, as short as it could be made."""
+    machine = machine_on(world)
+    teardown = machine.teardown
+
+    def counted(self: Any) -> None:
+        try:
+            teardown(self)
+        finally:
+            after_each()
+
+    machine.teardown = counted  # type: ignore[method-assign]
+    how = settings(
+        max_examples=one.examples,
+        stateful_step_count=one.steps,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+    try:
+        run_state_machine_as_test(seed(one.seed)(machine), settings=how)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
+        notes = "\n".join(getattr(error, "__notes__", []))
+        return Found(one, f"{type(error).__name__}: {error}\n\n{notes}\n\nWhat happened:\n" + "\n".join(world.story))
+    return None
+
+
+def _tell_end(fleet: _Fleet, found: Found | None, *, interrupted: bool) -> int:
+    if found is not None:
+        again = f"scripts/prove states --seed {found.round.seed} --examples {found.round.examples} --steps {found.round.steps}"
+        print(f"\n{found.text}\n\nAgain: {again}", flush=True)
+        return BROKEN
+    print(f"\n  histories                    {fleet.done:>12,} ({fleet.done / fleet.seconds:.1f}/s)")
+    print(f"  instants judged              {fleet.judged:>12,}")
+    print(f"  seconds                      {fleet.seconds:>12,.0f}")
+    print("  invariants broken                       0" if not interrupted else "  interrupted", flush=True)
+    return INTERRUPTED if interrupted else HELD

@@ -1,0 +1,220 @@
+"""``scripts/prove storm``: jobs are killed in flight by the thousand, and each is accounted for.
+
+Async jobs hold a slot and no thread, so one ``kill -9`` cuts off as many as a process has slots. The first run of each job
+waits to be killed, the next one ends at once. No more are pushed than the fleet can hold with one process dead, so that those
+taken back find free slots: their recovery measures the framework, not a backlog.
+"""
+
+import argparse
+import json
+import os
+import random
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import framework
+from demo.folder import RunFolder
+from demo.stop import StopSignal
+from framework.store.embedded import LONGEST_SOCKET_PATH
+from tests.proofs.end_marks import STORES
+from tests.proofs.storm_fleet import BareFleet, ClusterFleet, Fleet, ended
+from tests.proofs.storm_jobs import FOLDER, JOURNAL, Journal, StormWorker, create_marks
+from tests.proofs.storm_ledger import Ledger, Life
+from tests.proofs.storm_report import account, broken, show
+from tests.servers.guarded import GuardedServer, as_role, with_all_rights
+
+HELD, BROKEN, INTERRUPTED = 0, 1, 130
+
+_LOOK_S = 0.005
+_LINE_S = 2.0
+_STILL_S = 1.0
+"""Nobody has begun or ended for so long: the fullest process is killed, however full."""
+_STANDSTILL_S = 60.0
+"""Nor for so long, and nobody is left to be killed: what is missing then is lost."""
+_BATCH = 1_000
+_EARLY = 0.1
+"""The part of the kills that comes while a process takes in its first jobs, or runs again what others left."""
+_HASTY = 0.2
+"""The part that does not wait until the jobs of the kill before have begun again: reapers are killed at work."""
+_MOST_AWAITED = 50_000
+"""Without a supervisor a killed job waits for a lease to run out, and so many are left to wait."""
+
+
+def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
+    """Kill ``wish.jobs`` jobs in flight and show the account; return the exit status."""
+    if min(wish.jobs, wish.processes, wish.concurrency) < 1:
+        print("scripts/prove: --jobs, --processes and --concurrency must be at least 1", file=sys.stderr)
+        return 2
+    folder = run_folder(root, "storm")
+    if folder is None:
+        return 2
+    seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
+    print(f"Seed {seed}; logs and append-only file under {os.path.relpath(folder)}", flush=True)
+    with prepared(root, folder, {FOLDER: str(folder / "records")}, keep_history=wish.keep_history) as server:
+        kinds: dict[str, type[Fleet]] = {"cluster": ClusterFleet, "bare": BareFleet}
+        fleet = kinds[wish.mode](root / "scripts", folder, processes=wish.processes, slots=wish.concurrency)
+        most_awaited = wish.concurrency // 50 if wish.mode == "cluster" else _MOST_AWAITED
+        storm = Storm(fleet, folder / "records", wish.jobs, random.Random(seed), most_awaited)
+        try:
+            storm.rage(stop)
+        finally:
+            fleet.stop()
+        with server.open("storm") as client:
+            found = account(storm.ledger, storm.accepted, storm.seconds, fleet, client)
+        found["rights refused"] = server.refusals()
+    found |= {"seed": seed, "mode": wish.mode, "broken": broken(found)}
+    write_report(found, folder)
+    show(found)
+    return status_of(found, stop)
+
+
+def run_folder(root: Path, campaign: str) -> Path | None:
+    """Make the folder of one run of a campaign; tell, and return ``None``, where its path is too long for a socket."""
+    folder = RunFolder(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "prove" / campaign).path
+    if len(os.fsencode(folder / "redis" / "server.sock")) > LONGEST_SOCKET_PATH:
+        print(f"scripts/prove: {folder} is too long a path for a socket; set FRAMEWORK_VAR_DIR", file=sys.stderr)
+        return None
+    return folder
+
+
+def write_report(found: Mapping[str, Any], folder: Path) -> None:
+    """Write the account of a run into its folder, and into that of its campaign as the newest."""
+    for path in (folder / "report.json", folder.parent / "report.json"):
+        path.write_text(json.dumps(found, indent=2))
+
+
+def status_of(found: Mapping[str, Any], stop: StopSignal) -> int:
+    """Return the exit status of a run with this account."""
+    if stop.asked:
+        return INTERRUPTED
+    return BROKEN if found["broken"] else HELD
+
+
+@contextmanager
+def prepared(
+    root: Path, folder: Path, variables: Mapping[str, str], *, keep_history: bool = False
+) -> Iterator[GuardedServer]:
+    """A Redis of our own, known to this process and to those it starts, which get these ``variables`` besides."""
+    for name in [name for name in os.environ if name.startswith(("FRAMEWORK_", "REDIS_URL"))]:
+        del os.environ[name]
+    (folder / "config").mkdir()
+    (folder / "records").mkdir()
+    with GuardedServer(folder / "redis") as server:
+        os.environ.pop(STORES, None)
+        if keep_history:
+            with server.open("storm") as client:
+                client.config_set("auto-aof-rewrite-percentage", 0)
+            os.environ[STORES] = f"main={with_all_rights(server.url)}"
+        os.environ |= {
+            "REDIS_URL": as_role(server.url, "worker"),
+            "FRAMEWORK_CONFIG_DIR": str(folder / "config"),
+            "FRAMEWORK_LOGGING__JOBS": "false",
+            "FRAMEWORK_LOGGING__LEVEL": "warning",
+            "PYTHONPATH": str(root),
+            **variables,
+        }
+        framework.boot()
+        yield server
+
+
+class Storm:
+    """The pushing, the killing and the looking on, all in one thread."""
+
+    def __init__(self, fleet: Fleet, records: Path, jobs: int, rng: random.Random, most_awaited: int) -> None:
+        self.fleet, self.records, self.jobs, self.rng = fleet, records, jobs, rng
+        self.ledger = Ledger(jobs)
+        self.accepted = 0
+        self.seconds = 0.0
+        self.living: dict[Life, float] = {}
+        """Processes that have recorded something, and at how many jobs in flight each is killed."""
+        self._most = fleet.slots * max(1, fleet.processes - 1)
+        self._most_awaited = most_awaited
+        self._hasty = False
+        self._base_ns = create_marks(records, jobs)
+        self._moved = self._shown = time.monotonic()
+
+    def rage(self, stop: StopSignal) -> None:
+        """Push and kill until every job has been killed and has ended, or nothing moves any more."""
+        started = time.monotonic()
+        self.fleet.start()
+        while not stop.wait(_LOOK_S) and self.ledger.ended < self.jobs:
+            now = time.monotonic()
+            self.seconds = now - started
+            self.fleet.tend()
+            self._look(now)
+            self._push()
+            self._strike(now)
+            self._tell(now)
+            if now - self._moved > _STANDSTILL_S:
+                break
+
+    def _look(self, now: float) -> None:
+        known = {life.journal.path for life in self.living}
+        for path in self.records.glob(f"*{JOURNAL}"):
+            if path not in known:
+                self.living[self.ledger.open(Journal(path))] = self._threshold()
+        before = self.ledger.runs + self.ledger.ended
+        for life in list(self.living):
+            self.ledger.read(life)
+            if ended(life.journal.pid):
+                self.fleet.surprises.append(f"process {life.journal.pid} ended, and we had not killed it")
+                self._bury(life, self._now_us())
+        if self.ledger.runs + self.ledger.ended != before:
+            self._moved = now
+
+    def _push(self) -> None:
+        in_hand = self.accepted - self.ledger.ended - self.ledger.awaited
+        room = min(self._most - in_hand, self.jobs - self.accepted, _BATCH)
+        if room > 0:
+            StormWorker.perform_bulk([(serial,) for serial in range(self.accepted, self.accepted + room)])
+            self.accepted += room
+
+    def _strike(self, now: float) -> None:
+        still = now - self._moved > _STILL_S
+        if not (still or self._hasty or self.ledger.awaited <= self._most_awaited):
+            return
+        last = self.accepted == self.jobs and not self.ledger.awaited
+        victims = [life for life, full in self.living.items() if still or last or len(life.running) >= full]
+        victim = max(victims, key=lambda life: len(life.running), default=None)
+        if victim is not None and victim.running:
+            self._kill(victim)
+
+    def _kill(self, life: Life) -> None:
+        at_us = self._now_us()
+        self.fleet.kill(life.journal.pid)
+        while not ended(life.journal.pid):
+            time.sleep(0.001)
+        self._bury(life, at_us)
+        self._hasty = self.rng.random() < _HASTY
+
+    def _bury(self, life: Life, at_us: int) -> None:
+        self.ledger.read(life)
+        self.ledger.bury(life, at_us)
+        life.journal.remove()
+        del self.living[life]
+
+    def _threshold(self) -> float:
+        """At how many jobs in flight a process is killed. With equal shares each reaches the highest that is drawn."""
+        share = self._most / self.fleet.processes
+        return share * (self.rng.uniform(0.0, 0.2) if self.rng.random() < _EARLY else self.rng.uniform(0.5, 1.0))
+
+    def _now_us(self) -> int:
+        return (time.monotonic_ns() - self._base_ns) // 1000
+
+    def _tell(self, now: float) -> None:
+        if now - self._shown < _LINE_S:
+            return
+        self._shown = now
+        self.fleet.read_log()
+        ledger, rate = self.ledger, self.ledger.killed / self.seconds
+        left_s = (self.jobs - ledger.ended) / rate if rate else 0.0
+        print(
+            f"  {self.seconds:5.0f} s  {ledger.killed:>10,} killed in flight, {rate:,.0f} a second; {ledger.ended:>10,} of "
+            f"{self.jobs:,} ended, {ledger.awaited:,} not back yet; about {left_s:,.0f} s left",
+            flush=True,
+        )

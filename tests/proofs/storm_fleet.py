@@ -1,0 +1,131 @@
+"""The worker processes of the storm: kept by ``scripts/cluster``, or bare and started anew by us."""
+
+import os
+import signal
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tests.proofs.storm_jobs import QUEUE
+
+_PATIENCE_S = 30.0
+_LONGEST_LOG = 16 << 20
+_MODULE = "tests.proofs.storm_jobs"
+
+
+class Fleet(ABC):
+    """Starts processes of ``slots`` slots; ``tend`` is called often. Their log is read as it comes, and kept short."""
+
+    def __init__(
+        self, scripts: Path, folder: Path, *, processes: int, slots: int, queue: str = QUEUE, module: str = _MODULE
+    ) -> None:
+        self.processes, self.slots = processes, slots
+        self.queue, self.module = queue, ("-r", module)
+        self.deaths = 0
+        """Lines that tell of a dead thread of the framework."""
+        self.taken_back = 0
+        """Lines that tell of a job taken back from a dead process."""
+        self.surprises: list[str] = []
+        """Errors in the log, and ends that nobody caused."""
+        self._scripts = scripts
+        self._log, self._errors = folder / "workers.log", folder / "workers.err"
+        self._read = 0
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the processes."""
+
+    @abstractmethod
+    def tend(self) -> None:
+        """Start what has to be started anew."""
+
+    def kill(self, pid: int) -> None:
+        """Kill one worker process with -9."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End everything in order; an end that is not in order is a surprise."""
+        for process in self._started:
+            process.send_signal(signal.SIGTERM)
+        for process in self._started:
+            try:
+                status = process.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                status = process.wait()
+            if status not in (0, -signal.SIGTERM):  # killed by it: still booting
+                self.surprises.append(f"process {process.pid} ended with status {status} after TERM")
+        self._started = []
+        self.read_log()
+
+    def read_log(self) -> None:
+        """Take in the new lines of the log. It is emptied now and then: a storm of millions writes gigabytes."""
+        with self._log.open("rb") as file:
+            file.seek(self._read)
+            text = file.read()
+        self._read += len(text)
+        self.deaths += text.count(b'"event_name":"component.died"')
+        self.taken_back += text.count(b'"job_status":"recovered"')
+        for line in text.splitlines():
+            if b'"severity":"ERROR"' in line or (b'"event_name":"child.died"' in line and b'"status":-9' not in line):
+                self.surprises.append(line[:400].decode(errors="backslashreplace"))
+        if self._read > _LONGEST_LOG:
+            os.truncate(self._log, 0)
+            self._read = 0
+
+    def _open(self, argv: Sequence[str]) -> "subprocess.Popen[bytes]":
+        with self._log.open("ab") as log, self._errors.open("ab") as errors:
+            process = subprocess.Popen(
+                [sys.executable, *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=errors, start_new_session=True
+            )
+        self._started.append(process)
+        return process
+
+
+class ClusterFleet(Fleet):
+    """One ``scripts/cluster``, which sees its children die and starts their successors."""
+
+    options: tuple[str, ...] = ()
+    """Further options of its command line."""
+
+    def start(self) -> None:
+        size = ["--processes", str(self.processes), "--max-concurrency", str(self.slots)]
+        self._open([str(self._scripts / "cluster"), self.queue, *size, *self.options, *self.module])
+
+    def tend(self) -> None:
+        for process in self._started:
+            if process.poll() is not None:
+                self.surprises.append(f"scripts/cluster ended with status {process.returncode}")
+        self._started = [process for process in self._started if process.returncode is None]
+
+
+class BareFleet(Fleet):
+    """``scripts/worker`` processes: nobody sees them die but us, and we tell nobody."""
+
+    def start(self) -> None:
+        for _ in range(self.processes):
+            self._start()
+
+    def tend(self) -> None:
+        for process in [process for process in self._started if process.poll() is not None]:
+            self._started.remove(process)
+            if process.returncode != -signal.SIGKILL:
+                self.surprises.append(f"process {process.pid} ended with status {process.returncode}")
+            self._start()
+
+    def _start(self) -> None:
+        self._open([str(self._scripts / "worker"), "-q", self.queue, "-c", str(self.slots), *self.module])
+
+
+def ended(pid: int) -> bool:
+    """Whether a process runs no more; one that waits for its parent to notice does not run."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return True
+    return stat.rpartition(b")")[2].split()[0] in (b"Z", b"X")
