@@ -16,6 +16,7 @@ from tests.chaos.rounds.history import Files
 from tests.chaos.rounds.impact import impact
 from tests.chaos.rounds.timeline import Timeline, drawn
 from tests.harness import encoded
+from tests.tables import each_row
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -63,7 +64,7 @@ def test_what_was_pushed_again_after_the_cut_is_lost_if_it_never_ran():
 TWICE = ran(0, 1, 1.0, 1.1) + ran(0, 2, 9.0, 9.1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "blow", "kind"),
     [
         (ran(0, 1, 1.0), Blow("kill", 1, 1.05), "kill"),

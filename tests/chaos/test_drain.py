@@ -10,6 +10,7 @@ import pytest
 from tests.harness import ROOT
 from tests.proofs.drain import broken
 from tests.proofs.storm_fleet import ClusterFleet
+from tests.tables import each_row
 
 
 @pytest.mark.slow
@@ -32,7 +33,7 @@ SOUND = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
     [
         {"accepted": 4}, {"component.died": 1}, {"lost": 1}, {"second runs": 4}, {"left in Redis": {"dead": 1}},

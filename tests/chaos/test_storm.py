@@ -11,6 +11,7 @@ from tests.harness import ROOT
 from tests.proofs.storm_jobs import JOURNAL, Journal, Recorder, create_marks
 from tests.proofs.storm_ledger import Ledger
 from tests.proofs.storm_report import broken
+from tests.tables import each_row
 
 
 @pytest.mark.slow
@@ -88,7 +89,7 @@ SOUND = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
     [
         {"accepted": 4}, {"lost": 1}, {"second runs nobody caused": ["x"]}, {"set aside": {"dead": 1}}, {"surprises": ["x"]},

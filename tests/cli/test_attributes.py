@@ -11,6 +11,7 @@ from framework.cli.attribute_pages import PageError, filled, parts
 from framework.declare.attributes import ATTRIBUTES, GROUPS
 from framework.declare.cross_rules import CROSS_RULES
 from tests.fork_server import FORK_SERVER
+from tests.tables import each_row
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -112,7 +113,7 @@ def test_the_parts_hold_every_attribute_with_all_that_is_known_of_it():
     assert all(f"`{rule}`" in parts()["rules"] for rule in CROSS_RULES)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("page", "message"),
     [
         ("\n<!-- attributes: retrys -->\n<!-- /attributes -->\n", r"2: there is no part 'retrys' \(did you mean 'retries'\?\)"),
@@ -155,7 +156,7 @@ def test_the_installed_command_knows_it_too():
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "queue (queues)")
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs/guide/attributes").glob("*.md")), ids=lambda page: page.stem)
+@each_row("page", sorted((ROOT / "docs/guide/attributes").glob("*.md")), ids=lambda page: page.stem)
 def test_a_page_shows_the_attributes_of_its_group_first(page: Path):
     wanted = "rules" if page.stem == "index" else page.stem
     assert wanted == "rules" or wanted in GROUPS

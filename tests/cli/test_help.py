@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from framework.cli.main import COMMANDS as MAIN
 from framework.cli.main import main
+from tests.tables import each_row
 
 GUIDE = Path(__file__).resolve().parent.parent.parent / "docs" / "guide" / "commands.md"
 SHARED = (
@@ -72,7 +73,7 @@ def test_help_is_whole_sentences(name: str) -> None:
         assert said.endswith("."), (word, said)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name", [name for name, one in COMMANDS.items() if isinstance(one, click.Group)], ids=lambda name: name or "all"
 )
 def test_help_of_a_group_has_each_sentence_whole(name: str) -> None:
@@ -85,7 +86,7 @@ def test_help_of_a_group_has_each_sentence_whole(name: str) -> None:
         assert line in words
 
 
-@pytest.mark.parametrize("word", SHARED)
+@each_row("word", SHARED)
 def test_option_is_worded_alike_everywhere(word: str) -> None:
     said = {
         (option.help, option.multiple, *option.opts)

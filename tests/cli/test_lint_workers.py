@@ -13,6 +13,7 @@ import yaml
 from framework.lint.registry import RULES
 from tests.fork_server import FORK_SERVER
 from tests.lint.conftest import worker, write
+from tests.tables import each_row
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOUD = "idempotent = False"
@@ -109,7 +110,7 @@ def test_every_code_is_listed_and_explained(site: Path):
     assert said.count("It cannot be waived.") == 4
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@each_row("rule", RULES.values(), ids=RULES)
 def test_what_is_said_of_a_code_fits_its_places(rule):
     for text in (rule.says, rule.why):
         assert text.endswith(".")

@@ -19,6 +19,7 @@ from framework.errors import ConfigurationError
 from framework.process.board import State
 from tests.cluster.test_supervisor import Guard
 from tests.harness import until
+from tests.tables import each_row
 
 SLEEPS = "import time; time.sleep(600)"
 
@@ -236,7 +237,7 @@ def test_server_at_an_address_answers_at_its_families(asked, host, reached, miss
 OPTIONS = {"drain_timeout": 1.0, "max_rss": None, "rss_grace": 1.0, "hard_rss": None}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "port", "where"),
     [
         ("127.0.0.1", None, None),
@@ -254,7 +255,7 @@ def test_health_host_names_address_and_perhaps_port(host, port, where):
     assert read_operation(**OPTIONS, health_host=host, health_port=port).health == where
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "port", "said"),
     [
         ("[::1", 8080, "is no address"),

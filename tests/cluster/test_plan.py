@@ -17,6 +17,7 @@ from framework.route.router import Router
 from framework.settings.model import RoutingRule
 from framework.telemetry.visible import MOST
 from framework.wiring.server import expanded
+from tests.tables import each_row
 
 SHARDS = ("main", "far", "side")
 
@@ -80,7 +81,7 @@ def test_where_jobs_go_and_may_be_left():
     assert found.known["own"] == ("side",)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("selector", "selection", "wanted"),
     [
         ("default", {}, [("main", "default")]),
@@ -139,7 +140,7 @@ def test_a_name_that_must_not_stand_for_its_namespace_is_told_so():
     assert one.spec(5, [], ["--tag", "shop"]).argv.count("--tag") == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("least", "most", "queues", "slots"),
     [
         (None, None, 8, 10),  # the setting
@@ -162,7 +163,7 @@ def test_slots(least, most, queues, slots):
     assert (len(one.queues), one.slots) == (queues, slots)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("selector", "selection", "reason"),
     [
         (
@@ -214,7 +215,7 @@ def test_no_worker_and_no_rule_is_no_queue():
         planned("*", known=places([], ()))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("facts", "message"),
     [
         ({"shard": "fra"}, "MailWorker.shard: unknown shard 'fra' (did you mean 'far'?)"),

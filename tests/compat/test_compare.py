@@ -12,6 +12,7 @@ from framework.compat.manifest import following, manifest_text, parse_manifest, 
 from framework.declare import registry
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
+from tests.tables import each_row
 
 DAY = date(2026, 3, 1)
 HEAD = """
@@ -82,9 +83,7 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"), [(one, two, list(rest)) for one, two, *rest in ARGUMENTS.values()], ids=ARGUMENTS
-)
+@each_row(("old", "new", "expected"), [(one, two, list(rest)) for one, two, *rest in ARGUMENTS.values()], ids=ARGUMENTS)
 def test_arguments_that_do_not_fit_any_more_are_found_and_the_advice_mends_it(old, new, expected):
     before = workers(f"version = 1\ndef perform(self, {old}): ...")
     found = compared(before, workers(f"version = 1\ndef perform(self, {new}): ..."))
@@ -142,7 +141,7 @@ SAFE = {
 }
 
 
-@pytest.mark.parametrize(("old", "new", "expected"), SAFE.values(), ids=SAFE)
+@each_row(("old", "new", "expected"), SAFE.values(), ids=SAFE)
 def test_safe_changes_pass_and_are_told(old, new, expected):
     found = compared(workers(f"def perform(self, {old}): ..."), workers(f"def perform(self, {new}): ..."))
     assert codes(found) == []

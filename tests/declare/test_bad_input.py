@@ -20,6 +20,7 @@ from framework.declare.policies import Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError, DeclarationError
 from framework.settings.shapes import short_repr
+from tests.tables import each_row
 
 NAN, INF = math.nan, math.inf
 MODULE = "workers.sample"
@@ -162,7 +163,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), CASES)
+@each_row(("name", "value"), CASES, around=registry.isolated)
 def test_a_wrong_value(name: str, value: Any):
     error = refused("SampleWorker", (ApplicationWorker,), {**body(), name: value})
     message = str(error)
@@ -173,7 +174,7 @@ def test_a_wrong_value(name: str, value: Any):
         assert f"(did you mean {NEAREST[value]!r}?)" in message
 
 
-@pytest.mark.parametrize("name", ATTRIBUTES)
+@each_row("name", ATTRIBUTES, around=registry.isolated)
 def test_a_wrong_value_is_found_wherever_it_stands(name: str):
     wrong = WRONG[name][-1]
     error = refused("Base", (ApplicationWorker,), {"__module__": MODULE, name: wrong}, abstract=True)
@@ -192,7 +193,7 @@ def slip_of(name: str) -> str:
     return name + name[-1] if len(name) <= 4 or name[-1] == name[-2] else name[:-2] + name[-1] + name[-2]
 
 
-@pytest.mark.parametrize("name", ATTRIBUTES)
+@each_row("name", ATTRIBUTES, around=registry.isolated)
 def test_a_near_miss_of_a_name(name: str):
     slip = slip_of(name)
     right = ATTRIBUTES[name]
@@ -208,7 +209,7 @@ def test_a_near_miss_of_a_name(name: str):
     assert f"(did you mean {name!r}?)" in str(error)
 
 
-@pytest.mark.parametrize("name", ATTRIBUTES)
+@each_row("name", ATTRIBUTES, around=registry.isolated)
 def test_an_annotation_without_a_value_sets_nothing_and_says_so(name: str):
     slip = slip_of(name)
     for said in (name, slip):
@@ -271,7 +272,7 @@ def assert_names_the_rule(error: DeclarationError, rule: Any, forbidden: Any) ->
     assert rule.instead in message
 
 
-@pytest.mark.parametrize(("rule", "forbidden"), BROKEN)
+@each_row(("rule", "forbidden"), BROKEN, around=registry.isolated)
 def test_a_cross_rule_in_one_class_and_over_classes(rule: Any, forbidden: Any):
     one, other = {rule.attribute: rule.value}, {rule.other: forbidden}
     assert_names_the_rule(refused("SampleWorker", (ApplicationWorker,), body(**one, **other)), rule, forbidden)
@@ -289,7 +290,7 @@ def test_a_cross_rule_in_one_class_and_over_classes(rule: Any, forbidden: Any):
         assert error.worker == f"{MODULE}.Both"
 
 
-@pytest.mark.parametrize(("rule", "forbidden"), BROKEN)
+@each_row(("rule", "forbidden"), BROKEN, around=registry.isolated)
 def test_a_child_may_take_back_what_breaks_the_rule(rule: Any, forbidden: Any):
     default = vars(ApplicationWorker)[rule.other]
     parent = type("ParentWorker", (ApplicationWorker,), body(**{rule.other: forbidden}))
@@ -300,7 +301,7 @@ def test_a_child_may_take_back_what_breaks_the_rule(rule: Any, forbidden: Any):
 # --- grouped facts --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("make", "field", "value", "words"),
     [
         (Deduplicate, "strategy", "until_execute", "did you mean 'until_execut"),
@@ -329,6 +330,7 @@ def test_a_child_may_take_back_what_breaks_the_rule(rule: Any, forbidden: Any):
         (DeferOnHealth, "resolver", lambda one, two: ("main", ()), "takes another number of arguments"),
         (DeferOnHealth, "resolver", coroutine_resolver, "a callable that takes a job's arguments as one tuple"),
     ],
+    around=registry.isolated,
 )  # fmt: skip
 def test_a_wrong_field(make: Callable[..., Any], field: str, value: Any, words: str):
     with pytest.raises(DeclarationError) as caught:
@@ -363,7 +365,7 @@ def test_fields_that_contradict_each_other():
 # --- hooks, perform, keywords ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", HOOKS)
+@each_row("name", HOOKS, around=registry.isolated)
 def test_a_hook_that_cannot_be_called(name: str):
     wanted = "@classmethod"
     for value in (5, None, "x", (), perform, staticmethod(perform), property(perform), int):
@@ -380,7 +382,7 @@ def test_a_hook_that_cannot_be_called(name: str):
     assert f"(in {MODULE}.Mixin)" in str(refused("SampleWorker", (mixin, ApplicationWorker), body()))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("slip", "meant"),
     [
         ("retry_inn", "retry_in"),
@@ -398,7 +400,7 @@ def test_a_hook_that_cannot_be_called(name: str):
         ("on_concurrency_limit_xyz", "on_concurrency_limit_resumed"),
     ],
 )
-@pytest.mark.parametrize("mixed_in", [False, True])
+@each_row("mixed_in", [False, True], around=registry.isolated)
 def test_class_refuses_misspelt_hook_with_nearest(slip: str, meant: str, mixed_in: bool):
     hook = classmethod(lambda cls, *args: None)
     mixin = type("Mixin", (), {slip: hook})
@@ -407,12 +409,12 @@ def test_class_refuses_misspelt_hook_with_nearest(slip: str, meant: str, mixed_i
         type("Slip", bases, members)
 
 
-@pytest.mark.parametrize("name", ["retry_later", "on_commit", "sidekiq_logger", "limit_reached", "retried"])
+@each_row("name", ["retry_later", "on_commit", "sidekiq_logger", "limit_reached", "retried"], around=registry.isolated)
 def test_class_keeps_helpers_that_are_near_no_hook(name: str):
     type("Helped", (ApplicationWorker,), body(**{name: classmethod(lambda cls: None)}))
 
 
-@pytest.mark.parametrize("name", HOOKS)
+@each_row("name", HOOKS, around=registry.isolated)
 def test_a_misspelt_hook(name: str):
     slip = name[:-2] + name[-1] + name[-2]
     hook = classmethod(lambda cls, *args: None)
@@ -423,7 +425,9 @@ def test_a_misspelt_hook(name: str):
         assert f"(did you mean {name!r}?)" in str(error)
 
 
-@pytest.mark.parametrize("value", [5, None, "run", staticmethod(perform), classmethod(perform), property(perform)])
+@each_row(
+    "value", [5, None, "run", staticmethod(perform), classmethod(perform), property(perform)], around=registry.isolated
+)
 def test_a_perform_that_is_no_method(value: Any):
     error = refused("SampleWorker", (ApplicationWorker,), body(perform=value))
     assert (error.worker, error.attribute) == (PLACE, "perform")
@@ -431,7 +435,7 @@ def test_a_perform_that_is_no_method(value: Any):
     assert "def perform(self, ...)" in str(error)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("keywords", "words"),
     [
         ({"abstrct": True}, "(did you mean 'abstract'?). Allowed: abstract."),
@@ -441,6 +445,7 @@ def test_a_perform_that_is_no_method(value: Any):
         ({"abstract": 1}, "abstract = 1 is not allowed."),
         ({"abstract": None}, "abstract = None is not allowed."),
     ],
+    around=registry.isolated,
 )
 def test_wrong_class_keywords(keywords: dict[str, Any], words: str):
     error = refused("SampleWorker", (ApplicationWorker,), body(), **keywords)

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
+from framework.declare import registry
 from framework.declare.exact_json import MAX_DEPTH, MAX_DIGITS, InexactError, check_exact
+from tests.tables import each_row
 
 
 class Level(enum.IntEnum):
@@ -109,7 +111,7 @@ def test_a_list_that_holds_itself_is_refused():
     assert not accepted(endless)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "words"),
     [
         (float("nan"), "nan"),
@@ -131,6 +133,7 @@ def test_a_list_that_holds_itself_is_refused():
         ({1: 2}, "keys are str"),
         ({"\udfff": 2}, "surrogate"),
     ],
+    around=registry.isolated,
 )
 def test_each_refusal_says_what_to_do(value: Any, words: str):
     with pytest.raises(InexactError, match=words.replace("(", r"\(").replace(")", r"\)")):

@@ -12,6 +12,7 @@ from framework.declare.attributes import ATTRIBUTES, OWN_ATTRIBUTES
 from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError
+from tests.tables import each_row
 
 POOL: dict[str, tuple[Any, ...]] = {
     "feature_category": ("search", "billing"),
@@ -88,7 +89,7 @@ def test_every_attribute_is_here_with_its_falsy_values():
     assert {name for name, _ in FALSY} >= falsy_by_default - NOT_HERE - {"feature_category"}
 
 
-@pytest.mark.parametrize(("name", "falsy"), FALSY)
+@each_row(("name", "falsy"), FALSY, around=registry.isolated)
 def test_a_falsy_value_stands_over_a_truthy_one_above(name: str, falsy: Any):
     high, wanted = {name: truthy(name)}, ATTRIBUTES[name].rule(falsy)
     parent = worker("ParentWorker", ApplicationWorker, **high)
@@ -110,7 +111,7 @@ def test_a_falsy_value_stands_over_a_truthy_one_above(name: str, falsy: Any):
     assert same(fact(behind, name), ATTRIBUTES[name].rule(truthy(name)))
 
 
-@pytest.mark.parametrize(("name", "falsy"), FALSY)
+@each_row(("name", "falsy"), FALSY, around=registry.isolated)
 def test_a_truthy_value_stands_over_a_falsy_one_above(name: str, falsy: Any):
     base = abstract("Base", ApplicationWorker, **{name: falsy})
     child = worker("ChildWorker", base, **{name: truthy(name)})

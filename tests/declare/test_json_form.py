@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel, field_serializer
 
+from framework.declare import registry
 from framework.declare.exact_json import MAX_DEPTH, MAX_DIGITS, InexactError, check_exact
 from framework.declare.json_form import json_form
 from framework.wire.json import dumps, loads
+from tests.tables import each_row
 
 DAY = dt.date(2026, 2, 3)
 MOMENT = dt.datetime(2026, 2, 3, 4, 5, 6, tzinfo=dt.UTC)
@@ -70,7 +72,7 @@ class Odd(BaseModel):
         raise RuntimeError(f"secret {value}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "form"),
     [
         ((1, (2,)), [1, [2]]),
@@ -100,6 +102,7 @@ class Odd(BaseModel):
         (RootModel[list[int]]([1]), [1]),
         ([{"deep": ({1},)}], [{"deep": [[1]]}]),
     ],
+    around=registry.isolated,
 )
 def test_each_kind_has_its_form(value: Any, form: Any):
     found = json_form(value)
@@ -121,7 +124,7 @@ def nested(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "path", "words"),
     [
         (math.nan, "", "is nan"),
@@ -144,6 +147,7 @@ def nested(levels: int) -> Any:
         (Odd(), "", r"is a Odd that cannot be written as JSON"),
     ],
     ids=lambda value: str(type(value).__name__),
+    around=registry.isolated,
 )
 def test_what_json_cannot_carry_at_all(value: Any, path: str, words: str):
     with pytest.raises(InexactError, match=words) as caught:

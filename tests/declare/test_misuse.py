@@ -8,11 +8,13 @@ from unittest import mock
 
 import pytest
 
+from framework.declare import registry
 from framework.declare.capacity import LimitedCapacityWorker
 from framework.declare.misuse import FOREIGN
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError, MisuseError, NoSuchMethodError
 from tests.declare.conftest import Recorder
+from tests.tables import each_row
 
 
 def receipts() -> Any:
@@ -42,8 +44,10 @@ def test_foreign_name_is_no_attribute_and_names_ours(name: str, recorder: Record
     assert not recorder.pushed
 
 
-@pytest.mark.parametrize(
-    "name", ["delay", "apply_async", "send", "send_task", "enqueue", "defer", "schedule", "perform_later"]
+@each_row(
+    "name",
+    ["delay", "apply_async", "send", "send_task", "enqueue", "defer", "schedule", "perform_later"],
+    around=registry.isolated,
 )
 def test_foreign_name_of_a_push_names_perform_async(name: str) -> None:
     with pytest.raises(NoSuchMethodError, match=r"ReceiptWorker\.perform_async\(\.\.\.\)"):

@@ -2,14 +2,15 @@
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.declare import registry
 from framework.declare.names import queue_name, wire_name
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("module", "class_name", "expected"),
     [
         ("workers.chaos.sleep_worker", "SleepWorker", "Chaos::SleepWorker"),
@@ -28,12 +29,13 @@ from framework.declare.names import queue_name, wire_name
         ("workers.HTTPStuff.x", "W", "HTTPStuff::W"),
         ("workers.chaos.x", "Outer.InnerWorker", "Chaos::Outer::InnerWorker"),
     ],
+    around=registry.isolated,
 )
 def test_wire_name(module: str, class_name: str, expected: str):
     assert wire_name(module, class_name) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "namespace", "expected"),
     [
         ("HTTPHookWorker", None, "http_hook"),
@@ -48,6 +50,7 @@ def test_wire_name(module: str, class_name: str, expected: str):
         ("Chaos::Worker", None, "chaos_worker"),
         ("JiraImport::AdvanceStageWorker", None, "jira_import_advance_stage"),
     ],
+    around=registry.isolated,
 )
 def test_queue_name(name: str, namespace: str | None, expected: str):
     assert queue_name(name, namespace) == expected

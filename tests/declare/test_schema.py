@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.declare import catalog
+from framework.declare import catalog, registry
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.policies import Deduplicate, DeferOnHealth
 from framework.declare.schema import all_queues_schema
 from framework.declare.values import Invalid
 from framework.declare.worker import ApplicationWorker
 from framework.settings.yaml_file import read_yaml
+from tests.tables import each_row
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCHEMA = all_queues_schema([])
@@ -46,7 +46,7 @@ def test_the_committed_file_validates_against_the_committed_schema():
     assert file.read_text().splitlines()[0] == f"# yaml-language-server: $schema={catalog.SCHEMA_NAME}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         {},
@@ -61,12 +61,13 @@ def test_the_committed_file_validates_against_the_committed_schema():
         {"concurrency_limit": lambda: 3, "data_consistency": "sticky", "resource_boundary": "memory"},
         {"concurrency_limit": -1, "has_external_dependencies": True},
     ],
+    around=registry.isolated,
 )
 def test_every_entry_that_a_class_can_have_is_valid(body: dict[str, Any]):
     jsonschema.Draft202012Validator(SCHEMA).validate([entry(**body)])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "value"),
     [
         *((field, ABSENT) for field in SCHEMA["items"]["required"]),
@@ -104,6 +105,7 @@ def test_every_entry_that_a_class_can_have_is_valid(body: dict[str, Any]):
         ("shard", "-a"),
         ("queue", "a/b"),
     ],
+    around=registry.isolated,
 )
 def test_a_mutated_entry_is_invalid(field: str, value: Any):
     mutated = {**entry(), field: value}

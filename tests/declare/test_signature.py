@@ -15,8 +15,10 @@ from pydantic import BaseModel, Field, JsonValue
 from pydantic_core import from_json, to_json
 from typing_extensions import TypedDict
 
+from framework.declare import registry
 from framework.declare.signature import JobSignature, build_signature
 from framework.errors import ArgumentsError, DeclarationError
+from tests.tables import each_row
 
 ProjectId = NewType("ProjectId", int)
 
@@ -70,7 +72,7 @@ def test_a_default_that_fills_a_hole_is_a_copy():
     assert signature.bind((), {"mode": "y"}) == [["a"], "y"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("args", "kwargs", "argument", "words"),
     [
         ((), {}, "project_id", "is missing"),
@@ -79,6 +81,7 @@ def test_a_default_that_fills_a_hole_is_a_copy():
         ((1,), {"modee": "x"}, "modee", "did you mean 'mode'"),
         ((1,), {"project_id": 2}, "project_id", "given twice"),
     ],
+    around=registry.isolated,
 )
 def test_calls_that_do_not_bind(args: tuple[Any, ...], kwargs: dict[str, Any], argument: str | None, words: str):
     with pytest.raises(ArgumentsError, match=words) as caught:
@@ -95,14 +98,14 @@ def test_positional_only_parameters_are_not_named():
         signature_of(perform).bind((), {"a": 1, "b": 2})
 
 
-@pytest.mark.parametrize("args", [[1], [1, "x"], [1, "x", None], [1, "x", [1, 2.5]], [-(10**30)]])
+@each_row("args", [[1], [1, "x"], [1, "x", None], [1, "x", [1, 2.5]], [-(10**30)]], around=registry.isolated)
 def test_fitting_arguments_pass(args: list[Any]):
     kept = copy.deepcopy(args)
     signature_of(three).check(args)
     assert args == kept
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("args", "argument", "words"),
     [
         (["1"], "project_id", "valid integer, got str"),
@@ -120,6 +123,7 @@ def test_fitting_arguments_pass(args: list[Any]):
         ([], "project_id", "is missing"),
         ([1, "x", None, 4], None, "4 were given"),
     ],
+    around=registry.isolated,
 )
 def test_arguments_that_do_not_fit(args: list[Any], argument: str | None, words: str):
     with pytest.raises(ArgumentsError, match=words) as caught:
@@ -163,7 +167,7 @@ def _with(annotation: Any, default: Any = ...) -> Any:
     return perform
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("annotation", "good", "bad"),
     [
         (bool, True, 1),
@@ -180,6 +184,7 @@ def _with(annotation: Any, default: Any = ...) -> Any:
         (object, {"a": 1}, object()),
         (int | None, None, "x"),
     ],
+    around=registry.isolated,
 )
 def test_annotations_that_json_can_carry(annotation: Any, good: Any, bad: Any):
     signature = signature_of(_with(annotation))
@@ -188,7 +193,7 @@ def test_annotations_that_json_can_carry(annotation: Any, good: Any, bad: Any):
         signature.check([bad])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("annotation", "words"),
     [
         (dt.datetime, "epoch seconds"),
@@ -207,6 +212,7 @@ def test_annotations_that_json_can_carry(annotation: Any, good: Any, bad: Any):
         (dict[str, dt.date], "ISO 8601"),
         (complex, "pass an id"),
     ],
+    around=registry.isolated,
 )
 def test_annotations_that_json_cannot_carry(annotation: Any, words: str):
     with pytest.raises(DeclarationError, match=words) as caught:
@@ -220,7 +226,9 @@ def test_an_annotation_that_cannot_be_read_is_refused():
         signature_of(_with("NoSuchName"))
 
 
-@pytest.mark.parametrize(("annotation", "default"), [(str, None), (int, "x"), (Any, object()), (list[int], (1,))])
+@each_row(
+    ("annotation", "default"), [(str, None), (int, "x"), (Any, object()), (list[int], (1,))], around=registry.isolated
+)
 def test_a_default_that_does_not_fit_is_refused(annotation: Any, default: Any):
     with pytest.raises(DeclarationError, match="the default of perform's parameter 'value'"):
         signature_of(_with(annotation, default))

@@ -8,11 +8,12 @@ from annotated_types import Gt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.declare import slices
+from framework.declare import registry, slices
 from framework.declare.exact_json import MAX_DEPTH, MAX_DIGITS
 from framework.declare.signature import build_signature
 from framework.declare.slices import SLICE, bind_all, json_slices
 from framework.errors import ArgumentsError
+from tests.tables import each_row
 
 
 def take(self, number: int, text: str = "-", share: float | None = None) -> None: ...
@@ -78,7 +79,7 @@ def test_a_slice_is_judged_as_its_jobs_are(signature, jobs):
         assert (error.worker, error.argument) == ("W", verdicts[wrong].argument)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "jobs",
     [
         [(1,), [2, "x"], (3, "y", 0.5)],
@@ -89,6 +90,7 @@ def test_a_slice_is_judged_as_its_jobs_are(signature, jobs):
         [(10**3_999,)],
         [(1, "", None)],
     ],
+    around=registry.isolated,
 )
 def test_what_is_well_arrives(jobs):
     assert [json.loads(line) for line in lines(SIGNATURES[0], jobs)] == [list(args) for args in jobs]
@@ -97,7 +99,7 @@ def test_what_is_well_arrives(jobs):
 def take_two(self, one: Any, two: Any) -> None: ...
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("perform", "wrong", "words"),
     [
         (take_two, (1,), "is missing"),
@@ -110,6 +112,7 @@ def take_two(self, one: Any, two: Any) -> None: ...
         (take_chosen, (True,), "does not fit"),
         (take_chosen, ("a", 0), "does not fit"),
     ],
+    around=registry.isolated,
 )
 def test_plain_values_that_do_not_fit(perform, wrong, words):
     signature = build_signature("W", perform)
@@ -126,7 +129,7 @@ def test_plain_jobs_are_never_looked_at_one_by_one(monkeypatch):
     assert lines(SIGNATURES[4], [(), []]) == [b"[]", b"[]"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "words"),
     [
         (True, "does not fit"),
@@ -134,6 +137,7 @@ def test_plain_jobs_are_never_looked_at_one_by_one(monkeypatch):
         (Number.ONE, "IntEnum|Number"),
         ("x", "does not fit"),
     ],
+    around=registry.isolated,
 )
 def test_the_job_that_is_wrong_is_named_wherever_it_stands(value, words):
     jobs = [(number,) for number in range(SLICE + 5)]
@@ -144,7 +148,7 @@ def test_the_job_that_is_wrong_is_named_wherever_it_stands(value, words):
             lines(SIGNATURES[0], wrong)
 
 
-@pytest.mark.parametrize(("jobs", "place"), [([(1,), 2], 1), (["ab"], 0), ([(1,), {3}], 1), ([None], 0)])
+@each_row(("jobs", "place"), [([(1,), 2], 1), (["ab"], 0), ([(1,), {3}], 1), ([None], 0)], around=registry.isolated)
 def test_a_job_that_is_no_tuple(jobs, place):
     with pytest.raises(ArgumentsError, match=f"job {place} of the bulk is a .*tuple, such as"):
         lines(SIGNATURES[0], jobs)

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError
+from tests.tables import each_row
 
 
 def perform(self: Any, project_id: int, mode: str = "full") -> None: ...
@@ -64,9 +66,10 @@ def test_handlers_come_from_mixins_and_abstract_classes_too():
 async def waits(self: Any) -> None: ...
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("now", "before", "is_async"),
     [(perform, old, False), (waits, old, False), (perform, waits, False), (waits, waits, True)],
+    around=registry.isolated,
 )
 def test_only_a_class_all_of_whose_methods_are_async_is(now, before, is_async):
     assert make(perform=now, version=1, perform_v0=before).declaration().is_async is is_async
@@ -131,7 +134,7 @@ def unreadable(self: Any, data: "Nowhere") -> None: ...  # type: ignore[name-def
 def selfless() -> None: ...
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "name", "value", "words"),
     [
         (
@@ -183,6 +186,7 @@ def selfless() -> None: ...
         (9, "perform_v1", unfit, "the default of perform_v1's parameter 'number' does not fit int"),
         (9, "perform_v1", selfless, "perform_v1 needs self: it would be called with"),
     ],
+    around=registry.isolated,
 )
 def test_what_is_no_handler_is_refused(version: Any, name: str, value: Any, words: str):
     body = {} if version is ... else {"version": version}
@@ -208,9 +212,10 @@ def test_an_inherited_handler_must_be_older_than_the_child_and_is_named_with_its
         make(parent, name="ChildWorker", version=0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["_perform_v01", "perform_validation", "perform_verify", "perform_one", "perform_v1_step", "deliver2", "improve"],
+    around=registry.isolated,
 )
 def test_a_helper_that_is_called_something_else_is_left_alone(name: str):
     assert handlers(make(version=2, **{name: old})) == {}

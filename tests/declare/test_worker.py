@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from framework.declare import port
+from framework.declare import port, registry
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.declaration import Declaration
 from framework.declare.options import bulk_times, due_at
@@ -17,6 +17,7 @@ from framework.declare.request import Due, Pace
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError, PushError
 from tests.harness import forked
+from tests.tables import each_row
 
 
 def perform(self: Any, project_id: int, mode: str = "full") -> None: ...
@@ -104,7 +105,7 @@ _GOOD: list[tuple[str, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "resolved"), _GOOD)
+@each_row(("name", "value", "resolved"), _GOOD, around=registry.isolated)
 def test_allowed_values(name: str, value: Any, resolved: Any):
     found = getattr(declare(**{name: value}), name)
     assert found == resolved
@@ -115,7 +116,7 @@ def test_the_table_of_allowed_values_leaves_no_attribute_out():
     assert {name for name, _, _ in _GOOD} | {"feature_category"} == set(ATTRIBUTES)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value", "words"),
     [
         ("feature_category", "global search", "letters, digits and underscores"),
@@ -168,6 +169,7 @@ def test_the_table_of_allowed_values_leaves_no_attribute_out():
         ("loggable_arguments", ("moed",), "did you mean 'mode'?"),
         ("loggable_arguments", (1,), "each member"),
     ],
+    around=registry.isolated,
 )
 def test_refused_values_name_class_attribute_value_and_what_is_allowed(name: str, value: Any, words: str):
     with pytest.raises(DeclarationError) as caught:
@@ -178,7 +180,7 @@ def test_refused_values_name_class_attribute_value_and_what_is_allowed(name: str
     assert name in str(error)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("build", "words"),
     [
         (lambda: Deduplicate("until_execute"), "did you mean"),
@@ -194,13 +196,14 @@ def test_refused_values_name_class_attribute_value_and_what_is_allowed(name: str
         (lambda: DeferOnHealth(delay=timedelta(hours=1)), "shorter than delay"),
         (lambda: DeferOnHealth(max_deferrals=0), "whole number >= 1"),
     ],
+    around=registry.isolated,
 )
 def test_grouped_facts_check_themselves(build: Any, words: str):
     with pytest.raises(DeclarationError, match=words):
         build()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "attribute", "words"),
     [
         ({"urgancy": "low"}, "urgancy", "did you mean 'urgency'?"),
@@ -223,6 +226,7 @@ def test_grouped_facts_check_themselves(build: Any, words: str):
         ({"perform": lambda self, *, a: None}, "perform", "cannot travel"),
         ({"perform": lambda self, **rest: None}, "perform", "cannot travel"),
     ],
+    around=registry.isolated,
 )
 def test_refused_bodies(body: dict[str, Any], attribute: str, words: str):
     with pytest.raises(DeclarationError) as caught:
@@ -322,7 +326,7 @@ def test_idempotent_alone_means_until_executing_for_ten_minutes():
     assert make("ChildWorker", parent).declaration().deduplicate is None
 
 
-@pytest.mark.parametrize(("retry", "limit"), [(True, 25), (False, None), (0, 0), (3, 3)])
+@each_row(("retry", "limit"), [(True, 25), (False, None), (0, 0), (3, 3)], around=registry.isolated)
 def test_retry_limit(retry: Any, limit: int | None):
     assert declare(retry=retry).retry_limit() == limit
     assert declare(retry=retry).retry_limit(default=7) == (7 if retry is True else limit)
@@ -369,7 +373,7 @@ def test_options_are_checked_and_merged(recorder: Any):
     assert recorder.pushed[0].options == {"queue": "later", "retry": 0, "retry_for": timedelta(seconds=60)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "words"),
     [
         ({"queu": "x"}, "did you mean 'queue'"),
@@ -406,6 +410,7 @@ def test_options_are_checked_and_merged(recorder: Any):
         ({"retry": 10**15}, "at most 15 digits"),
         ({"context": {"a": {10**5_000: 1}}}, "keys are str"),
     ],
+    around=registry.isolated,
 )
 def test_refused_options(options: dict[str, Any], words: str):
     with pytest.raises(ArgumentsError, match=words):
@@ -415,7 +420,7 @@ def test_refused_options(options: dict[str, Any], words: str):
 NOW = 1_800_000_000.0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("when", "due"),
     [
         (timedelta(minutes=5), Due(NOW + 300, 300.0)),
@@ -431,12 +436,13 @@ NOW = 1_800_000_000.0
         (datetime.fromtimestamp(NOW + 10, UTC), Due(NOW + 10)),
         (datetime.fromtimestamp(NOW - 10, UTC), None),
     ],
+    around=registry.isolated,
 )
 def test_when_a_job_is_due(when: Any, due: Due | None):
     assert due_at("W", when, lambda: NOW) == due
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("when", "words"),
     [
         (datetime(2030, 1, 1), "without a time zone"),  # noqa: DTZ001 - the case
@@ -447,6 +453,7 @@ def test_when_a_job_is_due(when: Any, due: Due | None):
         (True, "is due at a bool"),
         (None, "NoneType"),
     ],
+    around=registry.isolated,
 )
 def test_times_that_are_refused(when: Any, words: str):
     with pytest.raises(ArgumentsError, match=words):
@@ -637,8 +644,8 @@ def test_an_instance_before_any_process_runs_it(caplog: pytest.LogCaptureFixture
     assert caplog.messages == ["indexed files=3"]
 
 
-@pytest.mark.parametrize("name", ["route", "set", "arguments", "declaration", "perform_async", "jid", "job_version"])
-@pytest.mark.parametrize("place", ["body", "mixin"])
+@each_row("name", ["route", "set", "arguments", "declaration", "perform_async", "jid", "job_version"])
+@each_row("place", ["body", "mixin"], around=registry.isolated)
 def test_a_helper_may_not_hide_a_name_of_the_frameworks(name: str, place: str) -> None:
     helper = {name: lambda self: None}
     bases = (ApplicationWorker,) if place == "body" else (type("Mixin", (), helper), ApplicationWorker)

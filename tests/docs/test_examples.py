@@ -31,6 +31,7 @@ from redis import Redis
 
 from tests.fork_server import FORK_SERVER
 from tests.postgres import Postgres, database_on, standby_of
+from tests.tables import each_row
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted(path for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")) if path.exists())
@@ -179,7 +180,7 @@ def test_examples(page: Path, reader: Reader, request: pytest.FixtureRequest) ->
     reader.background.clear()
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+@each_row("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
     broken = [target for target in targets if "://" not in target and not (page.parent / target).exists()]

@@ -10,6 +10,7 @@ from framework.execute.unknown import UnknownClasses
 from framework.finish.outcome import ForeignClass, UnknownClass
 from framework.wire.job import UNKNOWN_COUNT, UNKNOWN_SINCE
 from tests.harness import payload
+from tests.tables import each_row
 
 NOW = 1_800_000_000.0
 ANYTHING = (
@@ -52,8 +53,8 @@ def test_wait_ends_after_the_longest_wait(waited_s, gives_up):
     assert outcome.since <= NOW  # another host's clock is ahead: its time would put off the end
 
 
-@pytest.mark.parametrize("name", ["failed_at", "retried_at"])
-@pytest.mark.parametrize("milliseconds", [False, True], ids=["seconds", "as Sidekiq 8 writes it"])
+@each_row("name", ["failed_at", "retried_at"])
+@each_row("milliseconds", [False, True], ids=["seconds", "as Sidekiq 8 writes it"])
 def test_wait_begins_anew_when_job_has_run_meanwhile(name, milliseconds):
     ran = NOW - 60
     job = met(9, NOW - 90_000, **{name: int(ran * 1000) if milliseconds else ran})

@@ -7,6 +7,7 @@ from framework.fetch.blame import Announcer, Evidence, suspect
 from framework.fetch.custody import UNACKNOWLEDGED
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, full_memory, opened, payload, until
+from tests.tables import each_row
 
 
 def evidence(redis):
@@ -14,7 +15,7 @@ def evidence(redis):
 
 
 @pytest.mark.proves("R25")
-@pytest.mark.parametrize(
+@each_row(
     ("rank", "guilt"),
     [(0, "ran"), (1, "ran"), (2, "perhaps"), (1 + UNACKNOWLEDGED, "perhaps"), (2 + UNACKNOWLEDGED, "waited")],
 )
@@ -41,7 +42,7 @@ def test_a_suspect_ran_if_it_was_announced(redis, granted):
     assert redis.hkeys(keys.runs(IDENTITY)) == [b"slots", hashlib.sha1(data).hexdigest().encode()]
 
 
-@pytest.mark.parametrize("value", [None, "true", 1, False])
+@each_row("value", [None, "true", 1, False])
 def test_odd_values_make_no_suspect(value):
     assert not suspect(payload(suspect=value))
     assert not suspect(payload(interrupted_count=2))  # given back by a process that stopped

@@ -1,6 +1,7 @@
 import pytest
 
 from framework.fetch.prefetch import AHEAD_BYTES, AHEAD_JOBS, AHEAD_S, Prefetch
+from tests.tables import each_row
 
 
 def at(speed, size=300):
@@ -18,7 +19,7 @@ def test_at_first_as_many_are_wanted_as_slots_are_free():
     assert Prefetch().wanted(0, 0) == 0
 
 
-@pytest.mark.parametrize(("speed", "ahead"), [(100, 0), (2_000, 10), (10_000, 50), (1_000_000, AHEAD_JOBS)])
+@each_row(("speed", "ahead"), [(100, 0), (2_000, 10), (10_000, 50), (1_000_000, AHEAD_JOBS)])
 def test_so_many_are_fetched_ahead_as_end_within_a_moment(speed, ahead):
     assert AHEAD_S * speed >= ahead
     assert at(speed).wanted(0, 0) == pytest.approx(ahead, abs=1)

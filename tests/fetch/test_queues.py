@@ -4,9 +4,10 @@ from collections import Counter
 import pytest
 
 from framework.fetch.queues import HOT, LOOK, SWEEP_S, QueueOrder, Rounds
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("weights", "mode"),
     [
         ([("a", 0), ("b", 0)], "strict"),

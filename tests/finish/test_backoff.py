@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.finish.backoff import jitter_s, retry_delay_s
+from tests.tables import each_row
 
 DRAWS = st.floats(0, 1, exclude_max=True)
 
@@ -15,9 +16,7 @@ def test_the_delay_lies_within_sidekiqs_bounds(count, draw):
     assert delay.is_integer()
 
 
-@pytest.mark.parametrize(
-    ("count", "draw", "delay"), [(0, 0.0, 15), (0, 0.99, 24), (1, 0.5, 26), (3, 0.0, 96), (24, 0.999, 332_040)]
-)
+@each_row(("count", "draw", "delay"), [(0, 0.0, 15), (0, 0.99, 24), (1, 0.5, 26), (3, 0.0, 96), (24, 0.999, 332_040)])
 def test_known_delays(count, draw, delay):
     assert retry_delay_s(count, lambda: draw) == delay
 

@@ -14,6 +14,7 @@ from framework.flags.openfeature import OpenFeatureFlags
 from framework.flags.redis_flags import RedisFlags, read_flags, set_flag, unset_flag
 from framework.wire import keys
 from tests.harness import server_lines, until
+from tests.tables import each_row
 
 GARBAGE = {
     "no_json": b"{",
@@ -80,7 +81,7 @@ def test_garbage_is_told_once_and_hides_no_other_flag(redis, granted):
     assert sorted(told) == sorted([*(name for name in GARBAGE if isinstance(name, str)), "no \\xff name"])
 
 
-@pytest.mark.parametrize("data", GARBAGE.values())
+@each_row("data", GARBAGE.values())
 def test_what_cannot_be_read_says_why(data):
     with pytest.raises(ValueError, match=r"\w"):
         read_flag("f", data)

@@ -4,6 +4,7 @@ import pytest
 
 from framework.errors import MiddlewareError
 from framework.middleware.chain import CLIENT, SERVER, Chain, Passage
+from tests.tables import each_row
 
 
 def layer(name, *, before=None, after=None, on_error=None, yields=1):
@@ -138,8 +139,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("middleware", "reason"), REFUSED.values(), ids=REFUSED)
-@pytest.mark.parametrize("way", ["add", "prepend", "insert_before", "insert_after"])
+@each_row(("middleware", "reason"), REFUSED.values(), ids=REFUSED)
+@each_row("way", ["add", "prepend", "insert_before", "insert_after"])
 def test_chain_refuses_wrong_shape_and_shows_the_right_one(middleware, reason, way):
     chain = Chain(SERVER)
     chain.add(Fits)
@@ -164,7 +165,7 @@ class Fits:
         yield
 
 
-@pytest.mark.parametrize(
+@each_row(
     "call",
     [
         steps,
@@ -195,7 +196,7 @@ def test_chain_refuses_arguments_that_no_constructor_takes():
         Chain(SERVER).add(Fits, 5)
 
 
-@pytest.mark.parametrize("way", ["add", "prepend", "insert_before", "insert_after", "remove"])
+@each_row("way", ["add", "prepend", "insert_before", "insert_after", "remove"])
 def test_chain_in_use_refuses_every_change(way):
     chain = Chain(SERVER)
     chain.add(Fits)
@@ -263,9 +264,7 @@ def test_two_yields_are_an_error_and_outer_layers_see_it():
     assert log[-1].startswith("A saw a middleware yielded twice")
 
 
-@pytest.mark.parametrize(
-    "error", [StopIteration("x"), GeneratorExit("x"), KeyboardInterrupt("x"), SystemExit("x")], ids=type
-)
+@each_row("error", [StopIteration("x"), GeneratorExit("x"), KeyboardInterrupt("x"), SystemExit("x")], ids=type)
 def test_errors_that_generators_treat_in_their_own_way_are_not_swallowed(error):
     with pytest.raises(BaseException) as caught, Passage((A().call, B().call), []):
         raise error

@@ -9,6 +9,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.process.record import ProcessRecord, default_tag, seen_processes, served_queues, shown_payload
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, full_memory, payload
+from tests.tables import each_row
 
 
 def test_what_a_dashboard_asks_is_obeyed_at_maxmemory_and_no_count_is_lost(redis, granted):
@@ -135,7 +136,7 @@ def test_a_process_that_was_struck_off_the_list_is_on_it_again(redis, record):
 
 
 @pytest.mark.proves("R58")
-@pytest.mark.parametrize(
+@each_row(
     ("data", "shown"),
     [
         (encoded(args=["x" * 9_000], bid="kept"), payload(bid="kept")),

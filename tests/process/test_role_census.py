@@ -25,6 +25,7 @@ from tests.process.census import Census
 from tests.push.conftest import Door
 from tests.servers.guarded import GuardedServer, as_role, with_all_rights
 from tests.servers.proxy import Proxy
+from tests.tables import each_row
 
 QUICK = """
 from framework.process import launcher
@@ -239,7 +240,7 @@ def test_every_script_is_of_a_role():
     assert scripts == {one.name.upper() for role in rights.ROLES.values() for one in role.scripts}
 
 
-@pytest.mark.parametrize("role", ELSEWHERE)
+@each_row("role", ELSEWHERE)
 def test_rights_not_reached_here_are_needed_where_it_says(role):
     for right, (file, words) in ELSEWHERE[role].items():
         assert words in (ROOT / "framework" / file).read_text(), (

@@ -8,6 +8,7 @@ import pytest
 from framework.process import title
 from framework.version import VERSION
 from tests.harness import enqueue, until
+from tests.tables import each_row
 
 
 def shown(pid):
@@ -53,7 +54,7 @@ def test_a_supervisor_shows_its_groups_and_how_many_of_its_children_run(titled, 
     assert process.wait() == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("names", "words"),
     [
         (["default"], "default"),

@@ -11,6 +11,7 @@ from framework.declare.worker import ApplicationWorker
 from framework.route.lint import Finding, Lint, serves, unserved_live
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
+from tests.tables import each_row
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +171,7 @@ def test_the_rules_are_named_by_where_they_stand():
     assert found.place == "environment: FRAMEWORK_ROUTING_RULES: routing_rules[1]"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("names", "queue", "served"),
     [
         (["a"], "a", True),

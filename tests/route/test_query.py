@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.route.query import ATTRIBUTES, Query, QueryError, Term, facts_of, parse
+from tests.tables import each_row
 
 _FREE = ("worker_name", "name", "feature_category", "tags", "queue_namespace")
 _VALUES = st.from_regex(r"[A-Za-z0-9_:]{1,8}", fullmatch=True)
@@ -71,7 +72,7 @@ FACTS = facts_of(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "matches"),
     [
         ("*", True),
@@ -97,7 +98,7 @@ def test_matching(text: str, matches: bool):
     assert parse(text).matches(FACTS) is matches
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "position", "words"),
     [
         ("", 0, "an attribute is missing"),
@@ -327,7 +328,7 @@ def test_a_very_long_rule_is_read_quickly_and_shown_in_part():
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("text", ["tags=a,a", "tags=a|tags=a", "tags=a&tags=a", "urgency=high,high,high"])
+@each_row("text", ["tags=a,a", "tags=a|tags=a", "tags=a&tags=a", "urgency=high,high,high"])
 def test_what_is_said_twice_means_the_same(text: str):
     assert parse(text).matches({**FACTS})
     assert str(parse(text)) == text

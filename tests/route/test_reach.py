@@ -2,12 +2,12 @@
 
 from itertools import chain, combinations, product
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.route.query import Query, Term, closed_vocabularies, parse
 from framework.route.reach import reachable, takers
+from tests.tables import each_row
 
 CLOSED = {"urgency": ("high", "low"), "feature_category": ("x", "y", "not_owned")}
 """As small as it gets, so that all workers can be tried."""
@@ -65,7 +65,7 @@ def test_so_it_does_where_many_rules_take_together(rule: Query, above: list[Quer
             assert escapes(rule, needed[:one] + needed[one + 1 :])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rule", "above", "found", "needed"),
     [
         ("urgency=low", [], True, None),

@@ -1,11 +1,10 @@
 """Which keys a finished campaign may leave."""
 
-import pytest
-
 from tests.proofs import census
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "ttl_s", "ends"),
     [
         ("aw:lease:sweep", 60, True),

@@ -11,6 +11,7 @@ from demo.activity import Activity, Samples, activity_of
 from demo.series import histogram, mean_rate, place_of, round_steps, time_slices
 from demo.strip import LISTED_PROCESSES, strip
 from tests.scripts.page_reader import PageReader
+from tests.tables import each_row
 
 BEGIN = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
@@ -166,14 +167,14 @@ def test_histogram_holds_each_value_once():
     assert all(0.0 <= place <= 1.0 for place in places)
 
 
-@pytest.mark.parametrize("value", [0.0, 0.003, 99.0, 1e9])
+@each_row("value", [0.0, 0.003, 99.0, 1e9])
 def test_histogram_of_one_value_has_room_around_it(value):
     bins = histogram(Samples([value]))
     assert len(bins) >= 7
     assert [one.count for one in bins if one.count] == [1]
 
 
-@pytest.mark.parametrize("span_s", [0.0, 0.049, 1.0, 47.9, 300.0, 40_000.0, 1_000_000.0])
+@each_row("span_s", [0.0, 0.049, 1.0, 47.9, 300.0, 40_000.0, 1_000_000.0])
 def test_time_slices_hold_each_run_once(span_s):
     activity = Activity(span_s=span_s, ends=[(span_s * part / 10, 0) for part in range(11)])
     activity.processes = [object()]  # only their number matters here
@@ -183,7 +184,7 @@ def test_time_slices_hold_each_run_once(span_s):
     assert mean_rate(slices) <= max(part.rate for part in slices)
 
 
-@pytest.mark.parametrize("most", [0.2, 1.0, 3.0, 39.0, 999.0, 1e6])
+@each_row("most", [0.2, 1.0, 3.0, 39.0, 999.0, 1e6])
 def test_guides_are_few_and_not_above_the_highest(most):
     steps = round_steps(most, 3)
     assert 1 <= len(steps) <= 3

@@ -1,11 +1,10 @@
 """The nearest known word."""
 
-import pytest
-
 from framework.settings.suggest import did_you_mean
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "hint"),
     [
         ("urgnet", " (did you mean 'urgent'?)"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from framework.settings.yaml_file import MAX_BYTES, YamlError, parse_yaml, read_yaml
+from tests.tables import each_row
 
 
 def test_plain_content(tmp_path: Path):
@@ -20,7 +21,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "words"),
     [
         ("a: [1", "line 2, column 1"),

@@ -12,6 +12,7 @@ from framework.wire import keys
 from framework.wire.holds import Claim, Lock
 from tests.harness import full_memory, opened, until
 from tests.store.scripted import CLOSE, scripted
+from tests.tables import each_row
 
 TAKEN = b":1\r\n"
 READONLY = b"-READONLY You can't write against a read only replica.\r\n"
@@ -58,7 +59,7 @@ def test_names_and_jobs_are_written(shard, redis):
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "words"),
     [
         (b"-OOM command not allowed when used memory > 'maxmemory'.\r\n", ("OOM", "maxmemory", "full")),

@@ -17,6 +17,7 @@ from framework.store.connect import Endpoint
 from tests.harness import Told, server_lines, until
 from tests.servers.guarded import with_all_rights
 from tests.store.test_connect import started
+from tests.tables import each_row
 
 __all__ = ["started"]  # a fixture
 
@@ -428,7 +429,7 @@ async def agen():
     yield 1
 
 
-@pytest.mark.parametrize("reason", ["", " \n", None, 7, ["why"]])
+@each_row("reason", ["", " \n", None, 7, ["why"]])
 def test_a_reason_is_required(reason):
     with pytest.raises(ValueError, match="say in words why"):
         allow_unrouted(reason=reason)

@@ -19,6 +19,7 @@ from framework.store.script import Script
 from tests.harness import full_memory, until
 from tests.servers.guarded import GuardedServer, with_all_rights
 from tests.store.scripted import CLOSE, scripted
+from tests.tables import each_row
 
 
 def channel_to(url, read_timeout_s=5.0):
@@ -100,7 +101,7 @@ def test_a_packet_larger_than_the_socket_takes_at_once_arrives_whole(tcp_server)
     channel.close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "kind", "closed"),
     [
         (b"-OOM command not allowed when used memory > 'maxmemory'.\r\n", OutOfMemoryError, False),

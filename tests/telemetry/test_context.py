@@ -8,6 +8,7 @@ import pytest
 import framework.context
 from framework.telemetry import context
 from framework.wire.json import dumps
+from tests.tables import each_row
 
 
 def test_facts_are_flat_and_nest():
@@ -51,7 +52,7 @@ def test_what_is_bound_in_a_job_ends_with_the_block():
     )
 
 
-@pytest.mark.parametrize("fact", [object(), float("nan"), "\ud800", {1: object()}, {"a": [float("inf")]}])
+@each_row("fact", [object(), float("nan"), "\ud800", {1: object()}, {"a": [float("inf")]}])
 def test_a_fact_that_cannot_travel_is_refused_at_once(fact):
     with pytest.raises(ValueError, match="'user' travels with jobs"), context.bound(user=fact):
         pass
@@ -68,7 +69,7 @@ def test_what_is_bound_can_be_written_into_a_payload(name, levels, fits):
         pass
 
 
-@pytest.mark.parametrize("correlation_id", ["", 7, b"c1", [10**5_000]])
+@each_row("correlation_id", ["", 7, b"c1", [10**5_000]])
 def test_a_correlation_id_is_a_text(correlation_id):
     with pytest.raises(ValueError, match="correlation_id must be a text"), context.bound(correlation_id):
         pass

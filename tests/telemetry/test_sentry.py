@@ -18,6 +18,7 @@ from framework.finish.report import JobReporter
 from framework.process.events import ProcessEvents
 from framework.telemetry.sentry import NoTracker, open_tracker
 from tests.harness import ROOT, Site, Told, payload, until
+from tests.tables import each_row
 
 JOBS = """
 import os
@@ -263,7 +264,7 @@ def test_what_a_job_says_on_purpose_is_not_reported_and_odd_payloads_are():
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("own", "callers", "told"),
     [
         ("search", "billing", "search"),

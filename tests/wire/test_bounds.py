@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from framework.errors import PayloadError, PayloadLimitError
 from framework.wire.bounds import LARGE, MOST_PER_BYTE, Footprint, footprint, is_deeper, measure, needs_look
 from framework.wire.json import MAX_NESTING, dumps, loads
+from tests.tables import each_row
 
 COUNT = 40_000
 _RANDOM = random.Random(1)
@@ -40,7 +41,7 @@ DOCUMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@each_row("name", DOCUMENTS)
 def test_footprint_of_a_kind_covers_what_parsing_takes(name):
     data = DOCUMENTS[name].encode()
     loads(data)  # the cache of keys is filled
@@ -54,7 +55,7 @@ def test_footprint_of_a_kind_covers_what_parsing_takes(name):
     assert memory <= 11 * peak
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@each_row("name", DOCUMENTS)
 def test_most_per_byte_holds_for_every_kind(name):
     data = DOCUMENTS[name].encode()
     assert footprint(data).memory < MOST_PER_BYTE * len(data)

@@ -8,6 +8,7 @@ from framework.errors import PayloadError
 from framework.wire.compress import decompress_arguments, deflated, pack_backtrace
 from framework.wire.json import dumps
 from tests.harness import compressed as payload_of
+from tests.tables import each_row
 
 ARGUMENTS = [1, "ä" * 500, {"k": [None, 2**70]}]
 SIZE = len(dumps(ARGUMENTS))
@@ -36,7 +37,7 @@ def test_decompressing_restores_the_arguments_and_removes_both_marks():
     assert "original_job_size_bytes" not in payload
 
 
-@pytest.mark.parametrize("level", range(10))
+@each_row("level", range(10))
 def test_any_level_is_read(level):
     payload = compressed(zlib.compress(dumps(ARGUMENTS), level))
     decompress_arguments(payload, LIMIT)
@@ -71,7 +72,7 @@ def test_a_bomb_is_refused_at_the_limit_and_not_a_byte_before():
 CHANGED = "a middleware changed them"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("payload", "words"),
     [
         (compressed(args=[1]), CHANGED),

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from framework.errors import PayloadError
 from framework.wire.job import Job, decode, stamp, timestamp, version_of, whole_number
 from framework.wire.json import dumps
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "seconds"),
     [
         (1732125600.25, 1732125600.25),  # Sidekiq up to 7, and we
@@ -27,7 +28,7 @@ def test_times_are_read_whoever_wrote_them(value, seconds):
     assert timestamp(value) == seconds
 
 
-@pytest.mark.parametrize("value", [1e300, -1e300, 10**400, "nan", "inf", "1e999", math.inf, -5.0])
+@each_row("value", [1e300, -1e300, 10**400, "nan", "inf", "1e999", math.inf, -5.0])
 def test_what_is_no_time_is_none(value):
     assert timestamp(value) is None
 
@@ -40,7 +41,7 @@ def test_a_stamp_always_has_a_fraction_and_is_the_time(seconds):
     assert abs(json.loads(written) - seconds) < 1e-5
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "version"),
     [
         (0, 0),
@@ -68,7 +69,7 @@ def test_a_version_is_a_whole_number_and_0_where_nothing_says_one(value, version
     assert version_of({}) == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "reason"),
     [
         (b"\xff\x00", "expected"),

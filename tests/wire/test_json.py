@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from framework.errors import PayloadError
 from framework.wire.json import MAX_NESTING, dumps, dumps_exact, loads
+from tests.tables import each_row
 
 ANY_TEXT = st.text(st.characters(codec=None))  # lone surrogates too
 VALUES = st.recursive(
@@ -49,10 +50,8 @@ def test_plain_values_are_never_refused(value):
 
 
 @pytest.mark.proves("R54")
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize(
-    "wrap", [lambda n: n, lambda n: [1, {"a": n}], lambda n: {"x": (n,)}], ids=["bare", "deep", "tuple"]
-)
+@each_row("number", [math.nan, math.inf, -math.inf])
+@each_row("wrap", [lambda n: n, lambda n: [1, {"a": n}], lambda n: {"x": (n,)}], ids=["bare", "deep", "tuple"])
 def test_numbers_without_a_json_word_are_refused(number, wrap):
     with pytest.raises(PayloadError):
         dumps(wrap(number))
@@ -87,9 +86,7 @@ def test_whole_numbers_are_exact_and_what_nobody_could_read_is_refused():
 
 
 @pytest.mark.proves("R54")
-@pytest.mark.parametrize(
-    "data", [b"", b"{", b"NaN", b"[Infinity]", b"{} x", b"[1,]", b"'a'", b'"\xff"', b"[" * 300 + b"]" * 300]
-)
+@each_row("data", [b"", b"{", b"NaN", b"[Infinity]", b"{} x", b"[1,]", b"'a'", b'"\xff"', b"[" * 300 + b"]" * 300])
 def test_what_is_not_strict_json_is_refused(data):
     with pytest.raises(PayloadError):
         loads(data)

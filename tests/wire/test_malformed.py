@@ -8,6 +8,7 @@ from framework.errors import PayloadError, PayloadLimitError
 from framework.wire.job import decode
 from framework.wire.malformed import quarantined
 from tests.harness import encoded, unwrapped
+from tests.tables import each_row
 
 NOW = 1_750_000_000.5
 JID = "0123456789abcdef01234567"
@@ -32,7 +33,7 @@ def wrap(data: bytes, queue: str = "") -> bytes:
     return quarantined(data, raised.value, NOW, queue)
 
 
-@pytest.mark.parametrize("data", NO_JOBS)
+@each_row("data", NO_JOBS)
 def test_no_job_is_wrapped_with_its_exact_bytes(data):
     fields = json.loads(wrap(data, "reports"))
     assert base64.b64decode(fields.pop("aw_raw"), validate=True) == data
@@ -87,7 +88,7 @@ def test_a_job_that_ruby_shows_stays_as_it_is():
     assert quarantined(data, PayloadError("not to be decompressed"), NOW) == data
 
 
-@pytest.mark.parametrize("fields", [{"queue": None}, {"queue": 7}, {"tags": "x"}, {"encrypt": True}])
+@each_row("fields", [{"queue": None}, {"queue": 7}, {"tags": "x"}, {"encrypt": True}])
 def test_a_job_that_ruby_cannot_show_is_wrapped(fields):
     data = encoded("A", args=[], **fields)
     assert unwrapped(quarantined(data, PayloadError("not to be decompressed"), NOW, "low")) == data

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from framework.types import JobState
 from framework.wire.status import LONGEST_S, Tracked, merged, tracked
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kept", "seconds"),
     [(60, 60), (0.5, 1), (1800.0, 1800), (10**30, LONGEST_S), (math.inf, LONGEST_S)],
 )
@@ -17,12 +18,12 @@ def test_a_job_is_tracked_that_says_how_long(kept, seconds):
     assert tracked({"jid": "j", "status_expiration": kept}) == Tracked("j", seconds)
 
 
-@pytest.mark.parametrize("kept", [None, 0, -1, True, "60", [60], math.nan])
+@each_row("kept", [None, 0, -1, True, "60", [60], math.nan])
 def test_what_another_writer_put_there_tracks_nothing(kept):
     assert tracked({"jid": "j", "status_expiration": kept}) is None
 
 
-@pytest.mark.parametrize("fields", [{}, {"jid": ""}, {"jid": 7}, {"jid": None}])
+@each_row("fields", [{}, {"jid": ""}, {"jid": 7}, {"jid": None}])
 def test_without_an_id_there_is_nothing_to_ask_for(fields):
     assert tracked({**fields, "status_expiration": 60}) is None
     assert tracked({"jid": "j"}) is None

@@ -17,6 +17,7 @@ from demo.receiver import Receiver, receiving
 from framework import ApplicationWorker
 from framework.declare import registry
 from framework.declare.attributes import ATTRIBUTES
+from tests.tables import each_row
 from tests.workers.conftest import ROOT, Installation
 from tests.workers.sheets import csv_file
 from workers.code_index.build_report_worker import BuildReportWorker
@@ -138,7 +139,7 @@ def test_the_page_is_about_every_worker_where_it_stands() -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "attribute", "value"), said_by_the_page())
+@each_row(("name", "attribute", "value"), said_by_the_page())
 def test_what_the_page_says_is_declared(name: str, attribute: str, value: str) -> None:
     (worker,) = (worker for worker in every_worker() if worker.__name__ == name)
     declared = getattr(worker, attribute)

@@ -14,6 +14,7 @@ from framework.errors import ArgumentsError, DeclarationError
 from framework.process.signals import SWEEP
 from framework.wire import keys
 from tests.harness import Site, until
+from tests.tables import each_row
 
 JOBS = Path(__file__).resolve().parent / "capacity_jobs.py"
 QUICK = """
@@ -206,7 +207,7 @@ async def async_count(self, shop):
     return 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "attribute", "words"),
     [
         ({"perform": work}, "perform", "Write def perform_work"),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from workers.code_index.analysis import Measured, Refused, analyse, analyse_source
 from workers.code_index.wording import printable
 
@@ -50,7 +51,7 @@ def test_counts() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "lines"),
     [(b"", 0), (b"\n", 1), (b"x=1", 1), (b"x=1\n", 1), (b"x=1\r\ny=2\r\n", 2), (b"x=1\ry=2", 2), (b"x='\x0c'\n", 1)],
 )
@@ -80,7 +81,7 @@ def test_agrees_with_a_walk_over_the_whole_tree() -> None:
         assert found.classes == sum(isinstance(node, ast.ClassDef) for node in nodes)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "kind", "reason"),
     [
         ("sample_unclosed_bracket", "syntax", "never closed"),
@@ -113,7 +114,7 @@ def test_every_sample_is_broken_and_in_the_readme() -> None:
         assert f"| {found.kind} |" in next(line for line in readme.splitlines() if sample.name in line)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "kind"),
     [
         (b"# coding: hex\nx=1\n", "encoding"),

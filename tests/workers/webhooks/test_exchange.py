@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from demo.receiver import Receiver
+from tests.tables import each_row
 from workers.webhooks import exchange
 from workers.webhooks.addresses import ALLOWED_VARIABLE, AddressRefusedError, checked_addresses
 from workers.webhooks.exchange import MAX_EXCERPT_BYTES, Answer, NoAnswerError, post, url_problem
@@ -155,7 +156,7 @@ def test_the_next_address_is_tried(receiver: Receiver, names) -> None:
     assert send(f"http://hook.example:{receiver.port}/ok").status == 200
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "said"),
     [
         ("ftp://example.com/", "begins with http"),
@@ -173,7 +174,7 @@ def test_urls(url: str, said: str | None) -> None:
     assert problem is None if said is None else said in str(problem)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "seconds"),
     [
         (None, None),

@@ -1,0 +1,107 @@
+"""Run one test over a table: every row is checked, and the failure names all rows that fail.
+
+    @each_row(("text", "seconds"), [("1s", 1), ("2m", 120)])
+    def test_parse_duration(text, seconds):
+        assert parse_duration(text) == seconds
+
+The arguments are those of ``pytest.mark.parametrize``, but the table is one case: its rows share the fixtures of the test. Use it
+for functions without side effects. Two decorators make the product of their rows, as with ``parametrize``.
+"""
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+
+MOST_SHOWN = 10
+"""Failing rows whose whole error is shown; the others are only named."""
+
+_Row = tuple[str, dict[str, Any]]
+
+
+def each_row(
+    names: str | Sequence[str],
+    values: Iterable[Any],
+    *,
+    ids: Iterable[str] | Callable[[Any], Any] | None = None,
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that calls the test once per row, each time within ``around()``."""
+    columns = [one.strip() for one in names.split(",")] if isinstance(names, str) else list(names)
+    table = list(_table(columns, values, ids))
+    assert table, "a table without rows checks nothing"
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        inner = getattr(test, "rows_of", None)
+        tables = [*(inner.tables if inner else ()), table]
+        return _wrapped(inner.test if inner else test, tables, around if inner is None else inner.around)
+
+    return decorate
+
+
+class _Rows:
+    """The test itself, and the tables that its arguments come from."""
+
+    def __init__(self, test: Callable[..., None], tables: list[list[_Row]], around: Callable[[], Any]) -> None:
+        self.test, self.tables, self.around = test, tables, around
+
+
+def _wrapped(test: Callable[..., None], tables: list[list[_Row]], around: Callable[[], Any]) -> Callable[..., None]:
+    given = {name for table in tables for name in table[0][1]}
+    signature = inspect.signature(test)
+    assert given <= set(signature.parameters), f"not arguments of {test.__name__}: {given - set(signature.parameters)}"
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        failed: list[tuple[str, BaseException]] = []
+        for combined in itertools.product(*reversed(tables)):
+            row = {name: value for _, values in combined for name, value in values.items()}
+            try:
+                with around():
+                    test(**fixtures, **row)
+            except (Exception, pytest.fail.Exception) as error:
+                failed.append(("-".join(name for name, _ in combined), error))
+        _judge(failed)
+
+    kept = [one for name, one in signature.parameters.items() if name not in given]
+    run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    run.rows_of = _Rows(test, tables, around)  # type: ignore[attr-defined]
+    return run
+
+
+def _judge(failed: list[tuple[str, BaseException]]) -> None:
+    for name, error in failed:
+        error.add_note(f"row: {name}")
+    if len(failed) == 1:
+        raise failed[0][1]
+    if failed:
+        names = "\n".join(name for name, _ in failed)
+        raise BaseExceptionGroup(f"{len(failed)} rows fail:\n{names}", [error for _, error in failed[:MOST_SHOWN]])
+
+
+def _table(columns: list[str], values: Iterable[Any], ids: Any) -> Iterator[_Row]:
+    named = list(ids) if ids is not None and not callable(ids) else None
+    for number, value in enumerate(values):
+        cells, name = value, None
+        if isinstance(value, type(pytest.param())):
+            assert not value.marks, "a row has no marks of its own: make it a test"
+            cells, name = (value.values[0] if len(columns) == 1 else value.values), value.id
+        cells = (cells,) if len(columns) == 1 else tuple(cells)
+        assert len(cells) == len(columns), f"row {number} has {len(cells)} cells for {len(columns)} columns"
+        yield name or (named[number] if named else _name(number, cells, ids)), dict(zip(columns, cells, strict=True))
+
+
+def _name(number: int, cells: Iterable[Any], ids: Any) -> str:
+    words = [_word(ids(cell) if callable(ids) else cell) for cell in cells]
+    return f"{number}:" + "-".join(words)
+
+
+def _word(value: Any) -> str:
+    try:
+        return repr(value)[:60]
+    except Exception:
+        return type(value).__name__
