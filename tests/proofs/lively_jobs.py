@@ -30,6 +30,8 @@ class Lively(ApplicationWorker, abstract=True):
 class SeedWorker(Lively):
     """Pushes a generation of the others by the real client, in all its ways."""
 
+    wire_name = "SeedWorker"
+
     def perform(self) -> None:
         ShortWorker.perform_bulk([(index % 8,) for index in range(_GENERATION)])
         for index in range(4):
@@ -47,6 +49,7 @@ class SeedWorker(Lively):
 class LimitedWorker(Lively):
     """One at a time, and not the fastest: the others wait for its slot."""
 
+    wire_name = "LimitedWorker"
     concurrency_limit = 1
 
     def perform(self) -> None:
@@ -57,6 +60,8 @@ class LimitedWorker(Lively):
 class PausedWorker(Lively):
     """Its class is paused until the last moment."""
 
+    wire_name = "PausedWorker"
+
     def perform(self) -> None:
         mark(self.jid)
 
@@ -64,6 +69,7 @@ class PausedWorker(Lively):
 class KeyedWorker(Lively):
     """Equal ones are pushed again and again, and fail now and then; one at a time."""
 
+    wire_name = "KeyedWorker"
     idempotent = True
     deduplicate = Deduplicate("until_executed")
     concurrency_limit = 1
@@ -77,6 +83,8 @@ class KeyedWorker(Lively):
 
 
 class ShortWorker(Lively):
+    wire_name = "ShortWorker"
+
     def perform(self, milliseconds: int) -> None:
         time.sleep(milliseconds / 1000)
         mark(self.jid)
@@ -85,6 +93,8 @@ class ShortWorker(Lively):
 class LongWorker(Lively):
     """Long enough to be amid its work when its process is killed."""
 
+    wire_name = "LongWorker"
+
     def perform(self) -> None:
         time.sleep(0.8)
         mark(self.jid)
@@ -92,6 +102,8 @@ class LongWorker(Lively):
 
 class UnsteadyWorker(Lively):
     """Fails now and then."""
+
+    wire_name = "UnsteadyWorker"
 
     def perform(self) -> None:
         if random.random() < _AGAIN:
@@ -102,6 +114,8 @@ class UnsteadyWorker(Lively):
 class PatientWorker(Lively):
     """Is told to come again now and then."""
 
+    wire_name = "PatientWorker"
+
     def perform(self) -> None:
         if random.random() < _AGAIN:
             raise RetryLater(SOON_S)
@@ -111,6 +125,7 @@ class PatientWorker(Lively):
 class DoomedWorker(Lively):
     """Fails for good, and stays in the dead set."""
 
+    wire_name = "DoomedWorker"
     retry = 0
 
     def perform(self) -> None:

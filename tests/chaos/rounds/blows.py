@@ -8,10 +8,9 @@ import random
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from tests.chaos.rounds.scene import Side
+from tests.chaos.rounds.side import Side
 
 PROCESS, REDIS, NETWORK = "process", "redis", "network"
 Steps: TypeAlias = Generator[None, None, None]
@@ -41,15 +40,15 @@ class Fault(NamedTuple):
 
     kind: str
     family: str
-    act: Callable[["Side", Blow], Steps]
-    possible: Callable[["Side"], bool]
+    act: Callable[[Side, Blow], Steps]
+    possible: Callable[[Side], bool]
     to_the_end: bool
     """Whether it must run to its end when the round is over, rather than be ended early."""
 
 
 def fault(
-    kind: str, family: str, *, possible: Callable[["Side"], bool] = lambda _: True, to_the_end: bool = False
-) -> Callable[[Callable[["Side", Blow], Steps]], Fault]:
+    kind: str, family: str, *, possible: Callable[[Side], bool] = lambda _: True, to_the_end: bool = False
+) -> Callable[[Callable[[Side, Blow], Steps]], Fault]:
     """Make a fault of a generator function."""
     return lambda act: Fault(kind, family, act, possible, to_the_end)
 
@@ -69,7 +68,7 @@ class Striker:
 
     def __init__(
         self,
-        side: "Side",
+        side: Side,
         faults: Sequence[Fault],
         pause_s: tuple[float, float],
         rng: random.Random,

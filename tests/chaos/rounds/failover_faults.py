@@ -7,7 +7,7 @@ from redis.exceptions import RedisError
 
 from tests.chaos.rounds.blows import REDIS, Blow, Fault, Steps, fault, lasting
 from tests.chaos.rounds.replicated import NAME, Node, ReplicatedStore
-from tests.chaos.rounds.scene import Side
+from tests.chaos.rounds.side import Side
 
 _AGAIN_S = 0.5
 

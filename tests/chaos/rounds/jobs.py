@@ -15,6 +15,7 @@ from tests.proofs.end_marks import mark
 class StampWorker(ApplicationWorker):
     """Say that job ``serial`` begins, take as long as told, say that it ended."""
 
+    wire_name = "StampWorker"
     feature_category = "not_owned"
     max_retries_after_interruption = -1  # the same job may be struck by chance again and again
     queue = "chaos"
@@ -29,6 +30,7 @@ class StampWorker(ApplicationWorker):
 class BesideWorker(StampWorker):
     """The same on the other shard, which nothing is done to."""
 
+    wire_name = "BesideWorker"
     queue = "beside"
 
 
@@ -39,12 +41,14 @@ def _limit() -> int:
 class LimitedWorker(StampWorker):
     """Some at a time over all processes: how many is asked of a file again and again."""
 
+    wire_name = "LimitedWorker"
     concurrency_limit = staticmethod(_limit)
 
 
 class KeyedWorker(StampWorker):
     """One at a time with a ``key``, waiting or running; and two of them all at a time."""
 
+    wire_name = "KeyedWorker"
     idempotent = True
     deduplicate = Deduplicate("until_executed", ttl=timedelta(seconds=60))
     concurrency_limit = 2

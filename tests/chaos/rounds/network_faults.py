@@ -1,7 +1,7 @@
 """Faults of the way to Redis, by the proxy in front of it."""
 
 from tests.chaos.rounds.blows import NETWORK, Blow, Fault, Steps, fault, lasting
-from tests.chaos.rounds.scene import Side
+from tests.chaos.rounds.side import Side
 from tests.servers.proxy import Proxy
 
 SLOW_S, DRIP_S, NARROW_BYTES_PER_S = 0.2, 2.0, 50_000

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tests.chaos.rounds.account import ACKNOWLEDGED_LATE, Account, percentile
 from tests.chaos.rounds.blows import Blow
 from tests.chaos.rounds.impact import Impact
-from tests.chaos.rounds.scene import Side
+from tests.chaos.rounds.side import Side
 from tests.chaos.rounds.valves import LIMIT, RUNNING, Found
 from tests.proofs.prover import Verdict
 

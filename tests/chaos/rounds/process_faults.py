@@ -4,7 +4,7 @@ import signal
 import time
 
 from tests.chaos.rounds.blows import PROCESS, Blow, Fault, Steps, fault, lasting
-from tests.chaos.rounds.scene import Side
+from tests.chaos.rounds.side import Side
 
 FREEZE_S = 22.0
 """Longer than the lease (15 s) and a sweep (5 s, give or take a fifth): others have taken over when it wakes."""

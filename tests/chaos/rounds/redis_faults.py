@@ -8,7 +8,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from tests.chaos.rounds.blows import REDIS, Blow, Fault, Steps, fault, lasting
-from tests.chaos.rounds.scene import Side
+from tests.chaos.rounds.side import Side
 from tests.chaos.rounds.stores import SingleStore
 
 _LONGEST_AWAY_S = 2.0

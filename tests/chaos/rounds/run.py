@@ -27,7 +27,8 @@ from tests.chaos.rounds.jobs import BesideWorker, KeyedWorker, LimitedWorker, St
 from tests.chaos.rounds.outcome import Outcome
 from tests.chaos.rounds.plan import Round, planned
 from tests.chaos.rounds.producer import Load, Producer
-from tests.chaos.rounds.scene import Scene, Side
+from tests.chaos.rounds.scene import Scene
+from tests.chaos.rounds.side import Side
 from tests.chaos.rounds.stores import SingleStore, Store
 from tests.chaos.rounds.timeline import Timeline, drawn
 from tests.chaos.rounds.valves import Valves

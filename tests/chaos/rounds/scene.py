@@ -1,16 +1,12 @@
 """One round under way: two sides, of which one is struck, and what their jobs tell."""
 
-import random
 import time
-from dataclasses import dataclass, field
 
 from demo.stop import StopSignal
 from tests.chaos.rounds.account import gone
 from tests.chaos.rounds.blows import Striker
-from tests.chaos.rounds.effects import ASIDE, ENDED, Effect, Effects
-from tests.chaos.rounds.fleet import Fleet
-from tests.chaos.rounds.producer import Producer
-from tests.chaos.rounds.stores import Store
+from tests.chaos.rounds.effects import ENDED
+from tests.chaos.rounds.side import Side
 from tests.chaos.rounds.valves import Valves
 
 _LOOK_S = 0.02
@@ -18,40 +14,6 @@ _LINE_S = 2.0
 _START_S = 60.0
 _STANDSTILL_S = 60.0
 """No job ended for so long after the last blow: what is missing then is lost."""
-
-
-@dataclass
-class Side:
-    """One shard of a round: its Redis, its workers, its load, and what its jobs have told so far."""
-
-    store: Store
-    fleet: Fleet
-    producer: Producer
-    effects: Effects
-    rng: random.Random
-    seen: list[Effect] = field(default_factory=list[Effect])
-    aside: list[Effect] = field(default_factory=list[Effect])
-    """What jobs told that are not the producer's."""
-    done: set[int] = field(default_factory=set[int])
-    changed: float = 0.0
-    """When a job last ended for the first time (monotonic seconds)."""
-
-    def read(self) -> None:
-        """Take in what the jobs have told."""
-        told = list(self.effects.fresh())
-        fresh = [effect for effect in told if effect.serial < ASIDE]
-        self.aside += [effect for effect in told if effect.serial >= ASIDE]
-        before = len(self.done)
-        self.seen += fresh
-        self.done.update(effect.serial for effect in fresh if effect.kind == ENDED)
-        if len(self.done) != before:
-            self.changed = time.monotonic()
-
-    def stop(self) -> None:
-        """End the load and the processes."""
-        self.producer.stop()
-        self.fleet.stop()
-        self.read()
 
 
 class Scene:
