@@ -65,9 +65,21 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("house")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests first: one at the end would be waited for by workers that have nothing left to do."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out campaigns that were not asked for; put long tests first.
+
+    A long test at the end would keep one worker busy while the others have nothing left to do.
+    """
+    if "campaign" not in config.option.markexpr:
+        named = [argument.partition("::")[2].partition("[")[0] for argument in config.args]
+        left_out = [item for item in items if item.get_closest_marker("campaign") and not _is_named(item, named)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def _is_named(item: pytest.Item, named: list[str]) -> bool:
+    return getattr(item, "originalname", item.name) in named
 
 
 # --- nothing may be left running ------------------------------------------------------------------------------------

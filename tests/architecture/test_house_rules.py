@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,12 +106,6 @@ def test_root_exports_are_sorted_and_whole() -> None:
     assert public == {name for name in exported if not isinstance(getattr(framework, name), type(sys))}
 
 
-def test_layers_hold() -> None:
-    command = [str(Path(sys.prefix) / "bin" / "lint-imports"), "--no-logo", "--no-cache"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
 def committed() -> dict[str, str]:
     """Text files under version control."""
@@ -138,8 +133,10 @@ def test_the_lock_pins_everything_by_hash() -> None:
 
 
 def test_ci_checks_the_generated_files_and_the_jobs_of_the_last_release() -> None:
-    """CI runs scripts/test, whose steps are these."""
-    assert "exec python3 scripts/test\n" in (ROOT / ".ci" / "run").read_text()
+    """CI runs scripts/test, whose steps are these, and the campaigns."""
+    assert (
+        (ROOT / ".ci" / "run").read_text().endswith("\npython3 scripts/test\nexec python3 scripts/test --campaigns\n")
+    )
     tree = ast.parse((ROOT / "scripts" / "test").read_text())
     steps = next(
         node.value
@@ -152,3 +149,8 @@ def test_ci_checks_the_generated_files_and_the_jobs_of_the_last_release() -> Non
     }
     assert commands["generate_queues"] == {"python", "scripts", "generate_queues", "--check"}
     assert commands["check_compat"] == {"python", "scripts", "check_compat"}
+    # No test does again what these steps do. They check tests/typing, too: right calls are refused by no type checker.
+    assert {"ruff", "mypy", "pyright", "lint-imports"} <= set().union(*commands.values())
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert "tests/typing" in settings["mypy"]["files"]
+    assert "tests/typing" in settings["pyright"]["include"]

@@ -38,6 +38,7 @@ def broken(found):
     return {check["promise"]: check["found"] for check in found["checks"] if not check["held"]}
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F1")
 def test_a_short_round_of_kills_keeps_every_promise(chaos):
@@ -54,6 +55,7 @@ def test_a_short_round_of_kills_keeps_every_promise(chaos):
     assert ("Every promise held." in done.stdout) == report["held"]
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F21", "F52", "I1", "I2", "I3", "I17", "I18", "I24")
 def test_a_short_mixed_round_beside_a_shard_that_is_left_alone(chaos, short_path):
@@ -75,6 +77,7 @@ def test_a_short_mixed_round_beside_a_shard_that_is_left_alone(chaos, short_path
     assert "| mixed, single" in done.stdout
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F44", "F45", "I9", "I10", "R38", "R42", "R44")
 def test_a_short_round_of_limits_and_locks_under_kills(chaos):

@@ -66,6 +66,7 @@ def test_ten_bombs_in_ten_slots_are_buried_unopened(scene):
     scene.once()
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("R60")
 def test_ten_large_jobs_in_ten_slots_wait_for_memory(scene):
     """Each is within the limits and takes most of the budget: they run one after the other, and small ones meanwhile."""

@@ -28,6 +28,7 @@ def told(folder, name, **wanted):
     return [line for line in lines if wanted.items() <= line.items()]
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F1", "F44", "F48", "I1", "I2", "I3", "I9", "I10")
 def test_a_lively_history_holds_at_every_instant_and_when_it_is_cut_anywhere(short_path):

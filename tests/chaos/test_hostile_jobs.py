@@ -113,6 +113,7 @@ DEADLY = ("exit", "segmentation", "abort", "stack", "descriptors")
 NEIGHBOURS = 200
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F25", "R24", "R25")
 def test_jobs_that_kill_are_quarantined_and_their_neighbours_run(scene, measured):

@@ -16,6 +16,7 @@ HELD_S = 21
 """Longer than a lease, a beat and a sweep: who did not beat for so long would have lost its jobs."""
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F2", "F6", "R18", "R22", "R23", "R28", "R30")
 def test_the_frozen_and_the_killed_are_taken_over_and_who_holds_the_interpreter_is_not(scene, measured):

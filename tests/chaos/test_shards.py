@@ -86,6 +86,7 @@ def pushes_fail_soon(producer, measured):
     measured("refused_s", slowest_s)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F11", "F21", "F22", "F47", "R3")
 def test_one_of_two_shards_in_a_black_hole_for_some(scene, pair, measured):

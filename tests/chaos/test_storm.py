@@ -14,6 +14,7 @@ from tests.proofs.storm_report import broken
 from tests.tables import each_row
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F1", "R18", "R24", "I1")
 def test_jobs_killed_in_flight_by_the_thousand_are_all_accounted_for(short_path):

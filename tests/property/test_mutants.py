@@ -20,6 +20,7 @@ def test_the_ten_of_the_reference_are_there():
     assert all(one.breaks.endswith(".") and one.catches for one in MUTANTS)
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9", "m10")
 @pytest.mark.parametrize("mutant", [pytest.param(one, id=one.name) for one in MUTANTS])
 def test_each_is_caught(copy, mutant):

@@ -387,6 +387,7 @@ def _works_in(process: Path, folder: Path) -> bool:
         return False
 
 
+@pytest.mark.campaign
 @needs_redis
 def test_a_small_campaign(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
     out = tmp_path / "out"

@@ -196,6 +196,7 @@ def check_the_page(demo: Demo, *, restarts: int) -> None:
     assert not page.names & {"script", "img", "link", "iframe"}
 
 
+@pytest.mark.campaign
 def test_demo_files_are_for_the_user_alone(demo: Demo, small: Path) -> None:
     old = os.umask(0o022)
     try:
@@ -208,6 +209,7 @@ def test_demo_files_are_for_the_user_alone(demo: Demo, small: Path) -> None:
     assert [str(one) for one in made if one.lstat().st_mode & 0o077] == []
 
 
+@pytest.mark.campaign
 def test_a_second_run_is_clean_and_starts_from_the_system_python(demo: Demo, small: Path) -> None:
     assert demo.run(small).returncode == 0
     first = demo.folder
@@ -218,6 +220,7 @@ def test_a_second_run_is_clean_and_starts_from_the_system_python(demo: Demo, sma
     assert demo.left() == {}
 
 
+@pytest.mark.campaign
 def test_on_a_terminal_there_is_a_live_display(demo: Demo, small: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -238,6 +241,7 @@ def test_on_a_terminal_there_is_a_live_display(demo: Demo, small: Path) -> None:
     assert b"Done: 10 files" in said
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
 def test_interrupted_in_the_middle(demo: Demo, large: tuple[Path, int], number: signal.Signals) -> None:
     tree, _ = large
@@ -265,6 +269,7 @@ def test_interrupted_at_the_very_start(demo: Demo, small: Path) -> None:
     assert demo.left() == {}
 
 
+@pytest.mark.campaign
 def test_a_worker_is_killed_in_the_middle(make_demo: Callable[[str], Demo], large: tuple[Path, int]) -> None:
     """Once the one of each shard, in two demos beside each other: each waits for the lease of its dead."""
     tree, count = large
@@ -321,6 +326,7 @@ def test_a_missing_path_is_a_usage_error(demo: Demo, tmp_path: Path) -> None:
     assert not demo.var.exists()
 
 
+@pytest.mark.campaign
 def test_an_empty_folder(demo: Demo, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = demo.run(tmp_path / "empty")
@@ -330,6 +336,7 @@ def test_an_empty_folder(demo: Demo, tmp_path: Path) -> None:
     check_the_page(demo, restarts=0)
 
 
+@pytest.mark.campaign
 def test_settings_of_another_installation_do_not_reach_it(
     demo: Demo, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +347,7 @@ def test_settings_of_another_installation_do_not_reach_it(
     assert re.search(r"extra runs +0 ", done.stdout)
 
 
+@pytest.mark.campaign
 def test_all_runs_every_example_worker(demo: Demo) -> None:
     done = demo.run("--all")
     assert done.returncode == 0, done.stdout + done.stderr

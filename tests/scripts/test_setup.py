@@ -155,6 +155,7 @@ def test_life_of_an_environment(checkout: Checkout, tmp_path: Path) -> None:
     assert (checkout.folder / ".venv").resolve() != first
 
 
+@pytest.mark.campaign
 def test_a_broken_project_file_is_named_and_mended(checkout: Checkout) -> None:
     checkout.folder.joinpath("pyproject.toml").write_text("[project]\nname = ")
     status, said = checkout.run()
@@ -166,6 +167,7 @@ def test_a_broken_project_file_is_named_and_mended(checkout: Checkout) -> None:
     assert checkout.version() == "1.0"
 
 
+@pytest.mark.campaign
 def test_goes_on_after_being_killed_midway(checkout: Checkout) -> None:
     """The killed run's pip may still be at work; the second run waits for it before it clears away."""
     process = checkout.start()
@@ -183,6 +185,7 @@ def test_goes_on_after_being_killed_midway(checkout: Checkout) -> None:
     assert checkout.environments() == [(checkout.folder / ".venv").resolve()], "the half-made one is cleared away"
 
 
+@pytest.mark.campaign
 def test_two_runs_at_once_make_one_environment(checkout: Checkout) -> None:
     runs = [checkout.start() for _ in range(2)]
     outputs = [run.communicate()[0] for run in runs]
@@ -192,6 +195,7 @@ def test_two_runs_at_once_make_one_environment(checkout: Checkout) -> None:
     assert checkout.version() == "1.0"
 
 
+@pytest.mark.campaign
 def test_an_environment_made_by_hand_makes_way_and_a_moved_checkout_is_set_up_anew(
     checkout: Checkout, tmp_path: Path
 ) -> None:
@@ -218,6 +222,7 @@ def has_pip() -> bool:
     return subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.skipif(not has_pip(), reason="the Python under this environment has no pip of its own to fall back on")
 def test_works_without_ensurepip(checkout: Checkout, tmp_path: Path) -> None:
     """As on Debian without python3-venv: `python3 -m venv` fails, and the system's pip has to help."""
@@ -240,6 +245,7 @@ def test_an_old_python_is_told_so(checkout: Checkout, tmp_path: Path) -> None:
     assert "What to do: install Python 3.11" in said
 
 
+@pytest.mark.campaign
 def test_settings_that_send_packages_elsewhere_are_ignored(checkout: Checkout, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong"
     checkout.environment |= {
@@ -263,6 +269,7 @@ def make_header_script(folder: Path, body: str) -> Path:
     return script
 
 
+@pytest.mark.campaign
 def test_a_script_moves_into_the_environment_with_the_same_pid(checkout: Checkout, tmp_path: Path) -> None:
     script = make_header_script(checkout.folder, "print(os.getpid(), sys.prefix, os.getcwd(), sys.argv[1:])\n")
     done = subprocess.run([PYTHON, str(script)], capture_output=True, text=True, check=False)
@@ -288,6 +295,7 @@ def write_program(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.campaign
 def test_python_asked_for_gets_an_environment_beside(checkout: Checkout) -> None:
     status, said = checkout.run("--python", OWN)
     assert status == 0, said
@@ -304,6 +312,7 @@ def test_python_asked_for_gets_an_environment_beside(checkout: Checkout) -> None
     )
 
 
+@pytest.mark.campaign
 def test_script_started_in_an_environment_beside_stays(checkout: Checkout) -> None:
     assert checkout.run("--python", OWN)[0] == 0
     script = make_header_script(checkout.folder, "print(sys.prefix)\n")

@@ -138,6 +138,7 @@ def test_five_at_a_time_whoever_is_killed(site, redis, fleet):
     assert supervisor.end() == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F45", "R42", "R44", "I10")
 def test_what_kills_cost_is_shown_and_nothing_is_left_behind(short_path):
