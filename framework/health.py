@@ -9,7 +9,7 @@
 
     register("mail_backlog", Backlog())
 
-``question.query`` asks the database of the class; docs/guide/health.md has a whole example.
+``question.query`` asks the database of the class; docs/guides/health.md has a whole example.
 """
 
 from framework.policies.defer.health.indicator import (

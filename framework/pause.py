@@ -8,7 +8,7 @@
 
     register("reindexing", Reindexing)
 
-``should_pause`` is called every few seconds in each worker process, beside the jobs; docs/guide/pausing_and_deferring.md has
+``should_pause`` is called every few seconds in each worker process, beside the jobs; docs/operate/pausing_and_deferring.md has
 a whole example.
 """
 

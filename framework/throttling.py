@@ -9,7 +9,7 @@
             return None
         return "hard" if has_most_connections(worker) else "soft"
 
-One process of each shard asks, every ten seconds; see docs/guide/concurrency_limits.md.
+One process of each shard asks, every ten seconds; see docs/guides/concurrency_limits.md.
 """
 
 from framework.policies.concurrency.throttle import LoadSignal, Strategy, register

@@ -21,7 +21,7 @@ GROUPS: Mapping[str, str] = {
     "status": "what can be asked about it later",
     "flow_control": "when it has to wait, or need not run at all",
 }
-"""The groups and what their attributes say; each has a page of its name under docs/guide/attributes."""
+"""The groups and what their attributes say; each has a page of its name under docs/reference/attributes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Every Redis key we touch. Sidekiq's own names first; ours begin with ``aw:``. ``docs/redis.md`` has types and TTLs."""
+"""Every Redis key we touch. Sidekiq's own names first; ours begin with ``aw:``. ``docs/reference/keys.md`` has types and TTLs."""
 
 import time
 

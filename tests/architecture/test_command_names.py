@@ -20,7 +20,7 @@ EXCEPTIONS = {
     "framework/cli/worker.py": {"scripts/worker"},
     "framework/cli/cluster.py": {"scripts/cluster"},
     "framework/cli/store.py": {"scripts/store"},
-    "docs/guide/getting_started.md": {"scripts/generate_queues"},
+    "docs/learn/getting_started.md": {"scripts/generate_queues"},
 }
 """The module that translates, the docstrings of entry points of the checkout, and the page that tells of both forms."""
 

@@ -1,4 +1,4 @@
-"""docs/reliability.md: every row has a test or a reason, every test it names is there, and its tables are those of today."""
+"""The page of reliability: every row has a test or a reason, every test it names is there, and its tables are those of today."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ def test_the_command_says_what_is_wrong_with_status_1(tmp_path: Path) -> None:
     """On a checkout with other tests: rows have lost theirs, a mark names no row, and the page a test that is not there."""
     for name in ("scripts", "framework", ".venv"):
         (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "docs").mkdir()
+    (tmp_path / PAGE).parent.mkdir(parents=True)
     (tmp_path / PAGE).write_text(f"{(ROOT / PAGE).read_text()}\nShown by test_nobody_has_written.\n")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_one.py").write_text("@pytest.mark.proves('F53')\ndef test_it(): ...\n")
@@ -54,7 +54,7 @@ def test_the_command_says_what_is_wrong_with_status_1(tmp_path: Path) -> None:
     assert "prove: F1: no test shows it and nothing says why" in done.stderr
     assert "F43: no test" not in done.stderr  # it says why
     assert "is out of date: scripts/prove matrix --write" in done.stderr
-    assert "docs/reliability.md: there is no test_nobody_has_written" in done.stderr
+    assert "docs/internals/reliability.md: there is no test_nobody_has_written" in done.stderr
 
 
 MARKED = """

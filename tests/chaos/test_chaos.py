@@ -1,4 +1,4 @@
-"""``scripts/chaos`` itself, short: the long rounds are run by hand (docs/guide/chaos.md)."""
+"""``scripts/chaos`` itself, short: the long rounds are run by hand (docs/internals/chaos.md)."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 """Real processes under kills and lost replies: at no instant was a job in no key, and Redis may die at any byte of it.
 
-The long runs are ``scripts/prove history`` and ``scripts/prove prefixes`` (docs/guide/proofs.md).
+The long runs are ``scripts/prove history`` and ``scripts/prove prefixes`` (docs/internals/proofs.md).
 """
 
 import json

@@ -1,6 +1,6 @@
 """Much of everything: queues by the thousand, due jobs by the ten thousand, payloads of megabytes. No command is slow.
 
-The same with millions is run by hand; the figures are in docs/reliability.md.
+The same with millions is run by hand; the figures are in docs/internals/reliability.md.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""``scripts/prove storm``, short: the million is run by hand (docs/guide/proofs.md)."""
+"""``scripts/prove storm``, short: the million is run by hand (docs/internals/proofs.md)."""
 
 import json
 import os

@@ -156,7 +156,7 @@ def test_the_installed_command_knows_it_too():
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "queue (queues)")
 
 
-@each_row("page", sorted((ROOT / "docs/guide/attributes").glob("*.md")), ids=lambda page: page.stem)
+@each_row("page", sorted((ROOT / "docs/reference/attributes").glob("*.md")), ids=lambda page: page.stem)
 def test_a_page_shows_the_attributes_of_its_group_first(page: Path):
     wanted = "rules" if page.stem == "index" else page.stem
     assert wanted == "rules" or wanted in GROUPS

@@ -11,7 +11,7 @@ from framework.cli.main import COMMANDS as MAIN
 from framework.cli.main import main
 from tests.tables import each_row
 
-GUIDE = Path(__file__).resolve().parent.parent.parent / "docs" / "guide" / "commands.md"
+GUIDE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "commands.md"
 SHARED = (
     "--require",
     "--json",

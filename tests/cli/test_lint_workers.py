@@ -157,7 +157,7 @@ def test_sets_are_selected_by_name(site: Path):
 
 
 def test_worker_of_getting_started_passes_by_default(tmp_path: Path):
-    page = (ROOT / "docs" / "guide" / "getting_started.md").read_text()
+    page = (ROOT / "docs" / "learn" / "getting_started.md").read_text()
     for name, text in re.findall(r"^```\w+ file=(\S+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
         place = tmp_path / name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -243,7 +243,7 @@ def test_moved_class_is_told_by_the_manifest_of_the_setting(tmp_path: Path):
 
 
 def test_the_hook_of_the_guide(site: Path):
-    page = (ROOT / "docs" / "guide" / "lint.md").read_text()
+    page = (ROOT / "docs" / "reference" / "lint.md").read_text()
     text = re.search(r"```yaml file=\.pre-commit-config\.yaml\n(.*?)```", page, re.DOTALL)
     assert text is not None
     (repo,) = yaml.safe_load(text[1])["repos"]

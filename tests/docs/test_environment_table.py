@@ -13,7 +13,7 @@ from framework.settings.files import FILE_OF
 from framework.settings.model import ENV_PREFIX, Settings
 from framework.settings.outline import bare
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "deploying.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"
 ROW = re.compile(r"^\| `([A-Z_]+)` \| (.*?) \| (.+) \|$", re.MULTILINE)
 OTHERS = {"REDIS_URL", "SENTRY_DSN", "FRAMEWORK_ENV", "FRAMEWORK_CONFIG_DIR", "FRAMEWORK_VAR_DIR"}
 """Read from the environment alone."""

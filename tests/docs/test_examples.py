@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted(path for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")) if path.exists())
 FENCE = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 30.0
-STRANGERS = (ROOT / "README.md", ROOT / "docs" / "guide" / "getting_started.md")
+STRANGERS = (ROOT / "README.md", ROOT / "docs" / "learn" / "getting_started.md")
 
 
 class Differs(Exception):

@@ -23,7 +23,7 @@ def test_public_modules_are_those_beside_the_layers():
 
 
 def test_public_modules_are_those_that_the_guide_shows():
-    page = (ROOT / "docs" / "guide" / "public_modules.md").read_text()
+    page = (ROOT / "docs" / "reference" / "public_modules.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `framework.")]
     assert rows == [f"| `framework.{name}` | {text} |" for name, text in MODULES.items()]
     assert all(f"`{name}`" in page for name in framework.__all__)

@@ -1,4 +1,4 @@
-"""Which keys may be left when all jobs are done and all processes gone (docs/redis.md, column "Census")."""
+"""Which keys may be left when all jobs are done and all processes gone (docs/reference/keys.md, column "Census")."""
 
 import re
 import time

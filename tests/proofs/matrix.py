@@ -1,4 +1,4 @@
-"""``scripts/prove matrix``: the tables of docs/reliability.md, each row beside the tests that show it or the reason why none does.
+"""``scripts/prove matrix``: the tables of the page of reliability, each row beside the tests that show it or the reason for none.
 
 The rows are in ``matrix.yml``; the tests say which rows they show by ``@pytest.mark.proves("F7", "I1")``.
 """
@@ -16,7 +16,7 @@ import yaml
 from demo.stop import StopSignal
 from tests.proofs.marks import Shown, UnreadableMarkError, names, shown_by
 
-PAGE = Path("docs") / "reliability.md"
+PAGE = Path("docs") / "internals" / "reliability.md"
 _PART = re.compile(r"(?<=^<!-- matrix: )(?P<name>\w+)( -->\n).*?(?=^<!-- /matrix -->$)", re.MULTILINE | re.DOTALL)
 _TEST_NAME = re.compile(r"\btest_\w+")
 _HEADS = {
@@ -114,7 +114,7 @@ def _tests(tests: Sequence[Shown]) -> str:
     by_file: dict[Path, list[str]] = defaultdict(list)
     for one in tests:
         by_file[one.path].append(f"`{one.test}`")
-    return "<br>".join(f"[{path}](../tests/{path}): {', '.join(found)}" for path, found in by_file.items())
+    return "<br>".join(f"[{path}](../../tests/{path}): {', '.join(found)}" for path, found in by_file.items())
 
 
 def _summary(matrix: Matrix) -> str:

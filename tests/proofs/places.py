@@ -1,4 +1,4 @@
-"""Where a job can be (docs/redis.md): the keys whose members are jobs, and how a job is told from another by its bytes."""
+"""Where a job can be (docs/internals/redis.md): the keys whose members are jobs, and how a job is told from another by its bytes."""
 
 import base64
 import json

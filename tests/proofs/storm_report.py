@@ -10,7 +10,7 @@ from tests.proofs.storm_fleet import Fleet
 from tests.proofs.storm_ledger import Ledger
 
 ACKNOWLEDGED_LATE = 32
-"""Jobs of one process, beside those in its slots, that a kill may repeat (docs/redis.md: batches)."""
+"""Jobs of one process, beside those in its slots, that a kill may repeat (docs/internals/redis.md: batches)."""
 
 _SHOWN = 20
 _TEN_MILLION = 10_000_000

@@ -1,6 +1,6 @@
 """Whatever reads or writes what others gave, with inputs that mean harm: each time the same ones, and fresh ones.
 
-The million is run by hand: ``scripts/prove fuzz`` (docs/guide/proofs.md).
+The million is run by hand: ``scripts/prove fuzz`` (docs/internals/proofs.md).
 """
 
 import ctypes

@@ -223,7 +223,7 @@ def test_move_without_one_right_loses_no_job(each_redis, as_user, move):
 
 
 def test_guide_shows_each_role_as_it_is():
-    page = (ROOT / "docs" / "guide" / "redis_rights.md").read_text()
+    page = (ROOT / "docs" / "operate" / "redis_rights.md").read_text()
     for role in rights.ROLES.values():
         lines = (("keys", role.keys), ("commands", role.commands), ("optional", role.optional))
         more = [("optional keys", role.optional_keys)] if role.optional_keys else []

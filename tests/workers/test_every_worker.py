@@ -119,7 +119,7 @@ def test_its_domain_tests_it(worker: Worker) -> None:
 
 # --- the guide's page ------------------------------------------------------------------------------------------------
 
-PAGE = (ROOT / "docs" / "guide" / "examples.md").read_text()
+PAGE = (ROOT / "docs" / "learn" / "examples.md").read_text()
 ROW = re.compile(r"^\| (?:\[`(\w+)`\]\(\S+?/workers/(\S+)\.py\))? ?\| `(\w+) = (.+?)` \| .+ \|$", re.MULTILINE)
 
 

@@ -10,7 +10,7 @@ from tests.chaos.rounds.blows import Blow
 from tests.chaos.rounds.effects import BEGUN, Effect
 
 ACKNOWLEDGED_LATE = 32
-"""Jobs of one process that may have ended, or wait in its hand, beside the running ones (docs/redis.md: batches)."""
+"""Jobs of one process that may have ended, or wait in its hand, beside the running ones (docs/internals/redis.md: batches)."""
 
 WAKING_S = 3.0
 """A process that was frozen may still start, within this time, what it had in hand."""

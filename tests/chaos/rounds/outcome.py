@@ -13,7 +13,7 @@ from tests.chaos.rounds.valves import LIMIT, RUNNING, Found
 from tests.proofs.prover import Verdict
 
 RECOVERY_S = {"cluster": 2.0, "bare": 25.0}
-"""Promised longest time from the death of a process to the next run of what it was running (docs/redis.md, design 7)."""
+"""Promised longest time from the death of a process to the next run of what it was running (docs/internals/redis.md, design 7)."""
 
 TAKEOVER_S = 25.0
 """The same from the begin of a freeze: a lease and a sweep, whoever keeps the process."""

@@ -214,7 +214,7 @@ class Judge:
             self._say("at the end", f"{found} jobs of the retired class are counted, not {wanted}")
 
     def _keys(self) -> None:
-        """What is allowed to be there (docs/redis.md, Census) is taken away; the rest is told."""
+        """What is allowed to be there (docs/reference/keys.md, Census) is taken away; the rest is told."""
         for name, client in self.stage.clients.items():
             allowed = {keys.DEAD.encode(), keys.INTERRUPTED.encode(), keys.RETIRED.encode()}
             for key in cast("list[bytes]", client.keys("*")):

@@ -18,7 +18,7 @@ _LONG_ROUND, _LONG_S = 2, 44.0
 _ROUND_S = 4.0
 _PARTS = ("lease", "record", "reaper", "policies", "poller")
 _MAY_STAY = re.compile(r"aw:(landed|push|status):.*|aw:retired|dead|aw:dead:business|interrupted|schedule|queues")
-"""Documented keys with a life of their own (docs/redis.md, column Census)."""
+"""Documented keys with a life of their own (docs/reference/keys.md, column Census)."""
 
 
 def drain(world: World) -> None:
