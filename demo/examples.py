@@ -32,8 +32,8 @@ from framework.declare import registry
 from framework.errors import FrameworkError
 from framework.sharding import router
 from workers.code_index.database import process_engine as index_engine
-from workers.code_index.figures import figures_of_run
 from workers.code_index.index import this_process_index
+from workers.code_index.run_statistics import read_run_statistics
 from workers.code_index.scan_tree_worker import ScanTreeWorker
 from workers.database import process_engine, reading, var_dir
 from workers.maintenance.prune_reports_worker import PruneReportsWorker
@@ -229,7 +229,7 @@ def _conclude(house: House, run_id: str, seconds: float) -> None:
     for name, ends in sorted(ended.items()):
         print(f"  {name:<42}{ends['done']:>6}   {otherwise(ends)}".rstrip())
     logs = [*house.logs, house.supervisor_log]
-    report = show_jobs(figures_of_run(index_engine(), run_id), activity_of(logs))
+    report = show_jobs(read_run_statistics(index_engine(), run_id), activity_of(logs))
     print(f"\nReport     {shown_path(report or house.folder)}")
     print(f"JSON logs  {', '.join(shown_path(log) for log in logs)}")
 

@@ -10,12 +10,12 @@ from typing import Self
 
 from framework import ApplicationWorker
 from framework.cluster.child import ChildEvent, ChildSpec
-from framework.cluster.operate import tell
+from framework.cluster.runner import log_event
 from framework.cluster.supervisor import Supervisor
 from framework.settings.load import load
 from framework.store.embedded import EmbeddedServer, store_dir
 from framework.telemetry.logs import close_server_log, open_server_log
-from framework.wiring.supervise import supervised
+from framework.wiring.cluster import open_supervisor
 
 SHARDS = ("main", "queues_shard_a")
 CONCURRENCY = 4
@@ -49,7 +49,7 @@ class House:
                 store.start()
             settings = load()  # no framework.boot(): it would warn that no process runs yet
             self._open_log()
-            self._supervisor = supervised(settings, self._specs(), on_event=self._on_event)
+            self._supervisor = open_supervisor(settings, self._specs(), on_event=self._on_event)
             self._supervisor.start()
             self._supervisor.run_in_thread()
         except BaseException:
@@ -100,7 +100,7 @@ class House:
         open_server_log("info", {"pid": os.getpid()}, descriptor)
 
     def _on_event(self, event: ChildEvent) -> None:
-        tell(event)
+        log_event(event)
         self.events.append(event)
 
     def _close(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from workers.code_index.index import RunState
+from workers.code_index.index import RunProgress
 
 LINE_EVERY_S = 2.0
 
@@ -18,11 +18,11 @@ class Display(ABC):
     """Shows how far a run is."""
 
     @abstractmethod
-    def show(self, state: RunState | None) -> None:
+    def show(self, state: RunProgress | None) -> None:
         """The run is as ``state`` says; ``None`` while the scan has not begun."""
 
     @abstractmethod
-    def say(self, line: str) -> None:
+    def message_for(self, line: str) -> None:
         """Something worth a line of its own happened."""
 
 
@@ -47,18 +47,18 @@ class Lines(Display):
     """A line every other second, and one at the end: for logs and pipes."""
 
     def __init__(self) -> None:
-        self._pace = Pace()
+        self._completion_histogram = Pace()
         self._next = 0.0
         self._last = ""
 
-    def show(self, state: RunState | None) -> None:
+    def show(self, state: RunProgress | None) -> None:
         line = f"  {_counts(state, self._pace.of(state))}"
         now = time.monotonic()
         if line != self._last and (now >= self._next or (state is not None and state.finished)):
             self._next, self._last = now + LINE_EVERY_S, line
             print(line, flush=True)
 
-    def say(self, line: str) -> None:
+    def message_for(self, line: str) -> None:
         print(f"  {line}", flush=True)
 
 
@@ -66,22 +66,22 @@ class Bar(Display):
     """A bar that is drawn over itself and is gone at the end."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._pace = Pace()
+        self._progress_bar = progress
+        self._completion_histogram = Pace()
         self._task: TaskID = progress.add_task("Scanning", total=None, counts="")
 
-    def show(self, state: RunState | None) -> None:
+    def show(self, state: RunProgress | None) -> None:
         known = state is not None and state.files_total is not None
-        self._progress.update(
+        self._progress_bar.update(
             self._task,
             description="Indexing" if known else "Scanning",
             total=state.files_total if state else None,
             completed=state.done if state else 0,
-            counts=_counts(state, self._pace.of(state)),
+            counts=_counts(state, self._completion_histogram.of(state)),
         )
 
-    def say(self, line: str) -> None:
-        self._progress.console.print(line, markup=False)
+    def message_for(self, line: str) -> None:
+        self._progress_bar.console.print(line, markup=False)
 
 
 class Pace:
@@ -90,7 +90,7 @@ class Pace:
     def __init__(self) -> None:
         self._start: tuple[float, int] | None = None
 
-    def of(self, state: RunState | None) -> float:
+    def of(self, state: RunProgress | None) -> float:
         """The pace now; 0 while nothing can be said."""
         if state is None or state.done == 0:
             return 0.0
@@ -101,7 +101,7 @@ class Pace:
         return (state.done - done) / (now - since) if now > since else 0.0
 
 
-def _counts(state: RunState | None, pace: float) -> str:
+def _counts(state: RunProgress | None, pace: float) -> str:
     if state is None or state.files_total is None:
         return "listing the files"
     speed = f", {pace:,.0f} per second" if pace >= 1 else ""

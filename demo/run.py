@@ -18,13 +18,13 @@ from demo.stop import StopSignal
 from demo.strip import strip, style
 from demo.summary import print_summary, shown_path
 from framework.errors import FrameworkError
-from workers.atomic import write_atomically
+from workers.atomic_write import write_atomically
 from workers.code_index.build_report_worker import BuildReportWorker
 from workers.code_index.database import database_url, process_engine
-from workers.code_index.figures import Figures, figures_of_run
-from workers.code_index.index import RunState, this_process_index
+from workers.code_index.index import RunProgress, this_process_index
 from workers.code_index.index_file_worker import IndexFileWorker
 from workers.code_index.report.page import render
+from workers.code_index.run_statistics import RunStatistics, read_run_statistics
 from workers.code_index.scan_tree_worker import ScanTreeWorker
 
 LOOK_EVERY_S = 0.2
@@ -82,13 +82,15 @@ def _index(house: House, run_id: str, roots: list[str], *, stop: StopSignal, pla
 def _watch(house: House, run_id: str, shown: Display, *, stop: StopSignal, patience_s: float) -> int:
     """Show the run until it is finished, the user stops it, or nothing changed for ``patience_s``."""
     index = this_process_index()
-    last: RunState | None = None
+    last: RunProgress | None = None
     changed = time.monotonic()
     while not stop.wait(LOOK_EVERY_S):
         while house.events:
             event = house.events.popleft()
             if event.kind == "died":
-                shown.say(f"Worker {event.name} (pid {event.pid}) {_ending(event.status)}; another one takes over.")
+                shown.message_for(
+                    f"Worker {event.name} (pid {event.pid}) {_ending(event.status)}; another one takes over."
+                )
         state = index.state(run_id)
         shown.show(state)
         if state != last:
@@ -101,7 +103,7 @@ def _watch(house: House, run_id: str, shown: Display, *, stop: StopSignal, patie
 
 
 def _conclude(house: House, run_id: str) -> None:
-    figures = figures_of_run(process_engine(), run_id)
+    figures = read_run_statistics(process_engine(), run_id)
     logs = [*house.logs, house.supervisor_log]
     activity = activity_of(logs)
     database = database_url()
@@ -113,7 +115,7 @@ def _conclude(house: House, run_id: str) -> None:
     print_summary(figures, activity, places=places)
 
 
-def show_jobs(figures: Figures, activity: Activity) -> Path | None:
+def show_jobs(figures: RunStatistics, activity: Activity) -> Path | None:
     """Write the report of the run anew, with what the worker processes did; return where it is.
 
     The job that wrote it first cannot know: its own end, and the ends of the processes, come after it.

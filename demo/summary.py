@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from demo.activity import Activity
-from workers.code_index.figures import Figures, FileRow
+from workers.code_index.run_statistics import FileRow, RunStatistics
 
 LISTED = 5
 
 
-def print_summary(figures: Figures, activity: Activity, *, places: Sequence[tuple[str, str]]) -> None:
+def print_summary(figures: RunStatistics, activity: Activity, *, places: Sequence[tuple[str, str]]) -> None:
     """Standard output says what was found, how fast, and where to look further."""
     totals = figures.totals
     kinds = Counter(row.kind.replace("_", " ") for row in figures.refused)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from framework.declare import port
 
 if TYPE_CHECKING:
-    from framework.declare.capacity import LimitedCapacityWorker
-    from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
+    from framework.declare.limited_capacity import LimitedCapacityWorker
+    from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
     from framework.declare.worker import ApplicationWorker
     from framework.errors import (
         BusinessError,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         RetryLater,
     )
     from framework.wire.job import Job
-    from framework.wiring.connect import boot
+    from framework.wiring.client import boot
 
 __all__ = [
     "ApplicationWorker",
@@ -46,12 +46,12 @@ __all__ = [
 
 _MODULES = {
     "ApplicationWorker": "framework.declare.worker",
-    "ConcurrencyScope": "framework.declare.policies",
-    "Deduplicate": "framework.declare.policies",
-    "DeferOnHealth": "framework.declare.policies",
+    "ConcurrencyScope": "framework.declare.policy_options",
+    "Deduplicate": "framework.declare.policy_options",
+    "DeferOnHealth": "framework.declare.policy_options",
     "Job": "framework.wire.job",
-    "LimitedCapacityWorker": "framework.declare.capacity",
-    "boot": "framework.wiring.connect",
+    "LimitedCapacityWorker": "framework.declare.limited_capacity",
+    "boot": "framework.wiring.client",
 }
 """The module of each public name that is no error: type checkers read the same from the imports above."""
 
@@ -68,8 +68,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def _make_client() -> port.Enqueues:
-    client: port.Enqueues = import_module("framework.wiring.connect").default_client()
+def _make_client() -> port.ClientPort:
+    client: port.ClientPort = import_module("framework.wiring.client").default_client()
     return client
 
 

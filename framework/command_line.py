@@ -8,45 +8,45 @@ import os
 import re
 from collections.abc import Mapping
 
-INSTALLED = "application-worker"
+CONSOLE_SCRIPT = "application-worker"
 """The console script of the distribution."""
 
-_FROM_CHECKOUT = "FRAMEWORK_FROM_CHECKOUT"
+_FROM_CHECKOUT_VARIABLE = "FRAMEWORK_FROM_CHECKOUT"
 """The variable by which a supervisor tells its children how it was started itself."""
 
-_COMMAND = re.compile(rf"\b{INSTALLED} (?P<name>[a-z]+(?:-[a-z]+)*)")
+_COMMAND = re.compile(rf"\b{CONSOLE_SCRIPT} (?P<name>[a-z]+(?:-[a-z]+)*)")
 
 
-class _Start:
+class _Invocation:
     """How this process was started. One fact per process, written once by its entry point, before any message."""
 
     from_checkout = False
 
 
-def start_from_checkout() -> None:
+def use_checkout_commands() -> None:
     """Name commands as a checkout has them from now on: ``scripts/generate_queues`` for ``application-worker generate-queues``."""
-    _Start.from_checkout = True
+    _Invocation.from_checkout = True
 
 
-def inherit_start() -> None:
+def inherit_command_form() -> None:
     """Name commands as the supervisor of this process does, if one started it. The variable goes no further."""
-    if os.environ.pop(_FROM_CHECKOUT, ""):
-        start_from_checkout()
+    if os.environ.pop(_FROM_CHECKOUT_VARIABLE, ""):
+        use_checkout_commands()
 
 
-def handed_to_children() -> Mapping[str, str]:
+def child_environment() -> Mapping[str, str]:
     """Return the variables that make a child name commands as this process does."""
-    return {_FROM_CHECKOUT: "1"} if _Start.from_checkout else {}
+    return {_FROM_CHECKOUT_VARIABLE: "1"} if _Invocation.from_checkout else {}
 
 
 def command(line: str) -> str:
     """Return the command line ``NAME ARGUMENTS`` of the framework as it is typed here; NAME in the installed form."""
-    if not _Start.from_checkout:
-        return f"{INSTALLED} {line}"
+    if not _Invocation.from_checkout:
+        return f"{CONSOLE_SCRIPT} {line}"
     name, space, arguments = line.partition(" ")
     return f"scripts/{name.replace('-', '_')}{space}{arguments}"
 
 
-def as_started(text: str) -> str:
+def with_local_commands(text: str) -> str:
     """Return ``text`` of the framework, which names commands in the installed form, with the names that hold here."""
     return _COMMAND.sub(lambda found: command(found["name"]), text)

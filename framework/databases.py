@@ -17,21 +17,21 @@ from typing import Any
 
 from framework.declare import port
 from framework.errors import ConfigurationError, PushError
-from framework.policies.consistency import reads
+from framework.policies.consistency import replica_context
 from framework.policies.consistency.databases import Databases, missing_extra
-from framework.wiring.connect import Enqueuer
+from framework.wiring.client import ProcessClient
 
 try:
     from sqlalchemy.orm import Session
 
-    from framework.policies.consistency.routed import RoutedConnection, RoutedSession
+    from framework.policies.consistency.routed_queries import RoutedConnection, RoutedSession
 except ModuleNotFoundError as error:
     problem = missing_extra()
     if problem is None:
         raise
     raise ConfigurationError([problem]) from error
 
-__all__ = ["connection", "primary", "reads_replica", "replicas", "session", "wrote"]
+__all__ = ["connection", "mark_written", "primary", "reads_replica", "replicas", "session"]
 
 
 def connection(database: str = "main") -> RoutedConnection:
@@ -39,22 +39,22 @@ def connection(database: str = "main") -> RoutedConnection:
 
     The block's end commits what it wrote, an error rolls it back. Raises ConfigurationError for an unknown database.
     """
-    return RoutedConnection(_databases()[database])
+    return RoutedConnection(_bound_databases()[database])
 
 
 def session(database: str = "main", **options: Any) -> Session:
     """Return a Session, to be used as any other of SQLAlchemy, with its ``options``. Raises as ``connection``."""
-    return RoutedSession(_databases()[database], **options)
+    return RoutedSession(_bound_databases()[database], **options)
 
 
 def reads_replica(database: str = "main") -> bool:
     """Whether reads go to a replica here and now: for code that has connections of its own, as Django's routers have."""
-    return reads.replica_of(database) is not None
+    return replica_context.replica_of(database) is not None
 
 
-def wrote(database: str = "main") -> None:
+def mark_written(database: str = "main") -> None:
     """Code with connections of its own has written to the primary: from now on this job reads from there."""
-    reads.wrote(database)
+    replica_context.mark_written(database)
 
 
 @contextmanager
@@ -63,26 +63,26 @@ def replicas() -> Generator[None]:
 
     The first write inside goes to the primary, and so do all reads after it.
     """
-    token = reads.enter(_databases().some_replicas())
+    token = replica_context.use(_bound_databases().available_replicas())
     try:
         yield
     finally:
-        reads.leave(token)
+        replica_context.restore(token)
 
 
 @contextmanager
 def primary() -> Generator[None]:
     """Within the block every query goes to the primary, whatever the job's class says."""
-    token = reads.enter({})
+    token = replica_context.use({})
     try:
         yield
     finally:
-        reads.leave(token)
+        replica_context.restore(token)
 
 
-def _databases() -> Databases:
+def _bound_databases() -> Databases:
     bound = port.current()
-    if isinstance(bound, Enqueuer):
+    if isinstance(bound, ProcessClient):
         return bound.databases
     raise PushError(
         f"pushes of this process go through {type(bound).__qualname__}, which has no databases; these are configured by the "

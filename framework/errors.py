@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from framework.command_line import command
 
-_SOURCE = "config/redis.yml"
+_REDIS_FILE = "config/redis.yml"
 
 
 class FrameworkError(Exception):
@@ -55,7 +55,7 @@ class DeclarationError(FrameworkError):
         super().__init__(f"{worker}: {message}")
 
     @classmethod
-    def of(cls, worker: str, errors: "Sequence[DeclarationError]") -> "DeclarationError":
+    def combine(cls, worker: str, errors: "Sequence[DeclarationError]") -> "DeclarationError":
         """Return one error for all that is wrong with a class: the only one, or a list of them."""
         problems = list({problem.message: problem for error in errors for problem in error.problems}.values())
         if len(problems) == 1:
@@ -89,7 +89,7 @@ class MiddlewareError(FrameworkError, TypeError):
         super().__init__(f"the middleware {name}: {reason}.")
 
 
-class Problem(NamedTuple):
+class ConfigurationProblem(NamedTuple):
     """One thing wrong with the configuration and where it stands."""
 
     file: str
@@ -108,7 +108,7 @@ EXIT_CONFIGURATION = 78
 class ConfigurationError(FrameworkError):
     """The configuration does not hold; ``problems`` lists every fault found, not only the first."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[ConfigurationProblem]) -> None:
         self.problems = tuple(problems)
         count = len(self.problems)
         heading = f"{count} problem{'s' * (count != 1)} in the configuration:"
@@ -170,7 +170,7 @@ class ExceedLimitError(PushError):
             f"(setting: {setting})."
         )
 
-    def of_job(self, job: int) -> "ExceedLimitError":
+    def for_bulk_index(self, job: int) -> "ExceedLimitError":
         """Return the same error, of the job with this index in a bulk push."""
         return ExceedLimitError(
             self.worker_class, self.size, self.size_limit, setting=self.setting, job=job, uncompressed=self.uncompressed
@@ -185,7 +185,13 @@ class ShardUnavailableError(PushError):
     """
 
     def __init__(
-        self, shard: str, reason: str, *, maybe_written: bool = False, advice: str | None = None, source: str = _SOURCE
+        self,
+        shard: str,
+        reason: str,
+        *,
+        maybe_written: bool = False,
+        advice: str | None = None,
+        source: str = _REDIS_FILE,
     ) -> None:
         self.shard, self.reason = shard, reason
         self.maybe_written = maybe_written

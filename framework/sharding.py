@@ -19,9 +19,9 @@ import redis
 from framework.declare import port
 from framework.declare.worker import ApplicationWorker
 from framework.errors import PushError
+from framework.shard.routing_validator import RoutedScope, allow_unrouted
 from framework.shard.shards import Shards
-from framework.shard.validator import Block, allow_unrouted
-from framework.wiring.connect import Enqueuer
+from framework.wiring.client import ProcessClient
 
 __all__ = ["ShardRouter", "allow_unrouted", "router"]
 
@@ -40,7 +40,7 @@ class ShardRouter:
             TypeError: it is no worker class.
             DeclarationError: it is abstract and has no jobs.
         """
-        return port.current().route(_checked(worker).declaration()).shard
+        return port.current().route(_check_worker_class(worker).declaration()).shard
 
     @contextmanager
     def via(self, worker: type[ApplicationWorker]) -> "Generator[redis.Redis]":
@@ -51,36 +51,36 @@ class ShardRouter:
     @contextmanager
     def via_shard(self, name: str) -> "Generator[redis.Redis]":
         """As ``via`` where the shard itself is meant, whoever's jobs it holds: an admin page that lists its queues."""
-        shard = _shards()[name]
-        with Block((name,)):
+        shard = _bound_shards()[name]
+        with RoutedScope((name,)):
             yield shard.pool
 
     @contextmanager
     def via_all(self) -> "Generator[Mapping[str, redis.Redis]]":
         """Within the block, calls to every shard are routed; give all pools by name (GitLab's ``with_routed_client``)."""
-        pools = {name: shard.pool for name, shard in _shards().items()}
-        with Block(tuple(pools)):
+        pools = {name: shard.pool for name, shard in _bound_shards().items()}
+        with RoutedScope(tuple(pools)):
             yield pools
 
     def pool(self, name: str) -> "redis.Redis":
         """Return a shard's pool outside of any route: to be kept, and used within blocks that enter this shard."""
-        return _shards()[name].pool
+        return _bound_shards()[name].pool
 
 
 router = ShardRouter()
 """The one of this process."""
 
 
-def _checked(worker: Any) -> type[ApplicationWorker]:
+def _check_worker_class(worker: Any) -> type[ApplicationWorker]:
     if isinstance(worker, type) and issubclass(worker, ApplicationWorker) and worker is not ApplicationWorker:
         return worker
     hint = f"; pass its class, {type(worker).__name__}" if isinstance(worker, ApplicationWorker) else ""
     raise TypeError(f"{worker!r} is no worker class (a subclass of ApplicationWorker){hint}")
 
 
-def _shards() -> Shards:
+def _bound_shards() -> Shards:
     bound = port.current()
-    if isinstance(bound, Enqueuer):
+    if isinstance(bound, ProcessClient):
         return bound.shards
     raise PushError(
         f"pushes of this process go through {type(bound).__qualname__}, which has no shards; the router shares those of the "

@@ -26,7 +26,7 @@ answer: a job's state is merged over all shards, so without one of them nothing 
 from collections.abc import Iterable
 
 from framework.declare import port
-from framework.settings.shapes import short_repr
+from framework.typeguards import short_repr
 from framework.types import Jid, JobState
 
 __all__ = [
@@ -54,7 +54,7 @@ def look_up(jids: Iterable[Jid]) -> dict[Jid, JobState]:
         raise TypeError(
             f"look_up({short_repr(jids)}): give an iterable of ids, such as [jid]; for one job there is of(jid)"
         )
-    return port.current().look_up([_checked(jid, index) for index, jid in enumerate(jids)])
+    return port.current().look_up([_check_jid(jid, index) for index, jid in enumerate(jids)])
 
 
 def of(jid: Jid) -> JobState:
@@ -111,7 +111,7 @@ def _count(jids: Iterable[Jid], states: frozenset[JobState]) -> int:
     return sum(state in states for state in look_up(jids).values())
 
 
-def _checked(jid: object, index: int) -> Jid:
+def _check_jid(jid: object, index: int) -> Jid:
     if jid is None:
         raise TypeError(f"id {index} is None: that job was dropped when it was pushed, and has no state; leave it out")
     if not isinstance(jid, str):

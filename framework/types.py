@@ -15,12 +15,12 @@ Payload: TypeAlias = dict[str, Any]
 WIRE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*")
 """A class name as it travels."""
 
-WIRE_NAME_SHAPE = "a class name as it travels: words joined by '::', for example 'Chaos::SleepWorker'"
+WIRE_NAME_FORMAT = "a class name as it travels: words joined by '::', for example 'Chaos::SleepWorker'"
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
 """A queue's name: none of it is lost on a command line or in a Redis key."""
 
-QUEUE_NAME_SHAPE = "a queue name is made of letters, digits and _ . : -"
+QUEUE_NAME_FORMAT = "a queue name is made of letters, digits and _ . : -"
 
 Urgency: TypeAlias = Literal["high", "low", "throttled"]
 ResourceBoundary: TypeAlias = Literal["cpu", "memory", "unknown"]

@@ -71,7 +71,7 @@ class ForkServer:
 
     def start(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: IO[bytes], err: IO[bytes]) -> Forked:
         """Start ``python ARGV``: ``-W error`` or not, a script, or ``-c CODE``, or ``-m MODULE``, and its arguments."""
-        control = self._control or self._begin()
+        control = self._control or self._start_submitted()
         reader, writer = os.pipe()
         with tempfile.TemporaryFile() as request, os.fdopen(writer, "wb"):
             request.write(json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env)}).encode())
@@ -99,7 +99,7 @@ class ForkServer:
             self._process.wait(20)
             self._process = self._control = None
 
-    def _begin(self) -> socket.socket:
+    def _start_submitted(self) -> socket.socket:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(

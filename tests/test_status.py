@@ -21,7 +21,7 @@ class Door:
 @pytest.fixture
 def shards(redis_url, second_redis_url):
     door = Door({"main": opened(redis_url), "second": opened(second_redis_url, "second")})
-    with port.replaced(door):
+    with port.override(door):
         yield door.shards
     door.shards.close()
 
@@ -132,7 +132,7 @@ def test_one_id_is_checked_as_many_are(shards, call):
 
 def test_a_shard_that_does_not_answer_is_named(shards, redis_url, short_path):
     gone = opened(f"unix://{short_path}/gone.sock", "second")
-    with port.replaced(Door({"main": opened(redis_url), "second": gone})):
+    with port.override(Door({"main": opened(redis_url), "second": gone})):
         with pytest.raises(ShardUnavailableError, match="shard 'second' is unavailable") as caught:
             status.of("a")
         assert (caught.value.shard, caught.value.maybe_written) == ("second", False)
@@ -141,7 +141,7 @@ def test_a_shard_that_does_not_answer_is_named(shards, redis_url, short_path):
 def test_a_restarted_server_is_asked_again(make_server):
     own = make_server()
     door = Door({"main": opened(own.url)})
-    with port.replaced(door):
+    with port.override(door):
         assert status.of("a") == "unknown"
         own.kill()
         with pytest.raises(ShardUnavailableError):

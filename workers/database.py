@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, MetaData, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 
 _BUSY_TIMEOUT_MS: Final = 30_000
-_SWITCH_AGAIN_S: Final = 0.01
+_WAL_RETRY_S: Final = 0.01
 _SCHEMA_LOCK: Final = 0x636F6465
 """Any number no other program locks on: PostgreSQL's advisory lock around the creation of our tables."""
 
@@ -111,7 +111,7 @@ def _switch_to_wal(connection: Any) -> None:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
-            time.sleep(_SWITCH_AGAIN_S)
+            time.sleep(_WAL_RETRY_S)
         else:
             return
 

@@ -6,16 +6,16 @@ from typing import Any, cast
 
 import redis
 
-from framework.admin.search import Tell, members, read_object
-from framework.admin.times import clock
+from framework.admin.search import OnProgress, parse_object, scan_members
+from framework.admin.times import server_time
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, moment, timestamp, whole_number
+from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, clamp_time, timestamp, whole_number
 
-_STEP = 500
-_MOST = 1_000_000
+_BATCH = 500
+_MAX_COUNT = 1_000_000
 
-_MARK = b'"%s":' % DEFERRED.encode()
+_NEEDLE = b'"%s":' % DEFERRED.encode()
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Deferral:
     worker: str
     by: str
     jobs: int = 0
-    most: int = 0
+    max_deferrals: int = 0
     """How often the one was put off that was put off most often."""
     next_due: float = 0.0
     oldest: float | None = None
@@ -34,47 +34,47 @@ class Deferral:
     def add(self, payload: Payload, due: float) -> None:
         """One more of them."""
         self.jobs += 1
-        self.most = max(self.most, deferrals_of(payload))
+        self.max_deferrals = max(self.max_deferrals, deferral_count(payload))
         self.next_due = due if self.jobs == 1 else min(self.next_due, due)
         created = timestamp(payload.get("created_at"))
         if created is not None:
             self.oldest = created if self.oldest is None else min(self.oldest, created)
 
 
-def deferrals_of(payload: Payload) -> int:
+def deferral_count(payload: Payload) -> int:
     """Return how often a put-off job was, as far as anybody counts."""
-    return min(max(whole_number(payload.get(DEFERRED_COUNT)) or 1, 1), _MOST)
+    return min(max(whole_number(payload.get(DEFERRED_COUNT)) or 1, 1), _MAX_COUNT)
 
 
-def deferrals(client: "redis.Redis", tell: Tell) -> list[Deferral]:
+def summarize_deferrals(client: "redis.Redis", on_progress: OnProgress) -> list[Deferral]:
     """Return what is put off by class and reason, the oldest first. Goes through the schedule set in pages. Raises redis errors."""
     found: dict[tuple[str, str], Deferral] = {}
-    for payload, _, due in _deferred(client, tell):
+    for payload, _, due in _scan_deferred(client, on_progress):
         name = str(payload.get("class", "")), str(payload.get(DEFERRED_BY, ""))
         found.setdefault(name, Deferral(*name)).add(payload, due)
     return sorted(found.values(), key=lambda deferral: (deferral.oldest or 0.0, deferral.worker))
 
 
-def set_forward(client: "redis.Redis", worker: str, most: int, rate: float, tell: Tell) -> int:
+def run_sooner(client: "redis.Redis", worker: str, limit: int, rate: float, on_progress: OnProgress) -> int:
     """Make at most so many put-off jobs of a class due from now on, ``rate`` of them a second; return how many are.
 
     Each keeps its place, so that it is due then or now at any moment: one that is due sooner is left alone, and so is one that
     somebody has taken meanwhile. Raises redis errors: what was set forward is.
     """
-    now = clock(client)
+    now = server_time(client)
     moved = 0
     page: dict[bytes, float] = {}
-    for payload, data, _ in _deferred(client, tell):
+    for payload, data, _ in _scan_deferred(client, on_progress):
         if payload.get("class") == worker:
             page[data] = now + (moved + len(page)) / rate
-        if len(page) == _STEP or moved + len(page) == most:
-            moved, page = moved + _write(client, page), {}
-            if moved >= most:
+        if len(page) == _BATCH or moved + len(page) == limit:
+            moved, page = moved + _write_times(client, page), {}
+            if moved >= limit:
                 return moved
-    return moved + _write(client, page)
+    return moved + _write_times(client, page)
 
 
-def _write(client: "redis.Redis", times: dict[bytes, float]) -> int:
+def _write_times(client: "redis.Redis", times: dict[bytes, float]) -> int:
     if not times:
         return 0
     # XX: it may have become due and be gone. LT: it may be due sooner.
@@ -82,12 +82,12 @@ def _write(client: "redis.Redis", times: dict[bytes, float]) -> int:
     return int(moved)
 
 
-def _deferred(client: "redis.Redis", tell: Tell) -> Iterator[tuple[Payload, bytes, float]]:
+def _scan_deferred(client: "redis.Redis", on_progress: OnProgress) -> Iterator[tuple[Payload, bytes, float]]:
     looked = 0
-    for page in members(client, keys.SCHEDULE, _MARK):
+    for page in scan_members(client, keys.SCHEDULE, _NEEDLE):
         looked += len(page)
-        tell(keys.SCHEDULE, looked)
+        on_progress(keys.SCHEDULE, looked)
         for data, due in page:
-            payload = read_object(data)
+            payload = parse_object(data)
             if payload.get(DEFERRED):
-                yield payload, data, moment(due)
+                yield payload, data, clamp_time(due)

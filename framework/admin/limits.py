@@ -6,24 +6,24 @@ from typing import Any, Literal, TypeAlias, cast
 
 import redis
 
-from framework.admin.search import text
-from framework.admin.times import clock
-from framework.process.parked import Parked, indexed, measure
-from framework.store.script import RESUME
+from framework.admin.search import display_name
+from framework.admin.times import server_time
+from framework.process.held_jobs import HeldJobs, held_keys, measure_held
+from framework.store.script import RELEASE_WAITING
 from framework.wire import keys
-from framework.wire.job import moment
+from framework.wire.job import clamp_time
 
-Source: TypeAlias = Literal["application", "operators", "throttled", "nobody"]
+LimitSource: TypeAlias = Literal["application", "operators", "throttled", "nobody"]
 
-_UNKNOWN_S = 365 * 86_400
+_FORGET_AFTER_S = 365 * 86_400
 """A look by an operator is no reason to let go of a limit that no process knows."""
 
-_STEP = 100
-_GREATEST = 1e12  # epoch seconds, or jobs
+_BATCH = 100
+_MAX_NUMBER = 1e12  # epoch seconds, or jobs
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class SlotHolder:
     """One slot: of a job that runs in a process, or (``identity`` is empty) was handed over and has not begun."""
 
     identity: str
@@ -33,7 +33,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Override:
+class LimitOverride:
     """The operators' word: times are epoch seconds, ``until`` ``None`` for no end."""
 
     limit: int
@@ -43,41 +43,43 @@ class Override:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class LimitState:
     """One limit. ``limit`` is what holds: 0 none, below 0 nobody runs, ``None`` nobody has said anything."""
 
     name: str
     limit: int | None
-    source: Source
+    source: LimitSource
     application: int | None
     until: float | None
     """When what holds ends by itself: an override, or throttling."""
-    override: Override | None
+    override: LimitOverride | None
     share: int
     """Most slots of one scope, 0 for no such limit."""
     running: int
-    waiting: Parked | None
+    waiting: HeldJobs | None
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether a job that comes now has to wait for a slot."""
         return self.limit is not None and self.limit != 0 and self.running >= self.limit
 
     @property
-    def shown(self) -> str:
+    def usage(self) -> str:
         """Slots taken, of how many."""
         if self.limit is None or self.limit == 0:
             return f"{self.running}, no limit"
         return f"{self.running}/{self.limit}" if self.limit > 0 else f"{self.running}, paused ({self.limit})"
 
 
-def read_limits(client: "redis.Redis", now: float, names: Sequence[str] | None = None) -> list[Limit]:
+def read_limits(client: "redis.Redis", now: float, names: Sequence[str] | None = None) -> list[LimitState]:
     """Return every limit of the shard, or the named ones: those that most wait at first. Raises redis errors."""
-    places = [place for place in indexed(client) if place.kind == "waiting" and (names is None or place.name in names)]
-    waiting = {parked.name: parked for parked in measure(client, places)}
+    places = [
+        place for place in held_keys(client) if place.kind == "waiting" and (names is None or place.name in names)
+    ]
+    waiting = {parked.name: parked for parked in measure_held(client, places)}
     if names is None:
         known: Any = client.smembers(keys.LIMITS)
-        names = sorted({text(key).removeprefix(keys.limit("")) for key in known} | set(waiting))
+        names = sorted({display_name(key).removeprefix(keys.limit("")) for key in known} | set(waiting))
     pipeline: Any = client.pipeline(transaction=False)
     for name in names:
         pipeline.hgetall(keys.limit(name))
@@ -90,22 +92,24 @@ def read_limits(client: "redis.Redis", now: float, names: Sequence[str] | None =
     return sorted(found, key=lambda limit: (limit.waiting.since if limit.waiting else now, limit.name))
 
 
-def holders(client: "redis.Redis", name: str, now: float, scope: str = "") -> list[Holder]:
+def read_slot_holders(client: "redis.Redis", name: str, now: float, scope: str = "") -> list[SlotHolder]:
     """Return the slots of a limit, or of one scope of it, those that are free first among them. Raises redis errors."""
     found: Any = client.zrange(keys.limit(name) + ":running", 0, -1, withscores=True)
     if scope and found:
         scopes: Any = client.hmget(keys.limit(name) + ":scopes", [member for member, _ in found])
-        found = [slot for slot, its in zip(found, scopes, strict=True) if its is not None and text(its) == scope]
-    return [_holder(text(member), moment(expiry) - now) for member, expiry in found]
+        found = [
+            slot for slot, its in zip(found, scopes, strict=True) if its is not None and display_name(its) == scope
+        ]
+    return [_holder(display_name(member), clamp_time(expiry) - now) for member, expiry in found]
 
 
-def override(client: "redis.Redis", name: str, chosen: Override) -> None:
+def set_override(client: "redis.Redis", name: str, new: LimitOverride) -> None:
     """The operators' word stands over the application's from now on; slots that are free by it are handed out. Redis errors."""
     fields = {
-        "override": str(chosen.limit),
-        "override_until": "" if chosen.until is None else f"{chosen.until:.6f}",
-        "override_reason": chosen.reason,
-        "override_by": chosen.by,
+        "override": str(new.limit),
+        "override_until": "" if new.until is None else f"{new.until:.6f}",
+        "override_reason": new.reason,
+        "override_by": new.by,
     }
     pipeline: Any = client.pipeline()
     pipeline.hset(keys.limit(name), mapping=fields)
@@ -119,7 +123,7 @@ def clear_override(client: "redis.Redis", name: str) -> bool:
     return bool(client.hdel(keys.limit(name), *fields))
 
 
-def hand_out(client: "redis.Redis", name: str) -> tuple[int, int]:
+def assign_free_slots(client: "redis.Redis", name: str) -> tuple[int, int]:
     """Free the slots that nobody renews and hand over what is free; return the jobs handed over and the slots freed.
 
     Only what the limit allows: this is what each end of a job does, and a look of every process from time to time. After an outage
@@ -129,43 +133,43 @@ def hand_out(client: "redis.Redis", name: str) -> tuple[int, int]:
     handed = freed = 0
     running = keys.limit(name) + ":running"
     while True:
-        now = clock(client)
+        now = server_time(client)
         stale: Any = client.zcount(running, "-inf", now)
-        reply: Any = RESUME(client, [keys.limit(name)], ["", "0", str(_STEP), str(_UNKNOWN_S)])
+        reply: Any = RELEASE_WAITING(client, [keys.limit(name)], ["", "0", str(_BATCH), str(_FORGET_AFTER_S)])
         left: Any = client.zcount(running, "-inf", now)
         handed += int(reply[0])
         freed += max(0, stale - left)
-        if int(reply[0]) < _STEP and stale - left < _STEP:
+        if int(reply[0]) < _BATCH and stale - left < _BATCH:
             return handed, freed
 
 
-def _limit(name: str, fields: Any, running: Any, waiting: Parked | None, now: float) -> Limit:
+def _limit(name: str, fields: Any, running: Any, waiting: HeldJobs | None, now: float) -> LimitState:
     pairs = cast("dict[bytes, bytes]", fields) if isinstance(fields, dict) else {}
-    said = {text(key): text(value) for key, value in pairs.items()}
+    said = {display_name(key): display_name(value) for key, value in pairs.items()}
     application, chosen = _number(said.get("limit")), _override(said)
     current, current_until = _number(said.get("current")), _time(said.get("current_until")) or 0.0
     limit, until = application, None
-    source: Source = "nobody" if application is None else "application"
+    source: LimitSource = "nobody" if application is None else "application"
     if chosen is not None and (chosen.until is None or chosen.until > now):
         limit, source, until = chosen.limit, "operators", chosen.until
     elif current is not None and current_until > now and 0 < current < (application or 0):
         limit, source, until = current, "throttled", current_until
     count = running if isinstance(running, int) else 0
-    return Limit(name, limit, source, application, until, chosen, _number(said.get("share")) or 0, count, waiting)
+    return LimitState(name, limit, source, application, until, chosen, _number(said.get("share")) or 0, count, waiting)
 
 
-def _override(said: dict[str, str]) -> Override | None:
-    limit = _number(said.get("override"))
+def _override(fields: dict[str, str]) -> LimitOverride | None:
+    limit = _number(fields.get("override"))
     if limit is None:
         return None
-    return Override(
-        limit, _time(said.get("override_until")), said.get("override_reason", ""), said.get("override_by", "")
+    return LimitOverride(
+        limit, _time(fields.get("override_until")), fields.get("override_reason", ""), fields.get("override_by", "")
     )
 
 
-def _holder(member: str, left_s: float) -> Holder:
+def _holder(member: str, left_s: float) -> SlotHolder:
     identity, _, jid = member.partition(" ")
-    return Holder(identity, jid, left_s)
+    return SlotHolder(identity, jid, left_s)
 
 
 def _number(value: str | None) -> int | None:
@@ -178,4 +182,4 @@ def _time(value: str | None) -> float | None:
         number = float(value or "nan")
     except ValueError:
         return None
-    return number if abs(number) <= _GREATEST else None
+    return number if abs(number) <= _MAX_NUMBER else None

@@ -8,7 +8,7 @@ import redis
 from redis.client import Pipeline
 from redis.exceptions import ResponseError
 
-from framework.admin.search import PAGE, Tell, text
+from framework.admin.search import PAGE, OnProgress, display_name
 from framework.wire import keys
 from framework.wire.job import timestamp
 
@@ -35,10 +35,10 @@ class LockCount:
     oldest: float | None = None
 
 
-def count_locks(client: "redis.Redis", tell: Tell) -> list[LockCount]:
+def count_locks(client: "redis.Redis", on_progress: OnProgress) -> list[LockCount]:
     """Return the locks of the shard by class, the oldest first. Raises redis errors."""
     found: dict[str, LockCount] = {}
-    for held in all_locks(client, tell):
+    for held in scan_locks(client, on_progress):
         count = found.setdefault(held.worker, LockCount(held.worker))
         count.locks += 1
         count.duplicates += held.duplicates
@@ -47,37 +47,37 @@ def count_locks(client: "redis.Redis", tell: Tell) -> list[LockCount]:
     return sorted(found.values(), key=lambda count: count.oldest or 0.0)
 
 
-def all_locks(client: "redis.Redis", tell: Tell) -> Iterator[HeldLock]:
+def scan_locks(client: "redis.Redis", on_progress: OnProgress) -> Iterator[HeldLock]:
     """Every lock of the shard that is there from begin to end, found by name in pages. Raises redis errors."""
     cursor, looked = 0, 0
     while True:
         reply: Any = client.scan(cursor, match=f"{keys.LOCKS}*", count=PAGE, _type="hash")
         cursor, page = reply
-        yield from _read(client, page)
+        yield from _read_page(client, page)
         looked += PAGE
-        tell(keys.LOCKS, looked)
+        on_progress(keys.LOCKS, looked)
         if not cursor:
             return
 
 
 def find_lock(client: "redis.Redis", key: str) -> HeldLock | None:
     """Return one lock. Raises redis errors."""
-    return next(_read(client, [key.encode()]), None)
+    return next(_read_page(client, [key.encode()]), None)
 
 
-def release_lock(client: "redis.Redis", held: HeldLock) -> bool:
+def delete_lock(client: "redis.Redis", held: HeldLock) -> bool:
     """Remove the lock, if it is still that job's; return whether it was. Raises redis errors."""
 
     def remove(pipeline: "Pipeline") -> None:
         owner: Any = pipeline.hget(held.key, "jid")
         pipeline.multi()
-        if owner is not None and text(owner) == held.jid:
+        if owner is not None and display_name(owner) == held.jid:
             pipeline.delete(held.key)
 
     return client.transaction(remove, held.key) == [1]
 
 
-def _read(client: "redis.Redis", page: list[bytes]) -> Iterator[HeldLock]:
+def _read_page(client: "redis.Redis", page: list[bytes]) -> Iterator[HeldLock]:
     pipeline: Any = client.pipeline(transaction=False)
     for key in page:
         pipeline.hgetall(key)
@@ -87,10 +87,10 @@ def _read(client: "redis.Redis", page: list[bytes]) -> Iterator[HeldLock]:
         fields, left_ms = replies[2 * index], replies[2 * index + 1]
         if isinstance(fields, ResponseError) or b"jid" not in fields:  # gone meanwhile, or no lock of ours
             continue
-        said = {text(name): text(value) for name, value in cast("dict[bytes, bytes]", fields).items()}
+        said = {display_name(name): display_name(value) for name, value in cast("dict[bytes, bytes]", fields).items()}
         duplicates = said.get("duplicates", "0")
         yield HeldLock(
-            text(key),
+            display_name(key),
             said.get("class", ""),
             said["jid"],
             timestamp(said.get("since")),

@@ -5,24 +5,24 @@ from typing import Any, Literal
 
 import redis
 
-from framework.admin.search import text
-from framework.admin.times import clock
+from framework.admin.search import display_name
+from framework.admin.times import server_time
 from framework.flags.flag import pause_flag
 from framework.flags.redis_flags import read_flags
-from framework.process.parked import indexed, measure
+from framework.process.held_jobs import held_keys, measure_held
 from framework.wire import keys
 
-_BY_HAND = pause_flag("")
+_PAUSE_FLAG_PREFIX = pause_flag("")
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PauseSummary:
     """One pause: by whom (an operator, or a strategy's name) and why, its jobs, and since when the oldest is there.
 
     A class with parked jobs and nobody who pauses it is on its way: its jobs are being resumed.
     """
 
-    what: Literal["queue", "class"]
+    kind: Literal["queue", "class"]
     name: str
     manual: bool
     """Whether an operator said so."""
@@ -33,40 +33,42 @@ class Pause:
     since: float | None
 
 
-def read_pauses(client: "redis.Redis") -> list[Pause]:
+def read_pauses(client: "redis.Redis") -> list[PauseSummary]:
     """Return the pauses of a shard: queues, then classes with the oldest parked job first. Raises redis errors."""
     queues: Any = client.smembers(keys.PAUSED)
-    names = sorted(map(text, queues))
+    names = sorted(map(display_name, queues))
     pipeline: Any = client.pipeline(transaction=False)
     for name in names:
         pipeline.llen(keys.queue(name))
     lengths: list[Any] = pipeline.execute(raise_on_error=False)
     found = [
-        Pause("queue", name, True, "", "", None, length if isinstance(length, int) else 0, None)
+        PauseSummary("queue", name, True, "", "", None, length if isinstance(length, int) else 0, None)
         for name, length in zip(names, lengths, strict=True)
     ]
-    return [*found, *_classes(client)]
+    return [*found, *_read_class_pauses(client)]
 
 
-def _classes(client: "redis.Redis") -> list[Pause]:
-    now = clock(client)
+def _read_class_pauses(client: "redis.Redis") -> list[PauseSummary]:
+    now = server_time(client)
     flags = {
-        name.removeprefix(_BY_HAND): flag
+        name.removeprefix(_PAUSE_FLAG_PREFIX): flag
         for name, flag in read_flags(client).items()
-        if name.startswith(_BY_HAND) and flag.percentage > 0 and (flag.expires_at is None or flag.expires_at > now)
+        if name.startswith(_PAUSE_FLAG_PREFIX)
+        and flag.percentage > 0
+        and (flag.expires_at is None or flag.expires_at > now)
     }
-    places = [place for place in indexed(client) if place.kind == "paused"]
-    parked = {one.name: one for one in measure(client, places)}
+    places = [place for place in held_keys(client) if place.kind == "paused"]
+    parked = {one.name: one for one in measure_held(client, places)}
     names = [*parked, *sorted(flags.keys() - parked.keys())]
     pipeline: Any = client.pipeline(transaction=False)
     for name in names:
-        pipeline.get(keys.pause_kept(name))
+        pipeline.get(keys.pause_strategy(name))
     strategies: list[Any] = pipeline.execute(raise_on_error=False)
-    found: list[Pause] = []
+    found: list[PauseSummary] = []
     for name, kept in zip(names, strategies, strict=True):
         flag, jobs = flags.get(name), parked.get(name)
-        by = flag.set_by or "an operator" if flag is not None else text(kept) if isinstance(kept, bytes) else ""
+        by = flag.set_by or "an operator" if flag is not None else display_name(kept) if isinstance(kept, bytes) else ""
         reason, until = (flag.reason, flag.expires_at) if flag is not None else ("", None)
         since = jobs.since if jobs else None
-        found.append(Pause("class", name, flag is not None, by, reason, until, jobs.jobs if jobs else 0, since))
+        found.append(PauseSummary("class", name, flag is not None, by, reason, until, jobs.jobs if jobs else 0, since))
     return found

@@ -6,13 +6,13 @@ _LONGEST_S = 1_000 * 366 * 86_400
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
-def clock(client: "redis.Redis") -> float:
+def server_time(client: "redis.Redis") -> float:
     """Return the seconds of a server's clock, which decides what is due and what has ended. Raises redis errors."""
     seconds, microseconds = client.time()
     return seconds + microseconds / 1_000_000
 
 
-def lasting(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a length of time in its two greatest units: ``4 s``, ``12 min 5 s``, ``2 d 4 h``."""
     if seconds > _LONGEST_S:
         return "thousands of years"
@@ -27,11 +27,11 @@ def lasting(seconds: float) -> str:
     return " ".join(part for part in parts if part) or "0 s"
 
 
-def often(count: int) -> str:
+def format_times(count: int) -> str:
     """Return how many times something happened."""
     return "once" if count == 1 else f"{count:,} times"
 
 
-def ago(now: float, then: float | None) -> str:
+def format_age(now: float, then: float | None) -> str:
     """Return how long ago it was, ``-`` when nobody says."""
-    return "-" if then is None else lasting(now - then)
+    return "-" if then is None else format_duration(now - then)

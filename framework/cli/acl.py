@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from framework.cli.failure import EXIT_USAGE, explained
+from framework.cli.errors import EXIT_USAGE, reports_errors
 from framework.cli.terminal import columns, echo, echo_lines, echo_whole
 from framework.store.rights import ROLES, Role
 
@@ -20,7 +20,7 @@ from framework.store.rights import ROLES, Role
     is_flag=True,
     help="Read the user's password from stdin, and print its SHA-256.",
 )
-@explained
+@reports_errors
 def acl(role: str | None, user: str | None, *, as_file: bool, with_password: bool) -> None:
     """Print the least rights that a role needs of a Redis, as a command for redis-cli.
 
@@ -35,15 +35,15 @@ def acl(role: str | None, user: str | None, *, as_file: bool, with_password: boo
         raise click.UsageError(
             "--user NAME must be a word: Redis takes no spaces in a name, and what cannot be printed cannot be copied."
         )
-    echo_whole([line_of(ROLES[role], user or role, as_file=as_file, rules=_password() if with_password else ())])
+    echo_whole([acl_line(ROLES[role], user or role, as_file=as_file, rules=_password_rules() if with_password else ())])
 
 
-def line_of(role: Role, user: str, *, as_file: bool = False, rules: tuple[str, ...] = ()) -> str:
+def acl_line(role: Role, user: str, *, as_file: bool = False, rules: tuple[str, ...] = ()) -> str:
     """Return the line that gives ``user`` the rights of ``role``, and these further rules."""
     return " ".join([*(("user",) if as_file else ("ACL", "SETUSER")), user, *role.rules, *rules])
 
 
-def _password() -> tuple[str, ...]:
+def _password_rules() -> tuple[str, ...]:
     password = sys.stdin.readline().rstrip("\r\n")
     if not password:
         echo("--password-stdin: there is no password on stdin.", err=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from framework.cli.attribute_pages import PageError, default, filled, rules_of
-from framework.cli.failure import EXIT_FAILED, refuse_unknown
+from framework.cli.atomic_write import write_all
+from framework.cli.docs_pages import PageError, constraint_texts, default_text, fill_page
+from framework.cli.errors import EXIT_FAILED, refuse_unknown
 from framework.cli.terminal import echo, echo_lines
-from framework.cli.written import write_all
-from framework.command_line import as_started, command
+from framework.command_line import command, with_local_commands
 from framework.declare.attributes import ATTRIBUTES, GROUPS
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
@@ -20,7 +20,7 @@ DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 
 _LABELS = ("Meaning", "Values", "Default", "Effect", "Trap")
 _NAME_WIDTH = max(map(len, ATTRIBUTES))
-_WIDEST = 120
+_MAX_WIDTH = 120
 
 
 @click.command("attributes")
@@ -35,48 +35,51 @@ def attributes(*, names: Sequence[str], write: bool, check: bool, docs: Path) ->
     if bool(names) + write + check > 1:
         raise click.UsageError("NAME, --write and --check do not go together.")
     if write or check:
-        _refresh(docs, write=write)
+        _update_pages(docs, write=write)
     elif names:
-        _explain(names)
+        _print_attributes(names)
     else:
-        echo_lines("\n\n".join(map(_listed, GROUPS)).split("\n"))
+        echo_lines("\n\n".join(map(_group_text, GROUPS)).split("\n"))
         echo()
         echo(f"Attribute, default, allowed values. {command('attributes NAME')} explains one.")
 
 
-def _listed(group: str) -> str:
+def _group_text(group: str) -> str:
     lines = [
-        _hanging(f"  {name:{_NAME_WIDTH}}  {default(name):9} ", one.allowed)
+        _wrap_with_indent(f"  {name:{_NAME_WIDTH}}  {default_text(name):9} ", one.allowed)
         for name, one in ATTRIBUTES.items()
         if one.group == group
     ]
     return "\n".join([f"{group}: {GROUPS[group]}", *lines])
 
 
-def _explain(names: Sequence[str]) -> None:
+def _print_attributes(names: Sequence[str]) -> None:
     refuse_unknown(names, ATTRIBUTES, lambda name, hint: f"there is no attribute {name!r}{hint}")
-    echo_lines("\n\n".join(map(_explained, names)).split("\n"))
+    echo_lines("\n\n".join(map(_attribute_text, names)).split("\n"))
 
 
-def _explained(name: str) -> str:
+def _attribute_text(name: str) -> str:
     one = ATTRIBUTES[name]
-    said = map(as_started, (one.meaning, one.allowed, default(name), one.effect, one.trap))
+    said = map(with_local_commands, (one.meaning, one.allowed, default_text(name), one.effect, one.trap))
     texts = zip(_LABELS, said, strict=True)
-    lines = [_hanging(f"  {label:8} ", text) for label, text in (*texts, *(("Rule", rule) for rule in rules_of(name)))]
+    lines = [
+        _wrap_with_indent(f"  {label:8} ", text)
+        for label, text in (*texts, *(("Rule", rule) for rule in constraint_texts(name)))
+    ]
     return "\n".join([f"{name} ({one.group})", *lines])
 
 
-def _hanging(head: str, text: str) -> str:
+def _wrap_with_indent(head: str, text: str) -> str:
     """``text`` behind ``head``, broken to the width of the terminal, its further lines under the first."""
-    width = max(len(head) + 30, min(shutil.get_terminal_size().columns, _WIDEST))
+    width = max(len(head) + 30, min(shutil.get_terminal_size().columns, _MAX_WIDTH))
     return textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False)
 
 
-def _refresh(docs: Path, *, write: bool) -> None:
+def _update_pages(docs: Path, *, write: bool) -> None:
     """The generated parts of all pages are as they should be, or the stale pages are named (status 1)."""
     if not docs.is_dir():
         raise click.UsageError(f"{docs} is no folder; name the documentation with --docs.")
-    stale = {page: text for page in sorted(docs.rglob("*.md")) if (text := _stale(page)) is not None}
+    stale = {page: text for page in sorted(docs.rglob("*.md")) if (text := _changed_text(page)) is not None}
     if write:
         write_all(stale)
     for page in stale:
@@ -88,11 +91,11 @@ def _refresh(docs: Path, *, write: bool) -> None:
         echo("The generated parts of the documentation are up to date.")
 
 
-def _stale(page: Path) -> str | None:
+def _changed_text(page: Path) -> str | None:
     """The text the page should have, or None when it has it. Ends the command when its markers do not hold."""
     try:
         before = page.read_text(encoding="utf-8")
-        after = filled(before)
+        after = fill_page(before)
     except (PageError, OSError, UnicodeDecodeError) as error:
         echo(f"{page}:{error}", err=True)
         sys.exit(EXIT_FAILED)

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import click
 
-from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
+from framework.cli.atomic_write import display_path, write_all
+from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.options import json_option, modules_option
 from framework.cli.project import Project, load_project
 from framework.cli.terminal import echo, echo_json, echo_lines
-from framework.cli.written import shown, write_all
 from framework.command_line import command
 from framework.compat import manifest
-from framework.compat.advice import Finding
-from framework.compat.compare import Comparison, Fleet, counted
+from framework.compat.compare import ReleaseComparison, ServedByFleet, count_findings
+from framework.compat.findings import CompatFinding
 from framework.compat.manifest import Manifest
-from framework.errors import ConfigurationError, Problem
-from framework.route.places import queues_on
+from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.route.topology import queues_on
 
 
 @click.command("check-compat")
@@ -34,56 +34,56 @@ from framework.route.places import queues_on
 @click.option(
     "--settle", metavar="WORKER", help="Remember this worker as it is today, as no job of the former kind is left."
 )
-@click.option("--because", metavar="TEXT", help="With --settle: say how that is known. The manifest keeps it.")
+@click.option("--reason", metavar="TEXT", help="With --settle: say how that is known. The manifest keeps it.")
 @modules_option
-@explained
+@reports_errors
 def check_compat(
     *,
     against: str | None,
     as_json: bool,
     release: str | None,
-    settle: str | None,
-    because: str | None,
+    accept: str | None,
+    reason: str | None,
     modules: Sequence[str],
 ) -> None:
     """Compare the workers with the manifest of the last release, released.yml.
 
     The exit status is 1 when jobs of that release would break.
     """
-    _refuse_combinations(against, release, settle, because, as_json=as_json)
+    _refuse_combinations(against, release, accept, reason, as_json=as_json)
     project = load_project(modules)
     day = datetime.now().astimezone().date()
     today = _snapshot(project, release or "today", day)
     path = project.released
     if release is not None:
-        last = manifest.read_manifest(path, shown(path))
+        last = manifest.read_manifest(path, display_path(path))
         _refuse_breaking(project, last, today)
-        _write(path, manifest.following(today, last))
-    elif settle is not None:
+        _write(path, manifest.next_manifest(today, last))
+    elif accept is not None:
         last = _read(path)
-        refuse_unknown([settle], {**last.workers, **last.retired}, no_worker)
-        now = manifest.following(today, last)
-        _write(path, manifest.settled(last, now, settle, because or ""))
+        refuse_unknown([accept], {**last.workers, **last.retired}, unknown_worker_message)
+        now = manifest.next_manifest(today, last)
+        _write(path, manifest.accept_worker(last, now, accept, reason or ""))
     else:
-        last = _read(path) if against is None else _read_other(against, path)
+        last = _read(path) if against is None else _read_against(against, path)
         _report(last, _compare(project, last, today), len(today.workers), as_json=as_json)
 
 
 def _refuse_combinations(
-    against: str | None, release: str | None, settle: str | None, because: str | None, *, as_json: bool
+    against: str | None, release: str | None, accept: str | None, reason: str | None, *, as_json: bool
 ) -> None:
     asked = [
         name
-        for name, value in (("--against", against), ("--release", release), ("--settle", settle))
+        for name, value in (("--against", against), ("--release", release), ("--settle", accept))
         if value is not None
     ]
     if len(asked) > 1:
         raise click.UsageError(f"{' and '.join(asked)} do not go together.")
     if release == "":
         raise click.UsageError("--release NAME: a release has a name.")
-    if (settle is None) != (because is None) or because == "":
-        raise click.UsageError("--settle WORKER needs --because TEXT, and the other way round: say how you know it.")
-    if as_json and (release is not None or settle is not None):
+    if (accept is None) != (reason is None) or reason == "":
+        raise click.UsageError("--settle WORKER needs --reason TEXT, and the other way round: say how you know it.")
+    if as_json and (release is not None or accept is not None):
         raise click.UsageError("--json belongs to the check.")
 
 
@@ -99,13 +99,15 @@ def _snapshot(project: Project, release: str, day: date) -> Manifest:
     )
 
 
-def _compare(project: Project, last: Manifest, today: Manifest) -> list[Finding]:
+def _compare(project: Project, last: Manifest, today: Manifest) -> list[CompatFinding]:
     settings = project.settings
     # Without queues.yml a process serves the queues of all loaded classes.
     served = [line.name for line in settings.queues] or {
         queue for shard in settings.shards for queue in queues_on(project.router, project.declarations.values(), shard)
     }
-    return Comparison(last, today, Fleet(served, list(settings.shards), settings.config_label)).findings()
+    return ReleaseComparison(
+        last, today, ServedByFleet(served, list(settings.shards), settings.config_label)
+    ).findings()
 
 
 def _refuse_breaking(project: Project, last: Manifest | None, today: Manifest) -> None:
@@ -122,19 +124,19 @@ def _write(path: Path, content: Manifest) -> None:
     texts = {path: manifest.manifest_text(content), schema: json.dumps(manifest.manifest_schema(), indent=2) + "\n"}
     write_all(texts)
     for written in texts:
-        echo(f"wrote {shown(written)}")
+        echo(f"wrote {display_path(written)}")
 
 
 def _read(path: Path) -> Manifest:
-    found = manifest.read_manifest(path, shown(path))
+    found = manifest.read_manifest(path, display_path(path))
     if found is None:
         first = command("check-compat --release NAME")
         message = f"does not exist, so no release is known. Write the first with `{first}` and commit it"
-        raise ConfigurationError([Problem(shown(path), "", message)])
+        raise ConfigurationError([ConfigurationProblem(display_path(path), "", message)])
     return found
 
 
-def _read_other(against: str, path: Path) -> Manifest:
+def _read_against(against: str, path: Path) -> Manifest:
     """A file, or what the revision holds under the name of the manifest."""
     if Path(against).is_file():
         return _read(Path(against))
@@ -151,10 +153,10 @@ def _read_other(against: str, path: Path) -> Manifest:
     return manifest.parse_manifest(done.stdout, f"{against}:{path.name}")
 
 
-def _report(last: Manifest, found: Sequence[Finding], workers: int, *, as_json: bool) -> None:
-    counts = counted(found)
+def _report(last: Manifest, found: Sequence[CompatFinding], workers: int, *, as_json: bool) -> None:
+    counts = count_findings(found)
     if as_json:
-        echo_json({"release": last.release, "workers": workers, **counts, "found": [one.fields() for one in found]})
+        echo_json({"release": last.release, "workers": workers, **counts, "found": [one.to_json() for one in found]})
     else:
         for finding in found:
             echo_lines(str(finding).split("\n"))

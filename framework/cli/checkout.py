@@ -5,7 +5,7 @@ import click
 from framework import command_line
 
 
-def run_from_checkout(started: click.Command) -> None:
+def run_from_checkout(command: click.Command) -> None:
     """Run a command that names itself and its siblings ``scripts/NAME``, in usage lines and in messages."""
-    command_line.start_from_checkout()
-    started(prog_name=command_line.command(started.name or ""))
+    command_line.use_checkout_commands()
+    command(prog_name=command_line.command(command.name or ""))

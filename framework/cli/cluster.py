@@ -8,13 +8,21 @@ from typing import Any, NamedTuple
 import click
 
 from framework.cli.checkout import run_from_checkout
-from framework.cli.failure import explained
-from framework.cli.operation import operation_options, read_operation
-from framework.cli.options import check_shard, mark_options, modules_option, shard_option, timeout_option
+from framework.cli.cluster_options import cluster_options, read_cluster_options
+from framework.cli.errors import reports_errors
+from framework.cli.options import check_shard, modules_option, shard_option, tag_options, timeout_option
 from framework.cli.terminal import echo, echo_whole
 from framework.cluster.child import ChildSpec
-from framework.cluster.operate import Operator, tell
-from framework.cluster.plan import Planned, Planner, Selection, SelectorError, Size, needs_all_queues, shown
+from framework.cluster.plan import (
+    GroupSize,
+    PlannedProcess,
+    Planner,
+    Selection,
+    SelectorError,
+    dry_run_lines,
+    needs_all_queues,
+)
+from framework.cluster.runner import ClusterRunner, log_event
 from framework.declare import registry
 from framework.errors import FrameworkError
 from framework.process.descriptors import check_supervisor
@@ -23,8 +31,8 @@ from framework.process.title import Title
 from framework.settings.load import load
 from framework.settings.model import MAX_CONCURRENCY, Settings
 from framework.telemetry import logs
-from framework.wiring.places import open_places
-from framework.wiring.supervise import supervised
+from framework.wiring.cluster import open_supervisor
+from framework.wiring.queue_locations import open_queue_locations
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,11 +61,11 @@ from framework.wiring.supervise import supervised
 )
 @timeout_option
 @modules_option
-@mark_options
+@tag_options
 @click.option("-d", "--dryrun", is_flag=True, help="Print the command lines and start nothing.")
 @click.option("--list-queues", is_flag=True, help="Print the queues of each group and start nothing.")
-@operation_options
-@explained
+@cluster_options
+@reports_errors
 def cluster(
     selectors: tuple[str, ...],
     processes: int,
@@ -84,25 +92,25 @@ def cluster(
         raise click.UsageError("--dryrun and --list-queues do not go together.")
     if least is not None and most is not None and least > most:
         raise click.UsageError(f"--min-concurrency {least} is more than --max-concurrency {most}.")
-    asked = _Asked(selectors, processes, names, least, most, timeout, modules, tag, labels, by_query, negate)
-    chosen = read_operation(**operation)
+    asked = _ClusterArguments(selectors, processes, names, least, most, timeout, modules, tag, labels, by_query, negate)
+    chosen = read_cluster_options(**operation)
     plan = asked.plan()
     if dryrun or list_queues:
-        pairs = map(shown, plan.processes, plan.specs)
+        pairs = map(dry_run_lines, plan.processes, plan.specs)
         echo_whole(_table(plan.processes) if list_queues else chain.from_iterable(pairs))
-        for remark in plan.planner.remarks(plan.processes):
+        for remark in plan.planner.warnings(plan.processes):
             echo(remark, err=True)
         return
     # What does not hold now would end every child anew.
-    registry.refuse_missing(modules or plan.settings.workers_module)
+    registry.check_importable(modules or plan.settings.workers_module)
     check_supervisor(len(plan.specs), len({spec.shard for spec in plan.specs}))
     signals = SignalQueue()
     signals.install()
     logs.open_server_log(plan.settings.logging.level, {"worker_id": "cluster"})
     try:
-        group = supervised(plan.settings, plan.specs, tell)
+        group = open_supervisor(plan.settings, plan.specs, log_event)
         title = Title("cluster", [" ".join(dict.fromkeys(one.group for one in plan.processes))], "running")
-        status = Operator(group, signals, chosen, asked.plan_again, plan.patience_s, title).run()
+        status = ClusterRunner(group, signals, chosen, asked.replan, plan.timeout_s, title).run()
     finally:
         logs.close_server_log()
     sys.exit(status)
@@ -111,12 +119,12 @@ def cluster(
 class _Plan(NamedTuple):
     settings: Settings
     planner: Planner
-    processes: Sequence[Planned]
+    processes: Sequence[PlannedProcess]
     specs: Sequence[ChildSpec]
-    patience_s: float
+    timeout_s: float
 
 
-class _Asked(NamedTuple):
+class _ClusterArguments(NamedTuple):
     """The options that say what is to run, read by the files of the moment."""
 
     selectors: Sequence[str]
@@ -137,19 +145,21 @@ class _Asked(NamedTuple):
         selection = Selection(self.by_query, self.negate, tuple(check_shard(settings, name) for name in self.shards))
         patience_s = settings.timeout if self.timeout is None else self.timeout
         try:
-            places = open_places(settings, required=needs_all_queues(self.selectors, selection))
+            places = open_queue_locations(settings, required=needs_all_queues(self.selectors, selection))
             planner = Planner(places, selection)
-            processes = planner.plan(self.selectors, Size(settings.concurrency, self.copies, self.least, self.most))
+            processes = planner.plan(
+                self.selectors, GroupSize(settings.concurrency, self.copies, self.least, self.most)
+            )
         except SelectorError as error:
             raise click.UsageError(str(error)) from None
-        specs = [one.spec(patience_s, self.modules, self._marks()) for one in processes]
+        specs = [one.spec(patience_s, self.modules, self._tag_arguments()) for one in processes]
         return _Plan(settings, planner, processes, specs, patience_s)
 
-    def _marks(self) -> list[str]:
+    def _tag_arguments(self) -> list[str]:
         tag = [] if self.tag is None else ["--tag", self.tag]
         return [*tag, *(part for label in self.labels for part in ("--label", label))]
 
-    def plan_again(self) -> Sequence[ChildSpec]:
+    def replan(self) -> Sequence[ChildSpec]:
         """Return what is to run by now. Raises FrameworkError."""
         try:
             return self.plan().specs
@@ -157,7 +167,7 @@ class _Asked(NamedTuple):
             raise FrameworkError(error.message) from None
 
 
-def _table(plan: Sequence[Planned]) -> list[str]:
+def _table(plan: Sequence[PlannedProcess]) -> list[str]:
     rows = dict.fromkeys((one.group, one.shard, name) for one in plan for name in one.queues)
     table = [("GROUP", "SHARD", "QUEUE"), *rows]
     first, second = (max(len(row[column]) for row in table) for column in (0, 1))

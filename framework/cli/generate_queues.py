@@ -9,22 +9,22 @@ from typing import Any
 import click
 import yaml
 
-from framework.cli.entry_explained import explain_entry
-from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
+from framework.cli.atomic_write import display_path, write_all
+from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors, unknown_worker_message
+from framework.cli.explain_entry import explain_entry
 from framework.cli.options import modules_option
 from framework.cli.project import Project, load_project
 from framework.cli.terminal import echo, echo_lines
-from framework.cli.written import shown, write_all
 from framework.command_line import command
 from framework.compat.manifest import read_manifest
 from framework.declare import catalog
-from framework.declare.catalog import Comparison, Entry
+from framework.declare.catalog import QueueFacts, QueueFileDiff
 from framework.declare.declaration import Declaration
 from framework.declare.names import queue_name
 from framework.declare.schema import all_queues_schema
-from framework.settings.shapes import is_list, is_mapping
 from framework.settings.yaml_file import YamlError, read_yaml
-from framework.wiring.stale_queues import read_entries
+from framework.typeguards import is_list, is_mapping
+from framework.wiring.queue_checks import read_entries
 
 
 @click.command("generate-queues")
@@ -38,7 +38,7 @@ from framework.wiring.stale_queues import read_entries
     help="Write nothing, and say where each fact of this worker's entry comes from.",
 )
 @modules_option
-@explained
+@reports_errors
 def generate_queues(*, check: bool, named: str | None, modules: Sequence[str]) -> None:
     """Write all_queues.yml, its JSON schema and queues.yml from the worker classes.
 
@@ -49,10 +49,10 @@ def generate_queues(*, check: bool, named: str | None, modules: Sequence[str]) -
     project = load_project(modules)
     _refuse_shared_queues(project.declarations.values())
     if named is not None:
-        refuse_unknown([named], project.workers, no_worker)
+        refuse_unknown([named], project.workers, unknown_worker_message)
         echo_lines(explain_entry(project, named, dict(queue_lines(project))).split("\n"))
         return
-    entries, weights = generated(project)
+    entries, weights = generated_content(project)
     texts = {
         project.all_queues: catalog.ALL_QUEUES_HEADER + _dump(entries),
         project.all_queues.with_name(catalog.SCHEMA_NAME): _schema_text(project),
@@ -63,16 +63,16 @@ def generate_queues(*, check: bool, named: str | None, modules: Sequence[str]) -
             project.all_queues: _compare_workers(project.all_queues, entries),
             project.queues: _compare_weights(project.queues, weights),
         }
-        _check(texts, differences)
+        _report_differences(texts, differences)
         return
     write_all(texts)
     for path in texts:
-        echo(f"wrote {shown(path)}")
+        echo(f"wrote {display_path(path)}")
 
 
-def generated(project: Project) -> tuple[list[Entry], list[list[Any]]]:
+def generated_content(project: Project) -> tuple[list[QueueFacts], list[list[Any]]]:
     """What workers/all_queues.yml and config/queues.yml should hold."""
-    entries = catalog.entries(project.declarations.values(), project.settings.namespace_weights)
+    entries = catalog.all_queue_facts(project.declarations.values(), project.settings.namespace_weights)
     return entries, [list(line) for line in queue_lines(project)]
 
 
@@ -87,10 +87,10 @@ def queue_lines(project: Project) -> list[tuple[str, int]]:
     for declaration in declarations:
         for queue in project.router.queues_of(declaration):
             if queue != declaration.generated_queue:
-                routed[queue] = max(routed.get(queue, 1), catalog.weight_of(declaration, table).value)
+                routed[queue] = max(routed.get(queue, 1), catalog.effective_weight(declaration, table).value)
     for name in project.settings.retired_workers:
         routed.setdefault(queue_name(name, None), 1)
-    last = read_manifest(project.released, shown(project.released))
+    last = read_manifest(project.released, display_path(project.released))
     for queue in last.queues if last is not None else ():
         routed.setdefault(queue, 1)
     return catalog.queue_weights(declarations, routed, table)
@@ -107,9 +107,9 @@ def _refuse_shared_queues(declarations: Iterable[Declaration]) -> None:
         sys.exit(EXIT_FAILED)
 
 
-def _compare_workers(path: Path, entries: Sequence[Entry]) -> list[str]:
+def _compare_workers(path: Path, entries: Sequence[QueueFacts]) -> list[str]:
     try:
-        return _lines(catalog.compare(entries, read_entries(path)))
+        return _difference_lines(catalog.diff_queue_facts(entries, read_entries(path)))
     except YamlError as error:
         return [str(error)]
 
@@ -129,21 +129,21 @@ def _compare_weights(path: Path, weights: Sequence[list[Any]]) -> list[str]:
     shared = sorted(wanted.keys() & got.keys())
     changed = tuple(f"{name}: weight {got[name]}, not {wanted[name]}" for name in shared if got[name] != wanted[name])
     missing, surplus = sorted(wanted.keys() - got.keys()), sorted(got.keys() - wanted.keys())
-    return _lines(Comparison(tuple(missing), tuple(surplus), changed))
+    return _difference_lines(QueueFileDiff(tuple(missing), tuple(surplus), changed))
 
 
-def _lines(comparison: Comparison) -> list[str]:
-    return [f"{kind} {name}" for kind, names in zip(Comparison._fields, comparison, strict=True) for name in names]
+def _difference_lines(comparison: QueueFileDiff) -> list[str]:
+    return [f"{kind} {name}" for kind, names in zip(QueueFileDiff._fields, comparison, strict=True) for name in names]
 
 
-def _check(texts: Mapping[Path, str], differences: Mapping[Path, list[str]]) -> None:
+def _report_differences(texts: Mapping[Path, str], differences: Mapping[Path, list[str]]) -> None:
     stale = False
     for path, text in texts.items():
         found = differences.get(path, [] if path.exists() else ["does not exist"])
-        if not found and _bytes(path) != text.encode():
+        if not found and _bytes_of_file(path) != text.encode():
             found = ["holds the right entries, but not as generated (order, layout or comments)"]
         for line in found:
-            echo(f"{shown(path)}: {line}", err=True)
+            echo(f"{display_path(path)}: {line}", err=True)
         stale = stale or bool(found)
     if stale:
         echo(f"Run {command('generate-queues')} and commit the files.", err=True)
@@ -151,7 +151,7 @@ def _check(texts: Mapping[Path, str], differences: Mapping[Path, list[str]]) -> 
     echo("The generated files are up to date.")
 
 
-def _bytes(path: Path) -> bytes | None:
+def _bytes_of_file(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError:
@@ -164,11 +164,11 @@ def _schema_text(project: Project) -> str:
 
 def _dump(content: object) -> str:
     return yaml.dump(
-        content, Dumper=_Indented, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000
+        content, Dumper=_InlineListDumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000
     )
 
 
-class _Indented(yaml.SafeDumper):
+class _InlineListDumper(yaml.SafeDumper):
     """Lists of plain values stand in one line, everything else in its own; no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:

@@ -2,12 +2,12 @@
 
 import click
 
-from framework.settings.suggest import did_you_mean
+from framework.messages import did_you_mean
 
-_WHOLE = 10_000
+_NO_LENGTH_LIMIT = 10_000
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """A group that names the nearest of its commands to one that it does not have, and lists whole sentences."""
 
     def resolve_command(
@@ -21,12 +21,12 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         """Write each command with the first sentence of its help, which click would cut off."""
-        rows = [(name, command.get_short_help_str(_WHOLE)) for name, command in sorted(self.commands.items())]
+        rows = [(name, command.get_short_help_str(_NO_LENGTH_LIMIT)) for name, command in sorted(self.commands.items())]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
 
-class Shown(Commands):
+class DefaultShowGroup(CommandGroup):
     """A group whose command ``show`` need not be named: ``limits NAME`` is ``limits show NAME``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

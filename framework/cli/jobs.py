@@ -2,19 +2,19 @@
 
 import click
 
-from framework.cli.groups import Commands
+from framework.cli.groups import CommandGroup
+from framework.cli.jobs_blocked import counters, deferred, held, paused
 from framework.cli.jobs_explain import explain
 from framework.cli.jobs_flags import COMMANDS as FLAGS
 from framework.cli.jobs_limits import limits
 from framework.cli.jobs_locks import locks
 from framework.cli.jobs_pause import COMMANDS as PAUSES
-from framework.cli.jobs_waiting import counters, deferred, parked, paused
 
 
-@click.group("jobs", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("jobs", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def jobs() -> None:
     """Show why jobs do not run, and release them: limits, locks, pauses and deferrals."""
 
 
-for command in (explain, parked, limits, locks, paused, *PAUSES, deferred, *FLAGS, counters):
+for command in (explain, held, limits, locks, paused, *PAUSES, deferred, *FLAGS, counters):
     jobs.add_command(command)

@@ -7,20 +7,20 @@ from typing import Any
 
 import click
 
-from framework.admin.explain import Classes, Explainer, Explanation, Interruptions
-from framework.admin.facts import Facts
-from framework.admin.search import search, text
-from framework.admin.times import lasting, often
-from framework.cli.failure import EXIT_FAILED, explained
-from framework.cli.on_shards import OnShards, progress
+from framework.admin.explain import Explainer, Explanation, Interruptions, KnownClasses
+from framework.admin.search import display_name, search
+from framework.admin.snapshot import ShardSnapshot
+from framework.admin.times import format_duration, format_times
+from framework.cli.errors import EXIT_FAILED, reports_errors
 from framework.cli.options import json_option, modules_option, shard_option
 from framework.cli.project import load_project
+from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo_lines
 from framework.errors import FrameworkError
 from framework.shard.shard import Shard
-from framework.wire.job import DEATHS, STOPS
+from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
 
-_NOWHERE = """\
+_NOT_FOUND_TEXT = """\
 No key of {shards} holds the job {jid}. That is so when
   - it is done, or was dropped: its last log line says which (job_status done, deduplicated, dropped, discarded;
     or fail with dead false: the business refused it, or its class keeps no dead jobs)
@@ -33,7 +33,7 @@ No key of {shards} holds the job {jid}. That is so when
 @shard_option
 @json_option
 @modules_option
-@explained
+@reports_errors
 def explain(jid: str, *, names: Sequence[str], as_json: bool, modules: Sequence[str]) -> None:
     """Explain where the job JID is, why it does not run, and what will release it.
 
@@ -45,15 +45,17 @@ def explain(jid: str, *, names: Sequence[str], as_json: bool, modules: Sequence[
     """
     if not jid.strip():
         raise click.UsageError("JID is empty: give the id that perform_async returned, or the field jid of a log line.")
-    on = OnShards(names)
+    on = ShardCommand(names)
     classes = _classes(modules)
     found: list[Explanation] = []
     states: dict[str, str] = {}
 
     def look(shard: Shard) -> None:
         explainer = Explainer(shard.client, shard.name, classes)
-        found.extend(explainer.explain(sighting) for sighting in search(shard.client, jid, progress(shard.name)))
-        state = Facts(shard.client, shard.name).status(jid)
+        found.extend(
+            explainer.explain(sighting) for sighting in search(shard.client, jid, progress_reporter(shard.name))
+        )
+        state = ShardSnapshot(shard.client, shard.name).status(jid)
         if state is not None:
             states[shard.name] = state
 
@@ -61,79 +63,81 @@ def explain(jid: str, *, names: Sequence[str], as_json: bool, modules: Sequence[
         pass
     known = bool(found or states)
     if as_json:
-        on.report({"jid": jid, "found": [_as_json(one) for one in found], "states": states})
+        on.print_json({"jid": jid, "found": [_as_json(one) for one in found], "states": states})
     if on.answered and not (as_json and known):
-        echo_lines(_in_words(jid, found, states, on.answered), err=not known)
-    on.end()
+        echo_lines(_format_text(jid, found, states, on.answered), err=not known)
+    on.exit_if_unanswered()
     if not known:
         sys.exit(EXIT_FAILED)
 
 
-def _classes(modules: Sequence[str]) -> Classes:
+def _classes(modules: Sequence[str]) -> KnownClasses:
     """The worker classes; a project that does not load is no reason to say nothing at 3 a.m."""
     try:
         project = load_project(modules)
     except FrameworkError as error:
         message = f"The worker classes cannot be loaded, so nothing is said about them: {error}"
         echo_lines(message.split("\n"), err=True)
-        return Classes()
+        return KnownClasses()
     declarations = project.declarations
     named = {alias: declaration for declaration in declarations.values() for alias in declaration.aliases}
     settings = project.settings
-    return Classes({**named, **declarations}, settings.retired_workers, settings.max_retries_after_interruption)
+    return KnownClasses({**named, **declarations}, settings.retired_workers, settings.max_retries_after_interruption)
 
 
-def _in_words(jid: str, found: Sequence[Explanation], states: dict[str, str], answered: Sequence[str]) -> Iterator[str]:
+def _format_text(
+    jid: str, found: Sequence[Explanation], states: dict[str, str], answered: Sequence[str]
+) -> Iterator[str]:
     for number, one in enumerate(found):
         if number:
             yield ""
-        payload = one.sighting.payload
+        payload = one.location.payload
         yield f"{jid}: {payload.get('class', 'unreadable')} on {one.shard}"
-        yield f"  where     {one.where} ({text(one.sighting.place.key)})"
+        yield f"  where     {one.where} ({display_name(one.location.store.key)})"
         if one.since is not None:
-            yield f"  since     {_clock(one.since)}, {lasting(one.now - one.since)} ago"
+            yield f"  since     {_format_time(one.since)}, {format_duration(one.now - one.since)} ago"
         if one.due is not None:
-            yield f"  due       {_clock(one.due)}"
-        for held in one.holds:
+            yield f"  due       {_format_time(one.due)}"
+        for held in one.resources:
             yield f"  holds     {held}"
         if one.interruptions.stops or one.interruptions.deaths:
-            yield f"  cut off   {_interruptions(one.interruptions)}"
-        for reason in one.reasons:
+            yield f"  cut off   {_interruptions_text(one.interruptions)}"
+        for reason in one.blockers:
             yield f"  why       {reason.why}"
-            yield f"  released  by {reason.release}"
+            yield f"  released  by {reason.remedy}"
     if not found:
-        yield _NOWHERE.format(shards=" and ".join(answered), jid=jid)
+        yield _NOT_FOUND_TEXT.format(shards=" and ".join(answered), jid=jid)
     for shard, state in states.items():
         yield f"{'' if found else '  - '}its status on {shard}: {state}"
 
 
-def _interruptions(found: Interruptions) -> str:
-    counts = f"{often(found.stops)} at the deadline of its process, {often(found.deaths)} by its death"
+def _interruptions_text(found: Interruptions) -> str:
+    counts = f"{format_times(found.stops)} at the deadline of its process, {format_times(found.deaths)} by its death"
     if found.limit is None:
         return counts
     return f"{counts}; {'no limit' if found.limit < 0 else f'{max(1, found.limit)} of either end it'}"
 
 
-def _clock(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))
 
 
 def _as_json(one: Explanation) -> dict[str, Any]:
-    sighting, payload = one.sighting, one.sighting.payload
+    sighting, payload = one.location, one.location.payload
     return {
         "shard": one.shard,
-        "place": sighting.place.kind,
-        "key": text(sighting.place.key),
-        "name": sighting.place.name,
+        "place": sighting.store.kind,
+        "key": display_name(sighting.store.key),
+        "name": sighting.store.name,
         "position": sighting.position,
-        "of": sighting.of,
+        "of": sighting.total,
         "since": one.since,
         "due": one.due,
         "class": payload.get("class"),
         "queue": payload.get("queue"),
-        "holds": list(one.holds),
-        STOPS: one.interruptions.stops,
-        DEATHS: one.interruptions.deaths,
+        "holds": list(one.resources),
+        INTERRUPTED_COUNT: one.interruptions.stops,
+        DEATH_COUNT: one.interruptions.deaths,
         "max_retries_after_interruption": one.interruptions.limit,
-        "reasons": [reason._asdict() for reason in one.reasons],
+        "reasons": [reason._asdict() for reason in one.blockers],
     }

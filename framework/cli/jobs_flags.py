@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-from framework.admin.times import clock, lasting
-from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
-from framework.cli.on_shards import OnShards, operator
+from framework.admin.times import format_duration, server_time
+from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.options import DurationOption, json_option, modules_option, shard_option
 from framework.cli.project import load_project
+from framework.cli.shards import ShardCommand, operator_name
 from framework.cli.terminal import echo, echo_lines
 from framework.declare import registry
 from framework.errors import FrameworkError
 from framework.flags.flag import Flag, drop_flag, run_flag
-from framework.flags.redis_flags import FRESH_S, read_written, set_flag, unset_flag
+from framework.flags.redis_flags import MAX_AGE_S, read_flags_or_none, set_flag, unset_flag
 from framework.shard.shard import Shard
 from framework.telemetry.visible import visible
 
@@ -27,7 +27,7 @@ percent_option = click.option(
 )
 
 
-def reasoned(command: Callable[..., Any]) -> Callable[..., Any]:
+def reason_and_duration_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the two options without which no operator's flag is set: why, and for how long."""
     command = click.option(
         "--for",
@@ -41,13 +41,13 @@ def reasoned(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def checked_class(name: str, modules: Sequence[str]) -> str:
+def resolve_class(name: str, modules: Sequence[str]) -> str:
     """Return the wire name of a class that exists, a former name resolved; ends with status 1 and the nearest otherwise."""
     known = load_project(modules).workers
     found = registry.find(name)
     if found is not None:
         return str(found.declaration().wire_name)
-    refuse_unknown([name], known, no_worker, status=EXIT_FAILED)
+    refuse_unknown([name], known, unknown_worker_message, status=EXIT_FAILED)
     return name
 
 
@@ -65,31 +65,33 @@ def refuse_unknown_class(name: str, modules: Sequence[str] = ()) -> None:
     found = registry.find(name)
     if found is None:
         known = [*project.workers, *project.settings.retired_workers]
-        refuse_unknown([name], known, no_worker, status=EXIT_FAILED)
+        refuse_unknown([name], known, unknown_worker_message, status=EXIT_FAILED)
     elif (now := found.declaration().wire_name) != name:
         echo(f"{name} is called {now} now: its flags, locks and parked jobs are under that name", err=True)
         sys.exit(EXIT_FAILED)
 
 
-def set_on(on: OnShards, name: str, percentage: float, reason: str, lasts_s: float, does: str) -> None:
+def set_flag_on_shards(
+    on: ShardCommand, name: str, percentage: float, reason: str, lasts_s: float, effect: str
+) -> None:
     """Set one flag on every shard, and say so."""
     if not reason.strip():
         raise click.UsageError("--reason is empty: say why, for whoever finds the flag at night.")
-    flag = Flag(name, percentage, reason.strip(), operator())
+    flag = Flag(name, percentage, reason.strip(), operator_name())
     for shard, _ in on.each(lambda one: set_flag(one.client, flag, lasts_s)):
-        echo(f"{shard}: {does}, for {lasting(lasts_s)} ({name})")
+        echo(f"{shard}: {effect}, for {format_duration(lasts_s)} ({name})")
     if on.answered:
         whose = f"process of {' and '.join(on.answered)}" if on.unanswered else "process"
-        echo(f"Every {whose} knows within {FRESH_S:g} s.")
+        echo(f"Every {whose} knows within {MAX_AGE_S:g} s.")
 
 
 @click.command("drop")
 @click.argument("worker", metavar="CLASS")
 @percent_option
-@reasoned
+@reason_and_duration_options
 @modules_option
 @shard_option
-@explained
+@reports_errors
 def drop(
     worker: str, *, percent: int, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str]
 ) -> None:
@@ -97,18 +99,18 @@ def drop(
 
     They are gone: only the log and a counter know of them.
     """
-    on, name = OnShards(names), checked_class(worker, modules)
-    set_on(on, drop_flag(name), percent, reason, lasts_s, f"{percent} % of the jobs of {name} are dropped")
-    on.end()
+    on, name = ShardCommand(names), resolve_class(worker, modules)
+    set_flag_on_shards(on, drop_flag(name), percent, reason, lasts_s, f"{percent} % of the jobs of {name} are dropped")
+    on.exit_if_unanswered()
 
 
 @click.command("defer")
 @click.argument("worker", metavar="CLASS")
 @percent_option
-@reasoned
+@reason_and_duration_options
 @modules_option
 @shard_option
-@explained
+@reports_errors
 def defer(
     worker: str, *, percent: int, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str]
 ) -> None:
@@ -116,9 +118,11 @@ def defer(
 
     Each time they wait in the schedule set for about the setting flags.defer_delay, 300 s.
     """
-    on, name = OnShards(names), checked_class(worker, modules)
-    set_on(on, run_flag(name), 100 - percent, reason, lasts_s, f"{percent} % of the jobs of {name} are put off")
-    on.end()
+    on, name = ShardCommand(names), resolve_class(worker, modules)
+    set_flag_on_shards(
+        on, run_flag(name), 100 - percent, reason, lasts_s, f"{percent} % of the jobs of {name} are put off"
+    )
+    on.exit_if_unanswered()
 
 
 @click.command("release")
@@ -128,8 +132,8 @@ def defer(
 @click.option("--for", "lasts_s", type=DurationOption(), help="End it after so long: 90s, 15m, 2h, 1d or 1h30m.")
 @modules_option
 @shard_option
-@explained
-def release(
+@reports_errors
+def clear_flags(
     worker: str,
     *,
     percent: int | None,
@@ -144,16 +148,16 @@ def release(
     """
     if (percent is None) != (reason is None) or (percent is None) != (lasts_s is None):
         raise click.UsageError("--percent, --reason and --for belong together: without them all jobs may run.")
-    on = OnShards(names)
-    name = worker if percent is None else checked_class(worker, modules)
+    on = ShardCommand(names)
+    name = worker if percent is None else resolve_class(worker, modules)
     gone = [drop_flag(name)] if percent is not None else [drop_flag(name), run_flag(name)]
     found = False
     for shard, ended in on.each(lambda one: [flag for flag in gone if unset_flag(one.client, flag)]):
         found = found or bool(ended)
         echo(f"{shard}: {', '.join(ended) or 'no flag of the class'} {'ended' if ended else 'was set'}")
     if percent is not None and reason is not None and lasts_s is not None:
-        set_on(on, run_flag(name), percent, reason, lasts_s, f"{percent} % of the jobs of {name} run")
-    on.end()
+        set_flag_on_shards(on, run_flag(name), percent, reason, lasts_s, f"{percent} % of the jobs of {name} run")
+    on.exit_if_unanswered()
     if not found:
         refuse_unknown_class(name, modules)
 
@@ -161,37 +165,37 @@ def release(
 @click.command("flags")
 @shard_option
 @json_option
-@explained
+@reports_errors
 def flags(*, names: Sequence[str], as_json: bool) -> None:
     """Show every flag that operators have set.
 
     It says for how many jobs in a hundred, by whom, until when and why. A flag run_jobs_CLASS lets jobs run, a flag
     drop_jobs_CLASS drops them.
     """
-    on = OnShards(names)
-    found = [(shard, now, name, flag) for shard, (now, read) in on.each(_read) for name, flag in read]
+    on = ShardCommand(names)
+    found = [(shard, now, name, flag) for shard, (now, read) in on.each(_read_flags) for name, flag in read]
     if as_json:
-        on.report({"flags": [{"shard": shard, **_told(name, flag)} for shard, _, name, flag in found]})
+        on.print_json({"flags": [{"shard": shard, **_flag_json(name, flag)} for shard, _, name, flag in found]})
     else:
-        on.table(_HEADINGS, [_row(*one) for one in found], "No flag is set")
-    on.end()
+        on.print_table(_HEADINGS, [_row(*one) for one in found], "No flag is set")
+    on.exit_if_unanswered()
 
 
-def _read(shard: Shard) -> tuple[float, list[tuple[str, Flag | None]]]:
-    now = clock(shard.client)
-    written = sorted(read_written(shard.client).items())
+def _read_flags(shard: Shard) -> tuple[float, list[tuple[str, Flag | None]]]:
+    now = server_time(shard.client)
+    written = sorted(read_flags_or_none(shard.client).items())
     return now, [one for one in written if one[1] is None or one[1].expires_at is None or one[1].expires_at > now]
 
 
-def _told(name: str, flag: Flag | None) -> dict[str, Any]:
+def _flag_json(name: str, flag: Flag | None) -> dict[str, Any]:
     return {"name": name, "unreadable": True} if flag is None else asdict(flag)
 
 
 def _row(shard: str, now: float, name: str, flag: Flag | None) -> Sequence[str]:
     if flag is None:
         return shard, name, "-", "-", "-", "cannot be read and counts as not set: set it anew, or release the class"
-    ends = "never" if flag.expires_at is None else lasting(flag.expires_at - now)
+    ends = "never" if flag.expires_at is None else format_duration(flag.expires_at - now)
     return shard, flag.name, f"{flag.percentage:g} %", flag.set_by or "-", ends, flag.reason or "-"
 
 
-COMMANDS: tuple[click.Command, ...] = (drop, defer, release, flags)
+COMMANDS: tuple[click.Command, ...] = (drop, defer, clear_flags, flags)

@@ -6,34 +6,34 @@ from typing import NamedTuple
 
 import click
 
+from framework.admin.job_counts import queue_names
 from framework.admin.limits import (
-    Holder,
-    Limit,
-    Override,
+    LimitOverride,
+    LimitState,
+    SlotHolder,
+    assign_free_slots,
     clear_override,
-    hand_out,
-    holders,
-    override,
     read_limits,
+    read_slot_holders,
+    set_override,
 )
-from framework.admin.search import text
-from framework.admin.times import ago, clock, lasting
-from framework.cli.failure import EXIT_FAILED, explained, refuse_unknown
-from framework.cli.groups import Shown
-from framework.cli.jobs_flags import reasoned
-from framework.cli.on_shards import OnShards, operator
+from framework.admin.search import display_name
+from framework.admin.times import format_age, format_duration, server_time
+from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors
+from framework.cli.groups import DefaultShowGroup
+from framework.cli.jobs_flags import reason_and_duration_options
 from framework.cli.options import json_option, modules_option, shard_option
 from framework.cli.project import load_project
+from framework.cli.shards import ShardCommand, operator_name
 from framework.cli.terminal import echo, echo_lines
 from framework.errors import FrameworkError
-from framework.shard.leftovers import queue_names
 from framework.shard.shard import Shard
 
-_HEADINGS = ("SHARD", "LIMIT", "SLOTS", "SAID BY", "WAITING", "OLDEST")
+_HEADINGS = ("SHARD", "LIMIT", "SLOTS", "SET BY", "WAITING", "OLDEST")
 _HOLDERS = ("SHARD", "PROCESS", "JID", "SLOT ENDS IN")
 
 
-@click.group("limits", cls=Shown)
+@click.group("limits", cls=DefaultShowGroup)
 def limits() -> None:
     """Show, set and clear concurrency limits.
 
@@ -46,13 +46,13 @@ def limits() -> None:
 @modules_option
 @shard_option
 @json_option
-@explained
+@reports_errors
 def show(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     """Show every limit that processes have evaluated, or NAME with the jobs that have its slots.
 
     Limits at which jobs wait come first.
     """
-    on = OnShards(names)
+    on = ShardCommand(names)
     found = [(shard, now, limit) for shard, (now, read) in on.each(_read) for limit in read]
     if name is not None:
         found = [row for row in found if row[2].name == name]
@@ -60,30 +60,30 @@ def show(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_j
             _check_known(on, name, modules)
     slots = [(shard, one) for shard, read in on.each(lambda one: _holders(one, name)) for one in read]
     if as_json:
-        on.report(
+        on.print_json(
             {
-                "limits": [{"shard": shard, **_as_json(limit)} for shard, _, limit in found],
+                "limits": [{"shard": shard, **_limit_json(limit)} for shard, _, limit in found],
                 "slots": [{"shard": shard, **asdict(one)} for shard, one in slots],
             }
         )
     else:
         rows = [_row(shard, now, limit) for shard, now, limit in found]
         of = "" if name is None else f" of {name}"
-        on.table(_HEADINGS, rows, f"No limit{of} is known: no job that has run had one")
+        on.print_table(_HEADINGS, rows, f"No limit{of} is known: no job that has run had one")
         if slots:
             echo()
-            on.table(_HOLDERS, [_slot(shard, one) for shard, one in slots], "")
-    on.end()
+            on.print_table(_HOLDERS, [_slot_row(shard, one) for shard, one in slots], "")
+    on.exit_if_unanswered()
 
 
 @limits.command("set", context_settings={"ignore_unknown_options": True})
 @click.argument("name")
 @click.argument("limit", type=click.IntRange(-1, 1_000_000), metavar="N")
-@reasoned
+@reason_and_duration_options
 @modules_option
 @shard_option
 @json_option
-@explained
+@reports_errors
 def set_(
     name: str, limit: int, *, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str], as_json: bool
 ) -> None:
@@ -95,16 +95,16 @@ def set_(
     """
     if not reason.strip():
         raise click.UsageError("--reason is empty: say why, for whoever finds the limit at night.")
-    on = OnShards(names)
+    on = ShardCommand(names)
     _check_known(on, name, modules)
-    by = operator()
+    by = operator_name()
     word = "no limit" if limit == 0 else "nobody runs" if limit < 0 else f"at most {limit:,} at a time"
 
-    def act(shard: Shard) -> list[_Done]:
-        override(shard.client, name, Override(limit, clock(shard.client) + lasts_s, reason, by))
-        return [_hand_out(shard, name, f"{word}, for {lasting(lasts_s)}; ")]
+    def act(shard: Shard) -> list[_LimitChange]:
+        set_override(shard.client, name, LimitOverride(limit, server_time(shard.client) + lasts_s, reason, by))
+        return [_assign_free_slots(shard, name, f"{word}, for {format_duration(lasts_s)}; ")]
 
-    _carry_out(on, act, as_json=as_json)
+    _apply_to_shards(on, act, as_json=as_json)
 
 
 @limits.command("clear")
@@ -112,17 +112,17 @@ def set_(
 @modules_option
 @shard_option
 @json_option
-@explained
+@reports_errors
 def clear(name: str, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     """Take back what `limits set` said of NAME, so that the application's limit holds again."""
-    on = OnShards(names)
+    on = ShardCommand(names)
     _check_known(on, name, modules)
 
-    def act(shard: Shard) -> list[_Done]:
+    def act(shard: Shard) -> list[_LimitChange]:
         there = clear_override(shard.client, name)
-        return [_hand_out(shard, name, "as the application says; " if there else "nothing was set; ")]
+        return [_assign_free_slots(shard, name, "as the application says; " if there else "nothing was set; ")]
 
-    _carry_out(on, act, as_json=as_json)
+    _apply_to_shards(on, act, as_json=as_json)
 
 
 @limits.command("release")
@@ -130,8 +130,8 @@ def clear(name: str, *, modules: Sequence[str], names: Sequence[str], as_json: b
 @modules_option
 @shard_option
 @json_option
-@explained
-def release(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
+@reports_errors
+def sweep(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     """Free the slots of NAME, or of every limit, that no process renews.
 
     Free slots are given to jobs that wait.
@@ -139,69 +139,69 @@ def release(name: str | None, *, modules: Sequence[str], names: Sequence[str], a
     Processes do the same by themselves, at each end of a job and from time to time. The limit stands: to let more run,
     `limits set`.
     """
-    on = OnShards(names)
+    on = ShardCommand(names)
     if name is not None:
         _check_known(on, name, modules)
 
-    def act(shard: Shard) -> list[_Done]:
-        read = read_limits(shard.client, clock(shard.client))
-        return [_hand_out(shard, limit.name) for limit in read if name in (None, limit.name)]
+    def act(shard: Shard) -> list[_LimitChange]:
+        read = read_limits(shard.client, server_time(shard.client))
+        return [_assign_free_slots(shard, limit.name) for limit in read if name in (None, limit.name)]
 
-    _carry_out(on, act, as_json=as_json)
+    _apply_to_shards(on, act, as_json=as_json)
 
 
-class _Done(NamedTuple):
+class _LimitChange(NamedTuple):
     """What a command did to one limit."""
 
     name: str
-    said: str
+    message: str
     handed_over: int
     freed: int
 
 
-def _hand_out(shard: Shard, name: str, said: str = "") -> _Done:
-    return _Done(name, said, *hand_out(shard.client, name))
+def _assign_free_slots(shard: Shard, name: str, message: str = "") -> _LimitChange:
+    return _LimitChange(name, message, *assign_free_slots(shard.client, name))
 
 
-def _carry_out(on: OnShards, act: Callable[[Shard], list[_Done]], *, as_json: bool) -> None:
+def _apply_to_shards(on: ShardCommand, act: Callable[[Shard], list[_LimitChange]], *, as_json: bool) -> None:
     found = [(shard, one) for shard, done in on.each(act) for one in done]
     if as_json:
         done = [{"shard": shard, **one._asdict()} for shard, one in found]
-        on.report({"limits": [{name: value for name, value in one.items() if name != "said"} for one in done]})
+        on.print_json({"limits": [{name: value for name, value in one.items() if name != "said"} for one in done]})
     else:
         for shard, one in found:
             jobs, slots = ("job" if one.handed_over == 1 else "jobs"), ("slot" if one.freed == 1 else "slots")
             were = "was" if one.freed == 1 else "were"
             handed = f"{one.handed_over:,} waiting {jobs} handed over"
-            echo(f"{shard}: {one.name}: {one.said}{handed}, {one.freed:,} {slots} freed that {were} not renewed")
-    on.end()
+            echo(f"{shard}: {one.name}: {one.message}{handed}, {one.freed:,} {slots} freed that {were} not renewed")
+    on.exit_if_unanswered()
 
 
-def _read(shard: Shard) -> tuple[float, list[Limit]]:
-    now = clock(shard.client)
+def _read(shard: Shard) -> tuple[float, list[LimitState]]:
+    now = server_time(shard.client)
     return now, read_limits(shard.client, now)
 
 
-def _holders(shard: Shard, name: str | None) -> list[Holder]:
-    return [] if name is None else holders(shard.client, name, clock(shard.client))
+def _holders(shard: Shard, name: str | None) -> list[SlotHolder]:
+    return [] if name is None else read_slot_holders(shard.client, name, server_time(shard.client))
 
 
-def _check_known(on: OnShards, name: str, modules: Sequence[str] = ()) -> None:
+def _check_known(on: ShardCommand, name: str, modules: Sequence[str] = ()) -> None:
     """What can be limited: what is, a worker class, and ``queue/`` with a queue that somebody has pushed to."""
     known = {limit.name for _, (_, read) in on.each(_read) for limit in read}
     known |= {f"queue/{queue}" for _, queues in on.each(_queues) for queue in queues}
     if name not in known:
         known |= _workers(on, modules)
         if name not in known:
-            on.end()  # what is not known here may be known to a shard that has not answered
-        refuse_unknown([name], known, _no_limit, status=EXIT_FAILED)
+            on.exit_if_unanswered()  # what is not known here may be known to a shard that has not answered
+        refuse_unknown([name], known, _unknown_limit_message, status=EXIT_FAILED)
 
 
 def _queues(shard: Shard) -> set[str]:
-    return {text(name) for name in queue_names(shard.client)}
+    return {display_name(name) for name in queue_names(shard.client)}
 
 
-def _workers(on: OnShards, modules: Sequence[str]) -> set[str]:
+def _workers(on: ShardCommand, modules: Sequence[str]) -> set[str]:
     try:
         return set(load_project(modules or on.settings.workers_module).workers)
     except FrameworkError as error:
@@ -209,24 +209,24 @@ def _workers(on: OnShards, modules: Sequence[str]) -> set[str]:
         return set()
 
 
-def _no_limit(name: str, hint: str) -> str:
+def _unknown_limit_message(name: str, hint: str) -> str:
     return f"no limit, worker class or queue (queue/NAME) is named {name!r}{hint}"
 
 
-def _row(shard: str, now: float, limit: Limit) -> Sequence[str]:
+def _row(shard: str, now: float, limit: LimitState) -> Sequence[str]:
     waiting = limit.waiting
     return (
         shard,
         limit.name,
-        limit.shown,
-        "; ".join(_said(now, limit)),
+        limit.usage,
+        "; ".join(_source_text(now, limit)),
         f"{waiting.jobs:,}" if waiting else "0",
-        ago(now, waiting.since if waiting else None),
+        format_age(now, waiting.since if waiting else None),
     )
 
 
-def _said(now: float, limit: Limit) -> Iterator[str]:
-    ends = f" for {lasting(limit.until - now)} more" if limit.until is not None else ""
+def _source_text(now: float, limit: LimitState) -> Iterator[str]:
+    ends = f" for {format_duration(limit.until - now)} more" if limit.until is not None else ""
     yield f"{limit.source}{ends}"
     if limit.source == "operators" and limit.override is not None:
         yield f"{limit.override.by}: {limit.override.reason}"
@@ -234,17 +234,17 @@ def _said(now: float, limit: Limit) -> Iterator[str]:
         yield f"the application says {limit.application}"
 
 
-def _slot(shard: str, holder: Holder) -> Sequence[str]:
-    ends = lasting(holder.left_s) if holder.left_s > 0 else "over: free as soon as beats come through"
+def _slot_row(shard: str, holder: SlotHolder) -> Sequence[str]:
+    ends = format_duration(holder.left_s) if holder.left_s > 0 else "over: free as soon as beats come through"
     return shard, holder.identity or "(handed over, not begun)", holder.jid, ends
 
 
-def _as_json(limit: Limit) -> dict[str, object]:
+def _limit_json(limit: LimitState) -> dict[str, object]:
     waiting = limit.waiting
     return {
         "name": limit.name,
         "limit": limit.limit,
-        "said_by": limit.source,
+        "set_by": limit.source,
         "application": limit.application,
         "until": limit.until,
         "override": None if limit.override is None else asdict(limit.override),

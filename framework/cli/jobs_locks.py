@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from framework.admin.locks import HeldLock, all_locks, count_locks, find_lock, release_lock
-from framework.admin.times import ago, clock, lasting
-from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
-from framework.cli.groups import Shown
+from framework.admin.locks import HeldLock, count_locks, delete_lock, find_lock, scan_locks
+from framework.admin.times import format_age, format_duration, server_time
+from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors, unknown_worker_message
+from framework.cli.groups import DefaultShowGroup
 from framework.cli.jobs_flags import refuse_unknown_class
-from framework.cli.on_shards import OnShards, progress
 from framework.cli.options import json_option, modules_option, shard_option
 from framework.cli.project import load_project
+from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.command_line import command
 from framework.errors import PayloadError
@@ -22,15 +22,15 @@ from framework.push.deduplication import Deduplicator
 from framework.shard.shard import Shard
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.holds import IDEMPOTENCY_KEY
 from framework.wire.json import loads
+from framework.wire.resources import IDEMPOTENCY_KEY
 
 _CLASSES = ("SHARD", "CLASS", "LOCKS", "OLDEST", "DUPLICATES")
 _LOCKS = ("SHARD", "LOCK", "JID", "SINCE", "ENDS IN", "DUPLICATES")
-_MOST = 100
+_DEFAULT_MAX_LOCKS = 100
 
 
-@click.group("locks", cls=Shown)
+@click.group("locks", cls=DefaultShowGroup)
 def locks() -> None:
     """Show and release the locks of deduplicated jobs.
 
@@ -41,11 +41,13 @@ def locks() -> None:
 @locks.command("show")
 @click.argument("what", required=False, metavar="[CLASS|KEY]")
 @click.argument("arguments", nargs=-1, metavar="[ARG]...")
-@click.option("--most", type=click.IntRange(1), default=_MOST, show_default=True, help="Show at most so many locks.")
+@click.option(
+    "--most", type=click.IntRange(1), default=_DEFAULT_MAX_LOCKS, show_default=True, help="Show at most so many locks."
+)
 @modules_option
 @shard_option
 @json_option
-@explained
+@reports_errors
 def show(
     what: str | None,
     arguments: Sequence[str],
@@ -61,37 +63,39 @@ def show(
 
     With ARGs, each as JSON or as a word: the lock of the jobs of CLASS that are equal with these arguments.
     """
-    on = OnShards(names)
+    on = ShardCommand(names)
     if what is not None and arguments:
         what = _key_of(what, arguments, modules)
     if what is None:
         _show_counts(on, as_json=as_json)
     else:
         _show_locks(on, what, most, modules, as_json=as_json)
-    on.end()
+    on.exit_if_unanswered()
 
 
-def _show_counts(on: OnShards, *, as_json: bool) -> None:
-    counted = on.each(lambda shard: (clock(shard.client), count_locks(shard.client, progress(shard.name))))
+def _show_counts(on: ShardCommand, *, as_json: bool) -> None:
+    counted = on.each(
+        lambda shard: (server_time(shard.client), count_locks(shard.client, progress_reporter(shard.name)))
+    )
     found = [(shard, now, one) for shard, (now, read) in counted for one in read]
     rows = [
-        (shard, one.worker or "?", f"{one.locks:,}", ago(now, one.oldest), f"{one.duplicates:,}")
+        (shard, one.worker or "?", f"{one.locks:,}", format_age(now, one.oldest), f"{one.duplicates:,}")
         for shard, now, one in found
     ]
     if as_json:
-        on.report({"classes": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
+        on.print_json({"classes": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
     else:
-        on.table(_CLASSES, rows, "No lock is held")
+        on.print_table(_CLASSES, rows, "No lock is held")
 
 
-def _show_locks(on: OnShards, what: str, most: int, modules: Sequence[str], *, as_json: bool) -> None:
+def _show_locks(on: ShardCommand, what: str, most: int, modules: Sequence[str], *, as_json: bool) -> None:
     found = [(shard, now, one) for shard, (now, read) in on.each(lambda shard: _read(shard, what)) for one in read]
     found.sort(key=lambda row: row[2].since or 0.0)
     if as_json:
-        on.report({"locks": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
+        on.print_json({"locks": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
         return
     none = f"Nobody holds {what}" if _is_key(what) else f"No job of the class {what} holds a lock"
-    on.table(_LOCKS, [_row(*row) for row in found[:most]], none)
+    on.print_table(_LOCKS, [_row(*row) for row in found[:most]], none)
     if not found and not _is_key(what) and not on.unanswered:
         refuse_unknown_class(what, modules)
     if len(found) > most:
@@ -103,11 +107,11 @@ def _key_of(name: str, arguments: Sequence[str], modules: Sequence[str]) -> str:
     if _is_key(name):
         raise click.UsageError(f"{name} is the key of a lock: arguments belong to a class.")
     project = load_project(modules)
-    refuse_unknown([name], project.workers, no_worker, status=EXIT_FAILED)
+    refuse_unknown([name], project.workers, unknown_worker_message, status=EXIT_FAILED)
     declaration = project.declarations[name]
     bound = declaration.signature.bind([_value(argument) for argument in arguments], {})
     payload: Payload = {"jid": "", "version": declaration.version}
-    Deduplicator().name(payload, declaration, bound)
+    Deduplicator().set_key(payload, declaration, bound)
     return str(payload[IDEMPOTENCY_KEY])
 
 
@@ -125,14 +129,14 @@ def _is_key(what: str) -> bool:
 def _read(shard: Shard, what: str) -> tuple[float, list[HeldLock]]:
     if _is_key(what):
         found = find_lock(shard.client, what)
-        return clock(shard.client), [] if found is None else [found]
-    held = all_locks(shard.client, progress(shard.name))
-    return clock(shard.client), [one for one in held if one.worker == what]
+        return server_time(shard.client), [] if found is None else [found]
+    held = scan_locks(shard.client, progress_reporter(shard.name))
+    return server_time(shard.client), [one for one in held if one.worker == what]
 
 
 def _row(shard: str, now: float, one: HeldLock) -> Sequence[str]:
-    left = "never" if one.left_s is None else lasting(one.left_s)
-    return shard, one.key, one.jid, ago(now, one.since), left, f"{one.duplicates:,}"
+    left = "never" if one.left_s is None else format_duration(one.left_s)
+    return shard, one.key, one.jid, format_age(now, one.since), left, f"{one.duplicates:,}"
 
 
 @locks.command("release")
@@ -141,8 +145,8 @@ def _row(shard: str, now: float, one: HeldLock) -> Sequence[str]:
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @modules_option
 @shard_option
-@explained
-def release(what: str, arguments: Sequence[str], *, yes: bool, names: Sequence[str], modules: Sequence[str]) -> None:
+@reports_errors
+def delete(what: str, arguments: Sequence[str], *, yes: bool, names: Sequence[str], modules: Sequence[str]) -> None:
     """Delete the lock KEY, or that of the jobs of CLASS with these arguments.
 
     An equal job may then be pushed, whatever becomes of the job that had the lock.
@@ -150,20 +154,20 @@ def release(what: str, arguments: Sequence[str], *, yes: bool, names: Sequence[s
     Owner-checked: the lock that is released is the one that was shown. Status 1: it was not there, or has changed hands.
     """
     key = what if _is_key(what) else _key_of(what, arguments, modules)
-    on = OnShards(names)
+    on = ShardCommand(names)
     released = 0
     for shard, held in on.each(lambda shard: find_lock(shard.client, key)):
         if held is None:
             continue
-        left = "without end" if held.left_s is None else f"for {lasting(held.left_s)} more"
+        left = "without end" if held.left_s is None else f"for {format_duration(held.left_s)} more"
         echo(f"{shard}: {held.key} is held {left} by the job {held.jid} of {held.worker}")
         echo(f"  where that is: {command(f'jobs explain {held.jid} --shard {shard}')}")
         if not (yes or click.confirm("Release it?", default=False)):
             continue
-        done = release_lock(on.shards[shard].client, held)
+        done = delete_lock(on.shards[shard].client, held)
         released += done
         echo(f"{shard}: released" if done else f"{shard}: it has changed hands meanwhile: not released")
-    on.end()
+    on.exit_if_unanswered()
     if not released:
         echo(f"No lock was released: {key}", err=True)
         sys.exit(EXIT_FAILED)

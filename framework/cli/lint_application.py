@@ -6,36 +6,36 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from framework.lint.tree import Known, find_module
-from framework.settings import values
-from framework.settings.environment import merge, read_environment
-from framework.settings.files import find_folder, label_of, read_files
-from framework.settings.shapes import is_list, is_mapping
+from framework.lint.workspace import ApplicationFacts, find_module
+from framework.settings import validators
+from framework.settings.environment import merge_nested, read_environment
+from framework.settings.files import display_path, find_config_dir, read_files
 from framework.settings.yaml_file import YamlError, read_yaml
+from framework.typeguards import is_list, is_mapping
 
 MAX_BYTES = 16 * 1024 * 1024
 """Of a generated file: tens of thousands of workers."""
 
 
-class Application(NamedTuple):
+class LintedApplication(NamedTuple):
     """The modules that a process loads, None where one is not found; the config folder's name; what the rules ask."""
 
     modules: Mapping[str, Path | None]
     config_label: str
-    known: Known
+    facts: ApplicationFacts
 
 
-def read_application(here: Path) -> Application:
+def read_application(here: Path) -> LintedApplication:
     """Read the settings and the generated files of the application that is started in ``here``."""
-    folder = find_folder(os.environ.get("FRAMEWORK_CONFIG_DIR") or None, here, [])
-    label = label_of(folder, here) if folder is not None else "config"
+    folder = find_config_dir(os.environ.get("FRAMEWORK_CONFIG_DIR") or None, here, [])
+    label = display_path(folder, here) if folder is not None else "config"
     from_files = read_files(folder, label, []) if folder is not None else {}
-    said = merge(from_files, read_environment(os.environ, [])[0])
+    said = merge_nested(from_files, read_environment(os.environ, [])[0])
     modules = _modules(said.get("workers_module"), here)
     released, retired, file = _released(
         said.get("generated_files", "workers"), folder.parent if folder else here, label
     )
-    known = Known(
+    known = ApplicationFacts(
         categories=_names(said.get("feature_categories")) or None,
         categories_file=f"{label}/feature_categories.yml",
         released=released,
@@ -43,12 +43,12 @@ def read_application(here: Path) -> Application:
         retired={*retired, *_names(said.get("retired_workers"))},
         modules={name: place for name, place in modules.items() if place is not None},
     )
-    return Application(modules, label, known)
+    return LintedApplication(modules, label, known)
 
 
 def _modules(said: Any, here: Path) -> dict[str, Path | None]:
     try:
-        listed = values.split(said)
+        listed = validators.split_list(said)
     except ValueError:
         listed = None
     names = [str(name) for name in listed] if is_list(listed) and listed else ["workers"]
@@ -58,17 +58,17 @@ def _modules(said: Any, here: Path) -> dict[str, Path | None]:
 def _released(generated: Any, root: Path, label: str) -> tuple[dict[str, str], list[str], str]:
     """The wire names of the last release with their classes, the retired ones, and the file that says so."""
     folder = Path(generated) if isinstance(generated, str) else Path("workers")
-    manifest = _content(root / folder / "released.yml")
+    manifest = _read_or_none(root / folder / "released.yml")
     file = (Path(label).parent / folder / "released.yml").as_posix()
     if is_mapping(manifest) and is_mapping(manifest.get("workers")):
         places = {str(name): _text(entry, "place") for name, entry in manifest["workers"].items()}
         return places, _names(manifest.get("retired")), file
-    entries = _content(root / folder / "all_queues.yml")
+    entries = _read_or_none(root / folder / "all_queues.yml")
     names = [_text(entry, "worker_name") for entry in entries] if is_list(entries) else []
     return {name: "" for name in names if name}, [], file.replace("released.yml", "all_queues.yml")
 
 
-def _content(path: Path) -> Any:
+def _read_or_none(path: Path) -> Any:
     try:
         return read_yaml(path, max_bytes=MAX_BYTES)
     except YamlError:

@@ -11,19 +11,19 @@ from typing import Any
 
 import click
 
-from framework.cli.failure import EXIT_FAILED, EXIT_USAGE, explained, refuse_unknown
-from framework.cli.lint_application import Application, read_application
-from framework.cli.options import WordOption
+from framework.cli.atomic_write import display_path
+from framework.cli.errors import EXIT_FAILED, EXIT_USAGE, refuse_unknown, reports_errors
+from framework.cli.lint_application import LintedApplication, read_application
+from framework.cli.options import ChoiceOption
 from framework.cli.terminal import echo, echo_json, echo_lines
-from framework.cli.written import shown
-from framework.command_line import as_started, command
-from framework.lint.config import Config, read_config, selected, unknown_codes
+from framework.command_line import command, with_local_commands
+from framework.lint.config import LintConfig, expand_sets, read_config, unknown_codes
 from framework.lint.linter import lint
 from framework.lint.registry import RULES, SETS, set_of
-from framework.lint.rule import Finding, Rule
-from framework.lint.tree import Known, read_tree
+from framework.lint.rule import LintFinding, LintRule
+from framework.lint.workspace import ApplicationFacts, read_workspace
 
-_WIDEST = 120
+_MAX_WIDTH = 120
 
 
 class CodesOption(click.ParamType[tuple[str, ...]]):
@@ -54,7 +54,7 @@ class CodesOption(click.ParamType[tuple[str, ...]]):
 @click.option(
     "--format",
     "form",
-    type=WordOption(["text", "json", "github"]),
+    type=ChoiceOption(["text", "json", "github"]),
     default="text",
     show_default=True,
     help="How findings are written.",
@@ -67,7 +67,7 @@ class CodesOption(click.ParamType[tuple[str, ...]]):
     multiple=True,
     help="Explain a code: why it is there, a bad and a good example, how to waive it. Repeatable.",
 )
-@explained
+@reports_errors
 def lint_workers(
     paths: Sequence[Path],
     *,
@@ -99,8 +99,8 @@ def lint_workers(
         if not path.exists():
             echo(f"there is no file or folder {path}", err=True)
             sys.exit(EXIT_USAGE)
-    found, workers, files = _look(chosen, config, application.known)
-    _FORMS[form](found)
+    found, workers, files = _lint_paths(chosen, config, application.facts)
+    _FORMATTERS[form](found)
     if form == "text":
         hint = f" ({command(f'lint-workers --explain {found[0].code}')} tells why)" if found else ""
         echo(f"{_count(workers, 'worker')} in {_count(files, 'file')}: {_count(len(found), 'finding')}{hint}")
@@ -108,14 +108,14 @@ def lint_workers(
         sys.exit(EXIT_FAILED)
 
 
-def _config(select: Sequence[Sequence[str]], ignore: Sequence[Sequence[str]]) -> Config:
+def _config(select: Sequence[Sequence[str]], ignore: Sequence[Sequence[str]]) -> LintConfig:
     config = read_config(Path.cwd())
     if select:
-        config = replace(config, select=selected(word for words in select for word in words))
+        config = replace(config, select=expand_sets(word for words in select for word in words))
     return replace(config, ignore=config.ignore | {code for codes in ignore for code in codes})
 
 
-def _modules(application: Application) -> list[Path]:
+def _modules(application: LintedApplication) -> list[Path]:
     """The places of the modules that a process loads. Those of which nothing is found end the command."""
     here = Path.cwd()
     for name, place in application.modules.items():
@@ -129,38 +129,40 @@ def _modules(application: Application) -> list[Path]:
     return [place for place in application.modules.values() if place is not None]
 
 
-def _look(paths: Sequence[Path], config: Config, known: Known) -> tuple[list[Finding], int, int]:
+def _lint_paths(
+    paths: Sequence[Path], config: LintConfig, facts: ApplicationFacts
+) -> tuple[list[LintFinding], int, int]:
     """The findings, and how many workers and files were asked for."""
     gc.disable()  # a syntax tree has no garbage, and millions of nodes to look through for it
     try:
-        tree, wanted = read_tree(paths, Path.cwd(), config.excludes, known)
+        tree, wanted = read_workspace(paths, Path.cwd(), config.excludes, facts)
         found, workers = lint(tree, wanted, config.applies)
     finally:
         gc.enable()
-    return [one._replace(fix=as_started(one.fix)) for one in found], workers, len(wanted)
+    return [one._replace(fix=with_local_commands(one.fix)) for one in found], workers, len(wanted)
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _text(found: Sequence[Finding]) -> None:
+def _text(found: Sequence[LintFinding]) -> None:
     for one in found:
-        echo(f"{shown(one.path)}:{one.line}:{one.column}: {one.code} {one.message}: {one.fix}")
+        echo(f"{display_path(one.path)}:{one.line}:{one.column}: {one.code} {one.message}: {one.fix}")
 
 
-def _json(found: Sequence[Finding]) -> None:
+def _json(found: Sequence[LintFinding]) -> None:
     echo_json([_fields(one) for one in found])
 
 
-def _fields(one: Finding) -> dict[str, object]:
-    return {**one._asdict(), "path": shown(one.path), "name": RULES[one.code].name}
+def _fields(one: LintFinding) -> dict[str, object]:
+    return {**one._asdict(), "path": display_path(one.path), "name": RULES[one.code].name}
 
 
-def _github(found: Sequence[Finding]) -> None:
+def _github(found: Sequence[LintFinding]) -> None:
     for one in found:
         place = {
-            "file": shown(one.path),
+            "file": display_path(one.path),
             "line": one.line,
             "col": one.column,
             "endLine": one.end_line,
@@ -174,22 +176,24 @@ def _escaped(text: str, more: str = "") -> str:
     return "".join(f"%{ord(letter):02X}" if letter in f"%\r\n{more}" else letter for letter in text)
 
 
-_FORMS: Mapping[str, Callable[[Sequence[Finding]], None]] = {"text": _text, "json": _json, "github": _github}
+_FORMATTERS: Mapping[str, Callable[[Sequence[LintFinding]], None]] = {"text": _text, "json": _json, "github": _github}
 
 
 def _list() -> str:
     width = max(len(rule.name) for rule in RULES.values())
-    return "\n".join(f"{rule.code}  {set_of(rule.code):7}  {rule.name:{width}}  {rule.says}" for rule in RULES.values())
+    return "\n".join(
+        f"{rule.code}  {set_of(rule.code):7}  {rule.name:{width}}  {rule.summary}" for rule in RULES.values()
+    )
 
 
-def explanation(rule: Rule) -> str:
+def explanation(rule: LintRule) -> str:
     """A code explained whole: what, why, a bad and a good example, how to waive it."""
     waiver = f"# {rule.code}: the reason, in two words at least" if rule.code < "SEW100" else "It cannot be waived."
     parts = (
-        f"{rule.code} {rule.name}: {rule.says}",
+        f"{rule.code} {rule.name}: {rule.summary}",
         f"Looked for in the set {set_of(rule.code)}.",
         _wrapped(rule.why),
-        _wrapped(f"Fix: {as_started(rule.fix)}."),
+        _wrapped(f"Fix: {with_local_commands(rule.fix)}."),
         f"Bad:\n{_indented(rule.bad)}",
         f"Good:\n{_indented(rule.good)}",
         f"Waive, on the line of the finding or directly above it:\n    {waiver}",
@@ -198,7 +202,7 @@ def explanation(rule: Rule) -> str:
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(text, min(shutil.get_terminal_size().columns, _WIDEST), break_long_words=False)
+    return textwrap.fill(text, min(shutil.get_terminal_size().columns, _MAX_WIDTH), break_long_words=False)
 
 
 def _indented(code: str) -> str:

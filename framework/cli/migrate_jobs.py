@@ -12,37 +12,37 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
-from framework.cli.migration_report import Work, in_json, in_words
-from framework.cli.options import WordOption, check_shard, json_option, modules_option, shard_option
+from framework.admin.job_counts import queue_names
+from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors, unknown_worker_message
+from framework.cli.migration_output import ShardMigration, format_text, to_json
+from framework.cli.options import ChoiceOption, check_shard, json_option, modules_option, shard_option
 from framework.cli.project import Project, load_project
 from framework.cli.terminal import echo, echo_json, echo_lines
 from framework.command_line import command
 from framework.declare import registry
-from framework.migrate.account import Account, Allowance
-from framework.migrate.plan import Mapping, Plan, Routing
-from framework.migrate.queues import Queues, QueueShutError
-from framework.migrate.sets import Members
+from framework.messages import did_you_mean
+from framework.migrate.plan import FixedTarget, MigrationPlan, RoutedTarget
+from framework.migrate.queues import QueueMigrator, QueueReplacedError
+from framework.migrate.report import MigrationReport, Quota
+from framework.migrate.sets import SetMigrator
 from framework.process.record import served_queues
-from framework.route.split import Split, splits_seen
-from framework.settings.suggest import did_you_mean
-from framework.shard.leftovers import queue_names
-from framework.shard.refusals import unavailable
+from framework.route.split import ShardSplit, splits_observed
+from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
-from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE
+from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 from framework.wire import keys
-from framework.wiring.connect import open_shards
-from framework.wiring.server import EXIT_UNREACHABLE, known_queues
+from framework.wiring.client import open_shards
+from framework.wiring.worker_process import EXIT_UNREACHABLE, known_queues
 
 QUEUED = "queued"
 _SETS = {"scheduled": keys.SCHEDULE, "retry": keys.RETRY, "dead": keys.DEAD}
-_AGAIN = "Run the command again when it does: it goes on where it stopped."
-_ENDS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
-_PASSING = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
+_RETRY_HINT = "Run the command again when it does: it goes on where it stopped."
+_STOP_SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+_TRANSIENT_ERRORS = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 
 
 @click.command("migrate-jobs")
-@click.argument("what", type=WordOption([QUEUED, *_SETS]), metavar="|".join([QUEUED, *_SETS]))
+@click.argument("what", type=ChoiceOption([QUEUED, *_SETS]), metavar="|".join([QUEUED, *_SETS]))
 @click.option("--follow-rules", is_flag=True, help="Move each job to where today's routing rules send its class.")
 @click.option("--to", metavar="QUEUE", help="Move every job to this queue.")
 @click.option("--from", "sources", metavar="QUEUE", multiple=True, help="Only jobs of this queue. Repeatable.")
@@ -52,7 +52,7 @@ _PASSING = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Move at most so many jobs.")
 @json_option
 @modules_option
-@explained
+@reports_errors
 def migrate_jobs(
     *,
     what: str,
@@ -81,34 +81,34 @@ def migrate_jobs(
         check_shard(project.settings, name)
     if follow_rules:
         aliases = [alias for declaration in project.declarations.values() for alias in declaration.aliases]
-        refuse_unknown(classes, [*project.workers, *aliases], no_worker)
+        refuse_unknown(classes, [*project.workers, *aliases], unknown_worker_message)
     shards = open_shards(project.settings, role="migrate")
-    allowance = Allowance(limit)
-    works: list[Work] = []
-    with _progress() as tell:
+    allowance = Quota(limit)
+    works: list[ShardMigration] = []
+    with _progress_bar() as tell:
         for name in dict.fromkeys(names or shards):
             rule: Any = (
-                Routing(project.router, name, project.settings.retired_workers)
+                RoutedTarget(project.router, name, project.settings.retired_workers)
                 if follow_rules
-                else Mapping(to or "", classes, project.settings.retired_workers)
+                else FixedTarget(to or "", classes, project.settings.retired_workers)
             )
-            works.append(_work(shards[name], what, Plan(rule, sources, classes), allowance, tell))
+            works.append(_shard_migration(shards[name], what, MigrationPlan(rule, sources, classes), allowance, tell))
         for work in works:
-            _attempt(work, lambda one: _look_around(one, what, sources))
+            _run_step(work, lambda one: _find_sources(one, what, sources))
         tell.begin(sum(work.jobs for work in works))
         _stop_on_signals(allowance)
         for work in works:
-            _attempt(work, lambda one: _go_through(one, dry_run=dry_run))
+            _run_step(work, lambda one: _migrate_sources(one, dry_run=dry_run))
     if allowance.stopped:
         echo("Stopped: what had not moved yet stays where it was.", err=True)
     if follow_rules:
         for work in works:
             work.splits = list(_splits(work, project))
-    _note(works, project, to, classes, sources if what == QUEUED else ())
+    _print_remarks(works, project, to, classes, sources if what == QUEUED else ())
     if as_json:
-        echo_json(in_json(works, what, dry_run=dry_run))
+        echo_json(to_json(works, what, dry_run=dry_run))
     else:
-        echo_lines(in_words(works, what, dry_run=dry_run))
+        echo_lines(format_text(works, what, dry_run=dry_run))
     sys.exit(_status(works, allowance))
 
 
@@ -120,82 +120,84 @@ def _check_usage(*, follow_rules: bool, to: str | None, sources: Sequence[str], 
     if not (sources or classes):
         raise click.UsageError("Say which jobs go there: --from QUEUE, --class NAME, or both.")
     if QUEUE_NAME.fullmatch(to) is None:
-        raise click.UsageError(f"--to {to!r}: {QUEUE_NAME_SHAPE}.")
+        raise click.UsageError(f"--to {to!r}: {QUEUE_NAME_FORMAT}.")
     if list(sources) == [to]:
         raise click.UsageError(f"--from and --to are the same queue {to!r}.")
 
 
-def _work(shard: Shard, what: str, plan: Plan, allowance: Allowance, tell: "_Progress") -> Work:
-    account = Account()
-    kind = Queues if what == QUEUED else Members
-    return Work(shard, kind(shard.client, plan, account, allowance, tell), account)
+def _shard_migration(
+    shard: Shard, what: str, plan: MigrationPlan, quota: Quota, progress: "_ProgressBar"
+) -> ShardMigration:
+    account = MigrationReport()
+    kind = QueueMigrator if what == QUEUED else SetMigrator
+    return ShardMigration(shard, kind(shard.client, plan, account, quota, progress), account)
 
 
-def _attempt(work: Work, step: Callable[[Work], None]) -> None:
+def _run_step(work: ShardMigration, step: Callable[[ShardMigration], None]) -> None:
     """Do one step with a shard; one that does not answer is left out from then on, so that the others are done."""
     if work.error is not None:
         return
     try:
         step(work)
-    except QueueShutError as error:
+    except QueueReplacedError as error:
         work.error = error
     except (RedisError, OSError) as error:
-        work.error = unavailable(work.shard.name, work.shard.endpoint, error)
+        work.error = unavailable_error(work.shard.name, work.shard.endpoint, error)
         work.error.__cause__ = error
 
 
-def _look_around(work: Work, what: str, sources: Sequence[str]) -> None:
+def _find_sources(work: ShardMigration, what: str, sources: Sequence[str]) -> None:
     client: Any = work.shard.client
     work.served = served_queues(client)
     if what == QUEUED:
         work.paused = {name.decode(errors="replace") for name in client.smembers(keys.PAUSED)}
         for name in queue_names(client):
             try:
-                work.places.append(name.decode())
+                work.sources.append(name.decode())
             except UnicodeDecodeError:
-                work.account.odd.add(keys.queue(name.decode(errors="backslashreplace")))
-        held = (keys.migrated(owner.decode(errors="replace")) for owner in client.zrange(keys.REGISTRY, 0, -1))
-        work.places += [name for name in held if name is not None]
-        work.names = sorted({*work.places})
-        work.places = [name for name in work.names if not sources or name in sources]
+                work.report.wrong_type_keys.add(keys.queue(name.decode(errors="backslashreplace")))
+        held = (keys.migrated_queue(owner.decode(errors="replace")) for owner in client.zrange(keys.REGISTRY, 0, -1))
+        work.sources += [name for name in held if name is not None]
+        work.queues = sorted({*work.sources})
+        work.sources = [name for name in work.queues if not sources or name in sources]
     else:
-        work.places = [_SETS[what]]
-    for place in list(work.places):
-        with _typed(work, place):
+        work.sources = [_SETS[what]]
+    for place in list(work.sources):
+        with _skip_wrong_type(work, place):
             work.jobs += work.mover.length(place)
 
 
-def _go_through(work: Work, *, dry_run: bool) -> None:
-    for place in work.places:
-        with _typed(work, place):
-            (work.mover.look if dry_run else work.mover.migrate)(place)
+def _migrate_sources(work: ShardMigration, *, dry_run: bool) -> None:
+    for place in work.sources:
+        with _skip_wrong_type(work, place):
+            (work.mover.preview if dry_run else work.mover.migrate)(place)
 
 
 @contextmanager
-def _typed(work: Work, place: str) -> Generator[None]:
+def _skip_wrong_type(work: ShardMigration, place: str) -> Generator[None]:
     """A key of another type holds no jobs, and hides no other."""
     try:
         yield
     except ResponseError as error:
         if "WRONGTYPE" not in str(error):
             raise
-        work.places = [one for one in work.places if one != place]
-        work.account.odd.add(keys.queue(place) if isinstance(work.mover, Queues) else place)
+        work.sources = [one for one in work.sources if one != place]
+        work.report.wrong_type_keys.add(keys.queue(place) if isinstance(work.mover, QueueMigrator) else place)
 
 
-def _stop_on_signals(allowance: Allowance) -> None:
+def _stop_on_signals(quota: Quota) -> None:
     """From now on the first INT or TERM lets what is put aside be put back, and ends the work; another ends the process."""
 
     def stop(_number: int, _frame: object) -> None:
-        if allowance.stopped:
+        if quota.stopped:
             raise KeyboardInterrupt
-        allowance.stopped = True
+        quota.stopped = True
 
-    for number in _ENDS:
+    for number in _STOP_SIGNALS:
         signal.signal(number, stop)
 
 
-class _Progress:
+class _ProgressBar:
     """A bar on standard error with rate and time left, if that is a terminal."""
 
     def __init__(self) -> None:
@@ -231,64 +233,67 @@ class _Progress:
 
 
 @contextmanager
-def _progress() -> Generator[_Progress]:
-    made = _Progress()
+def _progress_bar() -> Generator[_ProgressBar]:
+    made = _ProgressBar()
     try:
         yield made
     finally:
         made.end()
 
 
-def _note(
-    works: Sequence[Work], project: Project, to: str | None, classes: Sequence[str], sources: Sequence[str]
+def _print_remarks(
+    works: Sequence[ShardMigration], project: Project, to: str | None, classes: Sequence[str], sources: Sequence[str]
 ) -> None:
     """Say on standard error what whoever runs the command should know beside the report."""
     for name in classes:
         if registry.find(name) is None:
-            echo(f"{no_worker(name, did_you_mean(name, project.workers))}; jobs of this name were asked for", err=True)
-    there = {name for work in works for name in work.names}
+            echo(
+                f"{unknown_worker_message(name, did_you_mean(name, project.workers))}; jobs of this name were asked for",
+                err=True,
+            )
+    there = {name for work in works for name in work.queues}
     for name in sources:
         if name not in there and not any(work.error for work in works):
             echo(f"no queue is named {name!r} there{did_you_mean(name, there)}", err=True)
     for work in works:
         if work.error is not None:
-            echo(f"{work.error} {_AGAIN}", err=True)
+            echo(f"{work.error} {_RETRY_HINT}", err=True)
         for split in work.splits:
             echo(str(split), err=True)
-        _note_queues(work, project, to)
+        _print_queue_remarks(work, project, to)
 
 
-def _splits(work: Work, project: Project) -> Iterator[Split]:
+def _splits(work: ShardMigration, project: Project) -> Iterator[ShardSplit]:
     """Yield the classes of which jobs stay on this shard, while the rules send them to another that limits or locks by itself."""
     stay: dict[str, int] = {}
-    for found in work.account.left.values():
+    for found in work.report.skipped.values():
         for (reason, _, name), left in found.items():
             worker: Any = registry.find(name) if reason == "other shard" else None
             if worker is not None:
                 own = worker.declaration().wire_name
                 stay[own] = stay.get(own, 0) + left.jobs
     seen = {name: {work.shard.name: f"{jobs:,} left in place"} for name, jobs in sorted(stay.items())}
-    yield from splits_seen(project.router, project.declarations.values(), seen, because="shard {shard}")
+    yield from splits_observed(project.router, project.declarations.values(), seen, place_template="shard {shard}")
 
 
-def _note_queues(work: Work, project: Project, to: str | None) -> None:
+def _print_queue_remarks(work: ShardMigration, project: Project, to: str | None) -> None:
     """Say of queues of one shard what keeps their jobs from being run, or from being all."""
     shard = work.shard.name
-    for queue in sorted({target for _, target in work.account.moved} - set(work.served)):
+    for queue in sorted({target for _, target in work.report.moved} - set(work.served)):
         hint = did_you_mean(queue, known_queues(project.router) | set(work.served)) if queue == to else ""
         way_out = f"start one with `{command(f'worker --shard {shard} -q {queue}')}`"
         echo(f"no running process of {shard} serves the queue {queue}{hint}: {way_out}", err=True)
-    for source, target in sorted(work.account.moved):
+    for source, target in sorted(work.report.moved):
         if source in work.paused and target not in work.paused:
             echo(f"the queue {source} of {shard} is paused, and {target} is not: its jobs run there", err=True)
-    for queue in sorted(work.account.arriving):
+    for queue in sorted(work.report.still_receiving):
         cause = "processes with the old rules push them: restart those, and run the command again"
         echo(f"jobs that go elsewhere still come into the queue {queue} of {shard}; {cause}", err=True)
 
 
-def _status(works: Sequence[Work], allowance: Allowance) -> int:
+def _status(works: Sequence[ShardMigration], quota: Quota) -> int:
     failures = [work.error.__cause__ or work.error for work in works if work.error is not None]
-    if any(isinstance(failure, _PASSING) for failure in failures):
+    if any(isinstance(failure, _TRANSIENT_ERRORS) for failure in failures):
         return EXIT_UNREACHABLE
-    undone = failures or allowance.stopped or any(work.account.undone for work in works)
+    undone = failures or quota.stopped or any(work.report.incomplete for work in works)
     return EXIT_FAILED if undone else 0

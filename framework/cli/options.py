@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import click
 
-from framework.settings import values
+from framework.messages import did_you_mean, join_names
+from framework.settings import validators
 from framework.settings.model import MAX_TIMEOUT_S, Settings
-from framework.settings.suggest import did_you_mean, listed
-from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE
+from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_LONGEST_S = 366 * 86_400
+_MAX_DURATION_S = 366 * 86_400
 
 WeightedQueue = tuple[str, int]
 """A queue or namespace, and its weight; 0 = none given."""
@@ -23,7 +23,7 @@ def read_queue(text: str) -> WeightedQueue:
     """What NAME or NAME,WEIGHT says. Raises ValueError."""
     name, comma, weight = text.partition(",")
     if not QUEUE_NAME.fullmatch(name):
-        raise ValueError(f"{text!r} names no queue: {QUEUE_NAME_SHAPE}; write NAME or NAME,WEIGHT")
+        raise ValueError(f"{text!r} names no queue: {QUEUE_NAME_FORMAT}; write NAME or NAME,WEIGHT")
     if comma and (re.fullmatch(r"\d+", weight, re.ASCII) is None or int(weight) < 1):
         raise ValueError(f"{weight!r} in {text!r} is no weight: it is a whole number from 1 on")
     return name, int(weight) if comma else 0
@@ -84,7 +84,7 @@ class DurationOption(click.ParamType[float]):
             return float(value)
         parts = re.findall(r"(\d+)([smhd])", str(value), re.ASCII)
         seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
-        if "".join(number + unit for number, unit in parts) != value or not 0 < seconds <= _LONGEST_S:
+        if "".join(number + unit for number, unit in parts) != value or not 0 < seconds <= _MAX_DURATION_S:
             self.fail(f"{value!r} is no length of time: write 90s, 15m, 2h, 1d or 1h30m, a year at most", param, ctx)
         return float(seconds)
 
@@ -97,7 +97,7 @@ class EnvironmentOption(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name."""
         try:
-            return values.environment_name(str(value))
+            return validators.environment_name(str(value))
         except ValueError as error:
             self.fail(f"{value!r} {error}", param, ctx)
 
@@ -110,7 +110,7 @@ class ModuleOption(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name."""
         try:
-            return values.module_name(str(value))
+            return validators.module_name(str(value))
         except ValueError as error:
             # The path of a file is what Ruby's -r takes.
             dotted = str(value).removeprefix("./").removesuffix(".py").rstrip("/").replace("/", ".")
@@ -118,7 +118,7 @@ class ModuleOption(click.ParamType[str]):
             self.fail(f"{value!r} {error}{hint}", param, ctx)
 
 
-class MarkOption(click.ParamType[str]):
+class TagOption(click.ParamType[str]):
     """A tag or a label of a process."""
 
     name = "TEXT"
@@ -126,7 +126,7 @@ class MarkOption(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text."""
         try:
-            return values.mark(str(value))
+            return validators.process_label(str(value))
         except ValueError as error:
             self.fail(f"{value!r} {error}", param, ctx)
 
@@ -151,22 +151,22 @@ timeout_option = click.option(
 )
 
 
-def mark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def tag_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--tag`` and ``--label``, which say what dashboards call a process."""
     label = click.option(
         "--label",
         "labels",
-        type=MarkOption(),
+        type=TagOption(),
         multiple=True,
         help="Show this beside the tag on dashboards. Repeatable.",
     )
     tag = click.option(
-        "-g", "--tag", type=MarkOption(), help="Call the process so on dashboards. Default: the name of its folder."
+        "-g", "--tag", type=TagOption(), help="Call the process so on dashboards. Default: the name of its folder."
     )
     return tag(label(command))
 
 
-class WordOption(click.Choice[str]):
+class ChoiceOption(click.Choice[str]):
     """One of a few words."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
@@ -177,18 +177,19 @@ class WordOption(click.Choice[str]):
 def check_shard(settings: Settings, name: str) -> str:
     """Return the name of a shard that exists; anything else is wrong usage."""
     if name not in settings.shards:
-        raise click.UsageError(unknown_shard(settings, name))
+        raise click.UsageError(unknown_shard_message(settings, name))
     return name
 
 
-def unknown_shard(settings: Settings, name: str) -> str:
+def unknown_shard_message(settings: Settings, name: str) -> str:
     """What to say of a shard that does not exist."""
     known: Sequence[str] = sorted(settings.shards)
-    return f"no shard is named {name!r}{did_you_mean(name, known)}; {settings.file('redis.yml')} has: {listed(known)}"
+    file = settings.config_file_label("redis.yml")
+    return f"no shard is named {name!r}{did_you_mean(name, known)}; {file} has: {join_names(known)}"
 
 
 def _is_module(name: str) -> bool:
     try:
-        return bool(values.module_name(name))
+        return bool(validators.module_name(name))
     except ValueError:
         return False

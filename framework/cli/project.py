@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.errors import ConfigurationError, Problem
+from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.route.router import Router
 from framework.settings.load import load
 from framework.settings.model import Settings
-from framework.wiring.connect import load_workers
-from framework.wiring.stale_queues import all_queues_path
-from framework.wiring.variables import warn_of_unknown_variables
+from framework.wiring.client import load_workers
+from framework.wiring.queue_checks import all_queues_path
+from framework.wiring.variables import warn_unknown_variables
 
 
 class Project(NamedTuple):
@@ -50,11 +50,13 @@ def load_project(modules: Sequence[str]) -> Project:
         ConfigurationError, DeclarationError: something of it does not hold, so that no process would boot.
     """
     settings = load()
-    warn_of_unknown_variables(settings)
+    warn_unknown_variables(settings)
     router = load_workers(settings, list(modules) or list(settings.workers_module))
     workers = {worker.declaration().wire_name: worker for worker in registry.workers()}
     if not workers:
         place = "-r" if modules else "the setting workers_module"
         message = f"no worker class is defined there: name the module of the workers with {place}"
-        raise ConfigurationError([Problem(name, "", message) for name in modules or settings.workers_module])
+        raise ConfigurationError(
+            [ConfigurationProblem(name, "", message) for name in modules or settings.workers_module]
+        )
     return Project(settings, workers, router)

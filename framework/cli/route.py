@@ -5,18 +5,18 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from framework.cli.failure import EXIT_FAILED, explained, no_worker, refuse_unknown
-from framework.cli.on_shards import progress
+from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.options import modules_option
 from framework.cli.project import Project, load_project
+from framework.cli.shards import progress_reporter
 from framework.cli.terminal import columns, echo, echo_lines
 from framework.compat.manifest import read_manifest
 from framework.declare.declaration import Declaration
-from framework.route.lint import Finding, Lint, unserved_live
-from framework.route.places import targets
 from framework.route.router import Router
-from framework.route.split import Split, splits_seen
-from framework.wiring.live_queues import live_queues, seen_elsewhere
+from framework.route.rule_checks import RuleChecks, RuleFinding, unserved_queues
+from framework.route.split import ShardSplit, splits_observed
+from framework.route.topology import locations_of
+from framework.wiring.live_queues import live_queues, misplaced_jobs
 from framework.wiring.splits import splits
 
 _HEADINGS = ("WORKER", "QUEUE", "SHARD", "RULE")
@@ -31,7 +31,7 @@ _NO_RULE = "(none: the generated name on main)"
 )
 @click.option("--live", is_flag=True, help="With --lint: ask each shard which queues its processes serve.")
 @modules_option
-@explained
+@reports_errors
 def route(names: Sequence[str], *, explain: bool, lint: bool, live: bool, modules: Sequence[str]) -> None:
     """Show the queue, the shard and the routing rule of each WORKER, or of all.
 
@@ -42,7 +42,7 @@ def route(names: Sequence[str], *, explain: bool, lint: bool, live: bool, module
     if live and not lint:
         raise click.UsageError("--live belongs to --lint.")
     project = load_project(modules)
-    refuse_unknown(names, project.workers, no_worker)
+    refuse_unknown(names, project.workers, unknown_worker_message)
     chosen = [project.declarations[name] for name in names or project.workers]
     if lint:
         _lint(project, live=live)
@@ -83,50 +83,52 @@ def _explanation(router: Router, declaration: Declaration) -> Iterator[str]:
 def _lint(project: Project, *, live: bool) -> None:
     settings, declarations = project.settings, list(project.declarations.values())
     # Without config/queues.yml a process serves the queues of all loaded classes.
-    served = [line.name for line in settings.queues] or {place.queue for place in targets(project.router, declarations)}
-    found = Lint(project.router, declarations, served).findings(settings.namespace_weights)
-    found += (Finding("split", split.place, str(split)) for split in _splits(project, declarations, live=live))
+    served = [line.name for line in settings.queues] or {
+        place.queue for place in locations_of(project.router, declarations)
+    }
+    found = RuleChecks(project.router, declarations, served).findings(settings.namespace_weights)
+    found += (RuleFinding("split", split.place, str(split)) for split in _splits(project, declarations, live=live))
     if live:
-        found += _live(project)
-    for finding in sorted(found, key=lambda finding: not finding.fails):
+        found += _live_findings(project)
+    for finding in sorted(found, key=lambda finding: not finding.is_error):
         echo(finding)
-    failing = sum(finding.fails for finding in found)
-    looked = f"{len(project.router.lines)} rules, {len(declarations)} workers"
+    failing = sum(finding.is_error for finding in found)
+    looked = f"{len(project.router.compiled_rules)} rules, {len(declarations)} workers"
     echo(f"{looked}: {failing} {'finding' if failing == 1 else 'findings'}")
     if failing:
         sys.exit(EXIT_FAILED)
 
 
-def _splits(project: Project, declarations: list[Declaration], *, live: bool) -> Iterator[Split]:
+def _splits(project: Project, declarations: list[Declaration], *, live: bool) -> Iterator[ShardSplit]:
     """Classes whose limits and locks hold on each of several shards: by rules, by the last release, and by jobs that are there."""
     yield from splits(project.settings, project.router)
-    yield from _since_the_release(project, declarations)
+    yield from _splits_since_release(project, declarations)
     seen: dict[str, dict[str, str]] = {}
     for shard, classes in (
-        seen_elsewhere(project.settings, project.router, declarations, progress("lint")) if live else ()
+        misplaced_jobs(project.settings, project.router, declarations, progress_reporter("lint")) if live else ()
     ):
         for name, where in classes.items():
             seen.setdefault(name, {})[shard] = where
-    yield from splits_seen(project.router, declarations, seen, because="shard {shard}")
+    yield from splits_observed(project.router, declarations, seen, place_template="shard {shard}")
 
 
-def _since_the_release(project: Project, declarations: Sequence[Declaration]) -> Iterator[Split]:
+def _splits_since_release(project: Project, declarations: Sequence[Declaration]) -> Iterator[ShardSplit]:
     last = read_manifest(project.released, project.released.name)
     if last is None:
         return
     then = {name: {entry.shard: f"its route in release {last.release}"} for name, entry in last.workers.items()}
-    yield from splits_seen(
-        project.router, declarations, then, because=f"{project.released.name}: the rules have changed"
+    yield from splits_observed(
+        project.router, declarations, then, place_template=f"{project.released.name}: the rules have changed"
     )
 
 
-def _live(project: Project) -> Iterator[Finding]:
+def _live_findings(project: Project) -> Iterator[RuleFinding]:
     for shard, state in live_queues(project.settings):
         if state.failure is not None:
-            yield Finding("unserved", f"shard {shard}", f"cannot be asked: {state.failure}. Is it running?")
+            yield RuleFinding("unserved", f"shard {shard}", f"cannot be asked: {state.failure}. Is it running?")
             continue
-        found = targets(project.router, project.declarations.values())
+        found = locations_of(project.router, project.declarations.values())
         routed = {
             place.queue: [one.wire_name for one in users] for place, users in found.items() if place.shard == shard
         }
-        yield from unserved_live(shard, state.served, state.waiting, routed)
+        yield from unserved_queues(shard, state.served, state.waiting, routed)

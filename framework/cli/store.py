@@ -9,8 +9,8 @@ from urllib.parse import quote
 import click
 
 from framework.cli.checkout import run_from_checkout
-from framework.cli.failure import EXIT_FAILED, explained
-from framework.cli.groups import Commands
+from framework.cli.errors import EXIT_FAILED, reports_errors
+from framework.cli.groups import CommandGroup
 from framework.cli.terminal import echo, echo_whole
 from framework.route.router import MAIN
 from framework.settings.load import load
@@ -19,7 +19,7 @@ from framework.settings.shard import ShardSettings
 from framework.store.embedded import EmbeddedServer, embedded_url, store_dir
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def store() -> None:
     """Start, stop or show the development stores.
 
@@ -29,7 +29,7 @@ def store() -> None:
 
 
 @store.command()
-@explained
+@reports_errors
 def start() -> None:
     """Start the stores that do not run yet. Each of them answers when the command ends.
 
@@ -41,12 +41,12 @@ def start() -> None:
         found = server.running
         server.start()
         echo(f"{shard}: {'runs already' if found else 'started'}, pid {server.pid}, {server.url}")
-        if shard == MAIN and _unnamed(settings):
-            _tell_how_to_name(settings, server.url)
+        if shard == MAIN and _redis_not_configured(settings):
+            _print_setup_hint(settings, server.url)
 
 
 @store.command()
-@explained
+@reports_errors
 def stop() -> None:
     """Stop the stores in order; their data stays."""
     for shard, server in _servers(load()).items():
@@ -56,7 +56,7 @@ def stop() -> None:
 
 
 @store.command()
-@explained
+@reports_errors
 def status() -> None:
     """Show each store. The exit status is 1 unless all of them run."""
     servers = _servers(load())
@@ -73,10 +73,12 @@ def main() -> None:
 
 def _servers(settings: Settings) -> Mapping[str, EmbeddedServer]:
     source = f"{settings.config_label}/redis.yml"
-    if _unnamed(settings):
+    if _redis_not_configured(settings):
         embedded, source = [MAIN], "the development store"
     else:
-        embedded = [name for name, shard in settings.shards.items() if shard.embedded or _is_own(settings, name, shard)]
+        embedded = [
+            name for name, shard in settings.shards.items() if shard.is_embedded or _is_store_url(settings, name, shard)
+        ]
     if not embedded:
         others = ", ".join(settings.shards)
         echo(
@@ -85,19 +87,19 @@ def _servers(settings: Settings) -> Mapping[str, EmbeddedServer]:
     return {name: EmbeddedServer(store_dir(settings.var_dir, name), detached=True, source=source) for name in embedded}
 
 
-def _unnamed(settings: Settings) -> bool:
+def _redis_not_configured(settings: Settings) -> bool:
     """Whether nothing names a Redis, so that programs would take the built-in address."""
     said = os.environ.get("REDIS_URL") or (settings.config_dir / "redis.yml").exists()
     return not said and settings.shards == {MAIN: ShardSettings(url=DEFAULT_URL)}
 
 
-def _is_own(settings: Settings, name: str, shard: ShardSettings) -> bool:
+def _is_store_url(settings: Settings, name: str, shard: ShardSettings) -> bool:
     """Whether the URL is that of the store itself: what REDIS_URL is after it was named so."""
     place = store_dir(settings.var_dir, name).absolute()
     return shard.url in (embedded_url(settings.var_dir, name), f"unix://{quote(str(place / 'server.sock'))}")
 
 
-def _tell_how_to_name(settings: Settings, url: str) -> None:
+def _print_setup_hint(settings: Settings, url: str) -> None:
     echo("Neither REDIS_URL nor a redis.yml names a Redis. In each shell whose programs are to use this one:")
     echo_whole([f"  export REDIS_URL={shlex.quote(url)}"])
     echo(f"Or for all of them: write `shards: {{main: {{url: embedded}}}}` to {settings.config_label}/redis.yml.")

@@ -8,7 +8,7 @@ import click
 
 from framework.telemetry.visible import visible, visible_json
 
-_WIDEST_CELL = 400
+_MAX_CELL_WIDTH = 400
 
 
 def echo(text: object = "", *, err: bool = False) -> None:
@@ -33,7 +33,7 @@ def echo_json(value: object) -> None:
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Each row as a line, in columns as wide as their widest cell, with two spaces between; the first is the headings."""
-    shown = [[visible(cell, _WIDEST_CELL) for cell in row] for row in rows]
+    shown = [[visible(cell, _MAX_CELL_WIDTH) for cell in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip(*shown, strict=True)]
     for row in shown:
         cells = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))

@@ -9,30 +9,30 @@ from typing import Any
 import click
 
 from framework.cli.checkout import run_from_checkout
-from framework.cli.failure import explained
+from framework.cli.config_file import FileOptions, read_config_file
+from framework.cli.errors import reports_errors
 from framework.cli.options import (
     EnvironmentOption,
     QueueOption,
     WeightedQueue,
     check_shard,
     conflicting_weights,
-    mark_options,
     modules_option,
+    tag_options,
     timeout_option,
-    unknown_shard,
+    unknown_shard_message,
 )
-from framework.cli.sidekiq_file import FileOptions, read_file
 from framework.cli.terminal import echo
-from framework.errors import ConfigurationError, Problem
-from framework.process.parent import bind_to_supervisor
+from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.process.supervisor_link import bind_to_supervisor
 from framework.route.router import MAIN, Router
 from framework.settings.load import load
 from framework.settings.model import ENV_PREFIX, MAX_CONCURRENCY, Settings
 from framework.telemetry import logs
 from framework.wiring import own_queues
-from framework.wiring.connect import connect, load_workers
+from framework.wiring.client import connect, load_workers
 from framework.wiring.own_queues import OwnQueues
-from framework.wiring.server import Service, serve
+from framework.wiring.worker_process import WorkerOptions, run_worker
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -44,7 +44,9 @@ from framework.wiring.server import Service, serve
     multiple=True,
     help="Serve this queue, or the queues of this namespace. Repeatable. Default: config/queues.yml, else those of all classes.",
 )
-@click.option("--exact", is_flag=True, help="Take each NAME of -q for one queue only, not for a namespace as well.")
+@click.option(
+    "--no-namespaces", is_flag=True, help="Take each NAME of -q for one queue only, not for a namespace as well."
+)
 @click.option(
     "-c",
     "--concurrency",
@@ -62,8 +64,8 @@ from framework.wiring.server import Service, serve
 )
 @click.option("-e", "--environment", type=EnvironmentOption(), help="Set FRAMEWORK_ENV to this.")
 @modules_option
-@mark_options
-@explained
+@tag_options
+@reports_errors
 def worker(
     queues: tuple[WeightedQueue, ...],
     concurrency: int | None,
@@ -75,43 +77,45 @@ def worker(
     tag: str | None,
     labels: tuple[str, ...],
     *,
-    exact: bool,
+    no_namespaces: bool,
 ) -> None:
     """Run one worker process, which serves queues of one shard until TERM or INT.
 
-    On TSTP it takes no more jobs; on USR2 it takes no more, finishes those in hand and ends; on TTIN it logs all stacks.
+    On TSTP it takes no more jobs; on USR2 it takes no more, finishes those in flight and ends; on TTIN it logs all stacks.
     The exit status is 0 after a stop.
     """
     supervisor = bind_to_supervisor()
     conflict = conflicting_weights(queues)
     if conflict is not None:
         raise click.UsageError(f"{conflict}.")
-    if exact and not queues:
-        raise click.UsageError("--exact belongs to -q.")
+    if no_namespaces and not queues:
+        raise click.UsageError("--no-namespaces belongs to -q.")
     if environment:
         os.environ["FRAMEWORK_ENV"] = environment
     settings = load()
-    in_file = read_file(config_file, settings.env_name, settings.config_label) if config_file else FileOptions()
-    for line in in_file.without_effect:
+    in_file = read_config_file(config_file, settings.env_name, settings.config_label) if config_file else FileOptions()
+    for line in in_file.ignored_keys:
         echo(f"{config_file}: {line}", err=True)
-    limits = {name: _chosen(settings, name, None, getattr(in_file, name)) for name in ("limits", "process_limits")}
+    limits = {
+        name: _effective_value(settings, name, None, getattr(in_file, name)) for name in ("limits", "process_limits")
+    }
     settings = settings.model_copy(update=limits)
     chosen = _shard(settings, shard, config_file, in_file.shard)
-    log_descriptor = logs.claim_stdout()  # before the first foreign line of code may print
-    load_workers(settings, _chosen(settings, "workers_module", modules or None, in_file.require or None))
+    log_descriptor = logs.redirect_stdout()  # before the first foreign line of code may print
+    load_workers(settings, _effective_value(settings, "workers_module", modules or None, in_file.require or None))
     own = _queues(settings, connect(settings), chosen, queues, in_file.queues, config_file)
-    service = Service(
+    service = WorkerOptions(
         shard=chosen,
         queues=own.weights,
-        slots=_chosen(settings, "concurrency", concurrency, in_file.concurrency),
-        timeout_s=float(_chosen(settings, "timeout", timeout, in_file.timeout)),
-        exact=exact or own.source == own_queues.FROM_CLASSES,
-        tag=_chosen(settings, "tag", tag, in_file.tag),
-        labels=tuple(_chosen(settings, "labels", labels or None, in_file.labels or None)),
+        slots=_effective_value(settings, "concurrency", concurrency, in_file.concurrency),
+        timeout_s=float(_effective_value(settings, "timeout", timeout, in_file.timeout)),
+        no_namespaces=no_namespaces or own.source == own_queues.FROM_CLASSES,
+        tag=_effective_value(settings, "tag", tag, in_file.tag),
+        labels=tuple(_effective_value(settings, "labels", labels or None, in_file.labels or None)),
         queues_from=own.source,
         newer_queues=own.added,
     )
-    sys.exit(serve(settings, service, log_descriptor, supervisor))
+    sys.exit(run_worker(settings, service, log_descriptor, supervisor))
 
 
 def _queues(
@@ -134,7 +138,7 @@ def _queues(
     return own_queues.of_loaded_classes(settings, router, shard)
 
 
-def _chosen(settings: Settings, name: str, flag: Any, from_file: Any) -> Any:
+def _effective_value(settings: Settings, name: str, flag: Any, from_file: Any) -> Any:
     """What counts of a setting: a flag beats the environment, which beats the file of ``-C``, which beats the settings."""
     if flag is not None:
         return flag
@@ -150,7 +154,9 @@ def _in_environment(name: str, unknown: Collection[str]) -> bool:
 
 def _shard(settings: Settings, flag: str | None, config_file: Path | None, in_file: str | None) -> str:
     if flag is None and in_file is not None and in_file not in settings.shards:
-        raise ConfigurationError([Problem(str(config_file), "shard", unknown_shard(settings, in_file))])
+        raise ConfigurationError(
+            [ConfigurationProblem(str(config_file), "shard", unknown_shard_message(settings, in_file))]
+        )
     return check_shard(settings, flag if flag is not None else in_file or MAIN)
 
 

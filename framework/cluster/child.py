@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from framework.command_line import handed_to_children
+from framework.command_line import child_environment
 from framework.fetch.identity import NONCE_VARIABLE, draw_nonce, identity_of
-from framework.process.board import BOARD_VARIABLE, Board, State
-from framework.process.parent import SUPERVISOR_VARIABLE
+from framework.process.shared_state import SHARED_STATE_VARIABLE, ProcessState, SharedState
+from framework.process.supervisor_link import SUPERVISOR_VARIABLE
 
 _FIRST_BACKOFF_S = 0.0
 _LONGEST_BACKOFF_S = 30.0
 LONGEST_START_BACKOFF_S = 5.0
 """While not even a process can be started (no memory, no file descriptor): a try costs nothing, and the trouble is ours alone."""
 
-_STEADY_S = 30.0
+_STABLE_S = 30.0
 """A child that lived this long before it ended by itself starts anew without back-off."""
 
-_WORKED_S = 1.0
+_STABLE_BEFORE_KILL_S = 1.0
 """So does one that lived this long before it was killed."""
 
-_PATIENCE = 5
+_TOLERATED_KILLS = 5
 """And of those killed earlier, about so many: a job that kills is quarantined by then, and the other jobs must go on."""
 
 
@@ -71,11 +71,11 @@ class Child:
         self.identity = ""
         self.started_at = 0.0
         self.start_after = 0.0
-        self.leaving = False
+        self.draining = False
         """Whether its successor serves: it takes no more jobs."""
         self.status: int | None = None
         """With which its last process has ended."""
-        self.board = Board()
+        self.shared_state = SharedState()
         self._failures = 0
 
     @property
@@ -86,13 +86,13 @@ class Child:
     @property
     def ready(self) -> bool:
         """Whether the process has said that it takes jobs, and nothing else since."""
-        return self.process is not None and self.board.state is State.READY
+        return self.process is not None and self.shared_state.state is ProcessState.READY
 
     def start(self) -> None:
         """Start the process by exec, in a session of its own: a terminal's Ctrl-C reaches the parent only, which forwards."""
         nonce = draw_nonce()
         output: IO[bytes] | None = None
-        board, descriptor = Board.open()
+        board, descriptor = SharedState.create()
         try:
             if self.spec.stdout is not None:
                 self.spec.stdout.parent.mkdir(parents=True, exist_ok=True)
@@ -102,10 +102,10 @@ class Child:
                 env={
                     **os.environ,
                     **self.spec.env,
-                    **handed_to_children(),
+                    **child_environment(),
                     NONCE_VARIABLE: nonce,
                     SUPERVISOR_VARIABLE: str(os.getpid()),
-                    BOARD_VARIABLE: str(descriptor),
+                    SHARED_STATE_VARIABLE: str(descriptor),
                 },
                 pass_fds=[descriptor],
                 stdout=output,
@@ -116,21 +116,21 @@ class Child:
             os.close(descriptor)
             if output is not None:
                 output.close()
-        self.board = board
+        self.shared_state = board
         self.identity = identity_of(self.process.pid, nonce)
         self.started_at = time.monotonic()
 
-    def collect(self) -> int | None:
+    def reap(self) -> int | None:
         """Return the status of a process that ended since the last call and plan its successor, else ``None``."""
         if self.process is None or self.process.poll() is None:
             return None
-        _, status = self.let_go()
+        _, status = self.clear_process()
         killed = status < 0
-        failed = time.monotonic() - self.started_at < (_WORKED_S if killed else _STEADY_S)
-        self.plan_restart(failed=failed, patience=_PATIENCE if killed else 0)
+        failed = time.monotonic() - self.started_at < (_STABLE_BEFORE_KILL_S if killed else _STABLE_S)
+        self.plan_restart(failed=failed, tolerated=_TOLERATED_KILLS if killed else 0)
         return status
 
-    def let_go(self) -> tuple[int, int]:
+    def clear_process(self) -> tuple[int, int]:
         """Forget the process, which has ended; return its id and its status."""
         process, self.process = self.process, None
         if process is None or process.returncode is None:
@@ -138,9 +138,9 @@ class Child:
         self.status = process.returncode
         return process.pid, process.returncode
 
-    def plan_restart(self, *, failed: bool, patience: int = 0, longest_s: float = _LONGEST_BACKOFF_S) -> None:
-        """Decide when the next start may be: at once after the first failure, then later and later, ``patience`` failures late."""
+    def plan_restart(self, *, failed: bool, tolerated: int = 0, longest_s: float = _LONGEST_BACKOFF_S) -> None:
+        """Decide when the next start may be: at once after the first failure, then later and later, ``tolerated`` failures late."""
         self._failures = self._failures + 1 if failed else 1
-        growth = 0.25 * 2.0 ** (self._failures - patience)
+        growth = 0.25 * 2.0 ** (self._failures - tolerated)
         pause_s = _FIRST_BACKOFF_S if self._failures == 1 else min(longest_s, growth)
         self.start_after = time.monotonic() + pause_s

@@ -16,7 +16,7 @@ from framework.cluster.child import Child
 CHECK_S = 3.0
 GRACE_S = 900.0
 
-SETTLED_S = 60.0
+MIN_AGE_S = 60.0
 """A process younger than this is let be: with a limit below what it needs to start there would be nothing but restarts."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -32,7 +32,7 @@ class MemoryLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Overrun:
+class MemoryExceeded:
     """A child that has exceeded a limit for too long."""
 
     child: Child
@@ -49,7 +49,7 @@ class MemoryWatch:
         self._strikes: dict[int, int] = {}
         self._checked_at = 0.0
 
-    def look(self, children: Sequence[Child]) -> Iterator[Overrun]:
+    def check(self, children: Sequence[Child]) -> Iterator[MemoryExceeded]:
         """Find those that are to be replaced, if it is time for a look."""
         now = time.monotonic()
         limits = self._limits
@@ -58,17 +58,17 @@ class MemoryWatch:
         self._checked_at = now
         before, self._strikes = self._strikes, {}
         for child in children:
-            if not child.pid or now - child.started_at < SETTLED_S:
+            if not child.pid or now - child.started_at < MIN_AGE_S:
                 continue
             found = resident_bytes(child.pid)
             if limits.hard_bytes is not None and found > limits.hard_bytes:
-                yield self._overrun(child, found, limits.hard_bytes, hard=True)
+                yield self._exceeded(child, found, limits.hard_bytes, hard=True)
             elif limits.soft_bytes is not None and found > limits.soft_bytes:
                 self._strikes[child.pid] = before.get(child.pid, 0) + 1
                 if self._strikes[child.pid] > self._most_strikes:
-                    yield self._overrun(child, found, limits.soft_bytes, hard=False)
+                    yield self._exceeded(child, found, limits.soft_bytes, hard=False)
 
-    def _overrun(self, child: Child, found: int, limit: int, *, hard: bool) -> Overrun:
+    def _exceeded(self, child: Child, found: int, limit: int, *, hard: bool) -> MemoryExceeded:
         fields = {
             "memwd_rss_bytes": found,
             "memwd_max_rss_bytes": limit,
@@ -76,7 +76,7 @@ class MemoryWatch:
             "memwd_max_strikes": 0 if hard else self._most_strikes,
             "memwd_sleep_time_s": CHECK_S,
         }
-        return Overrun(child, hard, fields)
+        return MemoryExceeded(child, hard, fields)
 
 
 def resident_bytes(pid: int) -> int:

@@ -15,18 +15,18 @@ from typing import NamedTuple
 from framework.cluster.child import ChildSpec
 from framework.command_line import command
 from framework.errors import FrameworkError
-from framework.route.lint import serves
-from framework.route.places import Places, Shards, main_first
+from framework.messages import did_you_mean, join_names, nearest
 from framework.route.query import QueryError
 from framework.route.router import MAIN
-from framework.settings.suggest import did_you_mean, listed, nearest
-from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE
+from framework.route.rule_checks import serves
+from framework.route.topology import QueueLocations, ShardNames, sort_main_first
+from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 
-EVERYTHING = "*"
+ALL_QUEUES = "*"
 MOST_SLOTS = 50
 """What queues + 1 is cut to when only the least number of slots is given (GitLab's default)."""
 
-_LIKE = 0.8  # as a worker process asks about its queues
+_SIMILARITY = 0.8  # as a worker process asks about its queues
 
 
 class SelectorError(FrameworkError):
@@ -44,11 +44,11 @@ class Selection:
 
     by_query: bool = False
     negate: bool = False
-    shards: Shards = ()
+    shards: ShardNames = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class GroupSize:
     """How many processes a group has on each of its shards, and how many slots one has."""
 
     slots: int
@@ -63,7 +63,7 @@ class Size:
         return max(self.least, min(queues + 1, self.most or MOST_SLOTS))
 
 
-class Planned(NamedTuple):
+class PlannedProcess(NamedTuple):
     """One process: the group that it belongs to, as it was given, and the queues that it serves with their weights."""
 
     name: str
@@ -71,16 +71,16 @@ class Planned(NamedTuple):
     shard: str
     slots: int
     queues: Mapping[str, int]
-    exact: bool
+    no_namespaces: bool
     """No name stands for its namespace."""
 
-    def spec(self, timeout_s: float, modules: Sequence[str], marks: Sequence[str] = ()) -> ChildSpec:
+    def spec(self, timeout_s: float, modules: Sequence[str], display_options: Sequence[str] = ()) -> ChildSpec:
         """What the supervisor is to keep running; ``marks`` are the options that say what dashboards call it."""
         # Without -P a folder ``framework`` of the working directory would be run in place of this package.
         argv = [sys.executable, "-P", "-m", "framework", "worker"]
         argv += ["--shard", self.shard, "-t", f"{timeout_s:g}", "-c", str(self.slots)]
         argv += [part for module in modules for part in ("-r", module)]
-        argv += [*marks, *(["--exact"] if self.exact else [])]
+        argv += [*display_options, *(["--no-namespaces"] if self.no_namespaces else [])]
         weighted = len(self.queues) > 1
         named = [f"{name},{weight}" if weighted else name for name, weight in self.queues.items()]
         argv += [part for one in named for part in ("-q", one)]
@@ -90,7 +90,7 @@ class Planned(NamedTuple):
 class _Group(NamedTuple):
     """The queues of a group with their shards, how often it names each, and which known ones it names by their own names."""
 
-    queues: Mapping[str, Shards]
+    queues: Mapping[str, ShardNames]
     weights: Mapping[str, int] = MappingProxyType({})
     own: Collection[str] = ()
 
@@ -98,23 +98,25 @@ class _Group(NamedTuple):
 class Planner:
     """Reads selectors by what is known of the queues."""
 
-    def __init__(self, places: Places, selection: Selection) -> None:
+    def __init__(self, places: QueueLocations, selection: Selection) -> None:
         self._places = places
         self._selection = selection
         self._namespaces = sorted({name.partition(":")[0] for name in places.known if ":" in name})
 
-    def plan(self, selectors: Sequence[str], size: Size) -> list[Planned]:
+    def plan(self, selectors: Sequence[str], size: GroupSize) -> list[PlannedProcess]:
         """The processes, group by group. Raises SelectorError for the first selector that means nothing."""
         return [one for number, text in enumerate(selectors) for one in self._processes(number, text, size)]
 
-    def _processes(self, number: int, selector: str, size: Size) -> Iterator[Planned]:
+    def _processes(self, number: int, selector: str, size: GroupSize) -> Iterator[PlannedProcess]:
         group = self._group(selector)
         copy, shown_as = 0, f"all but {selector}" if self._selection.negate else selector
-        for shard in main_first({shard for shards in group.queues.values() for shard in shards}):
+        for shard in sort_main_first({shard for shards in group.queues.values() for shard in shards}):
             queues = {name: group.weights.get(name, 1) for name, shards in group.queues.items() if shard in shards}
             exact = any(serves(queues, name) for name in self._places.known if name not in queues)
             for _ in range(size.processes):
-                yield Planned(f"worker-{number}-{copy}", shown_as, shard, size.slots_for(len(queues)), queues, exact)
+                yield PlannedProcess(
+                    f"worker-{number}-{copy}", shown_as, shard, size.slots_for(len(queues)), queues, exact
+                )
                 copy += 1
 
     def _group(self, selector: str) -> _Group:
@@ -131,14 +133,14 @@ class Planner:
         wanted = self._selection.shards
         if not wanted:
             return group
-        kept: dict[str, Shards] = {}
+        kept: dict[str, ShardNames] = {}
         for name, shards in group.queues.items():
             on = tuple(shard for shard in shards if shard in wanted) or (wanted if name in group.own else ())
             if on:
                 kept[name] = on
         if not kept:
-            elsewhere = listed(main_first({shard for shards in group.queues.values() for shard in shards}))
-            raise SelectorError(selector, f"has no queue on {listed(wanted)}; its queues are on {elsewhere}")
+            elsewhere = join_names(sort_main_first({shard for shards in group.queues.values() for shard in shards}))
+            raise SelectorError(selector, f"has no queue on {join_names(wanted)}; its queues are on {elsewhere}")
         return group._replace(queues=kept)
 
     def _by_query(self, selector: str) -> _Group:
@@ -147,13 +149,13 @@ class Planner:
         except QueryError as error:
             raise SelectorError(selector, str(error)) from None
         if not found:
-            hint = self._places.unknown_value(selector)
-            raise SelectorError(selector, f"no worker in {self._places.source} matches it{hint}; {_if_new()}")
+            hint = self._places.unknown_value_hint(selector)
+            raise SelectorError(selector, f"no worker in {self._places.source} matches it{hint}; {_regenerate_hint()}")
         return _Group(found)
 
     def _by_names(self, selector: str) -> _Group:
         names = read_names(selector)
-        if names == [EVERYTHING]:
+        if names == [ALL_QUEUES]:
             if not self._places.routed:
                 raise SelectorError(
                     selector, f"there is no queue: {self._places.source} and the routing rules name none"
@@ -164,7 +166,7 @@ class Planner:
         own = self._places.known.keys() & set(names)
         return _Group({queue: shards for one in found for queue, shards in one.items()}, weights, own)
 
-    def _queues_of(self, selector: str, name: str) -> dict[str, Shards]:
+    def _queues_of(self, selector: str, name: str) -> dict[str, ShardNames]:
         """A queue, and those of which the name is the namespace; of ``ns:*`` these only."""
         known, namespace = self._places.known, name.removesuffix(":*")
         members = {queue: shards for queue, shards in known.items() if queue.startswith(f"{namespace}:")}
@@ -175,39 +177,39 @@ class Planner:
         if name in known:
             return {name: known[name], **members}
         if members:
-            return {name: main_first({shard for shards in members.values() for shard in shards}), **members}
+            return {name: sort_main_first({shard for shards in members.values() for shard in shards}), **members}
         if self._selection.negate:
             message = f"there is no queue and no namespace {name!r} to leave out{self._hint(name)}"
             raise SelectorError(selector, message)
         return {name: self._selection.shards or (MAIN,)}
 
     def _hint(self, name: str) -> str:
-        return f"{did_you_mean(name, [*self._places.known, *self._namespaces])}; {_if_new()}"
+        return f"{did_you_mean(name, [*self._places.known, *self._namespaces])}; {_regenerate_hint()}"
 
-    def remarks(self, plan: Sequence[Planned]) -> list[str]:
+    def warnings(self, plan: Sequence[PlannedProcess]) -> list[str]:
         """What is served and may not be meant: a queue that is nearly called like one of ours, or to which no jobs go any more."""
         served = dict.fromkeys((name, one.shard) for one in plan for name in one.queues)
-        found = [self._remark(name, shard) for name, shard in served if name not in self._namespaces]
-        found += [self._idle(one) for one in plan]
+        found = [self._warning(name, shard) for name, shard in served if name not in self._namespaces]
+        found += [self._unrouted_warning(one) for one in plan]
         return list(dict.fromkeys(remark for remark in found if remark is not None))
 
-    def _idle(self, one: Planned) -> str | None:
+    def _unrouted_warning(self, one: PlannedProcess) -> str | None:
         if not one.queues.keys() <= self._places.known.keys() - self._places.routed.keys():
             return None
-        return f"by the routing rules no jobs go to {listed(one.queues, most=5)}: what is left there is served"
+        return f"by the routing rules no jobs go to {join_names(one.queues, max_names=5)}: what is left there is served"
 
-    def _remark(self, name: str, shard: str) -> str | None:
+    def _warning(self, name: str, shard: str) -> str | None:
         known = self._places.known
         if name in known:
-            there = listed(known[name])
+            there = join_names(known[name])
             return None if shard in known[name] else f"jobs of {name!r} go to {there}; it is served on {shard} as asked"
-        near = nearest(name, [*known, *self._namespaces], cutoff=_LIKE)
+        near = nearest(name, [*known, *self._namespaces], cutoff=_SIMILARITY)
         if near is None:
             return None
         return f"no worker's jobs go to the queue {name!r} (did you mean {near!r}?); it is served, as others may push to it"
 
 
-def _if_new() -> str:
+def _regenerate_hint() -> str:
     return f"run {command('generate-queues')} if a worker is new"
 
 
@@ -215,12 +217,12 @@ def read_names(selector: str) -> list[str]:
     """The names of a group: queues, namespaces, ``ns:*``, or ``*`` alone. Raises SelectorError."""
     names = selector.split(",")
     for name in names:
-        if name == EVERYTHING:
+        if name == ALL_QUEUES:
             if len(names) > 1:
                 raise SelectorError(selector, "* stands for every queue, and alone")
         elif not QUEUE_NAME.fullmatch(name.removesuffix(":*")):
             broken = "; one argument is one group, and holds no line break" if "\n" in name else ""
-            raise SelectorError(selector, f"{name!r} names no queue: {QUEUE_NAME_SHAPE}{broken}")
+            raise SelectorError(selector, f"{name!r} names no queue: {QUEUE_NAME_FORMAT}{broken}")
         elif name.isdecimal():
             raise SelectorError(selector, f"{name!r} looks like a weight: a group has names of queues only")
     return names
@@ -229,13 +231,13 @@ def read_names(selector: str) -> list[str]:
 def needs_all_queues(selectors: Sequence[str], selection: Selection) -> bool:
     """Whether the arguments, other than names of queues, mean nothing without the generated file. Raises SelectorError."""
     names = [] if selection.by_query else [name for selector in selectors for name in read_names(selector)]
-    return selection.by_query or selection.negate or any(name.endswith(EVERYTHING) for name in names)
+    return selection.by_query or selection.negate or any(name.endswith(ALL_QUEUES) for name in names)
 
 
-def shown(one: Planned, spec: ChildSpec) -> tuple[str, str]:
+def dry_run_lines(one: PlannedProcess, spec: ChildSpec) -> tuple[str, str]:
     """A process as the two lines of ``--dryrun``: a comment for people, and the line that a shell would take."""
     count = len(one.queues)
-    queues = f"{count} {'queue' if count == 1 else 'queues'}: {listed(one.queues)}"
+    queues = f"{count} {'queue' if count == 1 else 'queues'}: {join_names(one.queues)}"
     head = f"# {one.name} of {one.group!r}: shard {one.shard}, {one.slots} slots, {queues}"
     variables = [f"{name}={shlex.quote(value)}" for name, value in spec.env.items()]
     return head, " ".join([*variables, shlex.join(spec.argv)])

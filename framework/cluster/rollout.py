@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from framework.cluster.child import Child, ChildEvent, ChildSpec, OnEvent
 from framework.cluster.supervisor import KILL_MARGIN_S, Supervisor
 
-PATIENCE_S = 90.0
+READY_TIMEOUT_S = 90.0
 """How long a successor may take until it serves: a worker waits 60 s for its Redis, and its imports take their time."""
 
 DRAIN_TIMEOUT_S = 3_600.0
@@ -27,148 +27,150 @@ class Rollout:
         self._on_event = on_event
         self._drain_timeout_s = drain_timeout_s
         self._timeout_s = timeout_s
-        self._mark = -math.inf
+        self._replace_started_before = -math.inf
         """Every child that was started before is to be replaced."""
         self._specs: Mapping[str, ChildSpec] = {}
         """What is to run from now on under a name; a name that is missing goes on as it was."""
-        self._wanted: dict[Child, bool] = {}
+        self._requested: dict[Child, bool] = {}
         """Single children that are, and whether that is urgent."""
-        self._pair: tuple[Child, Child, bool] | None = None
+        self._replacement: tuple[Child, Child, bool] | None = None
         """A child, its successor that does not serve yet, and whether it is urgent."""
         self._waiting_since = 0.0
         """Since when whoever was started last is waited for."""
-        self._left_at: dict[Child, float] = {}
+        self._draining_since: dict[Child, float] = {}
         """When those that leave were told to."""
-        self._hurried_at: dict[Child, float] = {}
+        self._drain_ended_at: dict[Child, float] = {}
         """When those of them that took too long were told to stop."""
-        self.refused = False
+        self.aborted = False
         """Whether the last one has ended early."""
 
     @property
     def rolling(self) -> bool:
         """Whether a replacement of all is under way, the last one's jobs included."""
-        return self._mark > -math.inf
+        return self._replace_started_before > -math.inf
 
     def begin(self, specs: Mapping[str, ChildSpec] | None = None) -> None:
         """Replace every child that runs now. During a replacement: those that it has replaced already, too."""
         self._specs = specs or {}
-        self._mark = time.monotonic()
-        self._group.quiet = self.refused = False
+        self._replace_started_before = time.monotonic()
+        self._group.quiet = self.aborted = False
 
     def replace(self, child: Child, *, urgent: bool = False) -> bool:
         """Replace this one; tell whether that is news.
 
         ``urgent``: it does not wait until another's jobs have ended, and its own get the ordinary deadline only.
         """
-        if child.leaving:
-            return urgent and self._hurry(child)
-        known = self._wanted.get(child, self._pair[2] if self._pair is not None and self._pair[0] is child else None)
+        if child.draining:
+            return urgent and self._end_drain(child)
+        known = self._requested.get(
+            child, self._replacement[2] if self._replacement is not None and self._replacement[0] is child else None
+        )
         if known is None or (urgent and not known):
-            if self._pair is not None and self._pair[0] is child:
-                self._pair = (*self._pair[:2], urgent)
+            if self._replacement is not None and self._replacement[0] is child:
+                self._replacement = (*self._replacement[:2], urgent)
             else:
-                self._wanted[child] = urgent
+                self._requested[child] = urgent
             return True
         return False
 
     def cancel(self) -> None:
         """Replace nobody any more; those that leave already do."""
-        self._mark = -math.inf
-        self._wanted.clear()
-        if self._pair is not None and self._pair[1].process is not None:
-            self._pair[1].process.send_signal(signal.SIGTERM)
-        self._pair = None
+        self._replace_started_before = -math.inf
+        self._requested.clear()
+        if self._replacement is not None and self._replacement[1].process is not None:
+            self._replacement[1].process.send_signal(signal.SIGTERM)
+        self._replacement = None
 
     def step(self) -> None:
         """Do what can be done now."""
-        self._end_the_overdue()
-        if self._pair is not None:
-            self._await(*self._pair)
+        self._end_overdue_drains()
+        if self._replacement is not None:
+            self._await_successor(*self._replacement)
         elif (child := self._next()) is not None:
             self._start(child)
-        elif not (self._pending() or self._leaving() or self._ailing()):
-            self._mark = -math.inf
+        elif not (self._pending() or self._draining() or self._not_ready()):
+            self._replace_started_before = -math.inf
 
     def _next(self) -> Child | None:
         children = self._group.children
-        self._wanted = {child: urgent for child, urgent in self._wanted.items() if child in children}
-        first_urgent = next((child for child, urgent in self._wanted.items() if urgent), None)
-        if first_urgent is not None or self._leaving():
+        self._requested = {child: urgent for child, urgent in self._requested.items() if child in children}
+        first_urgent = next((child for child, urgent in self._requested.items() if urgent), None)
+        if first_urgent is not None or self._draining():
             return first_urgent
-        return next(iter(self._wanted), None) or self._next_of_all()
+        return next(iter(self._requested), None) or self._next_of_all()
 
     def _next_of_all(self) -> Child | None:
         """Who is to be replaced next: first those that do not serve, as the new code may be their cure."""
-        ailing = self._ailing()
+        ailing = self._not_ready()
         if ailing:  # whoever came up and fell again: the next would be ruined as well
-            if time.monotonic() - self._waiting_since > PATIENCE_S:
-                self._refuse(ailing[0])
+            if time.monotonic() - self._waiting_since > READY_TIMEOUT_S:
+                self._abort(ailing[0])
             return None
         self._waiting_since = time.monotonic()
         return min(self._pending(), key=lambda child: child.ready, default=None)
 
     def _pending(self) -> list[Child]:
-        return [child for child in self._group.children if child.started_at < self._mark]
+        return [child for child in self._group.children if child.started_at < self._replace_started_before]
 
-    def _ailing(self) -> list[Child]:
+    def _not_ready(self) -> list[Child]:
         """The new ones of a replacement of all that do not serve."""
         return [
             child
             for child in self._group.children
-            if self.rolling and child.started_at >= self._mark and not child.ready
+            if self.rolling and child.started_at >= self._replace_started_before and not child.ready
         ]
 
-    def _leaving(self) -> list[Child]:
-        return [child for child in self._group.beside if child.leaving]
+    def _draining(self) -> list[Child]:
+        return [child for child in self._group.standby if child.draining]
 
     def _start(self, child: Child) -> None:
-        urgent = self._wanted.pop(child, False)
-        successor = self._group.start_beside(child, self._specs.get(child.name, child.spec))
+        urgent = self._requested.pop(child, False)
+        successor = self._group.start_standby(child, self._specs.get(child.name, child.spec))
         if successor.process is None:
-            self._refuse(successor)
+            self._abort(successor)
             return
-        self._pair = (child, successor, urgent)
+        self._replacement = (child, successor, urgent)
         self._waiting_since = time.monotonic()
 
-    def _await(self, old: Child, new: Child, urgent: bool) -> None:  # noqa: FBT001 - one of three that belong together
+    def _await_successor(self, old: Child, new: Child, urgent: bool) -> None:  # noqa: FBT001 - one of three that belong together
         if new.ready:
-            self._pair = None
+            self._replacement = None
             self._waiting_since = time.monotonic()
             self._group.replace(old, new)
             if urgent:
-                self._hurry(old)
+                self._end_drain(old)
         elif new.process is None:
-            self._refuse(new)
-        elif time.monotonic() - self._waiting_since > PATIENCE_S:
+            self._abort(new)
+        elif time.monotonic() - self._waiting_since > READY_TIMEOUT_S:
             new.process.kill()
-            self._refuse(new)
+            self._abort(new)
 
-    def _refuse(self, new: Child) -> None:
+    def _abort(self, new: Child) -> None:
         """Whoever serves goes on as before."""
-        self._pair = None
-        self._mark = -math.inf
-        self._wanted.clear()
-        self.refused = True
+        self._replacement = None
+        self._replace_started_before = -math.inf
+        self._requested.clear()
+        self.aborted = True
         self._on_event(ChildEvent("refused", new.name, new.spec.shard, new.pid, new.status))
 
-    def _end_the_overdue(self) -> None:
+    def _end_overdue_drains(self) -> None:
         now = time.monotonic()
-        leaving = self._leaving()
-        self._left_at = {child: self._left_at.get(child, now) for child in leaving}
-        self._hurried_at = {child: at for child, at in self._hurried_at.items() if child in leaving}
+        leaving = self._draining()
+        self._draining_since = {child: self._draining_since.get(child, now) for child in leaving}
+        self._drain_ended_at = {child: at for child, at in self._drain_ended_at.items() if child in leaving}
         for child in leaving:
-            if now - self._left_at[child] >= self._drain_timeout_s:
-                self._hurry(child)
-            if now - self._hurried_at.get(child, math.inf) > self._timeout_s + KILL_MARGIN_S and child.process:
+            if now - self._draining_since[child] >= self._drain_timeout_s:
+                self._end_drain(child)
+            if now - self._drain_ended_at.get(child, math.inf) > self._timeout_s + KILL_MARGIN_S and child.process:
                 child.process.kill()
 
-    def _hurry(self, child: Child) -> bool:
+    def _end_drain(self, child: Child) -> bool:
         """Set the ordinary deadline to the jobs of one that leaves; tell whether that is news."""
-        if child in self._hurried_at or child.process is None:
+        if child in self._drain_ended_at or child.process is None:
             return False
         now = time.monotonic()
-        self._hurried_at[child] = now
-        waited_s = int(now - self._left_at.get(child, now))
+        self._drain_ended_at[child] = now
+        waited_s = int(now - self._draining_since.get(child, now))
         self._on_event(ChildEvent("overdue", child.name, child.spec.shard, child.pid, waited_s))
         child.process.send_signal(signal.SIGTERM)
         return True

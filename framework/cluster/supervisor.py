@@ -14,7 +14,7 @@ from typing import Protocol
 
 from framework.cluster.child import LONGEST_START_BACKOFF_S, Child, ChildEvent, ChildSpec, OnEvent
 from framework.errors import EXIT_CONFIGURATION
-from framework.process.board import State
+from framework.process.shared_state import ProcessState
 from framework.process.signals import DRAIN, QUIET, STOP_NOW
 
 _STOP_POLL_S = 0.02
@@ -26,13 +26,13 @@ _CLEAN = (0, -signal.SIGTERM, -STOP_NOW)
 """Statuses of a child at the end with which all is well; the others than 0: it had not heard of signals yet."""
 
 
-class Guard(Protocol):
+class LeaseManager(Protocol):
     """Who tells Redis of the children."""
 
     def start(self, group: "Supervisor") -> None:
         """The children have been started."""
 
-    def died(self, shard: str, identity: str) -> None:
+    def mark_dead(self, shard: str, identity: str) -> None:
         """This child is dead, and what it held may be taken back. Returns at once."""
 
     def stop(self) -> None:
@@ -47,20 +47,20 @@ class Guard(Protocol):
 class Supervisor:
     """Keeps one process per spec running until ``stop``. ``guard`` is told of a death before the successor starts."""
 
-    def __init__(self, specs: Sequence[ChildSpec], *, guard: Guard, on_event: OnEvent | None = None) -> None:
+    def __init__(self, specs: Sequence[ChildSpec], *, leases: LeaseManager, on_event: OnEvent | None = None) -> None:
         self.children = [Child(spec) for spec in specs]
-        self.beside: list[Child] = []
+        self.standby: list[Child] = []
         """Successors that do not serve yet, and the replaced, which finish their jobs."""
         self.quiet = False
         """Whether no more jobs are to be taken: who dies now is not replaced."""
         self.unclean = False
         """Whether a child did not end as it was asked to."""
-        self._guard = guard
+        self._leases = leases
         self._on_event: OnEvent = on_event or _ignore
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._refused = False
+        self._configuration_refused = False
 
     @property
     def failure(self) -> int | None:
@@ -69,9 +69,9 @@ class Supervisor:
         1 when nobody tells Redis of the children any more; 78 when a child's first start was refused by the configuration,
         which no restart mends. A later one is tried again: the others go on with what they read while it is put right.
         """
-        if self._refused:
+        if self._configuration_refused:
             return EXIT_CONFIGURATION
-        return 1 if self._guard.failed else None
+        return 1 if self._leases.failed else None
 
     @property
     def running(self) -> int:
@@ -81,7 +81,7 @@ class Supervisor:
     @property
     def all(self) -> list[Child]:
         """The children that serve, and those beside them."""
-        return [*self.children, *self.beside]
+        return [*self.children, *self.standby]
 
     @property
     def stopping(self) -> bool:
@@ -93,22 +93,22 @@ class Supervisor:
         with self._lock:
             for child in self.children:
                 self._start(child)
-        self._guard.start(self)
+        self._leases.start(self)
 
     def poll(self) -> None:
         """Collect the dead and start their successors when their back-off is over. Call it several times a second."""
         with self._lock:
             if self._stopping.is_set():
                 return
-            self._collect_beside()
+            self._reap_standby()
             for child in self.children:
-                status = child.collect()
+                status = child.reap()
                 if status is not None:
-                    self._bereave(child, status)
-                if self._refused:
+                    self._on_exit(child, status)
+                if self._configuration_refused:
                     return
                 if self.quiet:
-                    self._quieten(child)
+                    self._send_quiet(child)
                 elif child.process is None and time.monotonic() >= child.start_after:
                     child.restarts += 1
                     self._start(child)
@@ -123,24 +123,24 @@ class Supervisor:
         self._thread = threading.Thread(target=loop, name="supervisor", daemon=True)
         self._thread.start()
 
-    def start_beside(self, child: Child, spec: ChildSpec) -> Child:
+    def start_standby(self, child: Child, spec: ChildSpec) -> Child:
         """Start a process that may replace ``child`` and return it; if it cannot be started it has none."""
         with self._lock:
             successor = Child(spec)
             successor.restarts = child.restarts + 1
             self._start(successor)
             if successor.process is not None:
-                self.beside.append(successor)
+                self.standby.append(successor)
             return successor
 
     def replace(self, child: Child, successor: Child) -> None:
-        """The successor serves from now on, and ``child`` takes no more jobs and ends when those in hand have."""
+        """The successor serves from now on, and ``child`` takes no more jobs and ends when those in flight have."""
         with self._lock:
             self.children[self.children.index(child)] = successor
-            self.beside.remove(successor)
+            self.standby.remove(successor)
             if child.process is not None:
-                child.leaving = True
-                self.beside.append(child)
+                child.draining = True
+                self.standby.append(child)
                 child.process.send_signal(DRAIN)
             self._on_event(ChildEvent("replaced", child.name, child.spec.shard, child.pid))
 
@@ -151,7 +151,7 @@ class Supervisor:
                 if child.process is not None and child.process.poll() is None and shard in (None, child.spec.shard):
                     child.process.send_signal(number)
 
-    def living(self, shard: str) -> dict[str, int]:
+    def live_pids(self, shard: str) -> dict[str, int]:
         """Return identity -> process id of the children of a shard that have not ended."""
         with self._lock:
             return {child.identity: child.pid for child in self.all if child.pid and child.spec.shard == shard}
@@ -164,7 +164,7 @@ class Supervisor:
                     self._on_event(ChildEvent("stuck", child.name, child.spec.shard, child.pid, silent_s))
                     child.process.kill()
 
-    def stop(self, timeout_s: float = 25.0, hurried: Callable[[], bool] | None = None) -> None:
+    def stop(self, timeout_s: float = 25.0, stop_now: Callable[[], bool] | None = None) -> None:
         """End every child: TERM, wait ``timeout_s`` and a margin, then KILL. Afterwards none is left. Twice is legal.
 
         ``hurried`` is called all the while; when it is true, no job is waited for any longer.
@@ -176,7 +176,7 @@ class Supervisor:
         deadline = time.monotonic() + timeout_s + KILL_MARGIN_S
         told = False
         while self._any_left() and time.monotonic() < deadline:
-            if hurried is not None and hurried() and not told:
+            if stop_now is not None and stop_now() and not told:
                 told = True
                 self.forward(STOP_NOW)
                 deadline = min(deadline, time.monotonic() + KILL_MARGIN_S)
@@ -186,7 +186,7 @@ class Supervisor:
                 child.process.kill()
                 child.process.wait()
                 self._ended(child, "killed")
-        self._guard.stop()
+        self._leases.stop()
 
     def reap_adopted(self) -> None:
         """Take the status of dead children that are not ours; only for a process without other children of its own.
@@ -201,27 +201,27 @@ class Supervisor:
                 os.waitpid(found.si_pid, 0)
 
     def _any_left(self) -> bool:
-        self._collect_beside()
+        self._reap_standby()
         for child in self.children:
             if child.process is not None and child.process.poll() is not None:
                 self._ended(child, "stopped")
         return any(child.process is not None for child in self.all)
 
-    def _collect_beside(self) -> None:
+    def _reap_standby(self) -> None:
         with self._lock:
-            for child in self.beside.copy():
+            for child in self.standby.copy():
                 if child.process is not None and (status := child.process.poll()) is not None:
                     self._ended(
-                        child, "stopped" if self.stopping else "drained" if child.leaving and not status else "died"
+                        child, "stopped" if self.stopping else "drained" if child.draining and not status else "died"
                     )
-                    self.beside.remove(child)
+                    self.standby.remove(child)
 
     def _ended(self, child: Child, kind: str) -> None:
-        pid, status = child.let_go()
+        pid, status = child.clear_process()
         self._on_event(ChildEvent(kind, child.name, child.spec.shard, pid, status))
-        self._end_strays(child, pid)
+        self._kill_orphans(child, pid)
         if status != 0:
-            self._guard.died(child.spec.shard, child.identity)
+            self._leases.mark_dead(child.spec.shard, child.identity)
         if self.stopping and status not in _CLEAN:
             self.unclean = True
 
@@ -234,19 +234,21 @@ class Supervisor:
         else:
             self._on_event(ChildEvent("started", child.name, child.spec.shard, child.pid))
 
-    def _quieten(self, child: Child) -> None:
+    def _send_quiet(self, child: Child) -> None:
         """A child that was still starting when all were told may not have heard it."""
-        if child.process is not None and child.board.state is State.READY:
+        if child.process is not None and child.shared_state.state is ProcessState.READY:
             child.process.send_signal(QUIET)
 
-    def _bereave(self, child: Child, status: int) -> None:
-        self._refused = self._refused or (status == EXIT_CONFIGURATION and child.restarts == 0)
+    def _on_exit(self, child: Child, status: int) -> None:
+        self._configuration_refused = self._configuration_refused or (
+            status == EXIT_CONFIGURATION and child.restarts == 0
+        )
         pid = int(child.identity.rsplit(":", 2)[1])
         self._on_event(ChildEvent("died", child.name, child.spec.shard, pid, status))
-        self._end_strays(child, pid)
-        self._guard.died(child.spec.shard, child.identity)
+        self._kill_orphans(child, pid)
+        self._leases.mark_dead(child.spec.shard, child.identity)
 
-    def _end_strays(self, child: Child, pid: int) -> None:
+    def _kill_orphans(self, child: Child, pid: int) -> None:
         """Kill what is left of a dead child's process group: its jobs run again, and nobody waits for these."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)

@@ -3,36 +3,36 @@
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from framework.compat.accepts import takes_all
+from framework.compat.json_schema import annotation_text, schema_text
 from framework.compat.manifest import Parameter, Parameters
-from framework.compat.shape import notation, shown
+from framework.compat.schema_subset import is_superset
 
-Fault: TypeAlias = Literal[
+IncompatibilityCode: TypeAlias = Literal[
     "added-without-default", "default-dropped", "removed", "reordered", "type-narrowed", "type-changed"
 ]
 
 
-class Misfit(NamedTuple):
+class Incompatibility(NamedTuple):
     """One reason for which some lists that fitted the old method do not fit the new one, or mean something else there."""
 
-    fault: Fault
+    code: IncompatibilityCode
     parameter: str
     text: str
 
 
-def misfits(old: Parameters, new: Parameters) -> list[Misfit]:
+def find_incompatibilities(old: Parameters, new: Parameters) -> list[Incompatibility]:
     """Every such reason; none means that each list which fits ``old`` fits ``new``, every name at its place."""
     places, others = _positions(old), _positions(new)
-    found = [*_required(places, others), *_surplus(old, new)]
-    moved = _moved(places, others)
+    found = [*_new_requirements(places, others), *_removed_parameters(old, new)]
+    moved = _moved_parameters(places, others)
     if moved:
         before, after = (", ".join(one.name for one in side) for side in (places, others))
         text = f"({before}) is ({after}) now, and positions travel, not names: {' and '.join(moved)} would get another's value"
-        return [*found, Misfit("reordered", moved[0], text)]
-    return [*found, *_types(old, new)]
+        return [*found, Incompatibility("reordered", moved[0], text)]
+    return [*found, *_type_changes(old, new)]
 
 
-def harmless(old: Parameters, new: Parameters) -> Iterator[str]:
+def safe_changes(old: Parameters, new: Parameters) -> Iterator[str]:
     """What changed of parameters that fit: names, defaults, wider types."""
     for before, after in zip(_positions(old), _positions(new), strict=False):
         if before.name != after.name:
@@ -45,13 +45,13 @@ def harmless(old: Parameters, new: Parameters) -> Iterator[str]:
             yield f"jobs without {after.name} mean {after.default!r} now, not {before.default!r}"
         if not before.optional and after.optional:
             yield f"{after.name} has a default"
-        if not takes_all(before.shape, after.shape):
-            yield f"{after.name} takes {shown(after.shape)}, not only {shown(before.shape)}"
+        if not is_superset(before.json_schema, after.json_schema):
+            yield f"{after.name} takes {schema_text(after.json_schema)}, not only {schema_text(before.json_schema)}"
     for after in _positions(new)[len(_positions(old)) :]:
         yield f"{after.name} is new"
 
 
-def declared(method: str, parameters: Parameters) -> str:
+def declaration_line(method: str, parameters: Parameters) -> str:
     """Return the line that declares a method of these parameters: Python as it stands, whatever they are.
 
     Each name comes once, and the rest last. Behind the first default every parameter has one, and a default fits its annotation.
@@ -60,27 +60,27 @@ def declared(method: str, parameters: Parameters) -> str:
     optional = False
     for one in _positions(parameters):
         optional = optional or one.optional
-        annotation = notation(one.shape)
-        if optional and one.default is None and not takes_all(one.shape, {"type": "null"}):
+        annotation = annotation_text(one.json_schema)
+        if optional and one.default is None and not is_superset(one.json_schema, {"type": "null"}):
             annotation += " | None"
         words.setdefault(one.name, f"{one.name}: {annotation}{f' = {one.default!r}' if optional else ''}")
     rest = _rest(parameters)
     if rest is not None:
-        words.setdefault(rest.name, f"*{rest.name}: {notation(rest.shape)}")
+        words.setdefault(rest.name, f"*{rest.name}: {annotation_text(rest.json_schema)}")
     return f"def {method}({', '.join(words.values())}) -> None: ..."
 
 
-def _required(old: Sequence[Parameter], new: Sequence[Parameter]) -> Iterator[Misfit]:
+def _new_requirements(old: Sequence[Parameter], new: Sequence[Parameter]) -> Iterator[Incompatibility]:
     for index, one in enumerate(new):
         if one.optional:
             continue
         if index >= len(old):
-            yield Misfit("added-without-default", one.name, f"{one.name} is new and has no default")
+            yield Incompatibility("added-without-default", one.name, f"{one.name} is new and has no default")
         elif old[index].optional:
-            yield Misfit("default-dropped", one.name, f"{one.name} has no default any more")
+            yield Incompatibility("default-dropped", one.name, f"{one.name} has no default any more")
 
 
-def _surplus(old: Parameters, new: Parameters) -> Iterator[Misfit]:
+def _removed_parameters(old: Parameters, new: Parameters) -> Iterator[Incompatibility]:
     places, others = _positions(old), _positions(new)
     if _rest(new) is not None:
         return
@@ -91,27 +91,33 @@ def _surplus(old: Parameters, new: Parameters) -> Iterator[Misfit]:
         # Where the last ones moved up, others went.
         moved = not kept.isdisjoint(last)
         for name in [one.name for one in places if one.name not in kept][:gone] if moved else last:
-            yield Misfit("removed", name, f"{name} is no parameter any more")
+            yield Incompatibility("removed", name, f"{name} is no parameter any more")
     rest = _rest(old)
     if rest is not None:
-        yield Misfit("removed", rest.name, f"*{rest.name} is no parameter any more")
+        yield Incompatibility("removed", rest.name, f"*{rest.name} is no parameter any more")
 
 
-def _moved(old: Sequence[Parameter], new: Sequence[Parameter]) -> list[str]:
+def _moved_parameters(old: Sequence[Parameter], new: Sequence[Parameter]) -> list[str]:
     after = {one.name: index for index, one in enumerate(new)}
     return [one.name for index, one in enumerate(old) if after.get(one.name, index) != index]
 
 
-def _types(old: Parameters, new: Parameters) -> Iterator[Misfit]:
+def _type_changes(old: Parameters, new: Parameters) -> Iterator[Incompatibility]:
     places, others = _positions(old), _positions(new)
     length = len(places) if _rest(old) is None else max(len(places), len(others)) + 1
     for index in range(length):
         before = places[index] if index < len(places) else _rest(old)
         after = others[index] if index < len(others) else _rest(new)
-        if before is None or after is None or takes_all(after.shape, before.shape):
+        if before is None or after is None or is_superset(after.json_schema, before.json_schema):
             continue
-        fault: Fault = "type-narrowed" if takes_all(before.shape, after.shape) else "type-changed"
-        yield Misfit(fault, after.name, f"{after.name} takes {shown(after.shape)}, and jobs hold {shown(before.shape)}")
+        fault: IncompatibilityCode = (
+            "type-narrowed" if is_superset(before.json_schema, after.json_schema) else "type-changed"
+        )
+        yield Incompatibility(
+            fault,
+            after.name,
+            f"{after.name} takes {schema_text(after.json_schema)}, and jobs hold {schema_text(before.json_schema)}",
+        )
 
 
 def _positions(parameters: Parameters) -> list[Parameter]:

@@ -10,159 +10,171 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import date
 from typing import NamedTuple
 
-from framework.compat import advice
-from framework.compat.advice import Finding
-from framework.compat.arguments import harmless, misfits
-from framework.compat.manifest import Entry, Manifest, Parameters, in_flight
-from framework.compat.renames import renamed_to
-from framework.route.lint import serves
+from framework.compat import findings
+from framework.compat.arguments import find_incompatibilities, safe_changes
+from framework.compat.findings import CompatFinding
+from framework.compat.manifest import Manifest, Parameters, ReleasedWorker, in_flight
+from framework.compat.renames import likely_renames
+from framework.route.rule_checks import serves
 
 
-class Fleet(NamedTuple):
+class ServedByFleet(NamedTuple):
     """What today's processes serve: the names in config/queues.yml, or without it their queues; and the shards."""
 
-    served: Collection[str]
+    queues: Collection[str]
     shards: Collection[str]
-    folder: str = "config"
+    config_label: str = "config"
     """How messages call the config folder."""
 
 
-class Comparison:
+class ReleaseComparison:
     """``today`` against ``last``; ``today.day`` is the day."""
 
-    def __init__(self, last: Manifest, today: Manifest, fleet: Fleet) -> None:
+    def __init__(self, last: Manifest, today: Manifest, fleet: ServedByFleet) -> None:
         self._last = last
         self._today = today
         self._fleet = fleet
-        self._renames = renamed_to(last, today)
+        self._renames = likely_renames(last, today)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[CompatFinding]:
         """Everything, failures first: by worker, then what was retired, then what is new."""
-        found: list[Finding] = []
+        found: list[CompatFinding] = []
         for name, old in self._last.workers.items():
             found += self._of_worker(name, old)
         found += self._retired()
         found += self._new()
         return sorted(found, key=lambda finding: not finding.fails)
 
-    def _of_worker(self, name: str, old: Entry) -> Iterator[Finding]:
-        holder = self._today.holder(name)
+    def _of_worker(self, name: str, old: ReleasedWorker) -> Iterator[CompatFinding]:
+        holder = self._today.find_worker(name)
         if holder is None:
             yield self._vanished(name, old)
         else:
             now, new = holder
             if now != name:
                 yield from self._renamed(name, now, new)
-            broken = list(self._arguments(now, old, new))
+            broken = list(self._jobs_of_last_release(now, old, new))
             yield from broken
             if not any(finding.fails for finding in broken):
-                yield from self._towards_the_old(now, old, new)
+                yield from self._jobs_for_last_release(now, old, new)
         yield from self._aliases(name, old)
         yield from self._queues(name, old, None if holder is None else holder[1])
 
     # --- names
 
-    def _vanished(self, name: str, old: Entry) -> Finding:
+    def _vanished(self, name: str, old: ReleasedWorker) -> CompatFinding:
         if name in self._today.retired:
-            return advice.retired(name, old)
+            return findings.retired(name, old)
         heir = self._renames.get(name)
         return (
-            advice.vanished(name, old, self._fleet.folder)
+            findings.vanished(name, old, self._fleet.config_label)
             if heir is None
-            else advice.rename_without_alias(name, old, heir, self._today.workers[heir])
+            else findings.rename_without_alias(name, old, heir, self._today.workers[heir])
         )
 
-    def _renamed(self, name: str, now: str, new: Entry) -> Iterator[Finding]:
-        if self._last.holder(now) is None:
-            yield advice.renamed(name, now, new)
+    def _renamed(self, name: str, now: str, new: ReleasedWorker) -> Iterator[CompatFinding]:
+        if self._last.find_worker(now) is None:
+            yield findings.renamed(name, now, new)
 
-    def _aliases(self, name: str, old: Entry) -> Iterator[Finding]:
+    def _aliases(self, name: str, old: ReleasedWorker) -> Iterator[CompatFinding]:
         for alias, since in old.aliases.items():
-            if self._today.holder(alias) is None and alias not in self._today.retired:
-                yield advice.alias_dropped(name, old, alias, since, fresh=self._fresh(since))
+            if self._today.find_worker(alias) is None and alias not in self._today.retired:
+                yield findings.alias_dropped(name, old, alias, since, maybe_in_flight=self._maybe_in_flight(since))
 
-    def _retired(self) -> Iterator[Finding]:
+    def _retired(self) -> Iterator[CompatFinding]:
         for name, since in self._last.retired.items():
-            if name not in self._today.retired and self._today.holder(name) is None:
-                yield advice.retirement_dropped(name, since, self._fleet.folder, fresh=self._fresh(since))
+            if name not in self._today.retired and self._today.find_worker(name) is None:
+                yield findings.retirement_dropped(
+                    name, since, self._fleet.config_label, maybe_in_flight=self._maybe_in_flight(since)
+                )
 
-    def _new(self) -> Iterator[Finding]:
+    def _new(self) -> Iterator[CompatFinding]:
         heirs = set(self._renames.values())
         for name, entry in self._today.workers.items():
-            known = any(self._last.holder(one) is not None for one in (name, *entry.aliases))
+            known = any(self._last.find_worker(one) is not None for one in (name, *entry.aliases))
             if not known and name not in heirs:
-                yield advice.new_worker(name, entry)
+                yield findings.new_worker(name, entry)
 
     # --- arguments
 
-    def _arguments(self, now: str, old: Entry, new: Entry) -> Iterator[Finding]:
+    def _jobs_of_last_release(self, now: str, old: ReleasedWorker, new: ReleasedWorker) -> Iterator[CompatFinding]:
         """The first two situations: what the last release runs, today's code runs."""
         if new.version < old.version:
-            yield advice.version_lowered(now, old, new)
+            yield findings.version_lowered(now, old, new)
             return
         seen: set[tuple[str, str]] = set()
         for version in self._versions(old):
-            before, after = old.runner(version), new.runner(version)
+            before, after = old.handler_of_version(version), new.handler_of_version(version)
             if version in old.handlers and after[0] != before[0]:
-                yield advice.handler_dropped(now, old, new, version, fresh=self._fresh(old.former_versions[version]))
+                yield findings.handler_dropped(
+                    now, old, new, version, maybe_in_flight=self._maybe_in_flight(old.former_versions[version])
+                )
                 continue
             # Jobs of another version that the same two methods run have the same faults.
             if (before[0], after[0]) in seen and new.version == old.version:
                 continue
             seen.add((before[0], after[0]))
-            yield from self._misfits(now, old, new, version)
+            yield from self._incompatibilities(now, old, new, version)
 
-    def _versions(self, old: Entry) -> list[int]:
+    def _versions(self, old: ReleasedWorker) -> list[int]:
         """The versions whose jobs may be in flight, the last release's own first."""
-        former = [one for one, since in old.former_versions.items() if one in old.handlers or self._fresh(since)]
+        former = [
+            one for one, since in old.former_versions.items() if one in old.handlers or self._maybe_in_flight(since)
+        ]
         return list(dict.fromkeys((old.version, *sorted({*former, *old.handlers}, reverse=True))))
 
-    def _misfits(self, now: str, old: Entry, new: Entry, version: int) -> Iterator[Finding]:
-        (_, before), (method, after) = old.runner(version), new.runner(version)
-        found = misfits(before, after)
+    def _incompatibilities(
+        self, now: str, old: ReleasedWorker, new: ReleasedWorker, version: int
+    ) -> Iterator[CompatFinding]:
+        (_, before), (method, after) = old.handler_of_version(version), new.handler_of_version(version)
+        found = find_incompatibilities(before, after)
         if found and method == "perform" and new.version > old.version:
-            yield advice.no_handler(now, new, version, before, found)
+            yield findings.no_handler(now, new, version, before, found)
             return
         for misfit in found:
-            yield advice.misfit(now, old, new, method, before, after, misfit)
+            yield findings.incompatible_arguments(now, old, new, method, before, after, misfit)
 
-    def _towards_the_old(self, now: str, old: Entry, new: Entry) -> Iterator[Finding]:
+    def _jobs_for_last_release(self, now: str, old: ReleasedWorker, new: ReleasedWorker) -> Iterator[CompatFinding]:
         """The third situation: what today's code pushes, processes of the last release run, or try again later."""
         if new.version > old.version:
-            yield advice.processes_first(now, old, new)
+            yield findings.deploy_processes_first(now, old, new)
             return
-        yield from (advice.change(now, new, text) for text in harmless(old.perform, new.perform))
-        _, before = old.runner(new.version)
-        if misfits(new.perform, before):
-            later = () if misfits(_as_before(new.perform, before), before) else new.perform[len(before) :]
-            yield advice.push_later(now, new, later)
+        yield from (findings.safe_change(now, new, text) for text in safe_changes(old.perform, new.perform))
+        _, before = old.handler_of_version(new.version)
+        if find_incompatibilities(new.perform, before):
+            later = (
+                ()
+                if find_incompatibilities(_without_new_arguments(new.perform, before), before)
+                else new.perform[len(before) :]
+            )
+            yield findings.push_later(now, new, later)
 
     # --- queues
 
-    def _queues(self, name: str, old: Entry, new: Entry | None) -> Iterator[Finding]:
+    def _queues(self, name: str, old: ReleasedWorker, new: ReleasedWorker | None) -> Iterator[CompatFinding]:
         if old.shard not in self._fleet.shards:
-            yield advice.shard_vanished(name, old, self._fleet.folder)
+            yield findings.shard_vanished(name, old, self._fleet.config_label)
             return
         if new is not None and new.shard != old.shard:
-            yield advice.shard_changed(name, old, new)
+            yield findings.shard_changed(name, old, new)
         kept = [] if new is None else new.queues
         for queue in old.queues:
             if queue not in kept:
-                yield advice.queue_changed(
-                    name, old, new, queue, self._fleet.folder, served=serves(self._fleet.served, queue)
+                yield findings.queue_changed(
+                    name, old, new, queue, self._fleet.config_label, served=serves(self._fleet.queues, queue)
                 )
 
-    def _fresh(self, since: date) -> bool:
+    def _maybe_in_flight(self, since: date) -> bool:
         return in_flight(since, self._today.day)
 
 
-def _as_before(new: Parameters, before: Parameters) -> Parameters:
+def _without_new_arguments(new: Parameters, before: Parameters) -> Parameters:
     """What today's pushes carry as long as nobody gives the optional arguments that the last release does not have."""
     surplus = new[len(before) :]
     return new[: len(before)] if all(one.optional or one.rest for one in surplus) else new
 
 
-def counted(findings: Collection[Finding]) -> Mapping[str, int]:
+def count_findings(findings: Collection[CompatFinding]) -> Mapping[str, int]:
     """How many fail, and how many are only worth knowing."""
     failing = sum(finding.fails for finding in findings)
     return {"findings": failing, "changes": len(findings) - failing}

@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict
 
 from framework.command_line import command
-from framework.compat.shape import Shape, shape_of
+from framework.compat.json_schema import JsonSchema, schema_of
 from framework.declare.declaration import Declaration
-from framework.declare.exact_json import InexactError, check_exact
-from framework.declare.schema import DIALECT
+from framework.declare.schema import JSON_SCHEMA_DIALECT
 from framework.declare.signature import JobSignature
-from framework.errors import ConfigurationError, Problem
+from framework.declare.strict_json import NotJsonError, check_strict_json
+from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.route.router import Router
 from framework.settings.yaml_file import YamlError, parse_yaml, read_text
 from framework.types import StrictArguments
@@ -36,17 +36,17 @@ HEADER = f"""\
 MAX_BYTES = 16 * 1024 * 1024
 """Tens of thousands of workers."""
 
-_ShapeForm = TypedDict(
-    "_ShapeForm",
+_JsonSchemaForm = TypedDict(
+    "_JsonSchemaForm",
     {
         "type": Literal["null", "boolean", "integer", "number", "string", "array", "object"],
         "enum": list[bool | int | str | None],
-        "anyOf": "list[_ShapeForm]",
-        "items": "_ShapeForm",
-        "properties": "dict[str, _ShapeForm]",
+        "anyOf": "list[_JsonSchemaForm]",
+        "items": "_JsonSchemaForm",
+        "properties": "dict[str, _JsonSchemaForm]",
         "required": list[str],
-        "additionalProperties": "bool | _ShapeForm",
-        "propertyNames": "_ShapeForm",
+        "additionalProperties": "bool | _JsonSchemaForm",
+        "propertyNames": "_JsonSchemaForm",
         "minimum": int | float,
         "exclusiveMinimum": int | float,
         "maximum": int | float,
@@ -61,27 +61,27 @@ _ShapeForm = TypedDict(
         "maxProperties": int,
         "x-validators": list[str],
         "$ref": str,
-        "$defs": "dict[str, _ShapeForm]",
+        "$defs": "dict[str, _JsonSchemaForm]",
     },
     total=False,
 )
 
 
-class _Part(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Parameter(_Part):
+class Parameter(_FrozenModel):
     """One position of a method, or all after it (``rest``). ``default`` is left out where JSON has no form for it."""
 
     name: str
-    type: _ShapeForm = Field(default_factory=_ShapeForm)
+    type: _JsonSchemaForm = Field(default_factory=_JsonSchemaForm)
     optional: bool = False
     default: Any = None
     rest: bool = False
 
     @property
-    def shape(self) -> Shape:
+    def json_schema(self) -> JsonSchema:
         """What it takes."""
         return dict(self.type)
 
@@ -89,7 +89,7 @@ class Parameter(_Part):
 Parameters: TypeAlias = tuple[Parameter, ...]
 
 
-class Entry(_Part):
+class ReleasedWorker(_FrozenModel):
     """One worker. ``handlers`` are its perform_v<N>; dates say when a name or version was pushed no longer."""
 
     place: str
@@ -104,7 +104,7 @@ class Entry(_Part):
     handlers: dict[int, Parameters] = {}
     former_versions: dict[int, date] = {}
 
-    def runner(self, version: int) -> tuple[str, Parameters]:
+    def handler_of_version(self, version: int) -> tuple[str, Parameters]:
         """The method that runs its jobs of a version, and what it takes."""
         handler = self.handlers.get(version)
         return ("perform", self.perform) if handler is None else (f"perform_v{version}", handler)
@@ -115,7 +115,7 @@ class Entry(_Part):
         return [self.queue, *([self.retry_queue] if self.retry_queue else [])]
 
 
-class Manifest(_Part):
+class Manifest(_FrozenModel):
     """Every worker by wire name, and the retired ones with the date of the first release without them.
 
     ``former_queues`` are those to which no jobs go any more, since that release. ``settled`` says why an entry was brought to
@@ -124,17 +124,17 @@ class Manifest(_Part):
 
     release: str
     day: date
-    workers: dict[str, Entry] = {}
+    workers: dict[str, ReleasedWorker] = {}
     retired: dict[str, date] = {}
     former_queues: dict[str, date] = {}
-    settled: dict[str, str] = {}
+    accepted: dict[str, str] = {}
 
     @property
     def queues(self) -> list[str]:
         """Every queue in which jobs of this release, and of those before it, may wait."""
         return [*dict.fromkeys(queue for entry in self.workers.values() for queue in entry.queues), *self.former_queues]
 
-    def holder(self, name: str) -> tuple[str, Entry] | None:
+    def find_worker(self, name: str) -> tuple[str, ReleasedWorker] | None:
         """The worker that runs jobs of this name, its own or an alias, under its wire name."""
         if name in self.workers:
             return name, self.workers[name]
@@ -154,12 +154,12 @@ def snapshot(
     return Manifest(
         release=release,
         day=day,
-        workers={one.wire_name: _entry(one, router, strict, day) for one in declarations},
+        workers={one.wire_name: _released_worker(one, router, strict, day) for one in declarations},
         retired=dict.fromkeys(retired, day),
     )
 
 
-def following(today: Manifest, last: Manifest | None) -> Manifest:
+def next_manifest(today: Manifest, last: Manifest | None) -> Manifest:
     """``today`` with what it inherits of the last release: since when names and versions are pushed no longer.
 
     A version is forgotten when no job of it is in flight any more and no method of its own runs it. Releasing once more under
@@ -169,7 +169,7 @@ def following(today: Manifest, last: Manifest | None) -> Manifest:
         return today
     day = last.day if last.release == today.release else today.day
     aliases = {alias: since for entry in last.workers.values() for alias, since in entry.aliases.items()}
-    workers: dict[str, Entry] = {}
+    workers: dict[str, ReleasedWorker] = {}
     for name, entry in today.workers.items():
         before = next((last.workers[one] for one in (name, *entry.aliases) if one in last.workers), None)
         update = {
@@ -182,14 +182,14 @@ def following(today: Manifest, last: Manifest | None) -> Manifest:
     return today.model_copy(update=update)
 
 
-def settled(last: Manifest, today: Manifest, name: str, reason: str) -> Manifest:
+def accept_worker(last: Manifest, today: Manifest, name: str, reason: str) -> Manifest:
     """``last`` with the worker of this name as it is today, or without it: no jobs of the former kind are left."""
     workers = {one: entry for one, entry in last.workers.items() if one != name}
-    heir = today.holder(name)
+    heir = today.find_worker(name)
     if heir is not None:
         workers[heir[0]] = heir[1]
     retired = {one: since for one, since in last.retired.items() if one != name}
-    update = {"workers": workers, "retired": retired, "settled": {**last.settled, name: reason}}
+    update = {"workers": workers, "retired": retired, "settled": {**last.accepted, name: reason}}
     return last.model_copy(update=update)
 
 
@@ -200,16 +200,16 @@ def in_flight(since: date, day: date) -> bool:
 
 def manifest_schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of the file."""
-    return {"$schema": DIALECT, **Manifest.model_json_schema(), "title": "released.yml"}
+    return {"$schema": JSON_SCHEMA_DIALECT, **Manifest.model_json_schema(), "title": "released.yml"}
 
 
 def manifest_text(manifest: Manifest) -> str:
     """The file: workers by name, one parameter a line, nothing that says the usual; the same for the same facts."""
     content = manifest.model_dump(exclude_defaults=True)
-    content["workers"] = {name: _lines(content["workers"][name]) for name in sorted(manifest.workers)}
+    content["workers"] = {name: _with_flow_parameters(content["workers"][name]) for name in sorted(manifest.workers)}
     for key in ("retired", "former_queues", "settled"):
         content[key] = dict(sorted(content.get(key, {}).items()))
-    return HEADER + yaml.dump(content, Dumper=_Lines, sort_keys=False, allow_unicode=True, width=1_000_000)
+    return HEADER + yaml.dump(content, Dumper=_ManifestDumper, sort_keys=False, allow_unicode=True, width=1_000_000)
 
 
 def read_manifest(path: Path, place: str) -> Manifest | None:
@@ -219,7 +219,7 @@ def read_manifest(path: Path, place: str) -> Manifest | None:
     try:
         text = read_text(path, max_bytes=MAX_BYTES)
     except YamlError as error:
-        raise ConfigurationError([Problem(place, "", str(error))]) from None
+        raise ConfigurationError([ConfigurationProblem(place, "", str(error))]) from None
     return parse_manifest(text, place)
 
 
@@ -228,25 +228,25 @@ def parse_manifest(text: str, place: str) -> Manifest:
     try:
         return Manifest.model_validate(parse_yaml(text))
     except YamlError as error:
-        problems = [Problem(place, "", str(error))]
+        problems = [ConfigurationProblem(place, "", str(error))]
     except ValidationError as error:
         problems = [
-            Problem(place, ".".join(map(str, one["loc"])), f"{one['msg'].lower()}: {_rewrite()}")
+            ConfigurationProblem(place, ".".join(map(str, one["loc"])), f"{one['msg'].lower()}: {_restore_hint()}")
             for one in error.errors(include_url=False, include_context=False)
         ]
     raise ConfigurationError(problems)
 
 
-def _rewrite() -> str:
+def _restore_hint() -> str:
     return f"the file is written by `{command('check-compat --release')}`; restore it from version control"
 
 
-def _entry(declaration: Declaration, router: Router, strict: StrictArguments, day: date) -> Entry:
+def _released_worker(declaration: Declaration, router: Router, strict: StrictArguments, day: date) -> ReleasedWorker:
     target = router.route(declaration)
     checked = (declaration.strict_arguments or strict) == "raise"
     handlers = sorted(declaration.version_handlers.items())
-    return Entry(
-        place=declaration.place,
+    return ReleasedWorker(
+        place=declaration.qualified_name,
         version=declaration.version,
         retry=declaration.retry,
         queue=target.queue,
@@ -262,7 +262,7 @@ def _entry(declaration: Declaration, router: Router, strict: StrictArguments, da
 
 def parameters_of(signature: JobSignature, *, checked: bool) -> Parameters:
     """``checked``: types are insisted on; where they are not, a job of the right number of arguments runs with any."""
-    shapes = [shape_of(annotation) if checked else {} for annotation in signature.annotations]
+    shapes = [schema_of(annotation) if checked else {} for annotation in signature.annotations]
     found: list[Parameter] = []
     for index, (name, shape) in enumerate(zip(signature.names, shapes, strict=False)):
         given = (
@@ -271,20 +271,20 @@ def parameters_of(signature: JobSignature, *, checked: bool) -> Parameters:
             else {}
         )
         found.append(Parameter.model_validate({"name": name, "type": shape, **given}))
-    if signature.rest is not None:
-        found.append(Parameter.model_validate({"name": signature.rest, "type": shapes[-1], "rest": True}))
+    if signature.varargs is not None:
+        found.append(Parameter.model_validate({"name": signature.varargs, "type": shapes[-1], "rest": True}))
     return tuple(found)
 
 
 def _default(value: Any) -> dict[str, Any]:
     try:
-        check_exact(value)
-    except InexactError:
+        check_strict_json(value)
+    except NotJsonError:
         return {}
     return {"default": value}
 
 
-def _former_versions(entry: Entry, before: Entry | None, day: date) -> dict[int, date]:
+def _former_versions(entry: ReleasedWorker, before: ReleasedWorker | None, day: date) -> dict[int, date]:
     if before is None:
         return entry.former_versions
     found = {**entry.former_versions, before.version: day, **before.former_versions}
@@ -301,12 +301,12 @@ def _former_queues(today: Manifest, last: Manifest, day: date) -> dict[str, date
     return {queue: since for queue, since in found.items() if queue not in used and in_flight(since, day)}
 
 
-class _Line(dict[str, Any]):
+class _FlowMapping(dict[str, Any]):
     """A mapping that stands in one line."""
 
 
-class _Lines(yaml.SafeDumper):
-    """Plain block layout but for ``_Line``; no anchors."""
+class _ManifestDumper(yaml.SafeDumper):
+    """Plain block layout but for ``_FlowMapping``; no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         """Equal parts are written out each time."""
@@ -314,19 +314,21 @@ class _Lines(yaml.SafeDumper):
         return True
 
 
-_Lines.add_representer(
-    _Line, lambda dumper, line: dumper.represent_mapping("tag:yaml.org,2002:map", line, flow_style=True)
+_ManifestDumper.add_representer(
+    _FlowMapping, lambda dumper, line: dumper.represent_mapping("tag:yaml.org,2002:map", line, flow_style=True)
 )
 
 
-def _lines(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _with_flow_parameters(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry with each parameter in one line."""
     found = dict(entry)
-    found["perform"] = _line_each(entry.get("perform", ()))
+    found["perform"] = _flow_mappings(entry.get("perform", ()))
     if "handlers" in entry:
-        found["handlers"] = {number: _line_each(parameters) for number, parameters in sorted(entry["handlers"].items())}
+        found["handlers"] = {
+            number: _flow_mappings(parameters) for number, parameters in sorted(entry["handlers"].items())
+        }
     return found
 
 
-def _line_each(parameters: Sequence[Mapping[str, Any]]) -> list[_Line]:
-    return [_Line(parameter) for parameter in parameters]
+def _flow_mappings(parameters: Sequence[Mapping[str, Any]]) -> list[_FlowMapping]:
+    return [_FlowMapping(parameter) for parameter in parameters]

@@ -2,28 +2,30 @@
 
 from difflib import SequenceMatcher
 
-from framework.compat.manifest import Entry, Manifest
+from framework.compat.manifest import Manifest, ReleasedWorker
 
-_LIKE = 0.6
+_MIN_SIMILARITY = 0.6
 
 
-def renamed_to(last: Manifest, today: Manifest) -> dict[str, str]:
+def likely_renames(last: Manifest, today: Manifest) -> dict[str, str]:
     """Vanished wire name -> the new worker most like it: the same class, else one of the same parameters and a like name."""
-    vanished = {name: entry for name, entry in last.workers.items() if today.holder(name) is None}
+    vanished = {name: entry for name, entry in last.workers.items() if today.find_worker(name) is None}
     found: dict[str, str] = {}
-    free = {name: entry for name, entry in today.workers.items() if last.holder(name) is None and not entry.aliases}
+    free = {
+        name: entry for name, entry in today.workers.items() if last.find_worker(name) is None and not entry.aliases
+    }
     for name, entry in vanished.items():
         if name in today.retired:
             continue
-        likeness = {one: _likeness(name, entry, one, heir) for one, heir in free.items()}
+        likeness = {one: _similarity(name, entry, one, heir) for one, heir in free.items()}
         best = max(likeness, key=lambda one: likeness[one], default=None)
-        if best is not None and likeness[best] >= _LIKE:
+        if best is not None and likeness[best] >= _MIN_SIMILARITY:
             found[name] = best
             del free[best]
     return found
 
 
-def _likeness(name: str, old: Entry, heir: str, new: Entry) -> float:
+def _similarity(name: str, old: ReleasedWorker, heir: str, new: ReleasedWorker) -> float:
     if old.place == new.place:
         return 3.0
     if old.place.rpartition(".")[2] == new.place.rpartition(".")[2]:

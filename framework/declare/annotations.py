@@ -20,14 +20,14 @@ from typing import (
 from pydantic import JsonValue
 from typing_extensions import ReadOnly, TypeAliasType, is_typeddict
 
-from framework.declare.values import Invalid
-from framework.settings.shapes import is_class
+from framework.declare.validators import InvalidValue
+from framework.typeguards import is_class
 
 _PLAIN: tuple[Any, ...] = (int, float, str, bool, None, types.NoneType, Any, object, list, dict, JsonValue)
 _LISTS: tuple[Any, ...] = (list, Sequence, MutableSequence)
 _OBJECTS: tuple[Any, ...] = (dict, Mapping, MutableMapping)
 _WRAPPERS: tuple[Any, ...] = (Required, NotRequired, ReadOnly)
-INSTEAD = {
+JSON_SUBSTITUTES = {
     "datetime": "a float of epoch seconds, or a str in ISO 8601",
     "date": "a str in ISO 8601",
     "time": "a str in ISO 8601",
@@ -45,25 +45,25 @@ INSTEAD = {
 }
 
 
-def read_hints(function: Callable[..., Any]) -> dict[str, Any]:
+def resolve_annotations(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a function, resolved; raises Invalid when a name in them is not known at run time."""
     try:
         return get_type_hints(function, include_extras=True)
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
-        raise Invalid(
+        raise InvalidValue(
             f"its annotations cannot be read at run time ({error}); import the names outside of TYPE_CHECKING, at module level"
         ) from None
 
 
-def check_carriable(annotation: Any, seen: frozenset[int] = frozenset()) -> None:
+def check_json_annotation(annotation: Any, seen: frozenset[int] = frozenset()) -> None:
     """Nothing happens when JSON can carry every value of ``annotation``; raises Invalid saying what to use instead."""
     if id(annotation) in seen or any(annotation is plain for plain in _PLAIN):
         return
-    for part in _parts(annotation):
-        check_carriable(part, seen | {id(annotation)})
+    for part in _inner_annotations(annotation):
+        check_json_annotation(part, seen | {id(annotation)})
 
 
-def _parts(annotation: Any) -> Iterable[Any]:
+def _inner_annotations(annotation: Any) -> Iterable[Any]:
     """The annotations inside of one that JSON can carry as a whole; raises Invalid for one that it cannot."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, TypeAliasType):
@@ -73,24 +73,24 @@ def _parts(annotation: Any) -> Iterable[Any]:
     if origin is Annotated or origin in _WRAPPERS:
         return arguments[:1]
     if origin is Literal:
-        return _literals(arguments)
+        return _check_literals(arguments)
     if origin in _OBJECTS or annotation in _OBJECTS:
-        return _members(arguments)
+        return _mapping_values(arguments)
     if is_typeddict(annotation):
-        return _fields(annotation)
+        return _typed_dict_fields(annotation)
     if origin in (Union, types.UnionType, *_LISTS) or annotation in _LISTS or isinstance(annotation, ForwardRef):
         return arguments
-    raise Invalid(_explain(annotation, origin))
+    raise InvalidValue(_rejection_message(annotation, origin))
 
 
-def _literals(members: tuple[Any, ...]) -> Iterable[Any]:
+def _check_literals(members: tuple[Any, ...]) -> Iterable[Any]:
     for member in members:
         if type(member) not in (str, int, bool, types.NoneType):
-            raise Invalid(f"Literal[{member!r}] cannot travel as JSON; use Literal of str or int values")
+            raise InvalidValue(f"Literal[{member!r}] cannot travel as JSON; use Literal of str or int values")
     return ()
 
 
-def _members(arguments: tuple[Any, ...]) -> Iterable[Any]:
+def _mapping_values(arguments: tuple[Any, ...]) -> Iterable[Any]:
     if not arguments:
         return ()
     key, member = arguments
@@ -98,24 +98,24 @@ def _members(arguments: tuple[Any, ...]) -> Iterable[Any]:
         key = key.__supertype__ if isinstance(key, NewType) else get_args(key)[0]
     literal_keys = get_origin(key) is Literal and all(type(word) is str for word in get_args(key))
     if key is not str and key is not Any and not literal_keys:
-        raise Invalid("the keys of a JSON object are str; use dict[str, ...]")
+        raise InvalidValue("the keys of a JSON object are str; use dict[str, ...]")
     return (member,)
 
 
-def _fields(typed_dict: Any) -> Iterable[Any]:
+def _typed_dict_fields(typed_dict: Any) -> Iterable[Any]:
     try:
         return get_type_hints(typed_dict, include_extras=True).values()
     except NameError as error:
-        raise Invalid(f"the fields of {typed_dict.__name__} cannot be read at run time ({error})") from None
+        raise InvalidValue(f"the fields of {typed_dict.__name__} cannot be read at run time ({error})") from None
 
 
-def _explain(annotation: Any, origin: Any) -> str:
+def _rejection_message(annotation: Any, origin: Any) -> str:
     kind: Any = annotation if isinstance(annotation, type) and origin is None else origin
     name = getattr(kind, "__name__", None) or str(annotation)
     if is_class(kind):
         if issubclass(kind, enum.Enum):
             return f"{name} cannot travel as JSON; use Literal[...] of its values and pass its .value"
         for ancestor in kind.__mro__:
-            if ancestor.__name__ in INSTEAD and "_fields" not in vars(kind):
-                return f"{name} cannot travel as JSON; use {INSTEAD[ancestor.__name__]}"
+            if ancestor.__name__ in JSON_SUBSTITUTES and "_fields" not in vars(kind):
+                return f"{name} cannot travel as JSON; use {JSON_SUBSTITUTES[ancestor.__name__]}"
     return f"{name} cannot travel as JSON; pass an id, or use a dict[str, ...] (a TypedDict, or Json) of plain values"

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from framework.declare import values
-from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
-from framework.declare.values import Rule
+from framework.declare import validators
+from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
+from framework.declare.validators import Validator
 from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
 
 Group: TypeAlias = Literal["ownership", "queues", "versions", "retries", "running", "payload", "status", "flow_control"]
@@ -32,7 +32,7 @@ class Attribute:
     allowed values are the rule's own words, the default is the attribute of ``ApplicationWorker``.
     """
 
-    rule: Rule
+    validator: Validator
     group: Group
     meaning: str
     effect: str
@@ -45,12 +45,12 @@ class Attribute:
     @property
     def allowed(self) -> str:
         """The rule's own words; of a required one without the None that only an abstract base may leave it at."""
-        return self.rule.allowed.removesuffix(", or None") if self.required else self.rule.allowed
+        return self.validator.allowed.removesuffix(", or None") if self.required else self.validator.allowed
 
 
 ATTRIBUTES: Mapping[str, Attribute] = {
     "feature_category": Attribute(
-        rule=values.optional(values.word),
+        validator=validators.optional(validators.identifier),
         group="ownership",
         meaning="The feature team that owns the job; `not_owned` is for shared plumbing.",
         effect="Routing rules match it, log lines and error reports carry it. A name that `config/feature_categories.yml` does "
@@ -59,56 +59,56 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         required=True,
     ),
     "urgency": Attribute(
-        rule=values.one_of(*get_args(Urgency)),
+        validator=validators.one_of(*get_args(Urgency)),
         group="ownership",
         meaning="How soon a job must start and end: `high` 10 s and 10 s, `low` 60 s and 300 s, `throttled` any time and 300 s.",
         effect="Routing rules match it; the log lines carry the two targets; it decides the `weight` of a class that declares none.",
         trap="It makes nothing faster by itself: a rule and a fleet of its own do. `high` means a median below 1 s.",
     ),
     "resource_boundary": Attribute(
-        rule=values.one_of(*get_args(ResourceBoundary)),
+        validator=validators.one_of(*get_args(ResourceBoundary)),
         group="ownership",
         meaning="What the job uses up most: `cpu` when over a third of its time is spent computing, `memory`, or `unknown`.",
         effect="Routing rules match it, so that such jobs get processes of their own size.",
         trap="A job that is heavy on both is `memory`. Compare `cpu_s` and `duration_s` in its log lines before you decide.",
     ),
     "has_external_dependencies": Attribute(
-        rule=values.boolean,
+        validator=validators.boolean,
         group="ownership",
         meaning="The job calls services outside of your own fleet: another company's API, a mail server, a webhook.",
         effect="Routing rules match it, so that a slow third party blocks no other jobs.",
         trap="Your own database, Redis and object storage are no external dependencies.",
     ),
     "tags": Attribute(
-        rule=values.tags,
+        validator=validators.tags,
         group="ownership",
         meaning="Labels for routing rules, log lines and dashboards.",
         effect="Routing rules match the labels, the payload carries them (Sidekiq's field), log lines show them.",
         trap="A child's tags replace its parent's. Tags given with `set()` are on the payload only; rules see the class's.",
     ),
     "queue_namespace": Attribute(
-        rule=values.optional(values.word),
+        validator=validators.optional(validators.identifier),
         group="queues",
         meaning="The prefix of the generated queue name: `ns:name`.",
         effect="A process given `ns` serves `ns` and every `ns:*` queue of the registry; routing rules match it.",
         trap="A routing rule with a queue of its own stands over the generated name: the namespace then changes nothing.",
     ),
     "queue": Attribute(
-        rule=values.optional(values.queue),
+        validator=validators.optional(validators.queue),
         group="queues",
         meaning="This queue, whatever the routing rules say.",
         effect="Stands over the queue of the rule that matches; the rule's shard stays.",
         trap="Rules can no longer move the class. Prefer a tag and a rule.",
     ),
     "shard": Attribute(
-        rule=values.optional(values.shard),
+        validator=validators.optional(validators.shard),
         group="queues",
         meaning="This shard, whatever the routing rules say (a pin).",
         effect="Jobs are written to this Redis; a name that `config/redis.yml` does not have refuses to boot.",
         trap="Only processes started with `--shard` of that name run them.",
     ),
     "weight": Attribute(
-        rule=values.optional(values.integer(1)),
+        validator=validators.optional(validators.integer(1)),
         group="queues",
         meaning="How often its queue is taken from, beside the other queues of a process: 1 low, 2 medium, 3 high, 5 very high "
         "(GitLab). `None` is worked out: the setting `namespace_weights`, else 3 for high urgency and 1 for the others.",
@@ -116,7 +116,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         trap="A process started with `-q` takes the weights from there. Run `application-worker generate-queues` after a change.",
     ),
     "version": Attribute(
-        rule=values.integer(0),
+        validator=validators.integer(0),
         group="versions",
         meaning="The version of the arguments that this code writes.",
         effect="The payload carries it (0 is left out) for as long as the job lives, and a run reads it as `self.job_version`. "
@@ -125,7 +125,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "ones. Deploy processes before producers.",
     ),
     "wire_name": Attribute(
-        rule=values.optional(values.wire_name),
+        validator=validators.optional(validators.wire_name),
         group="versions",
         meaning="The class name on the wire; without it, it is made from module and class.",
         effect="Payloads, logs, rules and generated queue names use it; Ruby processes find their class by it.",
@@ -133,7 +133,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "release do not know the new one.",
     ),
     "aliases": Attribute(
-        rule=values.wire_names,
+        validator=validators.wire_names,
         group="versions",
         meaning="Former wire names whose jobs this class runs.",
         effect="A job found under one of these names is run by this class; when due, it goes where the class is routed. The "
@@ -142,7 +142,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "named in the setting `retired_workers` instead.",
     ),
     "retry": Attribute(
-        rule=values.switch_or_count(0),
+        validator=validators.boolean_or_count(0),
         group="retries",
         meaning="How often a failed job is tried again: `True` is the setting `max_retries`, 25 times in about three weeks.",
         effect="A number is that many retries, then the dead set. `0`: the first failure goes to the dead set. `False`: kept "
@@ -150,35 +150,35 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         trap="`0` and `False` differ: after `False` nobody can bring the job back.",
     ),
     "retry_for": Attribute(
-        rule=values.optional(values.duration),
+        validator=validators.optional(validators.duration),
         group="retries",
         meaning="Retry until this long after the first failure, instead of counting.",
         effect="The number in `retry` no longer counts; only `retry = False` still means none (Sidekiq 8.1).",
         trap="The pauses grow all the same: an hour holds about seven retries, and one more may come after it.",
     ),
     "retry_queue": Attribute(
-        rule=values.optional(values.queue),
+        validator=validators.optional(validators.queue),
         group="retries",
         meaning="The queue its retries go to, to keep them away from first runs.",
         effect="Set in the payload when it fails; the retry stands over the routing rules.",
         trap="Some process has to serve it: `application-worker generate-queues` adds it to `config/queues.yml`.",
     ),
     "dead": Attribute(
-        rule=values.boolean,
+        validator=validators.boolean,
         group="retries",
         meaning="`False`: a job whose retries are used up is dropped instead of buried.",
         effect="No entry in the dead set; `retries_exhausted` and the death handlers are still called.",
         trap="It does not limit the retries: that is `retry`.",
     ),
     "backtrace": Attribute(
-        rule=values.switch_or_count(1),
+        validator=validators.boolean_or_count(1),
         group="retries",
         meaning="Keep the traceback in the payload of a failed job: `True` all of it, a number so many innermost lines.",
         effect="Sidekiq's Web UI shows it. At most 8,192 bytes, packed.",
         trap="Thousands of failures with tracebacks fill Redis; the log line has the traceback anyway.",
     ),
     "max_retries_after_interruption": Attribute(
-        rule=values.optional(values.integer(-1)),
+        validator=validators.optional(validators.integer(-1)),
         group="retries",
         meaning="At which forced stop (it still ran at the deadline of its process), or at which death of its process, a job ends; "
         "`-1` is no limit, `None` the setting of the same name (3).",
@@ -188,14 +188,14 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "longer than the deadline `-t` ends after three deployments.",
     ),
     "ack": Attribute(
-        rule=values.one_of(*get_args(Ack)),
+        validator=validators.one_of(*get_args(Ack)),
         group="running",
         meaning="When an ended job leaves Redis: `batch` with others, `sync` before its slot takes another job.",
         effect="After a `kill -9`, a `batch` job that had ended may run again; a `sync` job only if it was still running.",
         trap="`sync` costs a round trip per job and is no exactly once: a job killed while it runs is run again.",
     ),
     "timeout": Attribute(
-        rule=values.optional(values.duration),
+        validator=validators.optional(validators.duration),
         group="running",
         meaning="The longest run.",
         effect="None yet: a value is validated, and a `NoEffectWarning` says that no run is stopped.",
@@ -203,7 +203,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         no_effect="no run is stopped",
     ),
     "expires_in": Attribute(
-        rule=values.optional(values.duration),
+        validator=validators.optional(validators.duration),
         group="running",
         meaning="Worthless when it starts later than this after its push.",
         effect="None yet: a value is validated and travels in the payload, and a `NoEffectWarning` says that no job is dropped.",
@@ -211,7 +211,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         no_effect="no job is dropped",
     ),
     "strict_arguments": Attribute(
-        rule=values.optional(values.one_of(*get_args(StrictArguments))),
+        validator=validators.optional(validators.one_of(*get_args(StrictArguments))),
         group="payload",
         meaning="What happens to arguments that do not fit `perform`'s annotations or that JSON changes: `raise`, `warn` or `off`; "
         "None is the setting `strict_arguments`.",
@@ -221,21 +221,21 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "wrong number of arguments, is refused in every mode.",
     ),
     "loggable_arguments": Attribute(
-        rule=values.words,
+        validator=validators.identifiers,
         group="payload",
         meaning="The parameters of `perform` whose values may stand in logs.",
         effect="Numbers are always shown, all other arguments as `[FILTERED]` unless named here.",
         trap="Names, not positions, and inherited: a child whose `perform` has other parameters must say it again.",
     ),
     "big_payload": Attribute(
-        rule=values.boolean,
+        validator=validators.boolean,
         group="payload",
         meaning="The class may write arguments beyond `size_limit.limit` (5,000,000 bytes after compression).",
         effect="No `ExceedLimitError` at the push; the arguments are compressed all the same.",
         trap="Every move of such a job copies all of it. Store the data elsewhere and pass its id.",
     ),
     "compress": Attribute(
-        rule=values.boolean,
+        validator=validators.boolean,
         group="payload",
         meaning="Whether arguments of `size_limit.compression_threshold` (100,000 bytes) and more are compressed.",
         effect="`False` writes them as they are, for a Ruby process without GitLab's middleware; whole queues: the setting "
@@ -243,14 +243,14 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         trap="They count as they are: above `size_limit.limit` the push raises `ExceedLimitError`. Waiting jobs keep their form.",
     ),
     "status_expiration": Attribute(
-        rule=values.optional(values.duration),
+        validator=validators.optional(validators.duration),
         group="status",
         meaning="How long the state of a job can be asked for, counted from its last change. `None`: it is not tracked.",
         effect="`framework.status` says how far the job is: queued, running, retrying, completed, failed, discarded.",
         trap="Choose it longer than the job waits in its queue, and longer than it runs: afterwards it is `unknown`.",
     ),
     "track": Attribute(
-        rule=values.boolean,
+        validator=validators.boolean,
         group="status",
         meaning="Record progress and result of each job.",
         effect="None yet: a value is validated, and a `NoEffectWarning` says that nothing is recorded.",
@@ -258,21 +258,21 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         no_effect="nothing is recorded",
     ),
     "idempotent": Attribute(
-        rule=values.boolean,
+        validator=validators.boolean,
         group="flow_control",
         meaning="Twice is as good as once. Alone, it means `Deduplicate('until_executing')` for 10 minutes.",
         effect="A push is dropped, and returns `None`, while an equal job (the same class and arguments, whatever the queue) waits.",
         trap="Every job may run twice, whatever this says. It promises that duplicates may be dropped too.",
     ),
     "deduplicate": Attribute(
-        rule=values.instance_of(Deduplicate, "Deduplicate(...)"),
+        validator=validators.instance_of(Deduplicate, "Deduplicate(...)"),
         group="flow_control",
         meaning="How equal jobs are kept from piling up; `None` turns the default of `idempotent` off.",
         effect="The push takes a lock of its class and arguments, or is dropped as a duplicate of the job that has it.",
         trap="Without `idempotent = True` no duplicate is dropped: it runs, and `duplicate-of` in its lines says whose it is.",
     ),
     "concurrency_limit": Attribute(
-        rule=values.limit,
+        validator=validators.limit,
         group="flow_control",
         meaning="Most jobs of the class at a time, over all processes. `0` and `None` are no limit, a negative number pauses.",
         effect="Surplus jobs leave their queue and wait in order; each job that ends hands its slot to the next at once. A callable "
@@ -280,21 +280,21 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         trap="`0` does not stop the class. A callable is called in the middle of things: it must be quick and not raise.",
     ),
     "max_concurrency_limit_percentage": Attribute(
-        rule=values.optional(values.share),
+        validator=validators.optional(validators.fraction),
         group="flow_control",
         meaning="The same as a share of all slots of the shard.",
         effect="Counts when `concurrency_limit` says nothing; rounded up, and worked out anew as processes come and go.",
         trap="A share, not a percentage: `0.25`, not `25`.",
     ),
     "concurrency_scope": Attribute(
-        rule=values.instance_of(ConcurrencyScope, "ConcurrencyScope(...)"),
+        validator=validators.instance_of(ConcurrencyScope, "ConcurrencyScope(...)"),
         group="flow_control",
         meaning="Whose job it is, a tenant's say, and how much of the class's limit one of them may have.",
         effect="Nobody has more slots than that; who waits has turns, however many jobs another has waiting.",
         trap="Without a limit of the class there is nothing to share. A job without a scope is not counted.",
     ),
     "max_running_jobs": Attribute(
-        rule=values.limit,
+        validator=validators.limit,
         group="flow_control",
         meaning="Of a `LimitedCapacityWorker`: how many of its jobs run at a time, over all processes; `0` stops it.",
         effect="`perform_with_capacity` enqueues what is missing. A job that finds no slot ends; each that succeeds is followed "
@@ -302,7 +302,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         trap="It limits no other class: that is `concurrency_limit`. A callable is asked often: it must be quick.",
     ),
     "defer_on_health": Attribute(
-        rule=values.instance_of(DeferOnHealth, "DeferOnHealth(...)"),
+        validator=validators.instance_of(DeferOnHealth, "DeferOnHealth(...)"),
         group="flow_control",
         meaning="Wait while a database is unwell.",
         effect="While an indicator says stop, the job goes back to the schedule set with the same jid, for longer each time; an "
@@ -311,7 +311,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "`health.indicators` is set, or an indicator of your own is registered.",
     ),
     "pause_control": Attribute(
-        rule=values.optional(values.word),
+        validator=validators.optional(validators.identifier),
         group="flow_control",
         meaning="The name of the strategy under which jobs of the class are paused and resumed.",
         effect="While the strategy, or `application-worker jobs pause`, says so, jobs are parked with all they have, and go back in "
@@ -320,17 +320,19 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         trap="To pause a whole queue needs no attribute: Sidekiq's `paused` set is obeyed.",
     ),
     "data_consistency": Attribute(
-        rule=values.one_of(*get_args(DataConsistency)),
+        validator=validators.one_of(*get_args(DataConsistency)),
         group="flow_control",
-        meaning="Whether a replica of the database will do: `always` the primary, `sticky`, or `delayed` until one is ready.",
+        meaning="Whether a replica of the database will do: `flag_always_on` the primary, `sticky`, or `delayed` until one is ready.",
         effect="For databases with replicas in the setting `databases`: the push notes how far the primary was, and the job reads "
         "through `framework.databases` from a replica that has come so far, from the primary after its first write.",
         trap="`delayed` needs retries, as a job that meets a stale replica is retried once. Queries that do not go through "
         "`framework.databases` know nothing of it.",
     ),
     "data_consistency_overrides": Attribute(
-        rule=values.optional(
-            values.mapping_of(values.word, values.one_of(*get_args(DataConsistency)), "{'ci': 'sticky'}")
+        validator=validators.optional(
+            validators.mapping_of(
+                validators.identifier, validators.one_of(*get_args(DataConsistency)), "{'ci': 'sticky'}"
+            )
         ),
         group="flow_control",
         meaning="`data_consistency` of single databases, for a class that uses several.",
@@ -340,5 +342,5 @@ ATTRIBUTES: Mapping[str, Attribute] = {
 }
 """Every attribute a worker may declare, group by group. A name that is not here is refused when the class is created."""
 
-OWN_ATTRIBUTES = frozenset({"wire_name", "aliases"})
+IDENTITY_ATTRIBUTES = frozenset({"wire_name", "aliases"})
 """The identity of one class: never inherited, or each child would claim its parent's name."""

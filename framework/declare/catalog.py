@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from framework.declare.declaration import Declaration
 from framework.types import Urgency
 
-Entry: TypeAlias = dict[str, Any]
+QueueFacts: TypeAlias = dict[str, Any]
 """One worker as the file has it: GitLab's fields first, then ours."""
 
 SCHEMA_NAME = "all_queues.schema.json"
@@ -32,14 +32,14 @@ URGENCY_WEIGHTS: Mapping[Urgency, int] = {"high": 3, "low": 1, "throttled": 1}
 """What a worker weighs that neither says so nor is in a namespace with a weight (GitLab's legend: 1 is low, 3 is high)."""
 
 
-class Weight(NamedTuple):
+class EffectiveWeight(NamedTuple):
     """How often a worker's queue is taken from, and which of the three rules said so."""
 
     value: int
-    rule: Literal["attribute", "namespace_weights", "urgency"]
+    source: Literal["attribute", "namespace_weights", "urgency"]
 
 
-class Comparison(NamedTuple):
+class QueueFileDiff(NamedTuple):
     """How a file differs from the workers: names of missing and surplus entries, and what changed in the others."""
 
     missing: tuple[str, ...]
@@ -47,22 +47,22 @@ class Comparison(NamedTuple):
     changed: tuple[str, ...]
 
     @property
-    def same(self) -> bool:
+    def is_empty(self) -> bool:
         """Nothing differs."""
         return not (self.missing or self.surplus or self.changed)
 
 
-def weight_of(declaration: Declaration, namespace_weights: Mapping[str, int]) -> Weight:
+def effective_weight(declaration: Declaration, namespace_weights: Mapping[str, int]) -> EffectiveWeight:
     """The effective weight: the class's own, else its namespace's, else its urgency's (GitLab has 1 in place of the last)."""
     if declaration.weight is not None:
-        return Weight(declaration.weight, "attribute")
+        return EffectiveWeight(declaration.weight, "attribute")
     namespace = declaration.queue_namespace
     if namespace is not None and namespace in namespace_weights:
-        return Weight(namespace_weights[namespace], "namespace_weights")
-    return Weight(URGENCY_WEIGHTS[declaration.urgency], "urgency")
+        return EffectiveWeight(namespace_weights[namespace], "namespace_weights")
+    return EffectiveWeight(URGENCY_WEIGHTS[declaration.urgency], "urgency")
 
 
-def entry(declaration: Declaration, namespace_weights: Mapping[str, int]) -> Entry:
+def queue_facts(declaration: Declaration, namespace_weights: Mapping[str, int]) -> QueueFacts:
     """One worker's facts in plain values; ``weight`` is the effective one."""
     limit = declaration.concurrency_limit
     return {
@@ -72,7 +72,7 @@ def entry(declaration: Declaration, namespace_weights: Mapping[str, int]) -> Ent
         "has_external_dependencies": declaration.has_external_dependencies,
         "urgency": declaration.urgency,
         "resource_boundary": declaration.resource_boundary,
-        "weight": weight_of(declaration, namespace_weights).value,
+        "weight": effective_weight(declaration, namespace_weights).value,
         "idempotent": declaration.idempotent,
         "tags": list(declaration.tags),
         "queue_namespace": declaration.queue_namespace,
@@ -90,12 +90,12 @@ def entry(declaration: Declaration, namespace_weights: Mapping[str, int]) -> Ent
     }
 
 
-def entries(declarations: Iterable[Declaration], namespace_weights: Mapping[str, int]) -> list[Entry]:
+def all_queue_facts(declarations: Iterable[Declaration], namespace_weights: Mapping[str, int]) -> list[QueueFacts]:
     """One entry per worker: namespaced ones first, then by queue and class (GitLab's order)."""
-    return [entry(declaration, namespace_weights) for declaration in sorted(declarations, key=_position)]
+    return [queue_facts(declaration, namespace_weights) for declaration in sorted(declarations, key=_sort_key)]
 
 
-def compare(expected: Sequence[Entry], found: Sequence[Mapping[str, Any]]) -> Comparison:
+def diff_queue_facts(expected: Sequence[QueueFacts], found: Sequence[Mapping[str, Any]]) -> QueueFileDiff:
     """How ``found`` (a file) differs from ``expected`` (the workers), by class name."""
     wanted = {str(item["worker_name"]): item for item in expected}
     present = {str(item.get("worker_name")): item for item in found}
@@ -103,16 +103,16 @@ def compare(expected: Sequence[Entry], found: Sequence[Mapping[str, Any]]) -> Co
         f"{name}: {field} is {present[name].get(field)!r} in the file, {wanted[name].get(field)!r} in the class"
         for name in sorted(wanted.keys() & present.keys())
         for field in (*wanted[name], *(key for key in present[name] if key not in wanted[name]))
-        if not _same(wanted[name], present[name], field)
+        if not _same_value(wanted[name], present[name], field)
     ]
-    return Comparison(
+    return QueueFileDiff(
         missing=tuple(sorted(wanted.keys() - present.keys())),
         surplus=tuple(sorted(present.keys() - wanted.keys())),
         changed=tuple(changed),
     )
 
 
-def _same(wanted: Mapping[str, Any], found: Mapping[str, Any], field: str) -> bool:
+def _same_value(wanted: Mapping[str, Any], found: Mapping[str, Any], field: str) -> bool:
     if field not in wanted or field not in found:
         return False
     # To Python True equals 1, but retry = True is 25 times.
@@ -122,7 +122,7 @@ def _same(wanted: Mapping[str, Any], found: Mapping[str, Any], field: str) -> bo
 def shared_queues(declarations: Iterable[Declaration]) -> dict[str, list[str]]:
     """Generated queue names that several workers would share, which GitLab's guideline forbids, and those workers."""
     holders: dict[str, list[str]] = {}
-    for declaration in sorted(declarations, key=_position):
+    for declaration in sorted(declarations, key=_sort_key):
         holders.setdefault(declaration.generated_queue, []).append(declaration.wire_name)
     return {queue: names for queue, names in holders.items() if len(names) > 1}
 
@@ -138,7 +138,7 @@ def queue_weights(
     weights: dict[str, int] = {}
     ordered = sorted(declarations, key=lambda declaration: declaration.queue_namespace or "")
     for namespace, group in groupby(ordered, key=lambda declaration: declaration.queue_namespace):
-        members = {member.generated_queue: weight_of(member, namespace_weights).value for member in group}
+        members = {member.generated_queue: effective_weight(member, namespace_weights).value for member in group}
         alike = namespace is not None and len(set(members.values())) == 1
         for queue, weight in members.items():
             line = namespace if namespace is not None and alike else queue
@@ -156,5 +156,5 @@ def expand_namespaces(names: Iterable[str], known: Collection[str]) -> list[str]
     return list(dict.fromkeys(queue for group in expanded for queue in group))
 
 
-def _position(declaration: Declaration) -> tuple[bool, str, str]:
+def _sort_key(declaration: Declaration) -> tuple[bool, str, str]:
     return (declaration.queue_namespace is None, declaration.generated_queue, declaration.wire_name)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from framework.declare.names import queue_name
-from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
+from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.signature import JobSignature
-from framework.declare.versions import VersionHandler, handled_since
+from framework.declare.versions import VersionHandler, signature_since
 from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
 
 NOT_OWNED = "not_owned"
@@ -77,11 +77,11 @@ class Declaration:
             return default
         return None if self.retry is False else self.retry
 
-    def under(self, alias: str) -> "Declaration":
+    def with_wire_name(self, alias: str) -> "Declaration":
         """The class as routing saw it when ``alias`` was its wire name, as far as today's code tells."""
         return replace(self, wire_name=alias, generated_queue=queue_name(alias, self.queue_namespace))
 
-    def loggable_at(self, version: int) -> frozenset[int]:
+    def loggable_positions_for(self, version: int) -> frozenset[int]:
         """Positions that may be logged of a job of ``version``, by the names that the method which runs it gives them.
 
         None of a version newer than the class: what stands at its positions is not known here.
@@ -91,14 +91,14 @@ class Declaration:
         handler = self.version_handlers.get(version)
         return self.loggable_positions if handler is None else handler.loggable_positions
 
-    def signature_of(self, version: int) -> JobSignature:
+    def signature_for(self, version: int) -> JobSignature:
         """Return the signature of the method that runs the jobs of ``version``."""
         handler = self.version_handlers.get(version)
         return self.signature if handler is None else handler.signature
 
-    def handled_since(self, version: int) -> int:
+    def signature_since(self, version: int) -> int:
         """Return what tells the jobs of ``version`` from those of versions that another method runs; 0 without any handler."""
-        return handled_since(self.version_handlers, version) if self.version_handlers else 0
+        return signature_since(self.version_handlers, version) if self.version_handlers else 0
 
     @property
     def lock_ttl_s(self) -> float | None:
@@ -106,11 +106,11 @@ class Declaration:
         return None if self.deduplicate is None else self.deduplicate.ttl.total_seconds()
 
     @property
-    def place(self) -> str:
+    def qualified_name(self) -> str:
         """Where the class stands, for messages: module and qualified name."""
         return f"{self.module}.{self.class_name}"
 
     @property
-    def owned_category(self) -> str | None:
+    def owning_category(self) -> str | None:
         """Its feature category, or None when the class is ``not_owned``: then its jobs belong to whoever pushes them."""
         return None if self.feature_category == NOT_OWNED else self.feature_category

@@ -11,40 +11,42 @@ from uuid import UUID
 from pydantic import BaseModel
 from pydantic_core import to_json, to_jsonable_python
 
-from framework.declare.exact_json import MAX_DEPTH, TOO_DEEP, InexactError, check_exact
+from framework.declare.strict_json import MAX_DEPTH, TOO_DEEP_MESSAGE, NotJsonError, check_strict_json
 
-_TEXTS = (date, time, timedelta, Decimal, UUID)
+_TEXT_TYPES = (date, time, timedelta, Decimal, UUID)
 """What has one usual text: ISO 8601, the digits, the hexadecimal form. (A datetime is a date.)"""
 
-_KEY_WORDS = {True: "true", False: "false", None: "null"}
+_KEY_LITERALS = {True: "true", False: "false", None: "null"}
 
 
-def json_form(value: Any, room: int = MAX_DEPTH) -> Any:
+def to_json_value(value: Any, depth_left: int = MAX_DEPTH) -> Any:
     """``value`` as it arrives, made of the plain types alone; sets are sorted, so that equal ones arrive equal.
 
     Raises InexactError for what JSON cannot carry at all: NaN, bytes, half a surrogate pair, what holds itself, and
     objects that are neither dataclasses nor pydantic models.
     """
     if isinstance(value, enum.Enum):
-        return json_form(value.value, room)
-    if isinstance(value, _TEXTS):
+        return to_json_value(value.value, depth_left)
+    if isinstance(value, _TEXT_TYPES):
         return to_jsonable_python(value)
     if isinstance(value, list | tuple):
-        return _list(cast("Iterable[Any]", value), room)
+        return _list_to_json(cast("Iterable[Any]", value), depth_left)
     if isinstance(value, set | frozenset):
-        return sorted(_list(cast("Iterable[Any]", value), room), key=to_json)
+        return sorted(_list_to_json(cast("Iterable[Any]", value), depth_left), key=to_json)
     if isinstance(value, dict):
-        return _object(cast("dict[Any, Any]", value), room)
+        return _object_to_json(cast("dict[Any, Any]", value), depth_left)
     if isinstance(value, BaseModel):
-        return json_form(_dumped(value), room)
+        return to_json_value(_dump_model(value), depth_left)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _object({field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, room)
-    plain = _plain(value)
-    check_exact(plain)
+        return _object_to_json(
+            {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, depth_left
+        )
+    plain = _to_builtin(value)
+    check_strict_json(plain)
     return plain
 
 
-def _plain(value: Any) -> Any:
+def _to_builtin(value: Any) -> Any:
     """A text or number of somebody's own class as its base; everything else as it is."""
     if isinstance(value, str):
         return str.__str__(value)
@@ -53,47 +55,47 @@ def _plain(value: Any) -> Any:
     return float.__float__(value) if isinstance(value, float) else value
 
 
-def _list(items: Iterable[Any], room: int) -> list[Any]:
-    if not room:
-        raise InexactError(TOO_DEEP)
+def _list_to_json(items: Iterable[Any], depth_left: int) -> list[Any]:
+    if not depth_left:
+        raise NotJsonError(TOO_DEEP_MESSAGE)
     found: list[Any] = []
     for index, item in enumerate(items):
         try:
-            found.append(json_form(item, room - 1))
-        except InexactError as error:
-            raise error.inside(index) from None
+            found.append(to_json_value(item, depth_left - 1))
+        except NotJsonError as error:
+            raise error.prepend_step(index) from None
     return found
 
 
-def _object(members: dict[Any, Any], room: int) -> dict[str, Any]:
-    if not room:
-        raise InexactError(TOO_DEEP)
+def _object_to_json(members: dict[Any, Any], depth_left: int) -> dict[str, Any]:
+    if not depth_left:
+        raise NotJsonError(TOO_DEEP_MESSAGE)
     found: dict[str, Any] = {}
     for key, member in members.items():
         try:
-            name = _key(key)
+            name = _key_to_json(key)
             if name in found:
-                raise InexactError("has two keys that are the same text in JSON; one would be lost")
-            found[name] = json_form(member, room - 1)
-        except InexactError as error:
-            raise error.inside(key) from None
+                raise NotJsonError("has two keys that are the same text in JSON; one would be lost")
+            found[name] = to_json_value(member, depth_left - 1)
+        except NotJsonError as error:
+            raise error.prepend_step(key) from None
     return found
 
 
-def _key(key: Any) -> str:
+def _key_to_json(key: Any) -> str:
     if key is None or isinstance(key, bool):
-        return _KEY_WORDS[key]
-    form = json_form(key) if isinstance(key, str | int | float | enum.Enum | date | time | Decimal | UUID) else key
+        return _KEY_LITERALS[key]
+    form = to_json_value(key) if isinstance(key, str | int | float | enum.Enum | date | time | Decimal | UUID) else key
     if isinstance(form, str):
         return form
     if type(form) is int or type(form) is float:
         return str(form)
-    raise InexactError(f"has a key of type {type(key).__name__}; a JSON object's keys are str")
+    raise NotJsonError(f"has a key of type {type(key).__name__}; a JSON object's keys are str")
 
 
-def _dumped(model: BaseModel) -> Any:
+def _dump_model(model: BaseModel) -> Any:
     try:
         return model.model_dump(mode="json")
     except Exception as error:  # noqa: BLE001 - a model's own serialisers may raise anything
         kind = type(model).__name__
-        raise InexactError(f"is a {kind} that cannot be written as JSON ({type(error).__name__})") from None
+        raise NotJsonError(f"is a {kind} that cannot be written as JSON ({type(error).__name__})") from None

@@ -18,29 +18,35 @@ from framework.errors import MisuseError, NoSuchMethodError
 running_loop: Callable[[], object] = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage]
 """The event loop of this thread, or None: get_running_loop raises instead, which costs a push a microsecond."""
 
-_OURS = frozenset(f"framework.declare.{name}" for name in ("misuse", "setter", "worker", "capacity"))
+_PUSH_MODULES = frozenset(f"framework.declare.{name}" for name in ("misuse", "setter", "worker", "capacity"))
 """The modules between a push that an application makes and the question whether it is awaited."""
 
-_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__")
-_CACHE, _GET_AWAITABLE = opmap.get("CACHE", -1), opmap.get("GET_AWAITABLE", -1)
+_FUNCTION_ATTRIBUTES = ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__")
+_CACHE_OPCODE, _GET_AWAITABLE_OPCODE = opmap.get("CACHE", -1), opmap.get("GET_AWAITABLE", -1)
 """-1 where this Python has none: then such a push is not told."""
-_NOW = "{0}.perform_async(...)"
-_LATER = "{0}.perform_in(delay, ...) or {0}.perform_at(time, ...)"
-_HERE = "{0}.perform_inline(...)"
+_PUSH_NOW_CALL = "{0}.perform_async(...)"
+_PUSH_LATER_CALL = "{0}.perform_in(delay, ...) or {0}.perform_at(time, ...)"
+_INLINE_CALL = "{0}.perform_inline(...)"
 
-FOREIGN: Mapping[str, str] = {
-    **dict.fromkeys(("delay", "send", "enqueue", "defer", "kiq", "perform_later"), f"to push a job, write {_NOW}"),
-    **dict.fromkeys(("apply_async", "send_task"), f"to push a job, write {_NOW}; with a delay, {_LATER}"),
+FOREIGN_METHODS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("delay", "send", "enqueue", "defer", "kiq", "perform_later"), f"to push a job, write {_PUSH_NOW_CALL}"
+    ),
+    **dict.fromkeys(
+        ("apply_async", "send_task"), f"to push a job, write {_PUSH_NOW_CALL}; with a delay, {_PUSH_LATER_CALL}"
+    ),
     **dict.fromkeys(
         ("schedule", "enqueue_in", "enqueue_at", "send_with_options"),
-        f"to push a job that is due later, write {_LATER}; now, {_NOW}",
+        f"to push a job that is due later, write {_PUSH_LATER_CALL}; now, {_PUSH_NOW_CALL}",
     ),
-    **dict.fromkeys(("apply", "perform_now"), f"to run a job here and now, write {_HERE}; to push one, {_NOW}"),
+    **dict.fromkeys(
+        ("apply", "perform_now"), f"to run a job here and now, write {_INLINE_CALL}; to push one, {_PUSH_NOW_CALL}"
+    ),
 }
 """How Celery, RQ, Dramatiq, Huey, Procrastinate, Taskiq and Active Job call a push -> what to write here."""
 
 
-class ForeignName:
+class ForeignMethod:
     """One of those names on a class: an AttributeError that tells the way, so ``hasattr`` stays false.
 
     A class of the application's that has the name, a mixin behind ``base`` too, is asked as if this were not here.
@@ -58,22 +64,24 @@ class ForeignName:
             return getattr(super(self._base, asked), self._name)  # pyright: ignore[reportUnknownArgumentType]
         worker = getattr(instance, "_worker", owner)  # that of a Setter
         called = worker.__qualname__
-        raise NoSuchMethodError(_place(worker), f"there is no {self._name}: {FOREIGN[self._name].format(called)}")
+        raise NoSuchMethodError(
+            _qualified_name(worker), f"there is no {self._name}: {FOREIGN_METHODS[self._name].format(called)}"
+        )
 
 
-def add_foreign_names(base: type[Any]) -> None:
+def add_foreign_methods(base: type[Any]) -> None:
     """Put every such name on ``base``; later than in its body, where a type checker would see them."""
-    for name in FOREIGN:
-        setattr(base, name, ForeignName(base, name))
+    for name in FOREIGN_METHODS:
+        setattr(base, name, ForeignMethod(base, name))
 
 
-class _LikeItsFunction:
+class _FunctionProxy:
     """Is taken for ``function`` by inspect, Sphinx and unittest.mock, which ask what it is before they read or replace it."""
 
     def __init__(self, function: Any) -> None:
         update_wrapper(self, function)
         # No __getattr__: a class that has one is slow in every attribute.
-        vars(self).update({name: getattr(function, name) for name in _OF_FUNCTIONS if hasattr(function, name)})
+        vars(self).update({name: getattr(function, name) for name in _FUNCTION_ATTRIBUTES if hasattr(function, name)})
         self.function = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -85,18 +93,18 @@ class _LikeItsFunction:
         return cast("type[Any]", type(self.function))
 
 
-class OwnMethod(_LikeItsFunction):
-    """``perform`` of a class: on an instance the method itself, on the class what ``CalledOnClass`` makes of a call."""
+class PerformDescriptor(_FunctionProxy):
+    """``perform`` of a class: on an instance the method itself, on the class what ``UnboundPerform`` makes of a call."""
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
         self._bind: Callable[[object], Any] = function.__get__
 
     def __get__(self, instance: object, owner: type[Any]) -> Any:
-        return CalledOnClass(self.function, owner) if instance is None else self._bind(instance)
+        return UnboundPerform(self.function, owner) if instance is None else self._bind(instance)
 
 
-class CalledOnClass(_LikeItsFunction):
+class UnboundPerform(_FunctionProxy):
     """``Worker.perform``: a call with an instance goes through (``Base.perform(self)``), one with the arguments of a job does not."""
 
     def __init__(self, function: Any, owner: type[Any]) -> None:
@@ -107,64 +115,65 @@ class CalledOnClass(_LikeItsFunction):
         """Call the function. Raises MisuseError when no instance is given."""
         # What JSON carries is an argument of a job; anything else may stand in for an instance, as in a unit test.
         if not args or args[0] is None or isinstance(args[0], str | int | float | list | tuple | dict):
-            push, here = _NOW.format(self._owner.__qualname__), _HERE.format(self._owner.__qualname__)
+            push, here = _PUSH_NOW_CALL.format(self._owner.__qualname__), _INLINE_CALL.format(self._owner.__qualname__)
             said = f"{self.function.__name__} is called by the process that runs the job"
             raise MisuseError(
-                _place(self._owner), f"{said}. To push a job, write {push}; to run one here and now, {here}"
+                _qualified_name(self._owner), f"{said}. To push a job, write {push}; to run one here and now, {here}"
             )
         return self.function(*args, **kwargs)
 
 
-def plain(method: Any) -> Any:
-    """What a class body gave a name, where it stands behind an ``OwnMethod`` now."""
-    return method.function if type(method) is OwnMethod else method
+def unwrap_perform(method: Any) -> Any:
+    """What a class body gave a name, where it stands behind an ``PerformDescriptor`` now."""
+    return method.function if type(method) is PerformDescriptor else method
 
 
-def refuse_arguments(cls: type[Any], given: tuple[Any, ...]) -> None:
+def reject_constructor_arguments(cls: type[Any], given: tuple[Any, ...]) -> None:
     """Raise MisuseError for a worker class that was called with arguments: as a decorator, or as a function."""
     name = cls.__qualname__
     if len(given) == 1 and callable(given[0]):
         reason = (
-            f"it is no decorator: a job is a class with a method perform. Write class {_class_name(given[0])}(ApplicationWorker) "
+            "it is no decorator: a job is a class with a method perform. "
+            f"Write class {_suggested_class_name(given[0])}(ApplicationWorker) "
             "with def perform(self, ...), and push it with perform_async(...)"
         )
     else:
-        reason = f"an instance takes no arguments: the process makes one for each job. To push a job, write {_NOW.format(name)}"
-    raise MisuseError(_place(cls), reason)
+        reason = f"an instance takes no arguments: a process makes one per job. To push a job, write {_PUSH_NOW_CALL.format(name)}"
+    raise MisuseError(_qualified_name(cls), reason)
 
 
-def refuse_await(declaration: Declaration) -> None:
+def reject_await(declaration: Declaration) -> None:
     """Raise MisuseError when the push that is being made is awaited; asked on an event loop only.
 
     Its value is a plain str, to which ``await`` can be taught nothing: so the caller's next instruction is looked at.
     """
     ours = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while (caller := ours.f_back) is not None and caller.f_globals.get("__name__") in _OURS:
+    while (caller := ours.f_back) is not None and caller.f_globals.get("__name__") in _PUSH_MODULES:
         ours = caller
-    if caller is not None and _awaits(caller):
+    if caller is not None and _next_instruction_awaits(caller):
         name = ours.f_code.co_name
         call = f"{declaration.class_name}.{name}"
         reason = (
             f"{name} is no coroutine, and nothing was pushed: leave out await, and {call}(...) has pushed when it returns. Where "
             f"the event loop must not wait for Redis: await asyncio.to_thread({call}, ...)"
         )
-        raise MisuseError(declaration.place, reason)
+        raise MisuseError(declaration.qualified_name, reason)
 
 
-def _awaits(frame: FrameType) -> bool:
+def _next_instruction_awaits(frame: FrameType) -> bool:
     code = frame.f_code
     if not code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
         return False
     instructions, at = code.co_code, frame.f_lasti + 2
-    while instructions[at] == _CACHE:
+    while instructions[at] == _CACHE_OPCODE:
         at += 2
-    return instructions[at] == _GET_AWAITABLE
+    return instructions[at] == _GET_AWAITABLE_OPCODE
 
 
-def _class_name(task: Any) -> str:
+def _suggested_class_name(task: Any) -> str:
     name = str(getattr(task, "__name__", "Some"))
     return name if isinstance(task, type) else "".join(word.title() for word in name.split("_")) + "Worker"
 
 
-def _place(cls: type[Any]) -> str:
+def _qualified_name(cls: type[Any]) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"

@@ -8,60 +8,64 @@ from typing import Any
 
 from framework.declare.attributes import ATTRIBUTES
 from framework.errors import NoEffectWarning
-from framework.settings.shapes import short_repr
+from framework.typeguards import short_repr
 
-NO_EFFECT: Mapping[str, str] = {name: one.no_effect for name, one in ATTRIBUTES.items() if one.no_effect}
+ATTRIBUTES_WITHOUT_EFFECT: Mapping[str, str] = {
+    name: one.no_effect for name, one in ATTRIBUTES.items() if one.no_effect
+}
 """Each attribute without an effect in this release, and what does not happen."""
 
-_OWN_FOLDER = str(Path(__file__).resolve().parent.parent)
-_MAKES_CLASSES = ("__init_subclass__", "__new__")
-_TOLD = "_aw_no_effect_told"
+_PACKAGE_FOLDER = str(Path(__file__).resolve().parent.parent)
+_CLASS_CREATION_FUNCTIONS = ("__init_subclass__", "__new__")
+_WARNED = "_aw_no_effect_warned"
 _ADVICE = "Leave it out until a release acts on it, or filter framework.errors.NoEffectWarning"
 
 
-def warn_of_class(cls: type[Any], base: type[Any], owners: Mapping[str, type[Any]]) -> None:
+def warn_about_class(cls: type[Any], base: type[Any], defining_classes: Mapping[str, type[Any]]) -> None:
     """Warn of each attribute without an effect that the class itself, or a mixin of its own, gives a value.
 
     An inherited value was warned about when the class that says it was created. ``owners`` has the class that says each attribute.
     """
-    for name, missing in NO_EFFECT.items():
-        owner = owners.get(name)
-        if owner is None or not _is_new(cls, base, owner) or vars(owner)[name] == vars(base)[name]:
+    for name, missing in ATTRIBUTES_WITHOUT_EFFECT.items():
+        owner = defining_classes.get(name)
+        if owner is None or not _is_not_inherited(cls, base, owner) or vars(owner)[name] == vars(base)[name]:
             continue
         said = f"{cls.__module__}.{cls.__qualname__}: {name} = {short_repr(vars(owner)[name])}"
         _warn(f"{said} has no effect yet: {missing}. {_ADVICE}.")
 
 
-def warn_of_options(worker: type[Any], place: str, options: Iterable[str]) -> None:
+def warn_about_options(worker: type[Any], worker_name: str, options: Iterable[str]) -> None:
     """Warn of each option of ``set`` without an effect, once for a class in this process."""
     for name in options:
-        if name in NO_EFFECT:
-            told: frozenset[str] = vars(worker).get(_TOLD, frozenset())
+        if name in ATTRIBUTES_WITHOUT_EFFECT:
+            told: frozenset[str] = vars(worker).get(_WARNED, frozenset())
             if name not in told:
-                _warn(f"{place}: set({name}=...) has no effect yet: {NO_EFFECT[name]}. {_ADVICE}.")
+                _warn(
+                    f"{worker_name}: set({name}=...) has no effect yet: {ATTRIBUTES_WITHOUT_EFFECT[name]}. {_ADVICE}."
+                )
                 # Behind the warning: where a filter makes it an error, each call is one.
-                setattr(worker, _TOLD, told | {name})
+                setattr(worker, _WARNED, told | {name})
 
 
-def _is_new(cls: type[Any], base: type[Any], owner: type[Any]) -> bool:
+def _is_not_inherited(cls: type[Any], base: type[Any], owner: type[Any]) -> bool:
     """Whether no worker class above ``cls`` has the value already."""
     return not any(issubclass(parent, base) and issubclass(parent, owner) for parent in cls.__bases__)
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, NoEffectWarning, stacklevel=_level_of_caller() + 1)
+    warnings.warn(message, NoEffectWarning, stacklevel=_caller_stacklevel() + 1)
 
 
-def _level_of_caller() -> int:
+def _caller_stacklevel() -> int:
     """Return how many frames the application's line is above the caller of this function.
 
     Frames of this package do not count, and neither do those of bases and metaclasses through which a class is created.
     """
     level, frame = 0, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and _is_passed(frame.f_code.co_filename, frame.f_code.co_name):
+    while frame.f_back is not None and _is_skipped_frame(frame.f_code.co_filename, frame.f_code.co_name):
         level, frame = level + 1, frame.f_back
     return level
 
 
-def _is_passed(filename: str, function: str) -> bool:
-    return filename.startswith(_OWN_FOLDER) or function in _MAKES_CLASSES
+def _is_skipped_frame(filename: str, function: str) -> bool:
+    return filename.startswith(_PACKAGE_FOLDER) or function in _CLASS_CREATION_FUNCTIONS

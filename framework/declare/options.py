@@ -5,17 +5,17 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, cast
 
-from framework.declare import values
+from framework.declare import validators
 from framework.declare.attributes import ATTRIBUTES
-from framework.declare.exact_json import InexactError, check_exact
-from framework.declare.request import Due, Pace
-from framework.declare.values import Invalid, Rule
+from framework.declare.request import BulkPacing, DueTime
+from framework.declare.strict_json import NotJsonError, check_strict_json
+from framework.declare.validators import InvalidValue, Validator
 from framework.errors import ArgumentsError
-from framework.settings.shapes import short_repr
-from framework.settings.suggest import did_you_mean
+from framework.messages import did_you_mean
+from framework.typeguards import short_repr
 from framework.types import Json
 
-EPOCH_FROM = 1_000_000_000
+MIN_EPOCH_S = 1_000_000_000
 """Numbers below are seconds from now, numbers from here on are epoch seconds (Sidekiq)."""
 
 
@@ -43,44 +43,44 @@ class PushOptions(TypedDict, total=False):
     sync: bool
 
 
-_FACTS = "a mapping of names to JSON values"
+_CONTEXT_ALLOWED = "a mapping of names to JSON values"
 
 
 def check_context(value: object) -> dict[str, Json]:
     """A copy of facts about a piece of work; raises Invalid when they are no mapping of names to JSON values."""
     if not isinstance(value, Mapping):
-        raise Invalid(f"{_FACTS}; this is a {type(value).__name__}")
+        raise InvalidValue(f"{_CONTEXT_ALLOWED}; this is a {type(value).__name__}")
     facts = dict(cast("Mapping[str, Json]", value))
     try:
-        check_exact(facts)  # a level of its own, as the payload is
-    except InexactError as error:
-        raise Invalid(f"{_FACTS}; context{error.path} {error.reason}") from None
+        check_strict_json(facts)  # a level of its own, as the payload is
+    except NotJsonError as error:
+        raise InvalidValue(f"{_CONTEXT_ALLOWED}; context{error.path} {error.reason}") from None
     if "" in facts:
-        raise Invalid(f"{_FACTS}; this has an empty name")
+        raise InvalidValue(f"{_CONTEXT_ALLOWED}; this has an empty name")
     return facts
 
 
-_RULES: Mapping[str, Rule] = {
-    "queue": values.queue,
-    "shard": values.shard,
-    "retry": values.switch_or_count(0),
-    "retry_for": values.duration,
-    "retry_queue": values.queue,
-    "dead": values.boolean,
-    "backtrace": values.switch_or_count(1),
-    "tags": values.tags,
-    "status_expiration": values.duration,
-    "expires_in": values.duration,
-    "timeout": values.duration,
-    "track": values.boolean,
-    "context": Rule(_FACTS, check_context),
-    "sync": values.boolean,
+_VALIDATORS: Mapping[str, Validator] = {
+    "queue": validators.queue,
+    "shard": validators.shard,
+    "retry": validators.boolean_or_count(0),
+    "retry_for": validators.duration,
+    "retry_queue": validators.queue,
+    "dead": validators.boolean,
+    "backtrace": validators.boolean_or_count(1),
+    "tags": validators.tags,
+    "status_expiration": validators.duration,
+    "expires_in": validators.duration,
+    "timeout": validators.duration,
+    "track": validators.boolean,
+    "context": Validator(_CONTEXT_ALLOWED, check_context),
+    "sync": validators.boolean,
 }
-_LATER = "Use perform_in or perform_at"
-_SHARDS = "Name a configured shard: set(shard=...)"
+_USE_PERFORM_IN = "Use perform_in or perform_at"
+_USE_SHARD_OPTION = "Name a configured shard: set(shard=...)"
 _ADVICE: Mapping[str, str] = {
-    **dict.fromkeys(("wait", "wait_until", "at", "delay"), _LATER),
-    **dict.fromkeys(("pool", "store"), _SHARDS),
+    **dict.fromkeys(("wait", "wait_until", "at", "delay"), _USE_PERFORM_IN),
+    **dict.fromkeys(("pool", "store"), _USE_SHARD_OPTION),
     "log_level": "The level is the process's: setting logging.level",
 }
 
@@ -91,24 +91,24 @@ def check_options(worker: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_option(worker: str, name: str, value: Any) -> Any:
-    if name not in _RULES:
+    if name not in _VALIDATORS:
         raise ArgumentsError(worker, f"set() has no option {name!r}{_advice(name)}")
     try:
-        return _RULES[name](value)
-    except Invalid as error:
+        return _VALIDATORS[name](value)
+    except InvalidValue as error:
         raise ArgumentsError(worker, f"set({name}={short_repr(value)}) is not allowed. Allowed: {error}.") from None
 
 
 def _advice(name: str) -> str:
     if name in _ADVICE:
         return f". {_ADVICE[name]}."
-    options = f"Options: {', '.join(_RULES)}."
+    options = f"Options: {', '.join(_VALIDATORS)}."
     if name in ATTRIBUTES:
         return f": it belongs to the class, and is the same for all its jobs. {options}"
-    return f"{did_you_mean(name, _RULES)}. {options}"
+    return f"{did_you_mean(name, _VALIDATORS)}. {options}"
 
 
-def due_at(worker: str, when: object, clock: Callable[[], float]) -> Due | None:
+def due_at(worker: str, when: object, clock: Callable[[], float]) -> DueTime | None:
     """When a job is due, or None when that is now or past (Sidekiq: it is pushed at once).
 
     A timedelta is a delay, and so is a number below 1,000,000,000; a larger one is epoch seconds. Raises
@@ -123,33 +123,33 @@ def due_at(worker: str, when: object, clock: Callable[[], float]) -> Due | None:
     return due if due.at > now else None
 
 
-def _due(worker: str, when: object, now: float) -> Due:
+def _due(worker: str, when: object, now: float) -> DueTime:
     if isinstance(when, timedelta):
-        return Due(now + when.total_seconds(), when.total_seconds())
+        return DueTime(now + when.total_seconds(), when.total_seconds())
     if isinstance(when, datetime):
         if when.tzinfo is None or when.utcoffset() is None:
             raise ArgumentsError(
                 worker, "is due at a datetime without a time zone; use datetime.now(UTC), or .replace(tzinfo=...)"
             )
-        return Due(when.timestamp())
+        return DueTime(when.timestamp())
     if isinstance(when, (int, float)) and not isinstance(when, bool):
         try:
             seconds = float(when)
         except OverflowError:
             seconds = math.inf
-        return Due(now + seconds, seconds) if seconds < EPOCH_FROM else Due(seconds)
+        return DueTime(now + seconds, seconds) if seconds < MIN_EPOCH_S else DueTime(seconds)
     raise ArgumentsError(
         worker, f"is due at a {type(when).__name__}; give a timedelta, an aware datetime or a number of seconds"
     )
 
 
-def bulk_times(
+def bulk_schedule(
     worker: str,
     delay: object,
     batch_size: int | None,
     batch_delay: timedelta | float | None,
     clock: Callable[[], float],
-) -> tuple[Due | None, Pace | None]:
+) -> tuple[DueTime | None, BulkPacing | None]:
     """When the jobs of a bulk are due: all after ``delay``, or ``batch_size`` of them every ``batch_delay`` (GitLab).
 
     A pace whose ``delay`` is now or past begins now. Raises ArgumentsError when only one of the two is given, which would
@@ -164,10 +164,10 @@ def bulk_times(
             worker, f"batch_size = {short_repr(batch_size)} is not allowed. Allowed: a whole number >= 1"
         )
     try:
-        step = values.duration(batch_delay).total_seconds()
-    except Invalid as error:
+        step = validators.duration(batch_delay).total_seconds()
+    except InvalidValue as error:
         raise ArgumentsError(
             worker, f"batch_delay = {short_repr(batch_delay)} is not allowed. Allowed: {error}"
         ) from None
     now = clock()
-    return due_at(worker, delay, lambda: now) or Due(now, 0.0), Pace(batch_size, step)
+    return due_at(worker, delay, lambda: now) or DueTime(now, 0.0), BulkPacing(batch_size, step)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # `import framework` loads this module: pydantic, behind thes
     from framework.types import Jid, JobState
 
 
-class Enqueues(Protocol):
+class ClientPort(Protocol):
     """What stands behind the port: the client, or a fake in tests. Requests arrive bound; the client checks them."""
 
     def push(self, request: "PushRequest") -> "Jid | None":
@@ -25,7 +25,7 @@ class Enqueues(Protocol):
         """Write many jobs; the ids stand where the arguments stood."""
         ...
 
-    def fill(self, request: "PushRequest", limit: int, most: int | None) -> "list[Jid]":
+    def push_up_to(self, request: "PushRequest", limit: int, max_new: int | None) -> "list[Jid]":
         """Write copies of the job until ``limit`` of its class run or wait, at most ``most``; return the ids of the new ones."""
         ...
 
@@ -46,69 +46,69 @@ class Enqueues(Protocol):
         ...
 
 
-class _Port:
+class _Binding:
     """The one binding of this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.bound: Enqueues | None = None
-        self.factory: Callable[[], Enqueues] | None = None
+        self.client: ClientPort | None = None
+        self.factory: Callable[[], ClientPort] | None = None
 
 
-_port = _Port()
+_binding = _Binding()
 
 
-def _unlock() -> None:
-    _port.lock = threading.Lock()
+def _reset_lock_after_fork() -> None:
+    _binding.lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_unlock)  # a thread of the parent may have held it, making the client
+os.register_at_fork(after_in_child=_reset_lock_after_fork)  # a thread of the parent may have held it, making the client
 
 
-def bind(enqueues: Enqueues) -> None:
-    """From now on worker classes push through ``enqueues``."""
-    with _port.lock:
-        _port.bound = enqueues
+def bind(client: ClientPort) -> None:
+    """From now on worker classes push through ``client``."""
+    with _binding.lock:
+        _binding.client = client
 
 
-def bind_factory(factory: Callable[[], Enqueues]) -> None:
+def bind_factory(factory: Callable[[], ClientPort]) -> None:
     """The first use of a worker class calls ``factory`` and binds what it returns; a failing factory is asked again."""
-    with _port.lock:
-        _port.factory = factory
+    with _binding.lock:
+        _binding.factory = factory
 
 
 def unbind() -> None:
     """Nothing is bound any more, neither a client nor a factory."""
-    with _port.lock:
-        _port.bound = None
-        _port.factory = None
+    with _binding.lock:
+        _binding.client = None
+        _binding.factory = None
 
 
 @contextmanager
-def replaced(enqueues: Enqueues | None) -> Generator[None, None, None]:
+def override(client: ClientPort | None) -> Generator[None, None, None]:
     """For tests: within the block this is bound (None: nothing is, and no factory); afterwards all is as before."""
-    with _port.lock:
-        saved = (_port.bound, _port.factory)
-        _port.bound, _port.factory = enqueues, None
+    with _binding.lock:
+        saved = (_binding.client, _binding.factory)
+        _binding.client, _binding.factory = client, None
     try:
         yield
     finally:
-        with _port.lock:
-            _port.bound, _port.factory = saved
+        with _binding.lock:
+            _binding.client, _binding.factory = saved
 
 
-def current() -> Enqueues:
+def current() -> ClientPort:
     """What is bound, made by the factory on first use. Raises PushError when nothing is bound."""
-    bound = _port.bound
-    return bound if bound is not None else _make()
+    bound = _binding.client
+    return bound if bound is not None else _create_client()
 
 
-def _make() -> Enqueues:
-    with _port.lock:
-        if _port.bound is None:
-            if _port.factory is None:
+def _create_client() -> ClientPort:
+    with _binding.lock:
+        if _binding.client is None:
+            if _binding.factory is None:
                 raise PushError(
                     "no client is bound: `import framework` (or call `framework.boot()`) before the first push."
                 )
-            _port.bound = _port.factory()
-        return _port.bound
+            _binding.client = _binding.factory()
+        return _binding.client

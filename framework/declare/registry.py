@@ -14,17 +14,17 @@ from types import ModuleType
 from typing import Any, Protocol, cast
 
 from framework.declare.declaration import Declaration
-from framework.errors import ConfigurationError, DeclarationError, FrameworkError, Problem
-from framework.settings.suggest import nearest as nearest_word
+from framework.errors import ConfigurationError, ConfigurationProblem, DeclarationError, FrameworkError
+from framework.messages import nearest as nearest_word
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_OURS = _PACKAGE.name
+_PACKAGE_NAME = _PACKAGE.name
 
-_NOT_THEIRS = (str(_PACKAGE), "<", importlib.__file__)
+_SKIPPED_FRAME_PREFIXES = (str(_PACKAGE), "<", importlib.__file__)
 """How the files of frames begin that say nothing to the author of a worker: the framework's, generated code, imports."""
 
 
-class _Declared(Protocol):
+class _HasDeclaration(Protocol):
     @classmethod
     def declaration(cls) -> Declaration: ...
 
@@ -34,7 +34,7 @@ class _Registry:
         self.lock = threading.RLock()
         self.by_name: dict[str, type[Any]] = {}
         # Every class ever created, so that loading a module again after ``isolated`` brings its workers back.
-        self.by_place: dict[tuple[str, str], type[Any]] = {}
+        self.by_qualified_name: dict[tuple[str, str], type[Any]] = {}
         self.loaded: set[str] = set()
 
 
@@ -51,17 +51,17 @@ def register(worker: type[Any]) -> None:
     with _registry.lock:
         for name in names:
             holder = _registry.by_name.get(name)
-            if holder is not None and _declaration(holder).place != declaration.place:
+            if holder is not None and _declaration(holder).qualified_name != declaration.qualified_name:
                 raise DeclarationError(
-                    declaration.place,
-                    f"the wire name {name!r} is already taken by {_declaration(holder).place}. Rename one of the two classes, or "
+                    declaration.qualified_name,
+                    f"the wire name {name!r} is taken by {_declaration(holder).qualified_name}. Rename one of the two classes, or "
                     f"give one its own `wire_name`.",
                     attribute="wire_name" if name == declaration.wire_name else "aliases",
                 )
         key = (declaration.module, declaration.class_name)
-        _forget(_registry.by_place.get(key))
+        _unregister(_registry.by_qualified_name.get(key))
         _registry.by_name.update(dict.fromkeys(names, worker))
-        _registry.by_place[key] = worker
+        _registry.by_qualified_name[key] = worker
 
 
 def find(wire_name: str) -> type[Any] | None:
@@ -69,7 +69,7 @@ def find(wire_name: str) -> type[Any] | None:
     return _registry.by_name.get(wire_name)
 
 
-def nearest(wire_name: str) -> str | None:
+def nearest_name(wire_name: str) -> str | None:
     """The registered name most like ``wire_name``, for messages."""
     return nearest_word(wire_name, list(_registry.by_name))
 
@@ -87,26 +87,26 @@ def load(modules: Sequence[str]) -> None:
     The working directory is importable, behind everything that is installed; a module that is named here is looked for there
     first. Raises ConfigurationError naming every module that could not be imported.
     """
-    _search_here()
-    problems: list[Problem] = []
+    _add_working_directory()
+    problems: list[ConfigurationProblem] = []
     for name in modules:
-        taken = _taken(name.partition(".")[0])
+        taken = _name_conflict_message(name.partition(".")[0])
         if taken is not None:
-            problems.append(Problem(name, "", taken))
+            problems.append(ConfigurationProblem(name, "", taken))
         else:
-            _load_tree(name, problems)
+            _load_package(name, problems)
     if problems:
         raise ConfigurationError(problems)
     _registry.loaded.update(modules)
 
 
-def refuse_missing(modules: Sequence[str]) -> None:
+def check_importable(modules: Sequence[str]) -> None:
     """Every module could be imported as far as its place goes; nothing is imported. Raises ConfigurationError otherwise."""
-    _search_here()
+    _add_working_directory()
     problems = [
-        Problem(name, "", _missing(name))
+        ConfigurationProblem(name, "", _missing_module_message(name))
         for name in modules
-        if _spec_here(name.partition(".")[0]) is None and importlib.util.find_spec(name.partition(".")[0]) is None
+        if _find_local_spec(name.partition(".")[0]) is None and importlib.util.find_spec(name.partition(".")[0]) is None
     ]
     if problems:
         raise ConfigurationError(problems)
@@ -133,22 +133,22 @@ def isolated(workers: Iterable[type[Any]] = ()) -> Generator[None, None, None]:
             _registry.by_name.update(saved)
 
 
-def _search_here() -> None:
+def _add_working_directory() -> None:
     """Let modules of the working directory be imported, at the end: none takes the place of an installed one, or of ours."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
 
 
-def _spec_here(name: str) -> importlib.machinery.ModuleSpec | None:
+def _find_local_spec(name: str) -> importlib.machinery.ModuleSpec | None:
     """Return where the working directory has a module or package of this name, ``None`` when it has none."""
     spec = importlib.machinery.PathFinder.find_spec(name, [str(Path.cwd())])
     return spec if spec is not None and spec.has_location else None
 
 
-def _taken(name: str) -> str | None:
+def _name_conflict_message(name: str) -> str | None:
     """Return what to say of a module of the working directory whose name this process has for another, ``None`` if it has not."""
-    spec, loaded = _spec_here(name), sys.modules.get(name)
+    spec, loaded = _find_local_spec(name), sys.modules.get(name)
     if spec is None or spec.origin is None or loaded is None:
         return None
     file = getattr(loaded, "__file__", None)
@@ -157,11 +157,11 @@ def _taken(name: str) -> str | None:
     return f"{file or 'a built-in module'} has this name and is in use here, so {spec.origin} cannot be imported: rename it"
 
 
-def _import_here(name: str) -> None:
+def _import_local(name: str) -> None:
     """Import a named module from the working directory, even if an installed one has its name: a script beside it does so too."""
     if name in sys.modules:
         return
-    spec = _spec_here(name)
+    spec = _find_local_spec(name)
     if spec is None:
         return
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -173,10 +173,10 @@ def _import_here(name: str) -> None:
 
 
 def _declaration(worker: type[Any]) -> Declaration:
-    return cast("type[_Declared]", worker).declaration()
+    return cast("type[_HasDeclaration]", worker).declaration()
 
 
-def _forget(worker: type[Any] | None) -> None:
+def _unregister(worker: type[Any] | None) -> None:
     if worker is None:
         return
     declaration = _declaration(worker)
@@ -185,70 +185,76 @@ def _forget(worker: type[Any] | None) -> None:
             del _registry.by_name[name]
 
 
-def _load_tree(name: str, problems: list[Problem]) -> None:
+def _load_package(name: str, problems: list[ConfigurationProblem]) -> None:
     module = _import(name, problems)
     if module is None:
         return
-    for (place, _), worker in list(_registry.by_place.items()):
+    for (place, _), worker in list(_registry.by_qualified_name.items()):
         if place == module.__name__ and find(_declaration(worker).wire_name) is None:
             register(worker)
     for child in pkgutil.iter_modules(getattr(module, "__path__", [])):
         # Importing ``__main__`` would start a program.
         if child.name != "__main__":
-            _load_tree(f"{name}.{child.name}", problems)
+            _load_package(f"{name}.{child.name}", problems)
 
 
-def _import(name: str, problems: list[Problem]) -> ModuleType | None:
+def _import(name: str, problems: list[ConfigurationProblem]) -> ModuleType | None:
     try:
-        _import_here(name.partition(".")[0])
+        _import_local(name.partition(".")[0])
         return importlib.import_module(name)
     except (ImportError, AttributeError) as error:
-        message = _of_import(name, error)
+        message = _import_error_message(name, error)
     except SyntaxError as error:
         message = f"{error.msg} ({error.filename}, line {error.lineno})"
     except DeclarationError as error:
-        line = _line_of(error)
-        problems += (Problem(file=name, key="", message=f"{problem} ({line})") for problem in error.problems)
+        line = _error_location(error)
+        problems += (
+            ConfigurationProblem(file=name, key="", message=f"{problem} ({line})") for problem in error.problems
+        )
         return None
     except FrameworkError as error:
-        message = f"{error} ({_line_of(error)})"
+        message = f"{error} ({_error_location(error)})"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may fail in any way; each becomes a finding
-        message = f"importing it fails with {type(error).__name__}: {error} ({_line_of(error)})"
-    problems.append(Problem(file=name, key="", message=message))
+        message = f"importing it fails with {type(error).__name__}: {error} ({_error_location(error)})"
+    problems.append(ConfigurationProblem(file=name, key="", message=message))
     return None
 
 
-def _of_import(name: str, error: ImportError | AttributeError) -> str:
+def _import_error_message(name: str, error: ImportError | AttributeError) -> str:
     """Return what to say of a module ``name`` whose import has failed with this."""
-    hidden = _hidden_by_ours(error)
+    hidden = _shadowed_module_message(error)
     if hidden is not None:
-        return f"{hidden} ({_line_of(error)})"
+        return f"{hidden} ({_error_location(error)})"
     if not isinstance(error, ModuleNotFoundError):
-        return f"importing it fails with {type(error).__name__}: {error} ({_line_of(error)})"
+        return f"importing it fails with {type(error).__name__}: {error} ({_error_location(error)})"
     if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-        return _missing(name)
+        return _missing_module_message(name)
     return f"it imports {error.name!r}, which is not installed"
 
 
-def _hidden_by_ours(error: ImportError | AttributeError) -> str | None:
+def _shadowed_module_message(error: ImportError | AttributeError) -> str | None:
     """Return what to say of an error that a folder or file ``framework`` of the application explains, else ``None``."""
     if isinstance(error, AttributeError):
         asked = error.obj.__name__ if isinstance(error.obj, ModuleType) else ""
     else:
         asked = error.name or ""
-    if asked.partition(".")[0] != _OURS:
+    if asked.partition(".")[0] != _PACKAGE_NAME:
         return None
-    places = (Path(entry or ".") / name for entry in (str(Path.cwd()), *sys.path) for name in (_OURS, f"{_OURS}.py"))
+    places = (
+        Path(entry or ".") / name
+        for entry in (str(Path.cwd()), *sys.path)
+        for name in (_PACKAGE_NAME, f"{_PACKAGE_NAME}.py")
+    )
     theirs = next((place for place in places if place.exists() and place.resolve() != _PACKAGE), None)
     if theirs is None:
         return None
     return (
-        f"{error}: `{_OURS}` is the package of application-worker ({_PACKAGE}), and hides {theirs}, which has the same name; "
+        f"{error}: `{_PACKAGE_NAME}` is the package of application-worker ({_PACKAGE}), and hides {theirs}, which has the same name; "
         f"rename that one, or move it into a package of your own, and import it by its new name"
     )
 
 
-def _missing(name: str) -> str:
+def _missing_module_message(name: str) -> str:
     parent, _, last = name.rpartition(".")
     folders = getattr(sys.modules.get(parent), "__path__", []) if parent else [str(Path.cwd())]
     siblings = [module.name for module in pkgutil.iter_modules(folders)]
@@ -262,9 +268,9 @@ def _missing(name: str) -> str:
     )
 
 
-def _line_of(error: BaseException) -> str:
+def _error_location(error: BaseException) -> str:
     """The innermost line that led to ``error``, beneath ours and the import system's."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    places = [place for place in frames if not place[0].startswith(_NOT_THEIRS)]
+    places = [place for place in frames if not place[0].startswith(_SKIPPED_FRAME_PREFIXES)]
     filename, line = (places or frames)[-1]
     return f"{filename}, line {line}"

@@ -36,7 +36,7 @@ class JobRequest(Generic[P]):
     args: list[Any]
 
 
-class Due(NamedTuple):
+class DueTime(NamedTuple):
     """When a job is due: at the moment ``at``, epoch seconds, or ``delay_s`` after the moment at which Redis takes it.
 
     With a ``delay_s`` Redis's clock decides, and ``at`` is only what this host's clock makes of it.
@@ -51,19 +51,19 @@ class PushRequest(NamedTuple):
 
     declaration: Declaration
     args: list[Any]
-    due: Due | None = None
+    due: DueTime | None = None
     options: Mapping[str, Any] = NO_OPTIONS
 
 
-class Pace(NamedTuple):
-    """How the jobs of a bulk are spread: ``size`` of them when the first is due, as many every ``step_s`` (GitLab)."""
+class BulkPacing(NamedTuple):
+    """How the jobs of a bulk are spread: ``size`` of them when the first is due, as many every ``batch_delay_s`` (GitLab)."""
 
-    size: int
-    step_s: float
+    batch_size: int
+    batch_delay_s: float
 
-    def offset(self, index: int) -> float:
+    def delay_s_of(self, index: int) -> float:
         """Return how many seconds after the first job number ``index``, from 0, is due."""
-        return index // self.size * self.step_s
+        return index // self.batch_size * self.batch_delay_s
 
 
 class BulkRequest(NamedTuple):
@@ -74,11 +74,11 @@ class BulkRequest(NamedTuple):
 
     declaration: Declaration
     args: Iterable[Any]
-    due: Due | None = None
+    due: DueTime | None = None
     options: Mapping[str, Any] = NO_OPTIONS
     contexts: Sequence[Mapping[str, Json]] | None = None
-    pace: Pace | None = None
+    pacing: BulkPacing | None = None
 
-    def offset(self, index: int) -> float:
+    def delay_s_of(self, index: int) -> float:
         """Return how many seconds after the first job number ``index`` is due."""
-        return 0.0 if self.pace is None else self.pace.offset(index)
+        return 0.0 if self.pacing is None else self.pacing.delay_s_of(index)

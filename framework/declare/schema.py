@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
-from framework.declare import values
+from framework.declare import validators
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.declaration import NOT_OWNED
-from framework.declare.policies import DeduplicateStrategy
+from framework.declare.policy_options import DeduplicateStrategy
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
+JSON_SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _FIELDS = (
     *("name", "worker_name", "feature_category", "has_external_dependencies", "urgency", "resource_boundary", "weight"),
@@ -25,14 +25,14 @@ _FIELDS = (
     *("data_consistency", "pause_control", "shard", "queue", "retry_queue", "aliases"),
 )
 
-_FORMS: Mapping[str, Mapping[str, Any]] = {
-    "name": values.queue.schema,
-    "worker_name": values.wire_name.schema,
-    "feature_category": values.word.schema,
-    "weight": values.integer(1).schema,
+_FIELD_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    "name": validators.queue.schema,
+    "worker_name": validators.wire_name.schema,
+    "feature_category": validators.identifier.schema,
+    "weight": validators.integer(1).schema,
     "concurrency_limit": {"anyOf": [{"type": "integer"}, {"const": "computed"}, {"type": "null"}]},
-    "deduplicate": values.optional(values.one_of(*get_args(DeduplicateStrategy))).schema,
-    "defer_on_health": values.optional(values.word).schema,
+    "deduplicate": validators.optional(validators.one_of(*get_args(DeduplicateStrategy))).schema,
+    "defer_on_health": validators.optional(validators.identifier).schema,
 }
 """Fields that are no attribute, or that the file has in another form than the class."""
 
@@ -43,11 +43,11 @@ def all_queues_schema(categories: Collection[str]) -> dict[str, Any]:
     ``categories`` are those of config/feature_categories.yml; without any, every name is allowed. Shards are not listed:
     their names may differ from one environment to the next, and the generated files may not.
     """
-    properties = {field: dict(_FORMS.get(field) or ATTRIBUTES[field].rule.schema) for field in _FIELDS}
+    properties = {field: dict(_FIELD_SCHEMAS.get(field) or ATTRIBUTES[field].validator.schema) for field in _FIELDS}
     if categories:
         properties["feature_category"] = {"enum": [*sorted(categories), NOT_OWNED]}
     return {
-        "$schema": DIALECT,
+        "$schema": JSON_SCHEMA_DIALECT,
         "title": "all_queues.yml",
         "description": "Every worker class of the application and what it declares. Generated together with all_queues.yml.",
         "type": "array",

@@ -7,11 +7,11 @@ from typing import Any, Generic, TypeVar, Unpack
 
 from framework.declare import port
 from framework.declare.declaration import Declaration
-from framework.declare.misuse import add_foreign_names, refuse_await, running_loop
-from framework.declare.no_effect import warn_of_options
-from framework.declare.options import PushOptions, bulk_times, check_context, check_options, due_at
-from framework.declare.request import BulkRequest, Due, JobRequest, P, Pace, PushRequest
-from framework.declare.values import Invalid
+from framework.declare.misuse import add_foreign_methods, reject_await, running_loop
+from framework.declare.no_effect import warn_about_options
+from framework.declare.options import PushOptions, bulk_schedule, check_context, check_options, due_at
+from framework.declare.request import BulkPacing, BulkRequest, DueTime, JobRequest, P, PushRequest
+from framework.declare.validators import InvalidValue
 from framework.errors import ArgumentsError
 from framework.types import Jid, Json
 
@@ -31,8 +31,8 @@ class Setter(Generic[P]):
 
     def set(self, **options: Unpack[PushOptions]) -> "Setter[P]":
         """A setter with these options over the ones it has. Raises ArgumentsError for an unknown or invalid one."""
-        checked = check_options(self._declaration.place, options)
-        warn_of_options(self._worker, self._declaration.place, checked)
+        checked = check_options(self._declaration.qualified_name, options)
+        warn_about_options(self._worker, self._declaration.qualified_name, checked)
         return Setter(self._worker, self._declaration, {**self._options, **checked})
 
     def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
@@ -67,7 +67,7 @@ class Setter(Generic[P]):
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
         """Like ``perform_bulk``, due after ``delay``; with both others, ``batch_size`` jobs every ``batch_delay``."""
-        return self._push_bulk(jobs, *self._times(delay, batch_size, batch_delay))
+        return self._push_bulk(jobs, *self._bulk_schedule(delay, batch_size, batch_delay))
 
     def perform_bulk_for(
         self,
@@ -86,87 +86,87 @@ class Setter(Generic[P]):
         paced = batch_size is not None or batch_delay is not None
         due, pace = None, None
         if delay is not None or paced:
-            due, pace = self._times(0 if delay is None else delay, batch_size, batch_delay)
+            due, pace = self._bulk_schedule(0 if delay is None else delay, batch_size, batch_delay)
         args: list[list[Any]] = []
         contexts: list[Mapping[str, Json]] | None = None if context is None else []
         for index, item in enumerate(objects):
-            request = _noting(index, arguments, item)
-            self._check_owner(index, request)
+            request = _call_with_index_note(index, arguments, item)
+            self._check_same_worker(index, request)
             args.append(request.args)
             if context is not None and contexts is not None:
-                contexts.append(self._checked_context(index, _noting(index, context, item)))
+                contexts.append(self._checked_context(index, _call_with_index_note(index, context, item)))
         return self._push_bulk(args, due, pace, contexts)
 
     def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """The job has run, here, through both middleware chains; what it raised is raised."""
         if running_loop() is not None:
-            refuse_await(self._declaration)
-        self._run(self._declaration.signature.bind(args, kwargs), self._options)
+            reject_await(self._declaration)
+        self._run_inline(self._declaration.signature.bind(args, kwargs), self._options)
 
-    def _push(self, due: Due | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Jid | None:
+    def _push(self, due: DueTime | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Jid | None:
         if running_loop() is not None:
-            refuse_await(self._declaration)
+            reject_await(self._declaration)
         bound = self._declaration.signature.bind(args, kwargs)
         if self._options and self._options.get("sync"):
-            return self._run(bound, self._options)
+            return self._run_inline(bound, self._options)
         return port.current().push(PushRequest(self._declaration, bound, due, self._options))
 
     def _push_bulk(
         self,
         args: Iterable[Any],
-        due: Due | None = None,
-        pace: Pace | None = None,
+        due: DueTime | None = None,
+        pacing: BulkPacing | None = None,
         contexts: list[Mapping[str, Json]] | None = None,
     ) -> list[Jid | None]:
         if running_loop() is not None:
-            refuse_await(self._declaration)
-        request = BulkRequest(self._declaration, args, due, self._options, contexts, pace)
+            reject_await(self._declaration)
+        request = BulkRequest(self._declaration, args, due, self._options, contexts, pacing)
         if self._options.get("sync"):
             return port.current().perform_bulk_inline(self._worker, request)
         return port.current().push_bulk(request)
 
-    def _run(self, args: list[Any], options: Mapping[str, Any]) -> Jid | None:
+    def _run_inline(self, args: list[Any], options: Mapping[str, Any]) -> Jid | None:
         return port.current().perform_inline(self._worker, PushRequest(self._declaration, args, None, options))
 
-    def _due(self, when: object) -> Due | None:
-        self._refuse_to_wait()
-        return due_at(self._declaration.place, when, time.time)
+    def _due(self, when: object) -> DueTime | None:
+        self._reject_delay_with_sync()
+        return due_at(self._declaration.qualified_name, when, time.time)
 
-    def _times(
+    def _bulk_schedule(
         self, delay: object, batch_size: int | None, batch_delay: timedelta | float | None
-    ) -> tuple[Due | None, Pace | None]:
-        self._refuse_to_wait()
-        return bulk_times(self._declaration.place, delay, batch_size, batch_delay, time.time)
+    ) -> tuple[DueTime | None, BulkPacing | None]:
+        self._reject_delay_with_sync()
+        return bulk_schedule(self._declaration.qualified_name, delay, batch_size, batch_delay, time.time)
 
-    def _refuse_to_wait(self) -> None:
+    def _reject_delay_with_sync(self) -> None:
         if self._options.get("sync"):
             reason = (
                 "set(sync=True) runs the job here and now, and it cannot wait; leave out sync, or use perform_async"
             )
-            raise ArgumentsError(self._declaration.place, reason)
+            raise ArgumentsError(self._declaration.qualified_name, reason)
 
     def _checked_context(self, index: int, facts: object) -> Mapping[str, Json]:
         try:
             return check_context(facts)
-        except Invalid as error:
+        except InvalidValue as error:
             reason = f"context(...) of job {index} is not allowed. Allowed: {error}"
-            raise ArgumentsError(self._declaration.place, reason) from None
+            raise ArgumentsError(self._declaration.qualified_name, reason) from None
 
-    def _check_owner(self, index: int, request: object) -> None:
+    def _check_same_worker(self, index: int, request: object) -> None:
         # Two workers with equal signatures look alike to a type checker.
         if not isinstance(request, JobRequest):
             reason = f"arguments(...) of job {index} gave a {type(request).__name__}; return Worker.arguments(...)"
-            raise ArgumentsError(self._declaration.place, reason)
-        if request.declaration.place != self._declaration.place:
-            owner, other = self._declaration, request.declaration.place
+            raise ArgumentsError(self._declaration.qualified_name, reason)
+        if request.declaration.qualified_name != self._declaration.qualified_name:
+            owner, other = self._declaration, request.declaration.qualified_name
             reason = f"arguments(...) of job {index} made a job of {other}; call {owner.class_name}.arguments"
-            raise ArgumentsError(self._declaration.place, reason)
+            raise ArgumentsError(self._declaration.qualified_name, reason)
 
 
-add_foreign_names(Setter)
+add_foreign_methods(Setter)
 
 
-def _noting(index: int, make: Callable[[T], R], item: T) -> R:
+def _call_with_index_note(index: int, make: Callable[[T], R], item: T) -> R:
     """What the caller's own function raises goes out as it is, with a note of the job that it was called for."""
     try:
         return make(item)

@@ -9,18 +9,18 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from framework.declare.adapter import Adapters, Validate
-from framework.declare.annotations import check_carriable, read_hints
-from framework.declare.exact_json import InexactError, check_exact
-from framework.declare.faults import Faults
-from framework.declare.json_form import json_form
-from framework.declare.values import Invalid
+from framework.declare.annotations import check_json_annotation, resolve_annotations
+from framework.declare.argument_validators import ArgumentValidators, Validate
+from framework.declare.error_collector import ErrorCollector
+from framework.declare.json_form import to_json_value
+from framework.declare.strict_json import NotJsonError, check_strict_json
+from framework.declare.validators import InvalidValue
 from framework.errors import ArgumentsError, DeclarationError
-from framework.settings.shapes import short_repr
-from framework.settings.suggest import did_you_mean
+from framework.messages import did_you_mean
+from framework.typeguards import short_repr
 from framework.wire.json import dumps_ordered, loads
 
-_LOOSER = (
+_NON_STRICT_HINT = (
     "(Code that is not there yet: strict_arguments = 'warn' in the class; the method then gets what JSON makes of it.)"
 )
 
@@ -34,16 +34,16 @@ class JobSignature:
     names: tuple[str, ...]
     required: int
     positional_only: int
-    rest: str | None
+    varargs: str | None
     defaults: tuple[Any, ...]
     json_defaults: tuple[bytes | None, ...]
     """The defaults as JSON, as they were when the class was created; ``None`` for one that JSON cannot carry."""
     annotations: tuple[Any, ...]
     """What the positions are checked by: Any where the annotation is taken for no rule. ``rest``'s is the last."""
     validate: Validate | None
-    validate_slice: Validate | None
+    validate_bulk: Validate | None
     """``validate`` for the positions of many jobs at once."""
-    validate_rest: Validate | None
+    validate_varargs: Validate | None
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The call as a list of positions; a hole left by keywords is filled with the parameter's default.
@@ -52,7 +52,7 @@ class JobSignature:
         """
         bound = list(args)
         if kwargs:
-            self._place(bound, kwargs)
+            self._bind_keywords(bound, kwargs)
         self.check_count(bound)
         return bound
 
@@ -67,13 +67,13 @@ class JobSignature:
         index = 0
         try:
             for index, value in enumerate(args):  # noqa: B007 - read by the handler
-                check_exact(value)
-        except InexactError as error:
-            raise ArgumentsError(self.worker, _placed(error), argument=self._name(index)) from None
-        if self.validate is not None or self.validate_rest is not None:
+                check_strict_json(value)
+        except NotJsonError as error:
+            raise ArgumentsError(self.worker, _reason_with_path(error), argument=self._argument_name(index)) from None
+        if self.validate is not None or self.validate_varargs is not None:
             self._check_types(args)
 
-    def shortest(self, args: list[Any]) -> list[Any]:
+    def without_defaults(self, args: list[Any]) -> list[Any]:
         """Return the arguments of the shortest call that binds as this one: without those at the end that are their defaults."""
         count = len(args)
         if count > len(self.names):
@@ -82,7 +82,7 @@ class JobSignature:
             count -= 1
         return args[:count]
 
-    def filled(self, args: list[Any]) -> list[Any]:
+    def with_defaults(self, args: list[Any]) -> list[Any]:
         """Return the arguments of the longest call that binds as this one: with the defaults of what was left out.
 
         A default that JSON cannot carry ends it, as no list of JSON values can have that and what follows.
@@ -99,7 +99,7 @@ class JobSignature:
         default = self.json_defaults[index - self.required]
         return default is not None and dumps_ordered(value) == default
 
-    def json_form(self, args: list[Any]) -> list[Any]:
+    def to_json_values(self, args: list[Any]) -> list[Any]:
         """The arguments as JSON gives them back, fitting or not.
 
         Raises ArgumentsError for a wrong number of them, and for what JSON cannot carry at all.
@@ -108,41 +108,43 @@ class JobSignature:
         form: list[Any] = []
         for index, value in enumerate(args):
             try:
-                form.append(json_form(value))
-            except InexactError as error:
-                raise ArgumentsError(self.worker, _placed(error), argument=self._name(index)) from None
+                form.append(to_json_value(value))
+            except NotJsonError as error:
+                raise ArgumentsError(
+                    self.worker, _reason_with_path(error), argument=self._argument_name(index)
+                ) from None
         return form
 
-    def complaints(self, args: list[Any], form: list[Any]) -> dict[str, str]:
+    def strictness_problems(self, args: list[Any], json_values: list[Any]) -> dict[str, str]:
         """Argument -> why it is not strict: JSON changes it into what stands in ``form``, or that does not fit."""
         found: dict[str, str] = {}
         for index, value in enumerate(args):
             try:
-                check_exact(value)
-            except InexactError as error:
-                found[self._name(index)] = _placed(error)
-        for misfit in self._misfits(form):
+                check_strict_json(value)
+            except NotJsonError as error:
+                found[self._argument_name(index)] = _reason_with_path(error)
+        for misfit in self._type_errors(json_values):
             found.setdefault(misfit.argument or "", misfit.reason)
         return found
 
-    def fits(self, jobs: Sequence[Sequence[Any]]) -> bool:
+    def all_valid(self, jobs: Sequence[Sequence[Any]]) -> bool:
         """Whether all jobs have the right number of arguments, of the right types; ``check`` says which has not, and why."""
         counts = set(map(len, jobs))
         full = len(self.names)
-        if min(counts) < self.required or (max(counts) > full and self.rest is None):
+        if min(counts) < self.required or (max(counts) > full and self.varargs is None):
             return False
         try:
-            if self.validate_slice is not None:
+            if self.validate_bulk is not None:
                 ready = counts == {full} and set(map(type, jobs)) == {tuple}
-                self.validate_slice(jobs if ready else [self._complete(args) for args in jobs])
-            if self.validate_rest is not None:
+                self.validate_bulk(jobs if ready else [self._pad_with_defaults(args) for args in jobs])
+            if self.validate_varargs is not None:
                 for args in jobs:
-                    self.validate_rest(list(args[full:]))
+                    self.validate_varargs(list(args[full:]))
         except ValidationError:
             return False
         return True
 
-    def _complete(self, args: Sequence[Any]) -> tuple[Any, ...]:
+    def _pad_with_defaults(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The positions, with defaults for what was not given, so that one adapter of full length serves every call."""
         return (*args[: len(self.names)], *self.defaults[len(args) - self.required :])
 
@@ -150,26 +152,26 @@ class JobSignature:
         count = len(self.names)
         try:
             if self.validate is not None:
-                self.validate(tuple(args) if len(args) == count else self._complete(args))
-            if self.validate_rest is not None:
-                self.validate_rest(args[count:])
+                self.validate(tuple(args) if len(args) == count else self._pad_with_defaults(args))
+            if self.validate_varargs is not None:
+                self.validate_varargs(args[count:])
         except ValidationError:
-            raise next(self._misfits(args)) from None
+            raise next(self._type_errors(args)) from None
 
-    def _misfits(self, args: list[Any]) -> Iterator[ArgumentsError]:
+    def _type_errors(self, args: list[Any]) -> Iterator[ArgumentsError]:
         """What each argument that is of a wrong type is refused for."""
         count = len(self.names)
         for validate, values, offset in (
-            (self.validate, self._complete(args), 0),
-            (self.validate_rest, args[count:], count),
+            (self.validate, self._pad_with_defaults(args), 0),
+            (self.validate_varargs, args[count:], count),
         ):
             try:
                 if validate is not None:
                     validate(values)
             except ValidationError as error:
-                yield from (self._explain(one, args, offset) for one in _errors(error))
+                yield from (self._to_arguments_error(one, args, offset) for one in _error_details(error))
 
-    def _place(self, bound: list[Any], kwargs: Mapping[str, Any]) -> None:
+    def _bind_keywords(self, bound: list[Any], kwargs: Mapping[str, Any]) -> None:
         given = len(bound)
         places: dict[int, Any] = {}
         for name, value in kwargs.items():
@@ -197,19 +199,19 @@ class JobSignature:
         count, most = len(args), len(self.names)
         if count < self.required:
             raise ArgumentsError(self.worker, "is missing", argument=self.names[count])
-        if count > most and self.rest is None:
+        if count > most and self.varargs is None:
             plural = "" if most == 1 else "s"
             raise ArgumentsError(self.worker, f"{self.method} takes {most} argument{plural}, {count} were given")
 
-    def _name(self, index: int) -> str:
-        return self.names[index] if index < len(self.names) else f"*{self.rest}[{index - len(self.names)}]"
+    def _argument_name(self, index: int) -> str:
+        return self.names[index] if index < len(self.names) else f"*{self.varargs}[{index - len(self.names)}]"
 
-    def _explain(self, error: ErrorDetails, args: list[Any], offset: int) -> ArgumentsError:
+    def _to_arguments_error(self, error: ErrorDetails, args: list[Any], offset: int) -> ArgumentsError:
         position, *inner = error["loc"] or (0,)
         index = int(position) + offset
         place = f"(at {''.join(f'[{step!r}]' for step in inner)}) " if inner else ""
         reason = f"does not fit: {place}{error['msg'].lower()}, got {type(error['input']).__name__}"
-        return ArgumentsError(self.worker, reason, argument=self._name(index) if index < len(args) else None)
+        return ArgumentsError(self.worker, reason, argument=self._argument_name(index) if index < len(args) else None)
 
 
 def check_method(worker: str, name: str, method: Any) -> None:
@@ -225,7 +227,7 @@ def check_method(worker: str, name: str, method: Any) -> None:
         raise DeclarationError(worker, f"{name} holds a yield, so calling it would run nothing.", attribute=name)
 
 
-def check_self(worker: str, name: str, method: Callable[..., Any]) -> None:
+def check_self_parameter(worker: str, name: str, method: Callable[..., Any]) -> None:
     """Nothing happens when the first parameter of ``method`` is for the instance; raises DeclarationError otherwise.
 
     It is called self, as the signature cannot tell otherwise; or begins with _, as what is not used may.
@@ -251,35 +253,35 @@ def build_signature(
     Without ``strict``, annotations that JSON cannot carry, and those that their own default does not fit, are no reason
     to refuse: such a parameter takes anything.
     """
-    faults = Faults(worker)
+    faults = ErrorCollector(worker)
     parameters = _read_parameters(faults, name, method)
     positions = [parameter for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
     rest = next((parameter for parameter in parameters if parameter.kind is inspect.Parameter.VAR_POSITIONAL), None)
-    hints = _read_annotations(faults, name, method, parameters, strict=strict)
+    hints = _json_annotations(faults, name, method, parameters, strict=strict)
     defaults = tuple(parameter.default for parameter in positions if parameter.default is not inspect.Parameter.empty)
     names = tuple(parameter.name for parameter in positions)
     required = len(names) - len(defaults)
-    adapters = Adapters(worker, name)
+    adapters = ArgumentValidators(worker, name)
     _check_defaults(faults, adapters, dict(zip(names[required:], defaults, strict=True)), hints, strict=strict)
-    faults.raise_any()
+    faults.raise_errors()
     return JobSignature(
         worker=worker,
         method=name,
         names=names,
         required=required,
         positional_only=sum(parameter.kind is inspect.Parameter.POSITIONAL_ONLY for parameter in positions),
-        rest=rest.name if rest else None,
+        varargs=rest.name if rest else None,
         defaults=defaults,
-        json_defaults=tuple(map(_as_json, defaults)),
+        json_defaults=tuple(map(_default_as_json, defaults)),
         annotations=tuple(hints[parameter.name] for parameter in (*positions, *([rest] if rest else ()))),
-        validate=adapters.of_tuple([hints[name] for name in names]),
-        validate_slice=adapters.of_slice([hints[name] for name in names]),
-        validate_rest=adapters.of_list(hints[rest.name]) if rest else None,
+        validate=adapters.for_positions([hints[name] for name in names]),
+        validate_bulk=adapters.for_bulk([hints[name] for name in names]),
+        validate_varargs=adapters.for_varargs(hints[rest.name]) if rest else None,
     )
 
 
-def _read_parameters(faults: Faults, method_name: str, method: Callable[..., Any]) -> list[inspect.Parameter]:
-    check_self(faults.worker, method_name, method)
+def _read_parameters(faults: ErrorCollector, method_name: str, method: Callable[..., Any]) -> list[inspect.Parameter]:
+    check_self_parameter(faults.worker, method_name, method)
     parameters = list(inspect.signature(method).parameters.values())
     for parameter in parameters[1:]:
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
@@ -293,58 +295,70 @@ def _read_parameters(faults: Faults, method_name: str, method: Callable[..., Any
     return [one for one in parameters[1:] if one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD)]
 
 
-def _read_annotations(
-    faults: Faults, method_name: str, method: Callable[..., Any], parameters: list[inspect.Parameter], *, strict: bool
+def _json_annotations(
+    faults: ErrorCollector,
+    method_name: str,
+    method: Callable[..., Any],
+    parameters: list[inspect.Parameter],
+    *,
+    strict: bool,
 ) -> dict[str, Any]:
     try:
-        resolved = read_hints(inspect.unwrap(method))
-    except Invalid as error:
+        resolved = resolve_annotations(inspect.unwrap(method))
+    except InvalidValue as error:
         faults.add(f"{method_name}: {error}.", method_name)
         resolved = {}
     hints = {parameter.name: resolved.get(parameter.name, Any) for parameter in parameters}
     for name, annotation in hints.items():
         try:
-            check_carriable(annotation)
-        except Invalid as error:
+            check_json_annotation(annotation)
+        except InvalidValue as error:
             if strict:
-                message = f"{method_name}'s parameter {name!r}: {error}. {_LOOSER}"
+                message = f"{method_name}'s parameter {name!r}: {error}. {_NON_STRICT_HINT}"
                 faults.add(message, method_name)
             hints[name] = Any
     return hints
 
 
 def _check_defaults(
-    faults: Faults, adapters: Adapters, defaults: dict[str, Any], hints: dict[str, Any], *, strict: bool
+    faults: ErrorCollector,
+    adapters: ArgumentValidators,
+    defaults: dict[str, Any],
+    hints: dict[str, Any],
+    *,
+    strict: bool,
 ) -> None:
     for name, default in defaults.items():
         try:
-            check_exact(default)
-            validate = adapters.of_tuple([hints[name]])
+            check_strict_json(default)
+            validate = adapters.for_positions([hints[name]])
             if validate is not None:
                 validate((default,))
-        except (InexactError, ValidationError) as error:
+        except (NotJsonError, ValidationError) as error:
             if strict:
-                reason = error.reason if isinstance(error, InexactError) else f"does not fit {_show(hints[name])}"
-                message = f"the default of {adapters.method}'s parameter {name!r} {reason}. {_LOOSER}"
+                reason = (
+                    error.reason if isinstance(error, NotJsonError) else f"does not fit {_annotation_name(hints[name])}"
+                )
+                message = f"the default of {adapters.method}'s parameter {name!r} {reason}. {_NON_STRICT_HINT}"
                 faults.add(message, adapters.method)
             hints[name] = Any
 
 
-def _as_json(default: Any) -> bytes | None:
+def _default_as_json(default: Any) -> bytes | None:
     try:
-        check_exact(default)
-    except InexactError:
+        check_strict_json(default)
+    except NotJsonError:
         return None
     return dumps_ordered(default)
 
 
-def _placed(error: InexactError) -> str:
+def _reason_with_path(error: NotJsonError) -> str:
     return f"(at {error.path}) {error.reason}" if error.path else error.reason
 
 
-def _errors(error: ValidationError) -> list[ErrorDetails]:
+def _error_details(error: ValidationError) -> list[ErrorDetails]:
     return error.errors(include_url=False, include_context=False)
 
 
-def _show(annotation: Any) -> str:
+def _annotation_name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from framework.declare.faults import Faults
+from framework.declare.error_collector import ErrorCollector
 from framework.declare.signature import JobSignature, build_signature, check_method
-from framework.settings.suggest import nearest
+from framework.messages import nearest
 
 _HANDLER = re.compile(r"perform_v(0|[1-9][0-9]*)")
-_NEARLY = re.compile(r"([a-z]+?)_*(v|vers?|version)?_*(\d*)_*", re.IGNORECASE)
-_CLOSE = 0.85
+_MISSPELT_HANDLER = re.compile(r"([a-z]+?)_*(v|vers?|version)?_*(\d*)_*", re.IGNORECASE)
+_SIMILARITY_CUTOFF = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def is_handler(name: str) -> bool:
     return _HANDLER.fullmatch(name) is not None
 
 
-def check_names(faults: Faults, owner: type[Any]) -> None:
+def check_handler_names(faults: ErrorCollector, owner: type[Any]) -> None:
     """Note what looks like a handler in the body of ``owner`` and is none.
 
     That is a name that is nearly one (``perform_v01``, ``perform_version_1``), and a value that is no method.
@@ -47,11 +47,11 @@ def check_names(faults: Faults, owner: type[Any]) -> None:
         if name.startswith("_"):
             continue
         if is_handler(name):
-            with faults.gathered():
+            with faults.collect():
                 check_method(faults.worker, name, value)
             continue
-        parts = _NEARLY.fullmatch(name)
-        if parts and (parts[2] or parts[3]) and nearest(parts[1].lower(), ("perform",), cutoff=_CLOSE):
+        parts = _MISSPELT_HANDLER.fullmatch(name)
+        if parts and (parts[2] or parts[3]) and nearest(parts[1].lower(), ("perform",), cutoff=_SIMILARITY_CUTOFF):
             hint = f" (did you mean 'perform_v{int(parts[3])}'?)" if parts[3] else ""
             faults.add(
                 f"{name!r} runs no jobs{hint}. What runs jobs of an older version is called perform_v<N>, such as perform_v0 or "
@@ -68,9 +68,9 @@ def read_handlers(
     Raises DeclarationError for each that no job would reach, as it is not older than the class, and for each signature that
     cannot travel.
     """
-    faults = Faults(worker)
+    faults = ErrorCollector(worker)
     found: dict[int, VersionHandler] = {}
-    for name, owner in _resolved(cls):
+    for name, owner in _handlers_by_owner(cls):
         number = int(name.removeprefix("perform_v"))
         if number >= version:
             where = "" if owner is cls else f" (of {owner.__qualname__})"
@@ -81,16 +81,16 @@ def read_handlers(
             )
             continue
         method = vars(owner)[name]
-        with faults.gathered():
+        with faults.collect():
             check_method(worker, name, method)
             signature = build_signature(worker, method, name, strict=strict)
             positions = frozenset(index for index, word in enumerate(signature.names) if word in loggable)
             found[number] = VersionHandler(signature, inspect.iscoroutinefunction(method), positions)
-    faults.raise_any()
+    faults.raise_errors()
     return found
 
 
-def handled_since(handlers: Mapping[int, VersionHandler], version: int) -> int:
+def signature_since(handlers: Mapping[int, VersionHandler], version: int) -> int:
     """Return from which version on the method that runs ``version`` has been ``perform``: 0, or that after an older handler's.
 
     It is the same number in every release: a handler's is the one that ``perform`` had when its version was the newest.
@@ -99,6 +99,6 @@ def handled_since(handlers: Mapping[int, VersionHandler], version: int) -> int:
     return max((number + 1 for number in handlers if not handles_it or number < version), default=0)
 
 
-def _resolved(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
+def _handlers_by_owner(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
     names = dict.fromkeys(name for owner in cls.__mro__ for name in vars(owner) if is_handler(name))
     return ((name, next(owner for owner in cls.__mro__ if name in vars(owner))) for name in names)

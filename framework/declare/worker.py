@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, Unpack
 
 from framework.declare import check, misuse, no_effect, port, registry
 from framework.declare.declaration import Declaration
-from framework.declare.faults import Faults
+from framework.declare.error_collector import ErrorCollector
+from framework.declare.job_context import CancellationState, JobContext, JobLogger, PlainLogger
 from framework.declare.options import PushOptions, check_options
-from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
+from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
-from framework.declare.running import Cancelled, JobLogger, PlainLogger, RunState
 from framework.declare.setter import Setter
 from framework.errors import DeclarationError
 from framework.types import Ack, DataConsistency, Jid, Json, Payload, ResourceBoundary, StrictArguments, Urgency
@@ -73,51 +73,51 @@ class ApplicationWorker:
     _aw_declaration: ClassVar[Declaration | None] = None
     _aw_setter: ClassVar[Setter[Any] | None] = None
     _aw_job: Payload | None = None
-    _aw_run: RunState | None = None
-    _aw_cancellation: Cancelled | None = None
+    _aw_run: JobContext | None = None
+    _aw_cancellation: CancellationState | None = None
     _aw_logger: JobLogger | None = None
     _aw_extra: dict[str, Any] | None = None
-    _aw_then: Callable[[], None] | None = None
+    _aw_on_success: Callable[[], None] | None = None
     """What it wants done when it has succeeded and let go of all it held; raises nothing."""
 
     def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
         super().__init_subclass__()
-        faults = Faults(check.place_of(cls))
-        check.check_keywords(faults, abstract, others)
+        faults = ErrorCollector(check.qualified_name(cls))
+        check.check_class_keywords(faults, abstract, others)
         attributes = check.read_attributes(faults, cls, ApplicationWorker)
         cls.job_version = attributes["version"]
         cls._aw_declaration = cls._aw_setter = None
         if abstract:
-            _refuse_identity(faults, cls)
-            faults.raise_any()
-            no_effect.warn_of_class(cls, ApplicationWorker, check.owners_of(cls, ApplicationWorker))
-            _own_perform(cls)
+            _reject_identity_on_abstract(faults, cls)
+            faults.raise_errors()
+            no_effect.warn_about_class(cls, ApplicationWorker, check.defining_classes(cls, ApplicationWorker))
+            _install_perform_descriptor(cls)
             return
-        cls._aw_declaration = check.declare(faults, cls, ApplicationWorker, attributes)
-        no_effect.warn_of_class(cls, ApplicationWorker, check.owners_of(cls, ApplicationWorker))
+        cls._aw_declaration = check.build_declaration(faults, cls, ApplicationWorker, attributes)
+        no_effect.warn_about_class(cls, ApplicationWorker, check.defining_classes(cls, ApplicationWorker))
         cls._aw_setter = Setter(cls, cls._aw_declaration, NO_OPTIONS)
-        _own_perform(cls)
+        _install_perform_descriptor(cls)
         registry.register(cls)
 
     if not TYPE_CHECKING:  # to a type checker the class takes no arguments, as object does
 
         def __init__(self, *given: object, **named: object) -> None:
             if given or named:
-                misuse.refuse_arguments(type(self), given)
+                misuse.reject_constructor_arguments(type(self), given)
 
     @classmethod
     def declaration(cls) -> Declaration:
         """All facts of this class, frozen when it was created. Raises DeclarationError for an abstract class."""
         if cls._aw_declaration is None:
             raise DeclarationError(
-                check.place_of(cls), "is abstract: it has no jobs. Subclass it, or drop abstract=True."
+                check.qualified_name(cls), "is abstract: it has no jobs. Subclass it, or drop abstract=True."
             )
         return cls._aw_declaration
 
     def perform(self, *args: Any, **kwargs: Any) -> Any:
         """Do the job. Every worker writes its own; ``def`` runs in a thread, ``async def`` on the event loop."""
         del args, kwargs
-        raise DeclarationError(check.place_of(type(self)), "has no perform.", attribute="perform")
+        raise DeclarationError(check.qualified_name(type(self)), "has no perform.", attribute="perform")
 
     @classmethod
     def retry_in(
@@ -204,7 +204,7 @@ class ApplicationWorker:
         Raises ArgumentsError when the arguments do not fit ``perform`` or are not JSON, ExceedLimitError when they are too
         large, ShardUnavailableError when Redis does not answer.
         """
-        return _pushes(cls).perform_async(*args, **kwargs)
+        return _setter_of(cls).perform_async(*args, **kwargs)
 
     @classmethod
     def perform_in(
@@ -214,7 +214,7 @@ class ApplicationWorker:
 
         What is due now or in the past is pushed at once (Sidekiq 7). Raises as ``perform_async`` does.
         """
-        return _pushes(cls).perform_in(delay, *args, **kwargs)
+        return _setter_of(cls).perform_in(delay, *args, **kwargs)
 
     @classmethod
     def perform_at(cls: type[Performs[P]], when: datetime | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
@@ -222,7 +222,7 @@ class ApplicationWorker:
 
         Raises ArgumentsError for a datetime without a time zone, and otherwise as ``perform_async`` does.
         """
-        return _pushes(cls).perform_at(when, *args, **kwargs)
+        return _setter_of(cls).perform_at(when, *args, **kwargs)
 
     @classmethod
     def perform_bulk(cls: type[Performs[P]], jobs: Iterable[Sequence[Any]], /) -> list[Jid | None]:
@@ -230,7 +230,7 @@ class ApplicationWorker:
 
         Raises BulkPushError when a slice fails; it says which jobs are in. ``perform_bulk_for`` is the typed form.
         """
-        return _pushes(cls).perform_bulk(jobs)
+        return _setter_of(cls).perform_bulk(jobs)
 
     @classmethod
     def perform_bulk_in(
@@ -243,7 +243,7 @@ class ApplicationWorker:
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
         """Like ``perform_bulk``, due after ``delay``; with both others, ``batch_size`` jobs every ``batch_delay`` (GitLab)."""
-        return _pushes(cls).perform_bulk_in(delay, jobs, batch_size=batch_size, batch_delay=batch_delay)
+        return _setter_of(cls).perform_bulk_in(delay, jobs, batch_size=batch_size, batch_delay=batch_delay)
 
     @classmethod
     def perform_bulk_for(
@@ -261,38 +261,38 @@ class ApplicationWorker:
         ``delay``, ``batch_size`` and ``batch_delay`` as in ``perform_bulk_in``. Every function is called before the first job
         is written; what one raises goes out as it is.
         """
-        return _pushes(cls).perform_bulk_for(
+        return _setter_of(cls).perform_bulk_for(
             objects, arguments=arguments, context=context, delay=delay, batch_size=batch_size, batch_delay=batch_delay
         )
 
     @classmethod
     def perform_inline(cls: type[Performs[P]], *args: P.args, **kwargs: P.kwargs) -> None:
         """The job has run, here and now, through both middleware chains; what it raised is raised."""
-        _pushes(cls).perform_inline(*args, **kwargs)
+        _setter_of(cls).perform_inline(*args, **kwargs)
 
     @classmethod
     def set(cls: type[Performs[P]], **options: Unpack[PushOptions]) -> Setter[P]:
         """The same pushes with other options, for these pushes only. Raises ArgumentsError for an unknown or invalid one."""
         declaration = cast("type[ApplicationWorker]", cls).declaration()
-        checked = check_options(declaration.place, options)
-        no_effect.warn_of_options(cls, declaration.place, checked)
+        checked = check_options(declaration.qualified_name, options)
+        no_effect.warn_about_options(cls, declaration.qualified_name, checked)
         return Setter(cls, declaration, checked)
 
 
-def _pushes(cls: type[Performs[P]]) -> Setter[P]:
+def _setter_of(cls: type[Performs[P]]) -> Setter[P]:
     worker: Any = cls  # not cast(), which is a call, and this is the way of every push
     made: Setter[P] | None = worker._aw_setter
     return Setter(cls, worker.declaration(), NO_OPTIONS) if made is None else made
 
 
-def _own_perform(cls: type[ApplicationWorker]) -> None:
+def _install_perform_descriptor(cls: type[ApplicationWorker]) -> None:
     """Put the class's own ``perform`` where a call on the class differs from one on an instance."""
     perform = vars(cls).get("perform")
     if perform is not None:
-        setattr(cls, "perform", misuse.OwnMethod(perform))  # noqa: B010 - to a type checker it stays what it is
+        setattr(cls, "perform", misuse.PerformDescriptor(perform))  # noqa: B010 - to a type checker it stays what it is
 
 
-def _refuse_identity(faults: Faults, cls: type[ApplicationWorker]) -> None:
+def _reject_identity_on_abstract(faults: ErrorCollector, cls: type[ApplicationWorker]) -> None:
     for name in ("wire_name", "aliases"):
         if vars(cls).get(name):
             said = f"{name} = {vars(cls)[name]!r}"
@@ -300,4 +300,4 @@ def _refuse_identity(faults: Faults, cls: type[ApplicationWorker]) -> None:
             faults.add(message, name)
 
 
-misuse.add_foreign_names(ApplicationWorker)
+misuse.add_foreign_methods(ApplicationWorker)

@@ -17,7 +17,7 @@ from framework.declare.misuse import running_loop
 from framework.types import Jid
 from framework.wire import keys
 
-STATE_TTL_S = 30 * 86_400
+ITERATION_TTL_S = 30 * 86_400
 """How long Sidekiq keeps the hash."""
 
 _CANCELLED, _CURSOR = "cancelled", "c"
@@ -39,34 +39,34 @@ class Cancellations:
 
     def __init__(self, client: "redis.Redis") -> None:
         self._client = client
-        self._asked = WeakSet[Cancellation]()
+        self._watched = WeakSet[Cancellation]()
         self._lock = threading.Lock()
 
-    def of(self, jid: Jid) -> Cancellation:
+    def watch(self, jid: Jid) -> Cancellation:
         """Return that of a job which asks for the first time; kept up to date while the job has it."""
         cancellation = Cancellation(jid)
         if not jid:
             return cancellation
         with self._lock:
-            self._asked.add(cancellation)
+            self._watched.add(cancellation)
         if running_loop() is None:  # an async job must not wait for Redis: it hears of it from ``look``
             with suppress(RedisError, OSError):
-                self._ask([cancellation])
+                self._query([cancellation])
         return cancellation
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask for all of them; to be called every few seconds. Raises redis errors."""
         with self._lock:
-            asked = [one for one in self._asked if not one.cancelled]
+            asked = [one for one in self._watched if not one.cancelled]
         if asked:
-            self._ask(asked)
+            self._query(asked)
 
-    def _ask(self, asked: list[Cancellation]) -> None:
+    def _query(self, watched: list[Cancellation]) -> None:
         pipeline: Any = self._client.pipeline(transaction=False)
-        for one in asked:
+        for one in watched:
             pipeline.hget(keys.iteration(one.jid), _CANCELLED)
         replies = pipeline.execute(raise_on_error=False)
-        found = [one for one, reply in zip(asked, replies, strict=True) if isinstance(reply, bytes)]
+        found = [one for one, reply in zip(watched, replies, strict=True) if isinstance(reply, bytes)]
         if found:
             self._add_cursors(found)
         for one in found:
@@ -77,6 +77,6 @@ class Cancellations:
         pipeline: Any = self._client.pipeline(transaction=False)
         for one in found:
             pipeline.hsetnx(keys.iteration(one.jid), _CURSOR, _NO_CURSOR)
-            pipeline.expire(keys.iteration(one.jid), STATE_TTL_S)
+            pipeline.expire(keys.iteration(one.jid), ITERATION_TTL_S)
         with suppress(RedisError, OSError):  # refused, or full: the cancellation holds all the same
             pipeline.execute(raise_on_error=False)

@@ -10,91 +10,91 @@ from functools import partial
 from typing import Protocol
 
 from framework.errors import Shutdown
-from framework.execute.runs import Runs
+from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry.logs import logger
-from framework.telemetry.repeated import Repeated
+from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
-from framework.wire.bounds import DECODED_LIMIT, LARGE, MOST_PER_BYTE
-from framework.wire.budget import MemoryBudget
 from framework.wire.compress import COMPRESSED, decompress_arguments
+from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, MAX_MEMORY_PER_BYTE
 from framework.wire.job import decode
+from framework.wire.memory_budget import MemoryBudget
 
-_LONG_S = 1.0
-_QUIET_S = 60.0
+_SLOW_WAIT_S = 1.0
+_LOG_INTERVAL_S = 60.0
 
 
-class Holder(Protocol):
+class MemoryReservation(Protocol):
     """A run, as far as memory goes."""
 
     reserved: int
     """Bytes of the budget that it holds; 0 for nearly all."""
 
 
-class Decoding:
+class PayloadDecoder:
     """Decodes for all runs of one process. Shared between threads."""
 
     def __init__(
         self,
-        runs: Runs,
+        running_jobs: RunningJobs,
         decompressed_limit: int,
         decoded_limit: int = DECODED_LIMIT,
         budget: MemoryBudget | None = None,
     ) -> None:
-        self._runs = runs
+        self._running_jobs = running_jobs
         self._decompressed_limit = decompressed_limit
         self._decoded_limit = decoded_limit
         self._budget = budget or MemoryBudget()
-        self._waits = Repeated(_QUIET_S)
-        self._surely_small = min(LARGE, decoded_limit) // MOST_PER_BYTE
+        self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
+        self._small_bytes = min(LARGE_PAYLOAD, decoded_limit) // MAX_MEMORY_PER_BYTE
 
-    def payload(self, unit: UnitOfWork, run: Holder) -> Payload:
+    def decode(self, unit: UnitOfWork, run: MemoryReservation) -> Payload:
         """Return the payload of a fetched job; wait for memory if it takes much.
 
         Raises:
             PayloadError: it cannot be read, or must not be.
             Shutdown: the process stops before there was memory for it.
         """
-        if len(unit.data) <= self._surely_small:  # nearly all: nothing is counted, nothing allocated for it
+        if len(unit.data) <= self._small_bytes:  # nearly all: nothing is counted, nothing allocated for it
             return decode(unit.data, None)
         payload = decode(unit.data, self._decoded_limit, partial(self._reserve, unit, run))
         if run.reserved:
-            unit.outline = {name: value for name, value in payload.items() if name != "args"}
+            unit.payload_without_args = {name: value for name, value in payload.items() if name != "args"}
         return payload
 
-    def open_arguments(self, payload: Payload, unit: UnitOfWork, run: Holder) -> None:
+    def decompress(self, payload: Payload, unit: UnitOfWork, run: MemoryReservation) -> None:
         """Put compressed arguments back; raises as ``payload`` does."""
         if payload.get(COMPRESSED):
             reserve = partial(self._reserve, unit, run)
             decompress_arguments(payload, self._decompressed_limit, self._decoded_limit, reserve)
 
-    def give_back(self, run: Holder, error: BaseException | None) -> None:
+    def release(self, run: MemoryReservation, error: BaseException | None) -> None:
         """The run has been settled: its memory is free. ``error`` is what its job raised, whose frames hold its values."""
         if error is not None:
             traceback.clear_frames(error.__traceback__)
-        self._budget.give_back(run.reserved)
+        self._budget.release(run.reserved)
         run.reserved = 0
 
-    def _reserve(self, unit: UnitOfWork, run: Holder, memory: int) -> None:
+    def _reserve(self, unit: UnitOfWork, run: MemoryReservation, memory: int) -> None:
         """Take the run's share, together with what it has already: that goes back first, so that no two runs wait for each other."""
         wanted = run.reserved + memory
         if run.reserved:
-            self._budget.give_back(run.reserved)
+            self._budget.release(run.reserved)
             run.reserved = 0
         asked = time.monotonic()
-        taken = self._budget.take(wanted, self._is_ending)
+        taken = self._budget.acquire(wanted, self._is_stopping)
         if taken is None:
             raise Shutdown
         run.reserved = taken
         waited_s = time.monotonic() - asked
-        if waited_s > _LONG_S and (count := self._waits.due("", asked)):
+        if waited_s > _SLOW_WAIT_S and (count := self._log_rate.hit("", asked)):
             logger(queue=unit.queue).warning(
                 "large jobs wait for one another's memory; raise size_limit.decoding_budget if this host has more",
-                event_name="decoding.waits",
+                event_name="decoding.memory_wait",
                 memory_bytes=wanted,
                 waited_s=round(waited_s, 3),
                 count=count,
             )
 
-    def _is_ending(self) -> bool:
-        return self._runs.ending
+    def _is_stopping(self) -> bool:
+        return self._running_jobs.stopping

@@ -11,43 +11,43 @@ from framework.finish.outcome import (
     Deferred,
     Discarded,
     Failed,
+    Held,
+    Malformed,
     Outcome,
-    Parked,
-    Postponed,
     Retired,
+    Snoozed,
     Succeeded,
     UnknownClass,
-    Unreadable,
 )
-from framework.finish.retry import Bury, Drop, Retry, Verdict
-from framework.settings.shapes import is_a
-from framework.wire.job import STRATEGY, deferrals
+from framework.finish.retry import Delete, Kill, Retry, RetryDecision
+from framework.typeguards import has_type
+from framework.wire.job import LOAD_BALANCING_STRATEGY, deferral_count
 
 _STATUS: dict[type[Outcome], str] = {
     Succeeded: "done",
     Failed: "fail",
-    Postponed: "rescheduled",
+    Snoozed: "rescheduled",
     Discarded: "dropped",
     Retired: "dropped",
-    Unreadable: "fail",
+    Malformed: "fail",
     Deferred: "deferred",
     UnknownClass: "deferred",
 }
 
 
-def status_of(outcome: Outcome) -> str:
+def log_status(outcome: Outcome) -> str:
     """Return the field ``job_status`` (GitLab's words)."""
-    return outcome.status if isinstance(outcome, Parked) else _STATUS[type(outcome)]
+    return outcome.status if isinstance(outcome, Held) else _STATUS[type(outcome)]
 
 
-def fields_of(run: Execution, verdict: Verdict | None) -> dict[str, Any] | None:
+def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any] | None:
     """Return what the end line says besides the usual; ``None`` for nothing."""
     extra = run.instance._aw_extra if run.instance is not None else None  # pyright: ignore[reportPrivateUsage]
     if extra is None and run.outcome is SUCCEEDED:
         return None
-    more = {**_verdict_fields(verdict), **_outcome_fields(run)}
-    if not run.entered and run.payload and STRATEGY in run.payload:
-        more[STRATEGY] = run.payload[STRATEGY]  # there was no start line to have it
+    more = {**_retry_fields(decision), **_outcome_fields(run)}
+    if not run.admitted and run.payload and LOAD_BALANCING_STRATEGY in run.payload:
+        more[LOAD_BALANCING_STRATEGY] = run.payload[LOAD_BALANCING_STRATEGY]  # there was no start line to have it
     if extra and run.declaration is not None:
         prefix = queue_name(run.declaration.wire_name, None)
         more.update({f"extra.{prefix}_worker.{name}": value for name, value in dict(extra).items()})
@@ -56,20 +56,20 @@ def fields_of(run: Execution, verdict: Verdict | None) -> dict[str, Any] | None:
 
 def _outcome_fields(run: Execution) -> Mapping[str, Any]:
     match run.outcome:
-        case Failed(error) if is_a(error, BusinessError):
+        case Failed(error) if has_type(error, BusinessError):
             return {"error_kind": "business"}
-        case Postponed(delay_s):
+        case Snoozed(delay_s):
             return {"retry_in_s": delay_s}
         case Discarded(reason):
             return {"dropped_reason": reason}
         case Retired(reason=reason):
             return {"dropped_reason": f"the class is retired: {reason}"}
-        case Parked(fields=fields):
+        case Held(fields=fields):
             return fields
         case Deferred(delay_s, reason, fields):
-            return {**_deferral(reason, deferrals(run.payload or {}, reason) + 1, delay_s), **fields}
+            return {**_deferral(reason, deferral_count(run.payload or {}, reason) + 1, delay_s), **fields}
         case UnknownClass(error, delay_s, count):
-            return _deferral("newer_version" if is_a(error, NewerVersionError) else "unknown_class", count, delay_s)
+            return _deferral("newer_version" if has_type(error, NewerVersionError) else "unknown_class", count, delay_s)
         case _:
             return {}
 
@@ -78,13 +78,13 @@ def _deferral(reason: str, count: int, delay_s: float) -> dict[str, Any]:
     return {"job_deferred_by": reason, "deferred_count": count, "deferred_for_s": round(delay_s, 6)}
 
 
-def _verdict_fields(verdict: Verdict | None) -> dict[str, Any]:
-    match verdict:
+def _retry_fields(decision: RetryDecision | None) -> dict[str, Any]:
+    match decision:
         case Retry(payload, delay_s):
             return {"retry_count": payload["retry_count"], "retry_in_s": delay_s, "error_class": payload["error_class"]}
-        case Bury(payload):
+        case Kill(payload):
             return {"retry_count": payload["retry_count"], "dead": True, "error_class": payload["error_class"]}
-        case Drop(payload):
+        case Delete(payload):
             return {"retry_count": payload["retry_count"], "dead": False, "error_class": payload["error_class"]}
         case None:
             return {}

@@ -16,22 +16,22 @@ class EventLoop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._inner: EventLoop | None = None
-        self._held = False
+        self._nested: EventLoop | None = None
+        self._blocked = False
         self._submitted: deque[tuple[Coroutine[Any, Any, None], Context, str]] = deque()
-        self._poked = False
+        self._wakeup_sent = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = threading.Condition()
         self._waited_for = False
 
     def submit(self, coroutine: Coroutine[Any, Any, None], context: Context, name: str) -> None:
         """Run ``coroutine`` in ``context`` as a task of this name, sooner or later; it must raise nothing. Returns at once."""
-        loop = self._started()
+        loop = self._running_loop()
         self._submitted.append((coroutine, context, name))
         # One poke for all that come before it is heard: each costs a system call.
-        if not self._poked:
-            self._poked = True
-            loop.call_soon_threadsafe(self._begin)
+        if not self._wakeup_sent:
+            self._wakeup_sent = True
+            loop.call_soon_threadsafe(self._start_submitted)
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run ``coroutine`` on the loop in a copy of this thread's context; return or raise what it does.
@@ -40,14 +40,14 @@ class EventLoop:
         whatever is run meanwhile, as the waiting one may wait for it.
         """
         if threading.current_thread() is self._thread:
-            self._held = True
+            self._blocked = True
             try:
-                return self._another().run(coroutine)
+                return self._nested_loop().run(coroutine)
             finally:
-                self._held = False
-        if self._held:
-            return self._another().run(coroutine)
-        result, error = asyncio.run_coroutine_threadsafe(_contained(coroutine), self._started()).result()
+                self._blocked = False
+        if self._blocked:
+            return self._nested_loop().run(coroutine)
+        result, error = asyncio.run_coroutine_threadsafe(_result_or_exit(coroutine), self._running_loop()).result()
         if error is not None:
             raise error
         return result
@@ -72,11 +72,11 @@ class EventLoop:
             self._waited_for = True
             return self._changed.wait_for(lambda: self.idle, timeout_s)
 
-    def _begin(self) -> None:
-        self._poked = False
+    def _start_submitted(self) -> None:
+        self._wakeup_sent = False
         while self._submitted:
             coroutine, context, name = self._submitted[0]
-            task = self._started().create_task(coroutine, context=context, name=name)
+            task = self._running_loop().create_task(coroutine, context=context, name=name)
             self._tasks.add(task)
             task.add_done_callback(self._ended)
             self._submitted.popleft()  # last, so that `idle` never overlooks it
@@ -88,28 +88,28 @@ class EventLoop:
                 self._changed.notify_all()
 
     def _cancel(self) -> None:
-        self._begin()
+        self._start_submitted()
         for task in self.tasks():
             task.cancel()
 
-    def _another(self) -> "EventLoop":
+    def _nested_loop(self) -> "EventLoop":
         with self._lock:
-            self._inner = self._inner or EventLoop()
-            return self._inner
+            self._nested = self._nested or EventLoop()
+            return self._nested
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is not None:
             return self._loop
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=_run_for_ever, args=(loop,), name="event-loop", daemon=True)
+                thread = threading.Thread(target=_run_forever, args=(loop,), name="event-loop", daemon=True)
                 thread.start()
                 self._loop, self._thread = loop, thread
             return self._loop
 
 
-def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     while True:
         # Ends when some job stops the loop, which it shares with all others, or when a task of its own raises one of these.
@@ -117,7 +117,7 @@ def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_forever()
 
 
-async def _contained(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+async def _result_or_exit(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
     """Hand these two over as values: raised in a task, they would end the loop and with it every other job's wait."""
     try:
         return await coroutine, None

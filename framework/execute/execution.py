@@ -22,12 +22,12 @@ from framework.errors import (
     RetryLater,
     Shutdown,
 )
-from framework.execute.decoding import Decoding
-from framework.execute.gates import Entry, Gate, Gates
-from framework.execute.job_log import JobLog, Started
-from framework.execute.runs import Runs
-from framework.execute.unknown import UnknownClasses
-from framework.fetch.blame import Announcer, suspect
+from framework.execute.admission import AdmissionChain, AdmissionPolicy, AdmissionRequest
+from framework.execute.decoding import PayloadDecoder
+from framework.execute.job_log import JobLog, StartLine
+from framework.execute.stats import RunningJobs
+from framework.execute.unknown import UnknownClassDelays
+from framework.fetch.suspects import SuspectRunner, is_suspect
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import (
     SUCCEEDED,
@@ -36,42 +36,42 @@ from framework.finish.outcome import (
     Discarded,
     Failed,
     Interrupted,
+    Malformed,
     Outcome,
-    Postponed,
     Retired,
-    Unreadable,
+    Snoozed,
 )
-from framework.finish.states import States
-from framework.middleware.chain import Call, Passage
-from framework.push.strictness import Strictness
-from framework.settings.shapes import is_a
+from framework.finish.status_writer import StatusWriter
+from framework.middleware.chain import Call, ChainInvocation
+from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import context
 from framework.telemetry.logs import error_fields
+from framework.typeguards import has_type
 from framework.types import Payload
-from framework.wire.holds import IDEMPOTENCY_KEY, Holds, Slot, lock_of, reservations
-from framework.wire.job import BUFFERED_AT, DEATHS, times, version_of
-from framework.wire.malformed import quarantined
-from framework.wire.status import STATUS_EXPIRATION, Tracked, tracked
+from framework.wire.job import BUFFERED_AT, DEATH_COUNT, count_of, version_of
+from framework.wire.malformed import dead_set_entry
+from framework.wire.resources import IDEMPOTENCY_KEY, JobResources, Slot, lock_of, reservations
+from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 
-NOTHING_RETIRED: Mapping[str, str] = MappingProxyType({})
-NO_GATES = Gates()
-ALL_WAIT = UnknownClasses()
-_LONGEST_PAUSE_S = 2.0  # between two questions of a gate while Redis is away
-_MOST_REFUSALS = 4
+NO_RETIRED_CLASSES: Mapping[str, str] = MappingProxyType({})
+NO_POLICIES = AdmissionChain()
+DEFAULT_UNKNOWN_CLASSES = UnknownClassDelays()
+_MAX_BACKOFF_S = 2.0  # between two questions of a gate while Redis is away
+_MAX_REFUSALS = 4
 _REFUSED_DELAY_S = 30.0
-_STOPPED = "a server middleware did not yield"
+_MIDDLEWARE_STOPPED = "a server middleware did not yield"
 
 
 class Execution:
     """One run: what it was, what came of it, and what its end line needs."""
 
     __slots__ = (
+        "admitted",
         "announced",
         "coroutine",
         "cpu_s",
         "declaration",
         "duration_s",
-        "entered",
         "instance",
         "outcome",
         "passage",
@@ -93,20 +93,20 @@ class Execution:
         self.payload: Payload | None = None
         self.instance: Any = None
         self.reserved = 0
-        self.started_log: Started | None = None
-        self.tracked: Tracked | None = None
+        self.started_log: StartLine | None = None
+        self.tracked: TrackedJob | None = None
         self.started = self.started_cpu = self.duration_s = self.cpu_s = 0.0
         self.passage: ExitStack | None = None
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         """What an ``async def perform`` gave: the run goes on with it, on the event loop."""
-        self.entered = False
+        self.admitted = False
         """Whether every gate has let it in."""
         self.announced = False
-        """Whether Redis was told that it begins: a process died with this job in hand before."""
+        """Whether Redis was told that it begins: a process died with this job in flight before."""
 
 
 class Executor:
-    """Runs units; shared by all threads of a process. ``relay`` is called before a job's own code may take its time.
+    """Runs units; shared by all threads of a process. ``ensure_fetching`` is called before a job's own code may take its time.
 
     ``retired`` has the wire names of classes that were removed for good, and why.
     """
@@ -115,69 +115,69 @@ class Executor:
         self,
         middleware: tuple[Call, ...],
         log: JobLog,
-        runs: Runs,
-        decoding: Decoding,
-        relay: Callable[[], None],
-        announcer: Announcer,
-        strictness: Strictness,
-        states: States,
-        retired: Mapping[str, str] = NOTHING_RETIRED,
-        gates: Gates = NO_GATES,
-        unknown: UnknownClasses = ALL_WAIT,
+        running_jobs: RunningJobs,
+        decoding: PayloadDecoder,
+        ensure_fetching: Callable[[], None],
+        suspect_runner: SuspectRunner,
+        strictness: StrictArgumentsCheck,
+        status_writer: StatusWriter,
+        retired: Mapping[str, str] = NO_RETIRED_CLASSES,
+        admission: AdmissionChain = NO_POLICIES,
+        unknown: UnknownClassDelays = DEFAULT_UNKNOWN_CLASSES,
     ) -> None:
         self._middleware = middleware
         self._log = log
-        self._runs = runs
+        self._running_jobs = running_jobs
         self._decoding = decoding
-        self._relay = relay
-        self._announcer = announcer
+        self._ensure_fetching = ensure_fetching
+        self._suspect_runner = suspect_runner
         self._strictness = strictness
-        self._states = states
+        self._status_writer = status_writer
         self._retired = retired
-        self._gates = gates
+        self._admission = admission
         self._unknown = unknown
-        self._come_out: Callable[[Execution], None] = self._stop_clocks
+        self._on_job_return: Callable[[Execution], None] = self._stop_clocks
 
-    def end_in_child(self) -> None:
+    def after_fork_in_child(self) -> None:
         """This process is a child that a job has forked: a run that comes out of its job ends it."""
-        self._come_out = _end_child
+        self._on_job_return = _exit_child
 
     def begin(self, unit: UnitOfWork) -> Execution:
         """Run one fetched job, in the caller's context, to its end or to its ``coroutine``; raises nothing."""
         run = Execution(unit)
         try:
-            run.payload = payload = self._decoding.payload(unit, run)
+            run.payload = payload = self._decoding.decode(unit, run)
         except PayloadError as error:
-            run.outcome = _unreadable(unit, error)
+            run.outcome = _malformed(unit, error)
             return run
         except Shutdown:
             run.outcome = Interrupted()
             return run
         if STATUS_EXPIRATION in payload:
-            run.tracked = tracked(payload)
+            run.tracked = tracked_job(payload)
         run.worker = registry.find(payload["class"])
         run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         try:
             if run.worker is not None:
                 run.declaration = run.worker.declaration()
             if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload:
-                unit.holds = _holds(unit, payload, run.declaration)
+                unit.resources = _resources_of(unit, payload, run.declaration)
             context.enter_job(payload)
             # Before the gates: a job that cannot run here takes no slot, and keeps its lock.
             if (run.declaration is None or "version" in payload) and (
-                unknown := self._unknown.judge(payload, run.declaration, self._retired)
+                unknown := self._unknown.outcome_if_unknown(payload, run.declaration, self._retired)
             ):
                 run.outcome = unknown
                 return run
-            gates = self._gates.of(run.declaration) if run.declaration is not None else ()
-            if not gates or self._admitted(run, gates):
-                run.entered = True
+            gates = self._admission.policies_for(run.declaration) if run.declaration is not None else ()
+            if not gates or self._admit(run, gates):
+                run.admitted = True
                 run.started_log = self._log.start(payload, unit, run.declaration)
                 self._perform(run, payload)
         except BaseException as error:  # noqa: BLE001 - the job's code may raise anything; the process must not
             run.outcome = self._outcome(run, error)
         if run.coroutine is None:
-            self._come_out(run)
+            self._on_job_return(run)
         return run
 
     def begin_in_turn(self, run: Execution) -> None:
@@ -186,28 +186,28 @@ class Executor:
         run.started_cpu = time.thread_time()
         try:
             assert run.declaration is not None and run.payload is not None, "it was begun"  # noqa: S101, PT018
-            self._enter(run, run.declaration, run.payload, suspected=True)
+            self._call_job(run, run.declaration, run.payload, suspected=True)
         except BaseException as error:  # noqa: BLE001 - as above
             run.outcome = self._outcome(run, error)
         if run.coroutine is None:
             self._stop_clocks(run)
 
-    def release(self, run: Execution) -> None:
+    def release_memory(self, run: Execution) -> None:
         """Let go of what a run has decoded, and of the memory reserved for that. The run has been settled."""
         if run.payload is not None:
             run.payload.pop("args", None)
         run.instance = None
-        self._decoding.give_back(run, run.outcome.error if isinstance(run.outcome, Failed) else None)
+        self._decoding.release(run, run.outcome.error if isinstance(run.outcome, Failed) else None)
 
-    async def complete(self, run: Execution) -> None:
+    async def complete_async(self, run: Execution) -> None:
         """Go on with a run whose job is async, on the event loop; raises nothing."""
         try:
-            await self._awaited(run)
+            await self._await_job(run)
         except BaseException as error:  # noqa: BLE001 - as above; what gets out of a task ends the loop
             run.outcome = self._outcome(run, error)
-        self._come_out(run)
+        self._on_job_return(run)
 
-    async def _awaited(self, run: Execution) -> None:
+    async def _await_job(self, run: Execution) -> None:
         assert run.coroutine is not None, "only async jobs are completed"  # noqa: S101
         if run.passage is None:
             await run.coroutine
@@ -215,14 +215,14 @@ class Executor:
         with run.passage:
             await run.coroutine
 
-    def _admitted(self, run: Execution, gates: tuple[Gate, ...]) -> bool:
+    def _admit(self, run: Execution, policies: tuple[AdmissionPolicy, ...]) -> bool:
         """Whether every gate lets the job go on; else the run's outcome is what the first said that does not."""
         assert run.payload is not None and run.declaration is not None, "gates are found by class"  # noqa: S101, PT018
-        self._decoding.open_arguments(run.payload, run.unit, run)
-        self._relay()
-        entry = Entry(run.unit, run.payload, run.declaration, run.worker)
-        for gate in gates:
-            outcome = self._asked(gate, entry)
+        self._decoding.decompress(run.payload, run.unit, run)
+        self._ensure_fetching()
+        entry = AdmissionRequest(run.unit, run.payload, run.declaration, run.worker)
+        for gate in policies:
+            outcome = self._ask_policy(gate, entry)
             if outcome is not None:
                 run.outcome = outcome
                 return False
@@ -230,7 +230,7 @@ class Executor:
         run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         return True
 
-    def _asked(self, gate: Gate, entry: Entry) -> Outcome | None:
+    def _ask_policy(self, policy: AdmissionPolicy, request: AdmissionRequest) -> Outcome | None:
         """Ask one gate, however long Redis is away: the job is in our working list, and our lease keeps it ours.
 
         A Redis that answers and refuses may do so for ever: then the job is put off, and its thread is free. So it is at once where
@@ -239,78 +239,78 @@ class Executor:
         pause_s, refused = 0.05, 0
         while True:
             try:
-                return gate.admit(entry)
+                return policy.admit(request)
             except NoPermissionError as error:
-                self._log.right_refused(entry.declaration, error)
+                self._log.right_refused(request.declaration, error)
                 return Deferred(_REFUSED_DELAY_S, "right_refused", error_fields(error))
             except (RedisError, ConnectionError) as error:
-                if self._runs.ending:
+                if self._running_jobs.stopping:
                     return Interrupted()
                 refused += isinstance(error, ResponseError)
-                if refused > _MOST_REFUSALS:
-                    return Deferred(_REFUSED_DELAY_S, "gate_refused", error_fields(error))
-                self._log.gate_waits(entry.unit, error)
+                if refused > _MAX_REFUSALS:
+                    return Deferred(_REFUSED_DELAY_S, "policy_refused", error_fields(error))
+                self._log.policy_unavailable(request.unit, error)
                 time.sleep(pause_s)
-                pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+                pause_s = min(_MAX_BACKOFF_S, pause_s * 2)
 
     def _perform(self, run: Execution, payload: Payload) -> None:
         declaration = run.declaration
         if declaration is None:
             run.outcome = Retired(payload["class"], self._retired[payload["class"]])
             return
-        self._decoding.open_arguments(payload, run.unit, run)
+        self._decoding.decompress(payload, run.unit, run)
         if run.reserved:  # the wait for memory is no time of the job's
             run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         run.instance = instance = new_instance(run.worker, payload)
-        instance._aw_run = self._runs
-        suspected = suspect(payload)
+        instance._aw_run = self._running_jobs
+        suspected = is_suspect(payload)
         if declaration.is_async:
             if suspected:
                 run.outcome = AwaitsTurn()  # not here: an async process holds thousands, and each would have its thread
                 return
             if run.tracked is not None:
-                self._relay()
+                self._ensure_fetching()
         else:
-            self._relay()
-        self._enter(run, declaration, payload, suspected=suspected)
+            self._ensure_fetching()
+        self._call_job(run, declaration, payload, suspected=suspected)
 
-    def _enter(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
+    def _call_job(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
         """Announce the job if need be, and go through the middleware into ``perform``."""
         instance = run.instance
         if run.tracked is not None:
-            self._states.write(run.tracked, "running")
+            self._status_writer.write(run.tracked, "running")
         if suspected:
             run.announced = True
-            self._announcer.begin(run.unit.data, times(payload, DEATHS))
-            if self._runs.ending:  # its turn has come too late; it goes back as it is
+            self._suspect_runner.begin(run.unit.data, count_of(payload, DEATH_COUNT))
+            if self._running_jobs.stopping:  # its turn has come too late; it goes back as it is
                 run.outcome = Interrupted()
                 return
             run.started = time.perf_counter()
         run.unit.performing_since = run.started
         if not self._middleware:
-            run.coroutine = call(instance, declaration, payload, self._strictness)
+            run.coroutine = call_perform(instance, declaration, payload, self._strictness)
             return
         with ExitStack() as stack:
-            if not stack.enter_context(Passage(self._middleware, instance, payload, run.unit.queue)):
-                run.outcome = Discarded(_STOPPED)
+            if not stack.enter_context(ChainInvocation(self._middleware, instance, payload, run.unit.queue)):
+                run.outcome = Discarded(_MIDDLEWARE_STOPPED)
                 return
-            run.coroutine = call(instance, declaration, payload, self._strictness)
+            run.coroutine = call_perform(instance, declaration, payload, self._strictness)
             if run.coroutine is not None:
                 run.passage = stack.pop_all()  # the way out is gone when the coroutine has ended
 
     def _outcome(self, run: Execution, error: BaseException) -> Outcome:
         """Turn what was raised into one word; even SystemExit and KeyboardInterrupt are only this job's failure."""
         try:
-            said = _said(run.unit, error)
+            said = _requested_outcome(run.unit, error)
         except BaseException:  # noqa: BLE001 - a class of the application's own may lack what ours have; it fails like others
             said = None
-        if said is None and self._runs.ending and is_a(error, Shutdown, CancelledError):
+        if said is None and self._running_jobs.stopping and has_type(error, Shutdown, CancelledError):
             return Interrupted()
         return said or Failed(error)
 
     def _stop_clocks(self, run: Execution) -> None:
         if run.announced:
-            self._announcer.end(run.unit.data)
+            self._suspect_runner.end(run.unit.data)
         run.duration_s = time.perf_counter() - run.started
         if run.started_log is None and run.outcome is SUCCEEDED:
             return  # no line will say more
@@ -318,23 +318,23 @@ class Executor:
             run.cpu_s = time.thread_time() - run.started_cpu
 
 
-def _holds(unit: UnitOfWork, payload: Payload, declaration: Declaration | None) -> Holds | None:
+def _resources_of(unit: UnitOfWork, payload: Payload, declaration: Declaration | None) -> JobResources | None:
     """Return what a job brings along: its lock, and, when it has waited for them, slots that were reserved for it."""
     lock = lock_of(payload, None if declaration is None else declaration.lock_ttl_s)
     slots: list[Slot] = []
     if BUFFERED_AT in payload:
         name = payload["class"] if declaration is None else declaration.wire_name
         slots = reservations(payload, unit.data, (name, f"queue/{unit.queue}"))
-    return Holds(lock, slots) if lock is not None or slots else None
+    return JobResources(lock, slots) if lock is not None or slots else None
 
 
-def _end_child(run: Execution) -> NoReturn:
+def _exit_child(run: Execution) -> NoReturn:
     """End a child that a job forked, with the status that a program of its own would have had; nothing is settled."""
     status = 0
     with suppress(BaseException):
         if isinstance(run.outcome, Failed):
             status, error = 1, run.outcome.error
-            if is_a(error, SystemExit):
+            if has_type(error, SystemExit):
                 status = error.code if type(error.code) is int else int(error.code is not None)
             else:
                 traceback.print_exception(error)
@@ -343,8 +343,8 @@ def _end_child(run: Execution) -> NoReturn:
     os._exit(status)
 
 
-def call(
-    instance: Any, declaration: Declaration, payload: Payload, strictness: Strictness
+def call_perform(
+    instance: Any, declaration: Declaration, payload: Payload, strictness: StrictArgumentsCheck
 ) -> Coroutine[Any, Any, Any] | None:
     """Check the arguments against what runs jobs of this version today, then run it; raises what it raises.
 
@@ -358,7 +358,7 @@ def call(
     try:
         signature.check(arguments)
     except ArgumentsError as error:
-        if not strictness.runs(declaration, signature, arguments, instance.jid):
+        if not strictness.allows_run(declaration, signature, arguments, instance.jid):
             reason = f"argument '{error.argument}' {error.reason}" if error.argument else error.reason
             name, version = declaration.wire_name, instance.job_version
             raise ArgumentsMismatchError(name, reason, method=signature.method, version=version) from error
@@ -378,19 +378,17 @@ def new_instance(worker: Any, payload: Payload) -> Any:
     return instance
 
 
-def _said(unit: UnitOfWork, error: BaseException) -> Outcome | None:
+def _requested_outcome(unit: UnitOfWork, error: BaseException) -> Outcome | None:
     """What a job said on purpose by what it raised, ``None`` for a failure; raises what its own subclass of ours raises."""
-    if is_a(error, PayloadError):
-        return _unreadable(unit, error)
-    if is_a(error, RetryLater):
-        return Postponed(
-            RetryLater(error.delay_s).delay_s, error.reason
-        )  # what a subclass has put there is judged, too
-    if is_a(error, Discard):
+    if has_type(error, PayloadError):
+        return _malformed(unit, error)
+    if has_type(error, RetryLater):
+        return Snoozed(RetryLater(error.delay_s).delay_s, error.reason)  # what a subclass has put there is judged, too
+    if has_type(error, Discard):
         return Discarded(error.reason)
     return None
 
 
-def _unreadable(unit: UnitOfWork, error: PayloadError) -> Unreadable:
+def _malformed(unit: UnitOfWork, error: PayloadError) -> Malformed:
     """Worked out here, once: a settlement that is tried again, its first reply being lost, looks for the same bytes."""
-    return Unreadable(error, quarantined(unit.data, error, time.time(), unit.queue))
+    return Malformed(error, dead_set_entry(unit.data, error, time.time(), unit.queue))

@@ -9,28 +9,28 @@ from typing import Any
 
 from framework.errors import Discard
 from framework.execute.event_loop import EventLoop
-from framework.execute.execution import call, new_instance
-from framework.finish.states import States
-from framework.middleware.chain import Call, Passage
-from framework.push.strictness import Strictness
-from framework.settings.shapes import is_a
+from framework.execute.execution import call_perform, new_instance
+from framework.finish.status_writer import StatusWriter
+from framework.middleware.chain import Call, ChainInvocation
+from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import context
+from framework.typeguards import has_type
 from framework.types import Jid, Payload
-from framework.wire.bounds import DECODED_LIMIT
 from framework.wire.compress import decompress_arguments
+from framework.wire.footprint import DECODED_LIMIT
 from framework.wire.job import decode
-from framework.wire.status import tracked
+from framework.wire.status_key import tracked_job
 
 _loops = [EventLoop()]
 """The last is for all inline runs of this process; its thread starts with the first async one."""
 
 
-def _begin_anew() -> None:
+def _reset_after_fork() -> None:
     # The thread of the loop is the parent's. The loop is kept: collected, it would be closed, and the parent's with it (epoll).
     _loops.append(EventLoop())
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def run_inline(
@@ -38,35 +38,35 @@ def run_inline(
     data: bytes,
     middleware: tuple[Call, ...],
     decompressed_limit: int,
-    strictness: Strictness,
-    states: States,
+    strictness: StrictArgumentsCheck,
+    status_writer: StatusWriter,
     decoded_limit: int = DECODED_LIMIT,
 ) -> Jid:
     """Run the job that ``data`` holds and return its id; raises what it raises."""
     # The caller has the arguments in memory already, and may run inside of a job that has its share: nothing is waited for.
     payload = decode(data, decoded_limit)
     decompress_arguments(payload, decompressed_limit, decoded_limit)
-    found = tracked(payload)
+    found = tracked_job(payload)
     if found is None:
         copy_context().run(_run, worker, payload, middleware, strictness)
         return str(payload["jid"])
-    states.write(found, "running")
+    status_writer.write(found, "running")
     try:
         performed = copy_context().run(_run, worker, payload, middleware, strictness)
     except BaseException as error:
-        states.write(found, "discarded" if is_a(error, Discard) else "failed")
+        status_writer.write(found, "discarded" if has_type(error, Discard) else "failed")
         raise
-    states.write(found, "completed" if performed else "discarded")
+    status_writer.write(found, "completed" if performed else "discarded")
     return found.jid
 
 
-def _run(worker: Any, payload: Payload, middleware: tuple[Call, ...], strictness: Strictness) -> bool:
+def _run(worker: Any, payload: Payload, middleware: tuple[Call, ...], strictness: StrictArgumentsCheck) -> bool:
     """Run in a context of its own, as in a process: what the job sets is not left behind; tell whether middlewares let it."""
     instance = new_instance(worker, payload)
     context.enter_job(payload)
-    with Passage(middleware, instance, payload, payload["queue"]) as open_:
+    with ChainInvocation(middleware, instance, payload, payload["queue"]) as open_:
         if open_:
-            coroutine = call(instance, worker.declaration(), payload, strictness)
+            coroutine = call_perform(instance, worker.declaration(), payload, strictness)
             if coroutine is not None:
                 _loops[-1].run(coroutine)
     return open_

@@ -15,25 +15,53 @@ from pydantic_core import from_json
 from framework.command_line import command
 from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
-from framework.fetch.unit_of_work import ASYNC_RUNS, UnitOfWork
-from framework.telemetry.context import CORRELATION_ID, META_PREFIX, callers_category
-from framework.telemetry.logs import MAX_NAME, ServerLog, error_fields, iso_time, json_text, logger, object_text, short
-from framework.telemetry.repeated import Repeated
+from framework.fetch.unit_of_work import FIRST_ASYNC_RUN_ID, UnitOfWork
+from framework.telemetry.context import CORRELATION_ID, META_PREFIX, feature_category_of
+from framework.telemetry.logs import (
+    MAX_NAME,
+    ServerLog,
+    error_fields,
+    iso_time,
+    json_text,
+    logger,
+    object_text,
+    shorten,
+)
+from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
-from framework.wire.holds import DUPLICATE_OF, RESCHEDULED_ONCE
 from framework.wire.ids import base36
-from framework.wire.job import BUFFERED_AT, DEATHS, STOPS, STRATEGY, decode, timestamp, version_of, whole_number
+from framework.wire.job import (
+    BUFFERED_AT,
+    DEATH_COUNT,
+    INTERRUPTED_COUNT,
+    LOAD_BALANCING_STRATEGY,
+    decode,
+    timestamp,
+    version_of,
+    whole_number,
+)
+from framework.wire.resources import DUPLICATE_OF, RESCHEDULED_ONCE
 
 FILTERED = "[FILTERED]"
 _FILTERED_TEXT = f'"{FILTERED}"'
 _MAX_ARGUMENTS = 10_240  # characters of all arguments together (GitLab: 10 KiB)
 _MAX_EXTRA = 4_096  # characters of one field that came with the payload
-_MANY_SHAPES = 512
-_QUIET_S = 30.0
+_MAX_SHAPES = 512
+_LOG_INTERVAL_S = 30.0
 _NOT_LOGGABLE = frozenset[int]()
 _SIZES = ("compressed", "original_job_size_bytes", "size_limiter")
 _COPIED = (
-    *("tags", "bid", STOPS, DEATHS, "retry_count", "job_deferred_by", STRATEGY, DUPLICATE_OF, RESCHEDULED_ONCE),
+    *(
+        "tags",
+        "bid",
+        INTERRUPTED_COUNT,
+        DEATH_COUNT,
+        "retry_count",
+        "job_deferred_by",
+        LOAD_BALANCING_STRATEGY,
+        DUPLICATE_OF,
+        RESCHEDULED_ONCE,
+    ),
     *("wrapped", "display_class"),  # of ActiveJob and the like: the class that the writer means
     *_SIZES,
 )
@@ -41,24 +69,24 @@ _RARE_TIMES = ("scheduled_at", "failed_at", "retried_at")
 _TARGETS = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}
 """Urgency to target seconds of waiting and running (GitLab's SLO table)."""
 
-Started: TypeAlias = tuple[str, str]
+StartLine: TypeAlias = tuple[str, str]
 """What the end line repeats, as pieces of JSON: the inside of the string ``<class> JID-<jid>``, and the fields."""
 
 
-class _Known(NamedTuple):
+class _ClassFields(NamedTuple):
     """What all jobs of one class on one queue have in their lines, as pieces of JSON."""
 
     declaration: Declaration | None
     label: str
     fields: str
     loggable: frozenset[int]
-    bare: str
+    fields_without_category: str
     """``fields`` of a class that nobody owns, without the category: jobs may bring their caller's. Else empty."""
     by_version: bool
     """Whether what may be logged has to be asked for each job: only of classes that list something."""
 
 
-class _Extra(NamedTuple):
+class _OptionalField(NamedTuple):
     """A field that only some payloads have: its name, its name as JSON with comma and colon, how its value is shown."""
 
     name: str
@@ -78,17 +106,17 @@ class JobLog:
         self._log = log
         self._write = log.writer.write
         self._jobs = jobs
-        self._known: dict[tuple[str, str], _Known] = {}
-        self._shapes: dict[tuple[str, ...], list[_Extra]] = {}
+        self._class_fields: dict[tuple[str, str], _ClassFields] = {}
+        self._optional_fields: dict[tuple[str, ...], list[_OptionalField]] = {}
         self._thread = _Thread()
-        self._waits = Repeated(_QUIET_S)
+        self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
 
-    def start(self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None) -> Started | None:
+    def start(self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None) -> StartLine | None:
         """Write the start line; return what the end line repeats, ``None`` when job lines are off."""
         if not self._jobs:
             return None
         now = time.time()
-        started = self._started(payload, unit, declaration, now)
+        started = self._start_line(payload, unit, declaration, now)
         label, fields = started
         self._write(
             f'{{"severity":"INFO","time":"{iso_time(now)}","message":"{label}: start",{fields},"job_status":"start"}}\n'
@@ -97,7 +125,7 @@ class JobLog:
 
     def end(
         self,
-        started: Started | None,
+        started: StartLine | None,
         unit: UnitOfWork,
         declaration: Declaration | None,
         status: str,
@@ -113,7 +141,7 @@ class JobLog:
         if started is None:
             if error is None:
                 return
-            started = self._late(unit, declaration, time.time() - duration_s)
+            started = self._start_line_of_failure(unit, declaration, time.time() - duration_s)
             if started is None:
                 return
         label, fields = started
@@ -132,25 +160,25 @@ class JobLog:
             line.update({"severity": "WARN", **error_fields(error)})
         self._log.write(line)
 
-    def turned_away(
+    def log_not_started(
         self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None, status: str, more: Mapping[str, Any]
     ) -> None:
         """Write the one line of a job that has not run: a policy has parked, deferred or dropped it, as ``status`` says."""
         if not self._jobs:
             return
         now = time.time()
-        label, fields = self._started(payload, unit, declaration, now)
+        label, fields = self._start_line(payload, unit, declaration, now)
         line = from_json(
             f'{{"severity":"INFO","time":"{iso_time(now)}","message":"{label}: {status}",{fields},"job_status":"{status}"}}'
         )
         self._log.write({**line, **more})
 
-    def gate_waits(self, unit: UnitOfWork, error: BaseException) -> None:
+    def policy_unavailable(self, unit: UnitOfWork, error: BaseException) -> None:
         """Tell, from time to time, that a job cannot begin as a policy's question to Redis is not answered."""
-        if count := self._waits.due(unit.queue, time.monotonic()):
+        if count := self._log_rate.hit(unit.queue, time.monotonic()):
             logger(queue=unit.queue).warning(
                 "jobs wait for an answer of Redis before they may begin",
-                event_name="gate.waits",
+                event_name="policy.redis_unavailable",
                 count=count,
                 error=error,
             )
@@ -158,38 +186,38 @@ class JobLog:
     def right_refused(self, declaration: Declaration, error: BaseException) -> None:
         """Tell, from time to time, that jobs of a class are put off because an ACL refuses a policy's question."""
         name = declaration.wire_name
-        if count := self._waits.due(f"rights of {name}", time.monotonic()):
+        if count := self._log_rate.hit(f"rights of {name}", time.monotonic()):
             logger(**{"class": name}).error(
                 f"the jobs of {name} do not run: Redis refuses a right that a limit, pause or lock needs. Grant what "
                 f"`{command('acl worker')}` prints",
-                event_name="gate.right_refused",
+                event_name="policy.right_refused",
                 count=count,
                 error=error,
             )
 
-    def _late(self, unit: UnitOfWork, declaration: Declaration | None, now: float) -> Started | None:
+    def _start_line_of_failure(self, unit: UnitOfWork, declaration: Declaration | None, now: float) -> StartLine | None:
         try:
             payload = decode(unit.data, None)
         except PayloadError:
             return None
-        return self._started(payload, unit, declaration, now)
+        return self._start_line(payload, unit, declaration, now)
 
-    def _started(self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None, now: float) -> Started:
+    def _start_line(self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None, now: float) -> StartLine:
         name, queue, jid = payload["class"], unit.queue, payload.get("jid")
-        known = self._known.get((name, queue))
+        known = self._class_fields.get((name, queue))
         if known is None or known.declaration is not declaration:
-            known = self._describe(name, queue, declaration)
+            known = self._describe_class(name, queue, declaration)
         _, label, fields, loggable, bare, by_version = known
         if by_version:
             loggable = _loggable(payload, declaration)
         shown_jid = json_text(jid)
         if len(shown_jid) > MAX_NAME:
-            shown_jid = json_text(short(_text(jid)))
+            shown_jid = json_text(shorten(_text(jid)))
         is_text = shown_jid[0] == '"'
         label += shown_jid[1:-1] if is_text else json_text(_text(jid))[1:-1]
         args = None if payload.get("compressed") else _uncut_arguments(payload["args"], loggable)
         if args is None:
-            args = json_text(shown_arguments(payload, declaration))
+            args = json_text(filtered_arguments(payload, declaration))
         retry = payload.get("retry")
         correlation = payload.get(CORRELATION_ID)
         more = ""
@@ -197,24 +225,24 @@ class JobLog:
             # The first job of a chain names the chain, and most chains have one job.
             more = f',"correlation_id":{shown_jid if is_text and correlation == jid else _shown_name(correlation)}'
         shape = tuple(payload)
-        extras = self._shapes.get(shape)
+        extras = self._optional_fields.get(shape)
         if extras is None:
-            extras = self._extras_of(shape)
+            extras = self._optional_fields_of(shape)
         if extras:
-            more += _shown_extras(payload, extras)
-            category = callers_category(payload) if bare else None
+            more += _shown_optional_fields(payload, extras)
+            category = feature_category_of(payload) if bare else None
             if category is not None:
                 fields = f'{bare},"feature_category":{json_text(category)}'
         # As the process record has it, so that a job of Sidekiq's Busy page is found in the log.
         own_thread = declaration is None or not declaration.is_async
-        tid = self._thread.tid if own_thread else f'"{base36(ASYNC_RUNS + unit.slot)}"'
+        tid = self._thread.tid if own_thread else f'"{base36(FIRST_ASYNC_RUN_ID + unit.run_index)}"'
         return label, (
-            f'{fields},"jid":{shown_jid},"args":{args},"retry":{"25" if retry is True else shown_retry(retry)},'
+            f'{fields},"jid":{shown_jid},"args":{args},"retry":{"25" if retry is True else retry_number(retry)},'
             f'"job_size_bytes":{len(unit.data)},"tid":{tid}{more}{_shown_times(payload, now)}'
         )
 
-    def _describe(self, name: str, queue: str, declaration: Declaration | None) -> _Known:
-        fields: dict[str, Any] = {**self._log.static, "class": short(name), "queue": short(queue)}
+    def _describe_class(self, name: str, queue: str, declaration: Declaration | None) -> _ClassFields:
+        fields: dict[str, Any] = {**self._log.static, "class": shorten(name), "queue": shorten(queue)}
         loggable = _NOT_LOGGABLE
         if declaration is not None:
             wait, run = _TARGETS[declaration.urgency]
@@ -232,47 +260,47 @@ class JobLog:
         bare, by_version = "", False
         if declaration is not None:
             by_version = any([loggable, *(one.loggable_positions for one in declaration.version_handlers.values())])
-            if declaration.owned_category is None:
+            if declaration.owning_category is None:
                 bare = object_text({name: value for name, value in fields.items() if name != "feature_category"})[1:-1]
-        label = f"{json_text(short(name))[1:-1]} JID-"
-        known = _Known(declaration, label, object_text(fields)[1:-1], loggable, bare, by_version)
+        label = f"{json_text(shorten(name))[1:-1]} JID-"
+        known = _ClassFields(declaration, label, object_text(fields)[1:-1], loggable, bare, by_version)
         if declaration is not None:  # unknown names come from the wire: there is no end of them
-            self._known[name, queue] = known
+            self._class_fields[name, queue] = known
         return known
 
-    def _extras_of(self, shape: tuple[str, ...]) -> list[_Extra]:
-        extras: list[_Extra] = []
+    def _optional_fields_of(self, shape: tuple[str, ...]) -> list[_OptionalField]:
+        extras: list[_OptionalField] = []
         for name in shape:
             key = f",{json_text(name)}:"
             if name == "version":
-                extras.append(_Extra(name, key, _shown_version))
+                extras.append(_OptionalField(name, key, _shown_version))
             elif name in _COPIED:
-                extras.append(_Extra(name, key, _shown_if_any))
+                extras.append(_OptionalField(name, key, _shown_if_any))
             elif name == BUFFERED_AT:
-                extras.append(_Extra(name, ',"concurrency_limit_buffering_duration_s":', _shown_since))
+                extras.append(_OptionalField(name, ',"concurrency_limit_buffering_duration_s":', _shown_since))
             elif name in _RARE_TIMES:
-                extras.append(_Extra(name, key, _shown_time))
+                extras.append(_OptionalField(name, key, _shown_time))
             elif name.startswith(META_PREFIX):
-                extras.append(_Extra(name, key, json_text))
-        if len(self._shapes) >= _MANY_SHAPES:
-            self._shapes.clear()
-        self._shapes[shape] = extras
+                extras.append(_OptionalField(name, key, json_text))
+        if len(self._optional_fields) >= _MAX_SHAPES:
+            self._optional_fields.clear()
+        self._optional_fields[shape] = extras
         return extras
 
 
-def _shown_extras(payload: Payload, extras: list[_Extra]) -> str:
+def _shown_optional_fields(payload: Payload, extras: list[_OptionalField]) -> str:
     shown = [(key, show(payload[name])) for name, key, show in extras]
     return "".join([f"{key}{_cut(text)}" for key, text in shown if text is not None])
 
 
 def _cut(text: str) -> str:
     """Return JSON that is not too long for a line: what is, as the text of its begin."""
-    return text if len(text) <= _MAX_EXTRA else json_text(short(text, _MAX_EXTRA))
+    return text if len(text) <= _MAX_EXTRA else json_text(shorten(text, _MAX_EXTRA))
 
 
 def _shown_name(value: object) -> str:
     text = json_text(value)
-    return text if len(text) <= MAX_NAME else json_text(short(_text(value)))
+    return text if len(text) <= MAX_NAME else json_text(shorten(_text(value)))
 
 
 def _shown_if_any(value: object) -> str | None:
@@ -304,10 +332,10 @@ def _shown_times(payload: Payload, now: float) -> str:
             f',"created_at":"{iso_time(created)}","enqueued_at":"{iso_time(enqueued)}"'
             f',"queue_duration_s":{waited},"scheduling_latency_s":{waited}'
         )
-    return _shown_odd_times(timestamp(created), timestamp(enqueued), now)
+    return _shown_incomplete_times(timestamp(created), timestamp(enqueued), now)
 
 
-def _shown_odd_times(created: float | None, enqueued: float | None, now: float) -> str:
+def _shown_incomplete_times(created: float | None, enqueued: float | None, now: float) -> str:
     since = created if enqueued is None else enqueued
     times = {"created_at": created, "enqueued_at": enqueued}
     text = "".join([f',"{name}":"{iso_time(time)}"' for name, time in times.items() if time is not None])
@@ -319,7 +347,7 @@ def _shown_odd_times(created: float | None, enqueued: float | None, now: float) 
 
 
 def _uncut_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
-    """Return what ``shown_arguments`` does, as JSON; ``None`` when something might have to be cut."""
+    """Return what ``filtered_arguments`` does, as JSON; ``None`` when something might have to be cut."""
     if not args:
         return "[]"
     if len(args) > _MAX_ARGUMENTS:
@@ -339,7 +367,7 @@ def _uncut_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
     return text if len(text) <= _MAX_ARGUMENTS else None
 
 
-def shown_arguments(payload: Payload, declaration: Declaration | None) -> list[str]:
+def filtered_arguments(payload: Payload, declaration: Declaration | None) -> list[str]:
     """Return the arguments as text: numbers as they are, others only where ``loggable_arguments`` allows (GitLab's rule)."""
     if payload.get("compressed"):
         return ["[COMPRESSED]"]
@@ -357,7 +385,7 @@ def shown_arguments(payload: Payload, declaration: Declaration | None) -> list[s
 
 
 def _loggable(payload: Payload, declaration: Declaration | None) -> frozenset[int]:
-    return _NOT_LOGGABLE if declaration is None else declaration.loggable_at(version_of(payload))
+    return _NOT_LOGGABLE if declaration is None else declaration.loggable_positions_for(version_of(payload))
 
 
 def _text(value: object) -> str:
@@ -367,7 +395,7 @@ def _text(value: object) -> str:
         return "<a very long number>"
 
 
-def shown_retry(retry: object) -> int:
+def retry_number(retry: object) -> int:
     """Return ``retry`` as a number, so that a log index has one type for it: true 25, false or nothing 0, other -1."""
     if retry is True:
         return 25

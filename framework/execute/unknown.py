@@ -11,17 +11,17 @@ from framework.declare.declaration import Declaration
 from framework.errors import NewerVersionError, UnknownWorkerError
 from framework.finish.outcome import ForeignClass, UnknownClass
 from framework.types import Payload
-from framework.wire.job import UNKNOWN_COUNT, UNKNOWN_SINCE, times, timestamp, version_of
+from framework.wire.job import UNKNOWN_COUNT, UNKNOWN_SINCE, count_of, timestamp, version_of
 
 DAY_S = 86_400.0
-_LONGEST_S = 60.0
-_FOREIGN_LONGEST_S = 5.0
+_MAX_DELAY_S = 60.0
+_MAX_FOREIGN_DELAY_S = 5.0
 """A job of another application stays away for no longer than this, as its own processes may be idle by then."""
 
-_MANY_NAMES = 1_000  # names come from the wire: there is no end of them
+_MAX_NAMES = 1_000  # names come from the wire: there is no end of them
 
 
-class UnknownClasses:
+class UnknownClassDelays:
     """Decides how long such a job waits. Safe to call from any thread.
 
     ``foreign`` are patterns of wire names that belong to other applications (setting ``foreign_classes``). Any other job is
@@ -43,7 +43,7 @@ class UnknownClasses:
         self._draw = draw
         self._nearest: dict[str, str | None] = {}
 
-    def judge(
+    def outcome_if_unknown(
         self, payload: Payload, declaration: Declaration | None, retired: Container[str]
     ) -> UnknownClass | ForeignClass | None:
         """Return what becomes of a job whose code is not here; ``None`` when it is, or when its class is retired."""
@@ -56,13 +56,13 @@ class UnknownClasses:
         """Return what becomes of a job whose class is not registered here."""
         name = payload["class"]
         if self._is_foreign is not None and self._is_foreign(name):
-            count = times(payload, UNKNOWN_COUNT)
+            count = count_of(payload, UNKNOWN_COUNT)
             return ForeignClass(self._foreign_delay_s(count), count + 1)
-        return self._wait(payload, UnknownWorkerError(name, self._nearest_to(name)))
+        return self._delayed(payload, UnknownWorkerError(name, self._nearest_to(name)))
 
     def outcome_of_version(self, payload: Payload, declaration: Declaration, version: int) -> UnknownClass:
         """Return what becomes of a job of a higher ``version`` than its class has here."""
-        return self._wait(payload, NewerVersionError(declaration.wire_name, version, declaration.version))
+        return self._delayed(payload, NewerVersionError(declaration.wire_name, version, declaration.version))
 
     def _foreign_delay_s(self, count: int) -> float:
         """Return how long a job of another application stays away from the queue, 0 every other time.
@@ -73,27 +73,27 @@ class UnknownClasses:
         """
         if count % 2 == 0:
             return 0.0
-        return min(_FOREIGN_LONGEST_S, (1.0 + min(count, 9)) / 2) * (0.8 + 0.2 * self._draw())
+        return min(_MAX_FOREIGN_DELAY_S, (1.0 + min(count, 9)) / 2) * (0.8 + 0.2 * self._draw())
 
-    def _wait(self, payload: Payload, error: UnknownWorkerError | NewerVersionError) -> UnknownClass:
+    def _delayed(self, payload: Payload, error: UnknownWorkerError | NewerVersionError) -> UnknownClass:
         now = self._clock()
         first = timestamp(payload.get(UNKNOWN_SINCE))
         if first is None or _ran_since(payload, first):
             first, count = now, 0
         else:
-            count = times(payload, UNKNOWN_COUNT)
+            count = count_of(payload, UNKNOWN_COUNT)
         # Another host's clock may be ahead of ours; a time to come would put off the end for as long.
         since = min(first, now)
         # Spread, so that a thousand jobs of a new class do not come back in one moment.
-        delay_s = min(_LONGEST_S, 2.0 ** min(count, 6) * (1.0 + self._draw() / 2))
+        delay_s = min(_MAX_DELAY_S, 2.0 ** min(count, 6) * (1.0 + self._draw() / 2))
         return UnknownClass(error, delay_s, count + 1, since, gives_up=now - since >= self._max_wait_s)
 
     def _nearest_to(self, name: str) -> str | None:
         """Return the registered name most like ``name``; looked for once, as that takes milliseconds with many classes."""
         if name not in self._nearest:
-            if len(self._nearest) >= _MANY_NAMES:
+            if len(self._nearest) >= _MAX_NAMES:
                 self._nearest.clear()
-            self._nearest[name] = registry.nearest(name)
+            self._nearest[name] = registry.nearest_name(name)
         return self._nearest.get(name)  # another thread may have cleared it: then the message lacks its hint
 
 

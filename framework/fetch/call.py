@@ -16,23 +16,23 @@ LEASE_MS = 15_000
 
 
 @dataclass(slots=True)
-class Reply:
+class FetchReply:
     """What one call brought."""
 
-    held: bool
+    lease_held: bool
     """Whether our lease is held; if not, the working list is anybody's."""
     fenced: list[int]
     """Positions, from 1, of acknowledgements that were not ours any more."""
-    refused: list[str]
+    wrong_type_queues: list[str]
     """Queues whose key is no list."""
     units: list[UnitOfWork]
-    given: list[str]
+    source_queues: list[str]
     """The queues that gave them."""
     wanted: int
 
 
 @dataclass(slots=True)
-class _Asked:
+class _FetchRequest:
     queues: list[str]
     wanted: int
     arguments: tuple[Any, ...]
@@ -46,12 +46,12 @@ class FetchCall:
         self._channel = Channel(client, read_timeout_s=read_timeout_s)
         self._lease = keys.lease(identity)
         self._working = keys.working(identity)
-        self._asked: _Asked | None = None
+        self._request: _FetchRequest | None = None
 
     @property
     def pending(self) -> bool:
         """Whether a call has been sent and its reply not been read."""
-        return self._asked is not None
+        return self._request is not None
 
     def send(self, ended: list[UnitOfWork], queues: list[tuple[str, int]], wanted: int, now: float) -> None:
         """Acknowledge ``ended`` and ask ``queues`` (name, quota) for ``wanted`` jobs; they will count as fetched ``now``."""
@@ -68,36 +68,36 @@ class FetchCall:
             *[quota for _, quota in queues],
         )
         self._channel.send(("EVALSHA", FETCH.digest, *arguments))
-        self._asked = _Asked(names, wanted, arguments, now)
+        self._request = _FetchRequest(names, wanted, arguments, now)
 
-    def read(self) -> Reply:
+    def read(self) -> FetchReply:
         """Wait for the reply and return it; after an error it is not known whether the call was heard."""
-        asked = self._asked
+        asked = self._request
         assert asked is not None, "nothing was sent"  # noqa: S101
         try:
             reply = self._read(asked)
         finally:
-            self._asked = None  # pending until now: who wants to know whether all has arrived must wait
-        return _parsed(asked, reply)
+            self._request = None  # pending until now: who wants to know whether all has arrived must wait
+        return _parse_reply(asked, reply)
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
-        self._asked = None
+        self._request = None
         self._channel.close()
 
-    def _read(self, asked: "_Asked") -> list[Any]:
+    def _read(self, request: "_FetchRequest") -> list[Any]:
         try:
             return cast("list[Any]", self._channel.read())
         except NoScriptError:
-            return cast("list[Any]", self._channel.call("EVAL", FETCH.source, *asked.arguments))
+            return cast("list[Any]", self._channel.call("EVAL", FETCH.source, *request.arguments))
 
 
-def _parsed(asked: _Asked, reply: list[Any]) -> Reply:
+def _parse_reply(request: _FetchRequest, reply: list[Any]) -> FetchReply:
     units: list[UnitOfWork] = []
     given: list[str] = []
     for position in range(3, len(reply), 2):
-        queue = asked.queues[int(reply[position]) - 1]
+        queue = request.queues[int(reply[position]) - 1]
         given.append(queue)
-        units += [UnitOfWork(queue, data, asked.sent_at) for data in reply[position + 1]]
-    refused = [asked.queues[int(position) - 1] for position in reply[2]]
-    return Reply(bool(reply[0]), reply[1], refused, units, given, asked.wanted)
+        units += [UnitOfWork(queue, data, request.sent_at) for data in reply[position + 1]]
+    refused = [request.queues[int(position) - 1] for position in reply[2]]
+    return FetchReply(bool(reply[0]), reply[1], refused, units, given, request.wanted)

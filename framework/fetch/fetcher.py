@@ -11,14 +11,14 @@ from types import MappingProxyType
 import redis
 from redis.exceptions import RedisError
 
-from framework.fetch.crew import Crew
-from framework.fetch.custody import Custody
-from framework.fetch.exchange import Exchange, FetchEvents, clock
-from framework.fetch.local_limits import LocalLimits
-from framework.fetch.parking import Parking
-from framework.fetch.post import Post
+from framework.fetch.blocking import BlockingMoves
+from framework.fetch.in_flight import InFlight
+from framework.fetch.leader import Leader
+from framework.fetch.pipeline import FetchEvents, FetchPipeline, clock
+from framework.fetch.process_limits import ProcessLimits
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reaper import Reconciler
+from framework.fetch.threads import WorkerThreads
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.wire import keys
 
@@ -37,156 +37,156 @@ class Fetcher:
         client: "redis.Redis",
         identity: str,
         order: QueueOrder,
-        custody: Custody,
+        in_flight: InFlight,
         events: FetchEvents,
         reconciler: Reconciler,
-        limits: Mapping[str, int] = NO_LIMITS,
+        process_limits: Mapping[str, int] = NO_LIMITS,
     ) -> None:
-        self.custody = custody
-        self._local = LocalLimits(limits, custody)
-        self.crew = Crew(custody.slots + 1)
-        parking = Parking(client, keys.working(identity))
-        custody.replies.hurry = parking.wake
-        self._exchange = Exchange(client, identity, order, custody, events, parking.wake, self._local)
-        self._post = Post(client, identity, custody, self._exchange, parking, reconciler, self._local)
+        self.in_flight = in_flight
+        self._process_limits = ProcessLimits(process_limits, in_flight)
+        self.threads = WorkerThreads(in_flight.concurrency + 1)
+        parking = BlockingMoves(client, keys.working(identity))
+        in_flight.replies.wake_leader = parking.wake
+        self._pipeline = FetchPipeline(client, identity, order, in_flight, events, parking.wake, self._process_limits)
+        self._leader = Leader(client, identity, in_flight, self._pipeline, parking, reconciler, self._process_limits)
         self._stopped = False
 
-    def start(self, hire: Callable[[], None]) -> None:
-        """Begin: ``hire`` starts a thread that calls ``next``; the first one calls for more as they are needed."""
-        self.crew.hire = hire
-        if not self.crew.wake():
+    def start(self, spawn: Callable[[], None]) -> None:
+        """Begin: ``spawn`` starts a thread that calls ``next``; the first one calls for more as they are needed."""
+        self.threads.spawn = spawn
+        if not self.threads.notify_one():
             raise RuntimeError("not one thread can be started; see the limits of this system on threads and memory")
 
     def next(self) -> UnitOfWork | None:
         """Return the next job to run, for the calling thread; ``None`` when the process stops. Blocks as long as it takes."""
         while not self._stopped:
             try:
-                unit = self._look()
+                unit = self._step()
             except Exception as error:  # noqa: BLE001 - an error of our own: tried again, until it has come too often
-                self._exchange.fail(error)
+                self._pipeline.fail(error)
             else:
                 if unit is not None:
                     return unit
         return None
 
-    def relay(self) -> None:
+    def ensure_fetching(self) -> None:
         """The calling thread is about to run a job: see that the post is manned and that others take what is buffered."""
-        if not self._post.manned.locked() or (self._post.ready and self._short_handed):
-            self._call()
-        elif self._post.drowsy and (self.custody.buffer or self._exchange.unfinished):
-            self._post.wake()
+        if not self._leader.lock.locked() or (self._leader.ready and self._needs_thread):
+            self._wake_one()
+        elif self._leader.sleeping_long and (self.in_flight.buffer or self._pipeline.unfinished):
+            self._leader.wake()
 
     def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
         """The unit's job has come to an end. ``settled``: it has left the working list already (retry, dead set)."""
-        self.custody.end(unit, settled=settled)
-        if (unit.holds is not None and unit.holds.slots) or self._local.limits(unit.queue):
+        self.in_flight.end(unit, settled=settled)
+        if (unit.resources is not None and unit.resources.slots) or self._process_limits.applies_to(unit.queue):
             # There is room for another of its queue; its slot may have been handed over, to the head of a queue of ours.
-            self._exchange.dry = False
+            self._pipeline.queues_empty = False
 
-    def attend_to(self) -> None:
+    def request_acknowledgement(self) -> None:
         """Somebody who never calls ``next`` has finished units: let a thread acknowledge them."""
-        if self._post.asleep:
-            self._post.wake()
-        elif not self._post.manned.locked():
-            self._call()
+        if self._leader.sleeping:
+            self._leader.wake()
+        elif not self._leader.lock.locked():
+            self._wake_one()
 
-    def acknowledge(self) -> None:
+    def acknowledge_all(self) -> None:
         """Wait until the acknowledgement of every finished unit has arrived. Raises redis errors."""
-        self._exchange.flush()
+        self._pipeline.flush()
 
     def quiet(self) -> None:
-        """Take no more jobs, and go on acknowledging those in hand until ``stop``. May be called twice."""
-        self._exchange.closed = True
-        self._post.wake()
+        """Take no more jobs, and go on acknowledging those in flight until ``stop``. May be called twice."""
+        self._pipeline.closed = True
+        self._leader.wake()
 
     def pause(self, queues: Collection[str]) -> None:
         """Skip these queues from now on, and no others."""
-        if self._exchange.pause(queues):
-            self._post.leave_queues()
+        if self._pipeline.pause(queues):
+            self._leader.rearm()
 
     def stop(self) -> None:
         """Take no more jobs; every ``next`` returns ``None``. May be called twice."""
-        self._exchange.closed = True
+        self._pipeline.closed = True
         self._stopped = True
-        self._post.stop()
-        self.crew.wake_all()
+        self._leader.stop()
+        self.threads.notify_all()
 
-    def end_in_child(self) -> None:
+    def after_fork_in_child(self) -> None:
         """This process is a child that a job has forked: every ``next`` returns ``None``; the connections are the parent's."""
         self._stopped = True
 
-    def wind_down(self, timeout_s: float) -> None:
+    def shutdown(self, timeout_s: float) -> None:
         """After ``stop``: end what is under way and give back what was not started. Raises redis errors."""
-        if not self._post.manned.acquire(timeout=timeout_s):
-            return  # who stands there hangs in a call to Redis: what is in hand is given back by the launcher
+        if not self._leader.lock.acquire(timeout=timeout_s):
+            return  # who stands there hangs in a call to Redis: what is in flight is given back by the launcher
         try:
-            self._exchange.flush()
-            self._post.clear()
+            self._pipeline.flush()
+            self._leader.shutdown()
         except (RedisError, OSError):
             raise
-        except Exception as error:  # noqa: BLE001 - an error of our own: the launcher gives back what is in hand
-            self._exchange.fail(error)
+        except Exception as error:  # noqa: BLE001 - an error of our own: the launcher gives back what is in flight
+            self._pipeline.fail(error)
         finally:
-            self._post.manned.release()
+            self._leader.lock.release()
 
     @property
     def active_at(self) -> float:
         """When somebody last looked after the queues, told Redis of an end or started a job: a watchdog's business."""
-        return max(self._post.looked_at, self.custody.last_start, self._exchange.told_at)
+        return max(self._leader.stepped_at, self.in_flight.last_started_at, self._pipeline.acknowledging_since)
 
     @property
     def fetching(self) -> bool:
         """Whether jobs are taken: wanted, answered by Redis at least once and at the last call, and our lease held."""
-        exchange = self._exchange
-        answered = self.custody.replies.answered > 0 and not exchange.failures
+        exchange = self._pipeline
+        answered = self.in_flight.replies.fetches_read > 0 and not exchange.failures
         return answered and not exchange.suspended and not exchange.closed
 
     @property
-    def parked_lost_at(self) -> float | None:
+    def connection_lost_at(self) -> float | None:
         """When a parked call was last given up unanswered (monotonic seconds); ``None``: never."""
-        return self._post.lost_at
+        return self._leader.connection_lost_at
 
-    def _look(self) -> UnitOfWork | None:
+    def _step(self) -> UnitOfWork | None:
         """Take a step towards the next job; return it when there is one to run."""
         now = clock()
-        self._exchange.settle_up(now)
-        unit = self._start(now)
-        if unit is not None or self._exchange.replenish():
+        self._pipeline.flush_if_due(now)
+        unit = self._start_buffered(now)
+        if unit is not None or self._pipeline.fetch_and_wait():
             return unit
-        if self._post.manned.acquire(blocking=False):
+        if self._leader.lock.acquire(blocking=False):
             try:
-                self._post.attend()
+                self._leader.run()
             finally:
-                self._post.manned.release()
+                self._leader.lock.release()
         else:
-            if self._post.drowsy and self._post.uncovered:
-                self._post.wake()  # it slept while no slot was free
-            self.crew.rest(self._needed)
+            if self._leader.sleeping_long and self._leader.queue_unwatched:
+                self._leader.wake()  # it slept while no slot was free
+            self.threads.wait(self._work_available)
         return None
 
-    def _start(self, now: float) -> UnitOfWork | None:
-        if self._exchange.suspended:
+    def _start_buffered(self, now: float) -> UnitOfWork | None:
+        if self._pipeline.suspended:
             return None
-        unit = self.custody.start(now)
+        unit = self.in_flight.start(now)
         # Asked anew, and last of all: since ``now`` a reply may have been waited for, or we may have been stopped.
         if unit is None or clock() - unit.fetched_at < STALE_S:
             return unit
-        self.custody.unstart(unit)
-        self._exchange.suspend()
+        self.in_flight.put_back(unit)
+        self._pipeline.suspend()
         return None
 
     @property
-    def _short_handed(self) -> bool:
+    def _needs_thread(self) -> bool:
         """Whether fewer threads than slots run jobs or are about to (one more is at the post), and another would help.
 
         While jobs are quick it would not; should a slow one come, the post sees what waits behind it within milliseconds.
         """
-        return self.crew.up <= self.custody.slots and not self._exchange.quick
+        return self.threads.active <= self.in_flight.concurrency and not self._pipeline.quick
 
-    def _call(self) -> None:
+    def _wake_one(self) -> None:
         """Call somebody up: one that rests, a new one, or who stands at the post."""
-        if not self.crew.waking and not self.crew.wake():
-            self._post.wake()
+        if not self.threads.wake_pending and not self.threads.notify_one():
+            self._leader.wake()
 
-    def _needed(self) -> bool:
-        return self._stopped or not self._post.manned.locked() or self._post.ready
+    def _work_available(self) -> bool:
+        return self._stopped or not self._leader.lock.locked() or self._leader.ready

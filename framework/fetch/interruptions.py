@@ -18,9 +18,9 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import INTERRUPT
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.job import STOPS, Job, decode, times
-from framework.wire.splice import rewrite
-from framework.wire.status import tracked
+from framework.wire.job import INTERRUPTED_COUNT, Job, count_of, decode
+from framework.wire.payload_edit import rewrite
+from framework.wire.status_key import tracked_job
 
 MAX_INTERRUPTIONS = 3
 """Of either kind, unless the class or the setting ``max_retries_after_interruption`` says otherwise (GitLab's default)."""
@@ -29,14 +29,14 @@ _DAY_S = 86_400
 _REFUSED, _FENCED, _GIVEN_UP = -1, 0, 2  # what interrupt.lua says
 
 
-class Keep(NamedTuple):
+class SetLimits(NamedTuple):
     """How much a sorted set of jobs keeps."""
 
     max_jobs: int
     max_age_s: float
 
 
-KEEP_INTERRUPTED = Keep(10_000, 90 * _DAY_S)
+INTERRUPTED_SET_LIMITS = SetLimits(10_000, 90 * _DAY_S)
 """GitLab's limits."""
 
 
@@ -46,7 +46,7 @@ class InterruptionLimit:
 
     setting: int = MAX_INTERRUPTIONS
 
-    def of(self, payload: Payload) -> int:
+    def for_payload(self, payload: Payload) -> int:
         """Return the limit of a job; where its class is not known, the setting."""
         worker = registry.find(str(payload.get("class")))
         own: int | None = None if worker is None else worker.declaration().max_retries_after_interruption
@@ -54,11 +54,11 @@ class InterruptionLimit:
 
     def reached(self, payload: Payload, count: str) -> bool:
         """Whether the job, just interrupted once more, ends by this field of its payload."""
-        return 0 <= self.of(payload) <= times(payload, count)
+        return 0 <= self.for_payload(payload) <= count_of(payload, count)
 
 
 @dataclass(frozen=True, slots=True)
-class CutOff:
+class InterruptedJob:
     """A job that was cut off, its stop counted, and for how long it had run."""
 
     job: Job
@@ -76,7 +76,7 @@ class CutOff:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stop:
+class _Interruption:
     unit: UnitOfWork
     ran_s: float
     payload: Payload
@@ -86,7 +86,7 @@ class _Stop:
 
 def interrupt(
     client: "redis.Redis", identity: str, running: Sequence[tuple[UnitOfWork, float]], limit: InterruptionLimit
-) -> list[CutOff]:
+) -> list[InterruptedJob]:
     """Take these jobs, oldest first, each with the time since which it runs, out of our hands; return those that were ours.
 
     Raises redis errors.
@@ -96,16 +96,16 @@ def interrupt(
     """
     # The youngest first: each goes to the right end in turn, so the oldest ends up next to run.
     now = time.perf_counter()
-    stops = [_stop(unit, now - since, limit) for unit, since in reversed(running)]
-    replies = INTERRUPT.each(client, [_call(identity, stop) for stop in stops]) if stops else []
-    found = [_cut_off(stop, reply) for stop, reply in zip(stops, replies, strict=True) if reply != _FENCED]
+    stops = [_count_interruption(unit, now - since, limit) for unit, since in reversed(running)]
+    replies = INTERRUPT.each(client, [_script_call(identity, stop) for stop in stops]) if stops else []
+    found = [_interrupted_job(stop, reply) for stop, reply in zip(stops, replies, strict=True) if reply != _FENCED]
     return found[::-1]
 
 
-def _stop(unit: UnitOfWork, ran_s: float, limit: InterruptionLimit) -> _Stop:
+def _count_interruption(unit: UnitOfWork, ran_s: float, limit: InterruptionLimit) -> _Interruption:
     payload = decode(unit.data, None)  # it runs, so it could be read, whatever it took
-    payload[STOPS] = times(payload, STOPS) + 1
-    gives_up = limit.reached(payload, STOPS)
+    payload[INTERRUPTED_COUNT] = count_of(payload, INTERRUPTED_COUNT) + 1
+    gives_up = limit.reached(payload, INTERRUPTED_COUNT)
     if gives_up:
         payload["queue"] = unit.queue  # other producers may leave it out, and the way back from the set needs it
     try:
@@ -114,23 +114,23 @@ def _stop(unit: UnitOfWork, ran_s: float, limit: InterruptionLimit) -> _Stop:
         data, gives_up = unit.data, False
     if not gives_up:
         payload["args"] = []  # those of all slots at once would take much memory, and only a hook asks for them
-    return _Stop(unit, ran_s, payload, data, gives_up)
+    return _Interruption(unit, ran_s, payload, data, gives_up)
 
 
-def _call(identity: str, stop: _Stop) -> tuple[list[str], list[Any]]:
-    unit = stop.unit
+def _script_call(identity: str, interruption: _Interruption) -> tuple[list[str], list[Any]]:
+    unit = interruption.unit
     places = [keys.working(identity), keys.queue(unit.queue), keys.QUEUES]
-    arguments: list[Any] = [unit.data, stop.data, unit.queue, unit.goes_back()]
-    if not stop.gives_up:
+    arguments: list[Any] = [unit.data, interruption.data, unit.queue, unit.resources_on_requeue()]
+    if not interruption.gives_up:
         return places, arguments
-    state = tracked(stop.payload)
-    ended = unit.holds.ended() if unit.holds is not None else ""
-    told = ("", "", 0) if state is None else (keys.status(state.jid), "failed", state.kept_s)
-    return [*places, keys.INTERRUPTED], [*arguments, ended, *KEEP_INTERRUPTED, *told]
+    state = tracked_job(interruption.payload)
+    ended = unit.resources.on_end() if unit.resources is not None else ""
+    told = ("", "", 0) if state is None else (keys.status(state.jid), "failed", state.ttl_s)
+    return [*places, keys.INTERRUPTED], [*arguments, ended, *INTERRUPTED_SET_LIMITS, *told]
 
 
-def _cut_off(stop: _Stop, reply: object) -> CutOff:
+def _interrupted_job(interruption: _Interruption, reply: object) -> InterruptedJob:
     """Return what became of one; ``reply`` is the script's, or what Redis refused it with."""
-    queue, said = stop.unit.queue, reply if isinstance(reply, int) else _REFUSED
+    queue, said = interruption.unit.queue, reply if isinstance(reply, int) else _REFUSED
     destination = "" if said == _REFUSED else keys.INTERRUPTED if said >= _GIVEN_UP else keys.queue(queue)
-    return CutOff(Job(stop.payload), queue, stop.ran_s, destination, max(0, said - _GIVEN_UP))
+    return InterruptedJob(Job(interruption.payload), queue, interruption.ran_s, destination, max(0, said - _GIVEN_UP))

@@ -5,15 +5,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-Mode: TypeAlias = Literal["strict", "weighted", "random"]
+QueueMode: TypeAlias = Literal["strict", "weighted", "random"]
 
-HOT = 32
+HOT_QUEUES = 32
 """Up to so many queues are all looked at by every fetch; of more, those that gave jobs lately."""
 
-LOOK = 1_000
+MAX_QUEUES_PER_FETCH = 1_000
 """Most queues that one fetch looks at, about a quarter of a millisecond of Redis; of more, each fetch takes the next ones."""
 
-SWEEP_S = 0.1
+COLD_SWEEP_S = 0.1
 """Of more than the hot queues, how often the others are looked at while some give jobs."""
 
 
@@ -41,7 +41,7 @@ class QueueOrder:
         return [name for name, _ in self.weights]
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> QueueMode:
         """Which of Sidekiq's modes the weights stand for."""
         if all(weight == 0 for _, weight in self.weights):
             return "strict"
@@ -54,7 +54,7 @@ class QueueOrder:
         return [(name, weight) for _, name, weight in sorted(keyed, reverse=True)]
 
 
-class Rounds:
+class QueueRotation:
     """One fetch after another: what to ask for next, given what the last ones found. For one thread at a time."""
 
     def __init__(self, order: QueueOrder) -> None:
@@ -65,10 +65,10 @@ class Rounds:
         self._weights = dict(order.weights)
         self._hot: dict[str, int] = {}
         self._sweep_at = 0.0
-        self._at_hot = False
-        self._left: list[tuple[str, int]] = []
-        self._barren = True
-        self.complete = True
+        self._hot_only = False
+        self._remaining: list[tuple[str, int]] = []
+        self._none_found = True
+        self.all_checked = True
         """Whether the last look was at every queue, or the last of several looks which together were, and none found a job."""
 
     @property
@@ -84,14 +84,14 @@ class Rounds:
         self._paused = paused
         self._served = tuple(entry for entry in self._order.weights if entry[0] not in paused)
         self._weights = dict(self._served)
-        self._left.clear()
+        self._remaining.clear()
         self._hot.clear()
         self._sweep_at = 0.0
         return True
 
     def next(self, wanted: int, now: float) -> list[tuple[str, int]]:
         """Return the queues for a fetch of ``wanted`` jobs at ``now``, each with its quota."""
-        among = self._among(now)
+        among = self._candidates(now)
         if len(among) == 1:
             return [(among[0][0], wanted)]
         if self._strict:
@@ -99,37 +99,37 @@ class Rounds:
         total = sum(max(weight, 1) for _, weight in among)
         return [(name, -(-wanted * max(weight, 1) // total)) for name, weight in self._order.draw(among)]
 
-    def found(self, given: Collection[str], *, enough: bool) -> None:
+    def record_found(self, source_queues: Collection[str], *, enough: bool) -> None:
         """These queues gave jobs; ``enough``: as many as were wanted."""
-        if len(self._served) <= HOT:
+        if len(self._served) <= HOT_QUEUES:
             return
-        weights = self._hot if self._at_hot else self._weights
-        self._hot = {name: weights[name] for name in given if name in weights}
-        if self._at_hot:
+        weights = self._hot if self._hot_only else self._weights
+        self._hot = {name: weights[name] for name in source_queues if name in weights}
+        if self._hot_only:
             if not enough:
                 self._sweep_at = 0.0  # they had too little: look elsewhere next
             return
-        self._barren = self._barren and not given
-        if given and self._strict:
-            self._left.clear()  # the next look elsewhere begins with the most important again
-        self.complete = self._barren and not self._left
+        self._none_found = self._none_found and not source_queues
+        if source_queues and self._strict:
+            self._remaining.clear()  # the next look elsewhere begins with the most important again
+        self.all_checked = self._none_found and not self._remaining
 
-    def _among(self, now: float) -> Sequence[tuple[str, int]]:
-        if len(self._served) <= HOT:
+    def _candidates(self, now: float) -> Sequence[tuple[str, int]]:
+        if len(self._served) <= HOT_QUEUES:
             return self._served
-        self._at_hot = bool(self._hot) and now < self._sweep_at
-        if self._at_hot:
-            self.complete = False
+        self._hot_only = bool(self._hot) and now < self._sweep_at
+        if self._hot_only:
+            self.all_checked = False
             return list(self._hot.items())
-        return self._look(now)
+        return self._next_cold_queues(now)
 
-    def _look(self, now: float) -> Sequence[tuple[str, int]]:
+    def _next_cold_queues(self, now: float) -> Sequence[tuple[str, int]]:
         """Return the queues to look at beside the hot ones: all, or of very many the next ones."""
-        if not self._left:
-            self._barren = True
-            whole = self._strict or len(self._served) <= LOOK  # drawn as they are looked at
-            self._left = list(self._served) if whole else self._order.draw(self._served)
-        piece, self._left = self._left[:LOOK], self._left[LOOK:]
-        self.complete = not self._left
-        self._sweep_at = now + SWEEP_S
+        if not self._remaining:
+            self._none_found = True
+            whole = self._strict or len(self._served) <= MAX_QUEUES_PER_FETCH  # drawn as they are looked at
+            self._remaining = list(self._served) if whole else self._order.draw(self._served)
+        piece, self._remaining = self._remaining[:MAX_QUEUES_PER_FETCH], self._remaining[MAX_QUEUES_PER_FETCH:]
+        self.all_checked = not self._remaining
+        self._sweep_at = now + COLD_SWEEP_S
         return piece

@@ -15,41 +15,41 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from framework.declare import registry
 from framework.errors import PayloadError
-from framework.fetch.blame import SUSPECT, Evidence, Guilt
+from framework.fetch.blocking import BLOCK_TIMEOUT_S, REPLY_MARGIN_S
 from framework.fetch.call import LEASE_MS
-from framework.fetch.custody import Custody
-from framework.fetch.grace import Grace
-from framework.fetch.interruptions import KEEP_INTERRUPTED, InterruptionLimit, Keep
-from framework.fetch.parking import PARK_S, REPLY_MARGIN_S
-from framework.fetch.replies import Mark
+from framework.fetch.failure_detector import FailureDetector
+from framework.fetch.in_flight import InFlight
+from framework.fetch.interruptions import INTERRUPTED_SET_LIMITS, InterruptionLimit, SetLimits
+from framework.fetch.reply_tracker import ReplySnapshot
 from framework.fetch.requeue import requeue
+from framework.fetch.suspects import SUSPECT_FIELD, RunEvidence, StartState
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.store.script import ADOPT, BURY, EXAMINE, FORGET, RECLAIM, RESTORE, RETIRE
+from framework.store.script import INSPECT_DEAD, KILL, MARK_DEAD, RECLAIM, REGISTER_ORPHAN, RESTORE, UNREGISTER
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.bounds import DECODED_LIMIT, LARGE, needs_look
-from framework.wire.holds import Holds, Slot, lock_of, slot_id, slot_member
-from framework.wire.job import DEATHS, Job, decode, times
+from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, may_exceed
+from framework.wire.job import DEATH_COUNT, Job, count_of, decode
 from framework.wire.json import dumps
-from framework.wire.malformed import quarantined
-from framework.wire.status import Tracked, tracked
+from framework.wire.malformed import dead_set_entry
+from framework.wire.resources import JobResources, Slot, lock_of, slot_id, slot_member
+from framework.wire.status_key import TrackedJob, tracked_job
 
-FORGET_AFTER_S = LEASE_MS // 1000 + 2 * int(PARK_S + REPLY_MARGIN_S)
+UNREGISTER_AFTER_S = LEASE_MS // 1000 + 2 * int(BLOCK_TIMEOUT_S + REPLY_MARGIN_S)
 """Seconds since the last beat after which no parked call of a dead process can be alive."""
 
 _PAGE = 50
-_RESTORED_JOBS, _RESTORED_BYTES = 500, 1_000_000  # of one step: half a millisecond of Redis's time
-_KEYS_A_SWEEP = 500
+_MAX_RESTORED_JOBS, _MAX_RESTORED_BYTES = 500, 1_000_000  # of one step: half a millisecond of Redis's time
+_SCAN_COUNT = 500
 """So many keys of the shard does one sweep look at in search of lists without an owner: a tenth of a millisecond of Redis's time."""
 
-_VERDICT_S = 10.0
+_INSPECTION_VALID_S = 10.0
 """How long what an examination found may be acted upon; a command that a frozen Redis hears later does nothing."""
 
 Cause: TypeAlias = Literal["death", "lost reply"]
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveredJob:
     """One job taken back: from whom and why, where it went, and how many older entries had to leave that set for it."""
 
     owner: str
@@ -57,7 +57,7 @@ class Recovered:
     destination: str
     cause: Cause = "death"
     trimmed: int = 0
-    unread: int = 0
+    migration_jobs: int = 0
     """So many jobs of a migration that died were put back as they were; ``job`` is none of them."""
 
     @property
@@ -66,10 +66,10 @@ class Recovered:
         return self.destination == keys.INTERRUPTED
 
 
-NO_SETTING = InterruptionLimit()
+DEFAULT_LIMIT = InterruptionLimit()
 """Where no setting says otherwise."""
 
-OnRecovered: TypeAlias = Callable[[Recovered], None]
+OnRecovered: TypeAlias = Callable[[RecoveredJob], None]
 
 
 class Reaper:
@@ -82,17 +82,17 @@ class Reaper:
         self,
         client: "redis.Redis",
         on_recovered: OnRecovered,
-        grace: Grace,
-        dead: Keep,
+        detector: FailureDetector,
+        dead_set_limits: SetLimits,
         decoded_limit: int = DECODED_LIMIT,
-        limit: InterruptionLimit = NO_SETTING,
+        interruption_limit: InterruptionLimit = DEFAULT_LIMIT,
     ) -> None:
         self._client = client
         self._on_recovered = on_recovered
-        self._grace = grace
-        self._dead = dead
+        self._detector = detector
+        self._dead_set_limits = dead_set_limits
         self._decoded_limit = decoded_limit
-        self._limit = limit
+        self._interruption_limit = interruption_limit
         self._cursor = 0
 
     def sweep(self, own: str = "") -> int:
@@ -101,8 +101,8 @@ class Reaper:
         Costs two commands while nobody is late. Raises redis errors: a refusal that concerns one process's keys after the
         others have been looked at.
         """
-        self._adopt()
-        late: Any = self._client.zrangebyscore(keys.REGISTRY, "-inf", f"{self._grace.horizon():.6f}")  # pyright: ignore[reportUnknownMemberType]
+        self._register_orphans()
+        late: Any = self._client.zrangebyscore(keys.REGISTRY, "-inf", f"{self._detector.dead_before():.6f}")  # pyright: ignore[reportUnknownMemberType]
         refusal: ResponseError | None = None
         moved = 0
         for member in cast("list[bytes]", late):
@@ -117,139 +117,144 @@ class Reaper:
             raise refusal
         return moved
 
-    def _adopt(self) -> None:
+    def _register_orphans(self) -> None:
         """Look through some of the shard's keys, on from where the last sweep stopped, for working lists that the registry forgot.
 
         One that was struck off, stopped in the very moment before it parked a call, may send it when it wakes, take a job by it
         and be killed before it beats. Where SCAN is not allowed, nobody looks.
         """
         try:
-            scanned: Any = self._client.scan(self._cursor, keys.WORKING_LISTS, _KEYS_A_SWEEP, "list")
+            scanned: Any = self._client.scan(self._cursor, keys.WORKING_LISTS, _SCAN_COUNT, "list")
         except NoPermissionError:
             return
         self._cursor, found = cast("tuple[int, list[bytes]]", scanned)
         owners = [keys.owner(name.decode(errors="backslashreplace")) for name in found]
         if owners:
-            ADOPT(self._client, [keys.REGISTRY, *map(keys.lease, owners)], owners)
+            REGISTER_ORPHAN(self._client, [keys.REGISTRY, *map(keys.lease, owners)], owners)
 
     def reclaim(self, identity: str) -> int:
         """Take back everything in one working list unless its owner may live; forget the owner when that is safe."""
         moved = 0
-        while (found := self._examine(identity)) is not None and found.page:
+        while (found := self._inspect(identity)) is not None and found.page:
             results = self._reclaim_page(identity, found)
             moved += sum(result > 0 for result in results)
             if -1 in results or not any(results):
                 break  # it lives, or others are at the same work
-        queue = keys.migrated(identity)
+        queue = keys.migrated_queue(identity)
         if queue is not None and moved:
-            self._on_recovered(Recovered(identity, Job(), keys.queue(queue), unread=moved))
+            self._on_recovered(RecoveredJob(identity, Job(), keys.queue(queue), migration_jobs=moved))
         if found is not None:
-            forget(self._client, identity, FORGET_AFTER_S)
+            unregister(self._client, identity, UNREGISTER_AFTER_S)
         return moved
 
-    def _examine(self, identity: str) -> "_Estate | None":
-        found: Any = EXAMINE(
+    def _inspect(self, identity: str) -> "_DeadProcess | None":
+        found: Any = INSPECT_DEAD(
             self._client,
-            [keys.lease(identity), keys.working(identity), keys.REGISTRY, keys.runs(identity), keys.BEATS],
-            [identity, _PAGE, f"{self._grace.lease_s:g}", f"{self._grace.grace_s:g}"],
+            [keys.lease(identity), keys.working(identity), keys.REGISTRY, keys.process(identity), keys.STEADY_SINCE],
+            [identity, _PAGE, f"{self._detector.lease_s:g}", f"{self._detector.required_steady_s:g}"],
         )
         if not found:
             return None
         now, length, said, *page = cast("list[Any]", found)
-        evidence = Evidence.of(dict(zip(said[::2], said[1::2], strict=True)))
-        return _Estate(f"{float(now) + _VERDICT_S:.6f}", int(length), evidence, page)
+        evidence = RunEvidence.from_hash(dict(zip(said[::2], said[1::2], strict=True)))
+        return _DeadProcess(f"{float(now) + _INSPECTION_VALID_S:.6f}", int(length), evidence, page)
 
-    def _reclaim_page(self, identity: str, found: "_Estate") -> list[int]:
-        if (queue := keys.migrated(identity)) is not None:
-            return self._restore_page(identity, queue, found)
+    def _reclaim_page(self, identity: str, dead: "_DeadProcess") -> list[int]:
+        if (queue := keys.migrated_queue(identity)) is not None:
+            return self._restore_page(identity, queue, dead)
         # The head is the youngest; each goes to the right end in turn, so the oldest ends up next to run.
-        ranked = zip(found.page, range(found.length - 1, -1, -1), strict=False)
-        fates = [_fate(data, found.evidence, rank, self._decoded_limit, self._limit) for data, rank in ranked]
-        results = RECLAIM.each(self._client, [self._move(identity, found, fate) for fate in fates])
+        ranked = zip(dead.page, range(dead.length - 1, -1, -1), strict=False)
+        fates = [
+            _disposition(data, dead.evidence, rank, self._decoded_limit, self._interruption_limit)
+            for data, rank in ranked
+        ]
+        results = RECLAIM.each(self._client, [self._reclaim_call(identity, dead, fate) for fate in fates])
         for index, fate in enumerate(fates):
             if fate.tracked is not None and isinstance(results[index], NoPermissionError):
                 # Before anything ran. Perhaps of its state alone, which may be missed; the job may not.
-                stateless = self._move(identity, found, replace(fate, tracked=None))
+                stateless = self._reclaim_call(identity, dead, replace(fate, tracked=None))
                 (results[index],) = RECLAIM.each(self._client, [stateless])
         for fate, result in zip(fates, results, strict=True):
             if isinstance(result, int) and result > 0:
-                self._on_recovered(Recovered(identity, Job(fate.payload), fate.key, trimmed=result - 1))
+                self._on_recovered(RecoveredJob(identity, Job(fate.payload), fate.destination, trimmed=result - 1))
         for result in results:
             if isinstance(result, RedisError):
                 raise result  # what was done has been told
         return results
 
-    def _restore_page(self, identity: str, queue: str, found: "_Estate") -> list[int]:
+    def _restore_page(self, identity: str, queue: str, dead: "_DeadProcess") -> list[int]:
         """Put back what a migration had not come to: unread, as none of it can have run, and in its order."""
         places = [keys.lease(identity), keys.working(identity), keys.queue(queue), keys.QUEUES]
-        moved: int = RESTORE(self._client, places, [found.until, _RESTORED_JOBS, _RESTORED_BYTES, queue])
+        moved: int = RESTORE(self._client, places, [dead.valid_until, _MAX_RESTORED_JOBS, _MAX_RESTORED_BYTES, queue])
         return [1] * moved if moved > 0 else [moved]
 
-    def _move(self, identity: str, found: "_Estate", fate: "_Fate") -> tuple[list[str], list[Any]]:
-        limits = KEEP_INTERRUPTED if fate.key == keys.INTERRUPTED else self._dead
-        places = [keys.lease(identity), keys.working(identity), fate.key, keys.QUEUES]
-        arguments = [fate.found, fate.data, found.until, fate.queue, *limits]
-        if fate.tracked is not None:
-            places.append(keys.status(fate.tracked.jid))
-            arguments += ["failed", fate.tracked.kept_s]
+    def _reclaim_call(
+        self, identity: str, dead: "_DeadProcess", disposition: "_Disposition"
+    ) -> tuple[list[str], list[Any]]:
+        limits = INTERRUPTED_SET_LIMITS if disposition.destination == keys.INTERRUPTED else self._dead_set_limits
+        places = [keys.lease(identity), keys.working(identity), disposition.destination, keys.QUEUES]
+        arguments = [disposition.fetched, disposition.data, dead.valid_until, disposition.queue, *limits]
+        if disposition.tracked is not None:
+            places.append(keys.status(disposition.tracked.jid))
+            arguments += ["failed", disposition.tracked.ttl_s]
         else:
             arguments += ["", 0]
-        holds = _holds_of(identity, fate)
-        return places, [*arguments, holds.goes_back() if fate.queue else holds.ended()]
+        holds = _resources_of(identity, disposition)
+        return places, [*arguments, holds.on_requeue() if disposition.queue else holds.on_end()]
 
 
 @dataclass(frozen=True, slots=True)
-class _Estate:
+class _DeadProcess:
     """What a dead process left: the ``length`` of its list, its youngest jobs, and what it said about its runs."""
 
-    until: str
+    valid_until: str
     length: int
-    evidence: Evidence
+    evidence: RunEvidence
     page: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class _Fate:
-    found: bytes
-    key: str
+class _Disposition:
+    fetched: bytes
+    destination: str
     queue: str
     data: bytes
     payload: Payload
-    tracked: Tracked | None = None
+    tracked: TrackedJob | None = None
     """Whose state says that it has failed: the job is given up, and nobody would write it later."""
 
 
-def _fate(
+def _disposition(
     data: bytes,
-    evidence: Evidence,
+    evidence: RunEvidence,
     rank: int,
     decoded_limit: int = DECODED_LIMIT,
-    limit: InterruptionLimit = NO_SETTING,
-) -> _Fate:
+    limit: InterruptionLimit = DEFAULT_LIMIT,
+) -> _Disposition:
     """Decide before anything is removed: back to its queue, quarantined after too many deaths, or dead if unreadable."""
     try:
         payload, queue = _read(data, decoded_limit)
-        guilt = evidence.guilt(data, payload, rank)
-        changed = data if guilt == "waited" else dumps(_suspected(payload, guilt))
+        guilt = evidence.classify(data, payload, rank)
+        changed = data if guilt == "waited" else dumps(_mark_suspect(payload, guilt))
     except PayloadError as error:
-        return _Fate(data, keys.DEAD, "", quarantined(data, error, time.time()), {})
-    if guilt == "ran" and limit.reached(payload, DEATHS):
-        return _Fate(data, keys.INTERRUPTED, "", changed, payload, tracked(payload))
-    if needs_look(len(data), LARGE):
+        return _Disposition(data, keys.DEAD, "", dead_set_entry(data, error, time.time()), {})
+    if guilt == "ran" and limit.reached(payload, DEATH_COUNT):
+        return _Disposition(data, keys.INTERRUPTED, "", changed, payload, tracked_job(payload))
+    if may_exceed(len(data), LARGE_PAYLOAD):
         payload["args"] = []  # a page of large ones would take much memory, and nothing asks for the arguments
-    return _Fate(data, keys.queue(queue), queue, changed, payload)
+    return _Disposition(data, keys.queue(queue), queue, changed, payload)
 
 
-def _holds_of(identity: str, fate: "_Fate") -> Holds:
+def _resources_of(identity: str, disposition: "_Disposition") -> JobResources:
     """Return what a dead process's job may hold: what is not held is not missed."""
-    payload = fate.payload
+    payload = disposition.payload
     name = str(payload.get("class"))
     worker = registry.find(name)
     declaration = None if worker is None else worker.declaration()
     names = {name, name if declaration is None else declaration.wire_name, f"queue/{payload.get('queue')}"}
-    member = slot_member(identity, slot_id(payload, fate.found))
+    member = slot_member(identity, slot_id(payload, disposition.fetched))
     slots = [Slot(keys.limit(name), member) for name in sorted(names)]
-    return Holds(lock_of(payload, None if declaration is None else declaration.lock_ttl_s), slots)
+    return JobResources(lock_of(payload, None if declaration is None else declaration.lock_ttl_s), slots)
 
 
 def _read(data: bytes, decoded_limit: int) -> tuple[Payload, str]:
@@ -261,10 +266,10 @@ def _read(data: bytes, decoded_limit: int) -> tuple[Payload, str]:
     return payload, queue
 
 
-def _suspected(payload: Payload, guilt: Guilt) -> Payload:
-    payload[SUSPECT] = True
-    if guilt == "ran":
-        payload[DEATHS] = times(payload, DEATHS) + 1
+def _mark_suspect(payload: Payload, start_state: StartState) -> Payload:
+    payload[SUSPECT_FIELD] = True
+    if start_state == "ran":
+        payload[DEATH_COUNT] = count_of(payload, DEATH_COUNT) + 1
     return payload
 
 
@@ -273,7 +278,7 @@ class Reconciler:
 
     Given back is only what one look did not know, and a later one still does not once every reply has been read that was under
     way during the first: two looks may come close together, and a reply may lie unread for as long as we are stopped. After
-    trouble with Redis, when no connection is open on which one could come, one look is enough (``look_at_rest``). What cannot
+    trouble with Redis, when no connection is open on which one could come, one look is enough (``reconcile_idle``). What cannot
     be read, or names no queue, goes to the dead set (``wire/malformed.py``), limited by ``dead``.
     """
 
@@ -281,85 +286,89 @@ class Reconciler:
         self,
         client: "redis.Redis",
         identity: str,
-        custody: Custody,
+        in_flight: InFlight,
         on_recovered: OnRecovered,
-        dead: Keep,
+        dead_set_limits: SetLimits,
         decoded_limit: int = DECODED_LIMIT,
     ) -> None:
         self._client = client
         self._identity = identity
-        self._custody = custody
+        self._in_flight = in_flight
         self._on_recovered = on_recovered
-        self._dead = dead
+        self._dead_set_limits = dead_set_limits
         self._decoded_limit = decoded_limit
-        self._suspects: set[bytes] = set()
-        self._mark = Mark(0, 0)
+        self._candidates: set[bytes] = set()
+        self._snapshot = ReplySnapshot(0, 0)
 
-    def look(self) -> int:
+    def reconcile(self) -> int:
         """Compare once; return how many jobs were given back. Raises redis errors."""
-        custody = self._custody
-        read = custody.replies.read_since(self._mark)  # first of all: then a suspect whose reply has been read is known
+        custody = self._in_flight
+        read = custody.replies.all_read_since(
+            self._snapshot
+        )  # first of all: then a suspect whose reply has been read is known
         returned = set[bytes]()
-        self._suspects -= custody.swap_returned(returned)  # those were read, and the same bytes may have come again
-        unknown = self._unknown()
-        if self._suspects and not read:
-            self._suspects.intersection_update(unknown)
+        self._candidates -= custody.swap_returned(returned)  # those were read, and the same bytes may have come again
+        unknown = self._not_in_memory()
+        if self._candidates and not read:
+            self._candidates.intersection_update(unknown)
             return 0
-        lost = [data for data in unknown if data in self._suspects and data not in returned]
-        self._suspects = set(unknown)
+        lost = [data for data in unknown if data in self._candidates and data not in returned]
+        self._candidates = set(unknown)
         if unknown:
-            self._mark = custody.replies.mark()
+            self._snapshot = custody.replies.snapshot()
         else:
             custody.swap_returned(None)
-        return self._give_back(lost)
+        return self._requeue(lost)
 
-    def look_at_rest(self) -> int:
+    def reconcile_idle(self) -> int:
         """Compare while no fetch is under way and no call is parked; return how many jobs were given back. Raises redis errors.
 
         Safe beside a ``look`` of another thread: whoever finds a job in the list moves it.
         """
-        return self._give_back(self._unknown())
+        return self._requeue(self._not_in_memory())
 
-    def _unknown(self) -> list[bytes]:
+    def _not_in_memory(self) -> list[bytes]:
         """Return what is in the list and not in memory, oldest first."""
-        known = self._custody.known()  # before the list is read: what is fetched in between is at worst a suspect
+        known = self._in_flight.payloads()  # before the list is read: what is fetched in between is at worst a suspect
         listed = cast("list[bytes]", self._client.lrange(keys.working(self._identity), 0, -1))
         return [data for data in reversed(listed) if data not in known]
 
-    def _give_back(self, lost: list[bytes]) -> int:
-        self._custody.note_returned(lost)
-        return sum(self._return(data) for data in reversed(lost))  # the youngest first, which keeps the order
+    def _requeue(self, lost: list[bytes]) -> int:
+        self._in_flight.note_returned(lost)
+        return sum(self._requeue_one(data) for data in reversed(lost))  # the youngest first, which keeps the order
 
-    def _return(self, data: bytes) -> int:
+    def _requeue_one(self, data: bytes) -> int:
         try:
             payload, queue = _read(data, self._decoded_limit)
         except PayloadError as error:
             payload, destination = Payload(), keys.DEAD
-            stored = quarantined(data, error, time.time())
-            buried: Any = BURY(self._client, [keys.working(self._identity), keys.DEAD], [data, stored, *self._dead])
+            stored = dead_set_entry(data, error, time.time())
+            buried: Any = KILL(
+                self._client, [keys.working(self._identity), keys.DEAD], [data, stored, *self._dead_set_limits]
+            )
             moved, trimmed = int(buried >= 0), max(0, int(buried))
         else:
             destination, trimmed = keys.queue(queue), 0
             moved = requeue(self._client, self._identity, [(UnitOfWork(queue, data), data)])
         if moved:
-            self._on_recovered(Recovered(self._identity, Job(payload), destination, "lost reply", trimmed))
+            self._on_recovered(RecoveredJob(self._identity, Job(payload), destination, "lost reply", trimmed))
         return moved
 
 
-def retire(client: "redis.Redis", identity: str) -> None:
+def mark_dead(client: "redis.Redis", identity: str) -> None:
     """A process is known to be dead (its parent saw it die): remove its lease, so that the next sweep takes its jobs back."""
-    RETIRE(client, [keys.lease(identity), keys.REGISTRY], [identity])
+    MARK_DEAD(client, [keys.lease(identity), keys.REGISTRY], [identity])
     client.delete(identity, *keys.work(identity))
     client.srem(keys.PROCESSES, identity)
 
 
-def forget(client: "redis.Redis", identity: str, after_s: int) -> None:
+def unregister(client: "redis.Redis", identity: str, after_s: int) -> None:
     """Remove every trace of a process without a lease whose list is empty, ``after_s`` seconds after its last beat."""
-    traces = [keys.runs(identity), identity, *keys.work(identity), keys.signals(identity)]
+    traces = [keys.process(identity), identity, *keys.work(identity), keys.signals(identity)]
     places = [keys.lease(identity), keys.working(identity), keys.REGISTRY, keys.PROCESSES, *traces]
-    FORGET(client, places, [identity, after_s])
+    UNREGISTER(client, places, [identity, after_s])
 
 
-def draw_pause(period_s: float) -> float:
+def jittered(period_s: float) -> float:
     """Return ``period_s`` give or take a fifth, so that a fleet started at once does not sweep at once."""
     return period_s * (0.8 + 0.4 * secrets.randbelow(1000) / 1000)

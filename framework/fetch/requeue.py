@@ -14,7 +14,7 @@ def requeue(client: "redis.Redis", identity: str, jobs: list[tuple[UnitOfWork, b
     if not jobs:
         return 0
     youngest_first = list(reversed(jobs))
-    held = [unit.goes_back() for unit, _ in youngest_first]
+    held = [unit.resources_on_requeue() for unit, _ in youngest_first]
     returned: Any = REQUEUE(
         client,
         [keys.working(identity), keys.QUEUES, *(keys.queue(unit.queue) for unit, _ in youngest_first)],

@@ -19,12 +19,12 @@ class Handlers:
         self.death: list[DeathHandler] = []
         self._report = report
 
-    def failed(self, error: BaseException, facts: dict[str, Any]) -> None:
+    def call_error_handlers(self, error: BaseException, facts: dict[str, Any]) -> None:
         """Tell every error handler."""
         for handler in (*self.error, *error_handlers):
             self.guard("error handler", partial(handler, error, {**facts, "job": dict(facts.get("job") or {})}))
 
-    def died(self, job: Job, error: BaseException) -> None:
+    def call_death_handlers(self, job: Job, error: BaseException) -> None:
         """Tell every death handler."""
         for handler in (*self.death, *death_handlers):
             self.guard("death handler", partial(handler, Job(job), error))

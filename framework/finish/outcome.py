@@ -24,7 +24,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Postponed:
+class Snoozed:
     """The job asked to run again later (``RetryLater``); no retry is used up."""
 
     delay_s: float
@@ -47,7 +47,7 @@ class Retired:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class Malformed:
     """The payload cannot be read: to the dead set, where it is ``stored``."""
 
     error: PayloadError
@@ -75,7 +75,7 @@ class Deferred:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class Held:
     """A policy has taken it out of the working list, in a step of its own, to where it waits; ``status`` is its log status."""
 
     status: str
@@ -109,14 +109,14 @@ class ForeignClass:
 Outcome: TypeAlias = (
     Succeeded
     | Failed
-    | Postponed
+    | Snoozed
     | Discarded
     | Retired
-    | Unreadable
+    | Malformed
     | Interrupted
     | AwaitsTurn
     | Deferred
-    | Parked
+    | Held
     | UnknownClass
     | ForeignClass
 )

@@ -6,11 +6,11 @@ from typing import Any
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import BusinessError, Discard, RetryError, RetryLater
-from framework.settings.shapes import is_a
-from framework.telemetry.context import CORRELATION_ID, callers_category
+from framework.telemetry.context import CORRELATION_ID, feature_category_of
 from framework.telemetry.sentry import Tracker
+from framework.typeguards import has_type
 
-EXPECTED = (RetryError, RetryLater, Discard, BusinessError)
+EXPECTED_ERRORS = (RetryError, RetryLater, Discard, BusinessError)
 """What a job raises to say something: neither error handlers nor the error tracker hear of it."""
 
 _MAX_TAG = 200  # characters Sentry keeps of a tag's value
@@ -25,7 +25,7 @@ class JobReporter:
 
     def __call__(self, error: BaseException, facts: Mapping[str, Any]) -> None:
         """Report a failed job, unless its error is one by which jobs say what they want."""
-        if is_a(error, *EXPECTED):
+        if has_type(error, *EXPECTED_ERRORS):
             return
         job: Mapping[str, Any] = facts.get("job") or {}
         tags = self._tags(job, facts.get("queue"))
@@ -47,4 +47,4 @@ class JobReporter:
 
 
 def _category(job: Mapping[str, Any], declaration: Declaration) -> str:
-    return declaration.owned_category or callers_category(job) or declaration.feature_category
+    return declaration.owning_category or feature_category_of(job) or declaration.feature_category

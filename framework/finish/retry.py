@@ -14,18 +14,18 @@ from typing import Any, TypeAlias
 
 from framework.errors import BusinessError
 from framework.finish.backoff import jitter_s, retry_delay_s
-from framework.settings.shapes import is_a
+from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, pack_backtrace
 from framework.wire.error_text import error_class, error_message
-from framework.wire.job import Job, stamp, timestamp, whole_number
+from framework.wire.job import Job, timestamp, whole_number, wire_timestamp
 
 DEFAULT_MAX_RETRIES = 25
 MAX_MESSAGE = 10_000
 """Characters of an error message that are kept (Sidekiq's figure)."""
 MAX_BACKTRACE = 8_192
 """Bytes of a packed backtrace: failures that pile up must not fill Redis."""
-LONGEST_DELAY_S = 3_155_760_000.0
+MAX_DELAY_S = 3_155_760_000.0
 """A hundred years: what a class may choose, or a payload counts, must stay a time that Redis and every reader can store."""
 
 
@@ -38,7 +38,7 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Bury:
+class Kill:
     """The retries are used up: into the dead set."""
 
     payload: Payload
@@ -49,7 +49,7 @@ class Bury:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class Delete:
     """Out of Redis: ``retry = False``, ``dead = False``, the business refused it, or the class's hook said so."""
 
     payload: Payload
@@ -58,7 +58,7 @@ class Drop:
     """Whether retries were used up: only then ``retries_exhausted`` is asked (Sidekiq)."""
 
 
-Verdict: TypeAlias = Retry | Bury | Drop
+RetryDecision: TypeAlias = Retry | Kill | Delete
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,18 @@ class RetryPolicy:
     max_retries: int = DEFAULT_MAX_RETRIES
     clock: Callable[[], float] = time.time
     draw: Callable[[], float] = random.random
-    buries_business: bool = False
+    keeps_business_failures: bool = False
     """Whether the dead set keeps jobs that the business refused."""
 
-    def verdict(
+    def decide(
         self,
         payload: Payload,
         worker: Any | None,
         error: BaseException,
         args: list[Any] | None = None,
         *,
-        ask: bool = True,
-    ) -> Verdict:
+        ask_class: bool = True,
+    ) -> RetryDecision:
         """Return what becomes of a job that failed with ``error``; ``payload`` gets Sidekiq's error fields.
 
         ``worker`` is the class, or ``None`` when it is unknown here. What ``retry_in`` raises is the caller's to catch, who
@@ -88,32 +88,34 @@ class RetryPolicy:
         limit = self._limit(payload, worker)
         count = self._count_failure(payload, worker, error)
         if limit is None:
-            return Drop(payload, args)
-        if is_a(error, BusinessError):
-            return self._end(payload, worker, args, business=True)
+            return Delete(payload, args)
+        if has_type(error, BusinessError):
+            return self._kill_or_delete(payload, worker, args, business=True)
         if self._exhausted(payload, worker, count, limit):
-            return self._end(payload, worker, args)
-        chosen = worker.retry_in(count, error, shown(payload, args)) if worker is not None and ask else None
+            return self._kill_or_delete(payload, worker, args)
+        chosen = (
+            worker.retry_in(count, error, job_for_hooks(payload, args)) if worker is not None and ask_class else None
+        )
         if chosen == "discard":
-            return Drop(self.discarded(payload), args)
+            return Delete(self.mark_discarded(payload), args)
         if chosen == "kill":
-            return self._end(payload, worker, args)
+            return self._kill_or_delete(payload, worker, args)
         delay = self._delay_s(chosen, count)
         queue = _field(payload, worker, "retry_queue")
         if isinstance(queue, str) and queue:
             payload["queue"] = queue
         return Retry(payload, delay)
 
-    def _end(
+    def _kill_or_delete(
         self, payload: Payload, worker: Any | None, args: list[Any] | None, *, business: bool = False
-    ) -> Bury | Drop:
-        if _field(payload, worker, "dead") is False or (business and not self.buries_business):
-            return Drop(self.discarded(payload), args, exhausted=True)
-        return Bury(payload, args, business)
+    ) -> Kill | Delete:
+        if _field(payload, worker, "dead") is False or (business and not self.keeps_business_failures):
+            return Delete(self.mark_discarded(payload), args, exhausted=True)
+        return Kill(payload, args, business)
 
-    def discarded(self, payload: Payload) -> Payload:
+    def mark_discarded(self, payload: Payload) -> Payload:
         """Return the payload marked as death handlers are to see it: it is kept nowhere (Sidekiq 8)."""
-        payload["discarded_at"] = stamp(self.clock())
+        payload["discarded_at"] = wire_timestamp(self.clock())
         return payload
 
     def _limit(self, payload: Payload, worker: Any | None) -> int | None:
@@ -128,7 +130,7 @@ class RetryPolicy:
         return self.max_retries if number is None else number
 
     def _count_failure(self, payload: Payload, worker: Any | None, error: BaseException) -> int:
-        now = stamp(self.clock())
+        now = wire_timestamp(self.clock())
         previous = whole_number(payload.get("retry_count"))
         count = 0 if previous is None else previous + 1
         payload["retry_count"] = count
@@ -159,11 +161,11 @@ class RetryPolicy:
         if isinstance(chosen, timedelta):
             chosen = chosen.total_seconds()
         if isinstance(chosen, int | float) and not isinstance(chosen, bool) and 0 < chosen < math.inf:
-            return float(min(chosen, LONGEST_DELAY_S)) + jitter_s(count, self.draw)
-        return min(retry_delay_s(count, self.draw), LONGEST_DELAY_S)
+            return float(min(chosen, MAX_DELAY_S)) + jitter_s(count, self.draw)
+        return min(retry_delay_s(count, self.draw), MAX_DELAY_S)
 
 
-def shown(payload: Payload, args: list[Any] | None) -> Job:
+def job_for_hooks(payload: Payload, args: list[Any] | None) -> Job:
     """Return a job as hooks see it, a copy: with ``args``, the arguments of the run, decompressed."""
     if args is None:
         return Job(payload)

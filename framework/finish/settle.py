@@ -11,8 +11,9 @@ from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch.call import LEASE_MS
-from framework.fetch.interruptions import KEEP_INTERRUPTED
+from framework.fetch.interruptions import INTERRUPTED_SET_LIMITS
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.delayed_payload import DelayedOutcome, delayed_payload, payload_leaving_queue
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import (
     AwaitsTurn,
@@ -20,29 +21,28 @@ from framework.finish.outcome import (
     Discarded,
     Failed,
     ForeignClass,
+    Held,
     Interrupted,
+    Malformed,
     Outcome,
-    Parked,
-    Postponed,
     Retired,
+    Snoozed,
     Succeeded,
     UnknownClass,
-    Unreadable,
 )
-from framework.finish.retry import Bury, Drop, Retry, RetryPolicy, Verdict, shown
-from framework.finish.states import States
-from framework.finish.waiting import Waits, leaving, waiting
-from framework.store.script import BURY, COMPLETE, DROP, FETCH, POSTPONE, REQUEUE, Script
+from framework.finish.retry import Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
+from framework.finish.status_writer import StatusWriter
+from framework.store.script import DROP_RETIRED, FETCH, FINISH, KILL, REQUEUE, SCHEDULE, Script
 from framework.types import JobState, Payload
 from framework.wire import keys
-from framework.wire.holds import Lock, NextRun
 from framework.wire.job import UNKNOWN_COUNT, decode
-from framework.wire.splice import rewrite
-from framework.wire.status import Tracked
+from framework.wire.payload_edit import rewrite
+from framework.wire.resources import Lock, NextRun
+from framework.wire.status_key import TrackedJob
 
-_RUNS_AGAIN = 2  # what complete.lua says
-SOON_S = 10.0
-"""A retry that is due within this may be due before anybody looks: ``on_soon`` is called."""
+_RUNS_AGAIN = 2  # what finish.lua says
+RETRY_SOON_S = 10.0
+"""A retry that is due within this may be due before anybody looks: ``on_retry_soon`` is called."""
 
 
 class Acknowledges(Protocol):
@@ -63,10 +63,10 @@ class DeadSetLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettleResult:
     """What became of a job, for its log line: ``fate`` is acknowledged, retry, dead, dropped, scheduled, or fenced."""
 
-    fate: str
+    moved_to: str
     payload: Payload | None = None
     delay_s: float | None = None
 
@@ -83,8 +83,8 @@ class Settler:
         policy: RetryPolicy,
         dead_set: DeadSetLimits,
         on_trimmed: Callable[[int, str], None],
-        on_soon: Callable[[], None],
-        states: States,
+        on_retry_soon: Callable[[], None],
+        status_writer: StatusWriter,
     ) -> None:
         self._client = client
         self._lease = keys.lease(identity)
@@ -94,41 +94,42 @@ class Settler:
         self._policy = policy
         self._dead_set = dead_set
         self._on_trimmed = on_trimmed
-        self._on_soon = on_soon
-        self._states = states
+        self._on_retry_soon = on_retry_soon
+        self._status_writer = status_writer
         self._in_doubt: set[bytes] = set()
 
-    def judge(
+    def decide_retry(
         self, unit: UnitOfWork, worker: Any | None, outcome: Outcome, args: list[Any] | None = None
-    ) -> Verdict | None:
+    ) -> RetryDecision | None:
         """Return what becomes of a failed job, ``None`` for every other outcome. Moves nothing.
 
         ``args`` are its arguments as the hooks shall see them: decompressed.
         """
         if not isinstance(outcome, Failed):
             return None
-        payload = leaving(unit)
-        decide = partial(self._policy.verdict, worker=worker, error=outcome.error, args=args)
+        payload = payload_leaving_queue(unit)
+        decide = partial(self._policy.decide, worker=worker, error=outcome.error, args=args)
         guarded = self._handlers.guard("retry_in", lambda: decide(dict(payload)))
         # A hook that raises costs its own advice only: decide again without asking it.
-        verdict: Verdict = guarded if guarded is not None else decide(payload, ask=False)
+        verdict: RetryDecision = guarded if guarded is not None else decide(payload, ask_class=False)
         if worker is not None and _exhausted(verdict):
             advice = self._handlers.guard(
-                "retries_exhausted", lambda: worker.retries_exhausted(shown(verdict.payload, args), outcome.error)
+                "retries_exhausted",
+                lambda: worker.retries_exhausted(job_for_hooks(verdict.payload, args), outcome.error),
             )
             if advice == "discard":
-                return Drop(self._policy.discarded(verdict.payload), args)
+                return Delete(self._policy.mark_discarded(verdict.payload), args)
         return verdict
 
     def settle(
         self,
         unit: UnitOfWork,
         outcome: Outcome,
-        verdict: Verdict | None,
-        tracked: Tracked | None = None,
+        decision: RetryDecision | None,
+        tracked: TrackedJob | None = None,
         *,
         confirmed: bool = False,
-    ) -> Settled:
+    ) -> SettleResult:
         """Move the job to its next place and free its slot; return where it went. ``confirmed``: only when Redis has heard its end.
 
         The state of a ``tracked`` one moves with it, in the same script. One that leaves Redis by its acknowledgement gets its
@@ -137,186 +138,204 @@ class Settler:
         match outcome:
             case Succeeded() | Discarded():
                 if tracked is not None:
-                    self._states.end(tracked, "discarded" if isinstance(outcome, Discarded) else "completed")
-                return self._leave(unit, confirmed=confirmed, done=True)
+                    self._status_writer.write_last(
+                        tracked, "discarded" if isinstance(outcome, Discarded) else "completed"
+                    )
+                return self._remove(unit, confirmed=confirmed, done=True)
             case Failed(error):
-                assert verdict is not None, "a failure is judged before it is settled"  # noqa: S101
-                return self._fail(unit, error, verdict, tracked)
-            case Postponed() | Deferred() | ForeignClass() | UnknownClass():
-                return self._put_off(unit, outcome, tracked)
-            case Parked():
-                self._finish(unit)
-                return Settled("parked")
+                assert decision is not None, "a failure is judged before it is settled"  # noqa: S101
+                return self._fail(unit, error, decision, tracked)
+            case Snoozed() | Deferred() | ForeignClass() | UnknownClass():
+                return self._delay(unit, outcome, tracked)
+            case Held():
+                self._finish_unit(unit)
+                return SettleResult("parked")
             case Retired(name):
-                return self._drop(unit, name, tracked)
-            case Unreadable(error, stored):
-                return self._bury(unit, stored, None, error, tracked)
+                return self._remove_retired(unit, name, tracked)
+            case Malformed(error, stored):
+                return self._kill(unit, stored, None, error, tracked)
             case Interrupted() | AwaitsTurn():
-                return Settled("interrupted")  # still in custody; shutdown gives it back
+                return SettleResult("interrupted")  # still in custody; shutdown gives it back
             case _:
                 assert_never(outcome)
 
-    def _leave(self, unit: UnitOfWork, *, confirmed: bool = False, done: bool = False) -> Settled:
+    def _remove(self, unit: UnitOfWork, *, confirmed: bool = False, done: bool = False) -> SettleResult:
         """The job leaves Redis: by its acknowledgement, or, if it holds anything, by a script that lets go in the same step.
 
         One that is ``done`` runs once more, where its class wants that, when a duplicate came while it ran: in the same step, too.
         """
-        if unit.holds is not None:
+        if unit.resources is not None:
             gone = self._complete(unit, done=done)
-            self._finish(unit)
-            return Settled("acknowledged" if gone else "fenced")
+            self._finish_unit(unit)
+            return SettleResult("acknowledged" if gone else "fenced")
         if confirmed:
-            return self._acknowledge(unit)
+            return self._acknowledge_confirmed(unit)
         self._fetcher.finish(unit)
-        return Settled("acknowledged")
+        return SettleResult("acknowledged")
 
     def _complete(self, unit: UnitOfWork, *, done: bool = False) -> bool:
         """Take what holds anything out of Redis; whether it was ours to take."""
-        names, arguments = [self._working], [unit.data, _ended(unit)]
-        holds = unit.holds
+        names, arguments = [self._working], [unit.data, _resources_on_end(unit)]
+        holds = unit.resources
         next_run = holds.next_run() if done and holds is not None and holds.next_run is not None else None
         if next_run is not None and holds is not None and holds.lock is not None:
             names += [keys.QUEUES, keys.queue(next_run.queue), holds.lock.key]
-            arguments += _once_more(holds.lock, next_run)
-        gone: Any = self._heard(unit, COMPLETE, names, arguments)
+            arguments += _next_run_arguments(holds.lock, next_run)
+        gone: Any = self._run_tracked(unit, FINISH, names, arguments)
         if gone == _RUNS_AGAIN and next_run is not None:
-            next_run.tell()
+            next_run.on_written()
         return bool(gone) or unit.data in self._in_doubt
 
-    def _acknowledge(self, unit: UnitOfWork) -> Settled:
+    def _acknowledge_confirmed(self, unit: UnitOfWork) -> SettleResult:
         """Take the job out of Redis, and free its slot when that is certain: nothing runs there meanwhile that could end us."""
-        reply: Any = self._heard(unit, FETCH, [self._lease, self._working], [LEASE_MS, 0, 1, unit.data])
+        reply: Any = self._run_tracked(unit, FETCH, [self._lease, self._working], [LEASE_MS, 0, 1, unit.data])
         _, fenced, _ = reply
         gone = not fenced or unit.data in self._in_doubt
-        self._finish(unit)
-        return Settled("acknowledged" if gone else "fenced")
+        self._finish_unit(unit)
+        return SettleResult("acknowledged" if gone else "fenced")
 
-    def _fail(self, unit: UnitOfWork, error: BaseException, verdict: Verdict, tracked: Tracked | None) -> Settled:
-        match verdict:
-            case Drop(payload, args):
+    def _fail(
+        self, unit: UnitOfWork, error: BaseException, decision: RetryDecision, tracked: TrackedJob | None
+    ) -> SettleResult:
+        match decision:
+            case Delete(payload, args):
                 if tracked is not None:
-                    self._states.end(tracked, "failed")
-                held = unit.holds is not None
+                    self._status_writer.write_last(tracked, "failed")
+                held = unit.resources is not None
                 # Before the handlers: it may be tried again, and they are told once.
                 gone = self._complete(unit) if held else True
                 if gone:
-                    self._handlers.died(shown(payload, args), error)
+                    self._handlers.call_death_handlers(job_for_hooks(payload, args), error)
                 self._in_doubt.discard(unit.data)
                 self._fetcher.finish(unit, settled=held)
-                return Settled("dropped" if gone else "fenced", payload)
+                return SettleResult("dropped" if gone else "fenced", payload)
             case Retry(payload, delay_s):
-                data, state = rewrite(unit.data, payload), _state(tracked, "retrying", delay_s)
-                settled = self._postpone(unit, keys.RETRY, data, delay_s, state, "retry", payload)
-                if delay_s < SOON_S:
-                    self._on_soon()
+                data, state = rewrite(unit.data, payload), _status_write(tracked, "retrying", delay_s)
+                settled = self._schedule(unit, keys.RETRY, data, delay_s, state, "retry", payload)
+                if delay_s < RETRY_SOON_S:
+                    self._on_retry_soon()
                 return settled
-            case Bury(payload):
-                return self._bury(unit, rewrite(unit.data, payload), verdict, error, tracked)
+            case Kill(payload):
+                return self._kill(unit, rewrite(unit.data, payload), decision, error, tracked)
             case _:
-                assert_never(verdict)
+                assert_never(decision)
 
-    def _postpone(
+    def _schedule(
         self,
         unit: UnitOfWork,
         target: str,
         data: bytes,
         delay_s: float,
-        state: "_State | None",
-        fate: str,
+        status: "_StatusWrite | None",
+        moved_to: str,
         payload: Payload | None = None,
-    ) -> Settled:
-        holds = unit.holds.waits(delay_s) if unit.holds is not None else ""
-        moved: Any = self._run(POSTPONE, unit, target, [data, f"{delay_s:.6f}"], state, holds)
-        if not moved and self._moved_before(unit, target, data):
+    ) -> SettleResult:
+        holds = unit.resources.on_delay(delay_s) if unit.resources is not None else ""
+        moved: Any = self._run_move(SCHEDULE, unit, target, [data, f"{delay_s:.6f}"], status, holds)
+        if not moved and self._already_moved(unit, target, data):
             moved = 1
-        self._finish(unit)
-        return Settled(fate if moved else "fenced", payload, delay_s)
+        self._finish_unit(unit)
+        return SettleResult(moved_to if moved else "fenced", payload, delay_s)
 
-    def _bury(
-        self, unit: UnitOfWork, data: bytes, verdict: Bury | None, error: BaseException, tracked: Tracked | None
-    ) -> Settled:
+    def _kill(
+        self, unit: UnitOfWork, data: bytes, decision: Kill | None, error: BaseException, tracked: TrackedJob | None
+    ) -> SettleResult:
         limits = self._dead_set
-        most_business = limits.business_max_jobs if verdict is not None and verdict.business else ""
+        most_business = limits.business_max_jobs if decision is not None and decision.business else ""
         keep = (limits.max_jobs, limits.timeout_s, most_business)
         trimmed = self._move_to_set(unit, keys.DEAD, data, keep, tracked)
         # Before the slot is free: a handler that takes its time takes this slot, not one that a job is dispatched to.
-        if trimmed >= 0 and verdict is not None:
-            self._handlers.died(shown(verdict.payload, verdict.args), error)
-        self._finish(unit)
+        if trimmed >= 0 and decision is not None:
+            self._handlers.call_death_handlers(job_for_hooks(decision.payload, decision.args), error)
+        self._finish_unit(unit)
         if trimmed > 0:
             self._on_trimmed(trimmed, keys.DEAD)
-        return Settled("fenced" if trimmed < 0 else "dead", verdict.payload if verdict is not None else None)
+        return SettleResult("fenced" if trimmed < 0 else "dead", decision.payload if decision is not None else None)
 
-    def _put_off(self, unit: UnitOfWork, outcome: Waits, tracked: Tracked | None) -> Settled:
+    def _delay(self, unit: UnitOfWork, outcome: DelayedOutcome, tracked: TrackedJob | None) -> SettleResult:
         """Move a job that runs another time, or elsewhere, to where it waits."""
         if isinstance(outcome, ForeignClass) and outcome.delay_s == 0:
-            return self._hand_back(unit, outcome.count)
+            return self._return_foreign(unit, outcome.count)
         if isinstance(outcome, UnknownClass) and outcome.gives_up:
-            return self._give_up(unit, outcome, tracked)
+            return self._give_up_unknown(unit, outcome, tracked)
         delay_s = outcome.delay_s
-        state = _state(tracked, "queued", delay_s)
-        return self._postpone(unit, keys.SCHEDULE, waiting(unit, outcome), delay_s, state, "scheduled")
+        state = _status_write(tracked, "queued", delay_s)
+        return self._schedule(unit, keys.SCHEDULE, delayed_payload(unit, outcome), delay_s, state, "scheduled")
 
-    def _hand_back(self, unit: UnitOfWork, count: int) -> Settled:
+    def _return_foreign(self, unit: UnitOfWork, count: int) -> SettleResult:
         """Put a job of another application where it is the next to be fetched, with its count, in one step."""
         payload = decode(unit.data, None)
         payload[UNKNOWN_COUNT] = count
         data = rewrite(unit.data, payload)
         names = [self._working, keys.QUEUES, keys.queue(unit.queue)]
-        moved: Any = self._heard(unit, REQUEUE, names, [1, unit.data, data, unit.queue, unit.goes_back()])
+        moved: Any = self._run_tracked(
+            unit, REQUEUE, names, [1, unit.data, data, unit.queue, unit.resources_on_requeue()]
+        )
         if not moved and unit.data not in self._in_doubt:
             # Taken over, or its queue's key is no list any more: then it is still ours, and waits.
-            return self._postpone(unit, keys.SCHEDULE, waiting(unit, ForeignClass(1.0, count)), 1.0, None, "scheduled")
-        self._finish(unit)
-        return Settled("acknowledged")
+            return self._schedule(
+                unit, keys.SCHEDULE, delayed_payload(unit, ForeignClass(1.0, count)), 1.0, None, "scheduled"
+            )
+        self._finish_unit(unit)
+        return SettleResult("acknowledged")
 
-    def _give_up(self, unit: UnitOfWork, outcome: UnknownClass, tracked: Tracked | None) -> Settled:
+    def _give_up_unknown(self, unit: UnitOfWork, outcome: UnknownClass, tracked: TrackedJob | None) -> SettleResult:
         """Move a job whose class came nowhere into the ``interrupted`` set, with what it holds let go of, in one step."""
-        data = waiting(unit, outcome)
-        trimmed = self._move_to_set(unit, keys.INTERRUPTED, data, (*KEEP_INTERRUPTED, ""), tracked)
-        self._finish(unit)
+        data = delayed_payload(unit, outcome)
+        trimmed = self._move_to_set(unit, keys.INTERRUPTED, data, (*INTERRUPTED_SET_LIMITS, ""), tracked)
+        self._finish_unit(unit)
         if trimmed > 0:
             self._on_trimmed(trimmed, keys.INTERRUPTED)
-        return Settled("fenced" if trimmed < 0 else "interrupted")
+        return SettleResult("fenced" if trimmed < 0 else "interrupted")
 
     def _move_to_set(
-        self, unit: UnitOfWork, target: str, data: bytes, keep: tuple[Any, ...], tracked: Tracked | None
+        self, unit: UnitOfWork, target: str, data: bytes, limits: tuple[Any, ...], tracked: TrackedJob | None
     ) -> int:
         """Move a job that has failed for good into ``target``, in one step; return how many older jobs left that set, -1 when fenced.
 
         ``keep`` is how many jobs the set keeps, for how many seconds, and how many that the business refused (empty: as many).
         """
-        trimmed: Any = self._run(BURY, unit, target, [data, *keep], _state(tracked, "failed"), _ended(unit))
-        return 0 if trimmed < 0 and self._moved_before(unit, target, data) else int(trimmed)
+        trimmed: Any = self._run_move(
+            KILL, unit, target, [data, *limits], _status_write(tracked, "failed"), _resources_on_end(unit)
+        )
+        return 0 if trimmed < 0 and self._already_moved(unit, target, data) else int(trimmed)
 
-    def _drop(self, unit: UnitOfWork, name: str, tracked: Tracked | None) -> Settled:
+    def _remove_retired(self, unit: UnitOfWork, name: str, tracked: TrackedJob | None) -> SettleResult:
         # Whoever took a job over counts it; after a lost reply nobody knows, and the count is right either way.
-        dropped: Any = self._run(DROP, unit, keys.RETIRED, [name], _state(tracked, "discarded"), _ended(unit))
+        dropped: Any = self._run_move(
+            DROP_RETIRED, unit, keys.RETIRED, [name], _status_write(tracked, "discarded"), _resources_on_end(unit)
+        )
         gone = bool(dropped) or unit.data in self._in_doubt
-        self._finish(unit)
-        return Settled("dropped" if gone else "fenced")
+        self._finish_unit(unit)
+        return SettleResult("dropped" if gone else "fenced")
 
-    def _run(
-        self, script: Script, unit: UnitOfWork, target: str, more: list[Any], state: "_State | None", holds: str
+    def _run_move(
+        self,
+        script: Script,
+        unit: UnitOfWork,
+        target: str,
+        more: list[Any],
+        status: "_StatusWrite | None",
+        resources: str,
     ) -> Any:
         """Run one moving script, which lets go of ``holds``; remember when it is not known whether it ran."""
         names, arguments = [self._working, target], [unit.data, *more]
-        if state is not None:
-            names.append(keys.status(state.tracked.jid))
-            arguments += [state.word, state.lifetime_s]
-        elif holds:
+        if status is not None:
+            names.append(keys.status(status.tracked.jid))
+            arguments += [status.word, status.lifetime_s]
+        elif resources:
             arguments += ["", 0]
-        if holds:
-            arguments.append(holds)
+        if resources:
+            arguments.append(resources)
         try:
-            return self._heard(unit, script, names, arguments)
+            return self._run_tracked(unit, script, names, arguments)
         except NoPermissionError as error:  # before anything ran; of the keys only that of the state may be missed
-            if state is None:
+            if status is None:
                 raise
-            self._states.missed(state.tracked, state.word, error)
-            return self._run(script, unit, target, more, None, holds)
+            self._status_writer.on_write_failed(status.tracked, status.word, error)
+            return self._run_move(script, unit, target, more, None, resources)
 
-    def _heard(self, unit: UnitOfWork, script: Script, names: list[str], arguments: list[Any]) -> Any:
+    def _run_tracked(self, unit: UnitOfWork, script: Script, names: list[str], arguments: list[Any]) -> Any:
         """Run a script; remember when it is not known whether it ran."""
         try:
             return script(self._client, names, arguments)
@@ -324,47 +343,47 @@ class Settler:
             self._in_doubt.add(unit.data)
             raise
 
-    def _moved_before(self, unit: UnitOfWork, target: str, data: bytes) -> bool:
+    def _already_moved(self, unit: UnitOfWork, target: str, data: bytes) -> bool:
         """Tell whether a fenced move is our own, made by an earlier try whose reply was lost: our very bytes are there."""
         if unit.data not in self._in_doubt:
             return False
         score: Any = self._client.zscore(target, data)
         return score is not None
 
-    def _finish(self, unit: UnitOfWork) -> None:
+    def _finish_unit(self, unit: UnitOfWork) -> None:
         self._in_doubt.discard(unit.data)
         self._fetcher.finish(unit, settled=True)
 
 
-class _State(NamedTuple):
+class _StatusWrite(NamedTuple):
     """What a moving script writes besides."""
 
-    tracked: Tracked
+    tracked: TrackedJob
     word: JobState
     lifetime_s: int
 
 
-def _state(tracked: Tracked | None, word: JobState, waits_s: float = 0.0) -> _State | None:
+def _status_write(tracked: TrackedJob | None, word: JobState, waits_s: float = 0.0) -> _StatusWrite | None:
     if tracked is None:
         return None
-    return _State(tracked, word, tracked.lifetime_s(waits_s))
+    return _StatusWrite(tracked, word, tracked.lifetime_s(waits_s))
 
 
-def _exhausted(verdict: Verdict) -> bool:
-    match verdict:
-        case Bury():
+def _exhausted(decision: RetryDecision) -> bool:
+    match decision:
+        case Kill():
             return True
-        case Drop(exhausted=exhausted):
+        case Delete(exhausted=exhausted):
             return exhausted
         case Retry():
             return False
 
 
-def _ended(unit: UnitOfWork) -> str:
+def _resources_on_end(unit: UnitOfWork) -> str:
     """Return what a script is told of a job that ends for good."""
-    return unit.holds.ended() if unit.holds is not None else ""
+    return unit.resources.on_end() if unit.resources is not None else ""
 
 
-def _once_more(lock: Lock, run: NextRun) -> list[Any]:
+def _next_run_arguments(lock: Lock, run: NextRun) -> list[Any]:
     state = run.state or ("", "", 0)
     return [lock.owner, run.data, run.jid, lock.worker, run.queue, lock.ttl_ms, *state]

@@ -25,11 +25,11 @@ class Flag:
     set_at: float | None = None
     expires_at: float | None = None
 
-    def drawn(self, draw: Callable[[], float] = random.random) -> bool:
+    def sampled(self, sample: Callable[[], float] = random.random) -> bool:
         """Whether it is on this time."""
-        return draw() * 100 < self.percentage
+        return sample() * 100 < self.percentage
 
-    def written(self) -> bytes:
+    def encode(self) -> bytes:
         """Return it as Redis has it under its name."""
         fields = {"reason": self.reason, "set_by": self.set_by, "set_at": self.set_at, "expires_at": self.expires_at}
         return dumps({"v": FORMAT, "percentage": self.percentage, **fields})
@@ -41,7 +41,7 @@ class Flags(Protocol):
     def enabled(self, name: str, *, default: bool = False) -> bool:
         """Whether the flag is on this time; ``default`` when it is not set."""
         flag = self.find(name)
-        return default if flag is None else flag.drawn()
+        return default if flag is None else flag.sampled()
 
     def find(self, name: str) -> Flag | None:
         """Return the flag, ``None`` when it is not set."""
@@ -60,23 +60,23 @@ class FlagSource(Flags, Protocol):
         ...
 
 
-class Layered(FlagSource):
+class LayeredFlags(FlagSource):
     """Flags of several places: the first that has a flag set decides it."""
 
-    def __init__(self, *places: FlagSource) -> None:
-        self._places = places
+    def __init__(self, *sources: FlagSource) -> None:
+        self._sources = sources
 
     def find(self, name: str) -> Flag | None:
         """See ``Flags``."""
-        return next((flag for place in self._places if (flag := place.find(name)) is not None), None)
+        return next((flag for place in self._sources if (flag := place.find(name)) is not None), None)
 
     def names(self) -> frozenset[str]:
         """See ``Flags``."""
-        return frozenset(name for place in self._places for name in place.names())
+        return frozenset(name for place in self._sources for name in place.names())
 
     def read(self) -> bool:
         """See ``FlagSource``."""
-        news = [place.read() for place in self._places]
+        news = [place.read() for place in self._sources]
         return any(news)
 
 
@@ -95,7 +95,7 @@ def pause_flag(worker: str) -> str:
     return f"pause_jobs_{worker}"
 
 
-def read_flag(name: str, data: bytes) -> Flag:
+def decode_flag(name: str, data: bytes) -> Flag:
     """Return the flag that ``data`` says. Raises ValueError saying what is wrong with it."""
     try:
         value = loads(data)

@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from framework.flags.background import BackgroundValue
 from framework.flags.flag import Flag, FlagSource
-from framework.flags.inquiry import Inquiry
-from framework.flags.redis_flags import FRESH_S
+from framework.flags.redis_flags import MAX_AGE_S
 from framework.telemetry import logs
-from framework.telemetry.repeated import Repeated
+from framework.telemetry.rate_limit import LogRateLimit
 
-_QUIET_S = 300.0
-_FIRST_ANSWER_S = 2.0
+_LOG_INTERVAL_S = 300.0
+_FIRST_READ_TIMEOUT_S = 2.0
 _DOMAIN = "application-worker"
 
 
@@ -33,48 +33,50 @@ class OpenFeatureFlags(FlagSource):
         self._unknown = errors.ErrorCode.FLAG_NOT_FOUND
         self._names = names
         self._lazy = lazy
-        self._asked_at: float | None = None
-        self._inquiry: Inquiry[Mapping[str, Flag]] = Inquiry("the OpenFeature provider", self._evaluate, {})
-        self._seen: Mapping[str, Flag] = {}
-        self._told = Repeated(_QUIET_S)
+        self._read_at: float | None = None
+        self._flags: BackgroundValue[Mapping[str, Flag]] = BackgroundValue(
+            "the OpenFeature provider", self._evaluate, {}
+        )
+        self._previous: Mapping[str, Flag] = {}
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def find(self, name: str) -> Flag | None:
         """See ``Flags``."""
-        if self._lazy and (self._asked_at is None or time.monotonic() - self._asked_at >= FRESH_S):
+        if self._lazy and (self._read_at is None or time.monotonic() - self._read_at >= MAX_AGE_S):
             self.read()
-        return self._inquiry.answer.get(name)
+        return self._flags.value.get(name)
 
     def names(self) -> frozenset[str]:
         """See ``Flags``."""
-        return frozenset(self._inquiry.answer)
+        return frozenset(self._flags.value)
 
     def read(self) -> bool:
         """Ask the provider anew, beside the work; return whether what it said until now is news.
 
         Only the first time its answer is waited for, and not for long.
         """
-        first, self._asked_at = self._asked_at is None, time.monotonic()
-        self._inquiry.ask()
+        first, self._read_at = self._read_at is None, time.monotonic()
+        self._flags.refresh()
         if first:
-            self._inquiry.wait(_FIRST_ANSWER_S)
-        before, self._seen = self._seen, self._inquiry.answer
-        return before != self._seen
+            self._flags.wait(_FIRST_READ_TIMEOUT_S)
+        before, self._previous = self._previous, self._flags.value
+        return before != self._previous
 
     def _evaluate(self) -> Mapping[str, Flag]:
         client = self._api.get_client(_DOMAIN)
-        known = self._inquiry.answer
-        found = {name: self._one(client, name, known.get(name)) for name in self._names()}
+        known = self._flags.value
+        found = {name: self._evaluate_one(client, name, known.get(name)) for name in self._names()}
         return {name: flag for name, flag in found.items() if flag is not None}
 
-    def _one(self, client: Any, name: str, known: Flag | None) -> Flag | None:
+    def _evaluate_one(self, client: Any, name: str, known: Flag | None) -> Flag | None:
         details = client.get_boolean_details(name, False, self._context)
         if details.error_code == self._unknown:
             return None
         if details.error_code is not None:
-            if self._told.due(name, time.monotonic()):
+            if self._log_limit.hit(name, time.monotonic()):
                 logs.logger().warning(
                     "the OpenFeature provider cannot say a flag; its last word counts",
-                    event_name="flags.unanswered",
+                    event_name="flags.provider_error",
                     flag=name,
                     error_code=str(details.error_code),
                     reason=details.error_message,

@@ -10,25 +10,25 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from framework.flags.flag import Flag, FlagSource, read_flag
+from framework.flags.flag import Flag, FlagSource, decode_flag
 from framework.telemetry import logs
-from framework.telemetry.repeated import Repeated
+from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire import keys
 
-FRESH_S = 5.0
+MAX_AGE_S = 5.0
 """How old what a process knows of flags may become."""
 
-_QUIET_S = 300.0
-_SHOWN = 200
+_LOG_INTERVAL_S = 300.0
+_MAX_VALUE = 200
 
 
-class _Known(NamedTuple):
+class _CachedFlag(NamedTuple):
     flag: Flag
-    until: float
+    valid_until: float
     """Seconds of the monotonic clock."""
 
-    def holds(self) -> bool:
-        return time.monotonic() < self.until
+    def is_valid(self) -> bool:
+        return time.monotonic() < self.valid_until
 
 
 class RedisFlags(FlagSource):
@@ -43,25 +43,25 @@ class RedisFlags(FlagSource):
         self._shard = shard
         self._lazy = lazy
         self._read_at: float | None = None
-        self._known: Mapping[str, _Known] = {}
+        self._flags: Mapping[str, _CachedFlag] = {}
         self._raw: Mapping[str, bytes] = {}
-        self._told = Repeated(_QUIET_S)
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def find(self, name: str) -> Flag | None:
         """See ``Flags``."""
-        self._freshen()
-        found = self._known.get(name)
-        return found.flag if found is not None and found.holds() else None
+        self._refresh_if_stale()
+        found = self._flags.get(name)
+        return found.flag if found is not None and found.is_valid() else None
 
     def names(self) -> frozenset[str]:
         """See ``Flags``."""
-        self._freshen()
-        return self._holding()
+        self._refresh_if_stale()
+        return self._valid_names()
 
-    def _holding(self) -> frozenset[str]:
-        return frozenset(name for name, one in self._known.items() if one.holds())
+    def _valid_names(self) -> frozenset[str]:
+        return frozenset(name for name, one in self._flags.items() if one.is_valid())
 
-    def written(self, name: str) -> bytes:
+    def raw_value(self, name: str) -> bytes:
         """Return what Redis had under the name when it was last read, whatever it counts for; empty when there was nothing."""
         return self._raw.get(name, b"")
 
@@ -79,50 +79,52 @@ class RedisFlags(FlagSource):
         except (RedisConnectionError, RedisTimeoutError):
             raise
         except ResponseError as error:
-            self._tell(
-                "refused", "flags cannot be read; those last known stay", event_name="flags.refused", error=error
+            self._warn(
+                "refused", "flags cannot be read; those last known stay", event_name="flags.read_failed", error=error
             )
             return False
         # How long a flag still holds is taken from Redis's clock, so that no clock of a host can end it early, or never.
         offset = time.monotonic() - (seconds + microseconds / 1_000_000)
         raw = {field.decode(errors="backslashreplace"): data for field, data in fields.items()}
-        before, known = self._holding(), self._known
-        self._known, self._raw = (
-            {name: one for name, data in raw.items() if (one := self._one(name, data, offset))},
+        before, known = self._valid_names(), self._flags
+        self._flags, self._raw = (
+            {name: one for name, data in raw.items() if (one := self._decode(name, data, offset))},
             raw,
         )
-        return before != self._holding() or any(known[name].flag != self._known[name].flag for name in before)
+        return before != self._valid_names() or any(known[name].flag != self._flags[name].flag for name in before)
 
-    def _freshen(self) -> None:
-        if not self._lazy or (self._read_at is not None and time.monotonic() - self._read_at < FRESH_S):
+    def _refresh_if_stale(self) -> None:
+        if not self._lazy or (self._read_at is not None and time.monotonic() - self._read_at < MAX_AGE_S):
             return
         try:
             self.read()
         except (RedisError, OSError) as error:
-            self._tell("away", "flags cannot be read; those last known stay", event_name="flags.away", error=error)
+            self._warn(
+                "away", "flags cannot be read; those last known stay", event_name="flags.unavailable", error=error
+            )
 
-    def _one(self, name: str, data: bytes, offset: float) -> _Known | None:
+    def _decode(self, name: str, data: bytes, offset: float) -> _CachedFlag | None:
         try:
-            flag = read_flag(name, data)
+            flag = decode_flag(name, data)
         except ValueError as error:
             reason = f"the flag cannot be read and counts as not set: {error}"
-            shown = data[:_SHOWN].decode(errors="backslashreplace")
-            self._tell(f"{name} {shown}", reason, event_name="flags.unreadable", flag=name, value=shown)
+            shown = data[:_MAX_VALUE].decode(errors="backslashreplace")
+            self._warn(f"{name} {shown}", reason, event_name="flags.unreadable", flag=name, value=shown)
             return None
-        return _Known(flag, offset + (math.inf if flag.expires_at is None else flag.expires_at))
+        return _CachedFlag(flag, offset + (math.inf if flag.expires_at is None else flag.expires_at))
 
-    def _tell(self, thing: str, message: str, **fields: Any) -> None:
-        if count := self._told.due(thing, time.monotonic()):
+    def _warn(self, topic: str, message: str, **fields: Any) -> None:
+        if count := self._log_limit.hit(topic, time.monotonic()):
             logs.logger(shard=self._shard).warning(message, count=count, **fields)
 
 
-def set_flag(client: "redis.Redis", flag: Flag, lasts_s: float | None) -> Flag:
+def set_flag(client: "redis.Redis", flag: Flag, duration_s: float | None) -> Flag:
     """Set a flag from now on for ``lasts_s``, or without an end; return it with its times. Raises redis errors."""
     seconds, microseconds = client.time()
     now = seconds + microseconds / 1_000_000
-    ends = None if lasts_s is None else now + lasts_s
+    ends = None if duration_s is None else now + duration_s
     dated = Flag(flag.name, flag.percentage, flag.reason, flag.set_by, now, ends)
-    client.hset(keys.FLAGS, flag.name, cast("Any", dated.written()))
+    client.hset(keys.FLAGS, flag.name, cast("Any", dated.encode()))
     return dated
 
 
@@ -134,17 +136,17 @@ def unset_flag(client: "redis.Redis", name: str) -> bool:
 
 def read_flags(client: "redis.Redis") -> dict[str, Flag]:
     """Return the flags that are set on a shard by name, expired ones among them; garbage is left out. Raises redis errors."""
-    return {name: flag for name, flag in read_written(client).items() if flag is not None}
+    return {name: flag for name, flag in read_flags_or_none(client).items() if flag is not None}
 
 
-def read_written(client: "redis.Redis") -> dict[str, Flag | None]:
+def read_flags_or_none(client: "redis.Redis") -> dict[str, Flag | None]:
     """Return all that stands on a shard as a flag, by name; ``None`` for what cannot be read. Raises redis errors."""
     found: dict[str, Flag | None] = {}
     fields: Any = client.hgetall(keys.FLAGS)
     for name, data in fields.items():
         text = name.decode(errors="backslashreplace")
         try:
-            found[text] = read_flag(text, data)
+            found[text] = decode_flag(text, data)
         except ValueError:
             found[text] = None
     return found

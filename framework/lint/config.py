@@ -7,10 +7,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from framework.errors import ConfigurationError, Problem
+from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.lint.registry import DEFAULT, RULES, SETS
-from framework.settings.shapes import is_list, is_mapping, short_repr
-from framework.settings.suggest import did_you_mean
+from framework.messages import did_you_mean
+from framework.typeguards import is_list, is_mapping, short_repr
 
 FILE = "pyproject.toml"
 SECTION = "tool.lint_workers"
@@ -18,7 +18,7 @@ KEYS = ("select", "ignore", "per-file-ignores", "exclude")
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class LintConfig:
     """``select`` has codes. Patterns are of paths as seen from ``root``, the folder of the file."""
 
     root: Path
@@ -42,19 +42,19 @@ class Config:
         return fnmatch(seen, pattern) or fnmatch(seen, f"{pattern.rstrip('/')}/*")
 
 
-def read_config(here: Path) -> Config:
+def read_config(here: Path) -> LintConfig:
     """The section of the nearest pyproject.toml above ``here``; without one, the set ``default`` applies.
 
     Raises ConfigurationError with every problem in it.
     """
     path = next((folder / FILE for folder in (here, *here.parents) if (folder / FILE).is_file()), None)
     if path is None:
-        return Config(here)
+        return LintConfig(here)
     try:
         section: Any = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("lint_workers", {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, AttributeError) as error:
-        raise ConfigurationError([Problem(FILE, "", f"cannot be read: {error}")]) from None
-    return _checked(path.parent, section)
+        raise ConfigurationError([ConfigurationProblem(FILE, "", f"cannot be read: {error}")]) from None
+    return _parse_section(path.parent, section)
 
 
 def unknown_codes(codes: Collection[str], sets: Collection[str] = ()) -> list[str]:
@@ -64,43 +64,43 @@ def unknown_codes(codes: Collection[str], sets: Collection[str] = ()) -> list[st
     return [f"there is no {wanted} {code!r}{did_you_mean(code, known)}" for code in codes if code not in known]
 
 
-def selected(words: Iterable[str]) -> frozenset[str]:
+def expand_sets(words: Iterable[str]) -> frozenset[str]:
     """The codes that words stand for: each its own, or those of the set that it names."""
     return frozenset(code for word in words for code in SETS.get(word, (word,)))
 
 
-def _checked(root: Path, section: Any) -> Config:
-    problems: list[Problem] = []
+def _parse_section(root: Path, section: Any) -> LintConfig:
+    problems: list[ConfigurationProblem] = []
     if not is_mapping(section):
-        raise ConfigurationError([Problem(FILE, SECTION, "is no table")])
+        raise ConfigurationError([ConfigurationProblem(FILE, SECTION, "is no table")])
     for key in section:
         if key not in KEYS:
             message = f"is no key of it{did_you_mean(key, KEYS)}; keys: {', '.join(KEYS)}"
-            problems.append(Problem(FILE, f"{SECTION}.{key}", message))
+            problems.append(ConfigurationProblem(FILE, f"{SECTION}.{key}", message))
     ignores = section.get("per-file-ignores", {})
     if not is_mapping(ignores):
-        problems.append(Problem(FILE, f"{SECTION}.per-file-ignores", "is no table of patterns and codes"))
+        problems.append(ConfigurationProblem(FILE, f"{SECTION}.per-file-ignores", "is no table of patterns and codes"))
         ignores = {}
-    config = Config(
+    config = LintConfig(
         root,
-        selected(_codes(section.get("select", [DEFAULT]), "select", problems, SETS)),
+        expand_sets(_codes(section.get("select", [DEFAULT]), "select", problems, SETS)),
         _codes(section.get("ignore", []), "ignore", problems),
         {pattern: _codes(codes, f"per-file-ignores.{pattern}", problems) for pattern, codes in ignores.items()},
-        tuple(_words(section.get("exclude", []), "exclude", problems)),
+        tuple(_string_list(section.get("exclude", []), "exclude", problems)),
     )
     if problems:
         raise ConfigurationError(problems)
     return config
 
 
-def _codes(value: Any, key: str, problems: list[Problem], sets: Collection[str] = ()) -> frozenset[str]:
-    codes = _words(value, key, problems)
-    problems.extend(Problem(FILE, f"{SECTION}.{key}", message) for message in unknown_codes(codes, sets))
+def _codes(value: Any, key: str, problems: list[ConfigurationProblem], sets: Collection[str] = ()) -> frozenset[str]:
+    codes = _string_list(value, key, problems)
+    problems.extend(ConfigurationProblem(FILE, f"{SECTION}.{key}", message) for message in unknown_codes(codes, sets))
     return frozenset(codes)
 
 
-def _words(value: Any, key: str, problems: list[Problem]) -> list[str]:
+def _string_list(value: Any, key: str, problems: list[ConfigurationProblem]) -> list[str]:
     if is_list(value) and all(isinstance(one, str) for one in value):
         return value
-    problems.append(Problem(FILE, f"{SECTION}.{key}", f"{short_repr(value)} is no list of strings"))
+    problems.append(ConfigurationProblem(FILE, f"{SECTION}.{key}", f"{short_repr(value)} is no list of strings"))
     return []

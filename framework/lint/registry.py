@@ -2,13 +2,22 @@
 
 from collections.abc import Mapping
 
-from framework.lint.rule import Rule
-from framework.lint.rules import arguments, databases, declaring, pushing, reach, resources, running, wire_names
+from framework.lint.rule import LintRule
+from framework.lint.rules import (
+    arguments,
+    databases,
+    declaring,
+    forbidden_uses,
+    perform_body,
+    pushing,
+    resources,
+    wire_names,
+)
 
 UNREADABLE = "SEW100"
-WAIVER_WITHOUT_REASON = "SEW101"
-WAIVER_OF_NOTHING = "SEW102"
-UNUSED_WAIVER = "SEW103"
+SUPPRESSION_WITHOUT_REASON = "SEW101"
+SUPPRESSION_OF_UNKNOWN_CODE = "SEW102"
+UNUSED_SUPPRESSION = "SEW103"
 
 _PLAIN = '''
 from workers.base import TeamWorker
@@ -21,38 +30,38 @@ class ReindexWorker(TeamWorker):{comment}
 '''
 _REASON = "    idempotent = False  # SEW001: a second report does no harm\n"
 
-_OF_THE_LINTER = (
-    Rule(
+_LINTER_RULES = (
+    LintRule(
         code=UNREADABLE,
         name="unreadable",
-        says="A file is no Python source; the others are looked at all the same.",
+        summary="A file is no Python source; the others are looked at all the same.",
         fix="correct it, or leave it out with exclude",
         why="What cannot be read cannot be judged, and a worker in it would not be loaded either.",
         bad="class ReindexWorker(  # here\n",
         good=_PLAIN.format(comment="", line=""),
     ),
-    Rule(
-        code=WAIVER_WITHOUT_REASON,
-        name="waiver-reason",
-        says="A waiver without a reason; it waives nothing.",
+    LintRule(
+        code=SUPPRESSION_WITHOUT_REASON,
+        name="suppression-reason",
+        summary="A waiver without a reason; it waives nothing.",
         fix="write why, in two words at least: # SEW001: a second mail does no harm",
         why="A rule that is switched off in silence is asked about in every review, and nobody dares to switch it on again.",
         bad=_PLAIN.format(comment="", line="\n    idempotent = False  # SEW001  # here\n"),
         good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
     ),
-    Rule(
-        code=WAIVER_OF_NOTHING,
-        name="waiver-code",
-        says="A waiver of a code that there is not.",
+    LintRule(
+        code=SUPPRESSION_OF_UNKNOWN_CODE,
+        name="suppression-code",
+        summary="A waiver of a code that there is not.",
         fix="write the code of the finding: `application-worker lint-workers --list`",
         why="Most often it is a slip, and what was to be waived is found all the same.",
         bad=_PLAIN.format(comment="  # SEW999: nobody pushes it  # here", line=""),
         good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
     ),
-    Rule(
-        code=UNUSED_WAIVER,
-        name="unused-waiver",
-        says="A waiver of something that is not found there.",
+    LintRule(
+        code=UNUSED_SUPPRESSION,
+        name="unused-suppression",
+        summary="A waiver of something that is not found there.",
         fix="take the waiver out, or put it on the line of the finding or directly above",
         why="What it excused has been mended, or has moved away. Left there, it hides the next fault on that line.",
         bad=_PLAIN.format(comment="  # SEW001: a second report does no harm  # here", line=""),
@@ -60,19 +69,19 @@ _OF_THE_LINTER = (
     ),
 )
 
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, LintRule] = {
     rule.code: rule
     for rule in sorted(
         (
-            *declaring.RULES, *databases.RULES, *resources.RULES, *arguments.RULES, *pushing.RULES, *reach.RULES, *running.RULES,
-            *wire_names.RULES, *_OF_THE_LINTER,
+            *declaring.RULES, *databases.RULES, *resources.RULES, *arguments.RULES, *pushing.RULES,
+            *forbidden_uses.RULES, *perform_body.RULES, *wire_names.RULES, *_LINTER_RULES,
         ),
         key=lambda rule: rule.code,
     )
 }  # fmt: skip
 """Every code with its rule, in their order."""
 
-_GITLABS = frozenset(
+_GITLAB_CODES = frozenset(
     {
         "SEW001", "SEW002", "SEW003", "SEW004", "SEW005", "SEW006", "SEW007", "SEW009", "SEW012", "SEW013", "SEW014", "SEW015",
         "SEW020", "SEW021", "SEW024",
@@ -81,7 +90,7 @@ _GITLABS = frozenset(
 """What GitLab's guidelines ask of hundreds of workers of many teams: that each says what it is, and leaves routing to rules."""
 
 DEFAULT, GITLAB = "default", "gitlab"
-SETS: Mapping[str, frozenset[str]] = {DEFAULT: frozenset(RULES) - _GITLABS, GITLAB: frozenset(RULES)}
+SETS: Mapping[str, frozenset[str]] = {DEFAULT: frozenset(RULES) - _GITLAB_CODES, GITLAB: frozenset(RULES)}
 """The sets of codes that may be selected by a name: likely faults, without a word in any file; and those together with GitLab's."""
 
 

@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from framework.lint.classes import Class, Classes, Place
-from framework.lint.source import Function, Module
-from framework.lint.tree import Tree
+from framework.lint.classes import ClassIndex, FindingLocation, SourceClass
+from framework.lint.module import Function, Module
+from framework.lint.workspace import Workspace
 
 
-class Finding(NamedTuple):
+class LintFinding(NamedTuple):
     """One thing to mend. Lines and columns count from 1; ``end_line`` is the last line of what it is about."""
 
     path: Path
@@ -24,7 +24,7 @@ class Finding(NamedTuple):
     fix: str
 
 
-class Hit(NamedTuple):
+class Match(NamedTuple):
     """What a rule has found, before it has a file and a line. Without a ``fix``, the rule's own."""
 
     module: Module
@@ -33,15 +33,15 @@ class Hit(NamedTuple):
     fix: str = ""
 
 
-Hits = Iterator[Hit]
+Matches = Iterator[Match]
 
 
 @dataclass(frozen=True)
-class Site:
+class CallSite:
     """A call somewhere in a file."""
 
-    tree: Tree
-    classes: Classes
+    workspace: Workspace
+    classes: ClassIndex
     module: Module
     node: ast.Call
 
@@ -61,28 +61,28 @@ class Site:
         return self.node.func.value if isinstance(self.node.func, ast.Attribute) else None
 
     @cached_property
-    def worker(self) -> Class | None:
+    def worker(self) -> SourceClass | None:
         """The worker whose method, or whose mixin's method, calls."""
         return self.classes.worker_around(self.module, self.node)
 
     @property
     def function(self) -> Function | None:
         """The function that calls."""
-        for outer in self.module.around(self.node):
+        for outer in self.module.enclosing(self.node):
             if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
                 return outer
         return None
 
-    def within(self) -> Iterator[ast.AST]:
+    def enclosing_nodes(self) -> Iterator[ast.AST]:
         """What encloses the call up to its own function: what is in force when it runs."""
-        for outer in self.module.around(self.node):
+        for outer in self.module.enclosing(self.node):
             if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
                 return
             yield outer
 
-    def managers(self) -> Iterator[ast.Call]:
+    def context_managers(self) -> Iterator[ast.Call]:
         """The calls whose ``with`` encloses it."""
-        for outer in self.within():
+        for outer in self.enclosing_nodes():
             if isinstance(outer, ast.With | ast.AsyncWith):
                 for item in outer.items:
                     if isinstance(item.context_expr, ast.Call):
@@ -94,28 +94,28 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """One code. ``says`` is what is found and ``fix`` what to do, a sentence each; ``why`` the story behind.
+class LintRule:
+    """One code. ``summary`` is what is found and ``fix`` what to do, a sentence each; ``why`` the story behind.
 
     ``bad`` and ``good`` are whole files: the lines of ``bad`` that are found end in ``# here``.
     """
 
     code: str
     name: str
-    says: str
+    summary: str
     fix: str
     why: str
     bad: str
     good: str
-    of_worker: Callable[[Class, Classes], Hits] | None = None
-    of_call: Callable[[Site], Hits] | None = None
-    of_module: Callable[[Module, Classes], Hits] | None = None
+    check_worker: Callable[[SourceClass, ClassIndex], Matches] | None = None
+    check_call: Callable[[CallSite], Matches] | None = None
+    check_module: Callable[[Module, ClassIndex], Matches] | None = None
 
 
-def hit(place: Place | None, message: str, fix: str = "") -> Hits:
+def match_at(location: FindingLocation | None, message: str, fix: str = "") -> Matches:
     """A finding at that place, if there is one; ``{}`` in the message is the class."""
-    if place is not None:
-        yield Hit(place.owner.module, place.node, message.replace("{}", place.owner.name), fix)
+    if location is not None:
+        yield Match(location.owner.module, location.node, message.replace("{}", location.owner.name), fix)
 
 
 def last_line(node: ast.AST) -> int:

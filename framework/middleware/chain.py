@@ -73,21 +73,21 @@ class Chain:
         """Tell whether ``middleware`` is in the chain."""
         return any(entry[0] is middleware for entry in self._entries)
 
-    def compiled(self) -> tuple[Call, ...]:
+    def compile(self) -> tuple[Call, ...]:
         """Return the bound ``call`` of a new instance of each, outermost first. From now on the chain is in use."""
         self._in_use = True
         return tuple(middleware(*args, **kwargs).call for middleware, args, kwargs in self._entries)
 
-    def reopen(self) -> None:
+    def allow_changes(self) -> None:
         """Allow changes again, for what is compiled next: a test adds its middleware to the chain of a process that has pushed."""
         self._in_use = False
 
     def _insert(self, position: int, middleware: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Before the entry of the same class is removed: what is refused changes nothing.
         self._refuse_in_use(middleware)
-        reason = _misfit(middleware, self._parameters, args, kwargs)
+        reason = _signature_problem(middleware, self._parameters, args, kwargs)
         if reason is not None:
-            raise MiddlewareError(middleware, f"{reason}. {_right_shape(self._parameters)}")
+            raise MiddlewareError(middleware, f"{reason}. {_expected_signature(self._parameters)}")
         self.remove(middleware)
         self._entries.insert(position, (middleware, args, kwargs))
 
@@ -103,7 +103,9 @@ class Chain:
         return next((place for place, entry in enumerate(self._entries) if entry[0] is middleware), absent)
 
 
-def _misfit(middleware: Any, parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def _signature_problem(
+    middleware: Any, parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str | None:
     """Return what is wrong with the shape of a middleware, ``None`` for nothing."""
     if not isinstance(middleware, type):
         return "it is no class: add the class itself, and what its constructor takes behind it, as in add(TheClass, 5)"
@@ -118,14 +120,14 @@ def _misfit(middleware: Any, parameters: tuple[str, ...], args: tuple[Any, ...],
         return "its call is no generator function: there is no yield in it"
     # A classmethod is given its class, and a plain method its instance; a staticmethod neither.
     owner = () if isinstance(call, staticmethod) else ("self",)
-    if not _takes(function, (*owner, *parameters), {}):
+    if not _accepts(function, (*owner, *parameters), {}):
         return f"its call{inspect.signature(function)} cannot be called with ({', '.join(parameters)})"
-    if not _takes(middleware, args, kwargs):
+    if not _accepts(middleware, args, kwargs):
         return f"its constructor {inspect.signature(middleware)} does not take what was given with it"
     return None
 
 
-def _takes(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _accepts(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
@@ -135,14 +137,14 @@ def _takes(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     return True
 
 
-def _right_shape(parameters: tuple[str, ...]) -> str:
+def _expected_signature(parameters: tuple[str, ...]) -> str:
     return (
         "A middleware is a class with a generator method: "
         f"def call(self, {', '.join(parameters)}): code before; yield; code after"
     )
 
 
-class Passage:
+class ChainInvocation:
     """One way through compiled middlewares: ``with Passage(calls, ...) as open: if open: run()``.
 
     ``open`` is false when a middleware did not yield. What the body raises is thrown into each middleware from the
@@ -167,7 +169,7 @@ class Passage:
                 self._entered.append(steps)
         except BaseException as error:
             # An inner layer failed on its way in: the outer ones must see it as they would see the job's own failure.
-            left = self._leave(error)
+            left = self._unwind(error)
             if left is None:
                 return False
             if left is error:
@@ -178,20 +180,20 @@ class Passage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        left = self._leave(error)
+        left = self._unwind(error)
         if left is None:
             return error is not None
         if left is error:
             return False
         raise left
 
-    def _leave(self, error: BaseException | None) -> BaseException | None:
+    def _unwind(self, error: BaseException | None) -> BaseException | None:
         while self._entered:
-            error = _finish(self._entered.pop(), error)
+            error = _resume(self._entered.pop(), error)
         return error
 
 
-def _finish(steps: Steps, error: BaseException | None) -> BaseException | None:
+def _resume(steps: Steps, error: BaseException | None) -> BaseException | None:
     """Resume one middleware after its yield; return what it leaves behind for the next one outside."""
     try:
         if error is None:

@@ -3,13 +3,13 @@
 import resource
 from collections.abc import Mapping
 
-from framework.errors import ConfigurationError, Problem
-from framework.fetch.parking import PARKED_QUEUES
+from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.fetch.blocking import MAX_BLOCKED_QUEUES
 
-_OWN = 32
+_BASE_COUNT = 32
 """Standard streams, signals, selectors, the event loop, the log, and files that imports and jobs open for a moment."""
 
-_MOST_SLOTS = 64
+_MAX_COUNTED_SLOTS = 64
 """More slots than that are those of async jobs, which share connections, or need a limit that only their operator can tell."""
 
 
@@ -17,8 +17,10 @@ def check_worker(slots: int, queues: int, shards: int) -> None:
     """Raise ConfigurationError when this process may not open as many files as a worker needs."""
     _check(
         {
-            f"{slots} slots": min(slots, _MOST_SLOTS),
-            f"{queues} queues (a parked connection each, at most {PARKED_QUEUES})": min(queues, PARKED_QUEUES),
+            f"{slots} slots": min(slots, _MAX_COUNTED_SLOTS),
+            f"{queues} queues (a parked connection each, at most {MAX_BLOCKED_QUEUES})": min(
+                queues, MAX_BLOCKED_QUEUES
+            ),
             f"{shards} shards (four connections to its own, two to another)": 2 + 2 * shards,
         }
     )
@@ -31,13 +33,13 @@ def check_supervisor(children: int, shards: int) -> None:
 
 def _check(parts: Mapping[str, int]) -> None:
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = _OWN + sum(parts.values())
+    needed = _BASE_COUNT + sum(parts.values())
     if limit == resource.RLIM_INFINITY or limit >= needed:
         return
-    told = ", ".join([f"{_OWN} of its own", *(f"{count} for {what}" for what, count in parts.items())])
+    told = ", ".join([f"{_BASE_COUNT} of its own", *(f"{count} for {what}" for what, count in parts.items())])
     hard = (
         "" if most == resource.RLIM_INFINITY or most >= needed else f"; the hard limit is {most}, which root can raise"
     )
     advice = "Set `ulimit -n 1024` or more in the shell, LimitNOFILE= in the systemd unit, or --ulimit nofile= of the container"
     message = f"the limit is {limit}, and this process needs at least {needed} ({told}). {advice}{hard}"
-    raise ConfigurationError([Problem("this process", "open files (ulimit -n)", message)])
+    raise ConfigurationError([ConfigurationProblem("this process", "open files (ulimit -n)", message)])

@@ -10,50 +10,50 @@ from redis.exceptions import AuthenticationError, ClusterDownError, ReadOnlyErro
 
 from framework.command_line import command
 from framework.declare import registry
-from framework.fetch.reaper import Recovered
+from framework.fetch.reaper import RecoveredJob
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import UnknownClass
-from framework.finish.report import EXPECTED, JobReporter
-from framework.process.parked import Parked
-from framework.settings.shapes import is_a
+from framework.finish.report import EXPECTED_ERRORS, JobReporter
+from framework.process.held_jobs import HeldJobs
 from framework.store.tls import tls_advice
 from framework.telemetry import logs
-from framework.telemetry.repeated import Repeated, Tallied
+from framework.telemetry.rate_limit import LogRateLimit, LogSummary
 from framework.telemetry.sentry import NoTracker, Tracker
+from framework.typeguards import has_type
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.job import Job
-from framework.wire.status import Tracked
+from framework.wire.status_key import TrackedJob
 
-_QUIET_S = 30.0
+_REPEAT_S = 30.0
 """A state that goes on (Redis away) is logged at its begin and then once in this time, with a count."""
 
 _SUMMARY_S = 60.0
 """Of jobs whose class is not here there is a line per class in this time, and one of all that belong to other applications."""
 
-_LOST_S = 60.0
+_REPORT_AFTER_S = 60.0
 """Redis away for so long is reported to the error tracker, once."""
 
 _SHOWN_BYTES = 64
-_SILENT = "silent"
-_STRANGER = "stranger"
-_UNTRUSTED = "untrusted"
-_WORDS = {
-    _SILENT: "Redis does not answer; trying again",
-    _STRANGER: "Redis does not accept our user and password; trying again",
-    _UNTRUSTED: "Redis's certificate is not accepted; trying again",
+_NO_ANSWER = "silent"
+_LOGIN_REFUSED = "stranger"
+_CERTIFICATE_REFUSED = "untrusted"
+_MESSAGES = {
+    _NO_ANSWER: "Redis does not answer; trying again",
+    _LOGIN_REFUSED: "Redis does not accept our user and password; trying again",
+    _CERTIFICATE_REFUSED: "Redis's certificate is not accepted; trying again",
 }
 
 
 @dataclass(slots=True)
-class _Away:
+class _Outage:
     """A trouble with Redis that goes on."""
 
     since: float
     last: float
     failures: int = 0
-    told: bool = False
+    logged: bool = False
     reported: bool = False
 
 
@@ -69,17 +69,17 @@ class ProcessEvents:
         self.handlers.error.append(JobReporter(self.tracker, shard))
         self.died = threading.Event()
         self._lock = threading.Lock()
-        self._repeated = Repeated(_QUIET_S)
-        self._unknown = Repeated(_SUMMARY_S)
-        self._foreign = Tallied(_SUMMARY_S)
-        self._away: dict[str, _Away] = {}
+        self._rate_limit = LogRateLimit(_REPEAT_S)
+        self._unknown_classes = LogRateLimit(_SUMMARY_S)
+        self._foreign_classes = LogSummary(_SUMMARY_S)
+        self._outages: dict[str, _Outage] = {}
 
     def fenced(self, unit: UnitOfWork) -> None:
         self._log.warning("a job had been taken over before its end was written", job_status="fenced", queue=unit.queue)
 
     def lease_lost(self) -> None:
         """Told by whoever notices first: the beat, or the next call of the fetcher."""
-        if self._due("lease"):
+        if self._hit("lease"):
             self._log.warning("the lease has lapsed; nothing is fetched until it is renewed", event_name="lease.lost")
 
     def data_lost(self) -> None:
@@ -96,19 +96,19 @@ class ProcessEvents:
             policy=policy,
         )
 
-    def parked_for_long(self, parked: Parked, oldest_s: float) -> None:
-        behind = "a limit" if parked.kind == "waiting" else "a pause"
+    def held_too_long(self, held: HeldJobs, oldest_s: float) -> None:
+        behind = "a limit" if held.kind == "waiting" else "a pause"
         self._log.warning(
-            f"jobs wait behind {behind} for long; {command('jobs parked')} shows them, and where to release them",
-            event_name="jobs.parked",
-            place=parked.kind,
-            **{"limit" if parked.kind == "waiting" else "class": parked.name},
-            parked_jobs=parked.jobs,
+            f"jobs wait behind {behind} for long; {command('jobs held')} shows them, and where to release them",
+            event_name="jobs.held",
+            place=held.kind,
+            **{"limit" if held.kind == "waiting" else "class": held.name},
+            parked_jobs=held.jobs,
             oldest_s=round(oldest_s, 3),
         )
 
     def clock_skewed(self, seconds: float) -> None:
-        count = self._due("clock")
+        count = self._hit("clock")
         if count:
             self._log.warning(
                 "this host's clock and Redis's are apart; leases and due jobs go by Redis's, times in lines and payloads by ours",
@@ -117,12 +117,12 @@ class ProcessEvents:
                 count=count,
             )
 
-    def queue_refused(self, queue: str) -> None:
-        count = self._due(f"queue {queue}")
+    def queue_wrong_type(self, queue: str) -> None:
+        count = self._hit(f"queue {queue}")
         if count:
             self._log.error(
                 "a queue's key is no list; look what is there (TYPE) and remove it",
-                event_name="queue.refused",
+                event_name="queue.wrong_type",
                 queue=queue,
                 count=count,
             )
@@ -130,34 +130,34 @@ class ProcessEvents:
     def fetch_failed(self, error: BaseException) -> None:
         self.redis_failed("fetcher", error)
 
-    def exchange_failed(self, error: Exception, count: int) -> None:
+    def pipeline_failed(self, error: Exception, count: int) -> None:
         self._log.error(
             "an error of the framework's own in the exchange with Redis; trying again, and the process ends should it keep coming",
-            event_name="exchange.failed",
+            event_name="fetch_pipeline.failed",
             count=count,
             error=error,
         )
-        self._report_own("exchange", error)
+        self._report_framework_error("exchange", error)
 
     def settle_failed(self, unit: UnitOfWork, error: BaseException) -> None:
         self.redis_failed(f"settler of {unit.queue}", error)
 
     def redis_failed(self, component: str, error: BaseException) -> None:
         """Redis did not answer, which concerns all parts and is told once for all, or it refused something of this part's."""
-        trouble, now = _trouble(component, error), time.monotonic()
-        count = self._due(f"redis {trouble}")
+        trouble, now = _failure_kind(component, error), time.monotonic()
+        count = self._hit(f"redis {trouble}")
         with self._lock:
-            away = self._away.get(trouble)
-            if away is None or now - away.last > _QUIET_S:  # the end of an old one was seen by nobody who would say so
-                away = self._away[trouble] = _Away(now, now)
+            away = self._outages.get(trouble)
+            if away is None or now - away.last > _REPEAT_S:  # the end of an old one was seen by nobody who would say so
+                away = self._outages[trouble] = _Outage(now, now)
             away.last = now
             away.failures += 1
-            away.told = away.told or count > 0
-            report = not away.reported and time.monotonic() - away.since >= _LOST_S
+            away.logged = away.logged or count > 0
+            report = not away.reported and time.monotonic() - away.since >= _REPORT_AFTER_S
             away.reported = away.reported or report
         if count:
             advice = tls_advice(error)
-            words = _WORDS.get(trouble, "Redis refuses; trying again")
+            words = _MESSAGES.get(trouble, "Redis refuses; trying again")
             self._log.error(
                 f"{words}: {advice}" if advice else words,
                 event_name="redis.failed",
@@ -167,17 +167,17 @@ class ProcessEvents:
                 error=error,
             )
         if report:
-            self._report_own(component, error)
+            self._report_framework_error(component, error)
 
     def redis_answered(self, component: str) -> None:
         """Redis answers this part again: told once for all, with how long it was away, if the failure was told."""
         with self._lock:
-            ended = [self._away.pop(trouble, None) for trouble in (*_WORDS, component)]
-        told = [away for away in ended if away is not None and away.told]
+            ended = [self._outages.pop(trouble, None) for trouble in (*_MESSAGES, component)]
+        told = [away for away in ended if away is not None and away.logged]
         if told:
             self._log.info(
                 "Redis answers again",
-                event_name="redis.back",
+                event_name="redis.recovered",
                 component=component,
                 away_s=round(time.monotonic() - min(away.since for away in told), 3),
                 failures=sum(away.failures for away in told),
@@ -190,17 +190,17 @@ class ProcessEvents:
             component=component,
             error=error,
         )
-        self._report_own(component, error)
+        self._report_framework_error(component, error)
         self.died.set()
 
-    def _report_own(self, component: str, error: BaseException) -> None:
+    def _report_framework_error(self, component: str, error: BaseException) -> None:
         """Tell the error tracker of an error of the framework's own."""
         tags = {"component": component, "shard": self._shard}
         self.handlers.guard("error tracker", lambda: self.tracker.capture(error, tags, component))
 
     def job_failed(self, error: BaseException, facts: dict[str, Any]) -> None:
-        if not is_a(error, *EXPECTED):
-            self.handlers.failed(error, facts)
+        if not has_type(error, *EXPECTED_ERRORS):
+            self.handlers.call_error_handlers(error, facts)
 
     def unknown_class(self, unit: UnitOfWork, payload: Payload, outcome: UnknownClass) -> None:
         error, name = outcome.error, payload["class"]
@@ -215,8 +215,8 @@ class ProcessEvents:
                 error=error,
                 **facts,
             )
-            self.handlers.failed(error, {"job": payload, "queue": unit.queue})
-        elif count := self._unknown.due(name, time.monotonic()):
+            self.handlers.call_error_handlers(error, {"job": payload, "queue": unit.queue})
+        elif count := self._unknown_classes.hit(name, time.monotonic()):
             self._log.warning(
                 "jobs meet a process that does not have their class, and wait for one that has; their retries are untouched",
                 event_name="class.unknown",
@@ -226,11 +226,11 @@ class ProcessEvents:
             )
 
     def foreign_class(self, name: str) -> None:
-        self._foreign.add(name)
+        self._foreign_classes.add(name)
 
-    def summarize_foreign(self, *, ends: bool = False) -> None:
+    def summarize_foreign(self, *, process_ends: bool = False) -> None:
         """Write the line about jobs of other applications, once a minute; and before the process ``ends``."""
-        counts = self._foreign.due(time.monotonic(), ends=ends)
+        counts = self._foreign_classes.take(time.monotonic(), process_ends=process_ends)
         if counts:
             self._log.info(
                 "jobs of other applications went back to the queues that this process shares with them (setting foreign_classes)",
@@ -239,42 +239,42 @@ class ProcessEvents:
                 classes=counts,
             )
 
-    def unreadable(self, unit: UnitOfWork, error: BaseException) -> None:
+    def malformed(self, unit: UnitOfWork, error: BaseException) -> None:
         self._log.error(
             "a payload cannot be read; its bytes are in the dead set",
             job_status="quarantined",
             queue=unit.queue,
             job_size_bytes=len(unit.data),
-            payload=_shown(unit.data),
+            payload=_payload_excerpt(unit.data),
             error=error,
         )
-        self.handlers.failed(error, {"job": {}, "queue": unit.queue})
+        self.handlers.call_error_handlers(error, {"job": {}, "queue": unit.queue})
 
-    def state_refused(self, tracked: Tracked, state: JobState, error: BaseException) -> None:
+    def status_write_failed(self, tracked: TrackedJob, state: JobState, error: BaseException) -> None:
         """The state of a tracked job was not written; the job goes on without it."""
-        count = self._due("state")
+        count = self._hit("state")
         if count:
             self._log.warning(
                 "the state of a tracked job was not written; the job goes on",
-                event_name="status.refused",
+                event_name="status.write_failed",
                 jid=tracked.jid,
                 state=state,
                 count=count,
                 error=error,
             )
 
-    def due_job_unreadable(self, source: str, data: bytes, error: BaseException) -> None:
+    def due_job_malformed(self, source: str, data: bytes, error: BaseException) -> None:
         self._log.error(
             "a due job cannot be read; its bytes are in the dead set",
             job_status="quarantined",
             source=source,
             job_size_bytes=len(data),
-            payload=_shown(data),
+            payload=_payload_excerpt(data),
             error=error,
         )
 
     def due_job_failed(self, source: str, error: BaseException) -> None:
-        count = self._due(f"poller of {source}")
+        count = self._hit(f"poller of {source}")
         if count:
             self._log.error(
                 "a client middleware failed for a due job; it is due again in a minute",
@@ -283,19 +283,19 @@ class ProcessEvents:
                 error=error,
             )
 
-    def due_set_refused(self, source: str, error: BaseException) -> None:
-        count = self._due(f"set {source}")
+    def due_set_wrong_type(self, source: str, error: BaseException) -> None:
+        count = self._hit(f"set {source}")
         if count:
             self._log.error(
                 "a set of due jobs cannot be read; look what is at its key (TYPE) and remove it",
-                event_name="set.refused",
+                event_name="set.wrong_type",
                 source=source,
                 count=count,
                 error=error,
             )
 
     def shard_failed(self, shard: str, error: BaseException) -> None:
-        count = self._due(f"shard {shard}")
+        count = self._hit(f"shard {shard}")
         if count:
             self._log.error(
                 "another shard does not take the jobs that are due there; they are due again in a minute",
@@ -314,17 +314,17 @@ class ProcessEvents:
             **{"class": payload.get("class")},
         )
 
-    def recovered(self, recovered: Recovered) -> None:
+    def recovered(self, recovered: RecoveredJob) -> None:
         """A job of a dead process, or one that we had lost sight of, was taken back; a quarantined one's class is told."""
         job = recovered.job
-        if recovered.unread:
+        if recovered.migration_jobs:
             self._log.warning(
                 "jobs were put back into their queue that a migration held when it died",
                 job_status="recovered",
                 cause=recovered.cause,
                 owner=recovered.owner,
                 destination=recovered.destination,
-                count=recovered.unread,
+                count=recovered.migration_jobs,
             )
             return
         self._log.warning(
@@ -342,9 +342,9 @@ class ProcessEvents:
         if recovered.trimmed:
             self.trimmed(recovered.trimmed, recovered.destination)
         if recovered.quarantined:
-            self.given_up(job)
+            self.run_interruptions_exhausted(job)
 
-    def given_up(self, job: Job) -> None:
+    def run_interruptions_exhausted(self, job: Job) -> None:
         """The class of a job that was interrupted too often is told."""
         worker: Any = registry.find(job.worker)
         if worker is not None:
@@ -357,20 +357,20 @@ class ProcessEvents:
     def _hook_failed(self, what: str, error: BaseException) -> None:
         self._log.error("a hook failed; the job goes on without it", event_name="hook.failed", hook=what, error=error)
 
-    def _due(self, what: str) -> int:
+    def _hit(self, what: str) -> int:
         """Return how often ``what`` happened since its last line, 0 when it is too early for another."""
-        return self._repeated.due(what, time.monotonic())
+        return self._rate_limit.hit(what, time.monotonic())
 
 
-def _trouble(component: str, error: BaseException) -> str:
+def _failure_kind(component: str, error: BaseException) -> str:
     """Return what is wrong: nobody is answered, or let in, or one part is refused (a full server, a key of a wrong type)."""
     if isinstance(error, AuthenticationError):
-        return _STRANGER
+        return _LOGIN_REFUSED
     if isinstance(error.__context__, ssl.SSLCertVerificationError):
-        return _UNTRUSTED
+        return _CERTIFICATE_REFUSED
     refused = isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError | ClusterDownError)
-    return component if refused else _SILENT
+    return component if refused else _NO_ANSWER
 
 
-def _shown(data: bytes) -> str:
+def _payload_excerpt(data: bytes) -> str:
     return data[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")

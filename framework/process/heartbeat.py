@@ -14,9 +14,9 @@ import redis
 from redis.exceptions import RedisError
 
 from framework.fetch.call import LEASE_MS
-from framework.fetch.grace import Grace
-from framework.fetch.reaper import FORGET_AFTER_S, forget
-from framework.store.script import BEAT, RETIRE
+from framework.fetch.failure_detector import FailureDetector
+from framework.fetch.reaper import UNREGISTER_AFTER_S, unregister
+from framework.store.script import HEARTBEAT, MARK_DEAD
 from framework.wire import keys
 
 LEASE_PERIOD_S = 3.0
@@ -33,7 +33,7 @@ _FIRST_BACKOFF_S = 0.05
 _LONGEST_BACKOFF_S = 2.0
 
 
-class LoopEvents(Protocol):
+class PeriodicTaskEvents(Protocol):
     """What a loop tells."""
 
     def redis_failed(self, component: str, error: BaseException) -> None:
@@ -46,7 +46,7 @@ class LoopEvents(Protocol):
         """The loop ended by an error of its own: the process must end."""
 
 
-class Loop:
+class PeriodicTask:
     """Calls ``step`` at once and then each ``period_s``, or after the seconds it returns, until stopped.
 
     After a redis error the connections of ``client`` are dropped, so that its address is looked up anew (a failover shows as
@@ -59,7 +59,7 @@ class Loop:
         name: str,
         step: Callable[[], float | None],
         period_s: float,
-        events: LoopEvents,
+        events: PeriodicTaskEvents,
         *,
         client: "redis.Redis | None" = None,
         limit_s: float = STEP_LIMIT_S,
@@ -73,7 +73,7 @@ class Loop:
         self._events = events
         self._client = client
         self._stopping = False
-        self._hurry = threading.Event()
+        self._wake = threading.Event()
         self._failures = 0
         self._thread: threading.Thread | None = None
 
@@ -83,34 +83,34 @@ class Loop:
             self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
             self._thread.start()
 
-    def hurry(self) -> None:
+    def run_now(self) -> None:
         """Take the next step now instead of at the end of the pause. Safe from any thread."""
-        self._hurry.set()
+        self._wake.set()
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Let the loop end after its current step; ``stop`` waits for that."""
         self._stopping = True
-        self._hurry.set()
+        self._wake.set()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the loop after its current step and wait for that."""
-        self.ask_to_stop()
+        self.request_stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._hurry.clear()
+                self._wake.clear()
                 self.steps += 1
-                pause_s = self._once()
+                pause_s = self._run_step()
                 self.steps += 1
                 if not self._stopping:
-                    self._hurry.wait(pause_s)
+                    self._wake.wait(pause_s)
         except BaseException as error:  # noqa: BLE001 - a dead loop must not go unseen
             self._events.component_died(self.name, error)
 
-    def _once(self) -> float:
+    def _run_step(self) -> float:
         try:
             chosen = self._step()
         except (RedisError, OSError) as error:
@@ -137,7 +137,7 @@ class StuckError(Exception):
 
 
 @dataclass(slots=True)
-class _Watched:
+class _TaskProgress:
     steps: int = 0
     stuck_s: float = 0.0
 
@@ -149,16 +149,16 @@ class Watchdog:
     function held, is not taken for one that hangs.
     """
 
-    def __init__(self, loops: Sequence[Loop], period_s: float = 1.0) -> None:
-        self._watched = [(loop, _Watched()) for loop in loops]
+    def __init__(self, tasks: Sequence[PeriodicTask], period_s: float = 1.0) -> None:
+        self._watched = [(loop, _TaskProgress()) for loop in tasks]
         self._longest_s = 2 * period_s
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
 
-    def look(self) -> Loop | None:
+    def check(self) -> PeriodicTask | None:
         """Return a loop whose present step has lasted longer than its ``limit_s``, or ``None``."""
         now = time.monotonic()
-        passed = min(self._longest_s, now - self._looked_at)
-        self._looked_at = now
+        passed = min(self._longest_s, now - self._checked_at)
+        self._checked_at = now
         for loop, watched in self._watched:
             steps = loop.steps
             watched.stuck_s = watched.stuck_s + passed if steps % 2 and steps == watched.steps else 0.0
@@ -172,46 +172,51 @@ class Lease:
     """The proof that this process lives: as long as it is renewed nobody touches the working list."""
 
     def __init__(
-        self, client: "redis.Redis", identity: str, slots: int, grace: Grace, lease_ms: int = LEASE_MS
+        self,
+        client: "redis.Redis",
+        identity: str,
+        slots: int,
+        failure_detector: FailureDetector,
+        lease_ms: int = LEASE_MS,
     ) -> None:
         self.client = client
         self._identity = identity
-        self._grace = grace
-        self._keys = [keys.lease(identity), keys.REGISTRY, keys.runs(identity), keys.BEATS]
-        self._arguments = [identity, lease_ms, slots, int(grace.gap_s * 1000)]
+        self._failure_detector = failure_detector
+        self._keys = [keys.lease(identity), keys.REGISTRY, keys.process(identity), keys.STEADY_SINCE]
+        self._arguments = [identity, lease_ms, slots, int(failure_detector.max_gap_s * 1000)]
         self.lapsed = False
         """Whether the last beat found that the lease had run out, so that others may have taken what was in the working list."""
-        self.forgotten = False
+        self.unregistered = False
         """Whether Redis did not know us at the last beat, although nobody can have struck us off: it has lost data."""
         self.skew_s = 0.0
         """How far this host's clock is ahead of Redis's (below 0: behind), at least, as the last beat has shown."""
 
-    def taken(self) -> bool:
+    def is_held(self) -> bool:
         """Before the first beat: whether a process of the same identity lives. Raises redis errors."""
         return bool(self.client.exists(self._keys[0]))
 
-    def beat(self) -> bool:
+    def renew(self) -> bool:
         """Renew and tell ``grace``; return whether it had been held without a gap. Raises redis errors.
 
         A parent may have renewed it meanwhile; after a whole lease without a beat of ours it counts as lost all the same.
         """
         sent_at = time.time()
-        reply: Any = BEAT(self.client, self._keys, self._arguments)
+        reply: Any = HEARTBEAT(self.client, self._keys, self._arguments)
         held, now, new, steady = cast("tuple[int, bytes, int, int]", reply)
         self.lapsed = not held
         self.skew_s = max(0.0, sent_at - float(now)) + min(0.0, time.time() - float(now))
-        first = not self._grace.since
-        silent_s = self._grace.beat(float(now), held=bool(held))
+        first = not self._failure_detector.steady_since
+        silent_s = self._failure_detector.record_heartbeat(float(now), lease_held=bool(held))
         # In order, others strike off who was silent for long, and only while beats come through.
-        self.forgotten = bool(new) and not first and (silent_s < FORGET_AFTER_S or not steady)
-        return silent_s <= self._grace.lease_s and bool(held)
+        self.unregistered = bool(new) and not first and (silent_s < UNREGISTER_AFTER_S or not steady)
+        return silent_s <= self._failure_detector.lease_s and bool(held)
 
-    def drop(self, *, emptied: bool = True) -> None:
+    def release(self, *, list_is_empty: bool = True) -> None:
         """Give it up at the end of the process, after everything has been given back. Raises redis errors.
 
-        A process whose list still holds a job (the reply of its fetch was lost), or may yet receive one (``emptied`` false:
+        A process whose list still holds a job (the reply of its fetch was lost), or may yet receive one (``list_is_empty`` false:
         a parked call was given up without an answer), stays registered: others find it there at once.
         """
-        RETIRE(self.client, [keys.lease(self._identity), keys.REGISTRY], [self._identity])
-        if emptied:
-            forget(self.client, self._identity, after_s=0)
+        MARK_DEAD(self.client, [keys.lease(self._identity), keys.REGISTRY], [self._identity])
+        if list_is_empty:
+            unregister(self.client, self._identity, after_s=0)

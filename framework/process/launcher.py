@@ -1,8 +1,8 @@
 """The life of a worker process: register, run, quiet, stop, and give back what is unfinished.
 
 Start: the lease is beaten once before the first fetch, so that nobody takes us for dead.
-Drain: no more fetching; the jobs in hand have all the time they need, or until told to stop.
-Stop: (1) no more fetching, parked calls are ended; (2) wait for the jobs in hand until the deadline; (3) what is left
+Drain: no more fetching; the jobs in flight have all the time they need, or until told to stop.
+Stop: (1) no more fetching, parked calls are ended; (2) wait for the jobs in flight until the deadline; (3) what is left
 goes back to the right end of its queue, or is given up (``push_back``), from the main thread's own connection; (4) the lease
 goes last: until then no other process may touch this one's list; (5) the classes of jobs that were given up run their hooks,
 for a second at most. A thread that hangs cannot keep the process: ``os._exit``.
@@ -23,28 +23,28 @@ from redis.exceptions import RedisError
 
 from framework.errors import PayloadError
 from framework.execute.processor import Processor
+from framework.fetch.blocking import BLOCK_TIMEOUT_S, REPLY_MARGIN_S
 from framework.fetch.fetcher import Fetcher
-from framework.fetch.parking import PARK_S, REPLY_MARGIN_S
-from framework.fetch.reaper import Reaper, Reconciler, draw_pause
-from framework.fetch.slots import renew
+from framework.fetch.reaper import Reaper, Reconciler, jittered
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.process.board import Board, State
+from framework.policies.concurrency.slots import renew_slots
 from framework.process.events import ProcessEvents
-from framework.process.eviction import EvictionWatch
+from framework.process.eviction_check import EvictionCheck
 from framework.process.heartbeat import (
     HOOKS_LIMIT_S,
     LEASE_PERIOD_S,
     RECORD_PERIOD_S,
     SWEEP_PERIOD_S,
     Lease,
-    Loop,
+    PeriodicTask,
     StuckError,
     Watchdog,
 )
-from framework.process.metrics import Metrics
+from framework.process.metrics import SidekiqMetrics
 from framework.process.push_back import PushBack
 from framework.process.record import ProcessRecord
-from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue, asked_for
+from framework.process.shared_state import ProcessState, SharedState
+from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue, accepted_signals
 from framework.process.title import Title
 from framework.process.unserved import UnservedWatch
 from framework.schedule.poller import Poller
@@ -58,17 +58,17 @@ EXIT_CLEAN = 0
 EXIT_DIED = 1
 
 _WIND_DOWN_S = 6.0  # a read of 5 s that the thread at the post is in the middle of
-_DIED_PATIENCE_S = 2.0  # with a part of us dead: it may be the one that keeps our lease
+_FAILED_TIMEOUT_S = 2.0  # with a part of us dead: it may be the one that keeps our lease
 _CANCEL_S = 0.5  # for cancelled async jobs to clean up
-_DRAIN_S = 0.1  # how often acknowledgements leave while the last jobs run
+_ACKNOWLEDGE_PERIOD_S = 0.1  # how often acknowledgements leave while the last jobs run
 _FETCHER_LIMIT_S = 60.0  # the post is looked after each 10 s at the latest, its reads have deadlines of 5 s
-_SKEW_S = 2.0  # between our clock and Redis's, that somebody should see to
-_FIRST_ANSWER_S = 0.05  # how often it is looked whether Redis has answered the first fetch
-_WATCH_S = 1.0  # how often the main thread looks for a dead component or a dead parent
+_MAX_SKEW_S = 2.0  # between our clock and Redis's, that somebody should see to
+_STARTING_CHECK_PERIOD_S = 0.05  # how often it is looked whether Redis has answered the first fetch
+_CHECK_PERIOD_S = 1.0  # how often the main thread looks for a dead component or a dead parent
 
 
 @dataclass
-class Parts:
+class ProcessComponents:
     """Everything one process consists of, wired by ``framework.wiring``."""
 
     identity: str
@@ -76,14 +76,14 @@ class Parts:
     processor: Processor
     lease: Lease
     record: ProcessRecord
-    metrics: Metrics
+    metrics: SidekiqMetrics
     title: Title
     poller: Poller
     reaper: Reaper
     reconciler: Reconciler
-    learn: Callable[[], None]
+    refresh: Callable[[], None]
     """What the policies have to know before the first job, and anew every few seconds; raises redis errors."""
-    upkeep: Sequence[Callable[[], None]]
+    maintenance: Sequence[Callable[[], None]]
     """What the policies do every few seconds; raises redis errors."""
     events: ProcessEvents
     push_back: PushBack
@@ -91,86 +91,96 @@ class Parts:
     timeout_s: float
     supervisor: int | None
     """Process id of whoever looks after us."""
-    board: Board
+    shared_state: SharedState
     unserved: UnservedWatch
 
 
 class Launcher:
     """Runs one process from its main thread."""
 
-    def __init__(self, parts: Parts, signals: SignalQueue) -> None:
-        self._parts = parts
+    def __init__(self, components: ProcessComponents, signals: SignalQueue) -> None:
+        self._components = components
         self._signals = signals
         self._log = logs.logger()
-        events = parts.events
-        upkeep = parts.record.client
-        self._lease_loop = Loop("lease", self._beat, LEASE_PERIOD_S, events, client=parts.lease.client)
-        self._sweep_loop = Loop("reaper", self._sweep, SWEEP_PERIOD_S, events, client=upkeep, limit_s=HOOKS_LIMIT_S)
-        self._loops = [
-            Loop("record", self._write_record, RECORD_PERIOD_S, events, client=upkeep),
-            self._sweep_loop,
-            Loop("policies", self._keep, SWEEP_PERIOD_S, events, client=upkeep, limit_s=HOOKS_LIMIT_S),
-            Loop("poller", self._poll, parts.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S),
-            Loop("unserved", parts.unserved.step, SWEEP_PERIOD_S, events, limit_s=HOOKS_LIMIT_S),
+        events = components.events
+        upkeep = components.record.client
+        self._lease_task = PeriodicTask(
+            "lease", self._renew_lease, LEASE_PERIOD_S, events, client=components.lease.client
+        )
+        self._sweep_task = PeriodicTask(
+            "reaper", self._sweep, SWEEP_PERIOD_S, events, client=upkeep, limit_s=HOOKS_LIMIT_S
+        )
+        self._tasks = [
+            PeriodicTask("record", self._write_record, RECORD_PERIOD_S, events, client=upkeep),
+            self._sweep_task,
+            PeriodicTask(
+                "policies", self._maintain_policies, SWEEP_PERIOD_S, events, client=upkeep, limit_s=HOOKS_LIMIT_S
+            ),
+            PeriodicTask(
+                "poller", self._poll, components.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
+            ),
+            PeriodicTask("unserved", components.unserved.step, SWEEP_PERIOD_S, events, limit_s=HOOKS_LIMIT_S),
         ]
-        self._eviction = EvictionWatch(upkeep, events)
+        self._eviction = EvictionCheck(upkeep, events)
         self._paused: list[str] = []
         self._active_at = 0.0
-        self._watched_at = time.monotonic()
-        self._in_vain_s = 0.0
+        self._checked_at = time.monotonic()
+        self._without_fetch_s = 0.0
         self._draining = False
-        self._at_once = False
+        self._stop_now = False
         """Whether no job is waited for at the end."""
-        self._watchdog = Watchdog([self._lease_loop, *self._loops], _WATCH_S)
+        self._watchdog = Watchdog([self._lease_task, *self._tasks], _CHECK_PERIOD_S)
 
     def run(self) -> int:
         """Work until told to stop; return the exit status: 0, or 1 when a thread of the framework died. The lease is held."""
         try:
             return self._run()
         except Exception as error:  # noqa: BLE001 - this thread is one of the framework's, too
-            # What is in hand is in the working list: another process takes it back when our lease has run out.
-            self._parts.events.component_died("main", error)
+            # What is in flight is in the working list: another process takes it back when our lease has run out.
+            self._components.events.component_died("main", error)
             return EXIT_DIED
 
     def _run(self) -> int:
-        parts = self._parts
-        self._lease_loop.start()
-        for loop in self._loops:
+        parts = self._components
+        self._lease_task.start()
+        for loop in self._tasks:
             loop.start()
         with contextlib.suppress(RedisError, OSError):  # the loops do it again
             self._read_pauses()
-            parts.learn()
-        self._show()
-        parts.fetcher.start(parts.processor.hire)
+            parts.refresh()
+        self._update_title()
+        parts.fetcher.start(parts.processor.spawn)
         queues = {"queues": parts.record.order.names, "queues_from": parts.record.queues_from}
         self._log.info("ready", event_name="process.ready", identity=parts.identity, **queues)
         stop = False
-        while not (stop or self._draining or self._broken):
-            serves = parts.board.state is not State.STARTING
-            stop = self._obey(_WATCH_S if serves else _FIRST_ANSWER_S) or self._orphaned()
-            self._watch()
-            self._report()
+        while not (stop or self._draining or self._cannot_continue):
+            serves = parts.shared_state.state is not ProcessState.STARTING
+            stop = (
+                self._handle_signals(_CHECK_PERIOD_S if serves else _STARTING_CHECK_PERIOD_S) or self._lost_supervisor()
+            )
+            self._check_components()
+            self._publish_state()
         if self._draining and not stop:
-            self._finish()
+            self._drain_without_deadline()
         if self._signals.damaged:
-            # Nothing can be said any more without perhaps saying it to somebody else: what is in hand is recovered.
+            # Nothing can be said any more without perhaps saying it to somebody else: what is in flight is recovered.
             parts.events.component_died("descriptors", OSError("a job has closed what is not its own"))
             return EXIT_DIED
         self._stop()
         return EXIT_DIED if parts.events.died.is_set() else EXIT_CLEAN
 
     @property
-    def _broken(self) -> bool:
+    def _cannot_continue(self) -> bool:
         """Whether the process cannot go on, whatever anybody wants."""
-        return self._parts.events.died.is_set() or self._signals.damaged
+        return self._components.events.died.is_set() or self._signals.damaged
 
-    def _obey(self, timeout_s: float) -> bool:
+    def _handle_signals(self, timeout_s: float) -> bool:
         """Handle the signals that came; return whether to stop."""
         stop = False
         for number in self._signals.wait(timeout_s):
             if number in (*STOP, STOP_NOW):
-                if number == STOP_NOW or (stop and self._hurries(number)):
-                    self._at_once = True
+                if number == STOP_NOW or (stop and self._means_stop_now(number)):
+                    self._stop_now = True
                 stop = True
                 self._log.info("stopping", event_name="process.stopping", signal=signal.Signals(number).name)
             elif number == DRAIN:
@@ -178,65 +188,65 @@ class Launcher:
             elif number == QUIET:
                 self._quiet()
             elif number == DUMP:
-                self._dump()
+                self._dump_stacks()
             elif number == SWEEP:
-                self._sweep_loop.hurry()
+                self._sweep_task.run_now()
             elif number == HANG_UP:
                 self._log.info("the log is stdout: there is no file to open anew", event_name="process.hangup")
         return stop
 
-    def _hurries(self, number: int) -> bool:
+    def _means_stop_now(self, number: int) -> bool:
         """Whether a signal that comes after the first to stop says that no job is to be waited for."""
-        return number == STOP_NOW or (number in STOP and self._parts.supervisor is None)
+        return number == STOP_NOW or (number in STOP and self._components.supervisor is None)
 
-    def _watch(self) -> None:
-        self._parts.fetcher.relay()  # a thread that could not be had when it was needed may be had by now
-        self._watch_loops()
-        active_at, now = self._parts.fetcher.active_at, time.monotonic()
+    def _check_components(self) -> None:
+        self._components.fetcher.ensure_fetching()  # a thread that could not be had when it was needed may be had by now
+        self._check_tasks()
+        active_at, now = self._components.fetcher.active_at, time.monotonic()
         # Between two looks no more counts than there is: time that the machine slept away is nobody's fault.
-        passed_s, self._watched_at = min(2 * _WATCH_S, now - self._watched_at), now
-        self._in_vain_s = self._in_vain_s + passed_s if active_at == self._active_at else 0.0
+        passed_s, self._checked_at = min(2 * _CHECK_PERIOD_S, now - self._checked_at), now
+        self._without_fetch_s = self._without_fetch_s + passed_s if active_at == self._active_at else 0.0
         self._active_at = active_at
-        if self._in_vain_s > _FETCHER_LIMIT_S:
+        if self._without_fetch_s > _FETCHER_LIMIT_S:
             error = StuckError(f"nobody has looked after the queues for more than {_FETCHER_LIMIT_S:g} s")
-            self._parts.events.component_died("fetcher", error)
+            self._components.events.component_died("fetcher", error)
 
-    def _watch_loops(self) -> None:
-        stuck = self._watchdog.look()
+    def _check_tasks(self) -> None:
+        stuck = self._watchdog.check()
         if stuck is not None:
             error = StuckError(f"a step of {stuck.name} has been under way for more than {stuck.limit_s:g} s")
-            self._parts.events.component_died(stuck.name, error)
+            self._components.events.component_died(stuck.name, error)
 
-    def _report(self) -> None:
+    def _publish_state(self) -> None:
         """Say on the board how we are."""
-        parts = self._parts
-        state = parts.board.state
+        parts = self._components
+        state = parts.shared_state.state
         if self._draining:
-            state = State.DRAINING
+            state = ProcessState.DRAINING
         elif parts.record.quiet:
-            state = State.QUIET
+            state = ProcessState.QUIET
         elif parts.fetcher.fetching:
-            state = State.READY
+            state = ProcessState.READY
         fetched_at = parts.fetcher.active_at if parts.fetcher.fetching else None
-        parts.board.show(state, len(parts.fetcher.custody.running()), fetched_at)
+        parts.shared_state.publish(state, len(parts.fetcher.in_flight.running()), fetched_at)
 
-    def _orphaned(self) -> bool:
+    def _lost_supervisor(self) -> bool:
         """A child whose supervisor died stops too: nobody would restart it, or end it."""
-        if self._parts.supervisor is not None and os.getppid() != self._parts.supervisor:
+        if self._components.supervisor is not None and os.getppid() != self._components.supervisor:
             self._log.warning("the supervisor is gone; stopping", event_name="process.orphaned")
             return True
         return False
 
     def _quiet(self) -> None:
-        if not self._parts.record.quiet:
-            self._parts.record.quiet = True
-            self._parts.fetcher.quiet()
-            self._show()
+        if not self._components.record.quiet:
+            self._components.record.quiet = True
+            self._components.fetcher.quiet()
+            self._update_title()
             self._log.info("quiet: no new jobs are taken", event_name="process.quiet")
 
-    def _dump(self) -> None:
+    def _dump_stacks(self) -> None:
         """Write every thread's stack, with the job it runs."""
-        running = self._parts.record.runs.running()
+        running = self._components.record.runs.running()
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
             unit = running.get(ident)
@@ -248,152 +258,159 @@ class Launcher:
                 jid=_field(unit[0], "jid") if unit else None,
                 stack=[line.rstrip() for line in traceback.format_stack(frame)],
             )
-        for jid, lines in self._parts.processor.stacks():
+        for jid, lines in self._components.processor.async_stacks():
             self._log.warning("stack", event_name="process.stack", thread="event-loop", jid=jid, stack=lines)
 
-    def _finish(self) -> None:
+    def _drain_without_deadline(self) -> None:
         """Drain: give back what has not begun and wait for the rest until it has ended, or until we are to stop all the same."""
-        parts = self._parts
+        parts = self._components
         running = [
-            {"jid": _field(unit, "jid"), "class": _field(unit, "class")} for unit in parts.fetcher.custody.running()
+            {"jid": _field(unit, "jid"), "class": _field(unit, "class")} for unit in parts.fetcher.in_flight.running()
         ]
         self._log.info("draining: running jobs may finish", event_name="process.draining", running_jobs=running)
         parts.record.quiet = parts.record.runs.interrupted = True
-        self._show()
+        self._update_title()
         parts.fetcher.stop()
         with contextlib.suppress(RedisError, OSError):  # as in ``_stop``, where it is tried again
-            parts.fetcher.wind_down(_WIND_DOWN_S)
-        while not (self._broken or parts.processor.join(0) or self._obey(_DRAIN_S) or self._orphaned()):
-            self._watch_loops()
-            self._report()
+            parts.fetcher.shutdown(_WIND_DOWN_S)
+        while not (
+            self._cannot_continue
+            or parts.processor.join(0)
+            or self._handle_signals(_ACKNOWLEDGE_PERIOD_S)
+            or self._lost_supervisor()
+        ):
+            self._check_tasks()
+            self._publish_state()
             with contextlib.suppress(RedisError, OSError):
-                parts.fetcher.acknowledge()
+                parts.fetcher.acknowledge_all()
 
     def _stop(self) -> None:
-        parts = self._parts
-        deadline = time.monotonic() + self._patience_s()
-        parts.board.show(State.STOPPING, len(parts.fetcher.custody.running()), None)
+        parts = self._components
+        deadline = time.monotonic() + self._stop_timeout_s()
+        parts.shared_state.publish(ProcessState.STOPPING, len(parts.fetcher.in_flight.running()), None)
         parts.record.quiet = True
-        parts.record.runs.interrupted = parts.record.runs.ending = True
+        parts.record.runs.interrupted = parts.record.runs.stopping = True
         parts.fetcher.stop()
-        for loop in self._loops:
-            loop.ask_to_stop()  # all at once: while Redis hangs, each step takes its time-out
-        for loop in self._loops:
+        for loop in self._tasks:
+            loop.request_stop()  # all at once: while Redis hangs, each step takes its time-out
+        for loop in self._tasks:
             loop.stop()
-        with contextlib.suppress(RedisError, OSError):  # what is left in hand is given back at the end, or recovered
-            parts.fetcher.wind_down(min(_WIND_DOWN_S, max(1.0, deadline - time.monotonic())))
-        finished = self._drain(deadline)
+        with contextlib.suppress(RedisError, OSError):  # what is left in flight is given back at the end, or recovered
+            parts.fetcher.shutdown(min(_WIND_DOWN_S, max(1.0, deadline - time.monotonic())))
+        finished = self._wait_for_jobs(deadline)
         if not finished:
-            parts.record.runs.overdue = True
+            parts.record.runs.deadline_passed = True
             parts.processor.cancel_async(_CANCEL_S)
-        parts.processor.abandon()
+        parts.processor.stop_settling()
         try:
-            parts.fetcher.acknowledge()
-            in_time = not (self._at_once or parts.events.died.is_set())
-            parts.push_back.give_back(parts.timeout_s if in_time else None)
-            parts.fetcher.acknowledge()  # what ended while we gave back
+            parts.fetcher.acknowledge_all()
+            in_time = not (self._stop_now or parts.events.died.is_set())
+            parts.push_back.return_jobs(parts.timeout_s if in_time else None)
+            parts.fetcher.acknowledge_all()  # what ended while we gave back
             with contextlib.suppress(RedisError, OSError):  # refused at maxmemory; the record runs out by itself
                 parts.record.remove()
                 counters.flush(parts.record.client)
                 parts.metrics.flush()
-            self._lease_loop.stop()
-            lost_at = parts.fetcher.parked_lost_at
-            parts.lease.drop(emptied=lost_at is None or time.monotonic() - lost_at > PARK_S + REPLY_MARGIN_S)
+            self._lease_task.stop()
+            lost_at = parts.fetcher.connection_lost_at
+            parts.lease.release(
+                list_is_empty=lost_at is None or time.monotonic() - lost_at > BLOCK_TIMEOUT_S + REPLY_MARGIN_S
+            )
             self._log.info(
                 "stopped", event_name="process.stopped", returned=parts.push_back.returned, finished=finished
             )
         except (RedisError, OSError) as error:
             # Everything unfinished is in the working list; whoever lives takes it back when our lease has run out.
-            self._log.error("stopped without Redis; jobs in hand are left to be recovered", error=error)
-        parts.push_back.tell_given_up()
+            self._log.error("stopped without Redis; jobs in flight are left to be recovered", error=error)
+        parts.push_back.run_exhausted_hooks()
 
-    def _patience_s(self) -> float:
-        """How long the jobs in hand may still run."""
-        if self._at_once:
+    def _stop_timeout_s(self) -> float:
+        """How long the jobs in flight may still run."""
+        if self._stop_now:
             return 0.0
-        if self._parts.events.died.is_set():
-            return min(_DIED_PATIENCE_S, self._parts.timeout_s)
-        return self._parts.timeout_s
+        if self._components.events.died.is_set():
+            return min(_FAILED_TIMEOUT_S, self._components.timeout_s)
+        return self._components.timeout_s
 
-    def _drain(self, deadline: float) -> bool:
-        """Wait for the jobs in hand until the deadline, or until told to wait no longer; tell whether all have ended.
+    def _wait_for_jobs(self, deadline: float) -> bool:
+        """Wait for the jobs in flight until the deadline, or until told to wait no longer; tell whether all have ended.
 
         Acknowledges as they end.
         """
-        while not self._parts.processor.join(_DRAIN_S):
+        while not self._components.processor.join(_ACKNOWLEDGE_PERIOD_S):
             with contextlib.suppress(
                 RedisError, OSError
             ):  # tried again: a death before the end would repeat these jobs
-                self._parts.fetcher.acknowledge()
-            self._show()
-            if self._waits_no_longer() or time.monotonic() >= deadline:
+                self._components.fetcher.acknowledge_all()
+            self._update_title()
+            if self._stop_now_requested() or time.monotonic() >= deadline:
                 return False
         return True
 
-    def _waits_no_longer(self) -> bool:
+    def _stop_now_requested(self) -> bool:
         for number in self._signals.wait(0):
-            if self._hurries(number):
-                self._at_once = True
+            if self._means_stop_now(number):
+                self._stop_now = True
                 self._log.info("not waiting for jobs", event_name="process.forced", signal=signal.Signals(number).name)
                 return True
         return False
 
-    def _beat(self) -> None:
-        lease, events = self._parts.lease, self._parts.events
-        lease.beat()
-        self._parts.board.beaten()
+    def _renew_lease(self) -> None:
+        lease, events = self._components.lease, self._components.events
+        lease.renew()
+        self._components.shared_state.note_heartbeat()
         if lease.lapsed:
             events.lease_lost()
-        if lease.forgotten:
+        if lease.unregistered:
             events.data_lost()
-        if abs(lease.skew_s) >= _SKEW_S:
+        if abs(lease.skew_s) >= _MAX_SKEW_S:
             events.clock_skewed(lease.skew_s)
 
-    def _show(self) -> None:
+    def _update_title(self) -> None:
         """``ps`` says what the record says."""
-        record = self._parts.record
+        record = self._components.record
         runs = record.runs
-        state = "stopping" if runs.ending else "draining" if runs.interrupted else "quiet" if record.quiet else ""
-        self._parts.title.show(len(runs.running()), record.slots, state)
+        state = "stopping" if runs.stopping else "draining" if runs.interrupted else "quiet" if record.quiet else ""
+        self._components.title.show(len(runs.running()), record.slots, state)
 
     def _write_record(self) -> None:
-        self._show()
-        for number in asked_for(self._parts.record.beat()):
+        self._update_title()
+        for number in accepted_signals(self._components.record.heartbeat()):
             self._signals.put(number)
         self._read_pauses()
-        renew(self._parts.record.client, self._parts.fetcher.custody.running())
-        counters.flush(self._parts.record.client)
-        self._parts.metrics.beat()
-        self._eviction.look()
+        renew_slots(self._components.record.client, self._components.fetcher.in_flight.running())
+        counters.flush(self._components.record.client)
+        self._components.metrics.flush_if_due()
+        self._eviction.check()
 
     def _read_pauses(self) -> None:
-        members = cast("set[bytes]", self._parts.record.client.smembers(keys.PAUSED))
+        members = cast("set[bytes]", self._components.record.client.smembers(keys.PAUSED))
         paused = sorted(name.decode(errors="backslashreplace") for name in members)
         if paused != self._paused:
             self._paused = paused
-            self._parts.fetcher.pause(paused)
+            self._components.fetcher.pause(paused)
             self._log.info("paused queues are skipped", event_name="queues.paused", queues=paused)
 
     def _sweep(self) -> float:
         try:
-            self._parts.reaper.sweep(own=self._parts.identity)
+            self._components.reaper.sweep(own=self._components.identity)
         finally:  # a dead process's odd keys must not hide what we have lost sight of ourselves
-            self._parts.reconciler.look()
-        return draw_pause(SWEEP_PERIOD_S)
+            self._components.reconciler.reconcile()
+        return jittered(SWEEP_PERIOD_S)
 
-    def _keep(self) -> float:
-        self._parts.learn()
-        for step in self._parts.upkeep:
+    def _maintain_policies(self) -> float:
+        self._components.refresh()
+        for step in self._components.maintenance:
             step()
-        return draw_pause(SWEEP_PERIOD_S)
+        return jittered(SWEEP_PERIOD_S)
 
     def _poll(self) -> float:
-        return self._parts.poller.step()
+        return self._components.poller.step()
 
 
 def _field(unit: UnitOfWork, name: str) -> str | None:
     try:
-        payload = decode(unit.data) if unit.outline is None else unit.outline
+        payload = decode(unit.data) if unit.payload_without_args is None else unit.payload_without_args
     except PayloadError:
         return None
     return str(payload.get(name))

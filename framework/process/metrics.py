@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from framework.execute.measures import Measure
+from framework.execute.class_metrics import ClassMetrics
 from framework.wire import keys
 
 PERIOD_S = 10.0
@@ -19,7 +19,7 @@ MOST_CLASSES = 200
 
 
 @dataclass(frozen=True, slots=True)
-class _Addition:
+class _Increment:
     """What a class has done since it was last written."""
 
     name: str
@@ -27,7 +27,7 @@ class _Addition:
     buckets: tuple[tuple[int, int], ...]
 
 
-class Metrics:
+class SidekiqMetrics:
     """Of one process. ``measured`` returns the sums by class since its start; ``versions`` are those of Sidekiq that show them.
 
     What a beat has sent counts as written, whatever became of it: figures may be missing after trouble, and none is there twice.
@@ -36,7 +36,7 @@ class Metrics:
     def __init__(
         self,
         client: "redis.Redis",
-        measured: Callable[[], dict[str, Measure]],
+        measured: Callable[[], dict[str, ClassMetrics]],
         versions: tuple[int, ...],
         *,
         clock: Callable[[], float] = time.time,
@@ -47,11 +47,11 @@ class Metrics:
         self._versions = versions
         self._clock = clock
         self._monotonic = monotonic
-        self._written: dict[str, Measure] = {}
+        self._written: dict[str, ClassMetrics] = {}
         """What has been written of each class, the longest ago first."""
         self._due_at = 0.0
 
-    def beat(self) -> None:
+    def flush_if_due(self) -> None:
         """Write what is new, if it is time. Raises redis errors of the connection; refusals cost figures only."""
         now = self._monotonic()
         if now >= self._due_at:
@@ -60,7 +60,7 @@ class Metrics:
 
     def flush(self) -> None:
         """Write what is new. Raises as ``beat``."""
-        additions = list(islice(self._additions(), MOST_CLASSES)) if self._versions else []
+        additions = list(islice(self._increments(), MOST_CLASSES)) if self._versions else []
         if not additions:
             return
         at = time.gmtime(self._clock())
@@ -76,12 +76,12 @@ class Metrics:
                     _add_histogram(pipeline, keys.histogram(version, one.name, at), one.buckets)
         pipeline.execute(raise_on_error=False)
 
-    def _additions(self) -> Iterator[_Addition]:
+    def _increments(self) -> Iterator[_Increment]:
         """Take what each class has done since it was last written."""
         measured = self._measured()
         new = [name for name in measured if name not in self._written]
         for name in [*new, *(name for name in self._written if name in measured)]:
-            total, before = measured[name], self._written.get(name) or Measure()
+            total, before = measured[name], self._written.get(name) or ClassMetrics()
             if total.processed == before.processed:
                 continue
             self._written.pop(name, None)
@@ -93,7 +93,7 @@ class Metrics:
             )
             pairs = enumerate(zip(total.buckets, before.buckets, strict=True))
             buckets = tuple((index, now - then) for index, (now, then) in pairs if now > then)
-            yield _Addition(name, tuple((word, amount) for word, amount in counts if amount), buckets)
+            yield _Increment(name, tuple((word, amount) for word, amount in counts if amount), buckets)
 
 
 def _add_histogram(pipeline: Any, key: str, buckets: tuple[tuple[int, int], ...]) -> None:

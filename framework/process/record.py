@@ -14,12 +14,12 @@ import redis
 from redis.exceptions import RedisError
 
 from framework.errors import PayloadError
-from framework.execute.runs import Runs, Tally
+from framework.execute.stats import RunningJobs, ThreadCounts
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.bounds import LARGE
+from framework.wire.footprint import LARGE_PAYLOAD
 from framework.wire.ids import base36
 from framework.wire.job import decode, whole_number
 from framework.wire.json import loads
@@ -29,8 +29,8 @@ _DAY_TTL_S = 5 * 365 * 86_400
 _MOST_SIGNALS = 10  # a beat
 _MOST_RECORDS = 2_000
 _RECORDS_AT_ONCE = 200
-_SHOWN_BYTES = 4_096
-_SHOWN_NAME = 256
+_MAX_DISPLAY_BYTES = 4_096
+_MAX_DISPLAY_NAME = 256
 _MOST_DIGITS = 9  # of a count that a process says of itself; Python reads none of over 4,300
 _NAMES = ("class", "jid", "queue")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -44,10 +44,10 @@ class _Statistics:
     """
 
     def __init__(self) -> None:
-        self._totals = Tally()
+        self._totals = ThreadCounts()
         self._pending: dict[str, int] = {}
 
-    def add(self, pipeline: Any, totals: Tally) -> list[str]:
+    def add(self, pipeline: Any, totals: ThreadCounts) -> list[str]:
         """Put the additions into an empty pipeline; return the names of the counters, in the order of their replies."""
         day = time.strftime("%Y-%m-%d", time.gmtime())
         for key, count in (
@@ -66,11 +66,11 @@ class _Statistics:
                 pipeline.expire(name, _DAY_TTL_S)
         return counted
 
-    def news(self, totals: Tally) -> bool:
+    def has_changes(self, totals: ThreadCounts) -> bool:
         """Whether there is anything to add."""
         return totals != self._totals
 
-    def written(self, names: Iterable[str]) -> None:
+    def confirm(self, names: Iterable[str]) -> None:
         """These counters have been added to."""
         for name in names:
             del self._pending[name]
@@ -85,7 +85,7 @@ class ProcessRecord:
     order: QueueOrder
     slots: int
     version: str
-    runs: Runs
+    runs: RunningJobs
     tag: str = ""
     labels: Sequence[str] = ()
     queues_from: str = ""
@@ -94,24 +94,24 @@ class ProcessRecord:
     quiet: bool = False
     rtt_us: int = 0
     _statistics: _Statistics = field(default_factory=_Statistics)
-    _shown: dict[int, tuple[UnitOfWork, str]] = field(default_factory=dict[int, tuple[UnitOfWork, str]])
+    _work_payloads: dict[int, tuple[UnitOfWork, str]] = field(default_factory=dict[int, tuple[UnitOfWork, str]])
     _listed_at: float = -math.inf
-    _written_quiet: bool | None = None
+    _last_quiet: bool | None = None
     """What the last record said of ``quiet``; ``None`` before the first, after a refusal, and when a beat was left out."""
 
-    def beat(self) -> list[str]:
+    def heartbeat(self) -> list[str]:
         """Return the signals that were asked for through Redis; write the record and the statistics. Raises redis errors.
 
         Without news only every second beat writes.
         """
         wanted = self._take_signals()
-        due = self._news()
-        self._written_quiet = None
+        due = self._has_changes()
+        self._last_quiet = None
         if not due:
             return wanted
         try:
             self._write()
-            self._written_quiet = self.quiet
+            self._last_quiet = self.quiet
         except (RedisError, OSError):
             if not wanted:  # a signal has left Redis: obeyed now, the refusal is told by the next beat
                 raise
@@ -132,10 +132,10 @@ class ProcessRecord:
         self.rtt_us = int((time.perf_counter() - asked) * 1_000_000)
         return [name.decode(errors="replace") for name in cast("list[bytes]", taken or [])]
 
-    def _news(self) -> bool:
-        if self._written_quiet is not self.quiet or self._statistics.news(self.runs.totals()):
+    def _has_changes(self) -> bool:
+        if self._last_quiet is not self.quiet or self._statistics.has_changes(self.runs.totals()):
             return True
-        return bool(self._shown or self.runs.running())
+        return bool(self._work_payloads or self.runs.running())
 
     def _write(self) -> None:
         # Not a transaction: at maxmemory a MULTI is refused whole, and nothing here may pull anything else down with it.
@@ -157,7 +157,7 @@ class ProcessRecord:
     def _execute(self, pipeline: Any, counted: list[str]) -> list[Any]:
         """Send it; each statistic that was taken is written, whatever became of the others. Raises the first refusal."""
         replies: list[Any] = pipeline.execute(raise_on_error=False)
-        self._statistics.written(name for name, reply in zip(counted, replies, strict=False) if isinstance(reply, int))
+        self._statistics.confirm(name for name, reply in zip(counted, replies, strict=False) if isinstance(reply, int))
         refusal = next((reply for reply in replies if isinstance(reply, RedisError)), None)
         if refusal is not None:
             raise refusal
@@ -165,21 +165,25 @@ class ProcessRecord:
 
     def _add_work(self, pipeline: Any) -> None:
         running = self.runs.running()
-        shown = {thread: self._shown_of(thread, unit) for thread, (unit, _) in running.items()}
+        shown = {thread: self._work_payload(thread, unit) for thread, (unit, _) in running.items()}
         entries = {
             base36(thread): json.dumps({"queue": unit.queue, "payload": shown[thread][1], "run_at": started})
             for thread, (unit, started) in running.items()
         }
-        if entries or self._shown:
+        if entries or self._work_payloads:
             pipeline.unlink(*keys.work(self.identity))
         for key in keys.work(self.identity) if entries else ():
             pipeline.hset(key, mapping=entries)
             pipeline.expire(key, TTL_S)
-        self._shown = shown
+        self._work_payloads = shown
 
-    def _shown_of(self, thread: int, unit: UnitOfWork) -> tuple[UnitOfWork, str]:
-        before = self._shown.get(thread)
-        return before if before is not None and before[0] is unit else (unit, shown_payload(unit.data, unit.outline))
+    def _work_payload(self, thread: int, unit: UnitOfWork) -> tuple[UnitOfWork, str]:
+        before = self._work_payloads.get(thread)
+        return (
+            before
+            if before is not None and before[0] is unit
+            else (unit, display_payload(unit.data, unit.payload_without_args))
+        )
 
     def _fields(self) -> Mapping[str, Any]:
         return {
@@ -212,7 +216,7 @@ class ProcessRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ProcessInfo:
     """A running process, Ruby's too, by its record. Queues are those that it takes jobs from: a quiet one takes none."""
 
     identity: str
@@ -222,7 +226,7 @@ class Seen:
     slots: int
 
 
-def seen_processes(client: "redis.Redis") -> list[Seen]:
+def read_processes(client: "redis.Redis") -> list[ProcessInfo]:
     """Return the processes of a shard that have a record; what of it cannot be read counts for nothing. Raises redis errors."""
     listed: Any = client.smembers(keys.PROCESSES)
     pipeline: Any = client.pipeline(transaction=False)
@@ -230,7 +234,7 @@ def seen_processes(client: "redis.Redis") -> list[Seen]:
     for identity in identities:
         pipeline.hmget(identity, "info", "quiet", "busy", "concurrency")
     return [
-        _seen(identity.decode(errors="backslashreplace"), *fields)
+        _process_info(identity.decode(errors="backslashreplace"), *fields)
         for identity, fields in zip(identities, pipeline.execute(), strict=True)
         if fields[0] is not None
     ]
@@ -241,7 +245,7 @@ def served_queues(client: "redis.Redis") -> set[str]:
 
     A record that cannot be read counts for nothing. Raises redis errors.
     """
-    return {queue for seen in seen_processes(client) for queue in seen.queues}
+    return {queue for seen in read_processes(client) for queue in seen.queues}
 
 
 def unserved_queues(client: "redis.Redis", queues: Collection[str]) -> frozenset[str]:
@@ -261,23 +265,25 @@ def unserved_queues(client: "redis.Redis", queues: Collection[str]) -> frozenset
         # A key of another type answers with an error: it is no record.
         for info in pipeline.execute(raise_on_error=False):
             if isinstance(info, bytes):
-                left -= _queues_of(_read(info))
+                left -= _queues_of(_parse_info(info))
     return frozenset(left) if len(identities) < _MOST_RECORDS else frozenset()
 
 
-def _seen(identity: str, info: bytes, quiet: bytes | None, busy: bytes | None, slots: bytes | None) -> Seen:
-    said = _read(info)
+def _process_info(
+    identity: str, info: bytes, quiet: bytes | None, busy: bytes | None, slots: bytes | None
+) -> ProcessInfo:
+    said = _parse_info(info)
     queues = frozenset[str]() if quiet == b"true" else frozenset(_queues_of(said))
-    return Seen(identity, queues, quiet == b"true", _count(busy), _count(slots) or _slots_of(said))
+    return ProcessInfo(identity, queues, quiet == b"true", _parse_count(busy), _parse_count(slots) or _slots_of(said))
 
 
-def _count(value: bytes | None) -> int:
+def _parse_count(value: bytes | None) -> int:
     if value is None or not value.isdigit() or len(value) > _MOST_DIGITS:
         return 0
     return int(value)
 
 
-def _read(info: bytes) -> Mapping[str, Any]:
+def _parse_info(info: bytes) -> Mapping[str, Any]:
     """Return what a process says of itself once, empty where that cannot be read."""
     try:
         said = loads(info)
@@ -288,9 +294,9 @@ def _read(info: bytes) -> Mapping[str, Any]:
 
 def _queues_of(said: Mapping[str, Any]) -> set[str]:
     """By its capsules (Sidekiq from 8.0.9 on), and by the list that Sidekiq 9 is to leave out."""
-    queues = _names(said.get("queues"))
+    queues = _queue_names(said.get("queues"))
     for capsule in _capsules(said):
-        queues |= _names(capsule.get("weights"))
+        queues |= _queue_names(capsule.get("weights"))
     return queues
 
 
@@ -310,29 +316,29 @@ def _capsules(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [cast("Mapping[str, Any]", one) for one in members if isinstance(one, dict)]
 
 
-def _names(found: object) -> set[str]:
+def _queue_names(found: object) -> set[str]:
     if not isinstance(found, list | dict):
         return set()
     return {str(name) for name in cast("Iterable[Any]", found) if isinstance(name, str)}
 
 
-def shown_payload(data: bytes, outline: Payload | None = None) -> str:
+def display_payload(data: bytes, outline: Payload | None = None) -> str:
     """Return the payload as dashboards are shown it: whole, or a large one with a note in place of its arguments.
 
     Every running job is written again at each beat, and a page that lists them must stay readable. ``outline`` has the fields
     of one that is too large to decode for this.
     """
-    if len(data) <= _SHOWN_BYTES:
+    if len(data) <= _MAX_DISPLAY_BYTES:
         return data.decode("utf-8", "replace")
     note = f"{len(data)} bytes, not shown"
     try:
-        payload = outline if outline is not None else decode(data, LARGE)
+        payload = outline if outline is not None else decode(data, LARGE_PAYLOAD)
     except PayloadError:
         return json.dumps({"class": "", "jid": "", "args": [note]})
     shown = json.dumps({**payload, "args": [note]})
-    if len(shown) <= _SHOWN_BYTES:
+    if len(shown) <= _MAX_DISPLAY_BYTES:
         return shown
-    return json.dumps({**{name: str(payload.get(name, ""))[:_SHOWN_NAME] for name in _NAMES}, "args": [note]})
+    return json.dumps({**{name: str(payload.get(name, ""))[:_MAX_DISPLAY_NAME] for name in _NAMES}, "args": [note]})
 
 
 def default_tag() -> str:

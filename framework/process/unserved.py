@@ -5,29 +5,29 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from framework.route.places import Place
+from framework.route.topology import QueueLocation
 
-FIRST_S = 3.0
+FIRST_CHECK_S = 3.0
 """From the start of a process to its first look, and then to the second: processes that are started together serve by then."""
 
-FIRST_IN_GROUP_S = 10.0
+FIRST_CHECK_IN_GROUP_S = 10.0
 """The same for a process of a group, whose siblings may need some time for their own start."""
 
-SOON_S = 60.0
+UNSERVED_PERIOD_S = 60.0
 """Pause between two looks while a queue is not served."""
 
-LATER_S = 600.0
+SERVED_PERIOD_S = 600.0
 """Pause between two looks while every queue is served."""
 
-AGAIN_S = 3600.0
+REPEAT_S = 3600.0
 """After this time a warning that still holds is repeated."""
 
 
-class Served(NamedTuple):
+class UnservedCallbacks(NamedTuple):
     """What is called with the places that are unserved, and with those that are served again."""
 
-    lost: Callable[[frozenset[Place]], None]
-    found: Callable[[frozenset[Place]], None]
+    on_unserved: Callable[[frozenset[QueueLocation]], None]
+    on_served: Callable[[frozenset[QueueLocation]], None]
 
 
 class UnservedWatch:
@@ -38,42 +38,42 @@ class UnservedWatch:
 
     def __init__(
         self,
-        find: Callable[[], frozenset[Place]] | None,
-        told: Served,
+        find: Callable[[], frozenset[QueueLocation]] | None,
+        callbacks: UnservedCallbacks,
         *,
         in_group: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._find = find
-        self._told = told
+        self._callbacks = callbacks
         self._clock = clock
-        self._first_s = FIRST_IN_GROUP_S if in_group else FIRST_S
-        self._looks = -1
-        self._before: frozenset[Place] = frozenset()
-        self._open: frozenset[Place] = frozenset()
+        self._first_s = FIRST_CHECK_IN_GROUP_S if in_group else FIRST_CHECK_S
+        self._checks = -1
+        self._previous: frozenset[QueueLocation] = frozenset()
+        self._warned: frozenset[QueueLocation] = frozenset()
         """The places of which a warning was given, and which no process serves yet."""
-        self._told_at = -math.inf
+        self._warned_at = -math.inf
 
     def step(self) -> float:
         """Look, unless this is the first call, tell what there is to tell, and return the seconds until the next call."""
-        self._looks += 1
+        self._checks += 1
         if self._find is None:
-            return LATER_S
-        if self._looks == 0:
+            return SERVED_PERIOD_S
+        if self._checks == 0:
             return self._first_s
         missing = self._find()
-        self._tell(missing & self._before, missing)
-        self._before = missing
+        self._notify(missing & self._previous, missing)
+        self._previous = missing
         if not missing:
-            return LATER_S
-        return self._first_s if self._looks == 1 else SOON_S
+            return SERVED_PERIOD_S
+        return self._first_s if self._checks == 1 else UNSERVED_PERIOD_S
 
-    def _tell(self, sure: frozenset[Place], missing: frozenset[Place]) -> None:
-        served = self._open - missing
+    def _notify(self, sure: frozenset[QueueLocation], missing: frozenset[QueueLocation]) -> None:
+        served = self._warned - missing
         if served:
-            self._told.found(served)
-        self._open -= served
+            self._callbacks.on_served(served)
+        self._warned -= served
         now = self._clock()
-        if sure - self._open or (sure and now - self._told_at >= AGAIN_S):
-            self._told.lost(sure)
-            self._open, self._told_at = self._open | sure, now
+        if sure - self._warned or (sure and now - self._warned_at >= REPEAT_S):
+            self._callbacks.on_unserved(sure)
+            self._warned, self._warned_at = self._warned | sure, now

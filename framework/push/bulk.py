@@ -12,7 +12,7 @@ _RESUME_WITHIN_S = TOKEN_S - 30.0
 """How long after it was sent a slice in doubt may be repeated: well before Redis forgets its token."""
 
 
-class PreparedSlice(Protocol):
+class PreparedChunk(Protocol):
     """The jobs of one slice, made and judged, as they are written however often that is tried."""
 
     @property
@@ -30,15 +30,15 @@ class BulkPush:
 
     def __init__(
         self,
-        prepare: Callable[[], PreparedSlice | None],
+        prepare: Callable[[], PreparedChunk | None],
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._prepare = prepare
         self._monotonic = monotonic
         self._jids: list[Jid | None] = []
-        self._slice: PreparedSlice | None = None
-        self._doubted_at: float | None = None
+        self._chunk: PreparedChunk | None = None
+        self._in_doubt_since: float | None = None
         """When the slice was first sent, if it may be in."""
 
     def run(self) -> list[Jid | None]:
@@ -50,25 +50,25 @@ class BulkPush:
         """
         while True:
             try:
-                if self._slice is None:
-                    self._slice = self._prepare()
+                if self._chunk is None:
+                    self._chunk = self._prepare()
             except Exception as error:  # a client middleware may raise anything; the caller must learn what is in
                 if not self._jids and not isinstance(error, ShardUnavailableError):
                     raise
                 raise self._failure(error) from error
-            if self._slice is None:
+            if self._chunk is None:
                 return self._jids
             sent_at = self._monotonic()
             try:
-                self._jids += self._slice.write()
+                self._jids += self._chunk.write()
             except ShardUnavailableError as error:
-                if error.maybe_written and self._doubted_at is None:
-                    self._doubted_at = sent_at
+                if error.maybe_written and self._in_doubt_since is None:
+                    self._in_doubt_since = sent_at
                 raise self._failure(error) from error
-            self._slice = self._doubted_at = None
+            self._chunk = self._in_doubt_since = None
 
     def _resume(self, start: int) -> list[Jid | None]:
-        if self._doubted_at is not None and self._monotonic() - self._doubted_at > _RESUME_WITHIN_S:
+        if self._in_doubt_since is not None and self._monotonic() - self._in_doubt_since > _RESUME_WITHIN_S:
             raise self._failure(
                 PushError(
                     f"its slice was sent more than {_RESUME_WITHIN_S:.0f} s ago, and Redis may have forgotten it."
@@ -78,8 +78,8 @@ class BulkPush:
 
     def _failure(self, cause: Exception) -> BulkPushError:
         start = len(self._jids)
-        doubted = self._slice.jids if self._slice is not None and self._doubted_at is not None else ()
-        maybe_written = self._doubted_at is not None
+        doubted = self._chunk.jids if self._chunk is not None and self._in_doubt_since is not None else ()
+        maybe_written = self._in_doubt_since is not None
         return BulkPushError(
             self._jids,
             start,

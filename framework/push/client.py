@@ -5,18 +5,25 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from framework.declare.bulk import CHUNK_SIZE, BulkChunk, bind_all, json_chunks
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest, Route
-from framework.declare.slices import SLICE, Slice, bind_all, json_slices
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
 from framework.middleware.chain import Call
-from framework.push.around import Around
-from framework.push.bulk import BulkPush, PreparedSlice
+from framework.push.bulk import BulkPush, PreparedChunk
 from framework.push.deduplication import Deduplicator, deduplicates
-from framework.push.delays import Delays
-from framework.push.normalize import Stamp, Stamps, handed_down, no_stamps, option_context, wire_value
-from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
-from framework.push.strictness import Strictness
+from framework.push.middleware_push import MiddlewarePusher
+from framework.push.normalize import (
+    ExtraFields,
+    ExtraFieldsFactory,
+    inherited_context,
+    no_extra_fields,
+    option_context,
+    wire_value,
+)
+from framework.push.schedule_writer import ScheduleWriter
+from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
+from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.template import JobTemplate
 from framework.route.router import Router
 from framework.shard.shard import Shard
@@ -24,42 +31,42 @@ from framework.shard.shards import Shards
 from framework.telemetry import context
 from framework.types import Jid, Json
 from framework.wire import keys
-from framework.wire.ids import draw_jid, draw_jids
-from framework.wire.job import stamp_json
+from framework.wire.ids import generate_jid, generate_jids
+from framework.wire.job import wire_timestamp_json
 from framework.wire.json import dumps_exact
-from framework.wire.status import Mark, Tracked
+from framework.wire.status_key import StatusCommand, TrackedJob
 
 
-class Way(NamedTuple):
+class PushPlan(NamedTuple):
     """Where the jobs of one class and set of options go, and what else is the same for all of them: worked out once."""
 
     declaration: Declaration
     shard: Shard
     template: JobTemplate
     context: Mapping[str, Json]
-    kept_s: int
+    status_ttl_s: int
     """How long their states are kept; 0: they are not tracked."""
-    stamp: Stamp | None
-    unquestioned: int
+    extra_fields: ExtraFields | None
+    raw_size_limit: int
     """Arguments of fewer bytes are written as they are; 0 where jobs may be duplicates of others."""
     deduplicates: bool
 
-    def ambient(self) -> Mapping[str, Json]:
+    def ambient_fields(self) -> Mapping[str, Json]:
         """Return the context of a push made here and now, and what it is stamped with."""
-        ambient = handed_down(self.declaration)
-        if self.stamp is not None:
-            ambient = {**ambient, **self.stamp()}
+        ambient = inherited_context(self.declaration)
+        if self.extra_fields is not None:
+            ambient = {**ambient, **self.extra_fields()}
         return {**ambient, **self.context} if self.context else ambient
 
-    def tracked(self, jid: Jid) -> Tracked | None:
+    def tracked_job(self, jid: Jid) -> TrackedJob | None:
         """Return what says that a job is tracked, ``None`` when it is not."""
-        return Tracked(jid, self.kept_s) if self.kept_s else None
+        return TrackedJob(jid, self.status_ttl_s) if self.status_ttl_s else None
 
-    def marks(self, jids: Sequence[Jid], times: Sequence[float | None]) -> list[Mark]:
+    def status_commands(self, jids: Sequence[Jid], times: Sequence[float | None]) -> list[StatusCommand]:
         """Return what says that jobs wait, now or for these times."""
-        if not self.kept_s:
+        if not self.status_ttl_s:
             return []
-        return [Tracked(jid, self.kept_s).mark_queued(at) for jid, at in zip(jids, times, strict=True)]
+        return [TrackedJob(jid, self.status_ttl_s).queued_command(at) for jid, at in zip(jids, times, strict=True)]
 
 
 class Client:
@@ -72,21 +79,28 @@ class Client:
         *,
         middleware: tuple[Call, ...] = (),
         limiter: SizeLimiter | None = None,
-        strictness: Strictness | None = None,
-        stamps: Stamps = no_stamps,
+        strict_arguments: StrictArgumentsCheck | None = None,
+        extra_fields: ExtraFieldsFactory = no_extra_fields,
         deduplicator: Deduplicator | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._shards = shards
         self._router = router
-        self._limiter = limiter or SizeLimiter(SizeLimits(), TrackedPayloads())
-        self._strictness = strictness or Strictness()
-        self._stamps = stamps
+        self._limiter = limiter or SizeLimiter(SizeLimits(), OversizeReporter())
+        self._strict_arguments = strict_arguments or StrictArgumentsCheck()
+        self._extra_fields_for = extra_fields
         self._clock = clock
-        self._ways: dict[str, Way] = {}
-        self._delays = Delays(clock)
-        self._around = Around(
-            shards, router, middleware, self._limiter, stamps, deduplicator or Deduplicator(), self._delays, clock
+        self._plans: dict[str, PushPlan] = {}
+        self._schedule_writer = ScheduleWriter(clock)
+        self._middleware_pusher = MiddlewarePusher(
+            shards,
+            router,
+            middleware,
+            self._limiter,
+            extra_fields,
+            deduplicator or Deduplicator(),
+            self._schedule_writer,
+            clock,
         )
         self._has_middleware = bool(middleware)
 
@@ -96,7 +110,7 @@ class Client:
 
     def shard(self, request: PushRequest) -> Shard:
         """Return the shard that the job goes to."""
-        return self._way(request.declaration, request.options).shard
+        return self._plan_for(request.declaration, request.options).shard
 
     def push(self, request: PushRequest) -> Jid | None:
         """Write one job and return its id, or ``None`` when a client middleware dropped it or it is a duplicate.
@@ -109,29 +123,29 @@ class Client:
         try:
             declaration.signature.check(args)
         except ArgumentsError as error:
-            request = self._loosened(request, error)
+            request = self._coerced(request, error)
             args = request.args
         if self._has_middleware:
-            return self._around.push(request)
-        way = self._way(declaration, options)
+            return self._middleware_pusher.push(request)
+        way = self._plan_for(declaration, options)
         try:
-            arguments = dumps_exact(args, inside=1)
+            arguments = dumps_exact(args, outer_levels=1)
         except PayloadError as error:
             raise ArgumentsError(declaration.wire_name, f"refused: {error.reason}") from error
-        if len(arguments) >= way.unquestioned:
+        if len(arguments) >= way.raw_size_limit:
             if way.deduplicates:
-                return self._around.push(request)
-            arguments = way.template.fitted(arguments)
-        jid, now = draw_jid(), stamp_json(self._clock())
-        payload = way.template.one(arguments, jid.encode(), now, way.ambient(), waits=due is not None)
+                return self._middleware_pusher.push(request)
+            arguments = way.template.fit_to_limit(arguments)
+        jid, now = generate_jid(), wire_timestamp_json(self._clock())
+        payload = way.template.encode(arguments, jid.encode(), now, way.ambient_fields(), scheduled=due is not None)
         if due is None:
-            marks = (Tracked(jid, way.kept_s).mark_queued(None),) if way.kept_s else ()
+            marks = (TrackedJob(jid, way.status_ttl_s).queued_command(None),) if way.status_ttl_s else ()
             way.shard.enqueue_one(way.template.queue, payload, marks)
         else:
-            self._delays.write(way.shard, payload, due, way.tracked(jid))
+            self._schedule_writer.write(way.shard, payload, due, way.tracked_job(jid))
         return jid
 
-    def fill(self, request: PushRequest, limit: int, most: int | None = None) -> list[Jid]:
+    def push_up_to(self, request: PushRequest, limit: int, max_new: int | None = None) -> list[Jid]:
         """Write copies of a job until ``limit`` of its class run or wait, at most ``most``; return the ids of the new ones.
 
         How many are missing is asked first, so that no copy is made in vain, and decided in the step that writes them.
@@ -142,13 +156,13 @@ class Client:
         try:
             request.declaration.signature.check(request.args)
         except ArgumentsError as error:
-            request = self._loosened(request, error)
+            request = self._coerced(request, error)
         shard, base = self.shard(request), keys.limit(request.declaration.wire_name)
-        _, missing = shard.fill(base, limit, ())
-        entries = self._around.copies(request, missing if most is None else min(most, missing))
+        _, missing = shard.enqueue_up_to(base, limit, ())
+        entries = self._middleware_pusher.prepare_copies(request, missing if max_new is None else min(max_new, missing))
         if not entries:
             return []
-        written, _ = shard.fill(base, limit, [(entry.queue, entry.data, entry.jid) for entry in entries])
+        written, _ = shard.enqueue_up_to(base, limit, [(entry.queue, entry.data, entry.jid) for entry in entries])
         return [entry.jid for entry in entries[:written]]
 
     def payload_bytes(self, request: PushRequest) -> bytes | None:
@@ -156,8 +170,8 @@ class Client:
         try:
             request.declaration.signature.check(request.args)
         except ArgumentsError as error:
-            request = self._loosened(request, error)
-        return self._around.payload_bytes(request)
+            request = self._coerced(request, error)
+        return self._middleware_pusher.payload_bytes(request)
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
         """Write jobs in slices of 1,000, one round trip each; return ids aligned with the input, ``None`` where dropped.
@@ -171,90 +185,95 @@ class Client:
                 too large. It says what is in, what may be, and can be resumed.
         """
         signature = request.declaration.signature
-        loosener = self._strictness.loosener(request.declaration)
+        loosener = self._strict_arguments.coercer(request.declaration)
         if self._has_middleware or deduplicates(request.declaration):
-            prepare = self._around.bulk(request, bind_all(signature, request.args, loosener))
+            prepare = self._middleware_pusher.chunk_source(request, bind_all(signature, request.args, loosener))
         else:
-            way = self._way(request.declaration, request.options)
-            waiting = _fitted(way.template, json_slices(signature, request.args, loosener))
-            prepare = _Source(way, request, waiting, self._clock, self._delays).prepare
+            way = self._plan_for(request.declaration, request.options)
+            waiting = _fit_chunks(way.template, json_chunks(signature, request.args, loosener))
+            prepare = _TemplateChunks(way, request, waiting, self._clock, self._schedule_writer).prepare
         if loosener is not None:
-            loosener.tell()
+            loosener.log_complaints()
         return BulkPush(prepare).run()
 
-    def _loosened(self, request: PushRequest, error: ArgumentsError) -> PushRequest:
+    def _coerced(self, request: PushRequest, error: ArgumentsError) -> PushRequest:
         """Return the request with its arguments as JSON gives them; raises ``error`` where the class's mode wants them strict."""
-        return request._replace(args=self._strictness.loosened(request.declaration, request.args, error))
+        return request._replace(args=self._strict_arguments.coerce(request.declaration, request.args, error))
 
-    def _way(self, declaration: Declaration, options: Mapping[str, Any]) -> Way:
+    def _plan_for(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         if options:
-            return self._find_way(declaration, options)
-        way = self._ways.get(declaration.wire_name)
+            return self._make_plan(declaration, options)
+        way = self._plans.get(declaration.wire_name)
         # A reloaded class has a new declaration under its old name.
         if way is None or way.declaration is not declaration:
-            way = self._ways[declaration.wire_name] = self._find_way(declaration, options)
+            way = self._plans[declaration.wire_name] = self._make_plan(declaration, options)
         return way
 
-    def _find_way(self, declaration: Declaration, options: Mapping[str, Any]) -> Way:
+    def _make_plan(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         route = self._router.route_push(declaration, options)
         template = JobTemplate(declaration, route.queue, options, self._limiter)
         kept = options.get("status_expiration", declaration.status_expiration)
         kept_s = 0 if kept is None else int(wire_value(kept))
-        shard, stamp, looks = self._shards[route.shard], self._stamps(declaration), deduplicates(declaration)
-        unquestioned = 0 if looks else template.unquestioned
-        return Way(declaration, shard, template, option_context(options), kept_s, stamp, unquestioned, looks)
+        shard, stamp, looks = self._shards[route.shard], self._extra_fields_for(declaration), deduplicates(declaration)
+        unquestioned = 0 if looks else template.raw_size_limit
+        return PushPlan(declaration, shard, template, option_context(options), kept_s, stamp, unquestioned, looks)
 
 
-class _Source:
+class _TemplateChunks:
     """The slices of one bulk of a class that needs no dict for each job; what is prepared is let go of."""
 
     def __init__(
-        self, way: Way, request: BulkRequest, waiting: deque[bytes], clock: Callable[[], float], delays: Delays
+        self,
+        plan: PushPlan,
+        request: BulkRequest,
+        pending: deque[bytes],
+        clock: Callable[[], float],
+        schedule_writer: ScheduleWriter,
     ) -> None:
-        self._way = way
+        self._plan = plan
         self._request = request
-        self._waiting = waiting
+        self._pending = pending
         self._clock = clock
-        self._delays = delays
+        self._schedule_writer = schedule_writer
         self._start = 0
-        self._first: float | None = None
+        self._first_due_at: float | None = None
 
-    def prepare(self) -> PreparedSlice | None:
+    def prepare(self) -> PreparedChunk | None:
         """See ``BulkPush``."""
-        if not self._waiting:
+        if not self._pending:
             return None
-        request, way, start, due = self._request, self._way, self._start, self._request.due
-        if due is not None and self._first is None:
-            self._first = self._delays.begin(way.shard, due)
-        arguments = self._waiting[0].split(b"\n")
-        *jids, token = draw_jids(len(arguments) + 1)
-        payloads = self._payloads(arguments, jids, waits=due is not None)
+        request, way, start, due = self._request, self._plan, self._start, self._request.due
+        if due is not None and self._first_due_at is None:
+            self._first_due_at = self._schedule_writer.first_due_at(way.shard, due)
+        arguments = self._pending[0].split(b"\n")
+        *jids, token = generate_jids(len(arguments) + 1)
+        payloads = self._payloads(arguments, jids, scheduled=due is not None)
         times: list[float] | None = None
-        if self._first is not None:
-            times = [self._first + request.offset(index) for index in range(start, start + len(jids))]
-        self._waiting.popleft()
-        self._start += SLICE
-        return _Written(way, jids, payloads, times, token)
+        if self._first_due_at is not None:
+            times = [self._first_due_at + request.delay_s_of(index) for index in range(start, start + len(jids))]
+        self._pending.popleft()
+        self._start += CHUNK_SIZE
+        return _TemplateChunk(way, jids, payloads, times, token)
 
-    def _payloads(self, arguments: list[bytes], jids: list[Jid], *, waits: bool) -> list[bytes]:
-        way, contexts, raw = self._way, self._request.contexts, [jid.encode() for jid in jids]
-        now, ambient = stamp_json(self._clock()), way.ambient()
+    def _payloads(self, arguments: list[bytes], jids: list[Jid], *, scheduled: bool) -> list[bytes]:
+        way, contexts, raw = self._plan, self._request.contexts, [jid.encode() for jid in jids]
+        now, ambient = wire_timestamp_json(self._clock()), way.ambient_fields()
         if contexts is None:
-            return way.template.many(arguments, raw, now, ambient, waits=waits)
-        own = contexts[self._start : self._start + SLICE]
+            return way.template.encode_many(arguments, raw, now, ambient, scheduled=scheduled)
+        own = contexts[self._start : self._start + CHUNK_SIZE]
         return [
-            way.template.one(args, jid, now, {**ambient, **context.meta(extra)}, waits=waits)
+            way.template.encode(args, jid, now, {**ambient, **context.meta(extra)}, scheduled=scheduled)
             for args, jid, extra in zip(arguments, raw, own, strict=True)
         ]
 
 
-class _Written:
+class _TemplateChunk:
     """One slice of such a bulk."""
 
     def __init__(
-        self, way: Way, jids: list[Jid], payloads: list[bytes], times: Sequence[float] | None, token: str
+        self, plan: PushPlan, jids: list[Jid], payloads: list[bytes], times: Sequence[float] | None, token: str
     ) -> None:
-        self._way = way
+        self._plan = plan
         self._payloads = payloads
         self._times = times
         self._token = token
@@ -262,32 +281,34 @@ class _Written:
         self.jids: Sequence[Jid] = jids
 
     def write(self) -> Sequence[Jid | None]:
-        """See ``PreparedSlice``."""
-        way, times, shard = self._way, self._times, self._way.shard
+        """See ``PreparedChunk``."""
+        way, times, shard = self._plan, self._times, self._plan.shard
         # Asked before the states are written: those of jobs that are in may have gone on since.
         if self._tried and shard.is_pushed(self._token):
             return self.jids
         self._tried = True
         if times is None:
-            marks = way.marks(self.jids, [None] * len(self.jids)) if way.kept_s else ()
+            marks = way.status_commands(self.jids, [None] * len(self.jids)) if way.status_ttl_s else ()
             shard.enqueue(way.template.queue, self._payloads, self._token, marks)
         else:
-            shard.schedule(list(zip(times, self._payloads, strict=True)), self._token, way.marks(self.jids, times))
+            shard.schedule(
+                list(zip(times, self._payloads, strict=True)), self._token, way.status_commands(self.jids, times)
+            )
         return self.jids
 
 
-def _fitted(template: JobTemplate, slices: Iterable[Slice]) -> deque[bytes]:
+def _fit_chunks(template: JobTemplate, chunks: Iterable[BulkChunk]) -> deque[bytes]:
     """Return the lines of all slices, every job within the size limits; raises ExceedLimitError naming the first that is not."""
     found: deque[bytes] = deque()
-    for number, (lines, longest) in enumerate(slices):
-        small = longest < template.unquestioned
-        found.append(lines if small else b"\n".join(_fit_each(template, lines.split(b"\n"), number * SLICE)))
+    for number, (lines, longest) in enumerate(chunks):
+        small = longest < template.raw_size_limit
+        found.append(lines if small else b"\n".join(_fit_lines(template, lines.split(b"\n"), number * CHUNK_SIZE)))
     return found
 
 
-def _fit_each(template: JobTemplate, lines: list[bytes], start: int) -> Iterator[bytes]:
+def _fit_lines(template: JobTemplate, lines: list[bytes], start: int) -> Iterator[bytes]:
     for job, arguments in enumerate(lines, start):
         try:
-            yield template.fitted(arguments)
+            yield template.fit_to_limit(arguments)
         except ExceedLimitError as error:
-            raise error.of_job(job) from None
+            raise error.for_bulk_index(job) from None

@@ -8,22 +8,22 @@ from typing import Any, cast
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.declare.policies import Deduplicate
-from framework.declare.request import Due
+from framework.declare.policy_options import Deduplicate
+from framework.declare.request import DueTime
 from framework.declare.signature import JobSignature
 from framework.declare.worker import ApplicationWorker
 from framework.telemetry import logs
 from framework.telemetry.counters import series_name
-from framework.telemetry.repeated import Repeated
+from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Jid, Payload
-from framework.wire.holds import IDEMPOTENCY_KEY, Claim, Lock, lock_key, lock_of, positions_of
 from framework.wire.job import version_of
 from framework.wire.json import dumps, loads
-from framework.wire.status import Mark
+from framework.wire.resources import IDEMPOTENCY_KEY, Lock, LockRequest, lock_key, lock_of, wal_positions_of
+from framework.wire.status_key import StatusCommand
 
 COUNTER = "sidekiq_jobs_deduplicated_total"
-_ALL_ARGUMENTS: Any = vars(ApplicationWorker)["idempotency_arguments"].__func__
-_QUIET_S = 60.0  # between two lines about one class's hook, or one flag
+_DEFAULT_HOOK: Any = vars(ApplicationWorker)["idempotency_arguments"].__func__
+_LOG_INTERVAL_S = 60.0  # between two lines about one class's hook, or one flag
 
 
 def deduplicates(declaration: Declaration) -> bool:
@@ -31,7 +31,7 @@ def deduplicates(declaration: Declaration) -> bool:
     return declaration.deduplicate is not None and declaration.deduplicate.strategy != "none"
 
 
-def always(shard: str, flag: str) -> bool:
+def flag_always_on(shard: str, flag: str) -> bool:
     """Every flag is on."""
     del shard, flag
     return True
@@ -44,11 +44,11 @@ class Deduplicator:
     """
 
     def __init__(
-        self, enabled: Callable[[str, str], bool] = always, *, monotonic: Callable[[], float] = time.monotonic
+        self, enabled: Callable[[str, str], bool] = flag_always_on, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._enabled = enabled
         self._monotonic = monotonic
-        self._told = Repeated(_QUIET_S)
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def policy(self, declaration: Declaration, shard: str, *, scheduled: bool) -> Deduplicate | None:
         """Return what the class says of its duplicates; ``None`` when this push is not to look for any."""
@@ -56,9 +56,9 @@ class Deduplicator:
         if policy is None or (scheduled and not policy.including_scheduled):
             return None
         flag = policy.feature_flag
-        return policy if flag is None or self._is_on(shard, flag, declaration) else None
+        return policy if flag is None or self._flag_enabled(shard, flag, declaration) else None
 
-    def name(self, payload: Payload, declaration: Declaration, args: list[Any]) -> None:
+    def set_key(self, payload: Payload, declaration: Declaration, args: list[Any]) -> None:
         """The payload names its lock (field ``idempotency_key``), by ``args``: its arguments as the application knows them.
 
         Jobs are equal when the same method would run them, and their arguments bind to the same values there. A key that it
@@ -66,21 +66,28 @@ class Deduplicator:
         """
         if lock_of(payload, None) is None:
             version = version_of(payload)
-            significant = self._significant(declaration, declaration.signature_of(version), args)
-            payload[IDEMPOTENCY_KEY] = lock_key(declaration.wire_name, significant, declaration.handled_since(version))
+            significant = self._significant_arguments(declaration, declaration.signature_for(version), args)
+            payload[IDEMPOTENCY_KEY] = lock_key(
+                declaration.wire_name, significant, declaration.signature_since(version)
+            )
 
-    def claim(
-        self, payload: Payload, declaration: Declaration, policy: Deduplicate, due: Due | None, mark: Mark | None
-    ) -> Claim:
+    def lock_request(
+        self,
+        payload: Payload,
+        declaration: Declaration,
+        policy: Deduplicate,
+        due: DueTime | None,
+        status_command: StatusCommand | None,
+    ) -> LockRequest:
         """Return the claim of a payload on the lock that it names; ``due``: when, if it goes to the schedule set."""
         ttl_s, jid = policy.ttl.total_seconds(), str(payload["jid"])
         lock = Lock(payload[IDEMPOTENCY_KEY], jid, ttl_s, declaration.wire_name)
         series = series_name(COUNTER, {"worker": declaration.wire_name, "strategy": policy.strategy})
         delay_s = None if due is None else due.delay_s
         at = None if due is None or delay_s is not None else due.at
-        return Claim(lock, declaration.idempotent, series, positions_of(payload), at, delay_s, mark)
+        return LockRequest(lock, declaration.idempotent, series, wal_positions_of(payload), at, delay_s, status_command)
 
-    def tell(self, payload: Payload, declaration: Declaration, policy: Deduplicate, owner: Jid) -> None:
+    def log_duplicate(self, payload: Payload, declaration: Declaration, policy: Deduplicate, owner: Jid) -> None:
         """Write the line of a duplicate that was dropped, with GitLab's fields."""
         kind = policy.strategy.replace("_", " ")
         logs.logger().info(
@@ -94,11 +101,11 @@ class Deduplicator:
                 "duplicate-of": owner,
                 IDEMPOTENCY_KEY: payload.get(IDEMPOTENCY_KEY),
                 "deduplication.type": kind,
-                **_options(policy),
+                **_changed_options(policy),
             },
         )
 
-    def _significant(self, declaration: Declaration, signature: JobSignature, args: Any) -> bytes:
+    def _significant_arguments(self, declaration: Declaration, signature: JobSignature, args: Any) -> bytes:
         """The JSON of what makes jobs equal: by the class's hook; what goes wrong there costs its advice only.
 
         The hook is given every argument, with defaults for those that were left out. Without a hook the shortest call counts:
@@ -109,12 +116,12 @@ class Deduplicator:
         if not isinstance(args, list):
             return dumps(args)
         given = cast("list[Any]", args)
-        shortest = dumps(signature.shortest(given))
-        if worker is None or worker.idempotency_arguments.__func__ is _ALL_ARGUMENTS:
+        shortest = dumps(signature.without_defaults(given))
+        if worker is None or worker.idempotency_arguments.__func__ is _DEFAULT_HOOK:
             return shortest
         try:
             # A copy: what the hook changes in its list does not change the job.
-            chosen: Any = worker.idempotency_arguments(loads(dumps(signature.filled(given)), None))
+            chosen: Any = worker.idempotency_arguments(loads(dumps(signature.with_defaults(given)), None))
             if not isinstance(chosen, list | tuple):
                 raise TypeError(f"it returned {type(chosen).__name__}, not a list")
             return dumps(list(cast("list[Any]", chosen)))
@@ -123,7 +130,7 @@ class Deduplicator:
             return shortest
 
     def _hook_failed(self, declaration: Declaration, error: Exception) -> None:
-        if count := self._told.due(declaration.wire_name, self._monotonic()):
+        if count := self._log_limit.hit(declaration.wire_name, self._monotonic()):
             logs.logger(**{"class": declaration.wire_name}).warning(
                 "idempotency_arguments failed; all arguments count",
                 event_name="deduplication.hook_failed",
@@ -131,11 +138,11 @@ class Deduplicator:
                 error=error,
             )
 
-    def _is_on(self, shard: str, flag: str, declaration: Declaration) -> bool:
+    def _flag_enabled(self, shard: str, flag: str, declaration: Declaration) -> bool:
         try:
             return self._enabled(shard, flag)
         except Exception as error:  # noqa: BLE001 - whatever keeps the flags; nothing is refused on a guess
-            if count := self._told.due(flag, self._monotonic()):
+            if count := self._log_limit.hit(flag, self._monotonic()):
                 logs.logger(**{"class": declaration.wire_name}).warning(
                     f"whether the feature flag {flag} is on is not known; nothing is deduplicated meanwhile",
                     event_name="deduplication.flag_unknown",
@@ -145,7 +152,7 @@ class Deduplicator:
             return False
 
 
-def _options(policy: Deduplicate) -> dict[str, Any]:
+def _changed_options(policy: Deduplicate) -> dict[str, Any]:
     """What the class has set otherwise than it is."""
     usual = Deduplicate(policy.strategy)
     said = {one.name: getattr(policy, one.name) for one in fields(policy) if one.name not in ("strategy", "_")}

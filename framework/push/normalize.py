@@ -9,18 +9,18 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
-from framework.wire.job import QUEUE, SHARD, stamp
+from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, wire_timestamp
 
 NO_CONTEXT: Mapping[str, Json] = {}
-Stamp: TypeAlias = Callable[[], Mapping[str, Json]]
+ExtraFields: TypeAlias = Callable[[], Mapping[str, Json]]
 """Gives further fields of the jobs that one push, or one slice of a bulk push, is about to write."""
 
-Stamps: TypeAlias = Callable[[Declaration], Stamp | None]
+ExtraFieldsFactory: TypeAlias = Callable[[Declaration], ExtraFields | None]
 """Says what stamps the jobs of a class; asked once per class and set of options, ``None`` of a class whose jobs need none."""
 
-_CHOICES = (("queue", QUEUE), ("shard", SHARD))
+_CHOICE_FIELDS = (("queue", CHOSEN_QUEUE), ("shard", CHOSEN_SHARD))
 """Options whose values the payload says once more, as a choice: what routing gave may be changed by routing."""
-_NO_FIELDS = frozenset({"queue", "shard", "context", "sync"})
+_OPTIONS_WITHOUT_FIELD = frozenset({"queue", "shard", "context", "sync"})
 
 
 class Normalizer:
@@ -38,18 +38,18 @@ class Normalizer:
         queue: str,
         *,
         options: Mapping[str, Any],
-        extra: Mapping[str, Json] | None = None,
+        job_context: Mapping[str, Json] | None = None,
     ) -> Payload:
         """Return a new payload without ``enqueued_at``: the write adds it when the job really enters a queue."""
         template = self._templates.get(declaration.wire_name)
         # A reloaded class has a new declaration under its old name.
         if template is None or template[0] is not declaration:
             template = self._templates[declaration.wire_name] = (declaration, class_fields(declaration))
-        payload = {**template[1], "args": args, "jid": jid, "queue": queue, "created_at": stamp(self._clock())}
-        payload.update(handed_down(declaration))
+        payload = {**template[1], "args": args, "jid": jid, "queue": queue, "created_at": wire_timestamp(self._clock())}
+        payload.update(inherited_context(declaration))
         payload.update(option_context(options))
-        if extra:
-            payload.update(extra)
+        if job_context:
+            payload.update(job_context)
         if context.CORRELATION_ID not in payload:
             payload[context.CORRELATION_ID] = jid  # the first job of a chain names the chain
         if options:
@@ -58,33 +58,37 @@ class Normalizer:
 
     def now(self) -> float:
         """Return the time for ``enqueued_at``, in the form all versions of Sidekiq read."""
-        return stamp(self._clock())
+        return wire_timestamp(self._clock())
 
 
-def no_stamps(declaration: Declaration) -> None:
+def no_extra_fields(declaration: Declaration) -> None:
     """No class's jobs are stamped."""
     del declaration
 
 
-def handed_down(declaration: Declaration) -> dict[str, Json]:
+def inherited_context(declaration: Declaration) -> dict[str, Json]:
     """Return the context fields of a job of this class pushed here and now; empty outside of any context.
 
     GitLab's guideline: besides the facts of whoever pushes, who that is (``meta.caller_id``), who began the chain
     (``meta.root_caller_id``, kept once set), and the category of the work: the class's own, else the caller's.
     """
-    found = context.source()
+    found = context.context_source()
     if found is None:
         return {}
-    fields = {**_handed_on(found.job), **found.facts} if isinstance(found, context.Source) else _handed_on(found)
+    fields = (
+        {**_context_of_job(found.job), **found.facts}
+        if isinstance(found, context.BoundContext)
+        else _context_of_job(found)
+    )
     caller = fields.get(context.CALLER_ID)
     if caller is not None:
         fields.setdefault(context.ROOT_CALLER_ID, caller)
-    if declaration.owned_category is not None:
-        fields[context.FEATURE_CATEGORY] = declaration.owned_category
+    if declaration.owning_category is not None:
+        fields[context.FEATURE_CATEGORY] = declaration.owning_category
     return fields
 
 
-def _handed_on(job: Mapping[str, Any] | None) -> dict[str, Json]:
+def _context_of_job(job: Mapping[str, Any] | None) -> dict[str, Json]:
     """What a running job leaves to those that it pushes."""
     if job is None:
         return {}
@@ -95,8 +99,8 @@ def _handed_on(job: Mapping[str, Any] | None) -> dict[str, Json]:
     # The job's own caller began the chain if nobody else is known to have.
     fields.setdefault(context.ROOT_CALLER_ID, fields.get(context.CALLER_ID, name))
     fields[context.CALLER_ID] = name
-    if caller is not None and caller.owned_category is not None:
-        fields[context.FEATURE_CATEGORY] = caller.owned_category
+    if caller is not None and caller.owning_category is not None:
+        fields[context.FEATURE_CATEGORY] = caller.owning_category
     return fields
 
 
@@ -120,8 +124,8 @@ def class_fields(declaration: Declaration) -> Payload:
 
 def option_fields(options: Mapping[str, Any]) -> Payload:
     """Return the payload fields that the options of ``set`` decide, but for the queue and the context."""
-    fields = {name: wire_value(value) for name, value in options.items() if name not in _NO_FIELDS}
-    fields.update({field: options[name] for name, field in _CHOICES if name in options})
+    fields = {name: wire_value(value) for name, value in options.items() if name not in _OPTIONS_WITHOUT_FIELD}
+    fields.update({field: options[name] for name, field in _CHOICE_FIELDS if name in options})
     return fields
 
 

@@ -8,18 +8,18 @@ from typing import Literal, NamedTuple
 
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
 from framework.telemetry import logs
-from framework.telemetry.repeated import Repeated
+from framework.telemetry.rate_limit import LogRateLimit
 from framework.telemetry.sentry import LazyTracker, NoTracker, Tracker
 from framework.types import Json, Payload
-from framework.wire.bounds import DECODED_LIMIT, DECODED_LIMIT_SETTING, MOST_PER_BYTE, footprint, needs_look
-from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, deflated
+from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, deflate_arguments
+from framework.wire.footprint import DECODED_LIMIT, DECODED_LIMIT_SETTING, MAX_MEMORY_PER_BYTE, footprint_of, may_exceed
 from framework.wire.json import dumps
 
 SIZE_LIMITER = "size_limiter"
 VALIDATED, TRACKED = "validated", "tracked"
 """What a payload says that was looked at. GitLab's limiter leaves a job alone that says either."""
 
-QUIET_S = 60.0
+LOG_INTERVAL_S = 60.0
 """At most one report per class in this time."""
 
 
@@ -39,11 +39,11 @@ class SizeLimits:
     """Bytes of memory: what no run would decode is not pushed."""
 
 
-class Stored(NamedTuple):
+class EncodedArguments(NamedTuple):
     """Large arguments as they are stored: the one text that stands for them, ``None`` for as they are; and the marks."""
 
     text: bytes | None
-    marks: dict[str, Json]
+    marker_fields: dict[str, Json]
 
 
 class SizeLimiter:
@@ -55,11 +55,13 @@ class SizeLimiter:
     def __init__(self, limits: SizeLimits, report: Callable[[ExceedLimitError], None]) -> None:
         self.limits = limits
         threshold = limits.compression_threshold
-        self.unquestioned = min(threshold, limits.limit or threshold, limits.decoded_limit // MOST_PER_BYTE)
+        self.raw_size_limit = min(threshold, limits.limit or threshold, limits.decoded_limit // MAX_MEMORY_PER_BYTE)
         """Arguments of fewer bytes are stored as they are, without marks."""
         self._report = report
 
-    def stored(self, worker: str, queue: str, arguments: bytes, *, big_payload: bool, compress: bool = True) -> Stored:
+    def encode_arguments(
+        self, worker: str, queue: str, arguments: bytes, *, big_payload: bool, compress: bool = True
+    ) -> EncodedArguments:
         """Return how arguments of ``unquestioned`` bytes of JSON or more are stored by a push to ``queue``.
 
         ``big_payload`` and ``compress`` are the attributes of the class.
@@ -69,18 +71,18 @@ class SizeLimiter:
                 larger than what a run would inflate; in both modes, that no run would decode them.
         """
         limits, size, text = self.limits, len(arguments), None
-        if needs_look(size, limits.decoded_limit):
-            self._refuse_expansive(worker, arguments)
+        if may_exceed(size, limits.decoded_limit):
+            self._check_decoded_size(worker, arguments)
         marks: dict[str, Json] = {SIZE_LIMITER: VALIDATED}
-        uncompressed = self._uncompressed(queue, compress=compress)
+        uncompressed = self._compression_exemption(queue, compress=compress)
         if uncompressed is None and limits.mode == "compress" and size >= limits.compression_threshold:
             if size > limits.decompressed_limit:
                 raise ExceedLimitError(worker, size, limits.decompressed_limit, setting="size_limit.decompressed_limit")
-            text = deflated(arguments)
+            text = deflate_arguments(arguments)
             deflated_size = len(text) + 4  # its two quotes, two brackets
             # Base64 takes a third more: what does not deflate (an image, a cipher) may fit as it is, and only so.
             if limits.limit and deflated_size > limits.limit >= size:
-                return Stored(None, marks)
+                return EncodedArguments(None, marks)
             marks, size = {COMPRESSED: True, ORIGINAL_SIZE: size, **marks}, deflated_size
         if limits.limit and size > limits.limit and not big_payload:
             error = ExceedLimitError(worker, size, limits.limit, uncompressed=uncompressed)
@@ -88,14 +90,14 @@ class SizeLimiter:
                 raise error
             self._report(error)
             marks[SIZE_LIMITER] = TRACKED
-        return Stored(text, marks)
+        return EncodedArguments(text, marks)
 
-    def _refuse_expansive(self, worker: str, arguments: bytes) -> None:
-        memory = footprint(arguments).memory
+    def _check_decoded_size(self, worker: str, arguments: bytes) -> None:
+        memory = footprint_of(arguments).memory
         if memory > self.limits.decoded_limit:
             raise ExceedLimitError(worker, memory, self.limits.decoded_limit, setting=DECODED_LIMIT_SETTING)
 
-    def _uncompressed(self, queue: str, *, compress: bool) -> str | None:
+    def _compression_exemption(self, queue: str, *, compress: bool) -> str | None:
         """Return what leaves the arguments of a job for ``queue`` uncompressed, for messages; ``None``: nothing does."""
         if not compress:
             return "attribute: compress = False"
@@ -103,14 +105,14 @@ class SizeLimiter:
             return "setting: size_limit.uncompressed_queues"
         return None
 
-    def limit(self, payload: Payload, arguments: bytes, *, big_payload: bool, compress: bool = True) -> None:
+    def limit_payload(self, payload: Payload, arguments: bytes, *, big_payload: bool, compress: bool = True) -> None:
         """Make the payload's arguments, ``arguments`` as JSON, what is stored, with marks that say so; raises as ``stored``."""
         for mark in (COMPRESSED, ORIGINAL_SIZE, SIZE_LIMITER):
             payload.pop(mark, None)
-        if len(arguments) < self.unquestioned:
+        if len(arguments) < self.raw_size_limit:
             return
         worker, queue = str(payload.get("class")), str(payload.get("queue"))
-        text, marks = self.stored(worker, queue, arguments, big_payload=big_payload, compress=compress)
+        text, marks = self.encode_arguments(worker, queue, arguments, big_payload=big_payload, compress=compress)
         if text is not None:
             payload["args"] = [text.decode("ascii")]
         payload.update(marks)
@@ -123,40 +125,40 @@ class SizeLimiter:
         """
         try:
             data = dumps(payload)
-            if len(data) < self.unquestioned or payload.get(COMPRESSED):
+            if len(data) < self.raw_size_limit or payload.get(COMPRESSED):
                 return data
             arguments = dumps(payload["args"])
-            if len(arguments) < self.unquestioned:
+            if len(arguments) < self.raw_size_limit:
                 return data
             limited = dict(payload)
-            self.limit(limited, arguments, big_payload=big_payload, compress=compress)
+            self.limit_payload(limited, arguments, big_payload=big_payload, compress=compress)
             return dumps(limited)
         except PayloadError as error:
             raise ArgumentsError(str(payload.get("class")), f"refused: {error.reason}") from error
 
 
-class TrackedPayloads:
+class OversizeReporter:
     """Tells of jobs that the mode ``compress`` would have refused: a line, and the error tracker where there is one (GitLab)."""
 
     def __init__(
         self, tracker: Callable[[], Tracker] = NoTracker, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._tracker = LazyTracker(tracker)
-        self._told = Repeated(QUIET_S)
+        self._log_limit = LogRateLimit(LOG_INTERVAL_S)
         self._monotonic = monotonic
 
     def __call__(self, error: ExceedLimitError) -> None:
         """Tell of one job, unless its class had a report a moment ago."""
         name = error.worker_class
-        count = self._told.due(name, self._monotonic())
+        count = self._log_limit.hit(name, self._monotonic())
         if not count:
             return
         tags = {"class": name}
         logs.logger(**tags).warning(
             "arguments exceed the size limit; the mode track lets them pass",
-            event_name="payload.tracked",
+            event_name="payload.oversize",
             size=error.size,
             size_limit=error.size_limit,
             suppressed=count - 1,
         )
-        self._tracker.capture(error, tags, name, otherwise="a tracked payload could not be reported")
+        self._tracker.capture(error, tags, name, on_failure="a tracked payload could not be reported")

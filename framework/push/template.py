@@ -19,12 +19,12 @@ from framework.wire.json import dumps
 class JobTemplate:
     """For the jobs of one class, going to one queue with the same options."""
 
-    __slots__ = ("_big_payload", "_compress", "_head", "_limiter", "_wire_name", "queue", "unquestioned")
+    __slots__ = ("_big_payload", "_compress", "_head", "_limiter", "_wire_name", "queue", "raw_size_limit")
 
     def __init__(self, declaration: Declaration, queue: str, options: Mapping[str, Any], limiter: SizeLimiter) -> None:
         self.queue = queue
-        self.unquestioned = limiter.unquestioned
-        """Arguments of so many bytes or more are to be ``fitted`` first."""
+        self.raw_size_limit = limiter.raw_size_limit
+        """Arguments of so many bytes or more are to be ``fit_to_limit`` first."""
         self._limiter = limiter
         self._big_payload = declaration.big_payload
         self._compress = declaration.compress
@@ -33,44 +33,44 @@ class JobTemplate:
         del fields["args"]
         self._head = self._json(fields)[:-1] + b',"args":'
 
-    def fitted(self, args: bytes) -> bytes:
+    def fit_to_limit(self, args: bytes) -> bytes:
         """Return arguments within the size limits: large ones as they are stored, followed by the marks of their size.
 
         Raises:
             ExceedLimitError: they are too large, even compressed.
         """
-        if len(args) < self.unquestioned:
+        if len(args) < self.raw_size_limit:
             return args
-        text, marks = self._limiter.stored(
+        text, marks = self._limiter.encode_arguments(
             self._wire_name, self.queue, args, big_payload=self._big_payload, compress=self._compress
         )
         return b"%b,%b" % (args if text is None else b'["%b"]' % text, dumps(marks)[1:-1])
 
-    def one(self, args: bytes, jid: bytes, now: bytes, context: Mapping[str, Json], *, waits: bool) -> bytes:
+    def encode(self, args: bytes, jid: bytes, now: bytes, context: Mapping[str, Json], *, scheduled: bool) -> bytes:
         """Return a payload. ``args`` is JSON, fitted; ``now`` a time as JSON; ``waits``: it does not enter its queue now.
 
         Raises:
             ArgumentsError: the context is no JSON.
         """
-        tail = self._tail(now, context, waits=waits)
+        tail = self._tail(now, context, scheduled=scheduled)
         if CORRELATION_ID in context:
             return b'%b%b,"jid":"%b"%b}' % (self._head, args, jid, tail)
         return b'%b%b,"jid":"%b","correlation_id":"%b"%b}' % (self._head, args, jid, jid, tail)
 
-    def many(
-        self, args: Sequence[bytes], jids: Sequence[bytes], now: bytes, context: Mapping[str, Json], *, waits: bool
+    def encode_many(
+        self, args: Sequence[bytes], jids: Sequence[bytes], now: bytes, context: Mapping[str, Json], *, scheduled: bool
     ) -> list[bytes]:
         """Return the payloads of jobs that share their context; otherwise as ``one``."""
-        head, tail = _literal(self._head), _literal(self._tail(now, context, waits=waits))
+        head, tail = _escape_percent(self._head), _escape_percent(self._tail(now, context, scheduled=scheduled))
         if CORRELATION_ID in context:
             form = b'%b%%b,"jid":"%%b"%b}' % (head, tail)
             return [form % (one, jid) for one, jid in zip(args, jids, strict=True)]
         form = b'%b%%b,"jid":"%%b","correlation_id":"%%b"%b}' % (head, tail)
         return [form % (one, jid, jid) for one, jid in zip(args, jids, strict=True)]
 
-    def _tail(self, now: bytes, context: Mapping[str, Json], *, waits: bool) -> bytes:
+    def _tail(self, now: bytes, context: Mapping[str, Json], *, scheduled: bool) -> bytes:
         """What does not depend on the job's id: times and context."""
-        times = b',"created_at":%b' % now if waits else b',"created_at":%b,"enqueued_at":%b' % (now, now)
+        times = b',"created_at":%b' % now if scheduled else b',"created_at":%b,"enqueued_at":%b' % (now, now)
         return times + b"," + self._json(context)[1:-1] if context else times
 
     def _json(self, fields: Mapping[str, Any]) -> bytes:
@@ -80,5 +80,5 @@ class JobTemplate:
             raise ArgumentsError(self._wire_name, f"refused: {error.reason}") from error
 
 
-def _literal(text: bytes) -> bytes:
+def _escape_percent(text: bytes) -> bytes:
     return text.replace(b"%", b"%%")

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, get_args
 
 from framework.declare.declaration import NOT_OWNED
 from framework.errors import FrameworkError
-from framework.settings.shapes import is_list, short_repr
-from framework.settings.suggest import did_you_mean, listed
+from framework.messages import did_you_mean, join_names
+from framework.typeguards import is_list, short_repr
 from framework.types import ResourceBoundary, Urgency
 
-Facts: TypeAlias = Mapping[str, frozenset[str]]
+WorkerAttributes: TypeAlias = Mapping[str, frozenset[str]]
 """What is known about a worker: each attribute's values, the empty set for one that is not set."""
 
 ATTRIBUTES = (
@@ -31,7 +31,7 @@ ATTRIBUTES = (
     "tags",
     "queue_namespace",
 )
-_CLOSED: Mapping[str, tuple[str, ...]] = {
+_CLOSED_VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     "urgency": get_args(Urgency),
     "resource_boundary": get_args(ResourceBoundary),
     "has_external_dependencies": ("true", "false"),
@@ -42,7 +42,7 @@ _BEFORE, _AFTER = 60, 40
 _WORD = re.compile(r"\w+", re.ASCII)
 _VALUE = re.compile(r"[\w:]+", re.ASCII)
 _SEPARATOR = re.compile(r"[&|]")
-_MOST_FAULTS = 20
+_MAX_FAULTS = 20
 
 
 class Fault(NamedTuple):
@@ -62,16 +62,16 @@ class QueryError(FrameworkError):
         self.query = query
         self.faults = tuple(faults)
         self.position, self.reason = faults[0]
-        super().__init__("\n".join(self.told()))
+        super().__init__("\n".join(self.messages()))
 
-    def told(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return each fault as a message of its own; of very many the first."""
-        shown = [_shown(self.query, fault) for fault in self.faults[:_MOST_FAULTS]]
+        shown = [_with_caret(self.query, fault) for fault in self.faults[:_MAX_FAULTS]]
         more = len(self.faults) - len(shown)
         return [*shown, f"and {more} more in the same query"] if more else shown
 
 
-def _shown(query: str, fault: Fault) -> str:
+def _with_caret(query: str, fault: Fault) -> str:
     start = max(0, fault.position - _BEFORE)
     before, after = "..." if start else "", "..." if len(query) > fault.position + _AFTER else ""
     # Anything but ASCII may be wider or narrower than one column and move the caret; the reason names the character.
@@ -89,31 +89,31 @@ class Term:
     negated: bool
     values: tuple[str, ...]
 
-    def matches(self, facts: Facts) -> bool:
+    def matches(self, attributes: WorkerAttributes) -> bool:
         """The worker's values meet the given ones, or (negated) do not."""
-        return facts[self.attribute].isdisjoint(self.values) is self.negated
+        return attributes[self.attribute].isdisjoint(self.values) is self.negated
 
     def __str__(self) -> str:
         return f"{self.attribute}{'!=' if self.negated else '='}{','.join(self.values)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class WorkerQuery:
     """A parsed query: alternatives of terms that must all hold. No alternatives means ``*``, which matches everything."""
 
     alternatives: tuple[tuple[Term, ...], ...]
 
-    def matches(self, facts: Facts) -> bool:
+    def matches(self, attributes: WorkerAttributes) -> bool:
         """One alternative holds in all its terms."""
         if not self.alternatives:
             return True
-        return any(all(term.matches(facts) for term in terms) for terms in self.alternatives)
+        return any(all(term.matches(attributes) for term in terms) for terms in self.alternatives)
 
     def __str__(self) -> str:
         return "|".join("&".join(map(str, terms)) for terms in self.alternatives) or "*"
 
 
-def parse(text: str, categories: Collection[str] = ()) -> Query:
+def parse(text: str, categories: Collection[str] = ()) -> WorkerQuery:
     """The query of a text; with ``categories`` known, a feature_category outside of them is refused.
 
     Raises QueryError with every fault: stray text, a missing part, an unknown attribute or value, each at its character.
@@ -127,10 +127,14 @@ def parse(text: str, categories: Collection[str] = ()) -> Query:
 
 def closed_vocabularies(categories: Collection[str]) -> dict[str, Collection[str]]:
     """The attributes whose every value is known; feature_category is among them when there are ``categories``."""
-    return {**_CLOSED, "feature_category": (*categories, NOT_OWNED)} if categories else dict(_CLOSED)
+    return (
+        {**_CLOSED_VOCABULARIES, "feature_category": (*categories, NOT_OWNED)}
+        if categories
+        else dict(_CLOSED_VOCABULARIES)
+    )
 
 
-def facts_of(entry: Mapping[str, Any]) -> Facts:
+def worker_attributes(entry: Mapping[str, Any]) -> WorkerAttributes:
     """The facts of one entry of all_queues.yml, or of a live worker's (``catalog.entry``): matching sees nothing else."""
     return {attribute: _value_set(entry.get(attribute)) for attribute in ATTRIBUTES}
 
@@ -158,76 +162,78 @@ class _Parser:
         self.closed = closed
         self.faults: dict[object, Fault] = {}
 
-    def query(self) -> Query:
+    def query(self) -> WorkerQuery:
         if self.text.strip() == "*":
-            self.spaces()
+            self.skip_spaces()
             self.position += 1
-            self.spaces()
-            return Query(())
-        return Query(self.alternatives())
+            self.skip_spaces()
+            return WorkerQuery(())
+        return WorkerQuery(self.alternatives())
 
     def alternatives(self) -> tuple[tuple[Term, ...], ...]:
         found = [self.conjunction()]
-        while self.take("|"):
+        while self.accept("|"):
             found.append(self.conjunction())
         return tuple(found)
 
     def conjunction(self) -> tuple[Term, ...]:
         terms = [self.term()]
-        while self.take("&"):
+        while self.accept("&"):
             terms.append(self.term())
         return tuple(terms)
 
     def term(self) -> Term:
         try:
-            return self.sound_term()
+            return self.complete_term()
         except _BrokenTerm:
             behind = _SEPARATOR.search(self.text, self.position)
             self.position = behind.start() if behind else len(self.text)
             return Term("", negated=False, values=())
 
-    def sound_term(self) -> Term:
-        start, attribute = self.read(_WORD, f"an attribute is missing here, one of {', '.join(ATTRIBUTES)}")
+    def complete_term(self) -> Term:
+        start, attribute = self.expect(_WORD, f"an attribute is missing here, one of {', '.join(ATTRIBUTES)}")
         if attribute not in ATTRIBUTES:
             hint = did_you_mean(attribute, ATTRIBUTES)
-            self.note(start, f"unknown attribute {short_repr(attribute)}{hint}; allowed: {', '.join(ATTRIBUTES)}")
-        negated = self.take("!=")
-        if not negated and not self.take("="):
-            self.broken(f"'=' or '!=' is missing after {attribute}")
+            self.record_fault(
+                start, f"unknown attribute {short_repr(attribute)}{hint}; allowed: {', '.join(ATTRIBUTES)}"
+            )
+        negated = self.accept("!=")
+        if not negated and not self.accept("="):
+            self.fail_term(f"'=' or '!=' is missing after {attribute}")
         values = [self.value(attribute)]
-        while self.take(","):
+        while self.accept(","):
             values.append(self.value(attribute))
         if self.position < len(self.text) and self.text[self.position] not in "&|":
-            self.broken(f"{self.text[self.position]!r} cannot stand here; expected ',', '&', '|' or the end")
+            self.fail_term(f"{self.text[self.position]!r} cannot stand here; expected ',', '&', '|' or the end")
         return Term(attribute, negated, tuple(values))
 
     def value(self, attribute: str) -> str:
-        start, value = self.read(_VALUE, f"a value of {attribute} is missing here")
+        start, value = self.expect(_VALUE, f"a value of {attribute} is missing here")
         known = self.closed.get(attribute)
         if known is not None and value not in known:
             hint = did_you_mean(value, known)
-            self.note(start, f"unknown {attribute} {short_repr(value)}{hint}; allowed: {listed(known)}")
+            self.record_fault(start, f"unknown {attribute} {short_repr(value)}{hint}; allowed: {join_names(known)}")
         return value
 
-    def read(self, pattern: re.Pattern[str], missing: str) -> tuple[int, str]:
-        self.spaces()
+    def expect(self, pattern: re.Pattern[str], missing: str) -> tuple[int, str]:
+        self.skip_spaces()
         match = pattern.match(self.text, self.position)
         if match is None:
-            self.broken(missing)
+            self.fail_term(missing)
         self.position = match.end()
         following = self.text[self.position : self.position + 1]
         if not following.isascii() and not following.isspace():
-            self.broken(missing)
+            self.fail_term(missing)
         return match.start(), match[0]
 
-    def take(self, token: str) -> bool:
-        self.spaces()
+    def accept(self, token: str) -> bool:
+        self.skip_spaces()
         if not self.text.startswith(token, self.position):
             return False
         self.position += len(token)
         return True
 
-    def spaces(self) -> None:
+    def skip_spaces(self) -> None:
         """Go past spaces as if they were not there: the first of a query is told."""
         start = self.position
         while self.text[self.position : self.position + 1].isspace():
@@ -238,15 +244,15 @@ class _Parser:
         code = "" if self.text[start] == " " else f" (U+{ord(self.text[start]):04X})"
         self.faults.setdefault("space", Fault(start, f"a query has no spaces{one and ': remove ' + one}{code}"))
 
-    def note(self, position: int, reason: str) -> None:
+    def record_fault(self, position: int, reason: str) -> None:
         self.faults[position] = Fault(position, reason)
 
-    def broken(self, reason: str) -> NoReturn:
+    def fail_term(self, reason: str) -> NoReturn:
         character = self.text[self.position : self.position + 1]
         if character and character in "()":
             reason = "a query has no parentheses; '&' binds tighter than '|'"
         elif not character.isascii():
             name = unicodedata.name(character, "a character without a name")
             reason = f"{character!r} (U+{ord(character):04X} {name}) cannot stand here: queries are written in ASCII"
-        self.note(self.position, reason)
+        self.record_fault(self.position, reason)
         raise _BrokenTerm

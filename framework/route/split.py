@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 from framework.command_line import command
 from framework.declare.declaration import Declaration
+from framework.messages import join_names
 from framework.route.router import Router
-from framework.settings.suggest import listed
 
 
-class Split(NamedTuple):
+class ShardSplit(NamedTuple):
     """One class, or queue, whose jobs are on several shards: what holds per shard, and why jobs are on each of the shards."""
 
     name: str
     place: str
-    holds: tuple[str, ...]
+    controls: tuple[str, ...]
     shards: Mapping[str, str]
     limited: bool
 
@@ -31,15 +31,15 @@ class Split(NamedTuple):
                 f"up to {len(self.shards)} times as many run: give each shard its share with "
                 f"`{command(f'jobs limits set {self.name} N --shard {first} --reason TEXT --for 1d')}`"
             )
-        if len(self.holds) > int(self.limited):
+        if len(self.controls) > int(self.limited):
             advice.append("equal jobs run beside each other, one on each shard: perform must bear that")
         return (
-            f"{self.name} ({' and '.join(self.holds)}) has jobs on the shards {' and '.join(self.shards)} ({where}), and each shard "
+            f"{self.name} ({' and '.join(self.controls)}) has jobs on shards {' and '.join(self.shards)} ({where}), and each shard "
             f"holds its limits and locks by itself. Until one shard has all its jobs, {'; '.join(advice)}"
         )
 
 
-def per_shard(declaration: Declaration) -> tuple[tuple[str, ...], bool]:
+def per_shard_controls(declaration: Declaration) -> tuple[tuple[str, ...], bool]:
     """Return what of a class holds on each shard by itself, as it is declared, and whether a limit is among it."""
     limit, most = declaration.concurrency_limit, declaration.max_running_jobs
     limits = [
@@ -53,7 +53,7 @@ def per_shard(declaration: Declaration) -> tuple[tuple[str, ...], bool]:
 
 def splits_by_rules(
     router: Router, declarations: Iterable[Declaration], queue_limits: Collection[str] = (), *, source: str
-) -> Iterator[Split]:
+) -> Iterator[ShardSplit]:
     """Yield the classes of which a former name is routed to another shard, and the limited queues that several shards have.
 
     ``source`` is where the setting ``limits`` stands.
@@ -69,41 +69,47 @@ def splits_by_rules(
             if former.queue in queue_limits:
                 queues.setdefault(former.queue, {}).setdefault(former.shard, []).append(alias)
             shards.setdefault(former.shard, f"the route of its former name {alias}")
-        holds, limited = per_shard(declaration)
+        holds, limited = per_shard_controls(declaration)
         if holds and len(shards) > 1:
-            yield Split(name, f"{declaration.place}: aliases", holds, shards, limited)
+            yield ShardSplit(name, f"{declaration.qualified_name}: aliases", holds, shards, limited)
     for queue, users in sorted(queues.items()):
         if len(users) > 1:
-            why = {shard: f"jobs of {listed(names, most=5)} go there" for shard, names in users.items()}
-            yield Split(
+            why = {shard: f"jobs of {join_names(names, max_names=5)} go there" for shard, names in users.items()}
+            yield ShardSplit(
                 f"queue/{queue}", f"{source}: limits.{queue}", (f"limits of the queue {queue}",), why, limited=True
             )
 
 
-def splits_seen(
-    router: Router, declarations: Iterable[Declaration], seen: Mapping[str, Mapping[str, str]], *, because: str
-) -> Iterator[Split]:
+def splits_observed(
+    router: Router,
+    declarations: Iterable[Declaration],
+    observed: Mapping[str, Mapping[str, str]],
+    *,
+    place_template: str,
+) -> Iterator[ShardSplit]:
     """Yield the classes of which jobs were seen on a shard that is not their route's: ``seen`` says by class and shard where."""
     for declaration in declarations:
-        holds, limited = per_shard(declaration)
+        holds, limited = per_shard_controls(declaration)
         route = router.route(declaration)
         elsewhere = {
-            shard: where for shard, where in seen.get(declaration.wire_name, {}).items() if shard != route.shard
+            shard: where for shard, where in observed.get(declaration.wire_name, {}).items() if shard != route.shard
         }
         if holds and elsewhere:
             shards = {route.shard: "its route", **elsewhere}
-            yield Split(declaration.wire_name, because.format(shard=next(iter(elsewhere))), holds, shards, limited)
+            yield ShardSplit(
+                declaration.wire_name, place_template.format(shard=next(iter(elsewhere))), holds, shards, limited
+            )
 
 
 def split_names(router: Router, declarations: Iterable[Declaration], shard: str) -> dict[str, str]:
     """Return the names under which jobs on ``shard`` would be those of a class that another shard limits or locks: name -> class."""
     found: dict[str, str] = {}
     for declaration in declarations:
-        if per_shard(declaration)[0] and router.route(declaration).shard != shard:
+        if per_shard_controls(declaration)[0] and router.route(declaration).shard != shard:
             found |= dict.fromkeys((declaration.wire_name, *declaration.aliases), declaration.wire_name)
     return found
 
 
-def in_words(places: Mapping[str, int]) -> str:
+def format_counts(places: Mapping[str, int]) -> str:
     """Return where jobs were seen, and how many: "queue mail 3, retry 1"."""
     return ", ".join(f"{place} {count:,}" for place, count in places.items())

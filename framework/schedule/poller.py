@@ -12,20 +12,20 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from framework.finish.settle import DeadSetLimits
-from framework.schedule.crossings import Crossings
-from framework.schedule.move import Crossing, Move, PollEvents
-from framework.schedule.preparation import Preparation
-from framework.schedule.rhythm import Rhythm, Watch
-from framework.store.script import DUE, PROMOTE
+from framework.schedule.cross_shard import CrossShardTransfer
+from framework.schedule.due_action import DueAction, PollEvents, ShardTransfer
+from framework.schedule.due_job_planner import DueJobPlanner
+from framework.schedule.poll_timing import PollTiming, SetTiming
+from framework.store.script import ENQUEUE_DUE, READ_DUE
 from framework.wire import keys
 
-PAGE = 100
+PAGE_SIZE = 100
 """Jobs moved by one script: a million due at once must not stall Redis."""
 
-ASIDE_S = 60
+UNMOVABLE_DELAY_S = 60
 """How long a job steps aside that cannot be moved: a page of such jobs must not hide all that is due behind it."""
 
-_REFUSED_S = 30.0  # a set whose key is of another type is looked at again
+_WRONG_TYPE_DELAY_S = 30.0  # a set whose key is of another type is looked at again
 
 
 class Poller:
@@ -35,94 +35,94 @@ class Poller:
         self,
         client: "redis.Redis",
         events: PollEvents,
-        preparation: Preparation,
-        crossings: Crossings,
-        rhythm: Rhythm,
+        planner: DueJobPlanner,
+        transfer: CrossShardTransfer,
+        timing: PollTiming,
         dead_set: DeadSetLimits,
     ) -> None:
         self._client = client
         self._events = events
-        self._preparation = preparation
-        self._crossings = crossings
-        self._rhythm = rhythm
+        self._planner = planner
+        self._transfer = transfer
+        self._timing = timing
         self._dead_set = dead_set
 
     def step(self) -> float:
         """Move what is due, at most a page per set; return the seconds until the next step. Raises redis errors."""
-        rhythm = self._rhythm
+        rhythm = self._timing
         try:
             rhythm.sync()
-            found = [self._attend(watch) for watch in rhythm.watches]
+            found = [self._check_set(watch) for watch in rhythm.sets]
         except (RedisError, OSError):
-            rhythm.forget()
+            rhythm.reset()
             raise
-        if PAGE in found:
+        if PAGE_SIZE in found:
             return 0.0
-        return rhythm.floor_s if any(found) else rhythm.pause_s()
+        return rhythm.min_sleep_s if any(found) else rhythm.next_step_s()
 
     def poll(self) -> int:
         """Move what is due now, at most a page per set, without asking whether it is time; return how many were found."""
-        return sum(self._guarded(watch, self._page) for watch in self._rhythm.watches)
+        return sum(self._skip_wrong_type(watch, self._promote_page) for watch in self._timing.sets)
 
-    def _attend(self, watch: Watch) -> int:
-        return self._guarded(watch, self._look)
+    def _check_set(self, timing: SetTiming) -> int:
+        return self._skip_wrong_type(timing, self._promote_if_due)
 
-    def _look(self, watch: Watch) -> int:
-        self._rhythm.look(watch)
-        return self._page(watch) if self._rhythm.due(watch) else 0
+    def _promote_if_due(self, timing: SetTiming) -> int:
+        self._timing.check(timing)
+        return self._promote_page(timing) if self._timing.is_due(timing) else 0
 
-    def _guarded(self, watch: Watch, step: Any) -> int:
+    def _skip_wrong_type(self, timing: SetTiming, step: Any) -> int:
         """One set's key of a wrong type must not hide the other set."""
         try:
-            return int(step(watch))
+            return int(step(timing))
         except ResponseError as error:
             if "WRONGTYPE" not in str(error):
                 raise
-            self._events.due_set_refused(watch.source, error)
-            self._rhythm.wait(watch, _REFUSED_S)
+            self._events.due_set_wrong_type(timing.source, error)
+            self._timing.skip_for(timing, _WRONG_TYPE_DELAY_S)
             return 0
 
-    def _page(self, watch: Watch) -> int:
-        reply: Any = DUE(self._client, [watch.source], [PAGE])
-        self._rhythm.set_clock(float(reply[0]))
+    def _promote_page(self, timing: SetTiming) -> int:
+        reply: Any = READ_DUE(self._client, [timing.source], [PAGE_SIZE])
+        self._timing.set_clock(float(reply[0]))
         members: Sequence[bytes] = reply[1:]
         if members:
-            self._promote(watch.source, members)
-        self._rhythm.promoted(watch, more=len(members) == PAGE)
+            self._promote(timing.source, members)
+        self._timing.promoted(timing, more=len(members) == PAGE_SIZE)
         return len(members)
 
     def _promote(self, source: str, members: Sequence[bytes]) -> None:
-        steps = [self._preparation.prepare(source, member) for member in members]
-        moves = [step for step in steps if isinstance(step, Move)]
-        moves += self._crossings.land(source, [step for step in steps if isinstance(step, Crossing)])
+        steps = [self._planner.plan(source, member) for member in members]
+        moves = [step for step in steps if isinstance(step, DueAction)]
+        moves += self._transfer.transfer(source, [step for step in steps if isinstance(step, ShardTransfer)])
         if not moves:
             return
         for move in moves:
-            if move.first is not None:
-                move.first()
+            if move.before is not None:
+                move.before()
         done: Any
-        done, trimmed = PROMOTE(
+        done, trimmed = ENQUEUE_DUE(
             self._client,
             [source, keys.QUEUES, keys.DEAD, *(keys.queue(m.queue) if m.queue else keys.DEAD for m in moves)],
             [
-                *(len(moves), self._dead_set.max_jobs, self._dead_set.timeout_s, ASIDE_S),
+                *(len(moves), self._dead_set.max_jobs, self._dead_set.timeout_s, UNMOVABLE_DELAY_S),
                 *(m.member for m in moves),
-                *(m.word for m in moves),
+                *(m.action for m in moves),
                 *(m.data for m in moves),
                 *(m.queue for m in moves),
-                *((m.lock for m in moves) if any(m.lock for m in moves) else ()),
+                *((m.lock_argument for m in moves) if any(m.lock_argument for m in moves) else ()),
             ],
         )
-        self._tell(moves, done, trimmed)
+        self._report(moves, done, trimmed)
 
-    def _tell(self, moves: Sequence[Move], done: Sequence[int | bytes], trimmed: int) -> None:
-        for move, outcome in zip(moves, done, strict=True):
+    def _report(self, actions: Sequence[DueAction], done: Sequence[int | bytes], trimmed: int) -> None:
+        for move, outcome in zip(actions, done, strict=True):
             if isinstance(outcome, bytes):
-                if move.duplicate is not None:
-                    move.duplicate(outcome.decode(errors="replace"))
-            elif outcome == 1 and move.tell is not None:
-                move.tell()
+                if move.on_duplicate is not None:
+                    move.on_duplicate(outcome.decode(errors="replace"))
+            elif outcome == 1 and move.on_done is not None:
+                move.on_done()
             elif outcome < 0:
-                self._events.queue_refused(move.queue or keys.DEAD)
+                self._events.queue_wrong_type(move.queue or keys.DEAD)
         if trimmed:
             self._events.trimmed(trimmed)

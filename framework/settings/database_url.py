@@ -2,12 +2,14 @@
 
 from urllib.parse import parse_qs, urlsplit
 
-from framework.settings.suggest import did_you_mean
+from framework.messages import did_you_mean
 
 _DRIVER = "postgresql+psycopg"
 _SCHEMES = (_DRIVER, "postgresql", "postgres")
 """All three are read as the first: which driver SQLAlchemy takes for the others depends on its version."""
-_STRAY = "is no URL: what stands for host and port is neither (in a password write / # ? @ : as %2F %23 %3F %40 %3A)"
+_MALFORMED_HOST = (
+    "is no URL: what stands for host and port is neither (in a password write / # ? @ : as %2F %23 %3F %40 %3A)"
+)
 
 
 def check_database_url(url: str) -> str:
@@ -22,9 +24,9 @@ def check_database_url(url: str) -> str:
         parts = urlsplit(f"postgresql://{rest}")
         port_is_fine = parts.port is None or parts.port > 0
     except ValueError:
-        raise ValueError(_STRAY) from None
+        raise ValueError(_MALFORMED_HOST) from None
     if "@" in f"{parts.path}{parts.query}{parts.fragment}" or parts.fragment or not port_is_fine:
-        raise ValueError(_STRAY)
+        raise ValueError(_MALFORMED_HOST)
     if not (parts.hostname or parse_qs(parts.query).get("host")):
         raise ValueError(f"names no server, for example {_DRIVER}://user@127.0.0.1:5432/shop")
     if not parts.path.strip("/"):

@@ -7,75 +7,79 @@ from typing import Any, TypeAlias
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource, SettingsError
 
-from framework.errors import Problem
-from framework.settings.files import FILE_OF
+from framework.errors import ConfigurationProblem
+from framework.settings.files import FILE_BY_KEY
 from framework.settings.model import DEFAULT_URL, ENV_PREFIX, Settings
-from framework.settings.outline import instead_of
-from framework.settings.shapes import is_mapping
-from framework.settings.unknown_variables import CAPITALS, FOLDERS, path_of
+from framework.settings.schema_paths import actual_value_note
+from framework.settings.unknown_variables import CASE_SENSITIVE_KEYS, FOLDER_VARIABLES, key_path
+from framework.typeguards import is_mapping
 
-ENVIRONMENT = "environment"
+ENVIRONMENT_SOURCE = "environment"
 
-Origins: TypeAlias = dict[tuple[str, ...], str]
+VariableOrigins: TypeAlias = dict[tuple[str, ...], str]
 """Where in the settings a variable stands: its keys, and its name."""
 
 
-class _Source(EnvSettingsSource):
+class _VariableSource(EnvSettingsSource):
     """The library's reading of one variable, with JSON that must not say a thing twice."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         decoded = super().decode_complex_value(field_name, field, value)
         if decoded is not value:
-            json.loads(value, object_pairs_hook=_once)
+            json.loads(value, object_pairs_hook=_reject_duplicate_keys)
         return decoded
 
 
-def read_environment(environment: Mapping[str, str], problems: list[Problem]) -> tuple[dict[str, Any], Origins]:
+def read_environment(
+    environment: Mapping[str, str], problems: list[ConfigurationProblem]
+) -> tuple[dict[str, Any], VariableOrigins]:
     """The settings that known variables give, unchecked, and where each stands; what cannot be read is among the problems."""
     values: dict[str, Any] = {}
-    origins: Origins = {}
+    origins: VariableOrigins = {}
     # A variable with more parts stands over the JSON of one with fewer.
     for name in sorted(environment, key=lambda name: (name.count("__"), name)):
-        path = path_of(name)
-        message = _refusal(name, path, environment[name])
+        path = key_path(name)
+        message = _rejection_reason(name, path, environment[name])
         if message is not None:
-            problems.append(Problem(ENVIRONMENT, name, message))
-        elif name.startswith(ENV_PREFIX) and path[0] in FILE_OF:
+            problems.append(ConfigurationProblem(ENVIRONMENT_SOURCE, name, message))
+        elif name.startswith(ENV_PREFIX) and path[0] in FILE_BY_KEY:
             try:
-                values = merge(values, _value(name, environment[name]))
+                values = merge_nested(values, _parse_variable(name, environment[name]))
                 origins[path] = name
             except ValueError as error:
-                problems.append(Problem(ENVIRONMENT, name, str(error)))
+                problems.append(ConfigurationProblem(ENVIRONMENT_SOURCE, name, str(error)))
     return values, origins
 
 
-def without_replaced(from_files: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+def drop_overridden_urls(from_files: dict[str, Any], from_environment: dict[str, Any]) -> dict[str, Any]:
     """The files' values, the built-in shard main among them, without each place of a Redis in whose stead a variable names one.
 
     A url and sentinels exclude each other, so one of them in a variable takes the place of the other in a file.
     """
-    shards, said = from_files.get("shards", {"main": {"url": DEFAULT_URL}}), own.get("shards")
+    shards, said = from_files.get("shards", {"main": {"url": DEFAULT_URL}}), from_environment.get("shards")
     if not is_mapping(shards) or not is_mapping(said):
         return {**from_files, "shards": shards}
-    kept = {name: _kept(shard, said.get(name)) for name, shard in shards.items()}
+    kept = {name: _drop_overridden_url(shard, said.get(name)) for name, shard in shards.items()}
     return {**from_files, "shards": kept}
 
 
-def _kept(shard: Any, said: Any) -> Any:
-    if not is_mapping(shard) or not is_mapping(said):
+def _drop_overridden_url(shard: Any, variable: Any) -> Any:
+    if not is_mapping(shard) or not is_mapping(variable):
         return shard
-    if "url" in said:
+    if "url" in variable:
         return {key: value for key, value in shard.items() if not str(key).startswith("sentinel")}
-    return {key: value for key, value in shard.items() if key != "url" or "sentinels" not in said}
+    return {key: value for key, value in shard.items() if key != "url" or "sentinels" not in variable}
 
 
-def with_known_variables(values: dict[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], Origins]:
+def apply_external_variables(
+    values: dict[str, Any], environment: Mapping[str, str]
+) -> tuple[dict[str, Any], VariableOrigins]:
     """The values under those that other programs read from the environment too: REDIS_URL and SENTRY_DSN.
 
     An empty one counts as not set, as those programs have it.
     """
     url, dsn = environment.get("REDIS_URL"), environment.get("SENTRY_DSN")
-    origins: Origins = {}
+    origins: VariableOrigins = {}
     shards = values["shards"]
     if url and is_mapping(shards):
         # Whole, as a password or sentinels of the file belong to another server.
@@ -87,18 +91,18 @@ def with_known_variables(values: dict[str, Any], environment: Mapping[str, str])
     return {**values, "shards": shards}, origins
 
 
-def merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def merge_nested(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Both, key by key to any depth; ``over`` counts where they differ."""
     merged = dict(under)
     for key, value in over.items():
         below = merged.get(key)
-        merged[key] = merge(below, value) if is_mapping(below) and is_mapping(value) else value
+        merged[key] = merge_nested(below, value) if is_mapping(below) and is_mapping(value) else value
     return merged
 
 
-def _value(name: str, text: str) -> dict[str, Any]:
+def _parse_variable(name: str, text: str) -> dict[str, Any]:
     """What one variable says, as nested keys. Raises ValueError."""
-    source = _Source(Settings)
+    source = _VariableSource(Settings)
     source.env_vars = {name.lower(): text}
     try:
         values = source()
@@ -107,7 +111,7 @@ def _value(name: str, text: str) -> dict[str, Any]:
     except SettingsError as error:
         key = name.removeprefix(ENV_PREFIX).lower().partition("__")[0]
         reason = f"must be JSON, as a list or keys and values stand here ({error.__cause__})"
-        raise ValueError(f"{reason}{instead_of(text, [key])}") from None
+        raise ValueError(f"{reason}{actual_value_note(text, [key])}") from None
     if not values:
         raise ValueError(
             "null is no value: unset the variable" if "__" not in name else "no setting has this name: it has no parts"
@@ -115,16 +119,16 @@ def _value(name: str, text: str) -> dict[str, Any]:
     return values
 
 
-def _refusal(name: str, path: Sequence[str], value: str) -> str | None:
+def _rejection_reason(name: str, path: Sequence[str], value: str) -> str | None:
     """Return why the value of a known variable cannot be meant, or ``None``."""
-    if not name.startswith(ENV_PREFIX) or path[0] not in (*FILE_OF, "env", *FOLDERS):
+    if not name.startswith(ENV_PREFIX) or path[0] not in (*FILE_BY_KEY, "env", *FOLDER_VARIABLES):
         return None
-    if len(path) > 1 and path[0] in CAPITALS:
+    if len(path) > 1 and path[0] in CASE_SENSITIVE_KEYS:
         return f"a class name's capitals are lost here; write {ENV_PREFIX}{path[0].upper()} as one JSON object"
     return None if value else "is empty: give it a value, or unset it"
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:

@@ -7,11 +7,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from framework.errors import ConfigurationError, Problem
-from framework.settings.environment import ENVIRONMENT, merge, read_environment, with_known_variables, without_replaced
-from framework.settings.files import find_folder, label_of, read_files
+from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.settings.environment import (
+    ENVIRONMENT_SOURCE,
+    apply_external_variables,
+    drop_overridden_urls,
+    merge_nested,
+    read_environment,
+)
+from framework.settings.error_messages import ValueSources, to_problems
+from framework.settings.files import display_path, find_config_dir, read_files
 from framework.settings.model import Settings
-from framework.settings.problems import Sources, problems_of
 from framework.settings.redis_url import EMBEDDED
 from framework.settings.unknown_variables import unknown_variables
 
@@ -24,14 +30,14 @@ def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Setti
     """
     environment = os.environ if env is None else env
     here = Path.cwd() if cwd is None else cwd
-    problems: list[Problem] = []
-    folder = find_folder(environment.get("FRAMEWORK_CONFIG_DIR") or None, here, problems)
-    label = label_of(folder, here) if folder else None
+    problems: list[ConfigurationProblem] = []
+    folder = find_config_dir(environment.get("FRAMEWORK_CONFIG_DIR") or None, here, problems)
+    label = display_path(folder, here) if folder else None
     from_files = read_files(folder, label, problems) if folder and label else {}
     unknown = unknown_variables(environment)
     known = {name: value for name, value in environment.items() if name not in unknown}
     own, own_origins = read_environment(known, problems)
-    under, known_origins = with_known_variables(without_replaced(from_files, own), environment)
+    under, known_origins = apply_external_variables(drop_overridden_urls(from_files, own), environment)
     root = folder.parent if folder else here
     common: dict[str, Any] = {
         "config_dir": folder or here / "config",
@@ -41,34 +47,36 @@ def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Setti
         "env_name": environment.get("FRAMEWORK_ENV") or "development",
         "var_dir": _var_dir(environment, here, root, problems),
     }
-    problems += _hidden(from_files, common, label)
+    problems += _problems_behind_variables(from_files, common, label)
     try:
-        settings = Settings(**common, **merge(under, own))
+        settings = Settings(**common, **merge_nested(under, own))
     except ValidationError as error:
-        problems += problems_of(error, Sources(label, from_files, {**known_origins, **own_origins}))
+        problems += to_problems(error, ValueSources(label, from_files, {**known_origins, **own_origins}))
         raise ConfigurationError(list(dict.fromkeys(problems))) from None
     if problems:
         raise ConfigurationError(list(dict.fromkeys(problems)))
     return settings
 
 
-def _hidden(from_files: dict[str, Any], common: dict[str, Any], label: str | None) -> list[Problem]:
+def _problems_behind_variables(
+    from_files: dict[str, Any], process_values: dict[str, Any], label: str | None
+) -> list[ConfigurationProblem]:
     """What is wrong in the files even where a variable stands over it: the next process may run without that variable.
 
     Whether sections are whole is not asked: files and environment may each give a part.
     """
     try:
-        values: dict[str, Any] = {"shards": {"main": {"url": EMBEDDED}}} | common | from_files
+        values: dict[str, Any] = {"shards": {"main": {"url": EMBEDDED}}} | process_values | from_files
         values["env_name"] = "development"
         Settings(**values)
     except ValidationError as error:
-        return problems_of(error, Sources(label, from_files, {}), of_wholes=False)
+        return to_problems(error, ValueSources(label, from_files, {}), include_section_errors=False)
     return []
 
 
-def _var_dir(environment: Mapping[str, str], here: Path, root: Path, problems: list[Problem]) -> Path:
+def _var_dir(environment: Mapping[str, str], here: Path, root: Path, problems: list[ConfigurationProblem]) -> Path:
     named = environment.get("FRAMEWORK_VAR_DIR")
     folder = here / named if named else root / "var"
     if named and folder.exists() and not folder.is_dir():
-        problems.append(Problem(ENVIRONMENT, "FRAMEWORK_VAR_DIR", f"{folder} is no folder"))
+        problems.append(ConfigurationProblem(ENVIRONMENT_SOURCE, "FRAMEWORK_VAR_DIR", f"{folder} is no folder"))
     return folder

@@ -13,22 +13,22 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from framework.settings import values
+from framework.messages import did_you_mean
+from framework.settings import validators
+from framework.settings.class_and_queue_maps import ClassPatterns, QueueLimits, RetiredWorkers
 from framework.settings.database_url import check_database_url
-from framework.settings.health import HealthSettings
+from framework.settings.health_indicators import HealthSettings
 from framework.settings.section import Section as _Section
 from framework.settings.sentry import SentrySettings
-from framework.settings.shapes import is_list
 from framework.settings.shard import ShardSettings
 from framework.settings.size_limit import SizeLimitSettings
-from framework.settings.suggest import did_you_mean
-from framework.settings.tables import ClassPatterns, QueueLimits, RetiredWorkers
-from framework.types import QUEUE_NAME, QUEUE_NAME_SHAPE, StrictArguments
+from framework.typeguards import is_list
+from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, StrictArguments
 
-OPEN_ENVIRONMENTS = ("development", "test")
+DEVELOPMENT_ENVIRONMENTS = ("development", "test")
 """Environments for people and suites. Every other one behaves as production, whatever its name."""
 
-EnvName: TypeAlias = Annotated[str, AfterValidator(values.environment_name)]
+EnvName: TypeAlias = Annotated[str, AfterValidator(validators.environment_name)]
 ENV_PREFIX = "FRAMEWORK_"
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 
@@ -58,7 +58,7 @@ class DatabaseSettings(_Section):
     """One database of the application: its primary, and the streaming replicas that may be read instead."""
 
     url: _DatabaseUrl = Field(repr=False)
-    replicas: Annotated[tuple[_DatabaseUrl, ...], NoDecode, BeforeValidator(values.split)] = Field(
+    replicas: Annotated[tuple[_DatabaseUrl, ...], NoDecode, BeforeValidator(validators.split_list)] = Field(
         default=(), repr=False
     )
 
@@ -73,11 +73,11 @@ class LoggingSettings(_Section):
 class DeadSettings(_Section):
     """What the dead set keeps (Sidekiq's ``dead_max_jobs`` and ``dead_timeout_in_seconds``)."""
 
-    max_jobs: Annotated[int, values.whole(1, 1_000_000_000)] = 10_000
-    timeout_days: Annotated[float, values.seconds(0.001, 36_500)] = 180
+    max_jobs: Annotated[int, validators.whole_number(1, 1_000_000_000)] = 10_000
+    timeout_days: Annotated[float, validators.bounded_number(0.001, 36_500)] = 180
     business: bool = False
     """Whether it keeps jobs that ended by a ``BusinessError`` too."""
-    business_max_jobs: Annotated[int, values.whole(1, 1_000_000_000)] = 1_000
+    business_max_jobs: Annotated[int, validators.whole_number(1, 1_000_000_000)] = 1_000
     """At most so many of them; they make room for other jobs before those do."""
 
 
@@ -85,7 +85,7 @@ class FlagSettings(_Section):
     """Where feature flags come from besides those that operators set, and how long a job waits whose class must not run."""
 
     provider: Literal["redis", "openfeature"] = "redis"
-    defer_delay: Annotated[float, values.seconds(1, 86_400)] = 300.0
+    defer_delay: Annotated[float, validators.bounded_number(1, 86_400)] = 300.0
     """Seconds, half more or less (GitLab's ``SIDEKIQ_DEFER_JOBS_DELAY``)."""
 
 
@@ -96,12 +96,12 @@ class FeatureCategory(_Section):
     description: str = ""
 
 
-def _read_rule(value: Any) -> Any:
+def _parse_routing_rule(value: Any) -> Any:
     if not is_list(value) or len(value) not in (2, 3):
         raise ValueError("must be [query, queue] or [query, queue, shard]")
     parts: list[Any] = [*value, None]
     query, queue, shard = parts[:3]
-    texts = {"query": isinstance(query, str), "queue": _text_or_null(queue), "shard": _text_or_null(shard)}
+    texts = {"query": isinstance(query, str), "queue": _is_text_or_null(queue), "shard": _is_text_or_null(shard)}
     for what, holds in texts.items():
         if not holds:
             or_null = " or null" if what != "query" else ""
@@ -109,16 +109,16 @@ def _read_rule(value: Any) -> Any:
     return RoutingRule(query, queue or None, shard or None)
 
 
-def _text_or_null(value: Any) -> bool:
+def _is_text_or_null(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _read_weight(value: Any) -> Any:
+def _parse_queue_weight(value: Any) -> Any:
     name, weight, *more = value if is_list(value) and len(value) > 1 else (value, 1)
     if not isinstance(name, str) or not name or more:
         raise ValueError("must be a queue name, or [name, weight]")
     if QUEUE_NAME.fullmatch(name) is None:
-        raise ValueError(f"must be a queue name, or [name, weight]; {QUEUE_NAME_SHAPE}")
+        raise ValueError(f"must be a queue name, or [name, weight]; {QUEUE_NAME_FORMAT}")
     if type(weight) is not int or weight < 1:
         raise ValueError("must be a queue name, or [name, weight]; the weight a whole number from 1 on")
     return QueueWeight(name, weight)
@@ -141,42 +141,46 @@ class Settings(BaseSettings):
     var_dir: Path
     """Whatever a run makes: stores, logs, reports."""
 
-    shards: dict[Annotated[str, AfterValidator(values.shard_name)], ShardSettings]
-    routing_rules: tuple[Annotated[RoutingRule, BeforeValidator(_read_rule)], ...] = ()
-    feature_categories: dict[Annotated[str, AfterValidator(values.category)], FeatureCategory] = Field(
+    shards: dict[Annotated[str, AfterValidator(validators.shard_name)], ShardSettings]
+    routing_rules: tuple[Annotated[RoutingRule, BeforeValidator(_parse_routing_rule)], ...] = ()
+    feature_categories: dict[Annotated[str, AfterValidator(validators.category)], FeatureCategory] = Field(
         default_factory=dict[str, FeatureCategory]
     )
-    queues: tuple[Annotated[QueueWeight, BeforeValidator(_read_weight)], ...] = ()
+    queues: tuple[Annotated[QueueWeight, BeforeValidator(_parse_queue_weight)], ...] = ()
     """What a worker process without -q listens to."""
 
-    generated_files: Annotated[Path, BeforeValidator(values.folder)] = Path("workers")
+    generated_files: Annotated[Path, BeforeValidator(validators.folder_path)] = Path("workers")
     """The folder of all_queues.yml and released.yml; a relative path begins at ``root``."""
-    namespace_weights: dict[Annotated[str, AfterValidator(values.word)], Annotated[int, values.whole(1)]] = Field(
-        default_factory=dict[str, int]
-    )
+    namespace_weights: dict[
+        Annotated[str, AfterValidator(validators.identifier)], Annotated[int, validators.whole_number(1)]
+    ] = Field(default_factory=dict[str, int])
     """What the workers of a namespace weigh that declare no ``weight`` themselves (GitLab's namespace table)."""
     workers_module: Annotated[
-        tuple[Annotated[str, AfterValidator(values.module_name)], ...], NoDecode, BeforeValidator(values.split)
+        tuple[Annotated[str, AfterValidator(validators.module_name)], ...],
+        NoDecode,
+        BeforeValidator(validators.split_list),
     ] = ("workers",)
     """Modules or packages holding the workers."""
     logging: LoggingSettings = LoggingSettings()
-    concurrency: Annotated[int, values.whole(1, MAX_CONCURRENCY)] = 10
+    concurrency: Annotated[int, validators.whole_number(1, MAX_CONCURRENCY)] = 10
     """Jobs one process runs at a time."""
-    timeout: Annotated[float, values.seconds(0, MAX_TIMEOUT_S)] = 25
+    timeout: Annotated[float, validators.bounded_number(0, MAX_TIMEOUT_S)] = 25
     """Seconds a stopping process waits for its jobs."""
-    tag: Annotated[str, AfterValidator(values.mark)] | None = None
+    tag: Annotated[str, AfterValidator(validators.process_label)] | None = None
     """What dashboards call a worker process; nothing given: the name of the folder it was started in (Sidekiq's)."""
     labels: Annotated[
-        tuple[Annotated[str, AfterValidator(values.mark)], ...], NoDecode, BeforeValidator(values.split)
+        tuple[Annotated[str, AfterValidator(validators.process_label)], ...],
+        NoDecode,
+        BeforeValidator(validators.split_list),
     ] = ()
     """What dashboards show beside it."""
-    max_retries: Annotated[int, values.whole(0, 10_000)] = 25
+    max_retries: Annotated[int, validators.whole_number(0, 10_000)] = 25
     """What ``retry = True`` means."""
-    max_retries_after_interruption: Annotated[int, values.whole(-1, 10_000)] = 3
+    max_retries_after_interruption: Annotated[int, validators.whole_number(-1, 10_000)] = 3
     """At which forced stop, or death of its process, a job ends whose class does not say it; -1 = no limit (GitLab)."""
     dead: DeadSettings = DeadSettings()
     size_limit: SizeLimitSettings = SizeLimitSettings()
-    strict_arguments: Annotated[StrictArguments, BeforeValidator(values.switch)] = "raise"
+    strict_arguments: Annotated[StrictArguments, BeforeValidator(validators.off_switch)] = "raise"
     """What happens to arguments that do not fit ``perform`` or that JSON changes; a class may say otherwise."""
     limits: QueueLimits = Field(default_factory=dict[str, int])
     """Most jobs of a queue that run at a time, over all processes of the shard (sidekiq-limit_fetch's)."""
@@ -186,22 +190,22 @@ class Settings(BaseSettings):
     """The versions of Sidekiq on whose Metrics page our jobs are to stand; empty for none."""
     concurrency_limit_by_urgency: bool = False
     """Whether classes that declare no limit may have 35 % (high urgency), 25 % (low) or 15 % (throttled) of all slots (GitLab)."""
-    poll_interval: Annotated[float, values.seconds(0.01, 3600)] = 1.0
+    poll_interval: Annotated[float, validators.bounded_number(0.01, 3600)] = 1.0
     """Seconds within which some process of a shard looks for jobs that have become due unforeseen."""
-    parked_alert_after: Annotated[float, values.seconds(1, MAX_TIMEOUT_S)] = 900.0
+    held_alert_after: Annotated[float, validators.bounded_number(1, MAX_TIMEOUT_S)] = 900.0
     """Seconds that a job may wait behind a limit or a pause before somebody is told."""
     sentry: SentrySettings = SentrySettings()
     flags: FlagSettings = FlagSettings()
 
-    databases: dict[Annotated[str, AfterValidator(values.word)], DatabaseSettings] = Field(
+    databases: dict[Annotated[str, AfterValidator(validators.identifier)], DatabaseSettings] = Field(
         default_factory=dict[str, DatabaseSettings]
     )
     """PostgreSQL databases whose replicas jobs may read (``data_consistency``), and whose health they may heed."""
     health: HealthSettings = HealthSettings()
 
-    unknown_class_max_wait: Annotated[float, values.seconds(1, MAX_TIMEOUT_S)] = 86_400.0
+    unknown_class_max_wait: Annotated[float, validators.bounded_number(1, MAX_TIMEOUT_S)] = 86_400.0
     """Seconds that a job may wait for a process that has its class, or its version of it, before it is quarantined."""
-    foreign_classes: Annotated[ClassPatterns, NoDecode, BeforeValidator(values.split)] = ()
+    foreign_classes: Annotated[ClassPatterns, NoDecode, BeforeValidator(validators.split_list)] = ()
     """Patterns (``Ruby::*``) of classes that other applications run, whose queues this one shares: their jobs go back to them."""
     retired_workers: RetiredWorkers = Field(default_factory=dict[str, str])
     """Wire names of classes that were removed for good, and why: their left-over jobs are dropped and counted."""
@@ -209,18 +213,18 @@ class Settings(BaseSettings):
     @property
     def production(self) -> bool:
         """Whether mistakes of application code are reported and do not raise."""
-        return self.env_name not in OPEN_ENVIRONMENTS
+        return self.env_name not in DEVELOPMENT_ENVIRONMENTS
 
     @property
     def generated_dir(self) -> Path:
         """Where generated files are."""
         return self.root / self.generated_files
 
-    def file(self, name: str) -> str:
+    def config_file_label(self, name: str) -> str:
         """Return how messages call a file of the config folder."""
         return f"{self.config_label}/{name}"
 
-    def generated(self, name: str) -> str:
+    def generated_file_label(self, name: str) -> str:
         """Return how messages call a generated file."""
         return (Path(self.config_label).parent / self.generated_files / name).as_posix()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from framework.settings.suggest import did_you_mean, nearest
+from framework.messages import did_you_mean, nearest
 
 EMBEDDED = "embedded"
 """Stands in a URL's place for a server of our own."""
@@ -15,14 +15,16 @@ SENTINEL_PORT = 26379
 _SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
 _SCHEMES = ("redis", "rediss", "unix", *_SENTINEL_SCHEMES)
 _HOST = r"(?:[\w.-]+|\[[\dA-Fa-f:.]+\])"
-_PLACE = re.compile(rf"{_HOST}?(?P<port>:\d+(?=[/?#]|$))?(?:/[\w./-]*)?", re.ASCII)
-_PLACES = re.compile(rf"{_HOST}(?::\d+)?(?:,{_HOST}(?::\d+)?)*(?P<port>)(?:/[\w./-]*)?(?=[?#]|$)", re.ASCII)
+_SERVER_ADDRESS = re.compile(rf"{_HOST}?(?P<port>:\d+(?=[/?#]|$))?(?:/[\w./-]*)?", re.ASCII)
+_SENTINEL_ADDRESSES = re.compile(rf"{_HOST}(?::\d+)?(?:,{_HOST}(?::\d+)?)*(?P<port>)(?:/[\w./-]*)?(?=[?#]|$)", re.ASCII)
 _HOST_AND_PORT = re.compile(rf"(?P<host>{_HOST})(?::(?P<port>\d{{1,5}}))?", re.ASCII)
-_STRAY = "is no URL: what stands for host and port is neither (in a password write / # ? @ : as %2F %23 %3F %40 %3A)"
+_MALFORMED_HOST = (
+    "is no URL: what stands for host and port is neither (in a password write / # ? @ : as %2F %23 %3F %40 %3A)"
+)
 _EXAMPLE = "redis+sentinel://10.0.0.7:26379,10.0.0.8:26379/NAME/0"
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-_WORDS_OF_TLS = ("none", "optional", "required")
+_CERT_REQS = ("none", "optional", "required")
 
 
 class RedisUrl(NamedTuple):
@@ -37,7 +39,7 @@ class RedisUrl(NamedTuple):
     username: str | None = None
     password: str | None = None
     protocol: int | None = None
-    secure: bool = False
+    uses_tls: bool = False
     tls: Mapping[str, Any] = {}
     """Keys of the setting ``tls``."""
     parameters: Mapping[str, str] = {}
@@ -49,11 +51,11 @@ class RedisUrl(NamedTuple):
 
 def check_redis_url(url: str) -> str:
     """The URL, all of whose parts are understood. Raises ValueError saying what is allowed."""
-    read_redis_url(url)
+    parse_redis_url(url)
     return url
 
 
-def read_redis_url(url: str) -> RedisUrl:
+def parse_redis_url(url: str) -> RedisUrl:
     """The parts of the URL. Raises ValueError saying what is allowed."""
     if any(character.isspace() or not character.isprintable() for character in url):
         raise ValueError("must be a URL without spaces and control characters")
@@ -62,54 +64,54 @@ def read_redis_url(url: str) -> RedisUrl:
         hint = did_you_mean(scheme if separator else url, _SCHEMES if separator else (EMBEDDED,))
         schemes = ", ".join(f"{one}://" for one in _SCHEMES[:-1])
         raise ValueError(f"must be the word embedded, or begin with {schemes} or {_SCHEMES[-1]}://{hint}")
-    return _of_sentinels(scheme, rest) if scheme in _SENTINEL_SCHEMES else _of_server(url)
+    return _parse_sentinel_url(scheme, rest) if scheme in _SENTINEL_SCHEMES else _parse_server_url(url)
 
 
-def without_secrets(url: str) -> str:
+def mask_secrets(url: str) -> str:
     """The text of a URL, which may be none, with *** for credentials, parameters and whatever is not surely a place."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = "", url
     _, at, place = rest.rpartition("@")
     of_sentinels = scheme in _SENTINEL_SCHEMES
-    sure = (_PLACES if of_sentinels else _PLACE).match(place)
+    sure = (_SENTINEL_ADDRESSES if of_sentinels else _SERVER_ADDRESS).match(place)
     if sure is None or not (separator or sure["port"] or nearest(url, (EMBEDDED,))):
         return "***"
     shown = sure[0] if sure.end() == len(place) else f"{sure[0]}***"
     return f"{scheme if of_sentinels or scheme.isalpha() else '***' * bool(scheme)}{separator}{'***@' if at else ''}{shown}"
 
 
-def _of_server(url: str) -> RedisUrl:
+def _parse_server_url(url: str) -> RedisUrl:
     try:
         parts = urlsplit(url)
         port_is_fine = parts.port is None or parts.port > 0
     except ValueError:
         # Python's own words quote what it took for the port or the host: it may be a piece of the password.
-        raise ValueError(_STRAY) from None
+        raise ValueError(_MALFORMED_HOST) from None
     if "@" in f"{parts.path}{parts.query}{parts.fragment}":
-        raise ValueError(_STRAY)
+        raise ValueError(_MALFORMED_HOST)
     if not port_is_fine or not (parts.path if parts.scheme == "unix" else parts.hostname):
         raise ValueError("names no server, for example redis://127.0.0.1:6379/0")
     _check_database(parts)
-    said = _of_query(parts.query, of_sentinels=False)
+    said = _parse_query(parts.query, of_sentinels=False)
     path = "" if said.get("database") is not None and parts.scheme != "unix" else parts.path
     return RedisUrl(
         address=f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}",
         username=_decoded(parts.username),
         password=_decoded(parts.password),
-        secure=parts.scheme == "rediss",
+        uses_tls=parts.scheme == "rediss",
         **said,
     )
 
 
-def _of_sentinels(scheme: str, rest: str) -> RedisUrl:
+def _parse_sentinel_url(scheme: str, rest: str) -> RedisUrl:
     # By hand: Python's own splitting knows one host.
     before, _, query = rest.partition("?")
     authority, _, path = before.partition("/")
     credentials, at, places = authority.rpartition("@")
     if "#" in rest or "@" in path or "@" in query or "@" in credentials:
-        raise ValueError(_STRAY)
-    sentinels = tuple(_sentinel(place) for place in places.split(","))
+        raise ValueError(_MALFORMED_HOST)
+    sentinels = tuple(_parse_sentinel_address(place) for place in places.split(","))
     name, _, database = path.partition("/")
     if not name or (name.isdecimal() and not database):
         raise ValueError(f"names no master: its name stands after the hosts, for example {_EXAMPLE}")
@@ -121,24 +123,24 @@ def _of_sentinels(scheme: str, rest: str) -> RedisUrl:
             "has a user name without a password: write user:password@ before the hosts, or :password@ for no user name"
         )
     of_path: dict[str, Any] = {"database": int(database)} if database else {}
-    said = of_path | _of_query(query, of_sentinels=True)
+    said = of_path | _parse_query(query, of_sentinels=True)
     return RedisUrl(
         sentinels=sentinels,
         sentinel_name=unquote(name),
         username=_decoded(username),
         password=_decoded(password),
-        secure=scheme == "rediss+sentinel",
+        uses_tls=scheme == "rediss+sentinel",
         **said,
     )
 
 
-def _sentinel(place: str) -> tuple[str, int]:
+def _parse_sentinel_address(place: str) -> tuple[str, int]:
     found = _HOST_AND_PORT.fullmatch(place)
     if found is None:
-        raise ValueError(_STRAY if place else f"names no sentinel, for example {_EXAMPLE}")
+        raise ValueError(_MALFORMED_HOST if place else f"names no sentinel, for example {_EXAMPLE}")
     port = int(found["port"] or SENTINEL_PORT)
     if not 0 < port < 65536:
-        raise ValueError(_STRAY)
+        raise ValueError(_MALFORMED_HOST)
     return found["host"].strip("[]"), port
 
 
@@ -152,32 +154,34 @@ def _check_database(parts: SplitResult) -> None:
         raise ValueError("must end with the number of a database or nothing, for example redis://127.0.0.1:6379/0")
 
 
-def _of_query(query: str, *, of_sentinels: bool) -> dict[str, Any]:
+def _parse_query(query: str, *, of_sentinels: bool) -> dict[str, Any]:
     """What the parameters say. Raises ValueError for one that is unknown, and tells of a known one where to say it."""
     said: dict[str, Any] = {}
     tls: dict[str, Any] = {}
     parameters: dict[str, str] = {}
-    allowed = (*_READERS, *_TLS, *(_OF_SENTINELS if of_sentinels else ()))
+    allowed = (*_COMMON_PARAMETERS, *_TLS_PARAMETERS, *(_SENTINEL_PARAMETERS if of_sentinels else ()))
     for name, value in parse_qsl(query, keep_blank_values=True):
-        if name in _TLS:
-            key, read = _TLS[name]
+        if name in _TLS_PARAMETERS:
+            key, read = _TLS_PARAMETERS[name]
             tls[key], parameters[key] = read(name, value), name
-        elif name in _READERS:
-            key, read = _READERS[name]
+        elif name in _COMMON_PARAMETERS:
+            key, read = _COMMON_PARAMETERS[name]
             said[key] = read(name, value)
-        elif of_sentinels and name in _OF_SENTINELS:
-            said[name] = _OF_SENTINELS[name](name, value)
+        elif of_sentinels and name in _SENTINEL_PARAMETERS:
+            said[name] = _SENTINEL_PARAMETERS[name](name, value)
         else:
-            advice = _elsewhere(name) or f"{did_you_mean(name, allowed)}; allowed: {', '.join(allowed)}"
+            advice = (
+                _misplaced_parameter_advice(name) or f"{did_you_mean(name, allowed)}; allowed: {', '.join(allowed)}"
+            )
             raise ValueError(f"has an unknown parameter {name!r}{advice}")
     if said.get("sentinel_username") and not said.get("sentinel_password"):
         raise ValueError("has a sentinel_username without a sentinel_password: give both, or neither")
     return {**said, "tls": tls, "parameters": parameters} if tls else said
 
 
-def _elsewhere(name: str) -> str | None:
+def _misplaced_parameter_advice(name: str) -> str | None:
     """What to do instead of a parameter that other programs know."""
-    if name in _OF_SENTINELS:
+    if name in _SENTINEL_PARAMETERS:
         return f": it belongs to a {_SENTINEL_SCHEMES[0]}:// url"
     if name in _ADVICE:
         return f": {_ADVICE[name]}"
@@ -207,39 +211,39 @@ def _text(name: str, value: str) -> str:
     return value
 
 
-def _is_true(name: str, value: str) -> bool:
+def _boolean(name: str, value: str) -> bool:
     if value.lower() not in (*_TRUE, *_FALSE):
         raise ValueError(f"must give the parameter {name} as true or false")
     return value.lower() in _TRUE
 
 
-def _verifies(name: str, value: str) -> bool:
+def _requires_certificate(name: str, value: str) -> bool:
     """``none``, ``optional``, ``required``, or Python's names of them (CERT_NONE). To a client the last two are one."""
     word = value.lower().removeprefix("ssl.").removeprefix("cert_")
-    if word not in _WORDS_OF_TLS:
-        hint = did_you_mean(word, _WORDS_OF_TLS)
+    if word not in _CERT_REQS:
+        hint = did_you_mean(word, _CERT_REQS)
         raise ValueError(
-            f"must give the parameter {name} as {', '.join(_WORDS_OF_TLS)}{hint}, or use the setting tls.verify instead"
+            f"must give the parameter {name} as {', '.join(_CERT_REQS)}{hint}, or use the setting tls.verify instead"
         )
     return word != "none"
 
 
-_READERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
+_COMMON_PARAMETERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "db": ("database", _number),
     "protocol": ("protocol", _protocol),
 }
-_TLS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
+_TLS_PARAMETERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "ssl_ca_certs": ("ca_file", _text),
     "ssl_certfile": ("cert_file", _text),
     "ssl_keyfile": ("key_file", _text),
-    "ssl_cert_reqs": ("verify", _verifies),
-    "ssl_check_hostname": ("check_hostname", _is_true),
+    "ssl_cert_reqs": ("verify", _requires_certificate),
+    "ssl_check_hostname": ("check_hostname", _boolean),
 }
 """Each parameter, the key of the setting ``tls`` that it says, and how its value is read."""
-_OF_SENTINELS: Mapping[str, Callable[[str, str], Any]] = {
+_SENTINEL_PARAMETERS: Mapping[str, Callable[[str, str], Any]] = {
     "sentinel_username": _text,
     "sentinel_password": _text,
-    "sentinel_tls": _is_true,
+    "sentinel_tls": _boolean,
 }
 _ADVICE: Mapping[str, str] = {
     "username": "write redis://user:password@host, or use the setting username",

@@ -7,20 +7,20 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from framework.settings import values
-from framework.settings.redis_url import EMBEDDED, RedisUrl, check_redis_url, read_redis_url
+from framework.settings import validators
+from framework.settings.redis_url import EMBEDDED, RedisUrl, check_redis_url, parse_redis_url
 from framework.settings.section import Section
-from framework.settings.shapes import is_mapping
+from framework.typeguards import is_mapping
 
 
-class Sentinel(NamedTuple):
+class SentinelAddress(NamedTuple):
     """Where one Redis Sentinel listens."""
 
     host: str
     port: int
 
 
-_ExistingFile = Annotated[Path | None, BeforeValidator(values.existing_file)]
+_ExistingFile = Annotated[Path | None, BeforeValidator(validators.existing_file)]
 
 
 class TlsSettings(Section):
@@ -36,7 +36,7 @@ class TlsSettings(Section):
     @classmethod
     def _check_authority(cls, path: Path | None) -> Path | None:
         if path is not None:
-            values.check_authority(path)
+            validators.check_ca_file(path)
         return path
 
     @model_validator(mode="after")
@@ -44,11 +44,11 @@ class TlsSettings(Section):
         if self.key_file is not None and self.cert_file is None:
             raise ValueError("key_file needs the cert_file it belongs to")
         if self.cert_file is not None:
-            values.check_certificate(self.cert_file, self.key_file)
+            validators.check_certificate(self.cert_file, self.key_file)
         return self
 
 
-def _read_tls(value: Any) -> Any:
+def _parse_tls(value: Any) -> Any:
     if isinstance(value, str) and value.lower() in {"true", "false"}:
         value = value.lower() == "true"
     if isinstance(value, bool):
@@ -60,15 +60,15 @@ def _read_tls(value: Any) -> Any:
     return value
 
 
-def _read_sentinel(value: Any) -> Any:
+def _parse_sentinel(value: Any) -> Any:
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     number = int(port) if re.fullmatch(r"\d{1,5}", port, re.ASCII) else 0
     if re.fullmatch(r"[\w.-]+|\[[\dA-Fa-f:.]+\]", host, re.ASCII) is None or not 0 < number < 65536:
         raise ValueError("must be host:port, for example 10.0.0.7:26379")
-    return Sentinel(host.strip("[]"), number)
+    return SentinelAddress(host.strip("[]"), number)
 
 
-_Tls = Annotated[TlsSettings | None, BeforeValidator(_read_tls)]
+_Tls = Annotated[TlsSettings | None, BeforeValidator(_parse_tls)]
 
 
 class ShardSettings(Section):
@@ -76,7 +76,9 @@ class ShardSettings(Section):
 
     url: str = Field(default="", repr=False)
     sentinels: Annotated[
-        tuple[Annotated[Sentinel, BeforeValidator(_read_sentinel)], ...], NoDecode, BeforeValidator(values.split)
+        tuple[Annotated[SentinelAddress, BeforeValidator(_parse_sentinel)], ...],
+        NoDecode,
+        BeforeValidator(validators.split_list),
     ] = ()
     sentinel_name: str | None = None
     sentinel_username: str | None = None
@@ -87,37 +89,37 @@ class ShardSettings(Section):
     username: str | None = None
     password: SecretStr | None = None
     tls: _Tls = None
-    protocol: Annotated[Literal[2, 3] | None, BeforeValidator(values.digit)] = None
+    protocol: Annotated[Literal[2, 3] | None, BeforeValidator(validators.digit)] = None
 
     @property
-    def embedded(self) -> bool:
+    def is_embedded(self) -> bool:
         """The store is a server process of our own."""
         return self.url == EMBEDDED
 
     @property
-    def from_url(self) -> RedisUrl:
+    def url_parts(self) -> RedisUrl:
         """What the URL says; nothing without one."""
-        return RedisUrl() if self.url in ("", EMBEDDED) else read_redis_url(self.url)
+        return RedisUrl() if self.url in ("", EMBEDDED) else parse_redis_url(self.url)
 
     @property
-    def transport(self) -> TlsSettings | None:
+    def effective_tls(self) -> TlsSettings | None:
         """How a TLS connection to the Redis is made, ``None``: without TLS. The url's parameters and ``tls`` together."""
-        said = self.from_url
-        if not said.secure and self.tls is None:
+        said = self.url_parts
+        if not said.uses_tls and self.tls is None:
             return None
         if not said.tls:  # nothing to put together, so nothing whose files would be read once more
             return self.tls or TlsSettings()
         return TlsSettings.model_validate({**said.tls, **(self.tls.model_dump(exclude_unset=True) if self.tls else {})})
 
     @property
-    def sentinel_transport(self) -> TlsSettings | None:
+    def effective_sentinel_tls(self) -> TlsSettings | None:
         """The same to the sentinels."""
         if "sentinel_tls" in self.model_fields_set:
             return self.sentinel_tls
-        wanted = self.from_url.sentinel_tls
+        wanted = self.url_parts.sentinel_tls
         if wanted is None:
-            return self.transport
-        return (self.transport or TlsSettings()) if wanted else None
+            return self.effective_tls
+        return (self.effective_tls or TlsSettings()) if wanted else None
 
     @field_validator("url")
     @classmethod
@@ -125,35 +127,35 @@ class ShardSettings(Section):
         return url if url in ("", EMBEDDED) else check_redis_url(url)
 
     @model_validator(mode="after")
-    def _check_place(self) -> "ShardSettings":
+    def _check_address(self) -> "ShardSettings":
         if self.url and self.sentinels:
             raise ValueError("has a url and sentinels, of which only one can say where the Redis is: remove the other")
         if bool(self.sentinels) != bool(self.sentinel_name):
-            self._check_name()
+            self._check_sentinel_name()
         if not self.url and not self.sentinels:
             raise ValueError("needs a url (a Redis URL or the word embedded), or sentinels and sentinel_name")
-        if self.embedded and (self.username or self.password or self.tls or self._of_sentinels()):
+        if self.is_embedded and (self.username or self.password or self.tls or self._sentinel_keys()):
             raise ValueError("an embedded store has no sentinels, no credentials and no TLS: remove these keys")
         return self
 
     @model_validator(mode="after")
     def _check_sentinels(self) -> "ShardSettings":
-        named = self._of_sentinels()
-        if named and not (self.sentinels or self.from_url.sentinels or self.embedded):
+        named = self._sentinel_keys()
+        if named and not (self.sentinels or self.url_parts.sentinels or self.is_embedded):
             raise ValueError(f"{named[0]} belongs to sentinels: give sentinels and sentinel_name, or remove it")
         if self.sentinel_username and not self.sentinel_password:
             raise ValueError("sentinel_username needs the sentinel_password that belongs to it")
         return self
 
     @model_validator(mode="after")
-    def _check_transport(self) -> "ShardSettings":
-        said = self.from_url
+    def _check_tls(self) -> "ShardSettings":
+        said = self.url_parts
         if self.tls is not None and self.url.startswith("unix://"):
             raise ValueError("tls does not go with a unix:// url: remove one of them")
-        if self.tls is None and "tls" in self.model_fields_set and said.secure:
+        if self.tls is None and "tls" in self.model_fields_set and said.uses_tls:
             secure, plain = ("rediss+sentinel", "redis+sentinel") if said.sentinels else ("rediss", "redis")
             raise ValueError(f"tls: false contradicts the {secure}:// url: write {plain}://, or remove tls")
-        if said.tls and not said.secure and self.tls is None:
+        if said.tls and not said.uses_tls and self.tls is None:
             parameter = next(iter(said.parameters.values()))
             raise ValueError(f"the url's {parameter} is about TLS: write rediss:// for redis://, or remove {parameter}")
         for key, value in said.tls.items():
@@ -161,22 +163,22 @@ class ShardSettings(Section):
             if str(own) != str(value):
                 raise ValueError(f"tls.{key} and the url's {said.parameters[key]} contradict each other: remove one")
         if said.tls:
-            self._check_files(said)
+            self._check_tls_files(said)
         return self
 
-    def _check_files(self, said: RedisUrl) -> None:
+    def _check_tls_files(self, said: RedisUrl) -> None:
         try:
-            _ = self.transport
+            _ = self.effective_tls
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             of = next((f"{said.parameters[str(key)]}: " for key in first["loc"] if str(key) in said.parameters), "")
             raise ValueError(f"the url's {of}{first['msg'].removeprefix('Value error, ')}") from None
 
-    def _check_name(self) -> None:
-        if self.from_url.sentinels:
+    def _check_sentinel_name(self) -> None:
+        if self.url_parts.sentinels:
             raise ValueError("the url names the master already: remove sentinel_name")
         given, missing = ("sentinels", "sentinel_name") if self.sentinels else ("sentinel_name", "sentinels")
         raise ValueError(f"sentinels and sentinel_name belong together: {given} is given, {missing} is missing")
 
-    def _of_sentinels(self) -> list[str]:
+    def _sentinel_keys(self) -> list[str]:
         return sorted(key for key in self.model_fields_set if key.startswith("sentinel") and getattr(self, key))

@@ -5,30 +5,30 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, model_validator
 from pydantic_settings import NoDecode
 
-from framework.settings import values
+from framework.settings import validators
 from framework.settings.section import Section
 
-_BYTES_IN_REDIS = 512 * 1024 * 1024
+_MAX_REDIS_STRING = 512 * 1024 * 1024
 """The longest string that a Redis server takes."""
 
-_MOST_MEMORY = 1 << 40
+_MAX_MEMORY = 1 << 40
 
-_QueuePattern = Annotated[str, AfterValidator(values.queue_pattern)]
+_QueuePattern = Annotated[str, AfterValidator(validators.queue_pattern)]
 
 
 class SizeLimitSettings(Section):
     """Bytes of a job's arguments as JSON (GitLab's size limiter). ``track`` only reports what ``compress`` would refuse."""
 
     mode: Literal["compress", "track"] = "compress"
-    compression_threshold: Annotated[int, values.whole(0, _BYTES_IN_REDIS)] = 100_000
-    limit: Annotated[int, values.whole(0, _BYTES_IN_REDIS)] = 5_000_000
+    compression_threshold: Annotated[int, validators.whole_number(0, _MAX_REDIS_STRING)] = 100_000
+    limit: Annotated[int, validators.whole_number(0, _MAX_REDIS_STRING)] = 5_000_000
     """0 = no limit."""
-    decompressed_limit: Annotated[int, values.whole(1, 4 * _BYTES_IN_REDIS)] = 100_000_000
-    uncompressed_queues: Annotated[tuple[_QueuePattern, ...], NoDecode, BeforeValidator(values.split)] = ()
+    decompressed_limit: Annotated[int, validators.whole_number(1, 4 * _MAX_REDIS_STRING)] = 100_000_000
+    uncompressed_queues: Annotated[tuple[_QueuePattern, ...], NoDecode, BeforeValidator(validators.split_list)] = ()
     """Queues, or patterns of their names (``legacy:*``), whose jobs are not compressed: plain Ruby serves them."""
-    decoded_limit: Annotated[int, values.whole(1_000_000, _MOST_MEMORY)] = 256_000_000
+    decoded_limit: Annotated[int, validators.whole_number(1_000_000, _MAX_MEMORY)] = 256_000_000
     """Bytes of memory that the values of one job's arguments may take."""
-    decoding_budget: Annotated[int, values.whole(1_000_000, _MOST_MEMORY)] = 256_000_000
+    decoding_budget: Annotated[int, validators.whole_number(1_000_000, _MAX_MEMORY)] = 256_000_000
     """Bytes of memory that the large arguments of one process's running jobs may take together: others wait."""
 
     @model_validator(mode="after")

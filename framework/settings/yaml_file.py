@@ -8,7 +8,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
-MAX_EXPANDED = 200_000
+MAX_NODES = 200_000
 """Nodes after every alias is written out; stops files that are small and expand to billions."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -44,7 +44,7 @@ def parse_yaml(text: str) -> Any:
             root: Node | None = loader.get_single_node()
             if root is None:
                 return None
-            _Expansion().size(root)
+            _NodeCounter().count(root)
             return loader.construct_document(root)
         finally:
             loader.dispose()
@@ -81,28 +81,28 @@ def _check_depth(text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                raise YamlError(f"{_place(event)}nested deeper than {MAX_DEPTH} levels")
+                raise YamlError(f"{_position(event)}nested deeper than {MAX_DEPTH} levels")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
-class _Expansion:
+class _NodeCounter:
     """Counts nodes as if aliases were written out, each node visited once, and refuses duplicate keys on the way."""
 
     def __init__(self) -> None:
-        self.sizes: dict[int, int] = {}
-        self.open: set[int] = set()
+        self.counts: dict[int, int] = {}
+        self.ancestors: set[int] = set()
 
-    def size(self, node: Node) -> int:
-        if id(node) in self.open:
-            raise YamlError(f"{_place(node)}an alias stands inside of what it names")
-        if id(node) not in self.sizes:
-            self.open.add(id(node))
-            self.sizes[id(node)] = 1 + sum(self.size(child) for child in _children(node))
-            self.open.discard(id(node))
-            if self.sizes[id(node)] > MAX_EXPANDED:
-                raise YamlError(f"{_place(node)}aliases expand to more than {MAX_EXPANDED:,} values")
-        return self.sizes[id(node)]
+    def count(self, node: Node) -> int:
+        if id(node) in self.ancestors:
+            raise YamlError(f"{_position(node)}an alias stands inside of what it names")
+        if id(node) not in self.counts:
+            self.ancestors.add(id(node))
+            self.counts[id(node)] = 1 + sum(self.count(child) for child in _children(node))
+            self.ancestors.discard(id(node))
+            if self.counts[id(node)] > MAX_NODES:
+                raise YamlError(f"{_position(node)}aliases expand to more than {MAX_NODES:,} values")
+        return self.counts[id(node)]
 
 
 def _children(node: Node) -> list[Node]:
@@ -115,11 +115,11 @@ def _children(node: Node) -> list[Node]:
         if isinstance(key, ScalarNode):
             name = (key.tag, key.value)
             if name in seen:
-                raise YamlError(f"{_place(key)}the key {key.value!r} stands here for the second time")
+                raise YamlError(f"{_position(key)}the key {key.value!r} stands here for the second time")
             seen.add(name)
     return [child for pair in node.value for child in pair]
 
 
-def _place(found: Node | yaml.Event) -> str:
+def _position(found: Node | yaml.Event) -> str:
     mark = found.start_mark
     return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

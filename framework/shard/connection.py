@@ -17,22 +17,22 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.errors import ShardUnavailableError
-from framework.shard.channels import Channels
-from framework.shard.circuit import RETRY_S, Circuit
-from framework.shard.refusals import advice_for
+from framework.shard.channel_pool import ChannelPool
+from framework.shard.circuit_breaker import PROBE_PERIOD_S, CircuitBreaker
+from framework.shard.redis_errors import advice_for
 from framework.shard.transaction import TOKEN_MS, Command, Transaction
 from framework.store.channel import Channel
 from framework.store.connect import Endpoint
 from framework.store.script import Script
 from framework.telemetry import logs
-from framework.telemetry.repeated import Repeated
-from framework.wire.status import Mark
+from framework.telemetry.rate_limit import LogRateLimit
+from framework.wire.status_key import StatusCommand
 
-_QUIET_S = 60.0  # between two lines about refused states
-_PASSING = (RedisConnectionError, BusyLoadingError, ReadOnlyError)
+_LOG_INTERVAL_S = 60.0  # between two lines about refused states
+_RETRYABLE = (RedisConnectionError, BusyLoadingError, ReadOnlyError)
 """What a new connection, its address looked up again, may not meet again."""
 
-_NO_NOTES = (
+_TRANSACTION_REFUSED = (
     "no permission to note in a transaction what was pushed, so whether it is in is not known; `application-worker acl producer` "
     "prints the rights"
 )
@@ -44,24 +44,26 @@ pack = cast("Callable[[tuple[Any, ...]], bytes]", hiredis.pack_command)
 class ShardConnection:
     """The way to one Redis for pushes. Safe to share between threads; connects at its first command."""
 
-    def __init__(self, name: str, endpoint: Endpoint, channels: Channels) -> None:
+    def __init__(self, name: str, endpoint: Endpoint, channel_pool: ChannelPool) -> None:
         self._name = name
         self._endpoint = endpoint
-        self._channels = channels
-        self._circuit = Circuit(name)
-        self._told = Repeated(_QUIET_S)
+        self._channel_pool = channel_pool
+        self._circuit = CircuitBreaker(name)
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
         self._tokens_refused = False
         """Whether an ACL refuses the keys of tokens, or a transaction: a bulk push cannot be resumed after a lost reply then."""
 
     def close(self) -> None:
         """Close the connections that no thread uses; the next command opens another."""
-        self._channels.close()
+        self._channel_pool.close()
 
     def read(self, packet: bytes) -> Any:
         """Send one packed command that changes nothing, again, once, where another connection may help; return its reply."""
-        return self._try_twice(lambda channel: self._ask(channel, packet))
+        return self._with_one_retry(lambda channel: self._send(channel, packet))
 
-    def write_once(self, transaction: Transaction, names: Sequence[Command], marks: Sequence[Mark]) -> None:
+    def write_once(
+        self, transaction: Transaction, queue_commands: Sequence[Command], status_commands: Sequence[StatusCommand]
+    ) -> None:
         """Send a slice of a bulk push in a transaction that notes it, if it is not noted already.
 
         MULTI without a script around the jobs: a script would copy each of them once more. WATCH, then a PEXPIRE that changes the
@@ -70,29 +72,46 @@ class ShardConnection:
         transactions costs the token, not the jobs.
         """
         if self._tokens_refused:
-            self._write_all([*names, *transaction.plain()], len(names), marks)
+            self._write_all([*queue_commands, *transaction.plain_commands()], len(queue_commands), status_commands)
             return
         key = transaction.key
-        whole = [*names, ("WATCH", key), ("PEXPIRE", key, TOKEN_MS), ("MULTI",), *transaction.commands, ("EXEC",)]
+        whole = [
+            *queue_commands,
+            ("WATCH", key),
+            ("PEXPIRE", key, TOKEN_MS),
+            ("MULTI",),
+            *transaction.commands,
+            ("EXEC",),
+        ]
         try:
-            self._write_all(whole, len(names), marks, transaction.jobs)
+            self._write_all(whole, len(queue_commands), status_commands, transaction.job_commands)
         except ShardUnavailableError as failure:
             if not isinstance(failure.__cause__, NoPermissionError):
                 raise
             self._tokens_refused = True
             if not failure.maybe_written:
-                self.write_once(transaction, names, marks)
+                self.write_once(transaction, queue_commands, status_commands)
                 return
             try:
-                self._write_all(transaction.rest(), 0, ())
+                self._write_all(transaction.remaining_commands(), 0, ())
             except ShardUnavailableError as again:
                 again.maybe_written = True  # the others are in
                 raise
 
     def _write_all(
-        self, commands: Sequence[Command], names: int, marks: Sequence[Mark], jobs: slice | None = None
+        self,
+        commands: Sequence[Command],
+        queue_command_count: int,
+        status_commands: Sequence[StatusCommand],
+        job_commands: slice | None = None,
     ) -> None:
-        self.write(b"".join(map(pack, commands)), len(commands), names=names, marks=marks, jobs=jobs)
+        self.write(
+            b"".join(map(pack, commands)),
+            len(commands),
+            queue_command_count=queue_command_count,
+            status_commands=status_commands,
+            job_commands=job_commands,
+        )
 
     def is_written(self, key: str) -> bool:
         """Return whether the transaction that this key notes was carried out, and wrote its jobs.
@@ -101,7 +120,7 @@ class ShardConnection:
             ShardUnavailableError: it does not answer, or refuses transactions or the key: then this cannot be known.
         """
         if self._tokens_refused:
-            raise self._failure(NoPermissionError(_NO_NOTES), maybe_written=False)
+            raise self._failure(NoPermissionError(_TRANSACTION_REFUSED), maybe_written=False)
         kind = self.read(pack(("TYPE", key)))
         if kind != b"list":
             return bool(kind != b"none")
@@ -112,7 +131,13 @@ class ShardConnection:
         return False
 
     def write(
-        self, packet: bytes, commands: int, *, names: int, marks: Sequence[Mark] = (), jobs: slice | None = None
+        self,
+        packet: bytes,
+        command_count: int,
+        *,
+        queue_command_count: int,
+        status_commands: Sequence[StatusCommand] = (),
+        job_commands: slice | None = None,
     ) -> None:
         """Send packed commands and read their replies; again, once, where surely no job was written the first time.
 
@@ -120,55 +145,72 @@ class ShardConnection:
         transaction do (``write_once``), else all others.
         """
         circuit, began = self._circuit, monotonic()
-        if circuit.open and circuit.refuses(began):
-            raise self._spared()
-        if marks:
-            packet = b"".join(map(pack, marks)) + packet
-        failure = self._attempt(self._channels.take(), packet, commands, names, marks, jobs)
-        if failure is not None and not failure.maybe_written and _may_pass(failure.__cause__):
-            self._channels.close()  # its siblings lead to the same server
-            failure = self._attempt(self._channels.fresh(began), packet, commands, names, marks, jobs)
+        if circuit.open and circuit.rejects(began):
+            raise self._open_error()
+        if status_commands:
+            packet = b"".join(map(pack, status_commands)) + packet
+        failure = self._attempt(
+            self._channel_pool.acquire(), packet, command_count, queue_command_count, status_commands, job_commands
+        )
+        if failure is not None and not failure.maybe_written and _is_retryable(failure.__cause__):
+            self._channel_pool.close()  # its siblings lead to the same server
+            failure = self._attempt(
+                self._channel_pool.new_channel(began),
+                packet,
+                command_count,
+                queue_command_count,
+                status_commands,
+                job_commands,
+            )
         if failure is not None or circuit.open:
-            self._conclude(began, failure)
+            self._record(began, failure)
 
-    def _conclude(self, began: float, failure: ShardUnavailableError | None) -> None:
+    def _record(self, began: float, failure: ShardUnavailableError | None) -> None:
         """Tell the circuit what a call that ``began`` then came to, and raise what failed."""
         if failure is None:
-            self._circuit.answered()
+            self._circuit.record_reply()
             return
-        self._circuit.failed(failure.__cause__, began, self._channels.answered_at)
+        self._circuit.record_failure(failure.__cause__, began, self._channel_pool.last_reply_at)
         raise failure
 
-    def _spared(self) -> ShardUnavailableError:
+    def _open_error(self) -> ShardUnavailableError:
         """Return what is told instead of making another wait."""
         reason = f"{self._endpoint.shown}: it has not answered for {self._circuit.open_s:.1f} s"
-        advice = f"nothing was sent; one push in {RETRY_S:g} s is, and as soon as one is answered all others are, too"
+        advice = (
+            f"nothing was sent; one push in {PROBE_PERIOD_S:g} s is, and as soon as one is answered all others are, too"
+        )
         return ShardUnavailableError(self._name, reason, advice=advice)
 
     def _attempt(
-        self, channel: Channel, packet: bytes, commands: int, names: int, marks: Sequence[Mark], jobs: slice | None
+        self,
+        channel: Channel,
+        packet: bytes,
+        command_count: int,
+        queue_command_count: int,
+        status_commands: Sequence[StatusCommand],
+        job_commands: slice | None,
     ) -> ShardUnavailableError | None:
         try:
             channel.send_packet(packet)
-            replies = channel.replies(len(marks) + commands)
+            replies = channel.replies(len(status_commands) + command_count)
         except RedisError as error:
-            self._channels.close()  # the others lead the same way, and each would cost another push its time
+            self._channel_pool.close()  # the others lead the same way, and each would cost another push its time
             return self._failure(error, maybe_written=channel.sent)
-        answers = replies[len(marks) :] if marks else replies
+        answers = replies[len(status_commands) :] if status_commands else replies
         failure = None
-        if jobs is not None:
-            failure = self._judge_transaction(channel, answers, names, jobs)
+        if job_commands is not None:
+            failure = self._check_transaction(channel, answers, queue_command_count, job_commands)
         else:
             for reply in answers:
                 if isinstance(reply, RedisError):
-                    failure = self._judge(answers[:names], answers[names:])
+                    failure = self._check_replies(answers[:queue_command_count], answers[queue_command_count:])
                     break
-        if marks:
-            self._look_at_marks(channel, marks, replies, failure)
-        self._channels.give(channel)
+        if status_commands:
+            self._check_status_replies(channel, status_commands, replies, failure)
+        self._channel_pool.release(channel)
         return failure
 
-    def _judge(self, listed: Sequence[Any], written: Sequence[Any]) -> ShardUnavailableError | None:
+    def _check_replies(self, listed: Sequence[Any], written: Sequence[Any]) -> ShardUnavailableError | None:
         """Return what the replies to the commands that write jobs say; a name that is not ``listed`` is only told of."""
         refused = next((reply for reply in written if isinstance(reply, RedisError)), None)
         if refused is not None:
@@ -176,86 +218,92 @@ class ShardConnection:
             return self._failure(refused, maybe_written=accepted)
         for reply in listed:
             if isinstance(reply, RedisError):
-                self.names_refused(reply)
+                self.log_queue_name_refused(reply)
         return None
 
-    def _judge_transaction(
-        self, channel: Channel, answers: Sequence[Any], names: int, jobs: slice
+    def _check_transaction(
+        self, channel: Channel, answers: Sequence[Any], queue_command_count: int, job_commands: slice
     ) -> ShardUnavailableError | None:
-        done, queued = answers[-1], answers[names:-1]
+        done, queued = answers[-1], answers[queue_command_count:-1]
         if done is None:  # an earlier try of ours wrote it
             return None
         if isinstance(done, list):
-            return self._judge(answers[:names], cast("list[Any]", done)[jobs])
+            return self._check_replies(answers[:queue_command_count], cast("list[Any]", done)[job_commands])
         channel.close()  # whether it is still in a transaction is not known
         if isinstance(queued[_BEFORE_WRITES - 1], RedisError):
             # An ACL without MULTI: what follows was carried out at once, and a note says nothing about the whole.
             self._tokens_refused = True
             direct = queued[_BEFORE_WRITES:]
             # An LMOVE that finds nothing: the RPUSH before it was refused.
-            return self._judge(answers[:names], [direct[0] if reply is None else reply for reply in direct[jobs]])
+            return self._check_replies(
+                answers[:queue_command_count], [direct[0] if reply is None else reply for reply in direct[job_commands]]
+            )
         reason = next((reply for reply in queued if isinstance(reply, RedisError)), done)
         return self._failure(reason, maybe_written=False)
 
-    def names_refused(self, error: RedisError | str) -> None:
+    def log_queue_name_refused(self, error: RedisError | str) -> None:
         """Tell, once a minute at most, that a name was not added to ``queues``; its queue is served all the same."""
-        if count := self._told.due("queues", monotonic()):
+        if count := self._log_limit.hit("queues", monotonic()):
             logs.logger(shard=self._name).warning(
                 "Redis refuses to add to the set `queues`. The jobs are in their queue, but Sidekiq's Web UI does not list it: see "
                 "that `queues` is a set, and that the ACL allows SADD on it",
-                event_name="queues.refused",
+                event_name="queues.write_failed",
                 count=count,
                 error=error,
             )
 
-    def state_refused(self, error: RedisError | str) -> None:
+    def log_status_refused(self, error: RedisError | str) -> None:
         """Tell, once a minute at most, that the state of a tracked job was refused; its job is in."""
-        if count := self._told.due("marks", monotonic()):
+        if count := self._log_limit.hit("marks", monotonic()):
             logs.logger(shard=self._name).warning(
                 "the states of tracked jobs are refused; the jobs are in",
-                event_name="status.refused",
+                event_name="status.write_failed",
                 count=count,
                 error=error,
             )
 
-    def _look_at_marks(
-        self, channel: Channel, marks: Sequence[Mark], replies: Sequence[Any], failure: ShardUnavailableError | None
+    def _check_status_replies(
+        self,
+        channel: Channel,
+        status_commands: Sequence[StatusCommand],
+        replies: Sequence[Any],
+        failure: ShardUnavailableError | None,
     ) -> None:
         """See that no state is left of jobs that were refused; what becomes of a job is never decided by its state's reply."""
-        refused = [reply for reply in replies[: len(marks)] if isinstance(reply, RedisError)]
+        refused = [reply for reply in replies[: len(status_commands)] if isinstance(reply, RedisError)]
         if failure is None and refused:  # an ACL without our keys
-            self.state_refused(refused[0])
-        elif failure is not None and not failure.maybe_written and len(refused) < len(marks):
+            self.log_status_refused(refused[0])
+        elif failure is not None and not failure.maybe_written and len(refused) < len(status_commands):
             with suppress(RedisError):  # should it fail too, they expire
-                channel.call("UNLINK", *(mark[1] for mark in marks))
+                channel.call("UNLINK", *(mark[1] for mark in status_commands))
 
-    def run(self, script: Script, names: Sequence[str], arguments: Sequence[Any]) -> Any:
+    def run_script(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """Run a script that writes all or nothing, again, once, where surely nothing was written; return its reply."""
-        return self._try_twice(lambda channel: self._evaluate(channel, script, names, arguments))
+        return self._with_one_retry(lambda channel: self._run_script(channel, script, keys, arguments))
 
-    def _try_twice(self, ask: Callable[[Channel], tuple[Any, ShardUnavailableError | None]]) -> Any:
+    def _with_one_retry(self, send: Callable[[Channel], tuple[Any, ShardUnavailableError | None]]) -> Any:
         """Ask, and once more where another connection may help and surely nothing was written; return the reply."""
         circuit, began = self._circuit, monotonic()
-        if circuit.open and circuit.refuses(began):
-            raise self._spared()
-        reply, failure = ask(self._channels.take())
-        if failure is not None and not failure.maybe_written and _may_pass(failure.__cause__):
-            self._channels.close()
-            reply, failure = ask(self._channels.fresh(began))
-        self._conclude(began, failure)
+        if circuit.open and circuit.rejects(began):
+            raise self._open_error()
+        reply, failure = send(self._channel_pool.acquire())
+        if failure is not None and not failure.maybe_written and _is_retryable(failure.__cause__):
+            self._channel_pool.close()
+            reply, failure = send(self._channel_pool.new_channel(began))
+        self._record(began, failure)
         return reply
 
-    def _evaluate(
-        self, channel: Channel, script: Script, names: Sequence[str], arguments: Sequence[Any]
+    def _run_script(
+        self, channel: Channel, script: Script, keys: Sequence[str], arguments: Sequence[Any]
     ) -> tuple[Any, ShardUnavailableError | None]:
         """Run a script that writes all or nothing; return its reply, or what failed."""
-        told = (len(names), *names, *arguments)
-        reply, failure = self._ask(channel, pack(("EVALSHA", script.digest, *told)), writes=True)
+        told = (len(keys), *keys, *arguments)
+        reply, failure = self._send(channel, pack(("EVALSHA", script.digest, *told)), writes=True)
         if failure is None or not isinstance(failure.__cause__, NoScriptError):
             return reply, failure
-        return self._ask(self._channels.take(), pack(("EVAL", script.source, *told)), writes=True)
+        return self._send(self._channel_pool.acquire(), pack(("EVAL", script.source, *told)), writes=True)
 
-    def _ask(
+    def _send(
         self, channel: Channel, packet: bytes, *, writes: bool = False
     ) -> tuple[Any, ShardUnavailableError | None]:
         """Send one packed command, which changes nothing when it fails; return its reply, or what failed."""
@@ -263,9 +311,9 @@ class ShardConnection:
             channel.send_packet(packet)
             (reply,) = channel.replies(1)
         except RedisError as error:
-            self._channels.close()
+            self._channel_pool.close()
             return None, self._failure(error, maybe_written=writes and channel.sent)
-        self._channels.give(channel)
+        self._channel_pool.release(channel)
         return reply, self._failure(reply, maybe_written=False) if isinstance(reply, RedisError) else None
 
     def _failure(self, error: RedisError, *, maybe_written: bool) -> ShardUnavailableError:
@@ -279,5 +327,5 @@ class ShardConnection:
         return failure
 
 
-def _may_pass(error: BaseException | None) -> bool:
-    return isinstance(error, _PASSING) and not isinstance(error, AuthenticationError)
+def _is_retryable(error: BaseException | None) -> bool:
+    return isinstance(error, _RETRYABLE) and not isinstance(error, AuthenticationError)

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from framework.errors import FrameworkError
-from framework.settings.suggest import did_you_mean
+from framework.messages import did_you_mean
 from framework.shard.shard import Shard
 from framework.types import Jid, JobState
-from framework.wire.status import merged
+from framework.wire.status_key import most_advanced
 
-_LOOK_UP_SLICE = 1_000
+_LOOK_UP_CHUNK_SIZE = 1_000
 
 
 class Shards(Mapping[str, Shard]):
@@ -42,10 +42,10 @@ class Shards(Mapping[str, Shard]):
         """
         states: dict[Jid, JobState] = {}
         wanted = list(dict.fromkeys(jids))
-        for start in range(0, len(wanted), _LOOK_UP_SLICE):
-            part = wanted[start : start + _LOOK_UP_SLICE]
+        for start in range(0, len(wanted), _LOOK_UP_CHUNK_SIZE):
+            part = wanted[start : start + _LOOK_UP_CHUNK_SIZE]
             words = zip(*(shard.states(part) for shard in self._shards.values()), strict=True)
-            states.update({jid: merged(found) for jid, found in zip(part, words, strict=True)})
+            states.update({jid: most_advanced(found) for jid, found in zip(part, words, strict=True)})
         return states
 
     def close(self) -> None:

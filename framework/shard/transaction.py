@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
-from framework.store.script import PUSHED
+from framework.store.script import NOTE_PUSHED
 from framework.wire import keys
 
 TOKEN_S = 600
 """How long a slice of a bulk push is known to be in: until then it may be repeated."""
 
 TOKEN_MS = TOKEN_S * 1_000
-_MARK = b""
+_SENTINEL = b""
 
 Command: TypeAlias = tuple[Any, ...]
 
@@ -29,20 +29,20 @@ class Transaction(Protocol):
         ...
 
     @property
-    def jobs(self) -> slice:
+    def job_commands(self) -> slice:
         """Return which of the commands write the jobs."""
         ...
 
-    def plain(self) -> Sequence[Command]:
+    def plain_commands(self) -> Sequence[Command]:
         """Return the commands for a Redis that refuses the note."""
         ...
 
-    def rest(self) -> Sequence[Command]:
+    def remaining_commands(self) -> Sequence[Command]:
         """Return the commands that are left where the note and MULTI are refused: Redis carried out the others at once."""
         ...
 
 
-class ToQueue:
+class QueueTransaction:
     """Append jobs, oldest first, to a queue.
 
     The last job goes into its queue by way of the token's key: RPUSH of a mark and of that job, then LMOVE. So the key holds the
@@ -52,40 +52,40 @@ class ToQueue:
 
     def __init__(self, token: str, queue: str, payloads: Sequence[bytes]) -> None:
         self.key = keys.pushed(token)
-        self._place = keys.queue(queue)
+        self._queue_key = keys.queue(queue)
         self._payloads = payloads
-        writes: list[Command] = [("LMOVE", self.key, self._place, "RIGHT", "LEFT")]
+        writes: list[Command] = [("LMOVE", self.key, self._queue_key, "RIGHT", "LEFT")]
         if len(payloads) > 1:
-            writes.insert(0, ("LPUSH", self._place, *payloads[:-1]))
+            writes.insert(0, ("LPUSH", self._queue_key, *payloads[:-1]))
         self.commands: Sequence[Command] = (
-            ("RPUSH", self.key, _MARK, payloads[-1]),
+            ("RPUSH", self.key, _SENTINEL, payloads[-1]),
             *writes,
             ("PEXPIRE", self.key, TOKEN_MS),
         )
-        self.jobs = slice(1, 1 + len(writes))
+        self.job_commands = slice(1, 1 + len(writes))
 
-    def plain(self) -> Sequence[Command]:
+    def plain_commands(self) -> Sequence[Command]:
         """See ``Transaction``."""
-        return [("LPUSH", self._place, *self._payloads)]
+        return [("LPUSH", self._queue_key, *self._payloads)]
 
-    def rest(self) -> Sequence[Command]:
+    def remaining_commands(self) -> Sequence[Command]:
         """See ``Transaction``."""
-        return [("LPUSH", self._place, self._payloads[-1])]
+        return [("LPUSH", self._queue_key, self._payloads[-1])]
 
 
-class ToSchedule:
+class ScheduleTransaction:
     """Put jobs into the ``schedule`` set. No command moves a member between such sets: a script looks at the type and notes it."""
 
     def __init__(self, token: str, writes: Sequence[Command]) -> None:
         self.key = keys.pushed(token)
         self._writes = writes
-        self.commands: Sequence[Command] = (*writes, ("EVAL", PUSHED.code, 2, self.key, keys.SCHEDULE, TOKEN_MS))
-        self.jobs = slice(0, len(writes))
+        self.commands: Sequence[Command] = (*writes, ("EVAL", NOTE_PUSHED.code, 2, self.key, keys.SCHEDULE, TOKEN_MS))
+        self.job_commands = slice(0, len(writes))
 
-    def plain(self) -> Sequence[Command]:
+    def plain_commands(self) -> Sequence[Command]:
         """See ``Transaction``."""
         return self._writes
 
-    def rest(self) -> Sequence[Command]:
+    def remaining_commands(self) -> Sequence[Command]:
         """See ``Transaction``: none, as no job goes by way of the note."""
         return ()

@@ -33,9 +33,9 @@ from framework.store.script import Script, is_right_refused
 
 _pack = cast("Callable[[tuple[Any, ...]], bytes]", hiredis.pack_command)
 _READ_BYTES = 1 << 16
-_NOT_YET: Any = object()  # hiredis's own sign, False, is a value in RESP3
-_STALE = (ReadOnlyError, BusyLoadingError, MasterDownError, ClusterDownError)
-_STALE_WORDS = ("UNBLOCKED", "NOREPLICAS")
+_INCOMPLETE: Any = object()  # hiredis's own sign, False, is a value in RESP3
+_FAILOVER_ERRORS = (ReadOnlyError, BusyLoadingError, MasterDownError, ClusterDownError)
+_FAILOVER_PREFIXES = ("UNBLOCKED", "NOREPLICAS")
 """Refusals that tell of another server behind the address than before: it is looked up anew."""
 
 
@@ -47,7 +47,7 @@ class Channel:
         self._read_timeout_s = read_timeout_s
         self._connection: Any = None
         self._socket: socket.socket | None = None
-        self._secure = False
+        self._uses_tls = False
         self._reader: Any = None
         self.sent = False
         """Whether anything of what was last to be sent may have left; false means that it may be sent again."""
@@ -84,7 +84,7 @@ class Channel:
         self._deadline, self._spent_s = None, 0.0
         connected = self._socket or self._connected()
         try:
-            self.sent = self._secure  # what a TLS layer that failed has let through, nobody knows
+            self.sent = self._uses_tls  # what a TLS layer that failed has let through, nobody knows
             count = self._send_some(connected, packet)
             self.sent = self.sent or count > 0
             if count < len(packet):
@@ -112,7 +112,7 @@ class Channel:
         try:
             while len(found) < count:
                 reply = reader.gets()
-                if reply is not _NOT_YET:
+                if reply is not _INCOMPLETE:
                     found.append(reply)
                 elif began or self._deadline is not None or self._spent_s:
                     self.began = began or self.began
@@ -130,7 +130,7 @@ class Channel:
         finally:
             self.began, self._deadline, self._spent_s = None, None, 0.0
         for reply in found:
-            if isinstance(reply, RedisError) and _is_stale(reply):
+            if isinstance(reply, RedisError) and _means_failover(reply):
                 self.close()
         return found
 
@@ -172,21 +172,23 @@ class Channel:
         if self._socket is None:
             # Not by make_connection(): the pool counts what it makes, to a hundred, and is never told of an end.
             connection = self._pool.connection_class(**self._pool.connection_kwargs)
-            connection.connect_within(self._bound())
+            connection.connect_within(self._call_deadline())
             opened = cast("socket.socket", connection._sock.opened)
             _set_deadlines(opened, self._read_timeout_s)
             self._connection, self._socket = connection, opened
-            self._secure = isinstance(opened, ssl.SSLSocket)
+            self._uses_tls = isinstance(opened, ssl.SSLSocket)
             # redis-py knows which text is which error, but for one.
             parse: Callable[[str], Exception] = connection._parser.parse_error
             self._reader = hiredis.Reader(
-                protocolError=RedisConnectionError, replyError=lambda text: _parsed(parse(text)), notEnoughData=_NOT_YET
+                protocolError=RedisConnectionError,
+                replyError=lambda text: _parsed(parse(text)),
+                notEnoughData=_INCOMPLETE,
             )
         return self._socket
 
     def _send_some(self, connected: socket.socket, packet: bytes) -> int:
         """Send what the connection takes at once, or, where TLS is in between, in one step; return its length."""
-        if self._secure:
+        if self._uses_tls:
             return connected.send(packet)
         try:
             return connected.send(packet, socket.MSG_DONTWAIT)
@@ -195,28 +197,28 @@ class Channel:
 
     def _send_rest(self, connected: socket.socket, packet: bytes, count: int) -> None:
         """Send what is left of a packet of which ``count`` bytes have left, in what is left of the call."""
-        deadline, view = self._bound(), memoryview(packet)[count:]
+        deadline, view = self._call_deadline(), memoryview(packet)[count:]
         try:
             while view:
                 connected.settimeout(deadline.left_s())
                 count = connected.send(view)
                 self.sent = True
-                deadline.moved(count)
+                deadline.add_bytes(count)
                 view = view[count:]
         finally:
             connected.settimeout(_python_timeout(connected, self._read_timeout_s))
 
     def _read_in_time(self, connected: socket.socket, reader: Any, count: int) -> list[Any]:
         """Return so many replies more of a call that has taken time already, in what is left of it."""
-        deadline = self._bound()
+        deadline = self._call_deadline()
         found: list[Any] = []
         try:
             while len(found) < count:
                 reply = reader.gets()
-                if reply is _NOT_YET:
+                if reply is _INCOMPLETE:
                     connected.settimeout(deadline.left_s())
                     data = _received(connected)
-                    deadline.moved(len(data))
+                    deadline.add_bytes(len(data))
                     reader.feed(data)
                 else:
                     found.append(reply)
@@ -224,7 +226,7 @@ class Channel:
             connected.settimeout(_python_timeout(connected, self._read_timeout_s))
         return found
 
-    def _bound(self) -> Deadline:
+    def _call_deadline(self) -> Deadline:
         """Return the deadline of the call; it begins now where no beginning was given."""
         if self._deadline is None:
             began = monotonic() - self._spent_s if self.began is None else self.began
@@ -252,8 +254,8 @@ def _parsed(error: Exception) -> Exception:
     return error
 
 
-def _is_stale(error: RedisError) -> bool:
-    return isinstance(error, _STALE) or str(error).startswith(_STALE_WORDS)
+def _means_failover(error: RedisError) -> bool:
+    return isinstance(error, _FAILOVER_ERRORS) or str(error).startswith(_FAILOVER_PREFIXES)
 
 
 def _set_deadlines(opened: socket.socket, seconds: float) -> None:

@@ -19,9 +19,9 @@ from redis.exceptions import NoPermissionError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
-from framework.store.deadline import bounded
-from framework.store.modes import refuse_mode
-from framework.store.sentinels import Followed, FollowedSSL, Sentinels, watch
+from framework.store.deadline import use_deadlines
+from framework.store.modes import refuse_unsupported_mode
+from framework.store.sentinels import SentinelConnection, Sentinels, SentinelSSLConnection, master_watch
 from framework.store.tls import ended_unanswered
 
 COMMAND_TIMEOUT_S = 5.0
@@ -69,7 +69,7 @@ def open_client(endpoint: Endpoint, *, name: str, read_timeout_s: float = COMMAN
         "client_name": name,
         # Its command, CLIENT SETINFO, is not to be granted where Redis is older than 7.2, and nothing reads what it says.
         "driver_info": None,
-        "redis_connect_func": greet,
+        "redis_connect_func": handshake,
         "decode_responses": False,
         "socket_timeout": read_timeout_s,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
@@ -82,28 +82,28 @@ def open_client(endpoint: Endpoint, *, name: str, read_timeout_s: float = COMMAN
     else:
         settings["socket_keepalive"] = True
     if endpoint.sentinels:
-        return _follow(endpoint, settings)
+        return _open_sentinel_client(endpoint, settings)
     # The client owns its pool: closing it closes the connections.
     pool = ConnectionPool.from_url(endpoint.url, **settings)
-    bounded(pool)
+    use_deadlines(pool)
     return redis.Redis.from_pool(pool)
 
 
-def greet(connection: Any) -> None:
+def handshake(connection: Any) -> None:
     """Log in and choose the database as redis-py does; a connection whose name is refused goes on without one.
 
     The name is for people who look at CLIENT LIST. An ACL without CLIENT SETNAME is no reason not to work.
     """
-    _explained(connection, _introduce)
-    refuse_mode(connection.handshake_metadata)
+    _explain_disconnect(connection, _log_in)
+    refuse_unsupported_mode(connection.handshake_metadata)
 
 
-def greet_sentinel(connection: Any) -> None:
+def sentinel_handshake(connection: Any) -> None:
     """Log in to a sentinel as redis-py does."""
-    _explained(connection, lambda one: one.on_connect())
+    _explain_disconnect(connection, lambda one: one.on_connect())
 
 
-def _explained(connection: Any, step: Callable[[Any], None]) -> None:
+def _explain_disconnect(connection: Any, step: Callable[[Any], None]) -> None:
     """Take a step of the greeting; a connection that ends before any answer says so, as that may be a question of TLS."""
     opened = connection._sock
     try:
@@ -116,7 +116,7 @@ def _explained(connection: Any, step: Callable[[Any], None]) -> None:
         raise RedisConnectionError(f"{error} ({more})") from error
 
 
-def _introduce(connection: Any) -> None:
+def _log_in(connection: Any) -> None:
     name, connection.client_name = connection.client_name, None
     try:
         connection.on_connect()
@@ -135,15 +135,15 @@ def _introduce(connection: Any) -> None:
             connection.handshake_metadata = connection.read_response()
 
 
-def _follow(endpoint: Endpoint, settings: dict[str, Any]) -> "redis.Redis":
+def _open_sentinel_client(endpoint: Endpoint, settings: dict[str, Any]) -> "redis.Redis":
     """Return a client of whoever is the master, whose connections end when that changes."""
-    found = _find(endpoint)
-    settings["connection_class"] = FollowedSSL if settings.pop("ssl", False) else Followed
-    settings["watch"] = watch(found, endpoint.sentinels, endpoint.sentinel_name)
+    found = _open_sentinels(endpoint)
+    settings["connection_class"] = SentinelSSLConnection if settings.pop("ssl", False) else SentinelConnection
+    settings["watch"] = master_watch(found, endpoint.sentinels, endpoint.sentinel_name)
     return cast("redis.Redis", found.master_for(endpoint.sentinel_name, **settings))  # type: ignore[no-untyped-call]
 
 
-def _find(endpoint: Endpoint) -> Sentinels:
+def _open_sentinels(endpoint: Endpoint) -> Sentinels:
     """Return the sentinels, which are reached as the Redis itself is, but for ``sentinel_options``.
 
     A sentinel without a password refuses one, and that is common; so each is asked with the credentials of the Redis and then
@@ -152,7 +152,7 @@ def _find(endpoint: Endpoint) -> Sentinels:
     own = dict(endpoint.sentinel_options)
     common: dict[str, Any] = {
         "driver_info": None,
-        "redis_connect_func": greet_sentinel,
+        "redis_connect_func": sentinel_handshake,
         "socket_timeout": _SENTINEL_TIMEOUT_S,
         "socket_connect_timeout": _SENTINEL_TIMEOUT_S,
         "retry": Retry(NoBackoff(), 0),
@@ -169,5 +169,5 @@ def _find(endpoint: Endpoint) -> Sentinels:
     kinds = ({**common, **secret}, common) if secret and "password" not in own else ({**common, **secret},)
     clients = [redis.Redis(host, port, **kind) for kind in kinds for host, port in endpoint.sentinels]
     for client in clients:
-        bounded(client.connection_pool)
+        use_deadlines(client.connection_pool)
     return Sentinels(clients)

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 import redis
 
-from framework.errors import ConfigurationError, Problem
+from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.store.connect import Endpoint, open_client
 from framework.version import install_extra
 
@@ -36,7 +36,7 @@ STOP_TIMEOUT_S = 10.0
 LONGEST_SOCKET_PATH = 100
 """In bytes. Linux allows 108 for a Unix socket, macOS 104; a longer path makes the server listen on loopback."""
 
-_PAUSE_S = 0.01
+_POLL_S = 0.01
 
 LAUNCHER = """
 import os, signal, sys
@@ -156,15 +156,15 @@ class EmbeddedServer:
         while not self._launched(deadline) and not _answers(_read(self.data_dir / "url")):
             if time.monotonic() > deadline:
                 raise self._failure("another process holds the folder, but no server answers there")
-            time.sleep(_PAUSE_S)
+            time.sleep(_POLL_S)
 
     def stop(self) -> None:
         """End the server in order, by force after ten seconds; keep its data. Leave alone one that we merely share."""
-        self._end(signal.SIGTERM)
+        self._terminate(signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill the server as a crash would (SIGKILL); keep its data. Leave alone one that we merely share."""
-        self._end(signal.SIGKILL)
+        self._terminate(signal.SIGKILL)
 
     def _launched(self, deadline: float) -> bool:
         with (self.data_dir / "lock").open("ab") as lock:
@@ -214,7 +214,7 @@ class EmbeddedServer:
         while self.running and time.monotonic() < deadline:
             with suppress(redis.RedisError):
                 return _ask_pid(url)
-            time.sleep(_PAUSE_S)
+            time.sleep(_POLL_S)
         return None
 
     def _configure(self) -> str:
@@ -244,9 +244,11 @@ class EmbeddedServer:
         return binary
 
     def _failure(self, reason: str) -> ConfigurationError:
-        return ConfigurationError([Problem(self._source, "url: embedded", f"server on {self.data_dir}: {reason}")])
+        return ConfigurationError(
+            [ConfigurationProblem(self._source, "url: embedded", f"server on {self.data_dir}: {reason}")]
+        )
 
-    def _end(self, how: signal.Signals) -> None:
+    def _terminate(self, how: signal.Signals) -> None:
         if self._process:
             pid = self._process.pid
         elif self.detached and (found := self.pid):
@@ -257,7 +259,7 @@ class EmbeddedServer:
             self._send(pid, number)
             deadline = time.monotonic() + STOP_TIMEOUT_S
             while self.running and time.monotonic() < deadline:
-                time.sleep(_PAUSE_S)
+                time.sleep(_POLL_S)
             if not self.running:
                 break
         if self._process:

@@ -18,31 +18,31 @@ SENTINEL = (
 )
 
 _BY_MODE = {b"cluster": CLUSTER, b"sentinel": SENTINEL}
-_WORDS_OF_CLUSTERS = ("MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN", "TRYAGAIN")
+_CLUSTER_ERRORS = ("MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN", "TRYAGAIN")
 
 
 class UnsupportedServerError(ResponseError):
     """The server answers, and is of a kind that cannot hold jobs; the message says what to take instead."""
 
 
-def refuse_mode(greeting: object) -> None:
+def refuse_unsupported_mode(hello_reply: object) -> None:
     """Raise UnsupportedServerError when a server's reply to HELLO, a mapping or its flat form, names a mode that cannot serve."""
-    told = _BY_MODE.get(_mode(greeting))
+    told = _BY_MODE.get(_mode(hello_reply))
     if told is not None:
         raise UnsupportedServerError(told)
 
 
 def cluster_advice(word: str) -> str | None:
     """Return what to say of a refusal that begins with this word, ``None`` when it is none of a cluster's."""
-    return CLUSTER if word in _WORDS_OF_CLUSTERS else None
+    return CLUSTER if word in _CLUSTER_ERRORS else None
 
 
-def _mode(greeting: object) -> Any:
-    if isinstance(greeting, Mapping):
-        known = cast("Mapping[Any, Any]", greeting)
+def _mode(hello_reply: object) -> Any:
+    if isinstance(hello_reply, Mapping):
+        known = cast("Mapping[Any, Any]", hello_reply)
         return known.get(b"mode")
-    if isinstance(greeting, list | tuple):
-        return dict(_pairs(cast("Iterable[Any]", greeting))).get(b"mode")
+    if isinstance(hello_reply, list | tuple):
+        return dict(_pairs(cast("Iterable[Any]", hello_reply))).get(b"mode")
     return None
 
 

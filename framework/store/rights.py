@@ -79,28 +79,28 @@ def commands_in(one: Script) -> set[str]:
 
 _NAME = "client|setname"
 
-_PUSHED = (keys.QUEUES, keys.queue("*"), keys.SCHEDULE)
-_SEEN = (
-    *_PUSHED,
+_PUSH_KEYS = (keys.QUEUES, keys.queue("*"), keys.SCHEDULE)
+_READ_KEYS = (
+    *_PUSH_KEYS,
     *(keys.RETRY, keys.DEAD, keys.INTERRUPTED, keys.PROCESSES, keys.PAUSED),
     *("aw:*", _RECORDS),
 )
 
-_DASHBOARDS = (keys.iteration("*"), "j|*", "h|*", "*-[0-9][0-9]-[0-9][0-9]:*")
+_DASHBOARD_KEYS = (keys.iteration("*"), "j|*", "h|*", "*-[0-9][0-9]-[0-9][0-9]:*")
 """Of Sidekiq's cancellations, and of its Metrics page, where the keys of 7.x begin with the name of a class."""
 
 PRODUCER = Role(
     "producer",
     "pushes jobs, reads the states of tracked ones, and asks for flags",
     (
-        *_PUSHED,
+        *_PUSH_KEYS,
         keys.status("*"),
         keys.pushed("*"),
         keys.lock("*"),
         keys.limit("*"),
         *(keys.LIMITS, keys.COUNTERS, keys.FLAGS),
     ),
-    (script.ADMIT, script.DELAY, script.FILL, script.PUSHED),
+    (script.PUSH_UNIQUE, script.PUSH_DELAYED, script.PUSH_UP_TO, script.NOTE_PUSHED),
     # SET, inside ADMIT as well, where it is a value: the state of a tracked job.
     # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a slice of a bulk push; TYPE, LLEN, UNLINK: before it is repeated.
     (
@@ -113,13 +113,44 @@ PRODUCER = Role(
 WORKER = Role(
     "worker",
     "runs jobs, pushes those of its own, and recovers those of processes that died",
-    (*_SEEN, "stat:*"),
+    (*_READ_KEYS, "stat:*"),
     (
         *PRODUCER.scripts,
-        *(script.ACQUIRE, script.ADOPT, script.ANNOUNCE, script.BEAT, script.BURY, script.COMPLETE, script.DROP),
-        *(script.DUE, script.ENTER, script.EXAMINE, script.EXTEND, script.FETCH, script.FORGET, script.INTERRUPT),
-        *(script.LAND, script.PARK, script.POSTPONE, script.PROMOTE, script.RECLAIM, script.RENEW, script.REQUEUE),
-        *(script.RESTORE, script.RESUME, script.RETIRE, script.STATE, script.THROTTLE, script.UNPARK),
+        *(
+            script.TAKE_SLOT,
+            script.REGISTER_ORPHAN,
+            script.NOTE_START,
+            script.HEARTBEAT,
+            script.KILL,
+            script.FINISH,
+            script.DROP_RETIRED,
+        ),
+        *(
+            script.READ_DUE,
+            script.START_LOCKED,
+            script.INSPECT_DEAD,
+            script.RENEW_CHILDREN,
+            script.FETCH,
+            script.UNREGISTER,
+            script.INTERRUPT,
+        ),
+        *(
+            script.RECEIVE_TRANSFER,
+            script.HOLD_PAUSED,
+            script.SCHEDULE,
+            script.ENQUEUE_DUE,
+            script.RECLAIM,
+            script.RENEW_SLOTS,
+            script.REQUEUE,
+        ),
+        *(
+            script.RESTORE,
+            script.RELEASE_WAITING,
+            script.MARK_DEAD,
+            script.SET_STATUS,
+            script.THROTTLE,
+            script.RELEASE_PAUSED,
+        ),
     ),
     (
         *PRODUCER.direct,
@@ -128,13 +159,13 @@ WORKER = Role(
         "zscore",
     ),
     (_NAME, "bitfield", "hsetnx", "info", "scan"),
-    _DASHBOARDS,
+    _DASHBOARD_KEYS,
 )
 
 READ_ONLY = Role(
     "read-only",
     "looks at jobs, limits, locks, pauses and processes",
-    _SEEN,
+    _READ_KEYS,
     (script.SEARCH,),
     (
         *("exec", "exists", "get", "hget", "hgetall", "hmget", "hvals", "llen", "lrange", "multi", "pttl", "scan"),
@@ -146,17 +177,17 @@ READ_ONLY = Role(
 OPERATOR = Role(
     "operator",
     "looks as read-only does, and pauses, drops, releases and moves jobs",
-    _SEEN,
+    _READ_KEYS,
     (
-        script.BEAT,
-        script.DISCARD,
-        script.FORGET,
+        script.HEARTBEAT,
+        script.DROP_HELD,
+        script.UNREGISTER,
         script.MIGRATE,
         script.REPLACE,
-        script.RESUME,
-        script.RETIRE,
+        script.RELEASE_WAITING,
+        script.MARK_DEAD,
         script.SEARCH,
-        script.UNPARK,
+        script.RELEASE_PAUSED,
     ),
     (*READ_ONLY.direct, "del", "hdel", "hset", "renamenx", "sadd", "type", "unwatch", "watch", "zadd", "zcount"),
     (_NAME,),
@@ -166,7 +197,7 @@ ROLES = {role.name: role for role in (PRODUCER, WORKER, OPERATOR, READ_ONLY)}
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class MissingRights:
     """The rights of a role that a user lacks."""
 
     commands: tuple[str, ...] = ()
@@ -179,14 +210,14 @@ class Refused:
         return " ".join([*(f"~{pattern}" for pattern in self.keys), *(f"+{command}" for command in self.commands)])
 
 
-def refused_to_worker(client: "redis.Redis") -> Refused:
+def missing_worker_rights(client: "redis.Redis") -> MissingRights:
     """Ask Redis which rights of the role ``worker`` the client's user lacks. Raises redis errors.
 
     Redis decides about rights when it queues a command of a transaction, and this transaction is never executed: its connection is
     closed instead. So the question needs no right but MULTI, changes nothing, and works with Redis 6.2 (ACL DRYRUN came with 7.0).
     Where MULTI is unknown (a proxy), nothing is asked, and nothing counts as refused.
     """
-    asked = [command for command in (*WORKER.commands, *WORKER.optional) if command not in (_BEGIN, *_UNASKED)]
+    asked = [command for command in (*WORKER.commands, *WORKER.optional) if command not in (_BEGIN, *_NOT_PROBED)]
     probes = [*map(_probe, asked), *(("EVALSHA", "0" * 40, 1, _sample(pattern)) for pattern in WORKER.keys)]
     channel = Channel(client, read_timeout_s=COMMAND_TIMEOUT_S)
     try:
@@ -194,18 +225,18 @@ def refused_to_worker(client: "redis.Redis") -> Refused:
         channel.send(*probes)
         replies = channel.replies(len(probes))
     except NoPermissionError:
-        return Refused(commands=(_BEGIN,))
+        return MissingRights(commands=(_BEGIN,))
     except ResponseError as error:
         if "unknown command" in str(error):
-            return Refused()
+            return MissingRights()
         raise
     finally:
         channel.close()
-    return _judged(asked, replies)
+    return _missing_rights(asked, replies)
 
 
 _BEGIN = "multi"
-_UNASKED = ("exec", "watch")
+_NOT_PROBED = ("exec", "watch")
 """Never asked about: EXEC would carry out the questions, and newer servers refuse WATCH in a transaction to every user."""
 _SAMPLE = keys.QUEUES
 _PROBES: dict[str, tuple[Any, ...]] = {
@@ -263,10 +294,10 @@ def _sample(pattern: str) -> str:
     return pattern.replace("[0-9a-f]", "0").replace("[1-9]", "1").replace("*", "x")
 
 
-def _judged(asked: Sequence[str], replies: Sequence[Any]) -> Refused:
+def _missing_rights(asked: Sequence[str], replies: Sequence[Any]) -> MissingRights:
     commands = [command for command, answer in zip(asked, replies, strict=False) if _is_refused(answer)]
     patterns = zip(WORKER.keys, replies[len(asked) :], strict=True)
-    return Refused(
+    return MissingRights(
         tuple(command for command in commands if command not in WORKER.optional),
         tuple(pattern for pattern, answer in patterns if _is_refused(answer, key=True)),
         tuple(command for command in commands if command in WORKER.optional),

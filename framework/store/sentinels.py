@@ -23,13 +23,13 @@ from redis.sentinel import (
     SentinelManagedSSLConnection,
 )
 
-from framework.settings.suggest import did_you_mean
-from framework.store.deadline import Bounded
+from framework.messages import did_you_mean
+from framework.store.deadline import BoundedConnection
 
-LOOK_S = 1.0
+CHECK_PERIOD_S = 1.0
 """How often the sentinels are asked whether the master is still the one that they named."""
 
-_LEAVES_AFTER = 60  # looks without a connection, until the thread ends
+_IDLE_CHECKS = 60  # looks without a connection, until the thread ends
 
 Address: TypeAlias = tuple[str, int]
 
@@ -60,7 +60,7 @@ class Sentinels(Sentinel):
         where each of them was reached and none may or can tell, it is a SentinelSettingsError.
         """
         count, first = len(self.sentinels), self._first
-        found = _Answers(service_name)
+        found = _DiscoveryAnswers(service_name)
         for index in (*range(first, count), *range(first)):
             place = _place(self.sentinels[index])
             try:
@@ -74,7 +74,7 @@ class Sentinels(Sentinel):
             found.answered(place, masters)
         raise found.failure() from found.cause
 
-    def latest(self, service_name: str) -> set[Address]:
+    def latest_addresses(self, service_name: str) -> set[Address]:
         """Return what the sentinels that know the latest choice name, up or down: one address, or names of the same server."""
         found: set[Address] = set()
         highest = -1
@@ -94,7 +94,7 @@ class Sentinels(Sentinel):
         return cast("dict[str, dict[str, Any]]", cast("Any", self.sentinels[index]).sentinel_masters())
 
 
-class _Answers:
+class _DiscoveryAnswers:
     """What the sentinels, none of which named a master that is up, came to. Each may have been asked twice (``_find``)."""
 
     def __init__(self, service_name: str) -> None:
@@ -111,7 +111,7 @@ class _Answers:
         self._down = self._down or self._name in masters
 
     def failed(self, place: str, error: Exception) -> None:
-        (self._refused if _is_refusal(error) else self._unreached)[place] = error
+        (self._refused if _is_login_refusal(error) else self._unreached)[place] = error
 
     @property
     def cause(self) -> Exception | None:
@@ -125,7 +125,7 @@ class _Answers:
         if self._down:
             return MasterNotFoundError(f"the sentinels say that the master {self._name!r} is down")
         if unreached:
-            reasons = "; ".join(f"{place}: {_words(self._unreached[place])}" for place in unreached)
+            reasons = "; ".join(f"{place}: {_error_text(self._unreached[place])}" for place in unreached)
             return MasterNotFoundError(f"No master found for {self._name!r}: {reasons}")
         if self._answered:
             known = sorted(self._known)
@@ -137,7 +137,7 @@ class _Answers:
         place = refused[0]
         return SentinelSettingsError(
             "sentinel_password",
-            f"the sentinel {place} refuses our credentials ({_words(self._refused[place])}): give its password as "
+            f"the sentinel {place} refuses our credentials ({_error_text(self._refused[place])}): give its password as "
             "sentinel_password, and its user, if it has one, as sentinel_username",
         )
 
@@ -145,7 +145,7 @@ class _Answers:
         return place not in self._answered
 
 
-class Watch:
+class MasterWatch:
     """Shuts down the connections to a master that was replaced. One for all clients of a shard in a process."""
 
     def __init__(self, sentinels: Sentinels, service_name: str) -> None:
@@ -163,16 +163,16 @@ class Watch:
                 self._thread = threading.Thread(target=self._run, name="sentinels", daemon=True)
                 self._thread.start()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Ask the sentinels, and shut down what leads to an earlier choice."""
-        named = self._sentinels.latest(self._service_name)
+        named = self._sentinels.latest_addresses(self._service_name)
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
             if named and (connection.host, connection.port) not in named:
                 _shut_down(connection)
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """After a fork: the connections are the parent's, and the thread is not here."""
         self._connections = WeakSet()
         self._lock = threading.Lock()
@@ -181,19 +181,19 @@ class Watch:
     def _run(self) -> None:
         pause, empty = threading.Event(), 0
         while True:
-            pause.wait(LOOK_S)
+            pause.wait(CHECK_PERIOD_S)
             with self._lock:
                 empty = 0 if self._connections else empty + 1
-                if empty > _LEAVES_AFTER:
+                if empty > _IDLE_CHECKS:
                     self._thread = None
                     return
-            self.look()
+            self.check()
 
 
-class Followed(Bounded, SentinelManagedConnection):
+class SentinelConnection(BoundedConnection, SentinelManagedConnection):
     """A connection to a master that is watched."""
 
-    def __init__(self, *, watch: Watch, **settings: Any) -> None:
+    def __init__(self, *, watch: MasterWatch, **settings: Any) -> None:
         super().__init__(**settings)  # type: ignore[no-untyped-call]
         self._watch = watch
 
@@ -203,16 +203,16 @@ class Followed(Bounded, SentinelManagedConnection):
         self._watch.add(self)
 
 
-class FollowedSSL(Followed, SentinelManagedSSLConnection):
+class SentinelSSLConnection(SentinelConnection, SentinelManagedSSLConnection):
     """The same with TLS."""
 
 
-_watches: dict[Any, Watch] = {}
+_watches: dict[Any, MasterWatch] = {}
 
 
-def watch(sentinels: Sentinels, addresses: tuple[Address, ...], service_name: str) -> Watch:
+def master_watch(sentinels: Sentinels, addresses: tuple[Address, ...], service_name: str) -> MasterWatch:
     """Return the watch over the master of this name, one for a process; the first call gives it its sentinels."""
-    return _watches.setdefault((addresses, service_name), Watch(sentinels, service_name))
+    return _watches.setdefault((addresses, service_name), MasterWatch(sentinels, service_name))
 
 
 def _place(client: "redis.Redis") -> str:
@@ -221,12 +221,12 @@ def _place(client: "redis.Redis") -> str:
     return f"[{host}]:{settings['port']}" if ":" in host else f"{host}:{settings['port']}"
 
 
-def _is_refusal(error: Exception) -> bool:
+def _is_login_refusal(error: Exception) -> bool:
     """Whether a sentinel has answered, and refuses us. One without a password refuses any with words of its own."""
     return isinstance(error, AuthenticationError | NoPermissionError) or str(error).startswith(_REFUSALS)
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 
@@ -242,9 +242,9 @@ def _shut_down(connection: Any) -> None:
             socket.socket.shutdown(bounded.opened, socket.SHUT_RDWR)
 
 
-def _forget_all() -> None:
+def _reset_all_after_fork() -> None:
     for one in _watches.values():
-        one.forget()
+        one.reset_after_fork()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_reset_all_after_fork)

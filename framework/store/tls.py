@@ -4,9 +4,9 @@ import traceback
 
 _NO_TLS = "the server does not speak TLS at this port: use its TLS port, or write redis:// and remove tls"
 _ENDED = "TLS: the connection ended after our handshake and before any answer,"
-_PLAIN = "the connection, which has no SSL or TLS, ended before any answer"
-_WITHOUT = f"{_ENDED} without a client certificate"
-_WITH = f"{_ENDED} with a client certificate"
+_ENDED_PLAIN = "the connection, which has no SSL or TLS, ended before any answer"
+_ENDED_WITHOUT_CERTIFICATE = f"{_ENDED} without a client certificate"
+_ENDED_WITH_CERTIFICATE = f"{_ENDED} with a client certificate"
 _ADVICE = (
     (("certificate has expired",), "its certificate has expired: renew it on the server"),
     (("certificate is not yet valid",), "its certificate is not valid yet: look at the clocks of both hosts"),
@@ -27,15 +27,15 @@ _ADVICE = (
         "the server does not accept our client certificate: tls.cert_file must be valid and signed by its tls-ca-cert-file",
     ),
     (
-        (_PLAIN,),
+        (_ENDED_PLAIN,),
         "the server ended the connection before any answer: if this is its TLS port, write rediss:// or set tls: true",
     ),
     (
-        (_WITHOUT,),
+        (_ENDED_WITHOUT_CERTIFICATE,),
         "the server ended the connection, as if it demanded a client certificate: give tls.cert_file and tls.key_file",
     ),
     (
-        (_WITH,),
+        (_ENDED_WITH_CERTIFICATE,),
         "the server ended the connection, as if it refused tls.cert_file: that must be valid and signed by its tls-ca-cert-file",
     ),
     (
@@ -75,8 +75,8 @@ def ended_unanswered(*, secure: bool, certified: bool) -> str:
     read, or, if the server has closed its end by then, no more than an end or a reset at the first read or write.
     """
     if not secure:
-        return _PLAIN
-    return _WITH if certified else _WITHOUT
+        return _ENDED_PLAIN
+    return _ENDED_WITH_CERTIFICATE if certified else _ENDED_WITHOUT_CERTIFICATE
 
 
 def _in_handshake(error: BaseException) -> bool:

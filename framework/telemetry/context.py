@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from framework.errors import PayloadError
-from framework.settings.shapes import short_repr
+from framework.typeguards import short_repr
 from framework.types import Json, Payload
 from framework.wire.json import dumps
 
@@ -20,17 +20,17 @@ ROOT_CALLER_ID = "meta.root_caller_id"
 FEATURE_CATEGORY = "meta.feature_category"
 
 
-class Source(NamedTuple):
+class BoundContext(NamedTuple):
     """What ``bound`` has said: ``facts``, besides those of the ``job`` that runs here, if one does."""
 
     job: Mapping[str, Json] | None
     facts: Mapping[str, Json]
 
 
-_source: ContextVar[Payload | Source | None] = ContextVar("framework_context", default=None)
+_source: ContextVar[Payload | BoundContext | None] = ContextVar("framework_context", default=None)
 """The payload of the job that runs here, or what was bound: most jobs never ask, so nothing is picked out yet."""
 
-source: Callable[[], Payload | Source | None] = _source.get
+context_source: Callable[[], Payload | BoundContext | None] = _source.get
 """Return where this thread's or task's context comes from, ``None`` outside of one. A C function: each push asks."""
 
 
@@ -39,7 +39,7 @@ def current() -> dict[str, Json]:
     found = _source.get()
     if found is None:
         return {}
-    if isinstance(found, Source):
+    if isinstance(found, BoundContext):
         return {**fields_of(found.job or {}), **found.facts}
     return fields_of(found)
 
@@ -53,11 +53,11 @@ def bound(correlation_id: str | None = None, **facts: Json) -> Generator[None]:
     """
     _check(correlation_id, facts)
     found = _source.get()
-    outer = found if isinstance(found, Source) else Source(found, {})
+    outer = found if isinstance(found, BoundContext) else BoundContext(found, {})
     fields = {**outer.facts, **meta(facts)}
     if correlation_id is not None:
         fields[CORRELATION_ID] = correlation_id
-    token = _source.set(Source(outer.job, fields))
+    token = _source.set(BoundContext(outer.job, fields))
     try:
         yield
     finally:
@@ -80,7 +80,7 @@ def fields_of(payload: Mapping[str, Json]) -> dict[str, Json]:
     return {key: value for key, value in dict(payload).items() if key == CORRELATION_ID or key.startswith(META_PREFIX)}
 
 
-def callers_category(payload: Mapping[str, Any]) -> str | None:
+def feature_category_of(payload: Mapping[str, Any]) -> str | None:
     """Return the feature category that a payload carries: to a job of a ``not_owned`` class, its caller's."""
     found = payload.get(FEATURE_CATEGORY)
     return found if isinstance(found, str) and found else None

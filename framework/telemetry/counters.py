@@ -15,7 +15,7 @@ class Counters:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
-        os.register_at_fork(after_in_child=self._begin_anew)
+        os.register_at_fork(after_in_child=self._reset_in_child)
 
     def add(self, name: str, worker: str, amount: int = 1, **labels: str) -> None:
         """Add to the counter ``name`` of a worker class and further labels."""
@@ -40,7 +40,7 @@ class Counters:
                     self._counts[series] = self._counts.get(series, 0) + amount
             raise
 
-    def _begin_anew(self) -> None:
+    def _reset_in_child(self) -> None:
         """A job forked a child: the counts are its parent's, and so may the lock be."""
         self._lock = threading.Lock()
         self._counts = {}

@@ -40,7 +40,7 @@ class ServerLog:
     """Where a server process writes. ``static`` fields (pid, shard, worker_id) stand in every line."""
 
     def __init__(self, descriptor: int, level: str, static: Mapping[str, Any]) -> None:
-        self.writer = LogWriter(descriptor, self._gap)
+        self.writer = LogWriter(descriptor, self._lost_line)
         self.level = LEVELS[level]
         self.static = dict(static)
 
@@ -52,20 +52,20 @@ class ServerLog:
             for name in _NAMES:
                 value = line.get(name)
                 if isinstance(value, str) and len(value) > MAX_NAME:
-                    line[name] = short(value)
+                    line[name] = shorten(value)
             self.write(line)
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Write a finished line."""
         self.writer.write(object_text(line) + "\n")
 
-    def _gap(self, count: int) -> str:
+    def _lost_line(self, count: int) -> str:
         message = "the output did not take lines in time, and these are lost"
         head = {"severity": "WARN", "time": iso_time(time.time()), "message": message}
         return object_text({**head, **self.static, "event_name": "log.dropped", "count": count}) + "\n"
 
 
-def short(name: str, most: int = MAX_NAME) -> str:
+def shorten(name: str, most: int = MAX_NAME) -> str:
     """Return a name as lines show it: at most ``most`` characters of it."""
     return name if len(name) <= most else f"{name[: most - 3]}..."
 
@@ -73,9 +73,9 @@ def short(name: str, most: int = MAX_NAME) -> str:
 def object_text(fields: Mapping[str, Any]) -> str:
     """Return a JSON object. Somebody's field that is not Unicode, or holds itself, is shown as text; the others as they are."""
     try:
-        return to_json(fields, fallback=_shown, inf_nan_mode="null").decode()
+        return to_json(fields, fallback=_text_of, inf_nan_mode="null").decode()
     except _UNWRITABLE:
-        members = ",".join([f"{json_text(_shown(name))}:{json_text(value)}" for name, value in fields.items()])
+        members = ",".join([f"{json_text(_text_of(name))}:{json_text(value)}" for name, value in fields.items()])
         return f"{{{members}}}"
 
 
@@ -84,9 +84,9 @@ def json_text(value: object) -> str:
     try:
         if type(value) is str:
             return to_json(value).decode()
-        return to_json(value, fallback=_shown, inf_nan_mode="null").decode()
+        return to_json(value, fallback=_text_of, inf_nan_mode="null").decode()
     except _UNWRITABLE:
-        return to_json(_shown(value)).decode()
+        return to_json(_text_of(value)).decode()
 
 
 _seconds: dict[int, str] = {}
@@ -174,7 +174,7 @@ def open_server_log(level: str, static: Mapping[str, Any], descriptor: int | Non
     return log
 
 
-def claim_stdout() -> int:
+def redirect_stdout() -> int:
     """Return a descriptor of what was stdout until now; whatever prints from here on (jobs, their child processes) goes to
     stderr, so that stdout holds the log's lines only.
     """
@@ -211,7 +211,7 @@ class _StandardHandler(logging.Handler):
             self.handleError(record)
 
 
-def _shown(value: object) -> str:
+def _text_of(value: object) -> str:
     try:
         # By the methods of a plain str: what __str__ returns may be of a subclass with others.
         return str.encode(str.__getitem__(str(value), slice(_MAX_VALUE)), "utf-8", "replace").decode()

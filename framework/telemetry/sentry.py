@@ -42,14 +42,14 @@ class LazyTracker:
         self._open = open_
         self._tracker: Tracker | None = None
 
-    def capture(self, error: BaseException, tags: Mapping[str, str], transaction: str, *, otherwise: str) -> None:
-        """Report one error, or write the line ``otherwise`` with what went wrong; raises nothing."""
+    def capture(self, error: BaseException, tags: Mapping[str, str], transaction: str, *, on_failure: str) -> None:
+        """Report one error, or write the line ``on_failure`` with what went wrong; raises nothing."""
         try:
             if self._tracker is None:
                 self._tracker = self._open()
             self._tracker.capture(error, tags, transaction)
         except Exception as failure:  # noqa: BLE001 - the report must not fail what it is about
-            logs.logger(**tags).error(otherwise, event_name="hook.failed", error=failure)
+            logs.logger(**tags).error(on_failure, event_name="hook.failed", error=failure)
 
 
 class SentryTracker:

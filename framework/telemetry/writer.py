@@ -19,37 +19,37 @@ MAX_BYTES = 64 << 20
 _BATCH_BYTES = 1 << 18
 """What is written at once; it is in memory three times meanwhile."""
 
-_GATHER_S = 0.005
+_BATCH_PERIOD_S = 0.005
 """Least time between two writes: one write for many lines, while the first line after a silence is written at once."""
-_PATIENCE_S = 0.02
+_RETRY_S = 0.02
 """Between two tries of an output that is full."""
-_GONE = {errno.EPIPE, errno.EBADF, errno.ECONNRESET}
+_CLOSED_ERRORS = {errno.EPIPE, errno.EBADF, errno.ECONNRESET}
 
 
 class LogWriter:
     """Takes lines from any thread and writes them in order, whole lines only.
 
-    ``gap`` makes the line that says how many others are missing in its place.
+    ``lost_line`` makes the line that says how many others are missing in its place.
     """
 
-    def __init__(self, descriptor: int, gap: Callable[[int], str]) -> None:
+    def __init__(self, descriptor: int, lost_line: Callable[[int], str]) -> None:
         self._descriptor = descriptor
-        self._gap = gap
+        self._lost_line = lost_line
         self._shared = _may_be_shared(descriptor)
         self._lines: deque[str] = deque()
         self._bytes = 0
         """What the lines take in memory. No lock: the interpreter changes threads at calls and jumps only, and an addition has none.
         Were one lost all the same, the bound would be off by a line, until the writer has seen the last line go.
         """
-        self._bell: SimpleQueue[None] = SimpleQueue()
-        self._asleep = False
+        self._wakeup: SimpleQueue[None] = SimpleQueue()
+        self._waiting = False
         self._idle = threading.Condition()
         self._writing = False
         self._closed = False
         self._given_up = False
-        self._in_hand: list[str] = []
+        self._batch: list[str] = []
         self._lost = 0
-        self._losing = threading.Lock()
+        self._lost_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
 
@@ -61,27 +61,27 @@ class LogWriter:
         lines.append(line)
         self._bytes += size
         # The writer says that it sleeps before it looks for lines, we look after adding one: one of the two sees the other.
-        if self._asleep:
-            self._asleep = False
-            self._bell.put(None)
+        if self._waiting:
+            self._waiting = False
+            self._wakeup.put(None)
         elif self._bytes > MAX_BYTES or len(lines) > MAX_PENDING:
-            self._give_way()
+            self._drop_oldest()
 
     def flush(self, timeout_s: float = 2.0) -> bool:
         """Wait until everything queued so far has been written; false when the output did not take it in time."""
-        self._bell.put(None)
+        self._wakeup.put(None)
         with self._idle:
             return self._idle.wait_for(lambda: not self._lines and not self._writing, timeout_s)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Write what is queued and end the thread; what the output does not take within ``timeout_s`` is lost."""
         self._closed = True
-        self._bell.put(None)
+        self._wakeup.put(None)
         self._thread.join(timeout_s)
         self._given_up = True  # the descriptor's number may stand for another file soon
 
-    def _give_way(self) -> None:
-        with self._losing:
+    def _drop_oldest(self) -> None:
+        with self._lost_lock:
             while self._bytes > MAX_BYTES or len(self._lines) > MAX_PENDING:
                 try:
                     size = self._lines.popleft().__sizeof__()
@@ -92,57 +92,57 @@ class LogWriter:
 
     def _run(self) -> None:
         while True:
-            self._asleep = True
+            self._waiting = True
             if not self._lines and not self._closed:
-                self._bell.get()
-            self._asleep = False
+                self._wakeup.get()
+            self._waiting = False
             try:
                 self._write_pending()
             except Exception:  # noqa: BLE001 - no memory, as a job has taken it all: the log goes on when there is some again
-                self._drop_what_is_in_hand()
+                self._drop_batch()
             if self._closed:
                 return
             try:
-                self._bell.get(timeout=_GATHER_S)
+                self._wakeup.get(timeout=_BATCH_PERIOD_S)
             except Empty:
                 continue
 
     def _write_pending(self) -> None:
         while self._lines:
             self._writing = True
-            self._tell_of_the_lost()
-            self._take_in_hand()
-            rest = self._write_whole("".join(self._in_hand).encode())
-            self._in_hand = []
+            self._write_lost_count()
+            self._take_batch()
+            rest = self._write_whole("".join(self._batch).encode())
+            self._batch = []
             if rest:
-                with self._losing:
+                with self._lost_lock:
                     self._lost += rest.count(b"\n")
             self._writing = False
         self._bytes = 0
         with self._idle:
             self._idle.notify_all()
 
-    def _take_in_hand(self) -> None:
+    def _take_batch(self) -> None:
         taken = 0
         try:
             while taken < _BATCH_BYTES:
                 line = self._lines.popleft()
-                self._in_hand.append(line)
+                self._batch.append(line)
                 taken += line.__sizeof__()
         except IndexError:  # all
             pass
         self._bytes -= taken
 
-    def _drop_what_is_in_hand(self) -> None:
-        with self._losing:
-            self._lost += len(self._in_hand)
-        self._in_hand = []
+    def _drop_batch(self) -> None:
+        with self._lost_lock:
+            self._lost += len(self._batch)
+        self._batch = []
         self._writing = False
 
-    def _tell_of_the_lost(self) -> None:
+    def _write_lost_count(self) -> None:
         count = self._lost
-        if count and not self._write_whole(self._gap(count).encode()):
-            with self._losing:
+        if count and not self._write_whole(self._lost_line(count).encode()):
+            with self._lost_lock:
                 self._lost -= count
 
     def _write_whole(self, data: bytes) -> bytes:
@@ -164,10 +164,10 @@ class LogWriter:
             try:
                 view = view[os.write(self._descriptor, view) :]
             except OSError as error:
-                if error.errno in _GONE:
+                if error.errno in _CLOSED_ERRORS:
                     break  # jobs go on
                 # A pipe that is full and does not block, a full disk: the rest of the line comes when there is room.
-                threading.Event().wait(_PATIENCE_S)
+                threading.Event().wait(_RETRY_S)
         return bytes(view)
 
 

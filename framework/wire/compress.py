@@ -8,19 +8,19 @@ from functools import partial
 
 from framework.errors import PayloadError, PayloadLimitError
 from framework.types import Payload
-from framework.wire.bounds import DECODED_LIMIT, LARGE, measure
+from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, measure
 from framework.wire.json import dumps, loads
 
 COMPRESSED = "compressed"
 ORIGINAL_SIZE = "original_job_size_bytes"
 _LEVEL = 5
-_FED, _PIECE = (
+_INPUT_CHUNK, _OUTPUT_CHUNK = (
     1 << 12,
     1 << 16,
 )  # bytes that go in and come out at a time: what is left of the first is copied each time
 
 
-def deflated(arguments_json: bytes) -> bytes:
+def deflate_arguments(arguments_json: bytes) -> bytes:
     """Return the one string that stands for compressed arguments; it needs no escapes in JSON."""
     return base64.b64encode(zlib.compress(arguments_json, _LEVEL))
 
@@ -57,7 +57,7 @@ def decompress_arguments(
         raise PayloadError(
             f"its {ORIGINAL_SIZE} is {said!r:.40}, but its arguments inflate to {found.size:,} bytes: one of them was changed"
         )
-    if reserve is not None and found.memory > LARGE:
+    if reserve is not None and found.memory > LARGE_PAYLOAD:
         reserve(found.memory + found.size)
     # Told its size, zlib fills one buffer, and does not join several.
     original = loads(zlib.decompress(deflated_arguments, bufsize=max(1, found.size)), None)
@@ -72,20 +72,20 @@ def _inflated(data: bytes, limit: int) -> Iterator[bytes]:
     """Inflate in pieces, of which none is kept; raise for what is damaged, or inflates beyond ``limit`` bytes."""
     inflater = zlib.decompressobj()
     size = 0
-    for start in range(0, len(data), _FED):
-        fed = data[start : start + _FED]
+    for start in range(0, len(data), _INPUT_CHUNK):
+        fed = data[start : start + _INPUT_CHUNK]
         while True:
-            piece = inflater.decompress(fed, _PIECE)
+            piece = inflater.decompress(fed, _OUTPUT_CHUNK)
             size += len(piece)
             if size > limit:
                 reason = f"its compressed arguments inflate beyond {limit:,} bytes"
                 raise PayloadLimitError(reason, limit, setting="size_limit.decompressed_limit")
             yield piece
             fed = inflater.unconsumed_tail
-            if inflater.eof or not (fed or len(piece) == _PIECE):
+            if inflater.eof or not (fed or len(piece) == _OUTPUT_CHUNK):
                 break
         if inflater.eof:
-            surplus = len(inflater.unused_data) + max(0, len(data) - start - _FED)
+            surplus = len(inflater.unused_data) + max(0, len(data) - start - _INPUT_CHUNK)
             if surplus:
                 raise PayloadError(f"{surplus:,} bytes follow its compressed arguments: they were changed")
             return

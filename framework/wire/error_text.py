@@ -1,6 +1,6 @@
 """The texts of an error, as payloads (``error_class``, ``error_message``) and log lines hold them."""
 
-_LONGEST_NAME = 500
+_MAX_NAME = 500
 
 
 def error_class(error: BaseException) -> str:
@@ -14,7 +14,7 @@ def error_class(error: BaseException) -> str:
 
 def _plain(text: str) -> str:
     """Return the text of a str, or of a subclass that may do anything, as Unicode of some length."""
-    return str.encode(str.__getitem__(text, slice(_LONGEST_NAME)), "utf-8", "replace").decode()
+    return str.encode(str.__getitem__(text, slice(_MAX_NAME)), "utf-8", "replace").decode()
 
 
 def error_message(error: BaseException, limit: int) -> str:

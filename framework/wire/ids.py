@@ -18,12 +18,12 @@ def base36(number: int) -> str:
     return text or "0"
 
 
-def draw_jid() -> Jid:
+def generate_jid() -> Jid:
     """Return a new job id."""
     return os.urandom(_BYTES).hex()
 
 
-def draw_jids(count: int) -> list[Jid]:
+def generate_jids(count: int) -> list[Jid]:
     """Return ``count`` new job ids for one system call."""
     digits = os.urandom(_BYTES * count).hex()
     return [digits[start : start + _DIGITS] for start in range(0, len(digits), _DIGITS)]

@@ -5,22 +5,22 @@ from typing import Any, cast
 
 from framework.errors import PayloadError
 from framework.types import Payload
-from framework.wire.bounds import DECODED_LIMIT
+from framework.wire.footprint import DECODED_LIMIT
 from framework.wire.json import loads
 
-TRANSIT = "aw_transit"
+TRANSFER = "aw_transfer"
 """Field of a due job that is on its way to another shard: the token under which it is written there, once."""
 
-SHARD = "aw_shard"
+CHOSEN_SHARD = "aw_shard"
 """Field of a job whose push named its shard (``set(shard=...)``): the rules do not send it elsewhere."""
 
-QUEUE = "aw_queue"
+CHOSEN_QUEUE = "aw_queue"
 """Field of a job whose push named its queue (``set(queue=...)``): as long as it is for that queue, it stays there."""
 
 DEFERRED, DEFERRED_BY, DEFERRED_COUNT = "deferred", "deferred_by", "deferred_count"
 """Fields of a job that a policy has sent away for a while: that it was, why, and how often in a row for that reason (GitLab)."""
 
-STRATEGY = "load_balancing_strategy"
+LOAD_BALANCING_STRATEGY = "load_balancing_strategy"
 """Field of a running job's payload and of its lines: which database servers it reads from, and why (GitLab)."""
 
 BUFFERED_AT = "concurrency_limit_buffered_at"
@@ -29,13 +29,13 @@ BUFFERED_AT = "concurrency_limit_buffered_at"
 MALFORMED = "aw.Malformed"
 """In the field ``class``: no job, but an object around bytes that are none (``wire/malformed.py``)."""
 
-RAW = "aw_raw"
+MALFORMED_RAW = "aw_raw"
 """Field of such an object: the bytes, in base64."""
 
-STOPS = "interrupted_count"
+INTERRUPTED_COUNT = "interrupted_count"
 """Field of a job that still ran when its process had to stop: how often (GitLab, which counts deaths here too)."""
 
-DEATHS = "aw_death_count"
+DEATH_COUNT = "aw_death_count"
 """Field of a job that ran when its process died: how often."""
 
 UNKNOWN_COUNT, UNKNOWN_SINCE = "aw_unknown_class_count", "aw_unknown_class_since"
@@ -78,17 +78,17 @@ class Job(dict[str, Any]):
     @property
     def interrupted_count(self) -> int:
         """How often it still ran when its process had to stop."""
-        return times(self, STOPS)
+        return count_of(self, INTERRUPTED_COUNT)
 
     @property
     def death_count(self) -> int:
         """How often it ran when its process died."""
-        return times(self, DEATHS)
+        return count_of(self, DEATH_COUNT)
 
     @property
     def interruptions(self) -> dict[str, int]:
         """Both counts by their fields, for a log line."""
-        return {STOPS: self.interrupted_count, DEATHS: self.death_count}
+        return {INTERRUPTED_COUNT: self.interrupted_count, DEATH_COUNT: self.death_count}
 
     @property
     def enqueued_at(self) -> float | None:
@@ -114,7 +114,7 @@ def decode(
     if not isinstance(fields.get("args"), list):
         raise PayloadError("its arguments are no list")
     if fields["class"] == MALFORMED:
-        raise PayloadError(f"it stands for bytes that are no job, which its field {RAW} has in base64")
+        raise PayloadError(f"it stands for bytes that are no job, which its field {MALFORMED_RAW} has in base64")
     return fields
 
 
@@ -127,7 +127,7 @@ def timestamp(value: object) -> float | None:
     return seconds if seconds is not None and 0 <= seconds < _YEAR_10000 else None
 
 
-def moment(score: float) -> float:
+def clamp_time(score: float) -> float:
     """Return a score of a sorted set as epoch seconds: what is no time is the nearest that is one, 1970 or the year 9999."""
     return min(max(score, 0.0), _YEAR_10000 - 1.0)
 
@@ -141,13 +141,13 @@ def _seconds(value: object) -> float | None:
         return None
 
 
-def stamp(seconds: float) -> float:
+def wire_timestamp(seconds: float) -> float:
     """Return ``seconds`` as a time that every Sidekiq reads right: float seconds that keep a fraction in JSON."""
     rounded = round(seconds, 6)
     return rounded + 0.000001 if rounded.is_integer() else rounded
 
 
-def stamp_json(seconds: float) -> bytes:
+def wire_timestamp_json(seconds: float) -> bytes:
     """Return ``stamp(seconds)`` as JSON."""
     text = b"%.6f" % seconds
     return text[:-1] + b"1" if text.endswith(b".000000") else text
@@ -165,30 +165,30 @@ def version_of(payload: Payload) -> int:
     return 0 if number is None or number < 0 else number
 
 
-def deferrals(payload: Payload, reason: str) -> int:
+def deferral_count(payload: Payload, reason: str) -> int:
     """Return how often in a row a job was deferred for this reason: another's deferrals prolong nothing, and use up nothing."""
     if payload.get(DEFERRED_BY, reason) != reason:
         return 0
-    return times(payload, DEFERRED_COUNT)
+    return count_of(payload, DEFERRED_COUNT)
 
 
-def forget_unknown(payload: Payload) -> None:
+def clear_unknown_class(payload: Payload) -> None:
     """Drop what processes without the class of a job have written into it: it has met one that has the class."""
     payload.pop(UNKNOWN_COUNT, None)
     # Without this field the error is one of the job's own runs.
     if payload.pop(UNKNOWN_SINCE, None) is not None:
-        forget_error(payload)
+        clear_error(payload)
 
 
-def forget_error(payload: Payload) -> None:
+def clear_error(payload: Payload) -> None:
     """Drop the fields that name the last error."""
     for name in _ERROR_FIELDS:
         payload.pop(name, None)
 
 
-def times(payload: Payload, count: str) -> int:
+def count_of(payload: Payload, field: str) -> int:
     """Return a count of a job: 0 where there is none, or what is no count."""
-    return max(0, whole_number(payload.get(count)) or 0)
+    return max(0, whole_number(payload.get(field)) or 0)
 
 
 def whole_number(value: object) -> int | None:

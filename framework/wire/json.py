@@ -8,18 +8,16 @@ from typing import Any, cast
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from framework.errors import PayloadError
-from framework.wire.bounds import DECODED_LIMIT, LARGE, is_deeper, measure, needs_look, pieces
+from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, is_nested_deeper, may_exceed, measure, pieces
 
 MAX_NESTING = 64
 """Levels of arrays and objects allowed in a payload. pydantic_core reads 200, Ruby's JSON 100; both are out of reach here."""
 
 _class_of: Callable[[Any], type[Any]] = type
 _TOO_DEEP = f"it is nested deeper than {MAX_NESTING} levels"
-_UNQUESTIONED_BYTES = (
-    4_000  # an integer of over 4,300 digits cannot be read back; below this size there is room for none
-)
-_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
-_DIGITS_IN_A_ROW = b"0" * _UNQUESTIONED_BYTES
+_UNCHECKED_BYTES = 4_000  # an integer of over 4,300 digits cannot be read back; below this size there is room for none
+_ALL_DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
+_DIGITS_IN_A_ROW = b"0" * _UNCHECKED_BYTES
 
 
 def dumps(value: object) -> bytes:
@@ -28,12 +26,12 @@ def dumps(value: object) -> bytes:
     Raises:
         PayloadError: a number is not finite, a string is not Unicode, or the nesting is deeper than readers allow.
     """
-    data = _written(value)
+    data = _encode(value)
     if b"NaN" in data or b"Infinity" in data:
         _refuse_non_finite(value)
         loads(data, None)  # whatever that walk does not know, such as a tuple of a middleware's
     # Counting two bytes is far cheaper than looking at each; only what might be too deep or too long is looked at.
-    if len(data) > _UNQUESTIONED_BYTES or data.count(b"[") + data.count(b"{") > MAX_NESTING:
+    if len(data) > _UNCHECKED_BYTES or data.count(b"[") + data.count(b"{") > MAX_NESTING:
         _refuse_unreadable(data)
     return data
 
@@ -43,14 +41,14 @@ def dumps_ordered(value: object) -> bytes:
     return dumps(_ordered(value))
 
 
-def dumps_exact(value: object, *, inside: int) -> bytes:
+def dumps_exact(value: object, *, outer_levels: int) -> bytes:
     """Return like ``dumps`` what is known to be exact JSON but for its nesting, ``inside`` levels of a payload.
 
     Raises:
         PayloadError: the nesting is deeper than readers allow, or another thread has put something else in meanwhile.
     """
-    data = _written(value)
-    room = MAX_NESTING - inside
+    data = _encode(value)
+    room = MAX_NESTING - outer_levels
     # A level takes two bytes at least.
     if len(data) > 2 * room and data.count(b"[") + data.count(b"{") > room and _deeper_than(value, room):
         raise PayloadError(_TOO_DEEP)
@@ -69,10 +67,10 @@ def loads(data: bytes, decoded_limit: int | None = DECODED_LIMIT, reserve: Calla
     """
     size = len(data)
     if decoded_limit is not None and (
-        needs_look(size, decoded_limit) or (reserve is not None and needs_look(size, LARGE))
+        may_exceed(size, decoded_limit) or (reserve is not None and may_exceed(size, LARGE_PAYLOAD))
     ):
         memory = measure(partial(pieces, data), decoded_limit).memory
-        if reserve is not None and memory > LARGE:
+        if reserve is not None and memory > LARGE_PAYLOAD:
             reserve(memory)
     try:
         return from_json(data, allow_inf_nan=False, cache_strings="keys")
@@ -87,7 +85,7 @@ def _ordered(value: Any) -> Any:
     return [_ordered(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
-def _written(value: object) -> bytes:
+def _encode(value: object) -> bytes:
     try:
         return to_json(value)
     except (PydanticSerializationError, RecursionError, ValueError) as error:
@@ -97,10 +95,10 @@ def _written(value: object) -> bytes:
 def _refuse_unreadable(data: bytes) -> None:
     """By its bytes: to read it back would take its memory a second time."""
     # Each level takes one of these bytes, so that fewer of them need no look at their depth.
-    if data.count(b"[") + data.count(b"{") > MAX_NESTING and is_deeper(data, MAX_NESTING):
+    if data.count(b"[") + data.count(b"{") > MAX_NESTING and is_nested_deeper(data, MAX_NESTING):
         raise PayloadError(_TOO_DEEP)
     # Digits in a row may stand in a text; what they are, reading says.
-    if len(data) > _UNQUESTIONED_BYTES and _DIGITS_IN_A_ROW in data.translate(_DIGITS_ALIKE):
+    if len(data) > _UNCHECKED_BYTES and _DIGITS_IN_A_ROW in data.translate(_ALL_DIGITS_TO_ZERO):
         loads(data, None)
 
 

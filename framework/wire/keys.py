@@ -16,7 +16,7 @@ REGISTRY = "aw:processes"
 """ZSET of the identities that may own a working list; score = last beat, seconds of Redis's clock, or below 0: seen dead then."""
 
 
-BEATS = "aw:beats"
+STEADY_SINCE = "aw:steady_since"
 """STRING that expires when nobody has beaten for two periods: since when there was no such gap, seconds of Redis's clock."""
 
 RETIRED = "aw:retired"
@@ -37,10 +37,10 @@ LIMITS_WAITING = "aw:limits:waiting"
 FLAGS = "aw:flags"
 """HASH from a flag's name to what it says, as JSON: percentage, reason, until when, by whom."""
 
-PAUSES = "aw:pauses"
+PAUSED_CLASSES = "aw:paused_classes"
 """SET of the wire names of the classes that have parked jobs."""
 
-PARKED_WATCH = "aw:parked:watch"
+HELD_ALERT = "aw:held_alert"
 """STRING with a TTL: a process has just looked for how long jobs have been parked here, and the others need not."""
 
 LIMITS_THROTTLING = "aw:limits:throttling"
@@ -65,12 +65,12 @@ def limit(base: str) -> str:
 
 def paused_jobs(worker: str) -> str:
     """ZSET of the jobs of a paused class: a ticket, a line feed, the payload; score = since when."""
-    return f"aw:paused:{worker}"
+    return f"aw:paused_jobs:{worker}"
 
 
-def pause_kept(worker: str) -> str:
+def pause_strategy(worker: str) -> str:
     """STRING with a TTL: a process that knows the class has said that its pause goes on; holds the strategy's name."""
-    return f"aw:pause:{worker}"
+    return f"aw:pause_strategy:{worker}"
 
 
 def queue(name: str) -> str:
@@ -96,12 +96,12 @@ def owner(working_list: str) -> str:
 _MIGRATION = "aw:migration:"  # of the form host:pid:nonce, with a pid that no process has
 
 
-def migration(queue_name: str) -> str:
+def migration_identity(queue_name: str) -> str:
     """Return the identity that holds a queue's jobs while they are gone through, one by one: the same for every such process."""
     return _MIGRATION + queue_name
 
 
-def migrated(identity: str) -> str | None:
+def migrated_queue(identity: str) -> str | None:
     """Return the name of the queue whose jobs this identity holds, ``None`` for that of a process."""
     return identity.removeprefix(_MIGRATION) if identity.startswith(_MIGRATION) else None
 
@@ -111,9 +111,9 @@ def lease(identity: str) -> str:
     return f"aw:lease:{identity}"
 
 
-def runs(identity: str) -> str:
+def process(identity: str) -> str:
     """HASH of what a process has said about its runs: its ``slots``, and the digests of the suspect jobs it started."""
-    return f"aw:runs:{identity}"
+    return f"aw:process:{identity}"
 
 
 def pushed(token: str) -> str:
@@ -121,9 +121,9 @@ def pushed(token: str) -> str:
     return f"aw:push:{token}"
 
 
-def landed(token: str) -> str:
+def transferred(token: str) -> str:
     """STRING with a TTL: the job that carried this token has come over from another shard, and is not written again."""
-    return f"aw:landed:{token}"
+    return f"aw:transferred:{token}"
 
 
 def status(jid: str) -> str:

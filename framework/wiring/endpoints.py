@@ -15,9 +15,9 @@ def endpoint_of(settings: Settings, shard: str) -> Endpoint:
     An embedded store that is not running gets the address at which it will listen: the error comes with the first
     command, names the way out, and ends when the store is started.
     """
-    chosen, said = settings.shards[shard], settings.shards[shard].from_url
+    chosen, said = settings.shards[shard], settings.shards[shard].url_parts
     url = said.address
-    if chosen.embedded:
+    if chosen.is_embedded:
         url = embedded_url(settings.var_dir, shard) or f"unix://{store_dir(settings.var_dir, shard) / 'server.sock'}"
     if chosen.tls is not None and url.startswith("redis://"):
         url = "rediss://" + url.removeprefix("redis://")
@@ -26,34 +26,34 @@ def endpoint_of(settings: Settings, shard: str) -> Endpoint:
         url,
         sentinels,
         chosen.sentinel_name or said.sentinel_name or "",
-        tuple(_options(chosen, said, followed=bool(sentinels)).items()),
+        tuple(_options(chosen, said, has_sentinels=bool(sentinels)).items()),
         tuple(_sentinel_options(chosen, said).items()) if sentinels else (),
-        source=settings.file("redis.yml"),
+        source=settings.config_file_label("redis.yml"),
     )
 
 
-def _options(chosen: ShardSettings, said: RedisUrl, *, followed: bool) -> dict[str, Any]:
+def _options(chosen: ShardSettings, from_url: RedisUrl, *, has_sentinels: bool) -> dict[str, Any]:
     """Return redis-py's options for credentials, protocol and TLS. A key stands over what the URL says of the same."""
     options: dict[str, Any] = {
-        "username": chosen.username or said.username,
-        "password": chosen.password.get_secret_value() if chosen.password is not None else said.password,
-        "protocol": chosen.protocol or said.protocol,
-        "db": said.database,
+        "username": chosen.username or from_url.username,
+        "password": chosen.password.get_secret_value() if chosen.password is not None else from_url.password,
+        "protocol": chosen.protocol or from_url.protocol,
+        "db": from_url.database,
     }
-    tls = chosen.transport
+    tls = chosen.effective_tls
     if tls is not None:
-        options |= {"ssl": True if followed else None, **_tls_options(tls)}
+        options |= {"ssl": True if has_sentinels else None, **_tls_options(tls)}
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _sentinel_options(chosen: ShardSettings, said: RedisUrl) -> dict[str, Any]:
+def _sentinel_options(chosen: ShardSettings, from_url: RedisUrl) -> dict[str, Any]:
     """Return what is different on the way to the sentinels; nothing where they are reached as the Redis is."""
     options: dict[str, Any] = {}
-    password = chosen.sentinel_password.get_secret_value() if chosen.sentinel_password else said.sentinel_password
+    password = chosen.sentinel_password.get_secret_value() if chosen.sentinel_password else from_url.sentinel_password
     if password is not None:
-        options = {"username": chosen.sentinel_username or said.sentinel_username, "password": password}
-    tls = chosen.sentinel_transport
-    if tls != chosen.transport:
+        options = {"username": chosen.sentinel_username or from_url.sentinel_username, "password": password}
+    tls = chosen.effective_sentinel_tls
+    if tls != chosen.effective_tls:
         options |= {"ssl": True, **_tls_options(tls)} if tls is not None else {"ssl": False}
     return {name: value for name, value in options.items() if value is not None}
 

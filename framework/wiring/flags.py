@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.errors import ConfigurationError, Problem
-from framework.flags.flag import FlagSource, Layered, drop_flag, pause_flag, run_flag
+from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.flags.flag import FlagSource, LayeredFlags, drop_flag, pause_flag, run_flag
 from framework.flags.openfeature import OpenFeatureFlags
 from framework.flags.redis_flags import RedisFlags
 from framework.settings.model import Settings
@@ -31,8 +31,10 @@ def open_flags(settings: Settings, stored: RedisFlags, *, lazy: bool = False) ->
         provided = OpenFeatureFlags(known_flags, f"{socket.gethostname()}:{os.getpid()}", lazy=lazy)
     except ImportError as error:
         message = f"openfeature needs its SDK ({error}): {install_extra('flags')}"
-        raise ConfigurationError([Problem(settings.file("application.yml"), "flags.provider", message)]) from error
-    return Layered(stored, provided)
+        raise ConfigurationError(
+            [ConfigurationProblem(settings.config_file_label("application.yml"), "flags.provider", message)]
+        ) from error
+    return LayeredFlags(stored, provided)
 
 
 def known_flags() -> Iterator[str]:

@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 import redis
 from redis.exceptions import RedisError
 
-from framework.admin.search import parked_places
+from framework.admin.job_counts import count_jobs_by_class
+from framework.admin.search import list_held_stores
 from framework.declare.declaration import Declaration
 from framework.process.record import served_queues
 from framework.route.router import Router
-from framework.route.split import in_words, split_names
+from framework.route.split import format_counts, split_names
 from framework.settings.model import Settings
-from framework.shard.leftovers import count_leftovers
 from framework.wire import keys
-from framework.wiring.connect import open_shards
+from framework.wiring.client import open_shards
 
 
 class LiveQueues(NamedTuple):
@@ -52,8 +52,8 @@ def _waiting(client: "redis.Redis") -> dict[str, int]:
     return {name: count for name, count in zip(names, counts, strict=True) if isinstance(count, int) and count > 0}
 
 
-def seen_elsewhere(
-    settings: Settings, router: Router, declarations: Sequence[Declaration], told: Callable[[str, int], None]
+def misplaced_jobs(
+    settings: Settings, router: Router, declarations: Sequence[Declaration], progress: Callable[[str, int], None]
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield for each shard that answers the classes of other shards whose jobs are there, and where.
 
@@ -65,21 +65,21 @@ def seen_elsewhere(
         for name, shard in sorted(shards.items()):
             names = split_names(router, declarations, name)
             try:
-                yield name, _seen(shard.client, names, told) if names else {}
+                yield name, _misplaced_on(shard.client, names, progress) if names else {}
             except (RedisError, OSError):
                 continue  # the caller that asks the shard for its queues tells it
     finally:
         shards.close()
 
 
-def _seen(client: "redis.Redis", names: dict[str, str], told: Callable[[str, int], None]) -> dict[str, str]:
+def _misplaced_on(client: "redis.Redis", names: dict[str, str], progress: Callable[[str, int], None]) -> dict[str, str]:
     found = {worker: dict[str, int]() for worker in names.values()}
-    for name, places in count_leftovers(client, names, told).items():
+    for name, places in count_jobs_by_class(client, names, progress).items():
         for place in places.keys() - {keys.DEAD, keys.INTERRUPTED}:
             found[names[name]][place] = found[names[name]].get(place, 0) + places[place]
-    for parked in parked_places(client):
+    for parked in list_held_stores(client):
         if parked.name in names:
             place = "parked for a pause" if parked.kind == "paused" else "waiting at the limit"
             at = found[names[parked.name]]
             at[place] = at.get(place, 0) + int(client.zcard(parked.key))
-    return {worker: in_words(dict(sorted(places.items()))) for worker, places in found.items() if places}
+    return {worker: format_counts(dict(sorted(places.items()))) for worker, places in found.items() if places}

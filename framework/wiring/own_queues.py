@@ -6,19 +6,19 @@ from typing import NamedTuple, TypeAlias, cast
 from framework.command_line import command
 from framework.declare import catalog, registry
 from framework.declare.declaration import Declaration
-from framework.route.lint import serves
-from framework.route.places import queues_on, targets
+from framework.messages import join_names
 from framework.route.router import Router
+from framework.route.rule_checks import serves
+from framework.route.topology import locations_of, queues_on
 from framework.settings.model import Settings
-from framework.settings.suggest import listed
 from framework.settings.yaml_file import YamlError
 from framework.telemetry import logs
-from framework.wiring.stale_queues import all_queues_path, read_entries
+from framework.wiring.queue_checks import all_queues_path, read_entries
 
 FROM_CLASSES = "the loaded classes"
 Weights: TypeAlias = tuple[tuple[str, int], ...]
 
-_NOTHING: Weights = (("default", 0),)
+_NO_QUEUES: Weights = (("default", 0),)
 
 
 class OwnQueues(NamedTuple):
@@ -34,7 +34,7 @@ def of_loaded_classes(settings: Settings, router: Router, shard: str) -> OwnQueu
     """Return the queues of the loaded classes on a shard, weighted as ``generate-queues`` would; without any, ``default``."""
     found = queues_on(router, _declarations(), shard)
     weights = tuple((queue, _weight(settings, users)) for queue, users in sorted(found.items()))
-    return OwnQueues(weights or _NOTHING, FROM_CLASSES)
+    return OwnQueues(weights or _NO_QUEUES, FROM_CLASSES)
 
 
 def of_file(settings: Settings, router: Router, shard: str) -> OwnQueues:
@@ -44,7 +44,9 @@ def of_file(settings: Settings, router: Router, shard: str) -> OwnQueues:
     rules have moved it since. Any other class that the file leaves out was left out by its author, and stays so.
     """
     names = [line.name for line in settings.queues]
-    wanted = {place.queue: users for place, users in targets(router, _declarations()).items() if place.shard == shard}
+    wanted = {
+        place.queue: users for place, users in locations_of(router, _declarations()).items() if place.shard == shard
+    }
     lacking = {queue: users for queue, users in sorted(wanted.items()) if not serves(names, queue)}
     known = _known_classes(settings) if lacking else None
     added = {
@@ -52,19 +54,19 @@ def of_file(settings: Settings, router: Router, shard: str) -> OwnQueues:
     }
     weights = [(line.name, line.weight) for line in settings.queues]
     weights += [(queue, _weight(settings, users)) for queue, users in added.items()]
-    return OwnQueues(tuple(weights), settings.file("queues.yml"), tuple(added))
+    return OwnQueues(tuple(weights), settings.config_file_label("queues.yml"), tuple(added))
 
 
-def warn_of_own_queues(own: OwnQueues, shard: str) -> None:
+def warn_own_queues(own: OwnQueues, shard: str) -> None:
     """Warn of a file that lacks queues of loaded classes, and of a process to which no loaded class sends a job."""
     if own.added:
         logs.logger().warning(
-            f"{own.source} lacks the queue{'s' * (len(own.added) > 1)} {listed(own.added, most=5)} of classes that are loaded; "
+            f"{own.source} lacks the queue{'s' * (len(own.added) > 1)} {join_names(own.added, max_names=5)} of loaded classes; "
             f"this process serves them all the same: run `{command('generate-queues')}` and commit what it writes",
             event_name="queues.stale",
             queues=list(own.added[:50]),
         )
-    if own.source == FROM_CLASSES and own.weights == _NOTHING and registry.workers():
+    if own.source == FROM_CLASSES and own.weights == _NO_QUEUES and registry.workers():
         logs.logger().warning(
             f"by the routing rules no loaded class has a queue on the shard {shard}; this process serves the queue 'default' there: "
             "name queues with -q, or another shard with --shard",
@@ -78,7 +80,7 @@ def _declarations() -> list[Declaration]:
 
 
 def _weight(settings: Settings, users: Sequence[Declaration]) -> int:
-    return max(catalog.weight_of(one, settings.namespace_weights).value for one in users)
+    return max(catalog.effective_weight(one, settings.namespace_weights).value for one in users)
 
 
 def _is_newer(router: Router, declaration: Declaration, names: Collection[str], known: Collection[str] | None) -> bool:

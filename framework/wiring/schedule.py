@@ -5,38 +5,38 @@ import os
 import redis
 
 from framework.finish.settle import DeadSetLimits
-from framework.finish.states import States
+from framework.finish.status_writer import StatusWriter
+from framework.middleware import chains
 from framework.process.events import ProcessEvents
-from framework.schedule.crossings import Crossings
-from framework.schedule.destination import Destinations
+from framework.schedule.cross_shard import CrossShardTransfer
+from framework.schedule.destination import DestinationResolver
+from framework.schedule.due_job_planner import DueJobPlanner
+from framework.schedule.poll_timing import PollTiming
 from framework.schedule.poller import Poller
-from framework.schedule.preparation import Preparation
-from framework.schedule.rhythm import Rhythm
 from framework.settings.model import Settings
-from framework.wire.budget import MemoryBudget
-from framework.wiring import chains
-from framework.wiring.connect import open_deduplicator, open_limiter, open_router, open_shards
+from framework.wire.memory_budget import MemoryBudget
+from framework.wiring.client import open_deduplicator, open_limiter, open_router, open_shards
 
 
 def open_poller(
     settings: Settings,
     shard: str,
     client: "redis.Redis",
-    rhythm: Rhythm,
+    rhythm: PollTiming,
     events: ProcessEvents,
-    states: States,
+    states: StatusWriter,
     dead_set: DeadSetLimits,
     budget: MemoryBudget,
 ) -> Poller:
     """Return the poller of ``shard``, which ``client`` reaches; it writes due jobs to any shard their route names."""
     shards = open_shards(settings, role=f"poller:{os.getpid()}")
-    crossings = Crossings(client, shard, shards, events)
-    preparation = Preparation(
+    crossings = CrossShardTransfer(client, shard, shards, events)
+    preparation = DueJobPlanner(
         events,
-        Destinations(open_router(settings), shard),
+        DestinationResolver(open_router(settings), shard),
         crossings,
         states,
-        middleware=chains.client.compiled(),
+        middleware=chains.client.compile(),
         limiter=open_limiter(settings),
         deduplicator=open_deduplicator(settings, shards),
         budget=budget,

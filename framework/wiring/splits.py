@@ -5,20 +5,22 @@ from typing import cast
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.route.router import Router
-from framework.route.split import Split, splits_by_rules
+from framework.route.split import ShardSplit, splits_by_rules
 from framework.settings.model import Settings
 from framework.telemetry import logs
 
 
-def splits(settings: Settings, router: Router) -> list[Split]:
+def splits(settings: Settings, router: Router) -> list[ShardSplit]:
     """Return what rules, registered classes and settings show; no shard is asked."""
     declarations = [cast("Declaration", worker.declaration()) for worker in registry.workers()]
-    return list(splits_by_rules(router, declarations, settings.limits, source=settings.file("application.yml")))
+    return list(
+        splits_by_rules(router, declarations, settings.limits, source=settings.config_file_label("application.yml"))
+    )
 
 
-def warn_of_splits(settings: Settings, router: Router) -> None:
+def warn_splits(settings: Settings, router: Router) -> None:
     """Write a line for each class or queue whose limits and locks hold on several shards."""
     for split in splits(settings, router):
         logs.logger().warning(
-            str(split), event_name="boot.split", name=split.name, holds=list(split.holds), shards=list(split.shards)
+            str(split), event_name="boot.split", name=split.name, holds=list(split.controls), shards=list(split.shards)
         )

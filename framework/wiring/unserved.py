@@ -15,13 +15,13 @@ from framework.command_line import command
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.fetch.queues import QueueOrder
+from framework.messages import join_names
 from framework.process.record import unserved_queues
-from framework.process.unserved import Served, UnservedWatch
-from framework.route.lint import serves
-from framework.route.places import Place, targets
+from framework.process.unserved import UnservedCallbacks, UnservedWatch
 from framework.route.router import Router
+from framework.route.rule_checks import serves
+from framework.route.topology import QueueLocation, locations_of
 from framework.settings.model import Settings
-from framework.settings.suggest import listed
 from framework.shard.shard import Shard
 from framework.telemetry import logs
 
@@ -29,12 +29,12 @@ PRODUCER_DEADLINE_S = 1.0
 """Of each read at a producer's boot, which an application waits for."""
 
 _PROCESS_DEADLINE_S = 2.0
-_SHOWN = 5
+_MAX_NAMES = 5
 _MOST_FIELDS = 50
 _MOST_OPTIONS = 20
 
 
-class Unserved:
+class UnservedQueues:
     """Finds and tells the unserved queues of the loaded classes, whose places ``router`` knows.
 
     A class that ``foreign_classes`` names is left out: another application runs it.
@@ -44,39 +44,39 @@ class Unserved:
         self._settings = settings
         classes = [cast("Declaration", worker.declaration()) for worker in registry.workers()]
         own = [one for one in classes if not any(fnmatchcase(one.wire_name, text) for text in settings.foreign_classes)]
-        self._targets = targets(router, own)
+        self._targets = locations_of(router, own)
 
     @property
-    def places(self) -> frozenset[Place]:
+    def locations(self) -> frozenset[QueueLocation]:
         """Every queue that jobs of these classes go to, with its shard."""
         return frozenset(self._targets)
 
-    def find(self, clients: Mapping[str, "redis.Redis"], places: Collection[Place]) -> frozenset[Place]:
+    def find(self, clients: Mapping[str, "redis.Redis"], places: Collection[QueueLocation]) -> frozenset[QueueLocation]:
         """Return those of ``places`` that no running process serves; of a shard that does not answer, none.
 
         Every connection that was made for it is closed.
         """
-        found: set[Place] = set()
+        found: set[QueueLocation] = set()
         for shard in sorted({place.shard for place in places}):
             names = {place.queue for place in places if place.shard == shard}
             try:
-                found.update(Place(name, shard) for name in unserved_queues(clients[shard], names))
+                found.update(QueueLocation(name, shard) for name in unserved_queues(clients[shard], names))
             except (RedisError, OSError):
                 pass  # nothing is known: pushes and the other threads tell that the shard does not answer
             finally:
                 clients[shard].connection_pool.disconnect()
         return frozenset(found)
 
-    def warn(self, places: Iterable[Place]) -> None:
+    def log_unserved(self, places: Iterable[QueueLocation]) -> None:
         """Write a line for each shard with its unserved queues, their classes, and the command that serves them."""
         for shard, queues in _by_shard(places).items():
-            users = {one.wire_name: one for queue in queues for one in self._targets[Place(queue, shard)]}
+            users = {one.wire_name: one for queue in queues for one in self._targets[QueueLocation(queue, shard)]}
             names = sorted(users)
             remedy = self._command(shard, queues, users.values())
             many = f"; `{command('route --lint --live')}` lists them all" if len(queues) > _MOST_OPTIONS else ""
             logs.logger().warning(
                 f"no running process serves the {_counted('queue', queues)} of the shard {shard}, where jobs of "
-                f"{listed(names, most=_SHOWN)} wait: start a process with `{remedy}`{self._remedy(queues)}{many}",
+                f"{join_names(names, max_names=_MAX_NAMES)} wait: start a process with `{remedy}`{self._remedy(queues)}{many}",
                 event_name="boot.unserved",
                 shard=shard,
                 queues=queues[:_MOST_FIELDS],
@@ -84,7 +84,7 @@ class Unserved:
                 command=remedy,
             )
 
-    def take_back(self, places: Iterable[Place]) -> None:
+    def log_served(self, places: Iterable[QueueLocation]) -> None:
         """Say that a process serves these queues now, after a warning of them."""
         for shard, queues in _by_shard(places).items():
             logs.logger().info(
@@ -120,34 +120,36 @@ class Unserved:
     def _remedy(self, queues: Iterable[str]) -> str:
         if self._served_by_default(queues):
             return ""
-        return f", or write {self._settings.file('queues.yml')} anew with `{command('generate-queues')}`"
+        return f", or write {self._settings.config_file_label('queues.yml')} anew with `{command('generate-queues')}`"
 
 
-def open_watch(
+def open_unserved_watch(
     settings: Settings, router: Router, order: QueueOrder, shards: Mapping[str, Shard], own: str, *, in_group: bool
 ) -> UnservedWatch:
     """Return what looks for unserved queues in a worker process that serves ``order`` on the shard ``own``; no socket is opened."""
-    unserved = Unserved(settings, router)
-    wanted = unserved.places - {Place(name, own) for name in order.names}
+    unserved = UnservedQueues(settings, router)
+    wanted = unserved.locations - {QueueLocation(name, own) for name in order.names}
     clients = {
         name: shards[name].open_client("unserved", read_timeout_s=_PROCESS_DEADLINE_S)
         for name in {place.shard for place in wanted}
     }
     find = partial(unserved.find, clients, wanted)
-    return UnservedWatch(find if wanted else None, Served(unserved.warn, unserved.take_back), in_group=in_group)
+    return UnservedWatch(
+        find if wanted else None, UnservedCallbacks(unserved.log_unserved, unserved.log_served), in_group=in_group
+    )
 
 
-def warn_of_unserved(settings: Settings, router: Router, shards: Mapping[str, Shard]) -> None:
+def warn_unserved(settings: Settings, router: Router, shards: Mapping[str, Shard]) -> None:
     """Warn once of the queues of loaded classes that no process serves now; a shard that does not answer is passed over."""
-    unserved = Unserved(settings, router)
+    unserved = UnservedQueues(settings, router)
     clients = {
         name: shards[name].open_client("boot", read_timeout_s=PRODUCER_DEADLINE_S)
-        for name in {place.shard for place in unserved.places}
+        for name in {place.shard for place in unserved.locations}
     }
-    unserved.warn(unserved.find(clients, unserved.places))
+    unserved.log_unserved(unserved.find(clients, unserved.locations))
 
 
-def _by_shard(places: Iterable[Place]) -> dict[str, list[str]]:
+def _by_shard(places: Iterable[QueueLocation]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for place in sorted(places):
         found.setdefault(place.shard, []).append(place.queue)
@@ -155,7 +157,7 @@ def _by_shard(places: Iterable[Place]) -> dict[str, list[str]]:
 
 
 def _counted(noun: str, names: list[str]) -> str:
-    return f"{noun if len(names) == 1 else f'{noun}s'} {listed(names, most=_SHOWN)}"
+    return f"{noun if len(names) == 1 else f'{noun}s'} {join_names(names, max_names=_MAX_NAMES)}"
 
 
 def _within(module: str, package: str) -> bool:

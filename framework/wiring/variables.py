@@ -4,7 +4,7 @@ from framework.settings.model import Settings
 from framework.telemetry import logs
 
 
-def warn_of_unknown_variables(settings: Settings) -> None:
+def warn_unknown_variables(settings: Settings) -> None:
     """Name each variable without an effect in a line of its own. Values are never shown: they may be secrets of other programs."""
     for name, near in settings.unknown_variables.items():
         hint = f" (did you mean {near}?)" if near is not None else ""

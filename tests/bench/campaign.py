@@ -123,9 +123,9 @@ class Campaign:
                         continue
                     found.setdefault(site.contestant.name, []).append(figures)
                     say(f"{name}: {shown(figures[workload.figure])} {workload.unit}")
-                    self._keep(workload.name, site.contestant.name, mode, found[site.contestant.name])
+                    self._maintain_policies(workload.name, site.contestant.name, mode, found[site.contestant.name])
 
-    def _keep(self, workload: str, contestant: str, mode: str, runs: list[dict[str, float]]) -> None:
+    def _maintain_policies(self, workload: str, contestant: str, mode: str, runs: list[dict[str, float]]) -> None:
         """The result of the runs so far stands in place of the one before."""
         names = [name for name in runs[0] if all(name in run for run in runs)]
         series = {name: Series(tuple(run[name] for run in runs)) for name in names}

@@ -42,7 +42,7 @@ def _shards(site: Site, count: int) -> dict[str, float]:
         site.produce("fill", ports=ports, kind=name, queues=["default"], count=jobs)
     with site.working(*(Launch("noop", shard=name) for name in names), ports=ports, stores=others) as running:
         reading = running.wait_for(jobs * count)
-    return {"rate": rate(reading, lasting=False), "jobs": float(reading.count)}
+    return {"rate": rate(reading, format_duration=False), "jobs": float(reading.count)}
 
 
 def backlog(site: Site) -> dict[str, float]:
@@ -85,7 +85,7 @@ def _drained(site: Site, filled: list[str], served: tuple[str, ...]) -> float:
     site.produce("fill", kind="noop", queues=filled, count=jobs)
     with site.working(Launch("noop", queues=served)) as running:
         reading: Reading = running.wait_for(jobs)
-    return rate(reading, lasting=False)
+    return rate(reading, format_duration=False)
 
 
 def memory(site: Site) -> dict[str, float]:

@@ -67,7 +67,7 @@ def test_passwords_and_rights_change_under_a_worker(scene, measured):
     at_work(scene, second, "with the second password")
     acl(scene, f">{SECRETS[0]}")
     begun_at = time.monotonic()
-    until(lambda: first.find(event_name="redis.back"), "the first is back", 5 + SLACK_S)
+    until(lambda: first.find(event_name="redis.recovered"), "the first is back", 5 + SLACK_S)
     measured("back_with_a_password_s", time.monotonic() - begun_at)
     assert first.end() == 0
 

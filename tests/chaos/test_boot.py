@@ -6,7 +6,7 @@ import time
 import pytest
 
 from framework.wire import keys
-from framework.wiring.server import BOOT_PATIENCE_S
+from framework.wiring.worker_process import BOOT_PATIENCE_S
 from tests.chaos.test_signals import SLACK_S, at
 
 
@@ -68,14 +68,14 @@ def test_processes_of_one_name_share_nothing_and_of_two_of_one_identity_one_ends
 
 
 PATCHES = {
-    "lease": "import framework.process.heartbeat as m; calls = []; beat = m.Lease.beat\n"
+    "lease": "import framework.process.heartbeat as m; calls = []; beat = m.Lease.renew\n"
     "def broken(self):\n    calls.append(1)\n    if len(calls) > 1: raise LookupError('a bug of ours')\n    return beat(self)\n"
-    "m.Lease.beat = broken",
-    "record": "import framework.process.record as m\nm.ProcessRecord.beat = broken",
+    "m.Lease.renew = broken",
+    "record": "import framework.process.record as m\nm.ProcessRecord.heartbeat = broken",
     "poller": "import framework.schedule.poller as m\nm.Poller.step = broken",
     "reaper": "import framework.fetch.reaper as m\nm.Reaper.sweep = broken",
-    "processor-0": "import framework.fetch.exchange as m\nm.Exchange.replenish = broken",
-    "event-loop": "import framework.execute.execution as m\nm.Executor._awaited = broken; m.Executor._outcome = broken",
+    "processor-0": "import framework.fetch.pipeline as m\nm.FetchPipeline.fetch_and_wait = broken",
+    "event-loop": "import framework.execute.execution as m\nm.Executor._await_job = broken; m.Executor._outcome = broken",
 }
 """One bug for each thread of ours."""
 

@@ -103,7 +103,7 @@ def test_a_short_round_of_limits_and_locks_under_kills(chaos):
     assert found["blows"]["kill"] >= 1
     assert found["limited jobs a second"] > 0
     assert found["pushes with keys"] > found["of them dropped as duplicates"] > 0
-    assert found["jobs parked at a look, at most"] > 0
+    assert found["jobs held at a look, at most"] > 0
     assert "| limits, struck |" in done.stdout
 
 

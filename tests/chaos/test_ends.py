@@ -26,7 +26,10 @@ def test_term_in_the_middle_of_long_jobs(scene):
     ]
     assert set(scene.proven("begun")) == set(names[:4])
     left = {key for key in scene.client.keys("*") if not (key.startswith(b"stat:") or is_metric(key))}
-    assert left - {b"aw:beats", b"aw:parked:watch"} == {b"queues", b"queue:default"}  # those two run out by themselves
+    assert left - {b"aw:steady_since", b"aw:held_alert"} == {
+        b"queues",
+        b"queue:default",
+    }  # those two run out by themselves
     for name in names:
         scene.open_gate(name)
     successor = scene.worker("-c", "4").ready()

@@ -40,7 +40,7 @@ def test_a_lively_history_holds_at_every_instant_and_when_it_is_cut_anywhere(sho
     assert told(short_path, "bare", job_status="recovered", cause="lost reply")
     assert told(short_path, "cluster", job_status="recovered", cause="death")
     commands = [command for group in History(run.data).groups() for command in group.commands]
-    waiting = {b"schedule", b"retry", b"dead", b"aw:limit:LimitedWorker:waiting:", b"aw:paused:PausedWorker"}
+    waiting = {b"schedule", b"retry", b"dead", b"aw:limit:LimitedWorker:waiting:", b"aw:paused_jobs:PausedWorker"}
     assert waiting <= {command[1] for command in commands if command[0] == b"ZADD"}
     assert any(command[0] == b"HSET" and command[1].startswith(b"aw:lock:") for command in commands)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.fetch.custody import UNACKNOWLEDGED
+from framework.fetch.in_flight import MAX_UNACKNOWLEDGED
 from tests.chaos.conftest import runs
 from tests.harness import until
 
@@ -91,7 +91,7 @@ AS_SUBREAPER = "import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); from fra
 def test_what_a_job_leaves_running_holds_nothing_of_ours_and_ends_with_its_process(scene):
     options = ["-r", "jobs", "-r", scene.module("hostile_jobs"), "default", "--max-concurrency", "1"]
     process = scene.site.start("-c", AS_SUBREAPER, *options, REDIS_URL=scene.url)
-    scene.enqueue("FamilyWorker", jid="family", aw_death_count=2, suspect=True)  # quarantined by its death
+    scene.enqueue("FamilyWorker", jid="family", aw_death_count=2, is_suspect=True)  # quarantined by its death
     (family,) = until(lambda: scene.proven("family"), "the job has its children")
     worker, stray, daemon = map(int, family.split())
     for pid in (stray, daemon):
@@ -99,14 +99,14 @@ def test_what_a_job_leaves_running_holds_nothing_of_ours_and_ends_with_its_proce
         assert not [name for name in opened if name.startswith(("socket:", "anon_inode:"))], opened
     os.kill(worker, signal.SIGKILL)
     until(lambda: not runs(stray), "what was left in the group is killed")
-    assert process.line(event_name="child.strays")["child_pid"] == worker
+    assert process.line(event_name="child.orphans_killed")["child_pid"] == worker
     scene.wait_for("note", "multiprocessing")
     process.line(job_status="quarantined", jid="family")
     assert runs(daemon)  # it left the group on purpose
     os.kill(daemon, signal.SIGKILL)
     until(lambda: not Path(f"/proc/{daemon}").exists() and not Path(f"/proc/{stray}").exists(), "both are reaped")
     assert process.end() == 0
-    assert len(process.find(event_name="child.strays")) == 1
+    assert len(process.find(event_name="child.orphans_killed")) == 1
 
 
 DEADLY = ("exit", "segmentation", "abort", "stack", "descriptors")
@@ -142,7 +142,7 @@ def test_jobs_that_kill_are_quarantined_and_their_neighbours_run(scene, measured
     deaths = len(process.find(event_name="child.died"))
     measured("extra_runs", sum(runs_of.values()) - NEIGHBOURS)
     measured("deaths", deaths)
-    assert sum(runs_of.values()) - NEIGHBOURS <= deaths * (2 + UNACKNOWLEDGED)
+    assert sum(runs_of.values()) - NEIGHBOURS <= deaths * (2 + MAX_UNACKNOWLEDGED)
     assert max(runs_of.values()) <= 1 + len(DEADLY)  # one more for each job that kills
     counts = [line.get("aw_death_count", 0) for line in process.find(job_status="done")]
     # Once as a neighbour; and once more where a busy machine let a suspect outlast its turn of 0.5 s (decision 30).

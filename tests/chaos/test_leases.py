@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from framework.fetch.custody import UNACKNOWLEDGED
+from framework.fetch.in_flight import MAX_UNACKNOWLEDGED
 from tests.chaos.test_signals import SLACK_S, at
 from tests.harness import until
 
@@ -74,7 +74,7 @@ def test_the_frozen_and_the_killed_are_taken_over_and_who_holds_the_interpreter_
     assert len(scene.proven("held")) == 1
     again = Counter(scene.proven("note"))
     measured("extra_runs", sum(again.values()) - len(values) - 1)
-    assert sum(again.values()) - len(values) - 1 <= SLOTS + UNACKNOWLEDGED
+    assert sum(again.values()) - len(values) - 1 <= SLOTS + MAX_UNACKNOWLEDGED
     told = [line for process in (runner, witness, holder) for line in process.find(job_status="recovered")]
     back = Counter(line["jid"] for line in told)
     assert set(back.values()) == {1}

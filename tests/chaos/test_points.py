@@ -70,8 +70,8 @@ class Theatre:
     """The process that plays, with two servers of its own."""
 
     def __init__(self, folder) -> None:
-        self._errors = folder / "errors"
-        with self._errors.open("w") as errors:
+        self._error_details = folder / "errors"
+        with self._error_details.open("w") as errors:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", "tests.proofs.crash_points", str(folder)],
                 cwd=ROOT,

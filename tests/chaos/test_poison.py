@@ -106,7 +106,7 @@ def test_a_queue_that_is_no_list_stops_no_other(scene, order):
 
 
 def test_a_retry_set_that_is_no_set_loses_no_job(scene):
-    """The failure cannot be written down: the job stays in hand, and is seen to again."""
+    """The failure cannot be written down: the job stays in flight, and is seen to again."""
     scene.client.set("retry", "text")
     process = scene.worker("-c", "2").ready()
     data = scene.enqueue("FailWorker", "kept")

@@ -58,7 +58,7 @@ def test_the_ledger_tells_what_was_in_flight_and_when_it_came_back(worlds):
     assert [first.begin(serial) for serial in (0, 1, 2)] == [True] * 3
     first.end(2)
     ledger.read(life)
-    ledger.bury(life, killed_us=0)
+    ledger.mark_dead(life, killed_us=0)
     assert (ledger.killed, ledger.struck, ledger.awaited, ledger.ended) == (2, 2, 2, 1)
     second, other = worlds.process()
     for serial in (0, 2):

@@ -74,13 +74,13 @@ def test_what_is_left(valves, redis):
     assert found(valves).left == []
     redis.hset("aw:lock:d", "jid", "j")
     redis.zadd(RUNNING, {"me j": 1})
-    redis.zadd("aw:paused:A", {b'["q"]\n{}': 1})
+    redis.zadd("aw:paused_jobs:A", {b'["q"]\n{}': 1})
     assert len(found(valves).left) == 3
 
 
 def test_what_begins_in_a_pause(valves):
     push(valves, 0, 1, accepted=True)
-    valves._pauses = [BEGAN, BEGAN + 12]
+    valves._state = [BEGAN, BEGAN + 12]
     assert not found(valves, aside=[ran(ASIDE, 8, 9)]).paused
     assert found(valves, aside=[ran(ASIDE, 10, 11)]).paused == ["0 at 1010.000"]
     assert not found(valves, aside=[ran(ASIDE, 12.5, 13)]).paused

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.attribute_pages import PageError, filled, parts
+from framework.cli.docs_pages import PageError, fill_page, generated_parts
 from framework.declare.attributes import ATTRIBUTES, GROUPS
-from framework.declare.cross_rules import CROSS_RULES
+from framework.declare.constraints import CONSTRAINTS
 from tests.fork_server import FORK_SERVER
 from tests.tables import each_row
 
@@ -54,7 +54,7 @@ def test_one_attribute_is_explained_whole():
     assert done.returncode == 0
     for text in (retry.meaning, retry.allowed, "Default True", retry.effect, retry.trap, urgency.trap):
         assert words(text) in said
-    assert all(str(rule) in said and rule.because in said and rule.instead in said for rule in CROSS_RULES)
+    assert all(str(rule) in said and rule.reason in said and rule.remedy in said for rule in CONSTRAINTS)
     assert "forbids" not in run("tags").stdout
 
 
@@ -95,22 +95,22 @@ def test_a_page_may_have_several_parts_and_text_between():
     page = (
         "a\n<!-- attributes: rules -->\n<!-- /attributes -->\nb\n<!-- attributes: status -->\n<!-- /attributes -->\nc\n"
     )
-    text = filled(page)
-    rules, status = parts()["rules"], parts()["status"]
+    text = fill_page(page)
+    rules, status = generated_parts()["rules"], generated_parts()["status"]
     begin, end = "<!-- attributes: ", "<!-- /attributes -->"
     assert text == f"a\n{begin}rules -->\n{rules}\n{end}\nb\n{begin}status -->\n{status}\n{end}\nc\n"
-    assert filled(text) == text
+    assert fill_page(text) == text
 
 
 def test_the_parts_hold_every_attribute_with_all_that_is_known_of_it():
     for name, one in ATTRIBUTES.items():
-        rows = [line for line in parts()["all"].splitlines() if line.startswith(f"| `{name}` |")]
-        assert rows == [line for line in parts()[one.group].splitlines() if line.startswith(f"| `{name}` |")]
+        rows = [line for line in generated_parts()["all"].splitlines() if line.startswith(f"| `{name}` |")]
+        assert rows == [line for line in generated_parts()[one.group].splitlines() if line.startswith(f"| `{name}` |")]
         assert len(rows) == 1
         for text in (one.allowed, one.meaning, one.effect, one.trap):
             assert text in rows[0]
         assert len(rows[0].split(" | ")) == 6
-    assert all(f"`{rule}`" in parts()["rules"] for rule in CROSS_RULES)
+    assert all(f"`{rule}`" in generated_parts()["rules"] for rule in CONSTRAINTS)
 
 
 @each_row(
@@ -124,7 +124,7 @@ def test_the_parts_hold_every_attribute_with_all_that_is_known_of_it():
 )  # fmt: skip
 def test_markers_that_do_not_hold_are_named_with_their_line(page: str, message: str):
     with pytest.raises(PageError, match=message):
-        filled(page)
+        fill_page(page)
 
 
 def test_the_command_ends_with_1_on_such_a_page_and_writes_nothing(tmp_path: Path):

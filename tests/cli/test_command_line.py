@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.command_line import as_started, command
+from framework.command_line import command, with_local_commands
 from tests.harness import ROOT
 
 CONSOLE = str(Path(sys.executable).parent / "application-worker")
@@ -64,4 +64,4 @@ def test_children_of_a_cluster_name_commands_as_it_does(site, program, named):
 
 def test_library_names_the_installed_command():
     assert command("jobs resume AWorker") == "application-worker jobs resume AWorker"
-    assert as_started("run `application-worker generate-queues`") == "run `application-worker generate-queues`"
+    assert with_local_commands("run `application-worker generate-queues`") == "run `application-worker generate-queues`"

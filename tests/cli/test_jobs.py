@@ -7,12 +7,12 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from framework.admin.locks import find_lock, release_lock
+from framework.admin.locks import delete_lock, find_lock
 from framework.admin.purge import purge
 from framework.cli.jobs import jobs as command
 from framework.flags.flag import Flag, drop_flag, pause_flag, run_flag
 from framework.flags.redis_flags import set_flag
-from framework.store.script import ACQUIRE
+from framework.store.script import TAKE_SLOT
 from framework.wire import keys
 from tests.harness import ROOT, encoded, enqueue, hold, until
 
@@ -37,7 +37,7 @@ def ask(redis, jid, limit, base=REPORT, scope="", share=0, **fields):
     """A process asks for a slot, as its gate does; return whether it has one."""
     unit = hold(redis, encoded(fields.pop("name", base), jid=jid, **fields), OWNER)
     arguments = [unit.data, f"{OWNER} {jid}", jid, "default", limit, 180, "", scope, share, "park", ""]
-    return ACQUIRE(redis, [keys.working(OWNER), keys.limit(base)], arguments)[0] == 1
+    return TAKE_SLOT(redis, [keys.working(OWNER), keys.limit(base)], arguments)[0] == 1
 
 
 def rows(text):
@@ -72,7 +72,7 @@ def test_limits_are_shown_with_who_has_the_slots_and_who_waits(jobs, redis):
     (queued,) = jobs("explain", "c", "--json", "-r", "jobs")["found"]
     assert queued["holds"][0].startswith(f"a slot of {REPORT} for ")
     (limit,) = report["limits"]
-    assert (limit["limit"], limit["running"], limit["waiting"], limit["said_by"]) == (2, 2, 2, "application")
+    assert (limit["limit"], limit["running"], limit["waiting"], limit["set_by"]) == (2, 2, 2, "application")
 
 
 def test_operators_set_a_limit_for_a_while_and_what_is_free_is_handed_out_at_once(jobs, redis):
@@ -95,7 +95,7 @@ def test_operators_set_a_limit_for_a_while_and_what_is_free_is_handed_out_at_onc
     assert jobs("limits", "clear", REPORT).startswith(f"main: {REPORT}: as the application says")
     assert jobs("limits", "clear", REPORT).startswith(f"main: {REPORT}: nothing was set; 0 ")
     redis.hset(keys.limit(REPORT), mapping={"override": 7, "override_until": time.time() - 1})  # it has ended
-    assert jobs("limits", REPORT, "--json")["limits"][0]["said_by"] == "application"
+    assert jobs("limits", REPORT, "--json")["limits"][0]["set_by"] == "application"
 
 
 def test_a_limit_is_released_from_slots_of_the_dead_and_never_beyond_itself(jobs, redis):
@@ -103,7 +103,7 @@ def test_a_limit_is_released_from_slots_of_the_dead_and_never_beyond_itself(jobs
         ask(redis, jid, 2)
     redis.zadd(keys.limit(REPORT) + ":running", {f"{OWNER} a": time.time() - 1})
     assert jobs("limits", "release", "--json")["limits"][0]["freed"] == 0  # nobody beats: it may be an outage
-    redis.set(keys.BEATS, time.time() - 60)
+    redis.set(keys.STEADY_SINCE, time.time() - 60)
     assert (
         jobs("limits", "release") == f"main: {REPORT}: 1 waiting job handed over, 1 slot freed that was not renewed\n"
     )
@@ -138,7 +138,7 @@ def test_a_lock_is_released_only_while_it_is_the_one_that_was_shown(site, jobs, 
     assert jobs("locks", "release", keys.lock("nobody"), "--yes", status=1) == ""
     shown = find_lock(redis, keys.lock("1"))
     redis.hset(keys.lock("1"), "jid", "who came meanwhile")
-    assert not release_lock(redis, shown)
+    assert not delete_lock(redis, shown)
     assert redis.exists(keys.lock("1"))
 
 
@@ -224,9 +224,9 @@ def test_what_is_paused_is_shown_with_who_says_so(jobs, redis):
     enqueue(redis, REPORT, queue="reports")
     set_flag(redis, Flag(pause_flag(REPORT), 100, "reindexing", "ann"), 7_000)
     set_flag(redis, Flag(pause_flag("GoneWorker"), 100, "long ago", "ann"), 0.0)
-    redis.sadd(keys.PAUSES, "MailWorker")
+    redis.sadd(keys.PAUSED_CLASSES, "MailWorker")
     redis.zadd(keys.paused_jobs("MailWorker"), {b'["default"]\n' + encoded("MailWorker"): time.time() - 60})
-    redis.set(keys.pause_kept("MailWorker"), "zoekt", ex=60)
+    redis.set(keys.pause_strategy("MailWorker"), "zoekt", ex=60)
     shown = jobs("paused", "--json")["paused"]
     assert [(one["what"], one["name"], one["by"], one["reason"], one["jobs"]) for one in shown] == [
         ("queue", "reports", "", "", 1),
@@ -264,7 +264,7 @@ def test_deferred_jobs_are_set_forward_at_a_rate_and_no_more_than_asked(jobs, re
 def park(redis, worker, jid, **fields):
     fields = {"meta.user": "ann", "meta.project": 7, **fields}
     redis.zadd(keys.paused_jobs(worker), {b'["default"]\n' + encoded(worker, jid=jid, **fields): 1})
-    redis.sadd(keys.PAUSES, worker)
+    redis.sadd(keys.PAUSED_CLASSES, worker)
 
 
 def test_parked_jobs_are_dropped_by_what_all_of_their_context_says(site, jobs, redis):
@@ -315,7 +315,7 @@ def test_how_full_limits_are_is_a_gauge(jobs, redis):
     gauges = dict(
         line.rsplit(" ", 1) for line in jobs("counters").splitlines() if line.startswith(("sidekiq_c", "parked"))
     )
-    age = float(gauges.pop(f'parked_oldest_job_age_seconds{{place="waiting",shard="main",worker="{REPORT}"}}'))
+    age = float(gauges.pop(f'held_oldest_job_age_seconds{{place="waiting",shard="main",worker="{REPORT}"}}'))
     labels = f'shard="main",worker="{REPORT}"'
     assert gauges == {
         f"sidekiq_concurrency_limit_current_concurrent_jobs{{{labels}}}": "1",
@@ -427,7 +427,7 @@ def fill(redis, odd):
     limit = keys.limit("C")
     redis.sadd(keys.LIMITS, limit, b"\xff", "x")
     redis.sadd(keys.LIMITS_WAITING, limit, b"\xff")
-    redis.sadd(keys.PAUSES, "C", b"\xff")
+    redis.sadd(keys.PAUSED_CLASSES, "C", b"\xff")
     redis.hset(
         limit, mapping=dict.fromkeys(("limit", "share", "override", "override_until", "current", "current_until"), odd)
     )

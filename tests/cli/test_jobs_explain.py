@@ -45,8 +45,8 @@ def test_every_place_of_a_job_is_found_with_what_stands_in_its_way(explain, redi
     redis.zadd(keys.DEAD, {encoded(jid=JID, error_class="IOError"): now, b"\xff\x00 no job " + JID.encode(): now})
     redis.zadd(keys.INTERRUPTED, {encoded(jid=JID, interrupted_count=3, aw_death_count=1): now})
     hold(redis, encoded("NoopWorker", jid=JID), "gone:1:00ab00ab00ab")
-    hold(redis, encoded("NoopWorker", jid=JID), keys.migration("old"))
-    redis.set(keys.lease(keys.migration("old")), 1, px=15_000)
+    hold(redis, encoded("NoopWorker", jid=JID), keys.migration_identity("old"))
+    redis.set(keys.lease(keys.migration_identity("old")), 1, px=15_000)
     redis.set(keys.status(JID), "queued")
     report = explain()
     assert codes(report) == {
@@ -54,7 +54,7 @@ def test_every_place_of_a_job_is_found_with_what_stands_in_its_way(explain, redi
         ("main", "retry"): ["failed", "overdue", "no_process", "queue_paused", "unknown_class"],
         ("main", "queue"): ["no_process", "queue_paused"],
         ("main", "migrating"): ["migrating"],
-        ("main", "in hand"): ["process_dead"],
+        ("main", "in flight"): ["process_dead"],
         ("main", "dead"): ["dead"],
         ("main", "interrupted"): ["interrupted"],
     }
@@ -67,7 +67,7 @@ def test_every_place_of_a_job_is_found_with_what_stands_in_its_way(explain, redi
         ("retry", 1, 1),
         ("queue", 2, 3),
         ("migrating", 1, 1),
-        ("in hand", 1, 1),
+        ("in flight", 1, 1),
         ("dead", 1, 2),
         ("dead", 2, 2),
         ("interrupted", 1, 1),
@@ -106,15 +106,15 @@ def test_in_the_hands_of_a_process(site, explain, redis):
     enqueue(redis, "LongWorker", jid=JID, args=["a"])
     until(lambda: redis.hlen(keys.work(worker.identity)[0]), "the record says what runs")
     enqueue(redis, "NoopWorker", jid="waits")
-    assert codes(explain()) == {("main", "in hand"): ["running"]}
+    assert codes(explain()) == {("main", "in flight"): ["running"]}
     assert codes(explain("waits")) == {("main", "queue"): ["busy"]}
     assert explain()["found"][0]["name"] == worker.identity
     worker.kill()
     redis.zadd(keys.REGISTRY, {worker.identity: time.time() - 10})
-    assert codes(explain()) == {("main", "in hand"): ["process_silent"]}
+    assert codes(explain()) == {("main", "in flight"): ["process_silent"]}
     redis.delete(keys.lease(worker.identity))
     assert redis.exists(worker.identity), "its record is still there"
-    assert codes(explain()) == {("main", "in hand"): ["process_dead"]}
+    assert codes(explain()) == {("main", "in flight"): ["process_dead"]}
     assert explain()["found"][0]["reasons"][0]["release"].startswith("nobody: no process of main is running")
     assert codes(explain("waits")) == {("main", "queue"): ["no_process"]}
 
@@ -173,14 +173,14 @@ def test_long_lists_are_gone_through_in_pages(redis, monkeypatch):
     told = []
     for number in range(0, 40, 3):
         (found,) = search.search(redis, f"j{number:03}", lambda key, looked: told.append((key, looked)))
-        assert (found.position, found.of) == (40 - number, 40)
+        assert (found.position, found.total) == (40 - number, 40)
     for number in range(0, 300, 37):
         (found,) = search.search(redis, f"z{number:03}", lambda *_: None)
-        assert (found.position, found.of, found.score) == (number + 1, 300, number)
+        assert (found.position, found.total, found.score) == (number + 1, 300, number)
     assert search.search(redis, "z[0-9]*", lambda *_: None) == []  # an id is no pattern, whatever it holds
     for odd in ("a[b]*c?d^-\\\\", 'quo"ted'):
         redis.zadd(keys.DEAD, {encoded(jid=odd): 1})
-        assert [found.place.kind for found in search.search(redis, odd, lambda *_: None)] == ["dead"]
+        assert [found.store.kind for found in search.search(redis, odd, lambda *_: None)] == ["dead"]
     steps = [looked for key, looked in told if key == "queue:q"]
     assert max(later - before for before, later in itertools.pairwise(steps)) <= 15  # a first page of 8, and then 7
 
@@ -212,10 +212,10 @@ def test_search_many_small_places_takes_few_commands(each_redis):
     for jid, kind, name in (
         ("q2999-1", "queue", "q2999"),
         ("w17", "waiting", "AWorker"),
-        ("h5", "in hand", "host:5:00000000000e"),
+        ("h5", "in flight", "host:5:00000000000e"),
     ):
         found = search.search(each_redis, jid, lambda *_: None)
-        assert [(one.place.kind, one.place.name, one.payload["jid"]) for one in found] == [(kind, name, jid)]
+        assert [(one.store.kind, one.store.name, one.payload["jid"]) for one in found] == [(kind, name, jid)]
 
 
 @pytest.mark.parametrize("size", [10, 400_000])
@@ -232,7 +232,7 @@ def test_search_large_jobs_stays_within_bytes_of_a_step(redis, monkeypatch, size
 
 
 def test_a_job_that_moves_to_where_nobody_looks_any_more_is_found_all_the_same(redis, monkeypatch):
-    monkeypatch.setattr(search, "_TOGETHER", 1)
+    monkeypatch.setattr(search, "_KEYS_PER_STEP", 1)
     job = enqueue(redis, "NoopWorker", jid=JID, queue="z")
     enqueue(redis, "NoopWorker", jid="other", queue="a")
 
@@ -240,4 +240,4 @@ def test_a_job_that_moves_to_where_nobody_looks_any_more_is_found_all_the_same(r
         if key == "queue:a" and redis.lrem("queue:z", 1, job):
             redis.zadd(keys.RETRY, {job: 1})
 
-    assert [found.place.kind for found in search.search(redis, JID, moves)] == ["retry"]
+    assert [found.store.kind for found in search.search(redis, JID, moves)] == ["retry"]

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from framework.cli.on_shards import operator
+from framework.cli.shards import operator_name
 from framework.flags.flag import drop_flag, pause_flag, run_flag
 from framework.flags.redis_flags import read_flags
 from framework.wire import keys
@@ -93,14 +93,14 @@ def test_what_is_wrong_says_so_and_sets_nothing(jobs, redis):
         "release {}",
         "locks {}",
         'locks {} "text"',
-        "locks release {}",
+        "locks delete {}",
         "deferred {}",
-        "deferred release {}",
+        "deferred run-now {}",
         "limits {}",
         "limits clear {}",
-        "limits release {}",
+        "limits sweep {}",
         "limits set {} 3 --reason x --for 1h",
-        "parked drop --yes --class {}",
+        "held drop --yes --class {}",
         "pause {} --reason x --for 1h",
         "drop {} --reason x --for 1h",
         "defer {} --reason x --for 1h",
@@ -114,9 +114,9 @@ def test_jobs_unknown_class_status_1(site, jobs, redis, words):
     assert f"'NopWorker'{' ' + known}" in jobs(*words.format("NopWorker").split(), status=1)
     assert "'Nonsense'" in jobs(*words.format("Nonsense").split(), status=1)
     assert not redis.exists(keys.FLAGS)
-    if words.startswith(("resume", "release", "deferred")) or words in ("locks {}", "parked drop --yes --class {}"):
+    if words.startswith(("resume", "release", "deferred")) or words in ("locks {}", "held drop --yes --class {}"):
         jobs(*words.format("Removed::Long::AgoWorker").split())
-    if '"' not in words and not words.startswith("locks release"):
+    if '"' not in words and not words.startswith("locks delete"):
         jobs(*words.format("NoopWorker").split())
 
 
@@ -168,7 +168,7 @@ def test_operators_are_named_where_users_have_no_names(monkeypatch):
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 1_234_567_890)
-    assert operator().startswith("1234567890@")
+    assert operator_name().startswith("1234567890@")
 
 
 def test_a_pause_is_ended_and_its_jobs_are_back_at_once(jobs, redis):
@@ -177,22 +177,22 @@ def test_a_pause_is_ended_and_its_jobs_are_back_at_once(jobs, redis):
     for number in range(1_500):
         data = encoded("NoopWorker", args=[number])
         redis.zadd(keys.paused_jobs("NoopWorker"), {b'["default"]\n' + data: number})
-    redis.sadd(keys.PAUSES, "NoopWorker")
+    redis.sadd(keys.PAUSED_CLASSES, "NoopWorker")
     assert jobs("resume", "NoopWorker").splitlines() == [
         "main: the pause has ended; 1,500 parked jobs are back in their queues",
         "second: the pause has ended; 0 parked jobs are back in their queues",
     ]
     waiting = redis.lrange("queue:default", 0, -1)
     assert [json.loads(job)["args"] for job in reversed(waiting)] == [[number] for number in range(1_500)]
-    assert redis.exists(keys.FLAGS, keys.PAUSES, keys.paused_jobs("NoopWorker")) == 0
+    assert redis.exists(keys.FLAGS, keys.PAUSED_CLASSES, keys.paused_jobs("NoopWorker")) == 0
 
 
 def test_what_a_strategy_keeps_stays_and_a_class_that_is_gone_is_resumed(jobs, redis):
     for worker in ("KeptWorker", "GoneWorker"):
         redis.zadd(keys.paused_jobs(worker), {b'["default"]\n' + encoded(worker): 1, b'["odd"]\n' + encoded(worker): 2})
-        redis.sadd(keys.PAUSES, worker)
+        redis.sadd(keys.PAUSED_CLASSES, worker)
     redis.set("queue:odd", 1)
-    redis.set(keys.pause_kept("KeptWorker"), "zoekt", ex=60)
+    redis.set(keys.pause_strategy("KeptWorker"), "zoekt", ex=60)
     kept = jobs("resume", "KeptWorker", "--shard", "main")
     assert "a strategy keeps it paused" in kept
     gone = jobs("resume", "GoneWorker", "--shard", "main")

@@ -104,7 +104,7 @@ def test_every_code_is_listed_and_explained(site: Path):
     for rule in RULES.values():
         fix = rule.fix.replace("application-worker attributes", "scripts/attributes")
         fix = fix.replace("application-worker lint-workers", "scripts/lint_workers")
-        assert all(text in words for text in (f"{rule.code} {rule.name}: {rule.says}", rule.why, f"Fix: {fix}."))
+        assert all(text in words for text in (f"{rule.code} {rule.name}: {rule.summary}", rule.why, f"Fix: {fix}."))
         for text in (*rule.bad.strip().splitlines(), *rule.good.splitlines()):
             assert text in said
     assert said.count("It cannot be waived.") == 4
@@ -112,10 +112,10 @@ def test_every_code_is_listed_and_explained(site: Path):
 
 @each_row("rule", RULES.values(), ids=RULES)
 def test_what_is_said_of_a_code_fits_its_places(rule):
-    for text in (rule.says, rule.why):
+    for text in (rule.summary, rule.why):
         assert text.endswith(".")
     assert not rule.fix.endswith(".")
-    assert not {"|", "\n"} & {*rule.says, *rule.fix}  # they would end the cell of a table
+    assert not {"|", "\n"} & {*rule.summary, *rule.fix}  # they would end the cell of a table
     assert rule.name == rule.name.lower()
 
 

@@ -55,7 +55,7 @@ CASES = {
     "check-compat -r jobs": LIGHT - {"framework.compat"},
     "route -r jobs": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.lint", "framework.migrate"},
     "retired": FOREIGN | LOGS | PROGRAMS | {"setproctitle", "framework.cluster", "framework.schedule"},
-    "jobs parked": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.lint", "framework.migrate"},
+    "jobs held": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.lint", "framework.migrate"},
     "migrate-jobs --help": FOREIGN | LOGS | {"framework.admin", "framework.cluster", "framework.lint"},
     "cluster --help": FOREIGN | LOGS | PROGRAMS,
     "worker --help": FOREIGN | LOGS | PROGRAMS | {"framework.cluster"},

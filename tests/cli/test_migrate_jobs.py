@@ -233,7 +233,7 @@ def test_queues_that_nobody_serves_or_that_are_paused_are_told_of(called, redis)
 
 def test_what_a_killed_migration_had_put_aside_is_found_again(called, redis):
     """Also when its name is in no list of queues."""
-    holder = keys.migration("forgotten")
+    holder = keys.migration_identity("forgotten")
     redis.lpush(keys.working(holder), encoded("ReportWorker", queue="forgotten"))
     redis.zadd(keys.REGISTRY, {holder: redis.time()[0]})
     assert "main   forgotten  reports  1" in called("queued", "--follow-rules", "--dry-run").stdout
@@ -247,14 +247,14 @@ import time
 from framework.cli.migrate_jobs import migrate_jobs
 from framework.migrate.queues import Queues
 
-step = Queues._step
+step = QueueMigrator._move_page
 
 def until_stopped(queues, queue, page, verdicts):
     while page and queues._account.moved and not queues._allowance.stopped:
         time.sleep(0.01)
     return step(queues, queue, page, verdicts)
 
-Queues._step = until_stopped
+QueueMigrator._move_page = until_stopped
 migrate_jobs()
 """
 """The command, which after its first page waits for the signal that stops it."""
@@ -275,7 +275,7 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is_and_ctrl_c_puts_everything_back
         text=True,
     ) as running:
         os.close(terminal)
-        aside = keys.working(keys.migration("default"))
+        aside = keys.working(keys.migration_identity("default"))
         until(lambda: redis.llen("queue:reports"), "jobs on their way")
         assert redis.exists(aside)
         running.send_signal(signal.SIGINT)

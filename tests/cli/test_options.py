@@ -5,8 +5,8 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from framework.cli.config_file import FileOptions, read_config_file
 from framework.cli.main import main
-from framework.cli.sidekiq_file import FileOptions, read_file
 from framework.errors import ConfigurationError
 
 QUEUE_NAME = "a queue name is made of letters, digits and _ . : -"
@@ -84,7 +84,7 @@ USAGE = [
     ("cluster a,*", "group 'a,*': * stands for every queue, and alone"),
     ("cluster a --dryrun --list-queues", "--dryrun and --list-queues do not go together."),
     ("cluster a --min-concurrency 3 --max-concurrency 2", "--min-concurrency 3 is more than --max-concurrency 2."),
-    ("worker --exact", "--exact belongs to -q."),
+    ("worker --no-namespaces", "--no-namespaces belongs to -q."),
     (
         "cluster a --shard secnd",
         "no shard is named 'secnd' (did you mean 'second'?); config/redis.yml has: main, second",
@@ -198,7 +198,7 @@ def read(tmp_path):
     def of(content, environment="development"):
         path = tmp_path / "sidekiq.yml"
         path.write_text(content)
-        return read_file(path, environment)
+        return read_config_file(path, environment)
 
     return of
 
@@ -228,7 +228,7 @@ def test_rubys_symbols(read):
 def test_sidekiqs_other_keys_are_told_to_have_no_effect(read):
     text = ":max_retries: 3\n:verbose: true\n:scheduler: {x: 1}\nstaging: {concurrency: 2}\n"
     assert read(text) == FileOptions(
-        without_effect=(
+        ignored_keys=(
             "max_retries has no effect here: set max_retries in config/application.yml",
             "verbose has no effect here: set logging.level in config/application.yml",
             "scheduler is no key of ours and has no effect here",

@@ -121,7 +121,7 @@ def test_configuration_that_does_not_hold_is_78(look):
 def test_a_long_look_tells_on_stderr_how_far_it_is(site, redis, monkeypatch):
     for number in range(3):
         enqueue(redis, "Old", queue=f"q{number}")
-    monkeypatch.setattr(command, "_TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(command, "_PROGRESS_INTERVAL_S", 0.0)
     monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(site.folder / "config"))
     monkeypatch.setenv("FRAMEWORK_RETIRED_WORKERS", '{"Old": "x"}')
     done = CliRunner().invoke(command.retired, [])

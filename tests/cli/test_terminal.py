@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.admin.limits import Override, override
-from framework.cli.acl import acl, line_of
-from framework.cli.failure import explained
+from framework.admin.limits import LimitOverride, set_override
+from framework.cli.acl import acl, acl_line
+from framework.cli.errors import reports_errors
 from framework.cli.jobs import jobs
 from framework.cli.migrate_jobs import migrate_jobs
 from framework.cli.retired import retired
@@ -57,11 +57,11 @@ def fill(redis):
     hold(redis, data, f"{EVIL}:7:0123456789ab")
     redis.sadd(keys.PAUSED, EVIL)
     redis.hset(keys.lock(EVIL), mapping={"jid": JID, "class": EVIL, "since": now, "duplicates": 3})
-    override(redis, EVIL, Override(3, now + 600, EVIL, EVIL))
+    set_override(redis, EVIL, LimitOverride(3, now + 600, EVIL, EVIL))
     redis.zadd(f"{keys.limit(EVIL)}:running", {f"{EVIL} {JID}": now + 60})
     redis.zadd(f"{keys.limit(EVIL)}:waiting:{EVIL}", {b"[1]\n" + data: now - 3_600})
     redis.sadd(keys.LIMITS_WAITING, keys.limit(EVIL))
-    redis.sadd(keys.PAUSES, EVIL)
+    redis.sadd(keys.PAUSED_CLASSES, EVIL)
     redis.zadd(keys.paused_jobs(EVIL), {b"[1]\n" + data: now - 3_600})
     for flag in (pause_flag(EVIL), drop_flag(EVIL), EVIL):
         set_flag(redis, Flag(flag, 50, EVIL, EVIL), 600)
@@ -199,7 +199,7 @@ def test_columns_of_any_cells_are_one_line_each_and_aligned(rows):
 )
 def test_error_of_a_command_prints_no_control(raised, shown):
     @click.command()
-    @explained
+    @reports_errors
     def command():
         raise raised
 
@@ -226,7 +226,7 @@ def test_acl_for_a_user_that_cannot_be_printed_is_refused():
 def test_acl_line_is_one_line_and_whole():
     for role in ROLES:
         done = CliRunner().invoke(acl, [role])
-        assert done.stdout == line_of(ROLES[role], role) + "\n"
+        assert done.stdout == acl_line(ROLES[role], role) + "\n"
 
 
 def test_counters_with_hostile_names_stay_readable_to_prometheus(invoke, redis):

@@ -15,7 +15,7 @@ folder = Path(sys.argv[1])
 mode = (folder / "mode").read_text()
 if mode == "refuse":
     sys.exit(3)
-cells = memoryview(mmap.mmap(int(os.environ["FRAMEWORK_PROCESS_BOARD"]), 40)).cast("d")
+cells = memoryview(mmap.mmap(int(os.environ["FRAMEWORK_SHARED_STATE"]), 40)).cast("d")
 told: list[int] = []
 for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGTSTP, signal.SIGQUIT):
     signal.signal(number, lambda got, _frame: told.append(got))

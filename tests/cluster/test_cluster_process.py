@@ -138,7 +138,7 @@ def test_a_child_for_each_shard_serves_what_was_planned_without_the_application(
     assert site.run("-m", "framework", "generate-queues").returncode == 0
     imported.unlink()
     shown = site.run("-m", "framework", "cluster", "*", "--dryrun")
-    assert shown.stdout.splitlines()[1].endswith("--shard main -t 25 -c 10 --exact -q search")
+    assert shown.stdout.splitlines()[1].endswith("--shard main -t 25 -c 10 --no-namespaces -q search")
     assert not imported.exists()
     process = site.start("-m", "framework", "cluster", "*", "--timeout", "1")
     until(lambda: len(process.find(event_name="process.ready")) == 2, "two workers")

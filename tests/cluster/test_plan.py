@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.cli.main import main
-from framework.cluster.plan import Planner, Selection, SelectorError, Size
+from framework.cluster.plan import GroupSize, Planner, Selection, SelectorError
 from framework.errors import ConfigurationError
-from framework.route.places import Places
 from framework.route.router import Router
+from framework.route.topology import QueueLocations
 from framework.settings.model import RoutingRule
 from framework.telemetry.visible import MOST
-from framework.wiring.server import expanded
+from framework.wiring.worker_process import expand_queues
 from tests.tables import each_row
 
 SHARDS = ("main", "far", "side")
@@ -48,13 +48,13 @@ RULES = (
 
 
 def places(entries=ENTRIES, rules=RULES, retired=()):
-    return Places(Router(rules, SHARDS), entries, retired)
+    return QueueLocations(Router(rules, SHARDS), entries, retired)
 
 
 def planned(*selectors, known=None, size=None, **selection):
     shards = tuple(selection.pop("shards", ()))
     planner = Planner(known or places(), Selection(shards=shards, **selection))
-    return planner.plan(selectors, size or Size(slots=10))
+    return planner.plan(selectors, size or GroupSize(slots=10))
 
 
 def by_shard(*selectors, **selection):
@@ -111,7 +111,7 @@ def test_selectors(selector, selection, wanted):
 
 
 def test_each_group_has_its_processes_for_each_of_its_shards():
-    found = planned("*", "mail", size=Size(slots=10, processes=2))
+    found = planned("*", "mail", size=GroupSize(slots=10, processes=2))
     assert [(one.name, one.shard) for one in found] == [
         ("worker-0-0", "main"),
         ("worker-0-1", "main"),
@@ -127,16 +127,16 @@ def test_each_group_has_its_processes_for_each_of_its_shards():
 def test_a_queue_weighs_as_often_as_its_group_names_it():
     (one,) = planned("mail,search,mail", shards=["far"])
     assert one.queues == {"mail": 2, "search": 1}
-    assert one.spec(5, ["jobs"]).argv[-6:] == ["jobs", "--exact", "-q", "mail,2", "-q", "search,1"]
+    assert one.spec(5, ["jobs"]).argv[-6:] == ["jobs", "--no-namespaces", "-q", "mail,2", "-q", "search,1"]
     (one,) = planned("search:*,search:find")
     assert one.queues == {"search:find": 2, "search:index": 1}
 
 
 def test_a_name_that_must_not_stand_for_its_namespace_is_told_so():
-    assert [(one.shard, one.exact) for one in planned("search")] == [("main", False), ("far", True)]
-    assert [one.exact for one in planned("search:find", negate=True)] == [False, True, False]
+    assert [(one.shard, one.no_namespaces) for one in planned("search")] == [("main", False), ("far", True)]
+    assert [one.no_namespaces for one in planned("search:find", negate=True)] == [False, True, False]
     one = planned("*", shards=["far"])[0]
-    assert "--exact" in one.spec(5, []).argv
+    assert "--no-namespaces" in one.spec(5, []).argv
     assert one.spec(5, [], ["--tag", "shop"]).argv.count("--tag") == 1
 
 
@@ -159,7 +159,7 @@ def test_a_name_that_must_not_stand_for_its_namespace_is_told_so():
 )
 def test_slots(least, most, queues, slots):
     known = places([entry(f"A{number}Worker") for number in range(queues)], ())
-    (one,) = planned("*", known=known, size=Size(10, least=least, most=most))
+    (one,) = planned("*", known=known, size=GroupSize(10, least=least, most=most))
     assert (len(one.queues), one.slots) == (queues, slots)
 
 
@@ -237,7 +237,7 @@ def test_an_entry_that_nobody_generated_is_refused(facts, message):
 def test_remarks():
     def remarks(*selectors, **selection):
         planner = Planner(places(), Selection(**selection))
-        return planner.remarks(planner.plan(selectors, Size(slots=1)))
+        return planner.warnings(planner.plan(selectors, GroupSize(slots=1)))
 
     assert remarks("default,search,stranger", "*") == []
     (near,) = remarks("defualt,default", "defualt")
@@ -357,7 +357,7 @@ def test_a_plan_serves_what_a_plain_reading_says(entries, rules, by_query, negat
     assert len({one.shard for one in found}) == len(found)
     for one in found:  # what the child makes of its options is what was planned
         weights = tuple(one.queues.items())
-        served = dict(weights if one.exact else expanded(weights, known.known).weights)
+        served = dict(weights if one.no_namespaces else expand_queues(weights, known.known).weights)
         assert set(served) == set(one.queues)
 
 

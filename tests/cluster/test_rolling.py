@@ -83,7 +83,7 @@ def test_a_rolling_restart_under_load_loses_nothing_cuts_nothing_off_and_keeps_c
         assert children(process, "replaced") == replaced
         assert states(process) == {"ready": PROCESSES, "draining": 1}
         release("long")
-        process.line(event_name="cluster.rolled")
+        process.line(event_name="cluster.restarted")
     assert proofs("ended:long") == [holder]
     until(lambda: redis.llen("proof:noop") >= load.pushed, "every job has run")
     assert Counter(proofs("noop")) == {f"noop-{number}": 1 for number in range(load.pushed)}
@@ -140,15 +140,15 @@ def test_a_release_is_rolled_out_and_a_broken_one_is_not(cluster, site, redis, p
 
     deploy("broken", "raise RuntimeError('half a release')")
     process.send(signal.SIGUSR2)
-    assert process.line(event_name="child.refused")["status"] == 78
-    process.line(event_name="cluster.roll_refused")
+    assert process.line(event_name="child.not_ready")["status"] == 78
+    process.line(event_name="cluster.restart_failed")
     assert states(process) == {"ready": 2}
     assert which() == "first"
 
     site.write("routing.yml", "routing_rules: [")
     process.send(signal.SIGUSR2)
-    until(lambda: len(process.find(event_name="cluster.roll_refused")) == 2, "no child is even started")
-    assert "routing.yml" in process.find(event_name="cluster.roll_refused")[1]["exception.message"]
+    until(lambda: len(process.find(event_name="cluster.restart_failed")) == 2, "no child is even started")
+    assert "routing.yml" in process.find(event_name="cluster.restart_failed")[1]["exception.message"]
     assert len(children(process)) == 3
     (site.folder / "config" / "routing.yml").unlink()
 
@@ -161,14 +161,14 @@ def test_a_release_is_rolled_out_and_a_broken_one_is_not(cluster, site, redis, p
     if second not in children(process, "replaced"):
         os.kill(second, signal.SIGKILL)
     process.send(signal.SIGUSR2)
-    until(lambda: len(process.find(event_name="cluster.rolling")) == 3, "asked again")
+    until(lambda: len(process.find(event_name="cluster.restarting")) == 3, "asked again")
     release("long")
-    process.line(event_name="cluster.rolled")
+    process.line(event_name="cluster.restarted")
     assert proofs("ended:long") == [holder]
     assert {which() for _ in range(4)} == {"second"}
 
     process.send(signal.SIGUSR2)
-    until(lambda: len(process.find(event_name="cluster.rolling")) == 4, "it is heard")
+    until(lambda: len(process.find(event_name="cluster.restarting")) == 4, "it is heard")
     assert process.end() == 0
     assert all(gone(pid) for pid in children(process))
     assert redis.scard(keys.PROCESSES) == 0

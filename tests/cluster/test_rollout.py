@@ -24,7 +24,7 @@ class Group:
         self.folder, self.events, self.guard = folder, [], Guard()
         self.mode("serve")
         specs = [ChildSpec(name, [sys.executable, "-I", "-S", MINI, str(folder)], "main") for name in ("a", "b")]
-        self.supervisor = Supervisor(specs, guard=self.guard, on_event=self.events.append)
+        self.supervisor = Supervisor(specs, leases=self.guard, on_event=self.events.append)
         self.rollout = Rollout(self.supervisor, self.events.append, drain_timeout_s=drain_timeout_s, timeout_s=0.1)
         self.most = 0
         self.least = 2
@@ -39,7 +39,7 @@ class Group:
         for name in names or ("hold",):
             (self.folder / name).touch()
 
-    def let_go(self):
+    def clear_process(self):
         (self.folder / "hold").unlink()
 
     @property
@@ -48,7 +48,7 @@ class Group:
 
     @property
     def leaving(self):
-        return [child for child in self.supervisor.beside if child.leaving]
+        return [child for child in self.supervisor.standby if child.draining]
 
     def told(self, *kinds):
         return [(event.kind, event.name) for event in self.events if not kinds or event.kind in kinds]
@@ -99,7 +99,7 @@ def test_the_successor_comes_first_and_nobody_is_next_before_the_jobs_of_the_las
         before[0],
     }  # whose lease the supervisor looks after
     assert (one.pids[0] in before, one.pids[1] in before, len(one.supervisor.beside)) == (False, True, 1)
-    one.let_go()
+    one.clear_process()
     one.until(lambda: not one.rollout.rolling, "the end")
     assert not set(one.pids) & set(before)
     assert one.told()[2:] == [(kind, name) for name in "ab" for kind in ("started", "replaced", "drained")]
@@ -147,7 +147,7 @@ def test_asked_again_in_the_midst_it_replaces_the_replaced_too(group):
     one.rollout.begin()
     one.until(lambda: one.leaving)
     one.rollout.begin()
-    one.let_go()
+    one.clear_process()
     one.until(lambda: not one.rollout.rolling, "the end")
     assert sorted(name for _, name in one.told("replaced")) == ["a", "a", "b"]
     assert one.least == 2
@@ -160,7 +160,7 @@ def test_who_dies_in_the_midst_is_new_by_itself_and_not_replaced_again(group):
     one.until(lambda: one.leaving)
     os.kill(one.pids[1], signal.SIGKILL)
     one.until(lambda: one.told("died"), "it is seen")
-    one.let_go()
+    one.clear_process()
     one.until(lambda: not one.rollout.rolling, "the end")
     assert one.told("replaced") == [("replaced", "a")]
     assert all(child.ready for child in one.supervisor.children)
@@ -176,7 +176,7 @@ def test_whoever_comes_up_and_falls_again_keeps_the_others_from_being_replaced(g
     os.kill(one.pids[0], signal.SIGKILL)
     one.until(lambda: not one.pids[0])
     monkeypatch.setattr("framework.cluster.rollout.PATIENCE_S", 0.3)
-    one.let_go()
+    one.clear_process()
     one.until(lambda: not one.rollout.rolling, "it is given up")
     assert (one.pids[1], one.rollout.refused) == (old, True)
     assert [event.name for event in one.events if event.kind == "refused"] == ["a"]

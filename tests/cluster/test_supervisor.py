@@ -31,7 +31,7 @@ class Guard:
     def start(self, group):
         self.told.append(("start", [bool(child.pid) for child in group.children]))
 
-    def died(self, shard, identity):
+    def mark_dead(self, shard, identity):
         self.deaths.append((shard, identity))
 
     def stop(self):
@@ -50,7 +50,7 @@ class House:
             )
             for n in range(count)
         ]
-        self.supervisor = Supervisor(specs, guard=self.guard, on_event=self.events.append)
+        self.supervisor = Supervisor(specs, leases=self.guard, on_event=self.events.append)
         self.folder = folder
 
     @property
@@ -191,7 +191,7 @@ def test_a_child_that_cannot_be_started_is_tried_again_and_harms_nobody(tmp_path
         ChildSpec("ghost", [str(tmp_path / "no-such-program")], "main"),
         ChildSpec("fine", [sys.executable, "-c", WAITS], "main", stdout=tmp_path / "0.log"),
     ]
-    supervisor = Supervisor(specs, guard=Guard(), on_event=events.append)
+    supervisor = Supervisor(specs, leases=Guard(), on_event=events.append)
     supervisor.start()
     try:
         until(lambda: (supervisor.poll(), [e.kind for e in events if e.name == "ghost"])[1] == ["failed", "failed"])

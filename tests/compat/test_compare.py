@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.compat.compare import Comparison, Fleet
-from framework.compat.manifest import following, manifest_text, parse_manifest, settled, snapshot
+from framework.compat.compare import ReleaseComparison, ServedByFleet
+from framework.compat.manifest import accept_worker, manifest_text, next_manifest, parse_manifest, snapshot
 from framework.declare import registry
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
@@ -45,7 +45,7 @@ def workers(source, day=DAY, *, rules=(("*", "default"),), retired=(), strict="r
 def compared(old, new, *, served=("default",), shards=("main", "second")):
     last = parse_manifest(manifest_text(old), "workers/released.yml")
     assert last == old
-    return Comparison(last, new, Fleet(served, shards)).findings()
+    return ReleaseComparison(last, new, ServedByFleet(served, shards)).findings()
 
 
 def codes(found):
@@ -197,7 +197,7 @@ def test_a_lowered_version_is_refused():
 
 def test_versions_before_the_last_are_remembered_for_a_month():
     first = workers("version = 1\ndef perform(self, a: int): ...")
-    second = following(workers("version = 2\ndef perform(self, a: int): ...", DAY + timedelta(5), name="2"), first)
+    second = next_manifest(workers("version = 2\ndef perform(self, a: int): ...", DAY + timedelta(5), name="2"), first)
     assert second.workers["SomeWorker"].former_versions == {1: DAY + timedelta(5)}
     body = "version = 3\ndef perform(self, a: str): ...\ndef perform_v2(self, a: int): ..."
     soon = compared(second, workers(body, DAY + timedelta(35)))
@@ -205,12 +205,12 @@ def test_versions_before_the_last_are_remembered_for_a_month():
     assert "perform_v1" in soon[0].message
     assert codes(compared(second, workers(body, DAY + timedelta(36)))) == []
     late = workers(body, DAY + timedelta(36), name="3")
-    assert following(late, second).workers["SomeWorker"].former_versions == {2: DAY + timedelta(36)}
+    assert next_manifest(late, second).workers["SomeWorker"].former_versions == {2: DAY + timedelta(36)}
 
 
 def test_a_handler_may_go_a_month_after_its_version():
     with_handler = "version = 1\ndef perform(self, a: str): ...\ndef perform_v0(self, a: int): ..."
-    last = following(workers(with_handler, name="2"), workers("def perform(self, a: int): ...", DAY - timedelta(9)))
+    last = next_manifest(workers(with_handler, name="2"), workers("def perform(self, a: int): ...", DAY - timedelta(9)))
     without = "version = 1\ndef perform(self, a: str): ..."
     soon = compared(last, workers(without, DAY + timedelta(30)))
     assert codes(soon) == ["handler-dropped"]
@@ -232,7 +232,7 @@ def test_a_vanished_worker_is_retired_or_somebody_has_its_jobs():
     assert codes(compared(old, workers({"KeptWorker": "aliases = ('FaxWorker',)\ndef perform(self): ..."}))) == [
         "removed"
     ]
-    last = following(workers(kept, retired=["FaxWorker"], name="2"), old)
+    last = next_manifest(workers(kept, retired=["FaxWorker"], name="2"), old)
     assert codes(compared(last, workers(kept, DAY + timedelta(3)))) == ["retirement-dropped"]
     assert codes(compared(last, workers(kept, DAY + timedelta(31)))) == []
 
@@ -275,7 +275,7 @@ def test_module_that_became_a_package_names_both_cures():
 
 def test_an_alias_may_go_a_month_after_the_rename():
     body = "def perform(self): ..."
-    last = following(
+    last = next_manifest(
         workers({"NewWorker": f"aliases = ('OldWorker',)\n{body}"}, name="2"),
         workers({"OldWorker": body}, DAY - timedelta(50)),
     )
@@ -283,7 +283,9 @@ def test_an_alias_may_go_a_month_after_the_rename():
     assert codes(compared(last, workers({"NewWorker": body}, DAY + timedelta(30)))) == ["alias-dropped"]
     assert codes(compared(last, workers({"NewWorker": body}, DAY + timedelta(31)))) == []
     assert codes(compared(last, workers({"NewWorker": body}, retired=["OldWorker"]))) == []
-    again = following(workers({"NewWorker": f"aliases = ('OldWorker',)\n{body}"}, DAY + timedelta(7), name="3"), last)
+    again = next_manifest(
+        workers({"NewWorker": f"aliases = ('OldWorker',)\n{body}"}, DAY + timedelta(7), name="3"), last
+    )
     assert again.workers["NewWorker"].aliases == {"OldWorker": DAY}
 
 
@@ -301,10 +303,10 @@ def test_a_queue_that_jobs_left_is_served_or_told():
         codes(compared(old, workers({"OtherWorker": "def perform(self, x: int): ..."}, retired=["SomeWorker"])))
         == ["queue-unserved"] * 2
     )
-    last = following(workers("def perform(self): ...", DAY, rules=[("*", "fast")], name="2"), old)
+    last = next_manifest(workers("def perform(self): ...", DAY, rules=[("*", "fast")], name="2"), old)
     assert last.former_queues == {"shop:some": DAY, "later": DAY}
     assert set(last.queues) == {"fast", "shop:some", "later"}
-    late = following(workers("def perform(self): ...", DAY + timedelta(31), rules=[("*", "later")], name="3"), last)
+    late = next_manifest(workers("def perform(self): ...", DAY + timedelta(31), rules=[("*", "later")], name="3"), last)
     assert late.former_queues == {"fast": DAY + timedelta(31)}
 
 
@@ -330,16 +332,16 @@ def test_what_is_settled_is_compared_with_no_more():
     old = workers({"SomeWorker": "def perform(self, a: int = 5): ...", "GoneWorker": "def perform(self): ..."})
     new = workers("def perform(self, a: int): ...", DAY + timedelta(1))
     assert codes(compared(old, new)) == ["vanished", "default-dropped"]
-    once = settled(old, new, "SomeWorker", "every push passes it since 4.1")
+    once = accept_worker(old, new, "SomeWorker", "every push passes it since 4.1")
     assert codes(compared(once, new)) == ["vanished"]
-    twice = settled(once, new, "GoneWorker", "never pushed")
+    twice = accept_worker(once, new, "GoneWorker", "never pushed")
     assert compared(twice, new) == []
-    assert twice.settled == {"SomeWorker": "every push passes it since 4.1", "GoneWorker": "never pushed"}
-    assert following(new, twice).settled == {}
+    assert twice.accepted == {"SomeWorker": "every push passes it since 4.1", "GoneWorker": "never pushed"}
+    assert next_manifest(new, twice).accepted == {}
 
 
 def test_the_same_release_again_changes_no_date():
     body = "version = 1\ndef perform(self): ...\ndef perform_v0(self): ..."
-    first = following(workers(body), workers("def perform(self): ...", name="0"))
-    assert following(workers(body, DAY + timedelta(3)), first) == first
-    assert following(workers(body, DAY + timedelta(3), name="2"), first).day == DAY + timedelta(3)
+    first = next_manifest(workers(body), workers("def perform(self): ...", name="0"))
+    assert next_manifest(workers(body, DAY + timedelta(3)), first) == first
+    assert next_manifest(workers(body, DAY + timedelta(3), name="2"), first).day == DAY + timedelta(3)

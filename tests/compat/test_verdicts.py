@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict
 
-from framework.compat.accepts import takes_all
-from framework.compat.arguments import misfits
-from framework.compat.manifest import Entry, Manifest, manifest_text, parameters_of, parse_manifest
-from framework.compat.shape import shape_of
+from framework.compat.arguments import find_incompatibilities
+from framework.compat.json_schema import schema_of
+from framework.compat.manifest import Manifest, ReleasedWorker, manifest_text, parameters_of, parse_manifest
+from framework.compat.schema_subset import is_superset
 from framework.declare.signature import build_signature
 from framework.errors import ArgumentsError
 
@@ -199,7 +199,7 @@ def test_of_any_two_types_the_verdict_holds():
         (old, new, value)
         for old, _ in KNOWN
         for new, _ in KNOWN
-        if takes_all(shape_of(new), shape_of(old))
+        if is_superset(schema_of(new), schema_of(old))
         for value in odd
         if fits(old, value) and not fits(new, value)
     ]
@@ -210,7 +210,7 @@ def test_of_any_two_types_the_verdict_holds():
 @given(RELEASED, st.data())
 def test_a_type_that_takes_all_of_another_refuses_none_of_its_values(released, data):
     old, values, new = released
-    safe = takes_all(shape_of(new), shape_of(old))
+    safe = is_superset(schema_of(new), schema_of(old))
     event("safe" if safe else "unsafe")
     if safe:
         value = data.draw(values)
@@ -222,14 +222,14 @@ def test_a_type_that_takes_all_of_another_refuses_none_of_its_values(released, d
 @given(RELEASED)
 def test_every_type_takes_all_of_itself_and_so_does_a_wider_one(released):
     old = released[0]
-    assert takes_all(shape_of(old), shape_of(old))
-    assert takes_all(shape_of(Union[old, None, Literal["else"]]), shape_of(old))  # noqa: UP007
-    assert takes_all(shape_of(Any), shape_of(old))
+    assert is_superset(schema_of(old), schema_of(old))
+    assert is_superset(schema_of(Union[old, None, Literal["else"]]), schema_of(old))  # noqa: UP007
+    assert is_superset(schema_of(Any), schema_of(old))
 
 
 def remembered(signature):
     """What takes part in the comparison of two releases: the method as it comes back from the file."""
-    entry = Entry(
+    entry = ReleasedWorker(
         place="jobs.SomeWorker",
         version=0,
         retry=True,
@@ -256,7 +256,7 @@ def methods(draw):
     new += [("added", Any, kept + index >= from_here) for index in range(added)]
     if draw(st.booleans()):
         new = [(f"renamed_{name}", *rest) for name, *rest in new]
-    rest, others = draw(st.sampled_from([(NO_REST, st.nothing())] * 9 + KNOWN))
+    rest, others = draw(st.sampled_from([(NO_REST, st.empty_message())] * 9 + KNOWN))
     new_rest = draw(st.sampled_from([NO_REST, Any, rest]))
     count = draw(st.integers(optional, len(pieces)))
     arguments = [draw(piece[1]) for piece in pieces[:count]]
@@ -269,7 +269,7 @@ def methods(draw):
 @given(methods())
 def test_a_method_that_fits_refuses_no_list_that_fitted_before(released):
     old, new, arguments = released
-    found = misfits(remembered(old), remembered(new))
+    found = find_incompatibilities(remembered(old), remembered(new))
     event("unsafe" if found else "safe")
     old.check(arguments)
     if not found:

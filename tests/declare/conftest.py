@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from framework.declare import port, registry
+from framework.declare.bulk import bind_all
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest, Route
-from framework.declare.slices import bind_all
 
 
 class Recorder:
@@ -44,5 +44,5 @@ def _own_registry() -> Iterator[None]:
 @pytest.fixture
 def recorder() -> Iterator[Recorder]:
     recorder = Recorder()
-    with port.replaced(recorder):
+    with port.override(recorder):
         yield recorder

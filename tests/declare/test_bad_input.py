@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from framework.declare import registry
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.check import HOOKS
-from framework.declare.cross_rules import CROSS_RULES
-from framework.declare.policies import Deduplicate, DeferOnHealth
+from framework.declare.constraints import CONSTRAINTS
+from framework.declare.policy_options import Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError, DeclarationError
-from framework.settings.shapes import short_repr
+from framework.typeguards import short_repr
 from tests.tables import each_row
 
 NAN, INF = math.nan, math.inf
@@ -143,10 +143,10 @@ def body(**more: Any) -> dict[str, Any]:
 
 def refused(name: str, bases: tuple[type[Any], ...], members: dict[str, Any], **keywords: Any) -> DeclarationError:
     """The error of a class that cannot be made, which has left nothing behind."""
-    before = dict(registry._registry.by_name), dict(registry._registry.by_place)
+    before = dict(registry._registry.by_name), dict(registry._registry.by_qualified_name)
     with pytest.raises(DeclarationError) as caught:
         type(name, bases, members, **keywords)
-    assert (registry._registry.by_name, registry._registry.by_place) == before
+    assert (registry._registry.by_name, registry._registry.by_qualified_name) == before
     assert str(caught.value).startswith(f"{caught.value.worker}: ")
     return caught.value
 
@@ -169,7 +169,7 @@ def test_a_wrong_value(name: str, value: Any):
     message = str(error)
     assert (error.worker, error.attribute) == (PLACE, name)
     assert f"{name} = {short_repr(value)} is not allowed." in message
-    assert f"Allowed: {ATTRIBUTES[name].rule.allowed.removesuffix(', or None')}" in message
+    assert f"Allowed: {ATTRIBUTES[name].validator.allowed.removesuffix(', or None')}" in message
     if isinstance(value, str) and value in NEAREST and "one of" in message:
         assert f"(did you mean {NEAREST[value]!r}?)" in message
 
@@ -217,7 +217,7 @@ def test_an_annotation_without_a_value_sets_nothing_and_says_so(name: str):
         error = refused("SampleWorker", (ApplicationWorker,), members)
         assert (error.worker, error.attribute) == (PLACE, said)
         assert f"{said}: 'high' is an annotation without a value" in str(error)
-        assert f"Write {name} = ...; allowed: {ATTRIBUTES[name].rule.allowed}." in str(error)
+        assert f"Write {name} = ...; allowed: {ATTRIBUTES[name].validator.allowed}." in str(error)
         assert ("did you mean" in str(error)) is (said == slip)
 
 
@@ -260,7 +260,7 @@ def test_any_value_is_taken_or_refused_by_name_and_never_anything_else(name: str
 
 # --- cross rules ----------------------------------------------------------------------------------------------------
 
-BROKEN = [(rule, forbidden) for rule in CROSS_RULES for forbidden in rule.forbidden]
+BROKEN = [(rule, forbidden) for rule in CONSTRAINTS for forbidden in rule.forbidden_values]
 
 
 def assert_names_the_rule(error: DeclarationError, rule: Any, forbidden: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from framework.declare import catalog
 from framework.declare.declaration import Declaration
-from framework.declare.policies import Deduplicate, DeferOnHealth
+from framework.declare.policy_options import Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 
 
@@ -16,7 +16,7 @@ def declare(name: str, **body: Any) -> Declaration:
 
 
 def test_an_entry_has_gitlabs_fields_then_ours():
-    entry = catalog.entry(
+    entry = catalog.queue_facts(
         declare(
             "AWorker",
             queue_namespace="ns",
@@ -50,19 +50,19 @@ def test_an_entry_has_gitlabs_fields_then_ours():
 
 def test_namespaced_workers_come_first():
     declarations = [declare("CWorker"), declare("BWorker"), declare("ZWorker", queue_namespace="ns")]
-    assert [entry["name"] for entry in catalog.entries(declarations, {})] == ["ns:z", "b", "c"]
+    assert [entry["name"] for entry in catalog.all_queue_facts(declarations, {})] == ["ns:z", "b", "c"]
 
 
 def test_compare_lists_missing_surplus_and_changed():
-    a, b, c = (catalog.entry(declare(name), {}) for name in ("AWorker", "BWorker", "CWorker"))
-    assert catalog.compare([a, b], [a, b]).same
-    comparison = catalog.compare([a, b], [{**b, "weight": 2}, c])
+    a, b, c = (catalog.queue_facts(declare(name), {}) for name in ("AWorker", "BWorker", "CWorker"))
+    assert catalog.diff_queue_facts([a, b], [a, b]).is_empty
+    comparison = catalog.diff_queue_facts([a, b], [{**b, "weight": 2}, c])
     assert comparison.missing == ("AWorker",)
     assert comparison.surplus == ("CWorker",)
     assert comparison.changed == ("BWorker: weight is 2 in the file, 1 in the class",)
-    assert not comparison.same
+    assert not comparison.is_empty
     without = {key: value for key, value in a.items() if key != "queue"}
-    assert catalog.compare([a], [{**without, "extra": 1}]).changed == (
+    assert catalog.diff_queue_facts([a], [{**without, "extra": 1}]).changed == (
         "AWorker: queue is None in the file, None in the class",
         "AWorker: extra is 1 in the file, None in the class",
     )
@@ -94,14 +94,14 @@ def test_the_weight_is_the_classs_own_else_its_namespaces_else_its_urgencys():
     table = {"mailers": 2}
 
     def weight(**body: Any) -> tuple[int, str]:
-        return tuple(catalog.weight_of(declare("AWorker", **body), table))
+        return tuple(catalog.effective_weight(declare("AWorker", **body), table))
 
     assert weight(weight=5, queue_namespace="mailers", urgency="high") == (5, "attribute")
     assert weight(queue_namespace="mailers", urgency="high") == (2, "namespace_weights")
     assert weight(queue_namespace="other", urgency="high") == (3, "urgency")
     assert weight(urgency="high") == (3, "urgency")
     assert weight() == weight(urgency="throttled") == (1, "urgency")
-    assert catalog.entry(declare("AWorker", queue_namespace="mailers"), table)["weight"] == 2
+    assert catalog.queue_facts(declare("AWorker", queue_namespace="mailers"), table)["weight"] == 2
 
 
 def test_a_child_may_have_its_parents_weight_worked_out_again():
@@ -117,8 +117,8 @@ def test_a_child_may_have_its_parents_weight_worked_out_again():
     class ChildWorker(HeavyWorker):
         weight = None
 
-    assert catalog.weight_of(InheritingWorker.declaration(), {}).value == 5
-    assert catalog.weight_of(ChildWorker.declaration(), {}) == (1, "urgency")
+    assert catalog.effective_weight(InheritingWorker.declaration(), {}).value == 5
+    assert catalog.effective_weight(ChildWorker.declaration(), {}) == (1, "urgency")
 
 
 def test_a_namespaces_line_has_the_weight_of_the_table():
@@ -133,7 +133,7 @@ def test_a_namespaces_line_has_the_weight_of_the_table():
 
 
 def test_true_is_not_one():
-    found = catalog.entry(declare("AWorker", retry=1), {})
-    assert catalog.compare([found], [{**found, "retry": True}]).changed == (
+    found = catalog.queue_facts(declare("AWorker", retry=1), {})
+    assert catalog.diff_queue_facts([found], [{**found, "retry": True}]).changed == (
         "AWorker: retry is True in the file, 1 in the class",
     )

@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from framework.declare import registry
-from framework.declare.attributes import ATTRIBUTES, OWN_ATTRIBUTES
-from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
+from framework.declare.attributes import ATTRIBUTES, IDENTITY_ATTRIBUTES
+from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError
 from tests.tables import each_row
@@ -55,7 +55,7 @@ POOL: dict[str, tuple[Any, ...]] = {
 }
 """Values that may meet in one class: none of them breaks a cross rule with another."""
 
-NOT_HERE = OWN_ATTRIBUTES | {"max_running_jobs"}
+NOT_HERE = IDENTITY_ATTRIBUTES | {"max_running_jobs"}
 FALSY = [(name, value) for name, values in POOL.items() for value in values if not value and name not in NOT_HERE]
 
 
@@ -91,7 +91,7 @@ def test_every_attribute_is_here_with_its_falsy_values():
 
 @each_row(("name", "falsy"), FALSY, around=registry.isolated)
 def test_a_falsy_value_stands_over_a_truthy_one_above(name: str, falsy: Any):
-    high, wanted = {name: truthy(name)}, ATTRIBUTES[name].rule(falsy)
+    high, wanted = {name: truthy(name)}, ATTRIBUTES[name].validator(falsy)
     parent = worker("ParentWorker", ApplicationWorker, **high)
     base = abstract("Base", ApplicationWorker, **high)
     mixin = type("Mixin", (), {name: falsy})
@@ -106,19 +106,19 @@ def test_a_falsy_value_stands_over_a_truthy_one_above(name: str, falsy: Any):
     }
     for what, made in trees.items():
         assert same(fact(made, name), wanted), what
-    assert same(fact(worker("HWorker", parent), name), ATTRIBUTES[name].rule(truthy(name)))
+    assert same(fact(worker("HWorker", parent), name), ATTRIBUTES[name].validator(truthy(name)))
     behind = worker("IWorker", base, mixin)  # Python's order: the base comes first
-    assert same(fact(behind, name), ATTRIBUTES[name].rule(truthy(name)))
+    assert same(fact(behind, name), ATTRIBUTES[name].validator(truthy(name)))
 
 
 @each_row(("name", "falsy"), FALSY, around=registry.isolated)
 def test_a_truthy_value_stands_over_a_falsy_one_above(name: str, falsy: Any):
     base = abstract("Base", ApplicationWorker, **{name: falsy})
     child = worker("ChildWorker", base, **{name: truthy(name)})
-    assert same(fact(child, name), ATTRIBUTES[name].rule(truthy(name)))
+    assert same(fact(child, name), ATTRIBUTES[name].validator(truthy(name)))
 
 
-@pytest.mark.parametrize("name", sorted(OWN_ATTRIBUTES))
+@pytest.mark.parametrize("name", sorted(IDENTITY_ATTRIBUTES))
 def test_identity_is_taken_from_no_parent_and_no_mixin(name: str):
     value = {"wire_name": "Named", "aliases": ("Old",)}[name]
     parent = worker("ParentWorker", ApplicationWorker, **{name: value})
@@ -170,7 +170,7 @@ def trees(draw: st.DrawFn) -> list[Node]:
         kind = draw(st.sampled_from(["worker", "abstract", "mixin"]))
         earlier = [number for number, node in enumerate(nodes) if kind != "mixin" or node.kind == "mixin"]
         bases = draw(st.lists(st.sampled_from(earlier), unique=True, max_size=3)) if earlier else []
-        names = [name for name in sorted(POOL) if kind == "worker" or name not in OWN_ATTRIBUTES]
+        names = [name for name in sorted(POOL) if kind == "worker" or name not in IDENTITY_ATTRIBUTES]
         body = {name: draw(st.sampled_from(POOL[name])) for name in draw(st.sets(st.sampled_from(names), max_size=8))}
         if body.get("wire_name"):
             body["wire_name"] = f"Named{index}"
@@ -206,12 +206,12 @@ def plain(nodes: list[Node]) -> list[type[Any]]:
 
 
 def expected(model: type[Any], name: str) -> Any:
-    if name in OWN_ATTRIBUTES:
+    if name in IDENTITY_ATTRIBUTES:
         return vars(model).get(name) or {"wire_name": model.__name__, "aliases": ()}[name]
     if name == "deduplicate" and model.idempotent:
         declared = any(name in vars(owner) for owner in model.__mro__ if owner is not Defaults)
         return model.deduplicate if declared else Deduplicate("until_executing")
-    return ATTRIBUTES[name].rule(getattr(model, name))
+    return ATTRIBUTES[name].validator(getattr(model, name))
 
 
 @settings(max_examples=300, deadline=None)

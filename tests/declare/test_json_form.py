@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel, field_serializer
 
 from framework.declare import registry
-from framework.declare.exact_json import MAX_DEPTH, MAX_DIGITS, InexactError, check_exact
-from framework.declare.json_form import json_form
+from framework.declare.json_form import to_json_value
+from framework.declare.strict_json import MAX_DEPTH, MAX_DIGITS, NotJsonError, check_strict_json
 from framework.wire.json import dumps, loads
 from tests.tables import each_row
 
@@ -105,9 +105,9 @@ class Odd(BaseModel):
     around=registry.isolated,
 )
 def test_each_kind_has_its_form(value: Any, form: Any):
-    found = json_form(value)
+    found = to_json_value(value)
     assert found == form
-    check_exact(found)
+    check_strict_json(found)
     assert repr(loads(dumps(found))) == repr(found)
 
 
@@ -150,14 +150,14 @@ def nested(levels: int) -> Any:
     around=registry.isolated,
 )
 def test_what_json_cannot_carry_at_all(value: Any, path: str, words: str):
-    with pytest.raises(InexactError, match=words) as caught:
-        json_form(value)
+    with pytest.raises(NotJsonError, match=words) as caught:
+        to_json_value(value)
     assert caught.value.path == path
     assert "secret" not in caught.value.reason
 
 
 def test_the_deepest_that_may_be():
-    assert dumps(json_form(nested(MAX_DEPTH))) == b"[" * MAX_DEPTH + b"1" + b"]" * MAX_DEPTH
+    assert dumps(to_json_value(nested(MAX_DEPTH))) == b"[" * MAX_DEPTH + b"1" + b"]" * MAX_DEPTH
 
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -175,15 +175,15 @@ loose = st.recursive(
 
 @given(exact)
 def test_what_is_exact_stays_as_it_is(value: Any):
-    assert repr(json_form(value)) == repr(value)
+    assert repr(to_json_value(value)) == repr(value)
 
 
 @given(loose)
 def test_what_comes_out_survives_the_wire(value: Any):
     try:
-        form = json_form(value)
-    except InexactError:
+        form = to_json_value(value)
+    except NotJsonError:
         return
-    check_exact(form)
+    check_strict_json(form)
     assert repr(loads(dumps(form))) == repr(form)
     assert json.loads(json.dumps(form)) == form

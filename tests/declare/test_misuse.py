@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 
 from framework.declare import registry
-from framework.declare.capacity import LimitedCapacityWorker
-from framework.declare.misuse import FOREIGN
+from framework.declare.limited_capacity import LimitedCapacityWorker
+from framework.declare.misuse import FOREIGN_METHODS
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError, MisuseError, NoSuchMethodError
 from tests.declare.conftest import Recorder
@@ -31,7 +31,7 @@ def receipts() -> Any:
 NAME = "receipts.<locals>.ReceiptWorker"
 
 
-@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("name", FOREIGN_METHODS)
 def test_foreign_name_is_no_attribute_and_names_ours(name: str, recorder: Recorder) -> None:
     worker = receipts()
     for asked in (worker, worker(), worker.set(queue="urgent")):

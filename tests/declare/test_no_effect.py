@@ -12,7 +12,7 @@ import pytest
 
 from framework import ApplicationWorker, DeclarationError
 from framework.declare import registry
-from framework.declare.no_effect import NO_EFFECT
+from framework.declare.no_effect import ATTRIBUTES_WITHOUT_EFFECT
 from framework.errors import NoEffectWarning
 
 VALUES = {"timeout": 30, "expires_in": timedelta(hours=1), "track": True}
@@ -32,7 +32,7 @@ def declared(bases: tuple[type[Any], ...] = (ApplicationWorker,), **said: Any) -
 
 
 def test_every_attribute_without_effect_is_known():
-    assert NO_EFFECT.keys() == VALUES.keys()
+    assert ATTRIBUTES_WITHOUT_EFFECT.keys() == VALUES.keys()
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -42,7 +42,7 @@ def test_class_with_an_attribute_warns_at_its_line(told, name):
     (warning,) = told
     assert warning.category is NoEffectWarning
     assert f"posters.PosterWorker: {name} = " in str(warning.message)
-    assert NO_EFFECT[name] in str(warning.message)
+    assert ATTRIBUTES_WITHOUT_EFFECT[name] in str(warning.message)
     assert warning.filename == __file__
 
 

@@ -22,7 +22,7 @@ def test_workers_are_found_by_name_and_alias_and_listed_in_order():
     assert registry.find("BWorker") is registry.find("Old::BWorker") is b
     assert registry.find("CWorker") is None
     assert registry.workers() == [a, b]
-    assert registry.nearest("BWorkr") == "BWorker"
+    assert registry.nearest_name("BWorkr") == "BWorker"
 
 
 def test_a_second_class_of_the_same_wire_name_is_refused_and_both_places_named():

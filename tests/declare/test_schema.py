@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from framework.declare import catalog, registry
 from framework.declare.attributes import ATTRIBUTES
-from framework.declare.policies import Deduplicate, DeferOnHealth
+from framework.declare.policy_options import Deduplicate, DeferOnHealth
 from framework.declare.schema import all_queues_schema
-from framework.declare.values import Invalid
+from framework.declare.validators import InvalidValue
 from framework.declare.worker import ApplicationWorker
 from framework.settings.yaml_file import read_yaml
 from tests.tables import each_row
@@ -25,7 +25,7 @@ ABSENT = object()
 def entry(**body: Any) -> dict[str, Any]:
     head = {"feature_category": "x", "perform": lambda self: None, "__module__": "workers.sample"}
     worker: Any = type("AWorker", (ApplicationWorker,), {**head, **body})
-    return catalog.entry(worker.declaration(), {})
+    return catalog.queue_facts(worker.declaration(), {})
 
 
 def holds(instance: Any, schema: dict[str, Any] = SCHEMA) -> bool:
@@ -140,8 +140,8 @@ _VALUES = (
 @given(st.sampled_from((*_PLAIN, "retry", "data_consistency", "pause_control", "shard", "queue")), _VALUES)
 def test_the_schema_allows_what_the_rule_of_the_attribute_allows(field: str, value: Any):
     try:
-        ATTRIBUTES[field].rule(value)
-    except Invalid:
+        ATTRIBUTES[field].validator(value)
+    except InvalidValue:
         allowed = False
     else:
         allowed = True

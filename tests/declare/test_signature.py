@@ -270,16 +270,16 @@ def test_arguments_that_pass_arrive_as_they_were(args: list[Any]):
 def test_the_json_form_of_arguments_and_what_is_said_against_them():
     signature = signature_of(three)
     args = ["1", (2,), [1.5, "x"]]
-    form = signature.json_form(args)
+    form = signature.to_json_values(args)
     assert form == ["1", [2], [1.5, "x"]]
-    assert {name: reason[:24] for name, reason in signature.complaints(args, form).items()} == {
+    assert {name: reason[:24] for name, reason in signature.strictness_problems(args, form).items()} == {
         "project_id": "does not fit: input shou",
         "mode": "is a tuple, which JSON c",
         "scores": "does not fit: (at [1]) i",
     }
-    assert signature.complaints([1, "x", [1, 2.5]], [1, "x", [1, 2.5]]) == {}
+    assert signature.strictness_problems([1, "x", [1, 2.5]], [1, "x", [1, 2.5]]) == {}
     more = signature_of(rest)
-    assert list(more.complaints([1, 2, "x", None], [1, 2, "x", None])) == ["*ids[1]", "*ids[2]"]
+    assert list(more.strictness_problems([1, 2, "x", None], [1, 2, "x", None])) == ["*ids[1]", "*ids[2]"]
     for wrong, words in (([], "is missing"), ([1, "x", None, 4], "4 were given"), ([1, b"x"], "is a bytes")):
         with pytest.raises(ArgumentsError, match=words):
-            signature.json_form(wrong)
+            signature.to_json_values(wrong)

@@ -89,15 +89,15 @@ def test_positions_that_may_be_logged_go_by_the_names_of_the_method_that_runs_th
     def before(self: Any, token: str, project_id: int, mode: str) -> None: ...
 
     facts = make(version=3, perform_v1=before, loggable_arguments=("mode",)).declaration()
-    assert facts.loggable_at(3) == {1}
-    assert facts.loggable_at(1) == {2}
-    assert facts.loggable_at(0) == facts.loggable_at(2) == {1}  # perform runs them
-    assert facts.loggable_at(4) == set()  # nobody here knows what stands where
+    assert facts.loggable_positions_for(3) == {1}
+    assert facts.loggable_positions_for(1) == {2}
+    assert facts.loggable_positions_for(0) == facts.loggable_positions_for(2) == {1}  # perform runs them
+    assert facts.loggable_positions_for(4) == set()  # nobody here knows what stands where
 
 
 def test_a_name_that_only_a_handler_has_may_be_logged():
     facts = make(version=1, perform_v0=old, loggable_arguments=("path",)).declaration()
-    assert (facts.loggable_at(1), facts.loggable_at(0)) == (set(), {0})
+    assert (facts.loggable_positions_for(1), facts.loggable_positions_for(0)) == (set(), {0})
 
 
 def test_a_name_that_no_method_has_may_not():

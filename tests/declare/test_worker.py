@@ -11,9 +11,9 @@ import pytest
 from framework.declare import port, registry
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.declaration import Declaration
-from framework.declare.options import bulk_times, due_at
-from framework.declare.policies import ConcurrencyScope, Deduplicate, DeferOnHealth
-from framework.declare.request import Due, Pace
+from framework.declare.options import bulk_schedule, due_at
+from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
+from framework.declare.request import BulkPacing, DueTime
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError, PushError
 from tests.harness import forked
@@ -423,22 +423,22 @@ NOW = 1_800_000_000.0
 @each_row(
     ("when", "due"),
     [
-        (timedelta(minutes=5), Due(NOW + 300, 300.0)),
-        (60, Due(NOW + 60, 60.0)),
-        (0.5, Due(NOW + 0.5, 0.5)),
-        (999_999_999, Due(NOW + 999_999_999, 999_999_999.0)),
+        (timedelta(minutes=5), DueTime(NOW + 300, 300.0)),
+        (60, DueTime(NOW + 60, 60.0)),
+        (0.5, DueTime(NOW + 0.5, 0.5)),
+        (999_999_999, DueTime(NOW + 999_999_999, 999_999_999.0)),
         (1_000_000_000, None),
-        (NOW + 1, Due(NOW + 1)),
+        (NOW + 1, DueTime(NOW + 1)),
         (NOW, None),
         (0, None),
         (-5, None),
         (timedelta(0), None),
-        (datetime.fromtimestamp(NOW + 10, UTC), Due(NOW + 10)),
+        (datetime.fromtimestamp(NOW + 10, UTC), DueTime(NOW + 10)),
         (datetime.fromtimestamp(NOW - 10, UTC), None),
     ],
     around=registry.isolated,
 )
-def test_when_a_job_is_due(when: Any, due: Due | None):
+def test_when_a_job_is_due(when: Any, due: DueTime | None):
     assert due_at("W", when, lambda: NOW) == due
 
 
@@ -484,15 +484,15 @@ def test_bulk_names_the_job_that_is_wrong(recorder: Any, jobs: Any, words: str):
 
 def test_bulk_times():
     clock = lambda: NOW  # noqa: E731 - a constant
-    due, pace = bulk_times("W", 60, 2, 10, clock)
-    assert due == Due(NOW + 60, 60.0)
+    due, pace = bulk_schedule("W", 60, 2, 10, clock)
+    assert due == DueTime(NOW + 60, 60.0)
     assert pace is not None
-    assert [pace.offset(index) for index in range(5)] == [0, 0, 10, 10, 20]
-    assert bulk_times("W", 60, None, None, clock) == (Due(NOW + 60, 60.0), None)
+    assert [pace.delay_s_of(index) for index in range(5)] == [0, 0, 10, 10, 20]
+    assert bulk_schedule("W", 60, None, None, clock) == (DueTime(NOW + 60, 60.0), None)
     for not_in_the_future in (0, -5, NOW - 1, timedelta(0)):  # a pace begins now
-        assert bulk_times("W", not_in_the_future, 1, timedelta(seconds=1), clock) == (
-            Due(NOW, 0.0),
-            Pace(1, 1.0),
+        assert bulk_schedule("W", not_in_the_future, 1, timedelta(seconds=1), clock) == (
+            DueTime(NOW, 0.0),
+            BulkPacing(1, 1.0),
         )
     for size, delay, words in (
         (2, None, "both or neither"),
@@ -503,7 +503,7 @@ def test_bulk_times():
         (2, 0, "batch_delay"),
     ):
         with pytest.raises(ArgumentsError, match=words):
-            bulk_times("W", 60, size, delay, clock)
+            bulk_schedule("W", 60, size, delay, clock)
 
 
 def test_bulk_for_makes_arguments_and_contexts(recorder: Any):
@@ -560,7 +560,7 @@ def test_bulk_for_waits_as_bulk_in_does(recorder: Any):
     worker.perform_bulk_for([1], arguments=worker.arguments, delay=4_000_000_000, batch_size=2, batch_delay=3)
     worker.perform_bulk_for([1], arguments=worker.arguments, batch_size=2, batch_delay=3)
     whens = [(bulk.due, bulk.pace) for bulk in recorder.bulks]
-    far, pace = Due(4_000_000_000.0), Pace(2, 3.0)
+    far, pace = DueTime(4_000_000_000.0), BulkPacing(2, 3.0)
     assert whens[:4] == [(None, None), (None, None), (far, None), (far, pace)]
     assert (whens[4][0].delay_s, whens[4][1]) == (0.0, pace)
     for wrong in ({"batch_size": 2}, {"delay": 5, "batch_delay": 2}):
@@ -571,7 +571,7 @@ def test_bulk_for_waits_as_bulk_in_does(recorder: Any):
 def test_a_spread_bulk_takes_a_generator(recorder: Any):
     jids = make().perform_bulk_in(4_000_000_000, ((n,) for n in range(5)), batch_size=2, batch_delay=10)
     (bulk,) = recorder.bulks
-    assert bulk.due == Due(4_000_000_000.0)
+    assert bulk.due == DueTime(4_000_000_000.0)
     assert [bulk.offset(index) for index in range(len(jids))] == [0, 0, 10, 10, 20]
 
 
@@ -585,7 +585,7 @@ def test_inline_and_route_go_through_the_port(recorder: Any):
 
 
 def test_an_unbound_port_says_so():
-    with port.replaced(None), pytest.raises(PushError, match="no client is bound"):
+    with port.override(None), pytest.raises(PushError, match="no client is bound"):
         make().perform_async(1)
 
 
@@ -598,7 +598,7 @@ def test_the_factory_is_called_once_and_again_only_after_a_failure(recorder: Any
             raise PushError("not yet")
         return recorder
 
-    with port.replaced(None):
+    with port.override(None):
         port.bind_factory(factory)
         with pytest.raises(PushError, match="not yet"):
             port.current()
@@ -621,7 +621,7 @@ def test_a_child_forked_while_a_thread_makes_the_client_makes_its_own(recorder: 
             made.wait(20)
         return recorder
 
-    with port.replaced(None):
+    with port.override(None):
         port.bind_factory(factory)
         thread = threading.Thread(target=port.current)
         thread.start()

@@ -9,9 +9,9 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
-from framework.settings.files import FILE_OF
+from framework.settings.files import FILE_BY_KEY
 from framework.settings.model import ENV_PREFIX, Settings
-from framework.settings.outline import bare
+from framework.settings.schema_paths import unwrap_annotation
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"
 ROW = re.compile(r"^\| `([A-Z_]+)` \| (.*?) \| (.+) \|$", re.MULTILINE)
@@ -21,12 +21,12 @@ OTHERS = {"REDIS_URL", "SENTRY_DSN", "FRAMEWORK_ENV", "FRAMEWORK_CONFIG_DIR", "F
 
 def variables(kind: Any, name: str, default: Any) -> Iterator[tuple[str, str]]:
     """Every variable below this one, or itself, with its default as JSON writes it."""
-    kind = bare(kind)
+    kind = unwrap_annotation(kind)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for key, field in kind.model_fields.items():
             inner = getattr(default, key) if isinstance(default, kind) else field.get_default(call_default_factory=True)
             yield from variables(field.annotation, f"{name}__{key.upper()}", inner)
-    elif get_origin(kind) is dict and issubclass(type(bare(get_args(kind)[1])), type(BaseModel)):
+    elif get_origin(kind) is dict and issubclass(type(unwrap_annotation(get_args(kind)[1])), type(BaseModel)):
         yield from variables(get_args(kind)[1], f"{name}__NAME", None)
     else:
         yield name, shown(default)
@@ -42,7 +42,7 @@ def test_the_table_of_variables_is_the_model():
     known = dict(
         entry
         for key, field in Settings.model_fields.items()
-        if key in FILE_OF
+        if key in FILE_BY_KEY
         for entry in variables(
             field.annotation, f"{ENV_PREFIX}{key.upper()}", field.get_default(call_default_factory=True)
         )

@@ -6,7 +6,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from framework.execute.cancellation import Cancellations
-from framework.execute.runs import Runs
+from framework.execute.stats import RunningJobs
 from framework.wire import keys
 from tests.harness import full_memory
 
@@ -79,13 +79,13 @@ def test_what_redis_refuses_cancels_nothing_and_stops_nothing(redis, cancellatio
 
 def test_a_redis_that_is_away_cancels_nothing():
     gone = Cancellations(Redis(port=1, retry=None))
-    running = gone.of("j")
+    running = gone.watch("j")
     assert not running.cancelled
     with pytest.raises(RedisError):
-        gone.look()
+        gone.refresh()
 
 
 def test_a_job_without_id_is_never_asked_for(redis, cancellations):
     redis.hset(keys.iteration(""), "cancelled", 5)
     assert not cancellations.of("").cancelled
-    assert not Runs(list).cancellation("j").cancelled
+    assert not RunningJobs(list).cancellation("j").cancelled

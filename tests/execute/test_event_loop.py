@@ -19,7 +19,7 @@ def loop():
     assert one.wait_idle(20)
 
 
-class Gate:
+class Latch:
     """What a coroutine waits for and a test opens, from another thread."""
 
     def __init__(self, loop):
@@ -79,7 +79,7 @@ def test_a_coroutine_runs_in_its_context(loop):
 
 
 def test_what_was_submitted_is_shown_by_name_until_it_ends(loop):
-    gate = Gate(loop)
+    gate = Latch(loop)
     submitted(loop, gate.passed(), "jid")
     until(lambda: [task.get_name() for task in loop.tasks()] == ["jid"])
     assert not loop.idle
@@ -114,7 +114,7 @@ def test_cancelling_reaches_what_has_not_begun(loop):
 
 @pytest.mark.proves("F31")
 def test_a_job_that_stops_the_loop_stops_no_other(loop):
-    gate, done = Gate(loop), []
+    gate, done = Latch(loop), []
 
     async def other():
         await gate.passed()
@@ -138,7 +138,7 @@ def test_a_job_that_stops_the_loop_stops_no_other(loop):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_task_of_a_jobs_own_that_wants_to_exit_stops_no_other(error):
     one, raised, done = EventLoop(), threading.Event(), []
-    gate = Gate(one)
+    gate = Latch(one)
 
     async def other():
         await gate.passed()

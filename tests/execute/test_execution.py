@@ -18,16 +18,16 @@ from framework.errors import (
     Shutdown,
     UnknownWorkerError,
 )
-from framework.execute.decoding import Decoding
+from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
 from framework.execute.inline import run_inline
 from framework.execute.job_log import JobLog
-from framework.execute.runs import Runs
+from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Discarded, Failed, Interrupted, Postponed, Succeeded, UnknownClass, Unreadable
+from framework.finish.outcome import Discarded, Failed, Interrupted, Malformed, Snoozed, Succeeded, UnknownClass
 from framework.middleware.chain import SERVER, Chain
-from framework.push.strictness import Strictness
+from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import context
 from framework.telemetry.logs import ServerLog
 from framework.wire.json import dumps
@@ -71,15 +71,15 @@ def run(log):
         for one in middleware:
             chain.add(one)
         job_log = JobLog(log.server, jobs=jobs)
-        running = runs or Runs(list)
+        running = runs or RunningJobs(list)
         executor = Executor(
-            chain.compiled(),
+            chain.compile(),
             job_log,
             running,
-            Decoding(running, 10_000),
+            PayloadDecoder(running, 10_000),
             lambda: relays.append(None),
             None,
-            strictness or Strictness(),
+            strictness or StrictArgumentsCheck(),
             None,
         )
         return executed(executor, UnitOfWork("q", data if data is not None else encoded(**fields)))
@@ -144,16 +144,16 @@ def test_a_shutdown_of_the_jobs_own_making_is_its_failure_until_the_process_real
 
 
 def stopping():
-    runs = Runs(list)
-    runs.ending = True
+    runs = RunningJobs(list)
+    runs.stopping = True
     return runs
 
 
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (RetryLater(5, "busy"), Postponed(5.0, "busy")),
-        (RetryLater(-5), Postponed(0.0, "")),
+        (RetryLater(5, "busy"), Snoozed(5.0, "busy")),
+        (RetryLater(-5), Snoozed(0.0, "")),
         (Discard("no"), Discarded("no")),
     ],
     ids=repr,
@@ -198,14 +198,16 @@ ODD = b'{"class":"Job","jid":"j","args":["7",1e999,' + b"[" * 70 + b"]" * 70 + b
 @pytest.mark.parametrize(("setting", "said"), [("warn", None), ("off", None), ("raise", "warn"), ("warn", "off")])
 def test_arguments_of_wrong_types_run_where_the_mode_says_so(run, caplog, data, setting, said):
     worker(lambda self, number, *more: seen.append(number))  # a class that takes anything
-    assert run(data=data, strictness=Strictness("raise")).outcome.__class__ is (Failed if data is ODD else Succeeded)
+    assert run(data=data, strictness=StrictArgumentsCheck("raise")).outcome.__class__ is (
+        Failed if data is ODD else Succeeded
+    )
     seen.clear()
 
     def perform(self, number: int, *more: int):
         seen.append(number)
 
     worker(perform, strict_arguments=said)
-    strictness = Strictness(setting)
+    strictness = StrictArgumentsCheck(setting)
     for _ in range(3):
         assert run(data=data, strictness=strictness).outcome == Succeeded()
     assert seen == ["7"] * 3
@@ -225,7 +227,7 @@ def test_a_wrong_number_of_arguments_runs_in_no_mode(run, caplog, mode, args):
         seen.append(number)
 
     worker(perform)
-    outcome = run(args=args, strictness=Strictness(mode)).outcome
+    outcome = run(args=args, strictness=StrictArgumentsCheck(mode)).outcome
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, ArgumentsMismatchError)
     assert seen == []
@@ -236,7 +238,7 @@ def test_a_wrong_number_of_arguments_runs_in_no_mode(run, caplog, mode, args):
 def test_what_cannot_be_read_is_said_so(run, data):
     worker(lambda self, *args: None)
     outcome = run(data=data).outcome
-    assert isinstance(outcome, Unreadable)
+    assert isinstance(outcome, Malformed)
     assert isinstance(outcome.error, PayloadError)
 
 
@@ -251,7 +253,7 @@ def test_compressed_arguments_reach_the_job_whole(run):
 # --- server middleware ----------------------------------------------------------------------------------------------
 
 
-class Look:
+class RecordingMiddleware:
     def call(self, instance, job, queue):
         seen.append((type(instance).__name__, instance.jid, job["args"], queue, threading.current_thread().name))
         try:
@@ -266,7 +268,7 @@ def test_a_middleware_stands_around_def_and_async_def(run, is_async):
         seen.append(number)
 
     worker(asynchronous if is_async else lambda self, number: seen.append(number))
-    assert run(Look, args=[7], jid="j").outcome == Succeeded()
+    assert run(RecordingMiddleware, args=[7], jid="j").outcome == Succeeded()
     assert seen == [("Job", "j", [7], "q", threading.current_thread().name), 7, "after"]
 
 
@@ -303,7 +305,7 @@ def test_a_middleware_may_swallow_replace_or_cause_a_failure(run):
 
     worker(raising(ValueError("x")))
     assert run(Swallow).outcome == Succeeded()
-    assert run(Replace).outcome == Postponed(9.0, "")
+    assert run(Replace).outcome == Snoozed(9.0, "")
     worker(lambda self: None)
     assert isinstance(run(Cause).outcome.error, LookupError)
 
@@ -325,14 +327,14 @@ def test_what_a_middleware_changes_is_what_the_job_gets(run):
 def test_inline_runs_here_through_the_middleware_and_raises_what_the_job_raises():
     cls = worker(lambda self, number: seen.append((number, self.jid, threading.current_thread().name)))
     chain = Chain(SERVER)
-    chain.add(Look)
-    run_inline(cls, encoded(args=[3], jid="j"), chain.compiled(), 1_000, Strictness(), None)
+    chain.add(RecordingMiddleware)
+    run_inline(cls, encoded(args=[3], jid="j"), chain.compile(), 1_000, StrictArgumentsCheck(), None)
     name = threading.current_thread().name
     assert seen == [("Job", "j", [3], "default", name), (3, "j", name), "after"]
     with pytest.raises(Discard):
-        run_inline(worker(raising(Discard("x"))), encoded(), (), 1_000, Strictness(), None)
+        run_inline(worker(raising(Discard("x"))), encoded(), (), 1_000, StrictArgumentsCheck(), None)
     with pytest.raises(ArgumentsMismatchError):
-        run_inline(cls, encoded(args=[]), (), 1_000, Strictness(), None)
+        run_inline(cls, encoded(args=[]), (), 1_000, StrictArgumentsCheck(), None)
     assert context.current() == {}
 
 
@@ -343,6 +345,6 @@ def test_inline_async_jobs_share_one_loop():
     cls = worker(perform)
     before = threading.active_count()
     for _ in range(5):
-        run_inline(cls, encoded(), (), 1_000, Strictness(), None)
+        run_inline(cls, encoded(), (), 1_000, StrictArgumentsCheck(), None)
     assert len(set(seen)) == 1
     assert threading.active_count() <= before + 1

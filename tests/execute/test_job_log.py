@@ -16,10 +16,10 @@ from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import PayloadError
 from framework.execute import job_log
-from framework.execute.job_log import JobLog, shown_arguments, shown_retry
+from framework.execute.job_log import JobLog, filtered_arguments, retry_number
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry import logs
-from framework.telemetry.logs import MAX_NAME, ServerLog, iso_time, json_text, short
+from framework.telemetry.logs import MAX_NAME, ServerLog, iso_time, json_text, shorten
 from framework.wire.ids import base36
 from framework.wire.job import decode, timestamp, version_of
 from framework.wire.json import dumps
@@ -111,8 +111,8 @@ def plainly(job, unit, declaration):
         "jid": job.get("jid"),
         "queue": unit.queue,
         "shard": "main",
-        "args": shown_arguments(job, declaration),
-        "retry": shown_retry(job.get("retry")),
+        "args": filtered_arguments(job, declaration),
+        "retry": retry_number(job.get("retry")),
         "job_size_bytes": len(unit.data),
         "tid": base36(threading.get_ident()),
     }
@@ -165,9 +165,9 @@ def cut(fields, job, copied):
     for name in fields.keys() & job.keys():
         text = json_text(fields[name])
         if name in ("jid", "correlation_id") and len(text) > MAX_NAME:
-            fields[name] = short(job_log._text(fields[name]))
+            fields[name] = shorten(job_log._text(fields[name]))
         elif (name in copied or name.startswith("meta.")) and len(text) > 4_096:
-            fields[name] = short(text, 4_096)
+            fields[name] = shorten(text, 4_096)
 
 
 def readable(value):
@@ -430,7 +430,7 @@ def test_names_from_the_wire_are_not_kept(lines):
         both.log.start(job, unit_of(job), None)
     assert len(both.take()) == 5_000
     assert len(both.log._known) == 0
-    assert len(both.log._shapes) < 1_000
+    assert len(both.log._optional_fields) < 1_000
 
 
 def test_each_thread_says_its_own_number(lines):

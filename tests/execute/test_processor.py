@@ -19,31 +19,31 @@ from redis.exceptions import ResponseError
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import Discard, RetryLater, Shutdown
-from framework.execute.decoding import Decoding
+from framework.execute.admission import AdmissionChain
+from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
-from framework.execute.gates import Gates
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
-from framework.execute.runs import Runs
-from framework.fetch.blame import Announcer
-from framework.fetch.custody import Custody
+from framework.execute.stats import RunningJobs
 from framework.fetch.fetcher import Fetcher
+from framework.fetch.in_flight import InFlight
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reaper import Keep, Reconciler
+from framework.fetch.reaper import Reconciler, SetLimits
+from framework.fetch.suspects import SuspectRunner
 from framework.finish.handlers import Handlers
-from framework.finish.outcome import Deferred, Discarded, Parked
+from framework.finish.outcome import Deferred, Discarded, Held
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
-from framework.finish.states import States
+from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import SERVER, Chain
-from framework.push.strictness import Strictness
+from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry import context
 from framework.telemetry.logs import ServerLog
 from framework.wire import keys
-from framework.wire.budget import MemoryBudget
 from framework.wire.json import dumps
+from framework.wire.memory_budget import MemoryBudget
 from tests.harness import IDENTITY, compressed, encoded, enqueue, opened, until, unwrapped
 from tests.servers.guarded import narrowed
 
@@ -51,7 +51,7 @@ LABEL = contextvars.ContextVar("label", default="none")
 WORKING = keys.working(IDENTITY)
 
 
-class Slots:
+class ProcessorBench:
     """A processor on a real server; what it tells is kept in lists."""
 
     def __init__(self, redis, url, slots, middleware, gates=(), budget=None):
@@ -61,24 +61,24 @@ class Slots:
             [] for _ in range(6)
         )
         self.shard = opened(url)
-        custody, client = Custody(slots), self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
-        reconciler = Reconciler(client, IDENTITY, custody, lambda recovered: None, Keep(100, 3600.0))
+        custody, client = InFlight(slots), self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
+        reconciler = Reconciler(client, IDENTITY, custody, lambda recovered: None, SetLimits(100, 3600.0))
         self.fetcher = Fetcher(client, IDENTITY, QueueOrder.of([("default", 0)]), custody, self, reconciler)
-        self.runs = Runs(self.fetcher.custody.running)
+        self.runs = RunningJobs(self.fetcher.in_flight.running)
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
         self.server_log = ServerLog(self._file.fileno(), "info", {"shard": "main"})
         log = JobLog(self.server_log, jobs=True)
         chain = Chain(SERVER)
         for one in middleware:
             chain.add(one)
-        announcer = Announcer(self.shard.client, IDENTITY, slots)
+        announcer = SuspectRunner(self.shard.client, IDENTITY, slots)
         self.untold, self.unknown = [], []
-        states = States(self.shard, lambda *facts: self.untold.append(facts))
-        relay = self.fetcher.relay
-        self.gates = Gates(gates)
-        decoding = Decoding(self.runs, 10_000 if budget is None else 10_000_000, budget=budget)
-        parts = (chain.compiled(), log, self.runs, decoding, relay, announcer, Strictness(), states)
-        executor = Executor(*parts, gates=self.gates)
+        states = StatusWriter(self.shard, lambda *facts: self.untold.append(facts))
+        relay = self.fetcher.ensure_fetching
+        self.gates = AdmissionChain(gates)
+        decoding = PayloadDecoder(self.runs, 10_000 if budget is None else 10_000_000, budget=budget)
+        parts = (chain.compile(), log, self.runs, decoding, relay, announcer, StrictArgumentsCheck(), states)
+        executor = Executor(*parts, admission=self.gates)
         settler = Settler(
             self.shard.client,
             IDENTITY,
@@ -96,7 +96,7 @@ class Slots:
     def job_failed(self, error, facts):
         self.failed.append(error)
 
-    def unreadable(self, unit, error):
+    def malformed(self, unit, error):
         self.bad.append(unit)
 
     def unknown_class(self, unit, payload, outcome):
@@ -111,13 +111,13 @@ class Slots:
     def component_died(self, component, error):
         self.died.append((component, error))
 
-    def queue_refused(self, queue):
+    def queue_wrong_type(self, queue):
         raise AssertionError(queue)
 
     def lease_lost(self):
         pass
 
-    def exchange_failed(self, error, count):
+    def pipeline_failed(self, error, count):
         self.errors.append(error)
 
     def fetch_failed(self, error):
@@ -127,7 +127,7 @@ class Slots:
         pass
 
     def start(self):
-        self.fetcher.start(self.processor.hire)
+        self.fetcher.start(self.processor.spawn)
         return self
 
     def lines(self, **wanted):
@@ -138,7 +138,9 @@ class Slots:
     def done(self):
         """Whether every job has ended and been acknowledged."""
         return (
-            not self.redis.llen("queue:default") and not self.redis.llen(WORKING) and not self.fetcher.custody.known()
+            not self.redis.llen("queue:default")
+            and not self.redis.llen(WORKING)
+            and not self.fetcher.in_flight.payloads()
         )
 
     def threads(self):
@@ -147,11 +149,11 @@ class Slots:
     def stop(self):
         self.fetcher.stop()
         self.processor.cancel_async(5.0)
-        self.processor.abandon()
+        self.processor.stop_settling()
         until(lambda: self.processor.join(0.1), "the end of every thread")
-        self.fetcher._post._parking.close()
-        self.fetcher._exchange._call.close()
-        self.fetcher._post._client.close()
+        self.fetcher._leader._blocking.close()
+        self.fetcher._pipeline._call.close()
+        self.fetcher._leader._client.close()
         self.shard.close()
         self.server_log.writer.close()
         self._file.close()
@@ -162,7 +164,7 @@ def slots(redis, redis_url):
     made = []
 
     def make(count=2, *middleware, gates=(), budget=None):
-        made.append(Slots(redis, redis_url, count, middleware, gates, budget))
+        made.append(ProcessorBench(redis, redis_url, count, middleware, gates, budget))
         return made[-1]
 
     with registry.isolated():
@@ -213,7 +215,7 @@ def test_more_async_jobs_are_under_way_than_there_are_threads(slots, redis, gate
     assert one.threads() < 10
     assert len(one.runs.running()) == 50  # each is shown, under a number of its own
     assert redis.llen(WORKING) == 50  # and keeps its slot
-    assert sorted(jid for jid, _ in one.processor.stacks()) == sorted(running)
+    assert sorted(jid for jid, _ in one.processor.async_stacks()) == sorted(running)
     gate.open()
     until(one.done)
     assert len(set(running)) == 60
@@ -223,7 +225,7 @@ def test_more_async_jobs_are_under_way_than_there_are_threads(slots, redis, gate
 
 @pytest.mark.proves("R25")
 def test_async_jobs_that_a_death_interrupted_begin_one_after_the_other_in_one_thread(slots, redis, gate, monkeypatch):
-    monkeypatch.setattr("framework.fetch.blame.TURN_S", 10.0)  # 0.45 s each with so many slots: 90 s for all of them
+    monkeypatch.setattr("framework.fetch.suspects.TURN_S", 10.0)  # 0.45 s each with so many slots: 90 s for all of them
     running = []
 
     async def perform(self):
@@ -232,17 +234,17 @@ def test_async_jobs_that_a_death_interrupted_begin_one_after_the_other_in_one_th
 
     worker(perform)
     for number in range(200):
-        enqueue(redis, "Job", jid=str(number), suspect=True)
+        enqueue(redis, "Job", jid=str(number), is_suspect=True)
     for number in range(20):
         enqueue(redis, "Job", jid=str(1_000 + number))
     one = slots(220).start()
     until(lambda: 1_019 in running)  # who is no suspect waits for none of them
     assert len(running) < 220
-    monkeypatch.setattr("framework.fetch.blame.TURN_S", 0.1)
+    monkeypatch.setattr("framework.fetch.suspects.TURN_S", 0.1)
     until(lambda: len(running) == 220)
     assert [jid for jid in running if jid < 1_000] == [*range(200)]
     assert one.threads() < 10
-    assert redis.hlen(keys.runs(IDENTITY)) == 200
+    assert redis.hlen(keys.process(IDENTITY)) == 200
     gate.open()
     until(one.done)
     assert one.runs.totals().processed == 220
@@ -254,7 +256,7 @@ def test_an_async_job_that_a_death_interrupted_may_fail_before_it_begins(slots, 
         await gate()
 
     worker(perform)
-    enqueue(redis, "Job", args=["no number", "and one too many"], suspect=True)
+    enqueue(redis, "Job", args=["no number", "and one too many"], is_suspect=True)
     one = slots(2).start()
     until(lambda: redis.zcard(keys.RETRY) == 1)
     until(one.done)
@@ -265,7 +267,7 @@ def test_an_async_job_that_a_death_interrupted_may_fail_before_it_begins(slots, 
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_at_the_stop_jobs_that_await_their_turn_are_left_to_be_given_back(slots, redis, monkeypatch, is_async):
-    monkeypatch.setattr("framework.fetch.blame.TURN_S", 60.0)
+    monkeypatch.setattr("framework.fetch.suspects.TURN_S", 60.0)
     running, opened_ = [], threading.Event()
 
     async def asynchronous(self):
@@ -279,7 +281,7 @@ def test_at_the_stop_jobs_that_await_their_turn_are_left_to_be_given_back(slots,
 
     worker(asynchronous if is_async else plain)
     for number in range(3):
-        enqueue(redis, "Job", jid=str(number), suspect=True)
+        enqueue(redis, "Job", jid=str(number), is_suspect=True)
     one = slots(3).start()
     until(lambda: running and len(one.fetcher.custody.running()) == 3)
     one.runs.ending = True
@@ -549,14 +551,14 @@ def test_an_error_of_the_framework_itself_is_told(slots, redis):
 def test_a_thread_that_cannot_be_started_fails_no_job(slots, redis):
     worker(lambda self: None)
     one = slots(3)
-    hire = one.processor.hire
+    hire = one.processor.spawn
 
     def limited():
         if one.threads() >= 1:
             raise RuntimeError("can't start new thread")
         hire()
 
-    one.processor.hire = limited
+    one.processor.spawn = limited
     for number in range(10):
         enqueue(redis, "Job", jid=str(number))
     one.start()
@@ -775,7 +777,7 @@ def test_a_server_that_is_gone_when_a_tracked_job_ends(make_server, slots, redis
     with registry.isolated():
         worker(end_async if is_async else end)
         enqueue(own_redis, "Job", status_expiration=100, **fields)
-        one = Slots(own_redis, own.url, 1, ()).start()
+        one = ProcessorBench(own_redis, own.url, 1, ()).start()
         until(lambda: one.settle_errors)
         own.start()
         one.redis.set(keys.lease(IDENTITY), 1, px=60_000)
@@ -788,7 +790,7 @@ def test_a_server_that_is_gone_when_a_tracked_job_ends(make_server, slots, redis
 # --- gates and what a job holds -------------------------------------------------------------------------------------
 
 
-class Turnstile:
+class ScriptedPolicy:
     """A policy that does what it is told to; each answer is used once, the last for ever."""
 
     def __init__(self, *answers, concerned=lambda declaration: True):
@@ -797,7 +799,7 @@ class Turnstile:
         self.entries = []
         self.concerned = concerned
 
-    def concerns(self, declaration):
+    def applies_to(self, declaration):
         self.asked_of.append(declaration.wire_name)
         return self.concerned(declaration)
 
@@ -819,7 +821,7 @@ def locked(redis, jid, owner=None):
 
 
 def test_the_time_of_its_own_code_is_known_and_no_other(slots, redis):
-    """What a stopping process asks of each job in hand: was it cut off, or had it not begun, or ended?"""
+    """What a stopping process asks of each job in flight: was it cut off, or had it not begun, or ended?"""
     asked, open_, begun, ended, settling = (threading.Event() for _ in range(5))
 
     def wait_at_the_gate(_entry):
@@ -833,7 +835,7 @@ def test_the_time_of_its_own_code_is_known_and_no_other(slots, redis):
 
     worker(perform)
     enqueue(redis, "Job", jid="j1")
-    one = slots(gates=[Turnstile(wait_at_the_gate)])
+    one = slots(gates=[ScriptedPolicy(wait_at_the_gate)])
     one.settle_failed = lambda unit, error: settling.set()
     one.start()
     assert asked.wait(20)
@@ -855,7 +857,7 @@ def test_a_deferred_job_waits_in_the_schedule_set_with_its_id_its_lock_and_its_a
     ran = []
     worker(lambda self: ran.append(self.jid))
     enqueue(redis, "Job", **locked(redis, "j1"), created_at=5.5, foreign="kept", deferred_count=2)
-    one = slots(gates=[Turnstile(Deferred(50.0, "feature_flag", {"flag": "run_jobs_Job"}))]).start()
+    one = slots(gates=[ScriptedPolicy(Deferred(50.0, "feature_flag", {"flag": "run_jobs_Job"}))]).start()
     until(one.done)
     ((member, due),) = redis.zrange("schedule", 0, -1, withscores=True)
     assert 40 < due - time.time() <= 51
@@ -878,7 +880,7 @@ def test_a_deferred_job_waits_in_the_schedule_set_with_its_id_its_lock_and_its_a
 def test_a_job_dropped_at_the_door_is_gone_with_its_lock(slots, redis):
     worker(lambda self: None)
     enqueue(redis, "Job", **locked(redis, "j1"), status_expiration=60)
-    one = slots(gates=[Turnstile(Discarded("drop_jobs_Job is on"))]).start()
+    one = slots(gates=[ScriptedPolicy(Discarded("drop_jobs_Job is on"))]).start()
     until(one.done)
     assert not redis.exists(LOCK)
     assert state(redis, "j1") == "discarded"
@@ -893,9 +895,9 @@ def test_a_parked_job_is_nobodys_here_any_more(slots, redis):
     def park(entry):
         redis.lrem(WORKING, -1, entry.unit.data)
         redis.zadd("aside", {entry.unit.data: 1})
-        return Parked("paused", {"pause_control": "manual"})
+        return Held("paused", {"pause_control": "manual"})
 
-    one = slots(gates=[Turnstile(park)]).start()
+    one = slots(gates=[ScriptedPolicy(park)]).start()
     until(one.done)
     assert redis.zrange("aside", 0, -1) == [data]
     assert redis.hget(LOCK, "jid") == b"j1"
@@ -909,9 +911,9 @@ def test_gates_are_asked_in_their_order_and_only_of_the_classes_they_concern(slo
 
     worker(perform, wire_name="Async")
     worker(lambda self: None, wire_name="Free")
-    first, last = Turnstile(None), Turnstile(None)
-    never = Turnstile(Discarded("never"), concerned=lambda declaration: False)
-    some = Turnstile(Discarded("some"), concerned=lambda declaration: declaration.wire_name != "Free")
+    first, last = ScriptedPolicy(None), ScriptedPolicy(None)
+    never = ScriptedPolicy(Discarded("never"), concerned=lambda declaration: False)
+    some = ScriptedPolicy(Discarded("some"), concerned=lambda declaration: declaration.wire_name != "Free")
     redis.lpush("queue:default", json.dumps(compressed(["x" * 200], **{"class": "Async", "jid": "a"})))
     for number in range(3):
         enqueue(redis, "Free", jid=str(number))
@@ -932,7 +934,7 @@ def test_gates_are_asked_in_their_order_and_only_of_the_classes_they_concern(slo
 def test_a_gate_is_asked_again_while_redis_is_away(slots, redis):
     ran = []
     worker(lambda self: ran.append(self.jid))
-    door = Turnstile(RedisConnectionError("away"), RedisConnectionError("away"), None)
+    door = ScriptedPolicy(RedisConnectionError("away"), RedisConnectionError("away"), None)
     enqueue(redis, "Job", jid="j1")
     one = slots(gates=[door]).start()
     until(one.done)
@@ -944,10 +946,10 @@ def test_a_gate_is_asked_again_while_redis_is_away(slots, redis):
 def test_a_job_whose_gate_is_refused_for_good_is_put_off_and_holds_no_thread(slots, redis):
     worker(lambda self: None)
     enqueue(redis, "Job", **locked(redis, "j1"), retry=False)
-    one = slots(1, gates=[Turnstile(ResponseError("ERR something is wrong with this key"))]).start()
+    one = slots(1, gates=[ScriptedPolicy(ResponseError("ERR something is wrong with this key"))]).start()
     until(one.done)
     (member,) = redis.zrange("schedule", 0, -1)
-    assert json.loads(member)["deferred_by"] == "gate_refused"
+    assert json.loads(member)["deferred_by"] == "policy_refused"
     assert redis.hget(LOCK, "jid") == b"j1"
     (line,) = one.lines(job_status="deferred")
     assert line["exception.message"] == "ERR something is wrong with this key"
@@ -955,7 +957,7 @@ def test_a_job_whose_gate_is_refused_for_good_is_put_off_and_holds_no_thread(slo
 
 def test_a_gate_that_waits_for_redis_does_not_hold_up_the_end(slots, redis):
     worker(lambda self: None)
-    door = Turnstile(RedisConnectionError("away"))
+    door = ScriptedPolicy(RedisConnectionError("away"))
     data = enqueue(redis, "Job", jid="j1")
     one = slots(gates=[door]).start()
     until(lambda: door.entries)
@@ -968,7 +970,7 @@ def test_a_gate_that_waits_for_redis_does_not_hold_up_the_end(slots, redis):
 def test_what_a_gate_raises_itself_is_the_jobs_failure(slots, redis):
     worker(lambda self: None)
     enqueue(redis, "Job", jid="j1")
-    one = slots(gates=[Turnstile(ValueError("a gate of ours is broken"))]).start()
+    one = slots(gates=[ScriptedPolicy(ValueError("a gate of ours is broken"))]).start()
     until(one.done)
     (member,) = redis.zrange("retry", 0, -1)
     assert json.loads(member)["error_class"] == "ValueError"
@@ -1043,12 +1045,12 @@ def test_large_jobs_run_one_at_a_time_and_small_ones_beside(redis, slots):
     for number in range(3):
         redis.lpush("queue:default", LARGE.replace(b"ab" * 12, b"%024d" % number))
     one.start()
-    until(lambda: ran == [60_000] and len(budget._waiting) == 1, "one runs, the next waits for its memory")
+    until(lambda: ran == [60_000] and len(budget._waiters) == 1, "one runs, the next waits for its memory")
     opened_.set()
     enqueue(redis, "Small")
     until(one.done)
     assert sorted(map(str, ran)) == ["60000", "60000", "60000", "small"]
-    assert (budget._taken, len(budget._waiting), one.died) == (0, 0, [])
+    assert (budget._used, len(budget._waiters), one.died) == (0, 0, [])
 
 
 @pytest.mark.parametrize("data", [LARGE, encoded(args=[[[]] * 60_000])], ids=["compressed", "raw"])
@@ -1078,7 +1080,7 @@ def test_memory_of_a_large_job_is_free_however_it_ends(redis, slots, data, end):
         one = slots(1, budget=budget).start()
         redis.lpush("queue:default", data)
         until(lambda: kept and one.done(), "it has run")
-        until(lambda: budget._taken == 0, "its memory is given back")
+        until(lambda: budget._used == 0, "its memory is given back")
         until(lambda: kept[0]() is None, "what it had is gone")
     finally:
         gc.enable()
@@ -1087,12 +1089,12 @@ def test_memory_of_a_large_job_is_free_however_it_ends(redis, slots, data, end):
 
 def test_a_stop_ends_the_wait_for_memory_and_the_job_stays(redis, slots):
     budget = MemoryBudget(8_000_000)
-    assert budget.take(8_000_000, lambda: False)
+    assert budget.acquire(8_000_000, lambda: False)
     worker(lambda self, rows: None)
     one = slots(1, budget=budget).start()
     redis.lpush("queue:default", LARGE)
-    until(lambda: budget._waiting, "it waits")
+    until(lambda: budget._waiters, "it waits")
     one.runs.ending = True
-    until(lambda: not budget._waiting, "it waits no more")
+    until(lambda: not budget._waiters, "it waits no more")
     assert redis.lrange(WORKING, 0, -1) == [LARGE]
     assert [line["job_status"] for line in one.lines()] == ["start"]

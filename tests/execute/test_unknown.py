@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from framework.declare import registry
 from framework.errors import NewerVersionError
-from framework.execute.unknown import UnknownClasses
+from framework.execute.unknown import UnknownClassDelays
 from framework.finish.outcome import ForeignClass, UnknownClass
 from framework.wire.job import UNKNOWN_COUNT, UNKNOWN_SINCE
 from tests.harness import payload
@@ -25,7 +25,7 @@ ANYTHING = (
 
 
 def classes(*foreign, max_wait_s=86_400.0, draw=0.5):
-    return UnknownClasses(foreign, max_wait_s, clock=lambda: NOW, draw=lambda: draw)
+    return UnknownClassDelays(foreign, max_wait_s, clock=lambda: NOW, draw=lambda: draw)
 
 
 def met(count, since, **fields):

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsMismatchError, NewerVersionError, UnknownWorkerError
-from framework.execute.decoding import Decoding
-from framework.execute.execution import Executor, call, new_instance
+from framework.execute.decoding import PayloadDecoder
+from framework.execute.execution import Executor, call_perform, new_instance
 from framework.execute.job_log import JobLog
-from framework.execute.runs import Runs
+from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, Retired, Succeeded, UnknownClass
 from framework.middleware.chain import SERVER, Chain
-from framework.push.strictness import Strictness
+from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry.logs import ServerLog
 from framework.wire.json import dumps
 from tests.execute.test_execution import executed
@@ -48,13 +48,13 @@ def run():
         for one in middleware:
             chain.add(one)
         executor = Executor(
-            chain.compiled(),
+            chain.compile(),
             JobLog(log, jobs=True),
-            Runs(list),
-            Decoding(Runs(list), 10_000),
+            RunningJobs(list),
+            PayloadDecoder(RunningJobs(list), 10_000),
             lambda: relays.append(None),
             None,
-            strictness or Strictness(),
+            strictness or StrictArgumentsCheck(),
             None,
             retired or {},
         )
@@ -74,11 +74,19 @@ def put_off():
 
     def go(retired=None, **fields):
         executor = Executor(
-            (), None, Runs(list), Decoding(Runs(list), 10_000), None, None, Strictness(), None, retired or {}
+            (),
+            None,
+            RunningJobs(list),
+            PayloadDecoder(RunningJobs(list), 10_000),
+            None,
+            None,
+            StrictArgumentsCheck(),
+            None,
+            retired or {},
         )
         execution = executed(executor, UnitOfWork("q", encoded(**fields)))
         assert isinstance(execution.outcome, UnknownClass)
-        assert not execution.entered
+        assert not execution.admitted
         return execution.outcome
 
     return go
@@ -138,7 +146,7 @@ def test_the_handler_of_exactly_that_older_version_runs_it_and_perform_all_other
             assert outcome == Succeeded()
         else:
             job = payload(args=["a", 2], **fields)
-            call(new_instance(made, job), made.declaration(), job, Strictness())
+            call_perform(new_instance(made, job), made.declaration(), job, StrictArgumentsCheck())
     assert seen == [(f"perform_v{read}" if read in older else "perform", read, ("a", 2))]
 
 
@@ -240,7 +248,7 @@ def test_a_line_names_the_class_that_ran_beside_the_name_that_the_job_carries(ru
 # --- retired classes ------------------------------------------------------------------------------------------------------
 
 
-class Look:
+class VersionMiddleware:
     def call(self, instance, job, queue):
         seen.append(job)
         yield
@@ -248,11 +256,11 @@ class Look:
 
 def test_a_retired_class_is_not_run_and_its_arguments_are_left_alone(run):
     job = compressed(["secret " * 2_000], **{"class": "Gone::Worker"})  # more than may be decompressed here
-    execution, line = run(Look, data=dumps(job), retired={"Gone::Worker": "replaced in 4.2"})
+    execution, line = run(VersionMiddleware, data=dumps(job), retired={"Gone::Worker": "replaced in 4.2"})
     assert execution.outcome == Retired("Gone::Worker", "replaced in 4.2")
     assert line["args"] == ["[COMPRESSED]"]
     assert seen == []
-    execution, line = run(Look, name="Gone::Worker", args=["secret", 5], retired={"Gone::Worker": "x"})
+    execution, line = run(VersionMiddleware, name="Gone::Worker", args=["secret", 5], retired={"Gone::Worker": "x"})
     assert execution.outcome == Retired("Gone::Worker", "x")
     assert line["args"] == ["[FILTERED]", "5"]
 

@@ -6,16 +6,16 @@ from queue import SimpleQueue
 
 import pytest
 
-from framework.fetch.custody import Custody
 from framework.fetch.fetcher import Fetcher
+from framework.fetch.in_flight import InFlight
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reaper import Keep, Reconciler
+from framework.fetch.reaper import Reconciler, SetLimits
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.wire import keys
 from tests.harness import IDENTITY, opened, until
 
 
-class Bench:
+class FetcherBench:
     """A fetcher on a real server and the threads it calls for; a job lasts until the test ends it.
 
     ``job`` is what a thread does with a unit instead; it returns whether the unit is finished.
@@ -26,20 +26,20 @@ class Bench:
         self.shard = opened(url)
         self.slots = slots
         self.units, self.fenced_units, self.lost, self.errors, self.refused, self.died = [], [], 0, [], [], []
-        self.custody = Custody(slots)
+        self.in_flight = InFlight(slots)
         client = self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
         self.recovered, self.faults = [], []
-        self.reconciler = Reconciler(client, IDENTITY, self.custody, self.recovered.append, Keep(100, 3600.0))
+        self.reconciler = Reconciler(client, IDENTITY, self.in_flight, self.recovered.append, SetLimits(100, 3600.0))
         order = QueueOrder.of(queues)
-        self.fetcher = Fetcher(client, IDENTITY, order, self.custody, self, self.reconciler, limits or {})
-        self.exchange = self.fetcher._exchange
-        self.post = self.fetcher._post
-        self.parking = self.post._parking
+        self.fetcher = Fetcher(client, IDENTITY, order, self.in_flight, self, self.reconciler, limits or {})
+        self.pipeline = self.fetcher._pipeline
+        self.leader = self.fetcher._leader
+        self.blocking = self.leader._blocking
         self.answered = 0
         self.threads = []
         self.most_at_once = 0
-        self._at_once = deque()
-        self._job = job or self._last
+        self._stop_now = deque()
+        self._encode_with_lock_request = job or self._last
         self._ends = {}
         redis.config_resetstat()
         self.beat()
@@ -49,7 +49,7 @@ class Bench:
     def fenced(self, unit):
         self.fenced_units.append(unit)
 
-    def queue_refused(self, queue):
+    def queue_wrong_type(self, queue):
         self.refused.append(queue)
 
     def lease_lost(self):
@@ -58,7 +58,7 @@ class Bench:
     def fetch_failed(self, error):
         self.errors.append(error)
 
-    def exchange_failed(self, error, count):
+    def pipeline_failed(self, error, count):
         self.faults.append((error, count))
 
     def redis_answered(self, *facts):
@@ -66,22 +66,22 @@ class Bench:
 
     # --- the threads
 
-    def hire(self):
+    def spawn(self):
         thread = threading.Thread(target=self._work, daemon=True)
         self.threads.append(thread)
         thread.start()
 
     def _work(self):
         try:
-            self.fetcher.crew.look_around()
+            self.fetcher.threads.check_in()
             while (unit := self.fetcher.next()) is not None:
-                self._at_once.append(unit)
-                self.most_at_once = max(self.most_at_once, len(self._at_once))
+                self._stop_now.append(unit)
+                self.most_at_once = max(self.most_at_once, len(self._stop_now))
                 self._ends[unit] = SimpleQueue()
                 self.units.append(unit)
-                self.fetcher.relay()
-                settled = self._job(unit)
-                self._at_once.pop()
+                self.fetcher.ensure_fetching()
+                settled = self._encode_with_lock_request(unit)
+                self._stop_now.pop()
                 if settled is not None:
                     self.fetcher.finish(unit, settled=settled)
         except BaseException as error:
@@ -93,7 +93,7 @@ class Bench:
     # --- what a test does
 
     def start(self):
-        self.fetcher.start(self.hire)
+        self.fetcher.start(self.spawn)
         return self
 
     def beat(self):
@@ -112,13 +112,13 @@ class Bench:
         for unit in units:
             self._ends[unit].put(settled)
 
-    def parked(self):
+    def blocked_calls(self):
         """The number of calls that wait at the server."""
         return sum(1 for client in self.redis.client_list() if "b" in client["flags"])
 
     def idle(self):
         """Whether a parked call waits at each of up to 16 queues, and nothing is under way."""
-        return self.parked() == min(16, len(self.exchange.queues)) and not self.custody.known()
+        return self.blocked_calls() == min(16, len(self.pipeline.queues)) and not self.in_flight.payloads()
 
     def calls(self, command="evalsha"):
         """How many commands of this name the server has run or refused since we began."""
@@ -147,9 +147,9 @@ class Bench:
         for end in list(self._ends.values()):
             end.put(None)  # the job hangs for ever, as far as the fetcher can tell
         self.join()
-        self.parking.close()  # a process ends by exit and needs no close of its own
-        self.exchange._call.close()
-        self.post._client.close()
+        self.blocking.close()  # a process ends by exit and needs no close of its own
+        self.pipeline._call.close()
+        self.leader._client.close()
         self.shard.close()
         assert self.died == []
 
@@ -159,7 +159,7 @@ def bench(redis, redis_url):
     made = []
 
     def make(*, url=redis_url, **options):
-        made.append(Bench(redis, url, **options))
+        made.append(FetcherBench(redis, url, **options))
         return made[-1]
 
     yield make

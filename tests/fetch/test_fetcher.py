@@ -6,7 +6,7 @@ from redis import Redis
 from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.wire import keys
-from tests.fetch.conftest import Bench
+from tests.fetch.conftest import FetcherBench
 from tests.harness import IDENTITY, full_memory, until
 
 QUEUE = "queue:default"
@@ -111,7 +111,7 @@ def test_stopping_ends_every_parked_call_and_takes_nothing_more(bench, redis):
     one.fetcher.stop()
     one.fetcher.stop()
     one.join()
-    one.fetcher.wind_down(20)
+    one.fetcher.shutdown(20)
     until(lambda: one.parked() == 0)
     redis.lpush("queue:a", "late")
     assert redis.lrange("queue:a", 0, -1) == [b"late"]
@@ -137,10 +137,10 @@ def test_ends_after_the_stop_are_acknowledged_on_request(bench, redis):
     one = bench(slots=2).start()
     one.got(2)
     one.fetcher.stop()
-    one.fetcher.wind_down(20)
+    one.fetcher.shutdown(20)
     one.end(one.unit(b"a"))
     until(lambda: len(one.custody.running()) == 1)
-    one.fetcher.acknowledge()
+    one.fetcher.acknowledge_all()
     assert one.working() == [b"b"]
 
 
@@ -196,7 +196,7 @@ def test_a_broken_connection_is_replaced(bench, redis):
 def test_a_restarted_server_is_served_again(make_server):
     own = make_server()
     client: Redis = own.open()
-    one = Bench(client, own.url)
+    one = FetcherBench(client, own.url)
     try:
         client.lpush(QUEUE, "held")
         one.start()

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from framework.fetch.queues import HOT, LOOK, SWEEP_S, QueueOrder, Rounds
+from framework.fetch.queues import COLD_SWEEP_S, HOT_QUEUES, MAX_QUEUES_PER_FETCH, QueueOrder, QueueRotation
 from tests.tables import each_row
 
 
@@ -50,27 +50,27 @@ def test_random_order_reaches_every_permutation_about_equally():
 
 
 def test_in_strict_order_each_queue_may_give_everything_in_declared_order():
-    rounds = Rounds(QueueOrder.of([("b", 0), ("a", 0), ("b", 0), ("c", 0)]))
+    rounds = QueueRotation(QueueOrder.of([("b", 0), ("a", 0), ("b", 0), ("c", 0)]))
     for _ in range(5):
         assert rounds.next(7, 0.0) == [("b", 7), ("a", 7), ("c", 7)]
-        assert rounds.complete
+        assert rounds.all_checked
 
 
 @pytest.mark.proves("I14")
 @pytest.mark.parametrize(("wanted", "quotas"), [(12, {"a": 6, "b": 4, "c": 2}), (1, {"a": 1, "b": 1, "c": 1})])
 def test_with_weights_a_batch_is_shared_out_in_proportion(wanted, quotas):
-    rounds = Rounds(QueueOrder.of([("a", 3), ("b", 2), ("c", 1)]))
+    rounds = QueueRotation(QueueOrder.of([("a", 3), ("b", 2), ("c", 1)]))
     assert dict(rounds.next(wanted, 0.0)) == quotas
 
 
 def test_the_only_queue_gives_everything():
-    rounds = Rounds(QueueOrder.of([("a", 3), ("b", 2)]))
+    rounds = QueueRotation(QueueOrder.of([("a", 3), ("b", 2)]))
     rounds.pause(["b"])
     assert rounds.next(10, 0.0) == [("a", 10)]
 
 
 def test_paused_queues_are_skipped_until_they_are_not():
-    rounds = Rounds(QueueOrder.of([("a", 0), ("b", 0)]))
+    rounds = QueueRotation(QueueOrder.of([("a", 0), ("b", 0)]))
     assert rounds.pause(["a", "of somebody else"])
     assert not rounds.pause(["of somebody else", "a"])
     assert rounds.next(1, 0.0) == [("b", 1)]
@@ -82,7 +82,7 @@ def test_paused_queues_are_skipped_until_they_are_not():
 
 
 def many(count=1_000, weight=0):
-    return Rounds(QueueOrder.of([(f"q{number}", weight) for number in range(count)]))
+    return QueueRotation(QueueOrder.of([(f"q{number}", weight) for number in range(count)]))
 
 
 def names(rounds, now):
@@ -93,46 +93,46 @@ def names(rounds, now):
 def test_of_many_queues_those_that_gave_are_asked_and_the_others_now_and_then():
     rounds = many()
     assert len(names(rounds, 1.0)) == 1_000
-    rounds.found(["q7", "q5"], enough=True)
-    assert names(rounds, 1.0 + SWEEP_S / 2) == ["q7", "q5"]
-    assert not rounds.complete
-    rounds.found(["q7"], enough=True)
-    assert names(rounds, 1.0 + SWEEP_S / 2) == ["q7"]
-    assert len(names(rounds, 1.0 + SWEEP_S)) == 1_000
-    assert rounds.complete
+    rounds.record_found(["q7", "q5"], enough=True)
+    assert names(rounds, 1.0 + COLD_SWEEP_S / 2) == ["q7", "q5"]
+    assert not rounds.all_checked
+    rounds.record_found(["q7"], enough=True)
+    assert names(rounds, 1.0 + COLD_SWEEP_S / 2) == ["q7"]
+    assert len(names(rounds, 1.0 + COLD_SWEEP_S)) == 1_000
+    assert rounds.all_checked
 
 
 def test_when_the_hot_queues_have_too_little_all_are_asked_at_once():
     rounds = many()
     names(rounds, 1.0)
-    rounds.found(["q7", "q5"], enough=True)
+    rounds.record_found(["q7", "q5"], enough=True)
     names(rounds, 1.0)
-    rounds.found(["q7"], enough=False)
+    rounds.record_found(["q7"], enough=False)
     assert len(names(rounds, 1.0)) == 1_000
-    rounds.found([], enough=False)
+    rounds.record_found([], enough=False)
     assert len(names(rounds, 1.0)) == 1_000
-    assert rounds.complete
+    assert rounds.all_checked
 
 
 def test_few_queues_are_all_asked_every_time():
-    rounds = many(HOT)
+    rounds = many(HOT_QUEUES)
     names(rounds, 1.0)
-    rounds.found(["q7"], enough=True)
-    assert len(names(rounds, 1.0)) == HOT
+    rounds.record_found(["q7"], enough=True)
+    assert len(names(rounds, 1.0)) == HOT_QUEUES
 
 
 def test_a_change_of_paused_queues_looks_at_all_others_at_once():
     rounds = many()
     names(rounds, 1.0)
-    rounds.found(["q7", "q5"], enough=True)
+    rounds.record_found(["q7", "q5"], enough=True)
     rounds.pause(["q7"])
     assert set(names(rounds, 1.0)) == {f"q{number}" for number in range(1_000)} - {"q7"}
 
 
 def test_the_hot_ones_of_many_weighted_queues_keep_their_weights():
-    rounds = Rounds(QueueOrder.of([("a", 3), ("b", 1), *((f"q{number}", 1) for number in range(40))]))
+    rounds = QueueRotation(QueueOrder.of([("a", 3), ("b", 1), *((f"q{number}", 1) for number in range(40))]))
     rounds.next(5, 1.0)
-    rounds.found(["b", "a"], enough=True)
+    rounds.record_found(["b", "a"], enough=True)
     assert dict(rounds.next(8, 1.0)) == {"a": 6, "b": 2}
 
 
@@ -158,9 +158,9 @@ def looked_at(rounds, jobs=()):
 def test_very_many_queues_are_looked_at_in_turns(weight):
     rounds = many(2_500, weight)
     looks = looked_at(rounds)
-    assert [len(asked) for asked in looks] == [LOOK, LOOK, 500]
+    assert [len(asked) for asked in looks] == [MAX_QUEUES_PER_FETCH, MAX_QUEUES_PER_FETCH, 500]
     assert len({name for asked in looks for name in asked}) == 2_500
-    assert [len(asked) for asked in looked_at(rounds)] == [LOOK, LOOK, 500]
+    assert [len(asked) for asked in looked_at(rounds)] == [MAX_QUEUES_PER_FETCH, MAX_QUEUES_PER_FETCH, 500]
 
 
 @pytest.mark.proves("F35", "I14")
@@ -173,7 +173,7 @@ def test_nobody_rests_before_a_whole_round_has_found_nothing(weight):
 
 @pytest.mark.proves("F35", "I14")
 def test_what_the_first_look_of_a_round_left_behind_is_come_back_for():
-    rounds = Rounds(QueueOrder(tuple((f"q{number}", 1) for number in range(2_500)), random=lambda: 0.5))
+    rounds = QueueRotation(QueueOrder(tuple((f"q{number}", 1) for number in range(2_500)), random=lambda: 0.5))
     first = looked_at(rounds)[0]
     looked_at(rounds, jobs=first[:8])  # three more than are wanted at once
 
@@ -182,16 +182,16 @@ def test_what_the_first_look_of_a_round_left_behind_is_come_back_for():
 def test_in_strict_order_a_look_elsewhere_begins_with_the_most_important():
     rounds = many(2_500)
     assert names(rounds, 1.0)[0] == "q0"
-    rounds.found([], enough=False)
+    rounds.record_found([], enough=False)
     assert names(rounds, 1.0)[0] == "q1000"
-    rounds.found(["q1500"], enough=True)
-    assert names(rounds, 1.0 + 2 * SWEEP_S)[0] == "q0"
+    rounds.record_found(["q1500"], enough=True)
+    assert names(rounds, 1.0 + 2 * COLD_SWEEP_S)[0] == "q0"
 
 
 def test_a_change_of_paused_queues_begins_a_new_round():
     rounds = many(2_500)
     names(rounds, 1.0)
-    rounds.found([], enough=False)
+    rounds.record_found([], enough=False)
     rounds.pause(["q0"])
     looks = looked_at(rounds)
     assert len({name for asked in looks for name in asked}) == 2_499

@@ -7,27 +7,27 @@ import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
 from framework.declare import registry
-from framework.declare.policies import Deduplicate
+from framework.declare.policy_options import Deduplicate
 from framework.declare.worker import ApplicationWorker
-from framework.fetch.blame import Announcer
-from framework.fetch.custody import UNACKNOWLEDGED, Custody
-from framework.fetch.grace import Grace
+from framework.fetch.failure_detector import FailureDetector
+from framework.fetch.in_flight import MAX_UNACKNOWLEDGED, InFlight
 from framework.fetch.interruptions import InterruptionLimit
-from framework.fetch.reaper import FORGET_AFTER_S, Keep, Reaper, Reconciler, retire
+from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper, Reconciler, SetLimits, mark_dead
+from framework.fetch.suspects import SuspectRunner
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.store.script import BEAT, RECLAIM
+from framework.store.script import HEARTBEAT, RECLAIM
 from framework.wire import keys
 from tests.harness import IDENTITY, compressed, encoded, full_memory, hold, unwrapped
 from tests.servers.guarded import narrowed
 
 OTHER = "host:2:000000000def"
 SLOTS = 2
-KEEP = Keep(10_000, 86_400.0)
+KEEP = SetLimits(10_000, 86_400.0)
 
 
 def beat(redis, identity, slots=SLOTS):
-    places = [keys.lease(identity), keys.REGISTRY, keys.runs(identity), keys.BEATS]
-    BEAT(redis, places, [identity, 60_000, slots, 60_000])
+    places = [keys.lease(identity), keys.REGISTRY, keys.process(identity), keys.STEADY_SINCE]
+    HEARTBEAT(redis, places, [identity, 60_000, slots, 60_000])
 
 
 def die(redis, identity, since_s=20, slots=SLOTS):
@@ -39,15 +39,15 @@ def die(redis, identity, since_s=20, slots=SLOTS):
 
 def fresh(redis):
     """A process that has just beaten for the first time."""
-    grace = Grace(15.0, 3.0)
+    grace = FailureDetector(15.0, 3.0)
     seconds, microseconds = redis.time()
-    grace.beat(seconds + microseconds / 1e6, held=False)
+    grace.record_heartbeat(seconds + microseconds / 1e6, lease_held=False)
     return grace
 
 
 def long_up(redis):
     """Beats have come through for long, those of others."""
-    redis.set(keys.BEATS, redis.time()[0] - 30, px=60_000)
+    redis.set(keys.STEADY_SINCE, redis.time()[0] - 30, px=60_000)
     return fresh(redis)
 
 
@@ -176,7 +176,7 @@ def test_order_is_kept_over_many_pages(reaper, redis):
     counts = [job.get("aw_death_count") for job in queued(redis)]
     assert counts == [1] * SLOTS + [None] * (451 - SLOTS)
     suspects = [job.get("suspect") for job in queued(redis)]
-    assert suspects == [True] * (SLOTS + UNACKNOWLEDGED) + [None] * (451 - SLOTS - UNACKNOWLEDGED)
+    assert suspects == [True] * (SLOTS + MAX_UNACKNOWLEDGED) + [None] * (451 - SLOTS - MAX_UNACKNOWLEDGED)
     assert [job["jid"] for job in queued(redis)] == [*map(str, range(450)), "waiting"]
 
 
@@ -227,7 +227,7 @@ def test_the_setting_counts_where_no_class_says_otherwise(reaper, redis, granted
     die(redis, OTHER)
     for name in ("Two", "Unknown"):
         hold(redis, encoded(name, jid=name), OTHER)
-    Reaper(granted, recovered.append, long_up(redis), KEEP, limit=InterruptionLimit(1)).sweep()
+    Reaper(granted, recovered.append, long_up(redis), KEEP, interruption_limit=InterruptionLimit(1)).sweep()
     assert {one.job.worker: one.quarantined for one in recovered} == {"Two": False, "Unknown": True}
 
 
@@ -281,7 +281,7 @@ def test_recovery_works_on_a_full_server(reaper, redis):
 
 @pytest.mark.proves("I24")
 def test_the_dead_are_forgotten_once_no_parked_call_can_be_alive(reaper, redis):
-    die(redis, OTHER, since_s=FORGET_AFTER_S - 5)
+    die(redis, OTHER, since_s=UNREGISTER_AFTER_S - 5)
     reaper.sweep()
     assert redis.zscore(keys.REGISTRY, OTHER) is not None
     hold(redis, encoded(), OTHER)  # a call left parked on the server moved it
@@ -290,7 +290,7 @@ def test_the_dead_are_forgotten_once_no_parked_call_can_be_alive(reaper, redis):
     for key in (OTHER, *keys.work(OTHER)):
         redis.hset(key, "a", "b")
     redis.lpush(keys.signals(OTHER), "TSTP")
-    die(redis, OTHER, since_s=FORGET_AFTER_S + 5)
+    die(redis, OTHER, since_s=UNREGISTER_AFTER_S + 5)
     reaper.sweep()
     assert redis.zscore(keys.REGISTRY, OTHER) is None
     assert redis.smembers(keys.PROCESSES) == {IDENTITY.encode()}
@@ -304,7 +304,7 @@ def test_retiring_makes_a_process_dead_at_once(reaper, redis, granted):
         redis.hset(key, "a", "b")
     hold(redis, encoded(), OTHER)
     assert reaper.sweep() == 0
-    retire(granted, OTHER)
+    mark_dead(granted, OTHER)
     assert redis.smembers(keys.PROCESSES) == {IDENTITY.encode()}
     assert not redis.exists(OTHER, *keys.work(OTHER))
     assert reaper.sweep() == 1
@@ -330,20 +330,20 @@ def test_a_list_whose_owner_is_not_known_is_found_and_taken_back(reaper, redis, 
 @pytest.mark.proves("R18", "I8")
 def test_a_queue_that_a_dead_migration_had_put_aside_is_put_back_as_it_was(reaper, redis, recovered):
     """Unread and in its order, before what was pushed meanwhile is taken: nothing of it can have run."""
-    holder = keys.migration("q:1")
+    holder = keys.migration_identity("q:1")
     jobs = [b"\xff no job", *(encoded(jid=str(number), queue="other") for number in range(1_200))]
     redis.lpush(keys.working(holder), *jobs)
     redis.lpush(keys.queue("q:1"), "handed on before", "pushed meanwhile")
     beat(redis, holder, slots=0)
     assert reaper.sweep() == 0
-    die(redis, holder, FORGET_AFTER_S + 1, slots=0)
+    die(redis, holder, UNREGISTER_AFTER_S + 1, slots=0)
     assert reaper.sweep() == 1_201
     back = redis.lrange(keys.queue("q:1"), 0, -1)[::-1]
     assert back == [b"handed on before", b"pushed meanwhile", *jobs]
     ((owner, destination, unread),) = [(one.owner, one.destination, one.unread) for one in recovered]
     assert (owner, destination, unread) == (holder, "queue:q:1", 1_201)
     assert redis.smembers(keys.QUEUES) == {b"q:1"}
-    assert not redis.exists(keys.REGISTRY, keys.runs(holder), keys.working(holder))
+    assert not redis.exists(keys.REGISTRY, keys.process(holder), keys.working(holder))
 
 
 @pytest.mark.refused("default scan")
@@ -360,13 +360,13 @@ def test_after_an_outage_nobody_but_the_retired_is_dead(redis, granted, recovere
     die(redis, OTHER, since_s=100)
     for identity in (IDENTITY, OTHER):
         hold(redis, encoded(jid=identity), identity)
-    redis.delete(keys.BEATS)
+    redis.delete(keys.STEADY_SINCE)
     reaper = Reaper(granted, recovered.append, fresh(redis), KEEP)
     assert reaper.sweep() == 0
     beat(redis, "host:3:000000000abc")  # the first to come back
     assert reaper.sweep() == 0
     assert reaper.reclaim(OTHER) == 0
-    retire(granted, OTHER)
+    mark_dead(granted, OTHER)
     assert reaper.sweep() == 1
     assert redis.llen(keys.working(IDENTITY)) == 1
 
@@ -400,7 +400,7 @@ def test_sets_that_nobody_empties_are_trimmed_and_it_is_told(redis, granted, rec
     data = b"not json" if count is None else encoded(aw_death_count=count)
     hold(redis, data, OTHER)
     with registry.isolated():
-        assert Reaper(granted, recovered.append, long_up(redis), Keep(5, 86_400.0)).sweep() == 1
+        assert Reaper(granted, recovered.append, long_up(redis), SetLimits(5, 86_400.0)).sweep() == 1
     assert redis.zcard(key) == limit - 1
     assert redis.zscore(key, "too old") is None
     assert [(one.destination, one.trimmed) for one in recovered] == [(key, 6)]  # limit + 5 entries were there
@@ -409,7 +409,7 @@ def test_sets_that_nobody_empties_are_trimmed_and_it_is_told(redis, granted, rec
 def run_until_killed(redis, identity, unacknowledged=17):
     """A process with two slots: it fetches 100 jobs, runs the oldest, acknowledges late, and meets the killer."""
     beat(redis, identity)
-    announcer = Announcer(redis, identity, 2)
+    announcer = SuspectRunner(redis, identity, 2)
     working = keys.working(identity)
     while redis.llen(working) < 100 and redis.lmove("queue:default", working, "RIGHT", "LEFT"):
         pass
@@ -424,7 +424,7 @@ def run_until_killed(redis, identity, unacknowledged=17):
             announcer.end(data)
         if position >= unacknowledged:
             redis.rpop(working)
-    retire(redis, identity)  # its parent has seen it die
+    mark_dead(redis, identity)  # its parent has seen it die
 
 
 @pytest.mark.proves("R25")
@@ -453,9 +453,9 @@ def test_a_killer_is_quarantined_and_its_neighbours_are_not(reaper, redis, befor
 @pytest.fixture
 def custody():
     """Somebody has looked at the parked calls, and found nothing, whenever it is asked for."""
-    custody = Custody(4)
-    custody.replies.hurry = lambda: None
-    custody.replies.looks = 1
+    custody = InFlight(4)
+    custody.replies.wake_leader = lambda: None
+    custody.replies.polls_ended = 1
     return custody
 
 
@@ -514,7 +514,7 @@ def test_what_was_given_back_meanwhile_and_came_again_is_seen_for_the_first_time
     assert [reconciler.look(), reconciler.look()] == [0, 1]
     hold(redis, late.data)
     reconciler.look()
-    reconciler.look_at_rest()
+    reconciler.reconcile_idle()
     hold(redis, late.data)
     assert [reconciler.look(), reconciler.look()] == [0, 1]
 
@@ -533,7 +533,7 @@ def test_at_rest_one_look_is_enough(redis, custody, reconciler, recovered):
     custody.add([hold(redis, encoded(jid="known"))])
     for number in range(3):
         hold(redis, encoded(jid=str(number)))
-    assert reconciler.look_at_rest() == 3
+    assert reconciler.reconcile_idle() == 3
     assert [job["jid"] for job in queued(redis)] == ["0", "1", "2", "waiting"]
     assert redis.llen(keys.working(IDENTITY)) == 1
     assert {one.cause for one in recovered} == {"lost reply"}

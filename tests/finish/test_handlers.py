@@ -15,8 +15,8 @@ def test_every_handler_is_told_and_none_can_stop_the_next():
     handlers.error += [bad, lambda error, facts: told.append((error, facts))]
     handlers.death += [bad, lambda job, error: told.append((job.jid, error))]
     error = ValueError("x")
-    handlers.failed(error, {"queue": "q"})
-    handlers.died(Job({"jid": "j"}), error)
+    handlers.call_error_handlers(error, {"queue": "q"})
+    handlers.call_death_handlers(Job({"jid": "j"}), error)
     assert told == [(error, {"queue": "q", "job": {}}), ("j", error)]
     assert reported == [("error handler", "mine"), ("death handler", "mine")]
 
@@ -47,8 +47,8 @@ def test_applications_register_theirs_and_may_use_them_as_decorators(registered)
         told.append(("death", job.jid))
 
     public.on_error(first)  # a module that is loaded twice
-    handlers.failed(ValueError("x"), {"queue": "q"})
-    handlers.died(Job({"jid": "j"}), ValueError("x"))
+    handlers.call_error_handlers(ValueError("x"), {"queue": "q"})
+    handlers.call_death_handlers(Job({"jid": "j"}), ValueError("x"))
     assert told == [("error", "q"), ("death", "j")]
 
 
@@ -67,8 +67,8 @@ def test_a_handler_cannot_change_what_the_next_one_sees(registered):
     public.on_error(lambda error, facts: told.append(facts["job"]))
     public.on_death(lambda job, error: told.append(job))
     job = {"jid": "j"}
-    handlers.failed(ValueError("x"), {"job": job, "queue": "q"})
-    handlers.died(Job(job), ValueError("x"))
+    handlers.call_error_handlers(ValueError("x"), {"job": job, "queue": "q"})
+    handlers.call_death_handlers(Job(job), ValueError("x"))
     assert told == [{"jid": "j"}, {"jid": "j"}]
 
 
@@ -81,5 +81,5 @@ def test_a_recursion_in_a_handler_is_reported_and_nothing_more():
         down(job, error)
 
     handlers.death.append(down)
-    handlers.died(Job({}), ValueError("x"))
+    handlers.call_death_handlers(Job({}), ValueError("x"))
     assert reported == [RecursionError]

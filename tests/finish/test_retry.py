@@ -8,7 +8,7 @@ import pytest
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import BusinessError
-from framework.finish.retry import LONGEST_DELAY_S, MAX_MESSAGE, Bury, Drop, Retry, RetryPolicy
+from framework.finish.retry import MAX_DELAY_S, MAX_MESSAGE, Delete, Kill, Retry, RetryPolicy
 from framework.wire.error_text import error_class, error_message
 from framework.wire.json import dumps
 from tests.harness import STARTED, payload
@@ -48,7 +48,7 @@ def raised(error):
 
 
 def judge(job, error=None, cls=None, **options):
-    return policy(**options).verdict(job, cls, raised(error or ValueError("no")))
+    return policy(**options).decide(job, cls, raised(error or ValueError("no")))
 
 
 def test_the_first_failure_writes_sidekiqs_fields():
@@ -72,14 +72,14 @@ def test_later_failures_write_retried_at_and_keep_failed_at():
     ("retry", "count", "kind"),
     [
         (True, 23, Retry),
-        (True, 24, Bury),
-        (None, 24, Bury),
-        ("odd", 24, Bury),
+        (True, 24, Kill),
+        (None, 24, Kill),
+        ("odd", 24, Kill),
         (3, 1, Retry),
-        (3, 2, Bury),
-        (0, None, Bury),
-        (False, None, Drop),
-        (False, 3, Drop),
+        (3, 2, Kill),
+        (0, None, Kill),
+        (False, None, Delete),
+        (False, 3, Delete),
     ],
 )
 def test_how_often_a_job_is_retried(retry, count, kind):
@@ -91,9 +91,9 @@ def test_how_often_a_job_is_retried(retry, count, kind):
 def test_a_payload_without_retry_asks_the_class_and_the_fleets_limit_is_what_true_means():
     job = payload()
     del job["retry"]
-    assert type(judge(dict(job), cls=worker(retry=0))) is Bury
-    assert type(judge(dict(job), cls=worker(retry=False))) is Drop
-    assert type(judge(payload(retry_count=1), max_retries=2)) is Bury
+    assert type(judge(dict(job), cls=worker(retry=0))) is Kill
+    assert type(judge(dict(job), cls=worker(retry=False))) is Delete
+    assert type(judge(payload(retry_count=1), max_retries=2)) is Kill
     assert type(judge(payload(retry_count=1), max_retries=3)) is Retry
 
 
@@ -102,8 +102,8 @@ def test_a_payload_without_retry_asks_the_class_and_the_fleets_limit_is_what_tru
     [
         (NOW - 59, Retry),
         (int((NOW - 59) * 1000), Retry),
-        (NOW - 61, Bury),
-        (int((NOW - 61) * 1000), Bury),
+        (NOW - 61, Kill),
+        (int((NOW - 61) * 1000), Kill),
         ("nan", Retry),
     ],
 )
@@ -122,24 +122,24 @@ def test_retries_go_to_the_retry_queue():
 
 
 def test_dead_false_drops_what_others_bury():
-    assert type(judge(payload(retry=0, dead=False))) is Drop
-    assert type(judge(payload(retry=0, dead=True))) is Bury
+    assert type(judge(payload(retry=0, dead=False))) is Delete
+    assert type(judge(payload(retry=0, dead=True))) is Kill
 
 
 @pytest.mark.parametrize("job", [payload(), payload(retry=25, retry_for=10)])
 @pytest.mark.parametrize(
     ("said", "buries", "verdict", "exhausted"),
     [
-        ({}, False, Drop, True),
-        ({}, True, Bury, None),
-        ({"dead": False}, True, Drop, True),
-        ({"retry": False}, True, Drop, False),
+        ({}, False, Delete, True),
+        ({}, True, Kill, None),
+        ({"dead": False}, True, Delete, True),
+        ({"retry": False}, True, Delete, False),
     ],
 )
 def test_a_business_error_is_not_retried(job, said, buries, verdict, exhausted):
-    found = RetryPolicy(buries_business=buries).verdict({**job, **said}, None, BusinessError("closed"))
+    found = RetryPolicy(keeps_business_failures=buries).decide({**job, **said}, None, BusinessError("closed"))
     assert (type(found), getattr(found, "exhausted", None)) == (verdict, exhausted)
-    assert getattr(found, "business", verdict is Bury) == (verdict is Bury)
+    assert getattr(found, "business", verdict is Kill) == (verdict is Kill)
     assert ("discarded_at" in found.payload) == bool(exhausted)
 
 
@@ -169,12 +169,12 @@ def test_the_class_may_choose_the_delay(answer, delay):
 
 def test_a_chosen_delay_is_jittered_too():
     assert judge(payload(retry_count=1), cls=worker(100), draw=0.5).delay_s == 115.0
-    assert judge(payload(retry_count=10**400, retry_for=60)).delay_s == LONGEST_DELAY_S
+    assert judge(payload(retry_count=10**400, retry_for=60)).delay_s == MAX_DELAY_S
 
 
 def test_the_class_may_discard_or_kill():
-    assert type(judge(payload(), cls=worker("discard"))) is Drop
-    assert type(judge(payload(), cls=worker("kill"))) is Bury
+    assert type(judge(payload(), cls=worker("discard"))) is Delete
+    assert type(judge(payload(), cls=worker("kill"))) is Kill
 
 
 def test_an_error_of_the_hook_is_the_callers_to_catch():
@@ -239,7 +239,7 @@ def test_hooks_see_the_arguments_as_they_were_pushed_and_the_stored_ones_stay_co
 
     job = payload(args=["eJw="], compressed=True, original_job_size_bytes=9)
     hooked = worker(retry_in=classmethod(lambda cls, count, error, job: seen.append(dict(job))))
-    verdict = RetryPolicy().verdict(job, hooked, ValueError("x"), ["plain", 1])
+    verdict = RetryPolicy().decide(job, hooked, ValueError("x"), ["plain", 1])
     assert seen[0]["args"] == ["plain", 1]
     assert "compressed" not in seen[0]
     assert verdict.payload["args"] == ["eJw="]
@@ -254,7 +254,7 @@ def test_what_the_payload_leaves_open_its_class_says():
     assert verdict.payload["queue"] == "slow"
     assert verdict.payload["error_backtrace"]
     late = judge(payload(failed_at=NOW - 61, retry_count=0), cls=worker(**declared))
-    assert late == Drop(late.payload, exhausted=True)
+    assert late == Delete(late.payload, exhausted=True)
     assert late.payload["discarded_at"] == NOW
 
 
@@ -265,7 +265,7 @@ def test_what_the_payload_says_stands_over_its_class():
     assert isinstance(verdict, Retry)
     assert verdict.payload["queue"] == "other"
     assert "error_backtrace" not in verdict.payload
-    assert type(judge(payload(retry=0, dead=True), cls=worker(dead=False))) is Bury
+    assert type(judge(payload(retry=0, dead=True), cls=worker(dead=False))) is Kill
 
 
 def test_what_is_discarded_says_when():
@@ -275,7 +275,7 @@ def test_what_is_discarded_says_when():
 
 
 def test_a_killed_job_that_is_not_kept_is_dropped():
-    assert judge(payload(dead=False), cls=worker("kill")) == Drop(
+    assert judge(payload(dead=False), cls=worker("kill")) == Delete(
         judge(payload(dead=False), cls=worker("kill")).payload, exhausted=True
     )
 
@@ -293,7 +293,7 @@ def test_the_backtrace_of_a_recursion_is_kept_small():
     try:
         down(0)
     except RecursionError as error:
-        verdict = policy().verdict(payload(backtrace=True), None, error)
+        verdict = policy().decide(payload(backtrace=True), None, error)
     packed = verdict.payload["error_backtrace"]
     assert 0 < len(packed) <= 8192
     assert len(dumps(verdict.payload)) < 16_384
@@ -309,9 +309,9 @@ def test_a_backtrace_that_does_not_fit_keeps_its_innermost_lines(monkeypatch):
         outer()
     except ValueError as caught:
         error = caught
-    whole = policy().verdict(payload(backtrace=True), None, error).payload["error_backtrace"]
+    whole = policy().decide(payload(backtrace=True), None, error).payload["error_backtrace"]
     monkeypatch.setattr("framework.finish.retry.MAX_BACKTRACE", len(whole) - 1)
-    packed = policy().verdict(payload(backtrace=True), None, error).payload["error_backtrace"]
+    packed = policy().decide(payload(backtrace=True), None, error).payload["error_backtrace"]
     lines = [json.loads(zlib.decompress(base64.b64decode(one))) for one in (whole, packed)]
     assert len(lines[1]) < len(lines[0])
     assert lines[1] == lines[0][: len(lines[1])]

@@ -15,20 +15,20 @@ from framework.finish.outcome import (
     Failed,
     ForeignClass,
     Interrupted,
-    Postponed,
+    Malformed,
     Retired,
+    Snoozed,
     Succeeded,
     UnknownClass,
-    Unreadable,
 )
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.wire import keys
-from framework.wire.holds import Holds, Lock, Slot
 from framework.wire.job import decode
 from framework.wire.json import dumps
-from framework.wire.status import Tracked
-from framework.wire.status import tracked as found
+from framework.wire.resources import JobResources, Lock, Slot
+from framework.wire.status_key import TrackedJob
+from framework.wire.status_key import tracked_job as found
 from tests.harness import IDENTITY, compressed, encoded, full_memory, hold
 
 WORKING = keys.working(IDENTITY)
@@ -38,7 +38,7 @@ REFUSED = Failed(BusinessError("closed"))
 LIMITS = DeadSetLimits()
 
 
-class Bench:
+class SettlerBench:
     """A settler on a real server; the fetcher's part is a list of what was finished."""
 
     def __init__(self, redis, granted, dead_set=LIMITS, *, buries_business=False):
@@ -46,14 +46,14 @@ class Bench:
         self.finished, self.died, self.reported, self.trimmed = [], [], [], []
         handlers = Handlers(lambda what, error: self.reported.append((what, str(error))))
         handlers.death.append(lambda job, error: self.died.append((job.jid, str(error))))
-        policy = RetryPolicy(draw=lambda: 0.0, buries_business=buries_business)
+        policy = RetryPolicy(draw=lambda: 0.0, keeps_business_failures=buries_business)
         self.soon = []
         soon = lambda: self.soon.append(1)  # noqa: E731 - as a callback
-        self.settler = Settler(granted, IDENTITY, self, handlers, policy, dead_set, self.trim, soon, states=self)
+        self.settler = Settler(granted, IDENTITY, self, handlers, policy, dead_set, self.trim, soon, status_writer=self)
         self.states = []
 
-    def end(self, tracked, state):
-        """The part of ``States``: what was in the working list when the state was written."""
+    def write_last(self, tracked, state):
+        """The part of ``StatusWriter``: what was in the working list when the state was written."""
         self.states.append((tracked, state, self.redis.llen(WORKING)))
 
     def trim(self, count, source):
@@ -68,7 +68,7 @@ class Bench:
             self.redis.delete(WORKING)
         self.unit = unit
         tracked = found(decode(unit.data)) if "status_expiration" in fields else None
-        return self.settler.settle(unit, outcome, self.settler.judge(unit, worker, outcome), tracked)
+        return self.settler.settle(unit, outcome, self.settler.decide_retry(unit, worker, outcome), tracked)
 
     def places(self):
         """Where jobs are now: key -> payloads."""
@@ -80,7 +80,7 @@ class Bench:
 @pytest.fixture
 def bench(redis, granted):
     with registry.isolated():
-        yield Bench(redis, granted)
+        yield SettlerBench(redis, granted)
 
 
 def worker(**body):
@@ -199,9 +199,9 @@ def test_a_business_error_is_told_and_kept_nowhere(bench):
 
 
 def test_business_errors_bury_where_the_setting_says_so(bench, redis, granted):
-    bench = Bench(redis, granted, buries_business=True)
+    bench = SettlerBench(redis, granted, buries_business=True)
     calls = []
-    assert bench.go(REFUSED, worker(**hook("retries_exhausted", None, calls))).fate == "dead"
+    assert bench.go(REFUSED, worker(**hook("retries_exhausted", None, calls))).moved_to == "dead"
     (entry,) = bench.places()[keys.DEAD]
     assert (json.loads(entry)["error_message"], len(calls), bench.died) == ("closed", 1, [("ab" * 12, "closed")])
     assert redis.zscore(keys.DEAD_BUSINESS, hashlib.sha1(entry).hexdigest()) == redis.zscore(keys.DEAD, entry)
@@ -212,7 +212,7 @@ def jids(redis, key=keys.DEAD):
 
 
 def test_business_errors_never_push_out_a_real_death(redis, granted):
-    bench = Bench(redis, granted, DeadSetLimits(max_jobs=20, business_max_jobs=7), buries_business=True)
+    bench = SettlerBench(redis, granted, DeadSetLimits(max_jobs=20, business_max_jobs=7), buries_business=True)
     bench.go(ERROR, jid="real", retry=0)
     for number in range(60):
         bench.go(REFUSED, jid=f"refused {number}")
@@ -228,7 +228,7 @@ def test_business_errors_never_push_out_a_real_death(redis, granted):
 
 
 def test_run_later_keeps_the_payloads_bytes(bench, redis):
-    settled = bench.go(Postponed(60.0, "busy"), retry_count=3)
+    settled = bench.go(Snoozed(60.0, "busy"), retry_count=3)
     assert (settled.fate, settled.delay_s) == ("scheduled", 60.0)
     ((member, due),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
     expected = json.loads(bench.unit.data)
@@ -240,7 +240,7 @@ def test_run_later_keeps_the_payloads_bytes(bench, redis):
 
 def test_a_postponed_job_whose_producer_named_no_queue_knows_its_own(bench, redis):
     unit = hold(redis, b'{"class":"A","args":[],"jid":"j"}', queue="mails")
-    bench.settler.settle(unit, Postponed(1.0, ""), None)
+    bench.settler.settle(unit, Snoozed(1.0, ""), None)
     (member,) = redis.zrange(keys.SCHEDULE, 0, -1)
     assert json.loads(member) == {"class": "A", "args": [], "jid": "j", "queue": "mails"}
 
@@ -248,7 +248,7 @@ def test_a_postponed_job_whose_producer_named_no_queue_knows_its_own(bench, redi
 @pytest.mark.proves("R51", "I5")
 @pytest.mark.parametrize(
     ("outcome", "retry", "place"),
-    [(ERROR, 3, keys.RETRY), (ERROR, 0, keys.DEAD), (Postponed(60.0, "busy"), 3, keys.SCHEDULE)],
+    [(ERROR, 3, keys.RETRY), (ERROR, 0, keys.DEAD), (Snoozed(60.0, "busy"), 3, keys.SCHEDULE)],
     ids=("retry", "dead", "later"),
 )
 def test_compressed_arguments_stay_the_bytes_they_were(bench, redis, outcome, retry, place):
@@ -264,7 +264,7 @@ def test_compressed_arguments_stay_the_bytes_they_were(bench, redis, outcome, re
 @pytest.mark.proves("F38")
 def test_unreadable_is_buried_as_the_outcome_says(bench):
     unit = hold(bench.redis, b"{not json \xff\x00")
-    assert bench.settler.settle(unit, Unreadable(PayloadError("x"), b"wrapped"), None).fate == "dead"
+    assert bench.settler.settle(unit, Malformed(PayloadError("x"), b"wrapped"), None).fate == "dead"
     assert bench.places() == {keys.DEAD: [b"wrapped"]}
 
 
@@ -272,7 +272,7 @@ def test_unreadable_is_buried_as_the_outcome_says(bench):
 @pytest.mark.parametrize("argument", [b"1e999", b"[" * 90 + b"1.50" + b"]" * 90], ids=["infinite", "deep"])
 @pytest.mark.parametrize(
     ("outcome", "retry", "place"),
-    [(ERROR, b"true", keys.RETRY), (ERROR, b"0", keys.DEAD), (Postponed(5.0, ""), b"true", keys.SCHEDULE)],
+    [(ERROR, b"true", keys.RETRY), (ERROR, b"0", keys.DEAD), (Snoozed(5.0, ""), b"true", keys.SCHEDULE)],
     ids=["retry", "dead", "scheduled"],
 )
 def test_what_we_would_not_write_moves_on_with_its_bytes(bench, argument, outcome, retry, place):
@@ -291,7 +291,7 @@ def test_an_interrupted_job_stays_in_custody(bench):
 
 
 @pytest.mark.proves("R22")
-@pytest.mark.parametrize("outcome", [ERROR, Postponed(5, "")])
+@pytest.mark.parametrize("outcome", [ERROR, Snoozed(5, "")])
 @pytest.mark.parametrize("fields", [{}, {"retry": 0}])
 def test_what_somebody_else_has_taken_over_is_not_written(bench, outcome, fields):
     assert bench.go(outcome, held=False, **fields).fate == "fenced"
@@ -303,7 +303,7 @@ def test_what_somebody_else_has_taken_over_is_not_written(bench, outcome, fields
 @pytest.mark.proves("R37", "I16")
 def test_the_dead_set_keeps_9999_and_drops_the_oldest(redis, granted):
     with registry.isolated():
-        bench = Bench(redis, granted)
+        bench = SettlerBench(redis, granted)
         pipeline = redis.pipeline()
         for number in range(9_999):
             pipeline.zadd(keys.DEAD, {f"old-{number}": time.time() - 1000 + number / 1000})
@@ -317,7 +317,7 @@ def test_the_dead_set_keeps_9999_and_drops_the_oldest(redis, granted):
 
 def test_the_dead_set_forgets_what_is_too_old(redis, granted):
     with registry.isolated():
-        bench = Bench(redis, granted, DeadSetLimits(timeout_s=100))
+        bench = SettlerBench(redis, granted, DeadSetLimits(timeout_s=100))
         redis.zadd(keys.DEAD, {"older": time.time() - 200, "younger": time.time() - 20})
         bench.go(ERROR, retry=0)
         assert redis.zscore(keys.DEAD, "older") is None
@@ -362,7 +362,7 @@ class LosesReply:
     [
         (ERROR, {}, "retry", keys.RETRY, 0),
         (ERROR, {"retry": 0}, "dead", keys.DEAD, 1),
-        (Postponed(5.0, ""), {}, "scheduled", keys.SCHEDULE, 0),
+        (Snoozed(5.0, ""), {}, "scheduled", keys.SCHEDULE, 0),
     ],
     ids=["retry", "dead", "scheduled"],
 )
@@ -550,7 +550,7 @@ def test_job_handed_back_is_fenced_and_repeatable(bench, redis, trouble):
 
 @pytest.mark.parametrize(
     ("outcome", "place"),
-    [(Postponed(5.0, ""), keys.SCHEDULE), (Deferred(5.0, "health"), keys.SCHEDULE), (ERROR, keys.RETRY)],
+    [(Snoozed(5.0, ""), keys.SCHEDULE), (Deferred(5.0, "health"), keys.SCHEDULE), (ERROR, keys.RETRY)],
     ids=["later", "deferred", "failed"],
 )
 def test_fields_of_the_wait_go_once_the_class_is_known(bench, outcome, place):
@@ -604,7 +604,7 @@ def test_waiting_job_keeps_its_lock_and_lets_go_of_slots(bench, redis, outcome, 
     redis.pexpire(lock, 7_200_000)  # the class keeps it for two hours, which this process cannot know
     redis.zadd(f"{base}:running", {" " + "ab" * 12: time.time() + 30})
     unit = hold(redis, encoded("Jab", idempotency_key=lock))
-    unit.holds = Holds(Lock(lock, "ab" * 12, 600.0, "Jab"), [Slot(base, " " + "ab" * 12)])
+    unit.resources = JobResources(Lock(lock, "ab" * 12, 600.0, "Jab"), [Slot(base, " " + "ab" * 12)])
     bench.settler.settle(unit, outcome, None)
     assert redis.exists(lock) == kept
     assert not kept or redis.pttl(lock) > 7_000_000
@@ -671,9 +671,9 @@ STATUS = keys.status("ab" * 12)
     ("outcome", "fields", "state", "lifetime_s"),
     [
         (ERROR, {}, "retrying", 60 + 15),
-        (Postponed(1_000.5, ""), {}, "queued", 60 + 1_001),
+        (Snoozed(1_000.5, ""), {}, "queued", 60 + 1_001),
         (ERROR, {"retry": 0}, "failed", 60),
-        (Unreadable(PayloadError("too large"), b"x"), {}, "failed", 60),
+        (Malformed(PayloadError("too large"), b"x"), {}, "failed", 60),
         (RETIRED, {}, "discarded", 60),
     ],
 )
@@ -696,12 +696,12 @@ def test_the_state_moves_with_the_job(bench, redis, outcome, fields, state, life
 )
 def test_the_state_of_what_is_acknowledged_is_written_before(bench, outcome, fields, state):
     bench.go(outcome, status_expiration=60, **fields)
-    assert bench.states == [(Tracked("ab" * 12, 60), state, 1)]
+    assert bench.states == [(TrackedJob("ab" * 12, 60), state, 1)]
     assert bench.finished == [(bench.unit, False)]
 
 
 @pytest.mark.proves("R22")
-@pytest.mark.parametrize("outcome", [ERROR, Postponed(10.0, ""), Unreadable(PayloadError("x"), b"x"), RETIRED])
+@pytest.mark.parametrize("outcome", [ERROR, Snoozed(10.0, ""), Malformed(PayloadError("x"), b"x"), RETIRED])
 def test_whoever_was_fenced_says_nothing(bench, redis, outcome):
     redis.set(STATUS, "completed")
     assert bench.go(outcome, held=False, status_expiration=60).fate == "fenced"
@@ -712,11 +712,11 @@ def test_whoever_was_fenced_says_nothing(bench, redis, outcome):
 def test_a_full_server_takes_the_state_of_what_moves(bench, redis, fields, state):
     unit = hold(redis, encoded(status_expiration=60, **fields))
     with full_memory(redis):
-        bench.settler.settle(unit, ERROR, bench.settler.judge(unit, None, ERROR), Tracked("ab" * 12, 60))
+        bench.settler.settle(unit, ERROR, bench.settler.judge(unit, None, ERROR), TrackedJob("ab" * 12, 60))
     assert redis.get(STATUS) == state
 
 
-@pytest.mark.parametrize("outcome", [ERROR, Succeeded(), Postponed(1.0, ""), Interrupted()])
+@pytest.mark.parametrize("outcome", [ERROR, Succeeded(), Snoozed(1.0, ""), Interrupted()])
 def test_an_untracked_job_has_no_state(bench, redis, outcome):
     bench.go(outcome)
     assert (bench.states, redis.keys("aw:status:*")) == ([], [])

@@ -9,7 +9,7 @@ from openfeature.provider.in_memory_provider import InMemoryFlag, InMemoryProvid
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.flags import redis_flags
-from framework.flags.flag import Flag, Layered, read_flag
+from framework.flags.flag import Flag, LayeredFlags, decode_flag
 from framework.flags.openfeature import OpenFeatureFlags
 from framework.flags.redis_flags import RedisFlags, read_flags, set_flag, unset_flag
 from framework.wire import keys
@@ -64,9 +64,9 @@ def test_a_flag_is_what_was_set_until_it_ends_by_the_clock_of_redis(redis, grant
 
 def test_a_share_is_drawn_each_time():
     draws = random.Random(7).random
-    assert sum(Flag("f", 20).drawn(draws) for _ in range(5_000)) == 1_044
-    assert not any(Flag("f", 0).drawn(draws) for _ in range(100))
-    assert all(Flag("f", 100).drawn(draws) for _ in range(100))
+    assert sum(Flag("f", 20).sampled(draws) for _ in range(5_000)) == 1_044
+    assert not any(Flag("f", 0).sampled(draws) for _ in range(100))
+    assert all(Flag("f", 100).sampled(draws) for _ in range(100))
 
 
 def test_garbage_is_told_once_and_hides_no_other_flag(redis, granted):
@@ -84,7 +84,7 @@ def test_garbage_is_told_once_and_hides_no_other_flag(redis, granted):
 @each_row("data", GARBAGE.values())
 def test_what_cannot_be_read_says_why(data):
     with pytest.raises(ValueError, match=r"\w"):
-        read_flag("f", data)
+        decode_flag("f", data)
 
 
 def test_what_cannot_be_read_anew_stays_known(redis, granted, monkeypatch):
@@ -99,7 +99,7 @@ def test_what_cannot_be_read_anew_stays_known(redis, granted, monkeypatch):
         monkeypatch.setattr(redis_flags, "FRESH_S", 0.0)
         assert flags.enabled("a")
         assert lazy.enabled("a")
-        assert [line["event_name"] for line in lines()] == ["flags.refused"] * 2
+        assert [line["event_name"] for line in lines()] == ["flags.read_failed"] * 2
 
 
 def test_a_store_that_is_away_costs_a_producer_nothing_but_news(make_server, monkeypatch):
@@ -113,7 +113,7 @@ def test_a_store_that_is_away_costs_a_producer_nothing_but_news(make_server, mon
     monkeypatch.setattr(redis_flags, "FRESH_S", 0.0)
     with server_lines("info") as lines:
         assert flags.enabled("a")
-        assert [line["event_name"] for line in lines()] == ["flags.away"]
+        assert [line["event_name"] for line in lines()] == ["flags.unavailable"]
     with pytest.raises(RedisConnectionError):
         eager.read()
     assert eager.enabled("a")
@@ -151,15 +151,15 @@ def test_a_provider_that_fails_or_hangs_costs_nothing_but_news(provider, monkeyp
     with server_lines("info") as lines:
         monkeypatch.setattr(provider, "resolve_boolean_details", fail)
         flags.read()
-        until(lambda: flags._inquiry._asked_at is None)
+        until(lambda: flags._flags._started_at is None)
         monkeypatch.setattr(provider, "resolve_boolean_details", hang)
         flags.read()
         assert asked.wait(30)
-        monkeypatch.setattr("framework.flags.inquiry.DEADLINE_S", 0.0)
+        monkeypatch.setattr("framework.flags.background.DEADLINE_S", 0.0)
         flags.read()
         assert flags.enabled("on")
         told = {line["event_name"] for line in lines() if "event_name" in line}
-    assert told == {"flags.unanswered", "inquiry.hangs"}
+    assert told == {"flags.provider_error", "callback.timeout"}
     provider._flags["on"] = switch(False)
     go_on.set()
     until(flags.read, "what came late")
@@ -175,7 +175,7 @@ def test_without_a_provider_no_flag_is_set():
 def test_the_first_place_that_has_a_flag_decides(redis, granted, provider):
     provider._flags.update({"both": switch(True), "theirs": switch(True)})
     set_flag(redis, Flag("both", 0), None)
-    flags = Layered(RedisFlags(granted, "main"), OpenFeatureFlags(lambda: ["both", "theirs"], "here"))
+    flags = LayeredFlags(RedisFlags(granted, "main"), OpenFeatureFlags(lambda: ["both", "theirs"], "here"))
     assert flags.read()
     assert not flags.enabled("both", default=True)
     assert flags.enabled("theirs")

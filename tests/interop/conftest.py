@@ -19,7 +19,7 @@ from redis import Redis
 
 from framework.declare import port, registry
 from framework.settings.load import load
-from framework.wiring.connect import Enqueuer, bind_default
+from framework.wiring.client import ProcessClient, bind_default
 from tests.harness import HURRIED
 from tests.servers.guarded import GuardedServer, as_role, with_all_rights
 
@@ -90,11 +90,11 @@ class Ruby:
         assert self._process.stdin
         self._process.stdin.write(json.dumps({"do": command, **more}).encode() + b"\n")
         self._process.stdin.flush()
-        answer = json.loads(self._line())
+        answer = json.loads(self._format_line())
         assert "error" not in answer, answer
         return answer["ok"]
 
-    def _line(self) -> bytes:
+    def _format_line(self) -> bytes:
         assert self._process.stdout
         deadline = time.monotonic() + PATIENCE_S
         while b"\n" not in self._rest:
@@ -158,7 +158,7 @@ def environment(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def jobs(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The Python workers, ready to push."""
     monkeypatch.syspath_prepend(str(HERE))
-    enqueuer = Enqueuer(load())
+    enqueuer = ProcessClient(load())
     with registry.isolated():
         registry.load(["interop_jobs"])
         port.bind(enqueuer)

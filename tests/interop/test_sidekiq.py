@@ -12,7 +12,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from framework.process.record import seen_processes
+from framework.process.record import read_processes
 from tests.harness import is_metric
 
 ARGUMENTS = [
@@ -285,7 +285,7 @@ def test_ruby_sees_our_process_its_job_and_its_figures_and_is_obeyed(
     assert (stats["processed"], stats["failed"], stats["enqueued"]) == (3, 1, 1)
     # One key runs out by itself.
     kept = {key.decode() for key in redis.scan_iter() if not is_metric(key)}
-    assert kept - {"aw:beats", "aw:parked:watch", "process_cleanup"} == {
+    assert kept - {"aw:steady_since", "aw:held_alert", "process_cleanup"} == {
         *(
             "queues",
             "queue:default",
@@ -314,7 +314,7 @@ def test_a_running_job_is_found_in_the_log_by_its_tid(jobs, ruby, python_server,
 
 def test_rubys_idle_process_is_seen_with_its_slots(ruby, ruby_server, redis, eventually):
     with ruby_server():
-        (seen,) = eventually(lambda: seen_processes(redis), "its record")
+        (seen,) = eventually(lambda: read_processes(redis), "its record")
     assert (seen.queues, seen.slots, seen.busy) == ({"default"}, 1, 0)
 
 

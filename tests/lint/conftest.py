@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from framework.lint.config import Config
+from framework.lint.config import LintConfig
 from framework.lint.linter import lint
 from framework.lint.registry import GITLAB, SETS
-from framework.lint.rule import Finding
-from framework.lint.tree import Known, read_tree
+from framework.lint.rule import LintFinding
+from framework.lint.workspace import ApplicationFacts, read_workspace
 
 CATEGORIES = ("global_search", "onboarding")
 
 RELEASED = {"Billing::SendInvoiceWorker": "workers.billing.invoices.SendInvoiceWorker"}
 """The class that the example of SEW032 moves."""
 
-KNOWN = Known(CATEGORIES, released=RELEASED)
+KNOWN = ApplicationFacts(CATEGORIES, released=RELEASED)
 
-Look = Callable[..., list[Finding]]
+Look = Callable[..., list[LintFinding]]
 
 BASE = '''
 """What the workers of the team share."""
@@ -57,17 +57,17 @@ def look(tmp_path: Path) -> Look:
     """Lint the given files (or, of them, only those named); paths in findings are below ``tmp_path``."""
 
     def run(
-        files: Mapping[str, str | bytes], *only: str, config: Config | None = None, known: Known = KNOWN
-    ) -> list[Finding]:
+        files: Mapping[str, str | bytes], *only: str, config: LintConfig | None = None, known: ApplicationFacts = KNOWN
+    ) -> list[LintFinding]:
         write(tmp_path, files)
-        chosen = config or Config(tmp_path, SETS[GITLAB])
+        chosen = config or LintConfig(tmp_path, SETS[GITLAB])
         paths = [tmp_path / name for name in only or ("workers",)]
-        tree, wanted = read_tree(paths, tmp_path, chosen.excludes, known)
+        tree, wanted = read_workspace(paths, tmp_path, chosen.excludes, known)
         return lint(tree, wanted, chosen.applies)[0]
 
     return run
 
 
-def codes(found: list[Finding]) -> list[tuple[str, int]]:
+def codes(found: list[LintFinding]) -> list[tuple[str, int]]:
     """What is found, shortly."""
     return [(one.code, one.line) for one in found]

@@ -3,14 +3,14 @@
 import pytest
 
 from framework.lint.registry import RULES
-from framework.lint.rule import Rule
+from framework.lint.rule import LintRule
 from tests.lint.conftest import Look, codes
 
 HERE = "# here"
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_the_examples_of_a_code_are_what_they_say(rule: Rule, look: Look):
+def test_the_examples_of_a_code_are_what_they_say(rule: LintRule, look: Look):
     wanted = [(rule.code, number) for number, line in enumerate(rule.bad.splitlines(), 1) if line.endswith(HERE)]
     assert wanted
     if rule.code == "SEW101":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.lint.config import Config
+from framework.lint.config import LintConfig
 from tests.lint.conftest import Look
 
 HEAD = """
@@ -150,7 +150,7 @@ from framework import databases, health, pause, throttling
 from framework.health import register
 from framework.admin import search
 from framework.paused import x # here
-from framework.wiring.connect import Enqueuer # here
+from framework.wiring.client import Enqueuer # here
 from framework.errors import PushError
 """,
     "SEW012": """
@@ -486,6 +486,8 @@ def f(w: type[TeamWorker], session: object) -> None:
 def test_just_what_is_marked_is_found(code: str, text: str, look: Look, tmp_path):
     text = HEAD + text
     wanted = {number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# here")}
-    found = look({"workers/x.py": text}, "workers/x.py", config=Config(tmp_path, select=frozenset({code, "SEW100"})))
+    found = look(
+        {"workers/x.py": text}, "workers/x.py", config=LintConfig(tmp_path, select=frozenset({code, "SEW100"}))
+    )
     assert {one.line for one in found} == wanted
     assert {one.code for one in found} <= {code}

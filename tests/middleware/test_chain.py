@@ -3,7 +3,7 @@ import functools
 import pytest
 
 from framework.errors import MiddlewareError
-from framework.middleware.chain import CLIENT, SERVER, Chain, Passage
+from framework.middleware.chain import CLIENT, SERVER, Chain, ChainInvocation
 from tests.tables import each_row
 
 
@@ -35,7 +35,7 @@ A, B, C = layer("A"), layer("B"), layer("C")
 
 
 def names(chain):
-    found = [call.__self__.__class__.__name__ for call in chain.compiled()]
+    found = [call.__self__.__class__.__name__ for call in chain.compile()]
     chain.reopen()
     return found
 
@@ -45,7 +45,7 @@ def go(layers, error=None):
     log, chain = [], Chain(("log",))
     for one in layers:
         chain.add(one)
-    with Passage(chain.compiled(), log) as open_:
+    with ChainInvocation(chain.compile(), log) as open_:
         if open_:
             log.append("body")
             if error:
@@ -92,7 +92,7 @@ def test_arguments_reach_the_constructor_and_each_compilation_makes_new_instance
 
     chain = Chain(())
     chain.add(Greeting, "hi", times=2)
-    (first,), (second,) = chain.compiled(), chain.compiled()
+    (first,), (second,) = chain.compile(), chain.compile()
     assert first.__self__.text == "hihi"
     assert first.__self__ is not second.__self__
 
@@ -180,7 +180,7 @@ class Fits:
 def test_chain_takes_every_call_that_fits(call):
     chain = Chain(SERVER)
     chain.add(shaped(call))
-    with Passage(chain.compiled(), "worker", {}, "queue") as open_:
+    with ChainInvocation(chain.compile(), "worker", {}, "queue") as open_:
         assert open_
 
 
@@ -200,13 +200,13 @@ def test_chain_refuses_arguments_that_no_constructor_takes():
 def test_chain_in_use_refuses_every_change(way):
     chain = Chain(SERVER)
     chain.add(Fits)
-    chain.compiled()
+    chain.compile()
     other = shaped(steps)
     with pytest.raises(MiddlewareError, match="before the first push of a process") as caught:
         getattr(chain, way)(*(Fits, other) if way.startswith("insert") else (other,))
     assert "framework.boot()" in str(caught.value)
     assert names(chain) == ["Fits"]
-    chain.reopen()
+    chain.allow_changes()
     chain.remove(Fits)
     assert names(chain) == []
 
@@ -222,7 +222,7 @@ def test_without_a_yield_the_body_does_not_run_and_outer_layers_end_in_peace():
 
 def test_an_error_is_thrown_into_each_layer_from_the_inside_out():
     log = []
-    with pytest.raises(KeyError) as caught, Passage((A().call, B().call), log):
+    with pytest.raises(KeyError) as caught, ChainInvocation((A().call, B().call), log):
         raise KeyError("x")
     assert log == ["A in", "B in", "B saw 'x'", "A saw 'x'"]
     assert caught.value.__cause__ is None
@@ -236,7 +236,7 @@ def test_a_layer_may_replace():
     log = []
     with (
         pytest.raises(OSError, match="other") as caught,
-        Passage((A().call, layer("R", on_error=OSError("other"))().call), log),
+        ChainInvocation((A().call, layer("R", on_error=OSError("other"))().call), log),
     ):
         raise ValueError("x")
     assert log[-2:] == ["R saw x", "A saw other"]
@@ -251,7 +251,7 @@ def test_an_error_after_the_yield_goes_outwards():
 def test_an_error_on_the_way_in_is_the_outer_layers_to_see():
     log = []
     bad = layer("Bad", before=OSError("early"))
-    with pytest.raises(OSError, match="early"), Passage((A().call, bad().call, B().call), log):
+    with pytest.raises(OSError, match="early"), ChainInvocation((A().call, bad().call, B().call), log):
         log.append("body")
     assert log == ["A in", "Bad in", "A saw early"]
     assert go([layer("Eat", on_error="swallow"), bad]) == ["Eat in", "Bad in", "Eat saw early"]
@@ -259,13 +259,16 @@ def test_an_error_on_the_way_in_is_the_outer_layers_to_see():
 
 def test_two_yields_are_an_error_and_outer_layers_see_it():
     log = []
-    with pytest.raises(RuntimeError, match="yielded twice"), Passage((A().call, layer("Two", yields=2)().call), log):
+    with (
+        pytest.raises(RuntimeError, match="yielded twice"),
+        ChainInvocation((A().call, layer("Two", yields=2)().call), log),
+    ):
         pass
     assert log[-1].startswith("A saw a middleware yielded twice")
 
 
 @each_row("error", [StopIteration("x"), GeneratorExit("x"), KeyboardInterrupt("x"), SystemExit("x")], ids=type)
 def test_errors_that_generators_treat_in_their_own_way_are_not_swallowed(error):
-    with pytest.raises(BaseException) as caught, Passage((A().call, B().call), []):
+    with pytest.raises(BaseException) as caught, ChainInvocation((A().call, B().call), []):
         raise error
     assert error in (caught.value, caught.value.__cause__)

@@ -6,7 +6,7 @@ import pytest
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
-from framework.migrate.plan import STAYS, Mapping, Plan, Routing
+from framework.migrate.plan import KEEP, FixedTarget, MigrationPlan, RoutedTarget
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
 from tests.harness import encoded
@@ -46,11 +46,13 @@ def routing(*sources, classes=()):
         RoutingRule(query="feature_category=search", queue="search", shard="second"),
         RoutingRule(query="*", queue="rest"),
     ]
-    return Plan(Routing(Router(rules, ["main", "second"]), "main", {"GoneWorker": "merged"}), sources, classes)
+    return MigrationPlan(
+        RoutedTarget(Router(rules, ["main", "second"]), "main", {"GoneWorker": "merged"}), sources, classes
+    )
 
 
 def mapping(to="new", *sources, classes=()):
-    return Plan(Mapping(to, classes, {"GoneWorker"}), sources, classes)
+    return MigrationPlan(FixedTarget(to, classes, {"GoneWorker"}), sources, classes)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def mapping(to="new", *sources, classes=()):
     ],
 )
 def test_a_job_goes_where_the_rules_send_its_class(name, queue, fields, target):
-    verdict = routing().judge(encoded(name, queue=queue, **fields), queue)
+    verdict = routing().decide(encoded(name, queue=queue, **fields), queue)
     assert (verdict.target, verdict.reason) == (target, None)
     if target:
         assert json.loads(verdict.data) == json.loads(encoded(name, **{**fields, "queue": target}))
@@ -86,19 +88,19 @@ def test_a_job_goes_where_the_rules_send_its_class(name, queue, fields, target):
         ("AwayWorker", "search", {}, "other shard"),
         ("BillWorker", "old", {"aw_shard": "second"}, "other shard"),
         ("BillWorker", "old", {"aw_shard": "second", "aw_queue": "old"}, "other shard"),
-        ("BillWorker", "old", {"aw_transit": "token"}, "in transit"),
+        ("BillWorker", "old", {"aw_transfer": "token"}, "in transit"),
     ],
 )
 def test_what_the_rules_do_not_move_says_why(name, queue, fields, reason):
-    verdict = routing().judge(encoded(name, queue=queue, **fields), queue)
-    assert (verdict.target, verdict.reason, verdict.queue, verdict.name) == ("", reason, queue, name)
+    verdict = routing().decide(encoded(name, queue=queue, **fields), queue)
+    assert (verdict.target, verdict.reason, verdict.queue, verdict.worker) == ("", reason, queue, name)
     assert verdict.jid == "ab" * 12
 
 
 def test_a_chosen_queue_that_the_rules_name_too_is_where_it_belongs():
-    assert routing().judge(encoded("BillWorker", queue="money", aw_queue="money"), "money") is STAYS
+    assert routing().decide(encoded("BillWorker", queue="money", aw_queue="money"), "money") is KEEP
     # On this shard, as when it is due, although its class is routed to another.
-    assert routing().judge(encoded("AwayWorker", queue="search", aw_queue="search"), "search") is STAYS
+    assert routing().decide(encoded("AwayWorker", queue="search", aw_queue="search"), "search") is KEEP
 
 
 @pytest.mark.parametrize(
@@ -113,42 +115,42 @@ def test_what_is_no_job_stays(plan, data):
 
 def test_a_mapping_stands_over_rules_and_choices_and_takes_choices_along():
     data = encoded("BillWorker", queue="old", aw_queue="old", retry_queue="old")
-    verdict = mapping("new", "old").judge(data, "old")
+    verdict = mapping("new", "old").decide(data, "old")
     assert verdict.target == "new"
     assert json.loads(verdict.data) == {
         **json.loads(data),
         **dict.fromkeys(["queue", "aw_queue", "retry_queue"], "new"),
     }
-    assert mapping("new", "old").judge(encoded("BillWorker", queue="old", retry_queue="r"), "old").data == encoded(
+    assert mapping("new", "old").decide(encoded("BillWorker", queue="old", retry_queue="r"), "old").data == encoded(
         "BillWorker", queue="new", retry_queue="r"
     )
 
 
 def test_a_mapping_moves_unknown_classes_only_by_name():
     ruby, gone = encoded("RubyWorker", queue="old"), encoded("GoneWorker", queue="old")
-    assert [mapping().judge(data, "old").reason for data in (ruby, gone)] == ["unknown class", "retired class"]
+    assert [mapping().decide(data, "old").reason for data in (ruby, gone)] == ["unknown class", "retired class"]
     named = mapping(classes=["RubyWorker", "GoneWorker"])
-    assert [named.judge(data, "old").target for data in (ruby, gone)] == ["new", "new"]
+    assert [named.decide(data, "old").target for data in (ruby, gone)] == ["new", "new"]
 
 
 def test_what_is_not_asked_about_is_not_judged():
     bill, ruby = encoded("BillWorker", queue="old"), encoded("RubyWorker", queue="old")
-    assert mapping("new", "other").judge(bill, "old") is STAYS
-    assert mapping("new", classes=["PinnedWorker"]).judge(bill, "old") is STAYS
-    assert routing(classes=["BillWorker"]).judge(ruby, "old") is STAYS
-    assert routing(classes=["BillWorker"]).judge(b"\xff no job", "old") is STAYS
+    assert mapping("new", "other").decide(bill, "old") is KEEP
+    assert mapping("new", classes=["PinnedWorker"]).decide(bill, "old") is KEEP
+    assert routing(classes=["BillWorker"]).decide(ruby, "old") is KEEP
+    assert routing(classes=["BillWorker"]).decide(b"\xff no job", "old") is KEEP
     escaped = bill.replace(b"BillWorker", b"\\u0042illWorker")
-    assert mapping("new", classes=["BillWorker"]).judge(escaped, "old").target == "new"
+    assert mapping("new", classes=["BillWorker"]).decide(escaped, "old").target == "new"
     # An argument that is spelt like the class is no class.
-    assert mapping("new", classes=["BillWorker"]).judge(encoded("RubyWorker", args=["BillWorker"]), "old") is STAYS
+    assert mapping("new", classes=["BillWorker"]).decide(encoded("RubyWorker", args=["BillWorker"]), "old") is KEEP
 
 
 def test_without_a_place_the_payload_says_the_queue():
-    assert routing().judge(encoded("BillWorker", queue="old")).queue == "old"
-    assert mapping("new", "old").judge(encoded("BillWorker", queue="other")) is STAYS
+    assert routing().decide(encoded("BillWorker", queue="old")).queue == "old"
+    assert mapping("new", "old").decide(encoded("BillWorker", queue="other")) is KEEP
     nameless = json.dumps({"class": "BillWorker", "args": []}).encode()
-    assert json.loads(routing().judge(nameless).data) == {"class": "BillWorker", "args": [], "queue": "money"}
-    assert routing().judge(nameless.replace(b"{", b'{"queue":7,')).target == "money"
+    assert json.loads(routing().decide(nameless).data) == {"class": "BillWorker", "args": [], "queue": "money"}
+    assert routing().decide(nameless.replace(b"{", b'{"queue":7,')).target == "money"
 
 
 @pytest.mark.proves("R51", "I5")
@@ -163,6 +165,6 @@ def test_without_a_place_the_payload_says_the_queue():
     ],
 )
 def test_every_other_byte_of_a_job_stays(data):
-    changed = mapping("new", "old").judge(data, "old").data
+    changed = mapping("new", "old").decide(data, "old").data
     assert json.loads(changed)["queue"] == "new"
     assert changed.replace(b'"new"', b'"old"') == data.replace(b'"older"', b'"old"')

@@ -9,19 +9,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
-from framework.fetch.grace import Grace
-from framework.fetch.reaper import FORGET_AFTER_S, Keep, Reaper
+from framework.fetch.failure_detector import FailureDetector
+from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper, SetLimits
 from framework.migrate import queues as module
-from framework.migrate.account import Account, Allowance
-from framework.migrate.plan import Mapping, Plan
-from framework.migrate.queues import Queues, QueueShutError
+from framework.migrate.plan import FixedTarget, MigrationPlan
+from framework.migrate.queues import QueueMigrator, QueueReplacedError
+from framework.migrate.report import MigrationReport, Quota
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from tests.harness import encoded, forked, full_memory
 from tests.proofs.crash_points.wire import WAYS, Fault, Line, install
 
 OLD, NEW = keys.queue("old"), keys.queue("new")
-HOLDER = keys.migration("old")
+HOLDER = keys.migration_identity("old")
 ASIDE = keys.working(HOLDER)
 
 
@@ -50,9 +50,9 @@ def arrived(data):
 
 
 def migration(redis, limit=None, tell=lambda _: None):
-    plan = Plan(Mapping("new", ["MoveWorker"], ()), ["old"], ["MoveWorker"])
-    account, allowance = Account(), Allowance(limit)
-    return Queues(redis, plan, account, allowance, tell), account, allowance
+    plan = MigrationPlan(FixedTarget("new", ["MoveWorker"], ()), ["old"], ["MoveWorker"])
+    account, allowance = MigrationReport(), Quota(limit)
+    return QueueMigrator(redis, plan, account, allowance, tell), account, allowance
 
 
 def waiting(redis, key):
@@ -66,7 +66,7 @@ def everything(redis):
 
 def tidy(redis):
     """The keys that are left when nobody migrates any more."""
-    return {key.decode() for key in redis.keys("*")} <= {OLD, NEW, keys.QUEUES, keys.BEATS}
+    return {key.decode() for key in redis.keys("*")} <= {OLD, NEW, keys.QUEUES, keys.STEADY_SINCE}
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_jobs_move_behind_what_is_there_and_the_others_stay_in_their_order(redis
     assert waiting(redis, OLD) == [data for data in jobs if stays(data)]
     assert waiting(redis, NEW) == [there, *(arrived(data) for data in jobs if not stays(data))]
     assert account.moved == {("old", "new"): len([data for data in jobs if not stays(data)])}
-    assert not account.arriving
+    assert not account.still_receiving
     assert sum(told) >= 60
     assert redis.smembers(keys.QUEUES) == {b"old", b"new"}
     assert tidy(redis)
@@ -105,7 +105,7 @@ def test_a_look_counts_what_would_move_and_changes_nothing(redis, granted, small
     moving = sum(not stays(data) for data in jobs)
     for limit, count in ((None, moving), (3, 3)):
         queues, account, _ = migration(granted, limit)
-        queues.look("old")
+        queues.preview("old")
         assert account.moved == {("old", "new"): count}
     assert waiting(redis, OLD) == jobs
     assert tidy(redis)
@@ -159,12 +159,12 @@ def test_a_key_that_cannot_take_jobs_keeps_them_where_they_are(redis, granted, s
     redis.set(NEW, "no list")
     queues, account, _ = migration(granted)
     queues.migrate("old")
-    assert account.undone
-    assert {reason for reason, _, _ in account.left["old"]} == {"wrong type"}
-    assert sum(found.jobs for found in account.left["old"].values()) == sum(not stays(data) for data in jobs)
+    assert account.incomplete
+    assert {reason for reason, _, _ in account.skipped["old"]} == {"wrong type"}
+    assert sum(found.jobs for found in account.skipped["old"].values()) == sum(not stays(data) for data in jobs)
     # And when that is seen by the script only:
-    monkeypatch.setattr(Queues, "_open", lambda *_: True)
-    monkeypatch.setattr(module, "ROUNDS", 1)
+    monkeypatch.setattr(QueueMigrator, "_open", lambda *_: True)
+    monkeypatch.setattr(module, "MAX_ROUNDS", 1)
     queues, account, _ = migration(granted)
     queues.migrate("old")
     assert not account.moved
@@ -180,10 +180,10 @@ def test_a_queue_whose_key_is_replaced_meanwhile_says_where_its_jobs_are(redis, 
         redis.delete(OLD)
         redis.set(OLD, "no list")
 
-    with pytest.raises(QueueShutError, match=ASIDE):
+    with pytest.raises(QueueReplacedError, match=ASIDE):
         migration(granted, tell=replace)[0].migrate("old")
     with pytest.raises(ResponseError, match="WRONGTYPE"):  # as the key of any queue
-        migration(granted)[0].look("old")
+        migration(granted)[0].preview("old")
     redis.delete(OLD)
     migration(granted)[0].migrate("old")
     assert tidy(redis)
@@ -193,16 +193,16 @@ def test_somebody_who_pushes_by_the_old_rules_is_told_of(redis, granted, small_p
     redis.lpush(OLD, *mixed(20))
     serials = iter(range(10_000, 20_000))
     queues, account, _ = migration(granted)
-    hand_on = queues._hand_on
+    hand_on = queues._move_all
 
     def and_one_more_comes(queue, lease):
         hand_on(queue, lease)
         redis.lpush(OLD, job(next(serials)))
 
-    queues._hand_on = and_one_more_comes
+    queues._move_all = and_one_more_comes
     queues.migrate("old")
-    assert account.arriving == {"old"}
-    assert account.undone
+    assert account.still_receiving == {"old"}
+    assert account.incomplete
 
 
 # --- others at the same queue ---------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Others:
         for _ in range(times):
             getattr(self, what.replace(" ", "_"))()
 
-    def nothing(self):
+    def empty_message(self):
         pass
 
     def push_old(self, name="MoveWorker", queue="old"):
@@ -359,7 +359,7 @@ def test_beside_producers_and_consumers_that_never_pause(redis, granted, redis_u
         done.set()
         for thread in threads:
             thread.join()
-    assert not account.arriving
+    assert not account.still_receiving
     found = Counter([*taken[0], *taken[1]]) + everything(redis)
     assert max(found.values()) == 1
     whole = {arrived(data) for data in [*jobs, *pushed[0], *pushed[1]]}
@@ -377,15 +377,15 @@ def expire(redis):
     """The lease has run out, and the silence has lasted."""
     redis.delete(keys.lease(HOLDER))
     if redis.zscore(keys.REGISTRY, HOLDER) is not None:
-        redis.zadd(keys.REGISTRY, {HOLDER: redis.time()[0] - FORGET_AFTER_S - 5})
+        redis.zadd(keys.REGISTRY, {HOLDER: redis.time()[0] - UNREGISTER_AFTER_S - 5})
 
 
 def reap(redis):
     """What any process of the shard does every few seconds."""
-    grace = Grace(15.0, 3.0)
-    redis.set(keys.BEATS, redis.time()[0] - 30, px=60_000)
-    grace.beat(redis.time()[0], held=False)
-    return Reaper(redis, lambda _: None, grace, Keep(100, 1000.0)).sweep()
+    grace = FailureDetector(15.0, 3.0)
+    redis.set(keys.STEADY_SINCE, redis.time()[0] - 30, px=60_000)
+    grace.record_heartbeat(redis.time()[0], lease_held=False)
+    return Reaper(redis, lambda _: None, grace, SetLimits(100, 1000.0)).sweep()
 
 
 def struck(url, fault, folder, status):

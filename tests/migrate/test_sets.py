@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 
 from framework.migrate import sets as module
-from framework.migrate.account import Account, Allowance
-from framework.migrate.plan import Mapping, Plan
-from framework.migrate.sets import Members
+from framework.migrate.plan import FixedTarget, MigrationPlan
+from framework.migrate.report import MigrationReport, Quota
+from framework.migrate.sets import SetMigrator
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from tests.harness import encoded, forked, full_memory
@@ -40,9 +40,9 @@ def arrived(data):
 
 
 def migration(redis, limit=None, tell=lambda _: None, sources=("old",)):
-    plan = Plan(Mapping("new", ["MoveWorker"], ()), sources, ["MoveWorker"])
-    account, allowance = Account(), Allowance(limit)
-    return Members(redis, plan, account, allowance, tell), account, allowance
+    plan = MigrationPlan(FixedTarget("new", ["MoveWorker"], ()), sources, ["MoveWorker"])
+    account, allowance = MigrationReport(), Quota(limit)
+    return SetMigrator(redis, plan, account, allowance, tell), account, allowance
 
 
 def there(redis):
@@ -56,7 +56,7 @@ def test_jobs_get_their_queue_and_keep_their_time(redis, granted, monkeypatch, m
     told = []
     mover, account, _ = migration(granted, tell=told.append)
     moving = sum(b"MoveWorker" in data for data in members)
-    mover.look(SET)
+    mover.preview(SET)
     assert account.moved == {("old", "new"): moving}
     assert there(redis) == members
     mover, account, _ = migration(granted, tell=told.append)
@@ -78,7 +78,7 @@ def test_no_more_than_allowed_and_only_jobs_of_the_queue(redis, granted):
     fill(redis, 60)
     redis.zadd(SET, {job(1000, queue="other"): 5})
     mover, account, _ = migration(granted, 7)
-    mover.look(SET)
+    mover.preview(SET)
     assert account.moved.total() == 7
     mover, account, _ = migration(granted, 7)
     mover.migrate(SET)

@@ -36,7 +36,7 @@ class Census:
 
     def __init__(self, server: GuardedServer) -> None:
         self._server = server
-        self._users: dict[str, str] = {}
+        self._workers_by_base: dict[str, str] = {}
         self.commands: defaultdict[str, set[str]] = defaultdict(set)
         self.digests: defaultdict[str, set[str]] = defaultdict(set)
         self.words: defaultdict[str, set[str]] = defaultdict(set)
@@ -104,13 +104,13 @@ class Census:
                 named = words[:2] == ["CLIENT", "SETNAME"]
                 # A new connection begins with SELECT, where it has one, then its name; it may have the port of one that is gone.
                 if named or words[0] == "SELECT":
-                    self._users.pop(address, None)
+                    self._workers_by_base.pop(address, None)
                 sender = self._user_at(address, words[2] if named else None)
-                self._take(sender, words)
+                self._take_slot(sender, words)
                 if words[0] == "ECHO":
                     self._marks.add(words[1])
 
-    def _take(self, user: str, words: list[str]) -> None:
+    def _take_slot(self, user: str, words: list[str]) -> None:
         name = words[0].lower()
         self.commands[user].add("|".join(words[:2]).lower() if name in _TWO_WORDS else name)
         self.words[user] |= set(words)
@@ -122,10 +122,10 @@ class Census:
 
     def _user_at(self, address: str, name: str | None = None) -> str:
         """Of a connection with this name, where that is known: another may have its port by now."""
-        if address not in self._users:
+        if address not in self._workers_by_base:
             found: list[Mapping[str, Any]] = self._asking.client_list()
-            self._users |= {
+            self._workers_by_base |= {
                 one["addr"]: one["user"] for one in found if one["addr"] != address or name in (None, one["name"])
             }
-            self._users.setdefault(address, self._short_lived)
-        return self._users[address]
+            self._workers_by_base.setdefault(address, self._short_lived)
+        return self._workers_by_base[address]

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from framework.fetch.reaper import retire
+from framework.fetch.reaper import mark_dead
 from framework.wire import keys
 from tests.harness import until
 
@@ -63,10 +63,10 @@ class Wishes:
     def stored(self, key):
         return [json.loads(member) for member in self.redis.zrange(key, 0, -1)]
 
-    def retire(self):
+    def mark_dead(self):
         """What a supervisor does that has seen its processes die. Their lines need not have been written yet."""
         for identity in self.redis.zrange(keys.REGISTRY, 0, -1):
-            retire(self.redis, identity.decode())
+            mark_dead(self.redis, identity.decode())
 
     def due(self, **changed):
         """The one retry there is, due now; with other fields, if any."""
@@ -288,7 +288,7 @@ def test_at_which_kill_a_job_is_quarantined(wishes, redis, proofs, limit, place)
         proofs("begun", death)
         process.send(signal.SIGKILL)
         process.wait()
-        wishes.retire()
+        wishes.mark_dead()
     dangerous.unlink()
     last = wishes.worker("-q", "default")
     if place == "interrupted":
@@ -327,7 +327,7 @@ def test_a_sync_job_that_has_ended_is_not_run_again_after_a_kill(wishes, redis, 
     wishes.push("LetterWorker.perform_bulk([(n,) for n in range(20)])\nPowerCutWorker.perform_async()")
     first = wishes.worker("-q", "default", "-c", "1")
     assert first.wait() == -signal.SIGKILL
-    wishes.retire()
+    wishes.mark_dead()
     wishes.worker("-q", "default", "-c", "1")
     proofs("light")
     assert proofs("printed", 20) == [str(number) for number in range(20)]

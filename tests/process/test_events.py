@@ -4,7 +4,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
-from framework.fetch.reaper import Recovered
+from framework.fetch.reaper import RecoveredJob
 from framework.process.events import ProcessEvents
 from framework.wire.job import Job
 from tests.harness import server_lines
@@ -30,7 +30,7 @@ def test_an_outage_is_one_line_for_all_parts_and_one_when_it_ends(lines, events)
     failed, back = lines()
     assert (failed["event_name"], failed["component"], failed["count"]) == ("redis.failed", "lease", 1)
     assert (failed["severity"], failed["exception.message"]) == ("ERROR", "gone")
-    assert (back["event_name"], back["failures"], back["severity"]) == ("redis.back", 5, "INFO")
+    assert (back["event_name"], back["failures"], back["severity"]) == ("redis.recovered", 5, "INFO")
     assert back["away_s"] >= 0
 
 
@@ -45,8 +45,8 @@ def test_what_is_refused_to_one_part_is_told_apart(lines, events):
         ("redis.failed", "record"),
         ("redis.failed", "poller"),
         ("redis.failed", "lease"),
-        ("redis.back", "lease"),
-        ("redis.back", "record"),
+        ("redis.recovered", "lease"),
+        ("redis.recovered", "record"),
     ]
 
 
@@ -70,7 +70,7 @@ def test_an_outage_whose_end_nobody_told_does_not_prolong_the_next(lines, events
     events.redis_failed("lease", RedisConnectionError("gone"))
     now[0] += 2
     events.redis_answered("lease")
-    assert [line["away_s"] for line in lines() if line["event_name"] == "redis.back"] == [2.0]
+    assert [line["away_s"] for line in lines() if line["event_name"] == "redis.recovered"] == [2.0]
 
 
 @pytest.mark.proves("R13")
@@ -78,21 +78,21 @@ def test_flapping_does_not_flood_the_log(lines, events):
     for _ in range(50):
         events.redis_failed("lease", RedisConnectionError("gone"))
         events.redis_answered("lease")
-    assert [line["event_name"] for line in lines()] == ["redis.failed", "redis.back"]
+    assert [line["event_name"] for line in lines()] == ["redis.failed", "redis.recovered"]
 
 
 @pytest.mark.proves("R37")
 def test_what_had_to_leave_a_full_set_is_told_beside_what_came_in(lines, events):
     for destination, trimmed in (("queue:default", 0), ("interrupted", 3), ("dead", 1)):
         events.recovered(
-            Recovered("host:1:000000000abc", Job({"class": "GoneWorker", "jid": "j"}), destination, trimmed=trimmed)
+            RecoveredJob("host:1:000000000abc", Job({"class": "GoneWorker", "jid": "j"}), destination, trimmed=trimmed)
         )
     told = [(line["event_name"], line["count"], line["severity"]) for line in lines() if "event_name" in line]
     assert told == [("interrupted.trimmed", 3, "WARN"), ("dead.trimmed", 1, "WARN")]
 
 
 def test_jobs_that_a_dead_migration_held_are_told_of_together(lines, events):
-    events.recovered(Recovered("aw:migration:reports", Job(), "queue:reports", unread=1_200))
+    events.recovered(RecoveredJob("aw:migration:reports", Job(), "queue:reports", migration_jobs=1_200))
     (line,) = lines()
     assert (line["owner"], line["destination"], line["count"]) == ("aw:migration:reports", "queue:reports", 1_200)
     assert (line["job_status"], line["severity"]) == ("recovered", "WARN")

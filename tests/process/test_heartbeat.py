@@ -10,10 +10,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from framework.declare import registry
-from framework.fetch.grace import Grace
-from framework.fetch.reaper import FORGET_AFTER_S, Keep, Reaper
-from framework.process.heartbeat import Lease, Loop, Watchdog, backoff_s
-from framework.store.script import EXTEND
+from framework.fetch.failure_detector import FailureDetector
+from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper, SetLimits
+from framework.process.heartbeat import Lease, PeriodicTask, Watchdog, backoff_s
+from framework.store.script import RENEW_CHILDREN
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, hold, opened, until
 
@@ -44,13 +44,13 @@ def loop(told):
     made = []
 
     def make(step, period_s=60.0, **options):
-        made.append(Loop("test", step, period_s, told, **options))
+        made.append(PeriodicTask("test", step, period_s, told, **options))
         made[-1].start()
         return made[-1]
 
     yield make
     for one in made:
-        one.ask_to_stop()
+        one.request_stop()
 
 
 # --- loops ----------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_a_step_that_hangs_is_found(loop, hang):
     stuck = loop(hang.wait, limit_s=0.05)
     until(lambda: stuck.steps % 2)
     dog = Watchdog([fine, stuck], period_s=0.02)
-    assert until(dog.look) is stuck
+    assert until(dog.check) is stuck
 
 
 def test_a_loop_that_rests_or_steps_does_not_hang(loop):
@@ -145,7 +145,7 @@ def test_a_loop_that_rests_or_steps_does_not_hang(loop):
     dog = Watchdog([resting, stepping], period_s=0.005)
     until(lambda: stepping.steps > 10)
     for _ in range(200):
-        assert dog.look() is None
+        assert dog.check() is None
         seen = stepping.steps
         until(lambda seen=seen: stepping.steps > seen + 2)
 
@@ -156,42 +156,42 @@ def test_a_frozen_process_is_not_taken_for_one_that_hangs(loop, hang, monkeypatc
     until(lambda: stuck.steps % 2)
     dog = Watchdog([stuck])
     now = time.monotonic()
-    dog.look()
+    dog.check()
     monkeypatch.setattr("framework.process.heartbeat.time.monotonic", lambda: now + 3600)
-    assert dog.look() is None  # an hour went by, of which one look was seen
+    assert dog.check() is None  # an hour went by, of which one look was seen
 
 
 # --- the lease ------------------------------------------------------------------------------------------------------
 
 
 def test_a_beat_says_whether_the_lease_had_lapsed(redis, granted):
-    lease = Lease(granted, IDENTITY, 2, Grace(15.0, 3.0))
-    assert not lease.beat()  # it is new
-    assert lease.beat()
+    lease = Lease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
+    assert not lease.renew()  # it is new
+    assert lease.renew()
     redis.delete(keys.lease(IDENTITY))
-    assert not lease.beat()
-    assert redis.hget(keys.runs(IDENTITY), "slots") == b"2"
+    assert not lease.renew()
+    assert redis.hget(keys.process(IDENTITY), "slots") == b"2"
 
 
 @pytest.mark.proves("F6", "R22")
 def test_a_process_that_was_frozen_has_lost_its_lease_though_its_parent_renewed_it(redis, granted):
-    lease = Lease(granted, IDENTITY, 2, Grace(0.05, 0.01), lease_ms=60_000)
-    lease.beat()
+    lease = Lease(granted, IDENTITY, 2, FailureDetector(0.05, 0.01), lease_ms=60_000)
+    lease.renew()
     seconds = redis.zscore(keys.REGISTRY, IDENTITY)
     until(lambda: float(redis.time()[0]) + redis.time()[1] / 1e6 > seconds + 0.1)
-    EXTEND(granted, [keys.REGISTRY, keys.lease(IDENTITY)], [60_000, 0, 120, 0, 0, IDENTITY])
-    assert not lease.beat()
-    assert lease.beat()
+    RENEW_CHILDREN(granted, [keys.REGISTRY, keys.lease(IDENTITY)], [60_000, 0, 120, 0, 0, IDENTITY])
+    assert not lease.renew()
+    assert lease.renew()
 
 
 @pytest.mark.proves("R6")
 def test_a_process_that_was_forgotten_registers_again(redis, granted):
-    lease = Lease(granted, IDENTITY, 2, Grace(15.0, 3.0))
-    lease.beat()
+    lease = Lease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
+    lease.renew()
     redis.flushall()
-    assert not lease.beat()
+    assert not lease.renew()
     assert redis.zscore(keys.REGISTRY, IDENTITY)
-    assert redis.hgetall(keys.runs(IDENTITY)) == {b"slots": b"2"}
+    assert redis.hgetall(keys.process(IDENTITY)) == {b"slots": b"2"}
 
 
 def forgotten_after(redis, lease, silent_s):
@@ -200,25 +200,25 @@ def forgotten_after(redis, lease, silent_s):
     redis.delete(keys.lease(IDENTITY))
     redis.zrem(keys.REGISTRY, IDENTITY)
     lease.beat()
-    return lease.forgotten
+    return lease.unregistered
 
 
 @pytest.mark.proves("F8", "R61")
 def test_a_redis_that_does_not_know_us_any_more_has_lost_data(redis, granted):
-    lease = Lease(granted, IDENTITY, 2, Grace(15.0, 3.0))
+    lease = Lease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
     for _ in range(2):
-        lease.beat()
-        assert not lease.forgotten  # at first nobody knows us
+        lease.renew()
+        assert not lease.unregistered  # at first nobody knows us
     redis.flushall()
-    lease.beat()
-    assert lease.forgotten
-    lease.beat()
-    assert not lease.forgotten  # told once
-    Lease(granted, "host:2:000000000def", 2, Grace(15.0, 3.0)).beat()  # somebody else's beats come through
-    assert forgotten_after(redis, lease, FORGET_AFTER_S - 2)
-    assert not forgotten_after(redis, lease, FORGET_AFTER_S + 2)  # in order
-    redis.delete(keys.BEATS)
-    assert forgotten_after(redis, lease, FORGET_AFTER_S + 2)  # there was nobody to do it
+    lease.renew()
+    assert lease.unregistered
+    lease.renew()
+    assert not lease.unregistered  # told once
+    Lease(granted, "host:2:000000000def", 2, FailureDetector(15.0, 3.0)).renew()  # somebody else's beats come through
+    assert forgotten_after(redis, lease, UNREGISTER_AFTER_S - 2)
+    assert not forgotten_after(redis, lease, UNREGISTER_AFTER_S + 2)  # in order
+    redis.delete(keys.STEADY_SINCE)
+    assert forgotten_after(redis, lease, UNREGISTER_AFTER_S + 2)  # there was nobody to do it
 
 
 # --- outages --------------------------------------------------------------------------------------------------------
@@ -232,24 +232,26 @@ class Member:
     def __init__(self, url, number):
         self.identity = f"host:{number}:000000000abc"
         self.shard = opened(url)
-        self.grace = Grace(LEASE_S, BEAT_S)
+        self.grace = FailureDetector(LEASE_S, BEAT_S)
         self.recovered = []
         self.told = Told()
         self.clients = clients = [
             self.shard.open_client(role, read_timeout_s=LEASE_S / 3) for role in ("lease", "upkeep")
         ]
         self.lease = Lease(clients[0], self.identity, 2, self.grace, lease_ms=int(LEASE_S * 1000))
-        self.reaper = Reaper(clients[1], self.recovered.append, self.grace, Keep(10, 60.0))
-        self.lease.beat()
-        self.loops = [
-            Loop("lease", lambda: self.lease.beat() and None, BEAT_S, self.told, client=clients[0]),
-            Loop("reaper", lambda: self.reaper.sweep(own=self.identity) and None, 0.01, self.told, client=clients[1]),
+        self.reaper = Reaper(clients[1], self.recovered.append, self.grace, SetLimits(10, 60.0))
+        self.lease.renew()
+        self.tasks = [
+            PeriodicTask("lease", lambda: self.lease.renew() and None, BEAT_S, self.told, client=clients[0]),
+            PeriodicTask(
+                "reaper", lambda: self.reaper.sweep(own=self.identity) and None, 0.01, self.told, client=clients[1]
+            ),
         ]
-        for loop in self.loops:
+        for loop in self.tasks:
             loop.start()
 
     def die(self):
-        for loop in self.loops:
+        for loop in self.tasks:
             loop.stop()
 
     def close(self):
@@ -278,7 +280,7 @@ def clock(client):
 
 def steady_s(client):
     """For how long beats have come through, by Redis's clock."""
-    since = client.get(keys.BEATS)
+    since = client.get(keys.STEADY_SINCE)
     return clock(client) - float(since) if since else 0.0
 
 
@@ -309,7 +311,7 @@ def test_after_an_outage_longer_than_the_lease_nobody_takes_from_the_living(pair
     for member in members:
         until(lambda member=member: member.grace.since > back - 0.5, "it has noticed")
         assert member.told.failed
-    assert float(client.get(keys.BEATS)) > back - 0.5  # it began anew
+    assert float(client.get(keys.STEADY_SINCE)) > back - 0.5  # it began anew
     until(lambda: steady_s(client) > LEASE_S + BEAT_S + 0.1, "the grace is over and both have swept")
     for member in members:
         assert client.llen(keys.working(member.identity)) == 1

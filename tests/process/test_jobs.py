@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from framework.fetch.reaper import retire
+from framework.fetch.reaper import mark_dead
 from framework.wire import keys
 from tests.harness import STARTED, compressed, encoded, enqueue, is_metric, until, unwrapped
 
@@ -91,7 +91,7 @@ def test_nothing_is_left_in_redis_after_an_orderly_end(site, redis, proofs):
     proofs("noop")
     assert process.end() == 0
     left = {key for key in redis.keys("*") if not (key.startswith((b"proof:", b"stat:")) or is_metric(key))}
-    assert left - {b"aw:beats", b"aw:parked:watch"} == {b"queues"}  # those two run out by themselves
+    assert left - {b"aw:steady_since", b"aw:held_alert"} == {b"queues"}  # those two run out by themselves
 
 
 def test_a_job_pushed_by_a_job_shares_its_correlation_id(site, redis, proofs):
@@ -367,11 +367,11 @@ def test_compressed_arguments_stay_the_bytes_they_were_on_every_way(site, redis,
     second = site.worker("-q", "default").ready()
     proofs(f"begun:{name}", 2)
     second.kill()
-    retire(redis, second.identity)
+    mark_dead(redis, second.identity)
     third = site.worker("-q", "default").ready()
     proofs(f"begun:{name}", 3)
     third.kill()
-    retire(redis, third.identity)
+    mark_dead(redis, third.identity)
     fourth = site.worker("-q", "default").ready()
     fourth.line(job_status="quarantined")  # its class allows two
     (job,) = members(redis, keys.INTERRUPTED)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from framework.fetch.grace import Grace
-from framework.fetch.reaper import Keep, Reaper
+from framework.fetch.failure_detector import FailureDetector
+from framework.fetch.reaper import Reaper, SetLimits
 from framework.process.heartbeat import Lease
 from framework.wire import keys
 
@@ -13,8 +13,8 @@ JOB = b'{"class":"EchoWorker","args":[],"jid":"j1","queue":"mails"}'
 
 @pytest.fixture
 def lease(redis, granted):
-    one = Lease(granted, ME, 2, Grace(15.0, 3.0))
-    one.beat()
+    one = Lease(granted, ME, 2, FailureDetector(15.0, 3.0))
+    one.renew()
     return one
 
 
@@ -26,13 +26,13 @@ def recovered():
 @pytest.fixture
 def other(redis, granted, recovered):
     """A process that has just started and must take nobody for dead but those that are known to be."""
-    return Reaper(granted, recovered.append, Grace(15.0, 3.0), Keep(10, 60.0))
+    return Reaper(granted, recovered.append, FailureDetector(15.0, 3.0), SetLimits(10, 60.0))
 
 
 @pytest.mark.proves("I24")
 def test_an_empty_handed_process_leaves_nothing(redis, lease):
     lease.drop()
-    assert set(redis.keys("aw:*")) <= {keys.BEATS.encode()}  # that one runs out by itself
+    assert set(redis.keys("aw:*")) <= {keys.STEADY_SINCE.encode()}  # that one runs out by itself
 
 
 @pytest.mark.proves("I1", "I8")
@@ -46,7 +46,7 @@ def test_a_job_whose_fetch_was_never_answered_is_found_by_others_at_once(redis, 
 
 @pytest.mark.proves("I1", "I8")
 def test_a_job_that_a_lost_parked_call_brings_later_is_found_too(redis, lease, other):
-    lease.drop(emptied=False)
+    lease.drop(list_is_empty=False)
     assert other.sweep() == 0
     redis.lpush(keys.working(ME), JOB)
     assert other.sweep() == 1

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from framework.fetch.reaper import retire
+from framework.fetch.reaper import mark_dead
 from framework.wire import keys
 from tests.harness import enqueue, full_memory, is_metric, until
 from tests.servers.guarded import PASSWORD
@@ -35,7 +35,10 @@ def test_unfinished_jobs_go_back_where_they_came_from(site, redis, proofs, numbe
     assert (stopped["returned"], stopped["finished"]) == (2, False)
     assert process.line(event_name="process.stopping")["signal"] == number.name
     left = {key for key in redis.keys("*") if not (key.startswith((b"proof:", b"stat:")) or is_metric(key))}
-    assert left - {b"aw:beats", b"aw:parked:watch"} == {b"queues", b"queue:default"}  # those two run out by themselves
+    assert left - {b"aw:steady_since", b"aw:held_alert"} == {
+        b"queues",
+        b"queue:default",
+    }  # those two run out by themselves
     assert not process.find(job_status="fail")
 
 
@@ -164,7 +167,7 @@ def test_forced_stops_and_a_kill_are_counted_apart(site, redis, proofs, release)
     killed = site.worker("-q", "default").ready()
     proofs("begun:one", 2)
     killed.kill()
-    retire(redis, killed.identity)
+    mark_dead(redis, killed.identity)
     release("one")
     last = site.worker("-q", "default")
     done = last.line(job_status="done", jid="j1")
@@ -229,7 +232,7 @@ def test_the_jobs_of_a_killed_process_are_taken_back_by_another(site, redis, pro
     proofs("begun:one")
     first.kill()
     assert redis.llen(keys.working(first.identity)) == 1
-    retire(redis, first.identity)  # what a supervisor does that has seen it die
+    mark_dead(redis, first.identity)  # what a supervisor does that has seen it die
     release("one")
     second = site.worker("-q", "default")
     assert proofs("ended:one") == [str(second.pid)]
@@ -248,7 +251,7 @@ def test_a_tracked_job_runs_again_after_a_kill_and_says_so(site, redis, proofs, 
     proofs("begun:one")
     assert redis.get(keys.status("j1")) == b"running"
     first.kill()
-    retire(redis, first.identity)
+    mark_dead(redis, first.identity)
     second = site.worker("-q", "default")
     proofs("begun:one", 2)
     assert redis.get(keys.status("j1")) == b"running"
@@ -266,7 +269,7 @@ def test_a_job_that_kills_too_often_is_quarantined_and_its_class_told(site, redi
     first = site.worker("-q", "default").ready()
     proofs("begun:one")
     first.kill()
-    retire(redis, first.identity)
+    mark_dead(redis, first.identity)
     second = site.worker("-q", "default").ready()
     assert proofs("exhausted") == ["j1"]
     assert second.line(job_status="quarantined")["destination"] == "interrupted"
@@ -344,7 +347,7 @@ def test_a_worker_that_waits_for_redis_can_be_stopped(site, short_path):
 
 @pytest.mark.proves("F23")
 def test_an_unreachable_redis_ends_in_75(site, short_path):
-    code = "import framework.wiring.server as s; s.BOOT_PATIENCE_S = 0.1; from framework.cli.worker import main; main()"
+    code = "import framework.wiring.worker_process as s; s.BOOT_PATIENCE_S = 0.1; from framework.cli.worker import main; main()"
     process = site.start("-c", code, "-r", "jobs", "-q", "default", REDIS_URL=f"unix://{short_path}/nobody.sock")
     assert process.wait() == 75
     last = process.line(event_name="boot.unreachable")
@@ -421,16 +424,16 @@ def test_what_is_sent_to_a_forked_child_stops_the_child_and_not_us(site, redis, 
 def test_exchange_error_that_keeps_coming_ends_with_1(site, redis, proofs):
     """It is tried again ten times, each told with its traceback; what was fetched is left to whoever lives."""
     code = (
-        "import framework.fetch.exchange as e\n"
+        "import framework.fetch.pipeline as e\n"
         "def broken(self, reply): raise TypeError('a bug of ours')\n"
-        "e.Exchange._take_in = broken\n"
+        "e.FetchPipeline._apply_reply = broken\n"
         "from framework.cli.worker import main; main()"
     )
     for number in range(3):
         enqueue(redis, "NoopWorker", jid=f"{number}")
     process = site.start("-c", code, "-r", "jobs", "-q", "default", "-t", "1")
     assert process.wait() == 1
-    failed = process.find(event_name="exchange.failed")
+    failed = process.find(event_name="fetch_pipeline.failed")
     assert [line["count"] for line in failed][:10] == list(range(1, 11))
     assert "broken" in failed[0]["exception.backtrace"][-1]
     assert process.line(event_name="component.died")["exception.message"] == "a bug of ours"

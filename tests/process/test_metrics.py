@@ -5,10 +5,10 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from framework.execute.measures import BUCKETS_MS, Measure
-from framework.execute.runs import Runs
+from framework.execute.class_metrics import BUCKETS_MS, ClassMetrics
+from framework.execute.stats import RunningJobs
 from framework.process import metrics
-from framework.process.metrics import Metrics
+from framework.process.metrics import SidekiqMetrics
 from tests.harness import full_memory
 
 AT = 1_795_284_241.0  # 2026-11-21 18:04:01 UTC
@@ -19,9 +19,9 @@ NAME = "Shop::BillWorker"
 
 @pytest.fixture
 def bench(redis, granted):
-    runs, clock = Runs(list), SimpleNamespace(now=0.0)
-    made = Metrics(granted, runs.measured, (7, 8), clock=lambda: AT, monotonic=lambda: clock.now)
-    return SimpleNamespace(runs=runs, tally=runs.tally(), metrics=made, clock=clock)
+    runs, clock = RunningJobs(list), SimpleNamespace(now=0.0)
+    made = SidekiqMetrics(granted, runs.class_metrics, (7, 8), clock=lambda: AT, monotonic=lambda: clock.now)
+    return SimpleNamespace(runs=runs, tally=runs.new_thread_counts(), metrics=made, clock=clock)
 
 
 def numbers(redis, key):
@@ -91,7 +91,7 @@ def test_every_class_has_its_turn_when_there_are_many(redis, bench, monkeypatch)
 
 def test_no_version_writes_nothing(redis, granted, bench):
     bench.tally.of(NAME).ran(0)
-    Metrics(granted, bench.runs.measured, ()).flush()
+    SidekiqMetrics(granted, bench.runs.measured, ()).flush()
     assert redis.keys() == []
 
 
@@ -108,15 +108,15 @@ def test_refusals_cost_figures_only_and_nothing_is_counted_twice(redis, bench):
 
 
 def test_a_redis_that_is_away_is_told():
-    runs = Runs(list)
-    runs.tally().of(NAME).ran(0)
+    runs = RunningJobs(list)
+    runs.new_thread_counts().for_class(NAME).record_run(0)
     with pytest.raises(RedisError):
-        Metrics(Redis(port=1, retry=None), runs.measured, (8,)).beat()
+        SidekiqMetrics(Redis(port=1, retry=None), runs.class_metrics, (8,)).flush_if_due()
 
 
 def test_buckets_are_sidekiqs():
-    measure = Measure()
+    measure = ClassMetrics()
     for bound in BUCKETS_MS:
-        measure.ran(bound / 1000 - 0.0005)
-    measure.ran(335.0)
+        measure.record_run(bound / 1000 - 0.0005)
+    measure.record_run(335.0)
     assert measure.buckets == [1] * 26

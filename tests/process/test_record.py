@@ -3,25 +3,25 @@ import json
 import pytest
 from redis.exceptions import RedisError
 
-from framework.execute.runs import Runs
+from framework.execute.stats import RunningJobs
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.process.record import ProcessRecord, default_tag, seen_processes, served_queues, shown_payload
+from framework.process.record import ProcessRecord, default_tag, display_payload, read_processes, served_queues
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, full_memory, payload
 from tests.tables import each_row
 
 
 def test_what_a_dashboard_asks_is_obeyed_at_maxmemory_and_no_count_is_lost(redis, granted):
-    runs = Runs(list)
+    runs = RunningJobs(list)
     record = ProcessRecord(granted, IDENTITY, QueueOrder.of([("default", 0)]), 1, "1", runs)
-    runs.tally().uncounted = 3
+    runs.new_thread_counts().uncounted = 3
     redis.rpush(keys.signals(IDENTITY), "TSTP")
     with full_memory(redis):
-        assert record.beat() == ["TSTP"]
+        assert record.heartbeat() == ["TSTP"]
         with pytest.raises(RedisError):
-            record.beat()
-    assert record.beat() == []
+            record.heartbeat()
+    assert record.heartbeat() == []
     assert redis.get(keys.STAT_PROCESSED) == b"3"
 
 
@@ -41,7 +41,7 @@ def test_what_a_process_says_of_its_queues_is_looked_past_where_it_cannot_be_rea
 
 @pytest.fixture
 def runs():
-    return Runs(list)
+    return RunningJobs(list)
 
 
 @pytest.fixture
@@ -101,11 +101,11 @@ def test_without_news_every_second_beat_writes(redis, record):
 
 def test_news_are_written_at_once(redis, record):
     units = []
-    record.runs = Runs(lambda: units)
+    record.runs = RunningJobs(lambda: units)
     assert written(redis, record)
     record.quiet = True
     assert written(redis, record)
-    record.runs.tally().processed = 1
+    record.runs.new_thread_counts().processed = 1
     assert written(redis, record)
     unit = UnitOfWork("default", encoded())
     unit.thread = 7
@@ -150,7 +150,7 @@ def test_a_process_that_was_struck_off_the_list_is_on_it_again(redis, record):
     ids=["arguments", "other fields", "unreadable", "small"],
 )
 def test_large_payloads_are_shown_with_a_note_for_their_arguments(data, shown):
-    text = shown_payload(data)
+    text = display_payload(data)
     assert len(text) <= 4_096
     note = f"{len(data)} bytes, not shown" if len(data) > 4_096 else 1
     assert json.loads(text) == {**shown, "args": [note]}
@@ -178,7 +178,7 @@ CAPSULES = {
 def test_seen_processes_reads_every_sidekiqs_record(redis, info, fields, queues, slots):
     redis.sadd(keys.PROCESSES, "ruby:1:x")
     redis.hset("ruby:1:x", mapping={"info": json.dumps(info), "quiet": "false", "busy": 1, **fields})
-    (seen,) = seen_processes(redis)
+    (seen,) = read_processes(redis)
     assert (seen.queues, seen.slots, seen.busy) == (queues, slots, 1)
 
 

@@ -89,7 +89,7 @@ def test_right_taken_at_run_time_stops_the_class_not_the_process(site, user, red
         (f"j{number}", "right_refused") for number in range(3)
     }
     assert redis.lrange("proof:limited", 0, -1) == [b"before"]
-    line = process.line(event_name="gate.right_refused")
+    line = process.line(event_name="policy.right_refused")
     assert (line["severity"], line["class"]) == ("ERROR", "LimitedWorker")
     assert "acl worker" in line["message"]
     assert "access a key" in line["exception.message"]

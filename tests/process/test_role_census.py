@@ -19,7 +19,7 @@ from framework.flags.redis_flags import set_flag
 from framework.store import rights, script
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
-from framework.wiring.connect import bind_default
+from framework.wiring.client import bind_default
 from tests.harness import ROOT, Site, encoded, opened, until
 from tests.process.census import Census
 from tests.push.conftest import Door
@@ -55,11 +55,11 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     "producer": {"+unlink": ("shard/connection.py", "UNLINK")},
     "worker": {
         "+unlink": ("shard/connection.py", "UNLINK"),
-        "+client|unblock": ("fetch/parking.py", "_unblock("),
+        "+client|unblock": ("fetch/blocking.py", "_unblock("),
         "script restore": ("fetch/reaper.py", "RESTORE("),
     },
     "operator": {"+watch": ("admin/locks.py", ".transaction("), "+unwatch": ("admin/locks.py", ".transaction(")},
-    "read-only": {"+hget": ("admin/facts.py", ".hget(")},
+    "read-only": {"+hget": ("admin/snapshot.py", ".hget(")},
 }
 """Rights that this run does not reach, and where the code is that needs each: a file, and words in it."""
 
@@ -160,9 +160,9 @@ CHANGES = (
     *("defer NoteWorker --reason r --for 1h", "release NoteWorker", "limits set OneWorker 3 --reason r --for 1h"),
     *(
         "limits clear OneWorker",
-        "limits release OneWorker",
-        "locks release KeyedWorker [9]",
-        "parked drop --class PausedWorker --yes",
+        "limits sweep OneWorker",
+        "locks delete KeyedWorker [9]",
+        "held drop --class PausedWorker --yes",
     ),
 )
 

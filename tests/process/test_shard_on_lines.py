@@ -87,7 +87,7 @@ def test_every_line_of_a_worker_process(there, redis):
     there.server.kill()
     process.line(event_name="redis.failed")
     there.server.start()
-    process.line(event_name="redis.back")
+    process.line(event_name="redis.recovered")
     process.send(signal.SIGTSTP)
     process.line(event_name="process.quiet")
     assert process.end() == 0
@@ -128,7 +128,7 @@ def test_the_lines_of_a_supervisor_name_its_childs_shard(there):
     there.server.kill()
     process.line(event_name="redis.failed", worker_id="cluster")
     there.server.start()
-    process.line(event_name="redis.back", worker_id="cluster")
+    process.line(event_name="redis.recovered", worker_id="cluster")
     assert process.end() == 0
     process.line(event_name="child.stopped")
     check(process.lines, "second")

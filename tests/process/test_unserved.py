@@ -6,8 +6,8 @@ import pytest
 
 from framework.process import record, unserved
 from framework.process.record import unserved_queues
-from framework.process.unserved import Served, UnservedWatch
-from framework.route.places import Place
+from framework.process.unserved import UnservedCallbacks, UnservedWatch
+from framework.route.topology import QueueLocation
 
 RUBY = "web-1:77:0123456789ab"
 
@@ -81,7 +81,7 @@ def test_unserved_queues_reads_no_record_after_the_last_queue(redis, monkeypatch
 
 # --- what is told, and when -------------------------------------------------------------------------------------------
 
-MAIL, HELLO = Place("mail", "main"), Place("hello", "second")
+MAIL, HELLO = QueueLocation("mail", "main"), QueueLocation("hello", "second")
 
 
 class Scene:
@@ -92,7 +92,7 @@ class Scene:
         self.now = 1_000.0
         self.looks = 0
         self.lost, self.found = [], []
-        told = Served(self.lost.append, self.found.append)
+        told = UnservedCallbacks(self.lost.append, self.found.append)
         self.watch = UnservedWatch(self.look, told, in_group=in_group, clock=lambda: self.now)
 
     def look(self):
@@ -110,7 +110,7 @@ def test_watch_tells_what_two_looks_find():
     scene = Scene()
     pauses = [scene.step(MAIL) for _ in range(3)]
     assert (scene.looks, scene.lost) == (2, [{MAIL}])
-    assert pauses == [unserved.FIRST_S, unserved.FIRST_S, unserved.SOON_S]
+    assert pauses == [unserved.FIRST_CHECK_S, unserved.FIRST_CHECK_S, unserved.UNSERVED_PERIOD_S]
 
 
 def test_watch_in_a_group_gives_its_siblings_time():
@@ -120,8 +120,8 @@ def test_watch_in_a_group_gives_its_siblings_time():
 def test_watch_is_silent_of_a_sibling_that_is_late():
     scene = Scene()
     scene.step(MAIL)
-    assert scene.step(MAIL) == unserved.FIRST_S
-    assert scene.step() == unserved.LATER_S
+    assert scene.step(MAIL) == unserved.FIRST_CHECK_S
+    assert scene.step() == unserved.SERVED_PERIOD_S
     assert not scene.lost + scene.found
 
 
@@ -153,13 +153,13 @@ def test_watch_tells_again_after_an_hour_and_what_is_new_before():
 def test_watch_tells_of_a_queue_that_loses_its_last_process():
     scene = Scene()
     for _ in range(4):
-        assert scene.step() in (unserved.FIRST_S, unserved.LATER_S)
-    assert scene.step(MAIL) == unserved.SOON_S
+        assert scene.step() in (unserved.FIRST_CHECK_S, unserved.SERVED_PERIOD_S)
+    assert scene.step(MAIL) == unserved.UNSERVED_PERIOD_S
     scene.step(MAIL)
     assert scene.lost == [{MAIL}]
 
 
 def test_watch_with_nothing_to_look_for_asks_nothing():
     told = []
-    watch = UnservedWatch(None, Served(told.append, told.append))
-    assert [watch.step() for _ in range(3)] == [unserved.LATER_S] * 3
+    watch = UnservedWatch(None, UnservedCallbacks(told.append, told.append))
+    assert [watch.step() for _ in range(3)] == [unserved.SERVED_PERIOD_S] * 3

@@ -138,7 +138,7 @@ def test_jobs_of_a_retired_class_are_dropped_with_a_line_and_counted(site, redis
     left = {
         key
         for key in redis.keys("*")
-        if not (key.startswith((b"stat:", b"aw:beats", b"aw:parked:watch")) or is_metric(key))
+        if not (key.startswith((b"stat:", b"aw:steady_since", b"aw:held_alert")) or is_metric(key))
     }
     assert left == {b"queues", b"aw:retired"}
     assert "secret" not in process.log.read_text()
@@ -175,4 +175,4 @@ def test_a_kill_after_the_drop_counts_no_job_twice(site, redis):
     process.wait()
     counted = int(redis.hget(keys.RETIRED, "RemovedWorker"))
     held = sum(redis.llen(key) for key in redis.keys("aw:working:*"))
-    assert counted + held + redis.llen("queue:removed") == 200  # each is waiting, in hand, or gone and counted
+    assert counted + held + redis.llen("queue:removed") == 200  # each is waiting, in flight, or gone and counted

@@ -10,8 +10,8 @@ REGISTRY = "aw:processes"
 _LIMITS = "aw:limits"
 _ALWAYS = re.compile(r"queues|aw:limits|aw:counters|aw:flags|stat:(processed|failed)(:\d{4}-\d{2}-\d{2})?")
 _ENDS_BY_ITSELF = (
-    (re.compile(r"aw:beats|aw:lease:.+|aw:pause:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?"), 60),
-    (re.compile(r"aw:parked:watch"), 300),
+    (re.compile(r"aw:steady_since|aw:lease:.+|aw:pause_strategy:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?"), 60),
+    (re.compile(r"aw:held_alert"), 300),
     (re.compile(r"aw:push:.+"), 600),
     (re.compile(r"j\|\d{6,8}\|\d{1,2}:\d{1,2}|(h\|)?.+-\d{1,2}-\d{1,2}:\d{1,2}"), 3 * 86_400),
 )
@@ -23,7 +23,7 @@ _FORGOTTEN_S = 50
 def leaks(client: Redis) -> list[str]:
     """Return what should not be there, in words; empty when all is well."""
     found: list[str] = []
-    known = {f"aw:runs:{name}" for name, _ in registered(client)}
+    known = {f"aw:process:{name}" for name, _ in registered(client)}
     known |= {name.decode() for name in cast("set[bytes]", client.smembers(_LIMITS))}
     for key in sorted(name.decode(errors="backslashreplace") for name in client.scan_iter(count=1000)):
         if _ALWAYS.fullmatch(key) or key in known:

@@ -11,19 +11,19 @@ from typing import Any, NamedTuple, cast
 
 from framework.declare.worker import ApplicationWorker
 from framework.errors import PayloadError
-from framework.execute.decoding import Decoding
+from framework.execute.decoding import PayloadDecoder
 from framework.execute.execution import Executor
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
-from framework.execute.unknown import UnknownClasses
+from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, ForeignClass, Outcome, UnknownClass
-from framework.finish.retry import MAX_BACKTRACE, MAX_MESSAGE, Bury, Retry, RetryPolicy, Verdict
-from framework.push.strictness import Strictness
+from framework.finish.retry import MAX_BACKTRACE, MAX_MESSAGE, Kill, Retry, RetryDecision, RetryPolicy
+from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import logs
 from framework.wire.job import decode
 from framework.wire.json import dumps, loads
-from framework.wire.splice import rewrite
+from framework.wire.payload_edit import rewrite
 from tests.proofs.fuzz_inputs import hostile_error, hostile_value, json_value, text
 from tests.proofs.fuzz_target import Target, expect
 from tests.proofs.fuzz_wire import DECODED_LIMIT, INFLATED_LIMIT, PAYLOADS, make_payload
@@ -65,7 +65,7 @@ def check_error(error: BaseException) -> str:
     payload = {**loads(PAYLOADS[0]), "backtrace": True}
     log = _log()
     log.lines.clear()
-    verdict = RetryPolicy().verdict(payload, None, error)
+    verdict = RetryPolicy().decide(payload, None, error)
     _check_verdict(PAYLOADS[0], verdict)
     log.server.emit(40, "x", logs.error_fields(error))
     _one_line(log.lines)
@@ -82,9 +82,9 @@ def check_run(data: bytes) -> str:
     if run.payload is None:
         expect(not log.lines, "of what cannot be read there is no line")
         return name
-    verdict: Verdict | None = None
+    verdict: RetryDecision | None = None
     if isinstance(run.outcome, Failed):
-        verdict = RetryPolicy().verdict(decode(data), run.worker, run.outcome.error, run.payload["args"])
+        verdict = RetryPolicy().decide(decode(data), run.worker, run.outcome.error, run.payload["args"])
         _check_verdict(data, verdict)
     writer: Any = SimpleNamespace(_log=_job_log())
     Processor._write_end(writer, run, verdict)
@@ -113,8 +113,8 @@ def check_ruby(value: Any) -> str:
     return "the same"
 
 
-def _check_verdict(data: bytes, verdict: Verdict) -> None:
-    if not isinstance(verdict, Retry | Bury):
+def _check_verdict(data: bytes, verdict: RetryDecision) -> None:
+    if not isinstance(verdict, Retry | Kill):
         return
     written = loads(rewrite(data, verdict.payload))
     expect(len(written["error_message"]) <= MAX_MESSAGE, "a message is cut")
@@ -180,12 +180,12 @@ def _executor() -> Executor:
         (),
         _job_log(),
         runs,
-        Decoding(runs, INFLATED_LIMIT, DECODED_LIMIT),
+        PayloadDecoder(runs, INFLATED_LIMIT, DECODED_LIMIT),
         lambda: None,
         nothing,
-        Strictness(),
+        StrictArgumentsCheck(),
         nothing,
-        unknown=UnknownClasses(("Gone::*",)),
+        unknown=UnknownClassDelays(("Gone::*",)),
     )
 
 

@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
+from framework.cli.config_file import read_config_file
 from framework.cli.options import read_queue
-from framework.cli.sidekiq_file import read_file
 from framework.errors import ConfigurationError
 from framework.route.query import ATTRIBUTES, QueryError, parse
 from framework.settings.load import load
-from framework.settings.redis_url import check_redis_url, without_secrets
+from framework.settings.redis_url import check_redis_url, mask_secrets
 from framework.settings.yaml_file import YamlError, parse_yaml
 from framework.types import QUEUE_NAME
 from tests.proofs.fuzz_inputs import bend, mutate, mutate_text
@@ -123,7 +123,7 @@ def check_sidekiq_file(content: bytes) -> str:
     path = _folder() / "sidekiq.yml"
     path.write_bytes(content)
     try:
-        read_file(path, "production")
+        read_config_file(path, "production")
     except ConfigurationError as error:
         expect(error.problems, "it is said what is wrong")
         return "ConfigurationError"
@@ -143,7 +143,7 @@ def check_option(text: str) -> str:
 def check_url(url: str) -> str:
     """The URL of a Redis, and how it is shown."""
     secret = f":{_PASSWORD}@" in url and url.count(_PASSWORD) == 1
-    expect(not secret or _PASSWORD not in without_secrets(url), "a password is not shown")
+    expect(not secret or _PASSWORD not in mask_secrets(url), "a password is not shown")
     try:
         check_redis_url(url)
     except ValueError as error:

@@ -9,25 +9,25 @@ from typing import Any, cast
 
 from framework.errors import PayloadError
 from framework.fetch import interruptions, reaper
-from framework.fetch.blame import Evidence
 from framework.fetch.interruptions import InterruptionLimit
+from framework.fetch.suspects import RunEvidence
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.flags.flag import read_flag
+from framework.flags.flag import decode_flag
 from framework.process import launcher, record
-from framework.process.signals import asked_for
+from framework.process.signals import accepted_signals
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
-from framework.schedule.crossings import Crossings
-from framework.schedule.destination import Destinations
-from framework.schedule.move import Move
-from framework.schedule.preparation import Preparation
+from framework.schedule.cross_shard import CrossShardTransfer
+from framework.schedule.destination import DestinationResolver
+from framework.schedule.due_action import DueAction
+from framework.schedule.due_job_planner import DueJobPlanner
 from framework.settings.model import RoutingRule
 from framework.wire import keys
 from framework.wire.compress import decompress_arguments
-from framework.wire.job import STOPS, Job, decode, times, timestamp, version_of
+from framework.wire.job import INTERRUPTED_COUNT, Job, count_of, decode, timestamp, version_of
 from framework.wire.json import loads
-from framework.wire.splice import rewrite
-from framework.wire.status import merged, tracked
+from framework.wire.payload_edit import rewrite
+from framework.wire.status_key import most_advanced, tracked_job
 from tests.proofs.fuzz_inputs import TOKENS, bend, json_value, mutate
 from tests.proofs.fuzz_target import Target, expect
 from tests.proofs.places import unwrapped
@@ -50,7 +50,7 @@ PAYLOADS: tuple[bytes, ...] = (
     b'"meta.user":"root","tags":["a"],"retry_count":3,"failed_at":1732190000.5,"retried_at":1732190000.5,'
     b'"error_class":"RuntimeError","error_message":"boom","interrupted_count":2}'),
     (b'{"class":"Gone::Worker","wrapped":"App::MailJob","args":[{"job_class":"App::MailJob","arguments":[]}],"queue":"mailers",'
-    b'"jid":"b","aw_queue":"mailers","aw_shard":"fast","aw_transit":"t","backtrace":20,"retry_queue":"low","retry_for":3600}'),
+    b'"jid":"b","aw_queue":"mailers","aw_shard":"fast","aw_transfer":"t","backtrace":20,"retry_queue":"low","retry_for":3600}'),
     b'{"class":"Fuzz::NightlyWorker","compressed":true,"original_job_size_bytes":314,"args":["' + _DEFLATED
     + b'"],"queue":"q"}',
     '{"class":"Fuzz::NightlyWorker","args":["Übergröße","\u2028","\\ud83d\\ude00"],"queue":"größe","jid":"\\u0000"}'.encode(),
@@ -60,7 +60,7 @@ PAYLOADS: tuple[bytes, ...] = (
 FIELDS = (
     "class", "args", "queue", "jid", "retry", "created_at", "enqueued_at", "failed_at", "retried_at", "retry_count", "version",
     "interrupted_count", "aw_death_count", "suspect",
-    "compressed", "original_job_size_bytes", "status_expiration", "at", "aw_transit", "aw_shard",
+    "compressed", "original_job_size_bytes", "status_expiration", "at", "aw_transfer", "aw_shard",
     "aw_queue", "retry_queue", "retry_for", "backtrace", "dead", "correlation_id", "tags", "meta.user", "error_message",
     "error_backtrace", "size_limiter", "bid", "wrapped", "\u2028", "",
 )  # fmt: skip
@@ -88,17 +88,17 @@ _SIGNALS = (b"TSTP", b"TERM", b"TTIN", b"USR1", b"KILL", b"_", b"")
 def check_payload(data: bytes) -> str:
     """Whoever takes a member of a queue, a set or a working list into his hands."""
     _shown(data)
-    fate = reaper._fate(data, Evidence(2, frozenset()), 0)
-    if fate.key == keys.DEAD and unwrapped(data) == data:
+    fate = reaper._disposition(data, RunEvidence(2, frozenset()), 0)
+    if fate.destination == keys.DEAD and unwrapped(data) == data:
         expect(unwrapped(fate.data) == data, "a payload that cannot be given back must be kept byte for byte")
-    holds = reaper._holds_of("h:1:abc", fate)
-    for told in (holds.ended(), holds.goes_back(), holds.waits(5.0)):
+    holds = reaper._resources_of("h:1:abc", fate)
+    for told in (holds.on_end(), holds.on_requeue(), holds.on_delay(5.0)):
         slots = loads(told.encode())["slots"]
         expect(all(isinstance(slot["base"], str) and slot["member"] for slot in slots), "slots have names")
     try:
         payload = decode(data)
     except PayloadError:
-        expect(fate.key == keys.DEAD, "what cannot be read goes to the dead set")
+        expect(fate.destination == keys.DEAD, "what cannot be read goes to the dead set")
         return "PayloadError"
     expect(_by_another_reader(data) in (payload, None), "decode reads what JSON says, and nothing else")
     for value in payload.values():
@@ -106,13 +106,15 @@ def check_payload(data: bytes) -> str:
     job = Job(payload)
     expect(isinstance(f"{job.jid}{job.worker}{job.queue}", str), "names are text")
     version_of(payload)
-    tracked(payload)
+    tracked_job(payload)
     changed = rewrite(data, {**payload, "queue": "another", "retry_count": 1})
     expect(
         _same(loads(changed), {**payload, "queue": "another", "retry_count": 1}), "what was not changed stays as it was"
     )
     _check_cut_off(data, payload)
-    kept = payload.keys() if fate.key != keys.DEAD else set[str]()  # there it is wrapped, if Ruby would not show it
+    kept = (
+        payload.keys() if fate.destination != keys.DEAD else set[str]()
+    )  # there it is wrapped, if Ruby would not show it
     expect(loads(fate.data).keys() >= kept, "what is taken back keeps its fields")
     return "read"
 
@@ -120,12 +122,12 @@ def check_payload(data: bytes) -> str:
 def _check_cut_off(data: bytes, payload: dict[str, Any]) -> None:
     """The job still runs when its process ends; what cannot be read has never run."""
     for limit, ends in ((-1, False), (1, True)):
-        stop = interruptions._stop(UnitOfWork("q", data), 1.0, InterruptionLimit(limit))
-        interruptions._call("h:1:abc", stop)
+        stop = interruptions._count_interruption(UnitOfWork("q", data), 1.0, InterruptionLimit(limit))
+        interruptions._script_call("h:1:abc", stop)
         again = loads(stop.data)
         expect(again.keys() >= payload.keys(), "what is given back keeps its fields")
         if stop.data != data:  # else the count is too large to be written
-            expect(times(again, STOPS) == times(payload, STOPS) + 1, "a stop is counted")
+            expect(count_of(again, INTERRUPTED_COUNT) == count_of(payload, INTERRUPTED_COUNT) + 1, "a stop is counted")
             expect(stop.gives_up is ends, "the limit ends a job, and nothing else does")
 
 
@@ -144,15 +146,15 @@ def check_compressed(payload: dict[str, Any]) -> str:
 def check_frames(frames: list[bytes]) -> str:
     """What processes say of themselves in Redis, and what is said to them."""
     said = dict(zip(frames[::2], frames[1::2], strict=False))
-    evidence = Evidence.of(said)
-    expect(evidence.slots is None or evidence.slots >= 0, "slots are a count")
-    guilt = evidence.guilt(frames[0], {"suspect": True}, 0)
+    evidence = RunEvidence.from_hash(said)
+    expect(evidence.concurrency is None or evidence.concurrency >= 0, "slots are a count")
+    guilt = evidence.classify(frames[0], {"suspect": True}, 0)
     expect(guilt in ("ran", "waited"), "of a suspect it is known")
-    evidence.guilt(frames[0], {}, 3)
-    seen = record._seen("h:1:abc", *(frames * 4)[:4])
+    evidence.classify(frames[0], {}, 3)
+    seen = record._process_info("h:1:abc", *(frames * 4)[:4])
     expect(seen.busy >= 0 and seen.slots >= 0, "slots are a count")
-    merged(frames)
-    heard = asked_for(record.ProcessRecord._take_signals(_reading(frames)))
+    most_advanced(frames)
+    heard = accepted_signals(record.ProcessRecord._take_signals(_reading(frames)))
     paused: list[Any] = []
     parts = SimpleNamespace(
         record=SimpleNamespace(client=SimpleNamespace(smembers=lambda _: set(frames))),
@@ -168,24 +170,24 @@ def check_frames(frames: list[bytes]) -> str:
 def check_flag(data: bytes) -> str:
     """What stands under the name of a feature flag."""
     try:
-        flag = read_flag("pause_jobs_Fuzz::NightlyWorker", data)
+        flag = decode_flag("pause_jobs_Fuzz::NightlyWorker", data)
     except ValueError:
         return "ValueError"
-    expect(flag.drawn(lambda: 1.0) is False, "a draw of 1 is above every percentage")
-    expect(read_flag(flag.name, flag.written()) == flag, "a flag is read as it was written")
+    expect(flag.sampled(lambda: 1.0) is False, "a draw of 1 is above every percentage")
+    expect(decode_flag(flag.name, flag.encode()) == flag, "a flag is read as it was written")
     return "on" if flag.percentage else "off"
 
 
 def check_due(data: bytes) -> str:
     """A member of ``schedule`` or ``retry`` whose time has come."""
-    step = _preparation.prepare(keys.RETRY, data)
-    if isinstance(step, Move):
+    step = _preparation.plan(keys.RETRY, data)
+    if isinstance(step, DueAction):
         expect(step.member == data, "a member is found by its bytes")
-        if step.tell is not None:
-            step.tell()
-        if step.word in ("queue", "mark"):
+        if step.on_done is not None:
+            step.on_done()
+        if step.action in ("queue", "mark"):
             loads(step.data)
-        return step.word
+        return step.action
     loads(step.data)
     return "crossing"
 
@@ -244,7 +246,7 @@ def _reading(frames: list[bytes]) -> Any:
 
 
 def _shown(data: bytes) -> None:
-    shown = record.shown_payload(data)
+    shown = record.display_payload(data)
     expect(len(shown) <= max(8_192, len(data)), "a page must stay readable")
     if len(data) > 4_096:
         json.loads(shown)
@@ -285,10 +287,10 @@ class _Events:
 _router = Router(
     [RoutingRule("feature_category=not_owned", "common", "fast"), RoutingRule("*", None)], ["main", "fast"]
 )
-_preparation = Preparation(
+_preparation = DueJobPlanner(
     cast("Any", _Events()),
-    Destinations(_router, "main"),
-    Crossings(cast("Any", None), "main", {}, cast("Any", _Events())),
+    DestinationResolver(_router, "main"),
+    CrossShardTransfer(cast("Any", None), "main", {}, cast("Any", _Events())),
     cast("Any", _Events()),
     limiter=SizeLimiter(SizeLimits(decompressed_limit=INFLATED_LIMIT, decoded_limit=DECODED_LIMIT), lambda _: None),
 )

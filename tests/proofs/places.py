@@ -9,7 +9,7 @@ WAITING, DUE, WORKING, PARKED, END = "waiting", "due", "working", "parked", "end
 ``dead`` or ``interrupted``, where a job may stay, or be trimmed."""
 
 _SETS = {b"schedule": DUE, b"retry": DUE, b"dead": END, b"interrupted": END}
-_PREFIXES = {b"queue:": WAITING, b"aw:working:": WORKING, b"aw:paused:": PARKED}
+_PREFIXES = {b"queue:": WAITING, b"aw:working:": WORKING, b"aw:paused_jobs:": PARKED}
 _LIMIT, _WAITING_FOR_SLOT = b"aw:limit:", b":waiting"
 
 _MALFORMED = b'{"class":"aw.Malformed"'
@@ -60,9 +60,9 @@ def readable(jid: bytes) -> bool:
 
 def transit(payload: bytes) -> bytes | None:
     """The token of a job that is on its way to another shard."""
-    if b'"aw_transit"' not in payload:
+    if b'"aw_transfer"' not in payload:
         return None
-    token = _fields(payload).get("aw_transit")
+    token = _fields(payload).get("aw_transfer")
     return str(token).encode() if token else None
 
 

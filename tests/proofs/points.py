@@ -110,9 +110,9 @@ class _Campaign:
                 self._told.append(verdict.told)
                 if len(self._told) <= _SHOWN:
                     print(f"\n{verdict.told}", flush=True)
-            self._progress(what, done + 1, len(cases), began)
+            self._progress_bar(what, done + 1, len(cases), began)
 
-    def _progress(self, what: str, done: int, all_: int, began: float) -> None:
+    def _progress_bar(self, what: str, done: int, all_: int, began: float) -> None:
         now = time.monotonic()
         if now - self._shown < _LINE_S and done < all_:
             return

@@ -25,7 +25,7 @@ from tests.proofs.places import DUE, END, PARKED, WORKING, jid_of, payload_in, p
 END_MARK = b"proof:ended"
 """STRING: a job sets it to its id as its last act, so the history itself says that it ended before it was acknowledged."""
 
-_LANDED = b"aw:landed:"
+_LANDED = b"aw:transferred:"
 _RETIRED = b"aw:retired"
 _COUNTERS = b"aw:counters"
 _DUPLICATES, _SKIPPED = b"sidekiq_jobs_deduplicated_total", b"sidekiq_jobs_skipped_total"
@@ -105,7 +105,7 @@ class Prover:
         """Jobs that left for good."""
         self.holdings = Holdings()
         self._marks: set[bytes] = set()
-        self._broken: set[bytes] = set()
+        self._cannot_continue: set[bytes] = set()
 
     def take(self, group: Group) -> None:
         """Replay one group and judge the jobs it touched. Raises UnknownCommandError."""
@@ -121,7 +121,7 @@ class Prover:
             if command[0] in _SETS_STRING:
                 self._note(command[1], command[2])
         if keyspace.flushed:
-            self._forget_all()
+            self._reset_all_after_fork()
         if keyspace.moves or keyspace.held:
             self._judge(group)
 
@@ -131,7 +131,7 @@ class Prover:
         elif key.startswith(_LANDED):
             self.verdict.landed.add(key[len(_LANDED) :])
 
-    def _forget_all(self) -> None:
+    def _reset_all_after_fork(self) -> None:
         """FLUSHALL is nobody's move: what was there is counted, and a new history begins."""
         self.verdict.ends["wiped by FLUSHALL"] += len(self.at)
         self.keyspace.flushed = False
@@ -232,8 +232,8 @@ class Prover:
 
     def _broke(self, group: Group, rule: str, what: str, jid: bytes, was: Places) -> None:
         """Only the first time of each job is told: what follows may follow from it."""
-        if jid not in self._broken:
-            self._broken.add(jid)
+        if jid not in self._cannot_continue:
+            self._cannot_continue.add(jid)
             self.verdict.add(Violation(rule, what, jid, group, was))
 
 

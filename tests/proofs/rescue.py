@@ -11,23 +11,23 @@ from typing import Any, cast
 from redis import Redis
 
 from framework.fetch.call import LEASE_MS, FetchCall
-from framework.fetch.grace import Grace
-from framework.fetch.reaper import Keep, Reaper, retire
+from framework.fetch.failure_detector import FailureDetector
+from framework.fetch.reaper import Reaper, SetLimits, mark_dead
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.settle import DeadSetLimits
-from framework.finish.states import States
-from framework.policies.pause.keeper import resume
+from framework.finish.status_writer import StatusWriter
+from framework.policies.pause.resumer import resume
 from framework.process.heartbeat import LEASE_PERIOD_S
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
-from framework.schedule.crossings import Crossings
-from framework.schedule.destination import Destinations
+from framework.schedule.cross_shard import CrossShardTransfer
+from framework.schedule.destination import DestinationResolver
+from framework.schedule.due_job_planner import DueJobPlanner
+from framework.schedule.poll_timing import PollTiming
 from framework.schedule.poller import Poller
-from framework.schedule.preparation import Preparation
-from framework.schedule.rhythm import Rhythm
 from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint
-from framework.store.script import BEAT, RESUME
+from framework.store.script import HEARTBEAT, RELEASE_WAITING
 from framework.wire import keys
 from tests.proofs.places import jid_of, place_of
 
@@ -51,7 +51,7 @@ class Rescuer:
 
         The dead were ``seen_dying`` by a parent, or have been silent for longer than their lease.
         """
-        self._bury(seen_dying=seen_dying)
+        self._kill(seen_dying=seen_dying)
         # What a set holds is due, whatever the clock says.
         for source in (keys.SCHEDULE, keys.RETRY):
             for member in cast("list[bytes]", self.client.zrange(source, 0, -1)):
@@ -63,7 +63,7 @@ class Rescuer:
 
     def drain(self) -> "Counter[bytes]":
         """Fetch and acknowledge by the real script until the queues are empty; return how often each job would have run."""
-        self._beat()
+        self._renew_lease()
         ran: Counter[bytes] = Counter()
         call = FetchCall(self.client, _IDENTITY, read_timeout_s=COMMAND_TIMEOUT_S)
         names = [key.decode().removeprefix("queue:") for key in self.places() if place_of(key) == "waiting"]
@@ -100,48 +100,48 @@ class Rescuer:
         """Close the connections."""
         self._shard.close()
 
-    def _bury(self, *, seen_dying: bool) -> None:
+    def _kill(self, *, seen_dying: bool) -> None:
         now = self.client.time()[0]
         registered = cast("list[bytes]", self.client.zrange(keys.REGISTRY, 0, -1))
         for identity in (member.decode() for member in registered):
             if seen_dying:
-                retire(self.client, identity)
+                mark_dead(self.client, identity)
             else:
                 self.client.delete(keys.lease(identity))
                 self.client.zadd(keys.REGISTRY, {identity: now - _LONG_AGO_S})
         if not seen_dying:
-            self.client.set(keys.BEATS, now - _LONG_AGO_S, px=LEASE_MS)
-        grace = Grace(LEASE_MS / 1000, LEASE_PERIOD_S)
-        grace.beat(float(now), held=False)
+            self.client.set(keys.STEADY_SINCE, now - _LONG_AGO_S, px=LEASE_MS)
+        grace = FailureDetector(LEASE_MS / 1000, LEASE_PERIOD_S)
+        grace.record_heartbeat(float(now), lease_held=False)
         limits = DeadSetLimits()
-        reaper = Reaper(self.client, lambda _: None, grace, Keep(limits.max_jobs, limits.timeout_s))
+        reaper = Reaper(self.client, lambda _: None, grace, SetLimits(limits.max_jobs, limits.timeout_s))
         while reaper.sweep():
             pass
 
     def _unpark(self) -> None:
         """No limit holds any more, and nothing is paused."""
         self.client.delete(keys.FLAGS)
-        for worker in cast("set[bytes]", self.client.smembers(keys.PAUSES)):
-            resume(self.client, worker.decode(), b"", known=True)
+        for worker in cast("set[bytes]", self.client.smembers(keys.PAUSED_CLASSES)):
+            resume(self.client, worker.decode(), b"", class_known=True)
         for base in cast("set[bytes]", self.client.smembers(keys.LIMITS_WAITING)):
-            while RESUME(self.client, [base.decode()], ["0", "0", _BATCH, 60])[0]:
+            while RELEASE_WAITING(self.client, [base.decode()], ["0", "0", _BATCH, 60])[0]:
                 pass
 
-    def _beat(self) -> None:
-        places = [keys.lease(_IDENTITY), keys.REGISTRY, keys.runs(_IDENTITY), keys.BEATS]
-        BEAT(self.client, places, [_IDENTITY, LEASE_MS, _BATCH, LEASE_MS])
+    def _renew_lease(self) -> None:
+        places = [keys.lease(_IDENTITY), keys.REGISTRY, keys.process(_IDENTITY), keys.STEADY_SINCE]
+        HEARTBEAT(self.client, places, [_IDENTITY, LEASE_MS, _BATCH, LEASE_MS])
 
     def _poller(self) -> Poller:
         events: Any = _Events(self.told)
-        crossings = Crossings(self.client, _SHARD, {_SHARD: self._shard}, events)
-        preparation = Preparation(
+        crossings = CrossShardTransfer(self.client, _SHARD, {_SHARD: self._shard}, events)
+        preparation = DueJobPlanner(
             events,
-            Destinations(Router([], [_SHARD]), _SHARD),
+            DestinationResolver(Router([], [_SHARD]), _SHARD),
             crossings,
-            States(self._shard, lambda *facts: self.told.append(f"state missed: {facts}")),
+            StatusWriter(self._shard, lambda *facts: self.told.append(f"state missed: {facts}")),
             limiter=SizeLimiter(SizeLimits(), None),
         )
-        return Poller(self.client, events, preparation, crossings, Rhythm(self.client, 1.0), DeadSetLimits())
+        return Poller(self.client, events, preparation, crossings, PollTiming(self.client, 1.0), DeadSetLimits())
 
 
 class _Events:

@@ -82,7 +82,7 @@ class _Fleet:
     def __init__(self, folder: Path, rounds: list[Round], children: int) -> None:
         fork: Any = multiprocessing.get_context("fork")  # the command has no suffix, so it cannot be imported anew
         self._found, self._done, self._judged = fork.SimpleQueue(), fork.Value("q", 0), fork.Value("q", 0)
-        self._rounds = rounds
+        self._rotation = rounds
         self._next = fork.Value("q", 0)
         self._began = time.monotonic()
         count = min(children, len(rounds))
@@ -96,7 +96,7 @@ class _Fleet:
         return int(self._done.value)
 
     @property
-    def judged(self) -> int:
+    def validated_client(self) -> int:
         """How often everything was judged."""
         return int(self._judged.value)
 
@@ -115,7 +115,7 @@ class _Fleet:
                 self._tell()
         for number, child in enumerate(self._children):
             if child.exitcode not in (None, 0) and self._found.empty() and not stop.asked:
-                self._found.put(Found(self._rounds[0], f"process {number} ended with {child.exitcode}"))
+                self._found.put(Found(self._rotation[0], f"process {number} ended with {child.exitcode}"))
         return None if self._found.empty() else self._found.get()
 
     def end(self) -> None:
@@ -126,7 +126,7 @@ class _Fleet:
             child.join()
 
     def _tell(self) -> None:
-        wanted = sum(one.examples for one in self._rounds)
+        wanted = sum(one.examples for one in self._rotation)
         rate = self.done / self.seconds
         left = f"{(wanted - self.done) / rate:,.0f} s left" if rate else ""
         print(
@@ -143,23 +143,23 @@ class _Fleet:
             world = World(folder, servers)
             world.open()
             stack.callback(world.close)
-            while (one := self._take()) is not None:
+            while (one := self._take_slot()) is not None:
                 found = play(world, one, lambda: self._count(world))
                 if found is not None:
                     self._found.put(found)
                     return
 
-    def _take(self) -> Round | None:
+    def _take_slot(self) -> Round | None:
         with self._next.get_lock():
             number, self._next.value = self._next.value, self._next.value + 1
-        return self._rounds[number] if number < len(self._rounds) else None
+        return self._rotation[number] if number < len(self._rotation) else None
 
     def _count(self, world: World) -> None:
         with self._done.get_lock():
             self._done.value += 1
         with self._judged.get_lock():
-            self._judged.value += world.judged
-        world.judged = 0
+            self._judged.value += world.validated_client
+        world.validated_client = 0
 
 
 def play(world: World, one: Round, after_each: Callable[[], None]) -> Found | None:

@@ -132,7 +132,7 @@ class Storm:
         self.seconds = 0.0
         self.living: dict[Life, float] = {}
         """Processes that have recorded something, and at how many jobs in flight each is killed."""
-        self._most = fleet.slots * max(1, fleet.processes - 1)
+        self._max_threads = fleet.slots * max(1, fleet.processes - 1)
         self._most_awaited = most_awaited
         self._hasty = False
         self._base_ns = create_marks(records, jobs)
@@ -163,13 +163,13 @@ class Storm:
             self.ledger.read(life)
             if ended(life.journal.pid):
                 self.fleet.surprises.append(f"process {life.journal.pid} ended, and we had not killed it")
-                self._bury(life, self._now_us())
+                self._kill(life, self._now_us())
         if self.ledger.runs + self.ledger.ended != before:
             self._moved = now
 
     def _push(self) -> None:
         in_hand = self.accepted - self.ledger.ended - self.ledger.awaited
-        room = min(self._most - in_hand, self.jobs - self.accepted, _BATCH)
+        room = min(self._max_threads - in_hand, self.jobs - self.accepted, _BATCH)
         if room > 0:
             StormWorker.perform_bulk([(serial,) for serial in range(self.accepted, self.accepted + room)])
             self.accepted += room
@@ -189,18 +189,18 @@ class Storm:
         self.fleet.kill(life.journal.pid)
         while not ended(life.journal.pid):
             time.sleep(0.001)
-        self._bury(life, at_us)
+        self._kill(life, at_us)
         self._hasty = self.rng.random() < _HASTY
 
-    def _bury(self, life: Life, at_us: int) -> None:
+    def _kill(self, life: Life, at_us: int) -> None:
         self.ledger.read(life)
-        self.ledger.bury(life, at_us)
+        self.ledger.mark_dead(life, at_us)
         life.journal.remove()
         del self.living[life]
 
     def _threshold(self) -> float:
         """At how many jobs in flight a process is killed. With equal shares each reaches the highest that is drawn."""
-        share = self._most / self.fleet.processes
+        share = self._max_threads / self.fleet.processes
         return share * (self.rng.uniform(0.0, 0.2) if self.rng.random() < _EARLY else self.rng.uniform(0.5, 1.0))
 
     def _now_us(self) -> int:

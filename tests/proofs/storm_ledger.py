@@ -59,9 +59,9 @@ class Ledger:
             if ended:
                 self._end(life, serial)
             else:
-                self._begin(life, serial, at_us)
+                self._start_submitted(life, serial, at_us)
 
-    def bury(self, life: Life, killed_us: int) -> None:
+    def mark_dead(self, life: Life, killed_us: int) -> None:
         """A process is dead, its last record taken in; what was in flight in it has been killed."""
         life.killed_us = killed_us
         life.cut_off = len(life.running)
@@ -81,7 +81,7 @@ class Ledger:
         """Serials that never ended."""
         return [serial for serial, ended in enumerate(self._once_ended) if not ended]
 
-    def _begin(self, life: Life, serial: int, at_us: int) -> None:
+    def _start_submitted(self, life: Life, serial: int, at_us: int) -> None:
         before, self._state[serial] = self._state[serial], _RUNNING
         former = self.lives[self._life_of[serial]]
         self._life_of[serial] = life.number

@@ -128,7 +128,7 @@ BROKEN = {
     "compressed": ("framework.wire.compress._inflated", inflated),
     "frames": ("framework.process.record.loads", loads_recursively),
     "flag": ("framework.flags.flag._number", lambda value: value),
-    "due": ("framework.schedule.preparation.rewrite", lambda data, payload: json.dumps(payload)[:-1].encode()),
+    "due": ("framework.schedule.due_job_planner.rewrite", lambda data, payload: json.dumps(payload)[:-1].encode()),
     "query": (
         "framework.route.query.Term.matches",
         lambda self, facts: not facts[self.attribute].isdisjoint(self.values),

@@ -15,7 +15,7 @@ def stand_before(state, which, part, what):
     """The thread goes on until its next command is this one."""
     act = state.world.awake()[which].act(part)
     state.world.step(act)
-    while act.about != what:
+    while act.has_error_in != what:
         assert act.movable, f"{part} waits, and never came to {what}"
         state.world.step(act)
     return act

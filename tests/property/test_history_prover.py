@@ -4,10 +4,20 @@ import shutil
 
 import pytest
 
-from framework.admin.purge import SKIPPED
-from framework.store.script import ACQUIRE, ADMIT, BURY, COMPLETE, DISCARD, FETCH, LAND, POSTPONE, PROMOTE
+from framework.admin.purge import SKIPPED_JOBS
+from framework.store.script import (
+    DROP_HELD,
+    ENQUEUE_DUE,
+    FETCH,
+    FINISH,
+    KILL,
+    PUSH_UNIQUE,
+    RECEIVE_TRANSFER,
+    SCHEDULE,
+    TAKE_SLOT,
+)
 from framework.telemetry.counters import series_name
-from framework.wire.holds import Claim, Holds, Lock, Slot
+from framework.wire.resources import JobResources, Lock, LockRequest, Slot
 from tests.harness import encoded, until
 from tests.proofs.aof import History, HistoryError
 from tests.proofs.keyspace import UnknownCommandError
@@ -77,8 +87,8 @@ def shown(violation):
 def test_the_life_of_jobs_by_the_real_scripts_is_proven(told):
     told.push()
     told.fetch()
-    POSTPONE(told.client, [MINE, "retry"], [JOB, RETRIED, -1])
-    PROMOTE(
+    SCHEDULE(told.client, [MINE, "retry"], [JOB, RETRIED, -1])
+    ENQUEUE_DUE(
         told.client,
         ["retry", "queues", "dead", "queue:default"],
         [1, 10, 1000, 60, RETRIED, "queue", RETRIED, "default"],
@@ -88,7 +98,7 @@ def test_the_life_of_jobs_by_the_real_scripts_is_proven(told):
     told.fetch(RETRIED)
     told.push(encoded(jid="j2"))
     told.fetch()
-    BURY(told.client, [MINE, "dead"], [encoded(jid="j2"), encoded(jid="j2"), 10, 1000])
+    KILL(told.client, [MINE, "dead"], [encoded(jid="j2"), encoded(jid="j2"), 10, 1000])
     told.push(encoded(jid="j3"))
     verdict = told.verdict
     assert not verdict.violations
@@ -224,7 +234,7 @@ def parked(data=JOB):
     return encoded(queue="default") + b"\n" + data
 
 
-@pytest.mark.parametrize("place", ["aw:paused:A::B", "aw:limit:A::B:waiting"])
+@pytest.mark.parametrize("place", ["aw:paused_jobs:A::B", "aw:limit:A::B:waiting"])
 @pytest.mark.proves("I1", "I2")
 def test_a_parked_job_is_in_a_key(told, place):
     told.push()
@@ -243,8 +253,8 @@ def test_a_parked_job_is_in_a_key(told, place):
 def test_a_job_that_is_parked_before_it_leaves(told):
     told.push()
     told.fetch()
-    told.zadd("aw:paused:A", {parked(): 1})
-    assert shown(told.violation())[:2] == ("I2", f"is in two places: {MINE}, aw:paused:A")
+    told.zadd("aw:paused_jobs:A", {parked(): 1})
+    assert shown(told.violation())[:2] == ("I2", f"is in two places: {MINE}, aw:paused_jobs:A")
 
 
 BASE = "aw:limit:A::B"
@@ -257,22 +267,22 @@ def test_the_valves_by_their_real_scripts_are_proven(told):
     jobs = {jid: encoded(jid=jid) for jid in ("j1", "j2")}
     locks = {jid: Lock(f"aw:lock:{jid}", jid, 60.0, "A::B") for jid in jobs}
     for jid, data in jobs.items():
-        claim = Claim(locks[jid], True, "series", {}, None, None).told()
-        assert ADMIT(told.client, ["queues", "queue:default"], [1, "default", "", 0, data, claim]) == [b""]
+        claim = LockRequest(locks[jid], True, "series", {}, None, None).encode()
+        assert PUSH_UNIQUE(told.client, ["queues", "queue:default"], [1, "default", "", 0, data, claim]) == [b""]
     told.fetch()
     for jid, state in (("j1", 1), ("j2", 0)):
         facts = [jobs[jid], f"me {jid}", jid, "default", 1, 60, "7", "", 0, "park", ""]
-        assert ACQUIRE(told.client, [MINE, BASE], facts)[0] == state
-    held = Holds(locks["j1"], [Slot(BASE, "me j1")])
-    assert COMPLETE(told.client, [MINE], [jobs["j1"], held.ended()]) == 1
+        assert TAKE_SLOT(told.client, [MINE, BASE], facts)[0] == state
+    held = JobResources(locks["j1"], [Slot(BASE, "me j1")])
+    assert FINISH(told.client, [MINE], [jobs["j1"], held.on_end()]) == 1
     assert told.zrange(RUNNING, 0, -1) == [b" j2"]
     told.fetch()
     (waits,) = told.lrange(MINE, 0, -1)
-    ACQUIRE(told.client, [MINE, BASE], [waits, "me j2", "j2", "default", -1, 60, "7", "", 0, "park", ""])
+    TAKE_SLOT(told.client, [MINE, BASE], [waits, "me j2", "j2", "default", -1, 60, "7", "", 0, "park", ""])
     (parked_job,) = told.zrange(f"{BASE}:waiting:", 0, -1)
-    series = series_name(SKIPPED, {"worker": "A::B"})
-    ended = Holds(locks["j2"]).ended()
-    assert DISCARD(told.client, [f"{BASE}:waiting:", "aw:counters"], [parked_job, ended, "", 0, series]) == 1
+    series = series_name(SKIPPED_JOBS, {"worker": "A::B"})
+    ended = JobResources(locks["j2"]).on_end()
+    assert DROP_HELD(told.client, [f"{BASE}:waiting:", "aw:counters"], [parked_job, ended, "", 0, series]) == 1
     verdict = told.verdict
     assert not [str(violation) for violation in verdict.violations]
     assert verdict.ends == {"finished": 1, "dropped by an operator": 1}
@@ -295,7 +305,7 @@ def hold(told):
 @pytest.mark.proves("I9", "I10", "R38", "R42")
 def test_what_a_job_holds_goes_with_it(told):
     hold(told)
-    COMPLETE(told.client, [MINE], [JOB, HELD])
+    FINISH(told.client, [MINE], [JOB, HELD])
     assert not told.keys("aw:l[io]*")
     assert not told.verdict.violations
 
@@ -326,14 +336,16 @@ def test_what_is_held_by_no_job(told):
 @pytest.mark.proves("I1", "I2")
 def test_the_way_to_another_shard(told, make_server, lands):
     there = make_server()
-    marked = encoded(jid="j1", aw_transit="T1")
+    marked = encoded(jid="j1", aw_transfer="T1")
     told.zadd("schedule", {JOB: 1})
     keys = ["schedule", "queues", "dead", "dead"]
-    PROMOTE(told.client, keys, [1, 10, 1000, 60, JOB, "mark", marked, ""])
+    ENQUEUE_DUE(told.client, keys, [1, 10, 1000, 60, JOB, "mark", marked, ""])
     with there.open() as client:
         if lands:
-            LAND(client, ["queues", "aw:landed:T1", "queue:default"], [1, 60_000, "inf", JOB, "default"])
-        PROMOTE(told.client, keys, [1, 10, 1000, 60, marked, "gone", marked, ""])
+            RECEIVE_TRANSFER(
+                client, ["queues", "aw:transferred:T1", "queue:default"], [1, 60_000, "inf", JOB, "default"]
+            )
+        ENQUEUE_DUE(told.client, keys, [1, 10, 1000, 60, marked, "gone", marked, ""])
         until(lambda: not client.info("persistence")["aof_buffer_length"], "written")
     assert not told.verdict.broken  # alone it cannot be told
     here, other = prove_all([told.server.data_dir, there.data_dir])

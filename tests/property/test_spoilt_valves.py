@@ -8,17 +8,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
-from framework.policies.pause.keeper import resume
-from framework.store.script import ACQUIRE, COMPLETE, PARK, RENEW, RESUME, THROTTLE
-from framework.wire.holds import Holds, Lock, Slot
+from framework.policies.pause.resumer import resume
+from framework.store.script import FINISH, HOLD_PAUSED, RELEASE_WAITING, RENEW_SLOTS, TAKE_SLOT, THROTTLE
+from framework.wire.resources import JobResources, Lock, Slot
 from tests.harness import encoded
 from tests.proofs.places import jid_of, payload_in, place_of
 
 BASE, ME, QUEUE = "aw:limit:A", "aw:working:me", "queue:q"
-RUNNING, WAITING, TURNS, PARKED = f"{BASE}:running", f"{BASE}:waiting:", f"{BASE}:turns", "aw:paused:A"
+RUNNING, WAITING, TURNS, PARKED = f"{BASE}:running", f"{BASE}:waiting:", f"{BASE}:turns", "aw:paused_jobs:A"
 SETS = (RUNNING, WAITING, TURNS, PARKED)
 HASHES = (BASE, f"{BASE}:scopes", f"{BASE}:held", "aw:lock:w1", "aw:flags", "aw:counters")
-NAMES = (f"{BASE}:full", "aw:limits", "aw:limits:waiting", "aw:pauses", "queues")
+NAMES = (f"{BASE}:full", "aw:limits", "aw:limits:waiting", "aw:paused_classes", "queues")
 FIELDS = (
     "limit",
     "share",
@@ -83,7 +83,7 @@ def lay_out(redis, found):
     redis.zadd(PARKED, {ticket + job(jid): n for n, jid in enumerate(AWAY)})
     redis.zadd(TURNS, {"": 1})
     redis.sadd("aw:limits:waiting", BASE)
-    redis.sadd("aw:pauses", "A")
+    redis.sadd("aw:paused_classes", "A")
     for key, members in found["sets"].items():
         for score, member in enumerate(members):
             redis.zadd(key, {member: score})
@@ -110,7 +110,7 @@ def where(redis):
 
 
 def acquire(redis, jid, limit):
-    return ACQUIRE(redis, [ME, BASE], [job(jid), f"me {jid}", jid, "q", limit, 60, "", "", 0, "park", ""])
+    return TAKE_SLOT(redis, [ME, BASE], [job(jid), f"me {jid}", jid, "q", limit, 60, "", "", 0, "park", ""])
 
 
 def use(redis):
@@ -118,18 +118,20 @@ def use(redis):
     for call in (
         lambda: acquire(redis, "w1", 2),
         lambda: acquire(redis, "w2", 2),
-        lambda: RENEW(redis, [RUNNING, RUNNING], [60, "me w1", "me w2"]),
+        lambda: RENEW_SLOTS(redis, [RUNNING, RUNNING], [60, "me w1", "me w2"]),
         lambda: THROTTLE(redis, [BASE], [2, "hard", 1, 1, 60]),
-        lambda: PARK(
-            redis, [ME, PARKED, "aw:pauses", "aw:flags", "aw:pause:A"], [job("w3"), "q", "A", "f", "", "s", 9, ""]
+        lambda: HOLD_PAUSED(
+            redis,
+            [ME, PARKED, "aw:paused_classes", "aw:flags", "aw:pause_strategy:A"],
+            [job("w3"), "q", "A", "f", "", "s", 9, ""],
         ),
-        lambda: RESUME(redis, [BASE], [2, 0, 10, 60]),
-        lambda: resume(redis, "A", b"", known=True),
+        lambda: RELEASE_WAITING(redis, [BASE], [2, 0, 10, 60]),
+        lambda: resume(redis, "A", b"", class_known=True),
     ):
         with suppress(ResponseError):
             call()
-    holds = Holds(Lock("aw:lock:w1", "w1", 60.0, "A"), [Slot(BASE, "me w1")])
-    return {"w1"} if COMPLETE(redis, [ME], [job("w1"), holds.ended()]) else set()
+    holds = JobResources(Lock("aw:lock:w1", "w1", 60.0, "A"), [Slot(BASE, "me w1")])
+    return {"w1"} if FINISH(redis, [ME], [job("w1"), holds.on_end()]) else set()
 
 
 @pytest.mark.proves("F38", "I1", "I2", "R51")
@@ -142,11 +144,11 @@ def test_whatever_stands_there_no_job_is_lost_and_all_go_on(redis, found):
     for key in (*HASHES, *NAMES, QUEUE, RUNNING, TURNS):
         if redis.type(key) == b"string":
             redis.delete(key)
-    redis.delete(BASE, f"{BASE}:scopes", f"{BASE}:held", "aw:flags", "aw:pause:A")
+    redis.delete(BASE, f"{BASE}:scopes", f"{BASE}:held", "aw:flags", "aw:pause_strategy:A")
     redis.zadd(TURNS, {"": 1})
     for _ in range(3):
-        RESUME(redis, [BASE], [0, 0, 100, 60])
-        resume(redis, "A", b"", known=True)
+        RELEASE_WAITING(redis, [BASE], [0, 0, 100, 60])
+        resume(redis, "A", b"", class_known=True)
     queued = [jid_of(data).decode(errors="replace") for data in redis.lrange(QUEUE, 0, -1)]
     assert {*IN_LINE, *AWAY} <= {*queued}
     assert where(redis) == {jid: int(jid not in ended) for jid in where(redis)}
@@ -171,11 +173,11 @@ def test_who_waits_is_handed_a_slot_once_the_garbage_is_gone(redis, key, scope):
             "",
         ]
         with suppress(ResponseError):
-            ACQUIRE(redis, [ME, BASE], arguments)
+            TAKE_SLOT(redis, [ME, BASE], arguments)
 
     def come_back():
         with suppress(ResponseError):
-            RESUME(redis, [BASE], [1, len(scope), 10, 60])
+            RELEASE_WAITING(redis, [BASE], [1, len(scope), 10, 60])
         while key != QUEUE and (data := redis.lmove(QUEUE, ME, "RIGHT", "LEFT")):
             enter(data, jid_of(data).decode())
 
@@ -194,5 +196,5 @@ def test_who_waits_is_handed_a_slot_once_the_garbage_is_gone(redis, key, scope):
     for _ in range(6):
         come_back()
         for data in redis.lrange(ME, 0, -1):
-            COMPLETE(redis, [ME], [data, Holds(None, [Slot(BASE, f"me {jid_of(data).decode()}")]).ended()])
+            FINISH(redis, [ME], [data, JobResources(None, [Slot(BASE, f"me {jid_of(data).decode()}")]).on_end()])
     assert not redis.exists(ME, QUEUE, WAITING + scope, RUNNING)

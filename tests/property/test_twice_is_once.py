@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from framework.store import script
 from framework.store.script import Script
-from framework.wire.holds import Claim, Lock
 from framework.wire.json import dumps
+from framework.wire.resources import Lock, LockRequest
 
 LEASE, WORKING, QUEUE, QUEUES, SET, DEAD, REGISTRY, RUNS, BEATS = (
     *("lease", "working", "queue:q", "queues", "set", "dead", "registry", "runs", "beats"),
@@ -118,9 +118,9 @@ def at_the_door_behind_others(redis, jobs):
 
 
 def claim(number, **facts):
-    return Claim(
-        Lock(f"aw:lock:{number}", f"j{number}", 60, "C"), drops=True, counter="n", positions={}, **facts
-    ).told()
+    return LockRequest(
+        Lock(f"aw:lock:{number}", f"j{number}", 60, "C"), drop_duplicate=True, counter="n", wal_positions={}, **facts
+    ).encode()
 
 
 def pushed(jobs, place, queue, token="", **facts):

@@ -6,12 +6,12 @@ from framework.declare import port, registry
 from framework.declare.worker import ApplicationWorker
 from framework.middleware.chain import CLIENT, Chain
 from framework.push.client import Client
-from framework.push.size_limiter import SizeLimiter, SizeLimits, TrackedPayloads
+from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
 from framework.shard.shards import Shards
 from framework.wire import keys
-from framework.wiring.connect import bind_default
+from framework.wiring.client import bind_default
 from tests.harness import opened
 
 
@@ -31,12 +31,12 @@ class Door:
         self.open()
 
     def open(self, *middleware, rules=(), limits=None, report=None, **options):
-        limiter = SizeLimiter(limits or SizeLimits(), report or TrackedPayloads())
+        limiter = SizeLimiter(limits or SizeLimits(), report or OversizeReporter())
         chain = Chain(CLIENT)
         for one in middleware:
             chain.add(one)
         router = Router([RoutingRule(*rule) for rule in rules], list(self.shards))
-        self.client = Client(self.shards, router, middleware=chain.compiled(), limiter=limiter, **options)
+        self.client = Client(self.shards, router, middleware=chain.compile(), limiter=limiter, **options)
         port.bind(self.client)
         return self
 

@@ -12,7 +12,7 @@ time.time = lambda: _true() + _off_s
 from datetime import timedelta  # noqa: E402
 
 from framework import ApplicationWorker, Deduplicate  # noqa: E402
-from framework.wiring import chains  # noqa: E402
+from framework.middleware import chains  # noqa: E402
 
 logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
 seen: list[float] = []

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from framework.declare.policies import Deduplicate
-from framework.declare.request import Due
+from framework.declare.policy_options import Deduplicate
+from framework.declare.request import DueTime
 from framework.errors import ArgumentsError, ShardUnavailableError
-from framework.push.delays import Delays
+from framework.push.schedule_writer import ScheduleWriter
 from framework.shard.shard import Shard
 from framework.wire import keys
 from tests.harness import Site, full_memory
@@ -139,14 +139,14 @@ def test_nonsense_that_a_middleware_puts_in_at_is_refused(door, redis, said):
 
 def test_skew_is_told_once_for_each_shard(door, caplog):
     now = [0.0]
-    slow = Delays(lambda: time.time() - 600, monotonic=lambda: now[0])
+    slow = ScheduleWriter(lambda: time.time() - 600, monotonic=lambda: now[0])
     shard = door.shards["main"]
     with caplog.at_level(logging.WARNING, logger="framework"):
         for _ in range(3):
-            slow.write(shard, b"{}", Due(0.0, 5.0), None)
-            slow.begin(shard, Due(0.0, 5.0))
+            slow.write(shard, b"{}", DueTime(0.0, 5.0), None)
+            slow.first_due_at(shard, DueTime(0.0, 5.0))
         now[0] += 3_601
-        slow.look(shard)
+        slow.check_clock(shard)
     assert ["count=1" in record.getMessage() for record in caplog.records] == [True, False]
     assert "skew_s=-" in caplog.records[0].getMessage()
 
@@ -154,7 +154,7 @@ def test_skew_is_told_once_for_each_shard(door, caplog):
 def test_skew_below_the_time_of_a_round_trip_is_none(door, caplog):
     """The reply took an hour: Redis's clock lies between the two looks at ours."""
     times = iter([time.time() - 1_800, time.time() + 1_800])
-    Delays(lambda: next(times)).begin(door.shards["main"], Due(0.0, 5.0))
+    ScheduleWriter(lambda: next(times)).first_due_at(door.shards["main"], DueTime(0.0, 5.0))
     assert not caplog.records
 
 
@@ -165,7 +165,7 @@ def test_look_at_the_clock_that_fails_does_not_fail_the_push(door, redis, redis_
     endpoint = replace(door.shards["main"].endpoint, url=redis_url.replace("unix://", "unix://narrow:secret@"))
     shard = Shard("main", endpoint, role="tests")
     try:
-        Delays(time.time).write(shard, b"{}", Due(4_000_000_000.0), None)
+        ScheduleWriter(time.time).write(shard, b"{}", DueTime(4_000_000_000.0), None)
         assert redis.zcard(keys.SCHEDULE) == 1
     finally:
         shard.close()

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework.declare import registry
-from framework.declare.policies import Deduplicate
+from framework.declare.policy_options import Deduplicate
 from framework.declare.request import PushRequest
 from framework.errors import BulkPushError, ExceedLimitError, ShardUnavailableError
 from framework.push.deduplication import Deduplicator
 from framework.push.size_limiter import SizeLimits
 from framework.wire import keys
-from framework.wire.holds import IDEMPOTENCY_KEY, lock_key
 from framework.wire.json import dumps, loads
+from framework.wire.resources import IDEMPOTENCY_KEY, lock_key
 from tests.harness import full_memory, opened
 from tests.push.conftest import Door, worker
 from tests.servers.proxy import Proxy
@@ -404,7 +404,7 @@ def release(version, handlers=(), parameters="number, mode='full'", **attributes
 
 def key_of(declaration, args, version=None):
     payload = {"class": "Job", "jid": "a", "version": declaration.version if version is None else version}
-    Deduplicator().name(payload, declaration, args)
+    Deduplicator().set_key(payload, declaration, args)
     return payload[IDEMPOTENCY_KEY]
 
 
@@ -454,7 +454,7 @@ def test_push_of_a_version_with_the_same_handler_is_a_duplicate(way, redis, push
 def test_handled_since_is_the_same_in_every_release(version, handlers, expected):
     with registry.isolated():
         declaration = release(version, handlers).declaration()
-        found = {number: declaration.handled_since(number) for number in expected}
+        found = {number: declaration.signature_since(number) for number in expected}
         assert found == expected
         assert {key_of(declaration, [7], number) for number in expected} == {
             lock_key("Job", b"[7]", since) for since in expected.values()
@@ -467,7 +467,7 @@ def test_keys_of_two_versions_are_equal_if_one_method_runs_both(handlers, beyond
     version = max(handlers, default=0) + beyond
     with registry.isolated():
         declaration = release(version, sorted(handlers)).declaration()
-        methods = [declaration.signature_of(number).method for number in (one, other)]
+        methods = [declaration.signature_for(number).method for number in (one, other)]
         assert (key_of(declaration, [7], one) == key_of(declaration, [7], other)) == (methods[0] == methods[1])
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from framework.declare.policies import Deduplicate
+from framework.declare.policy_options import Deduplicate
 from framework.errors import BulkPushError, ShardUnavailableError
 from framework.push import bulk
 from framework.push.bulk import BulkPush
@@ -169,7 +169,7 @@ def test_resume_lets_a_first_try_that_arrives_late_write_nothing(door, redis):
     Door({"main": late})
     error = failed(lambda: job.perform_bulk([(1,), (2,)]))
     error.resume()
-    channel = late._connection._channels.take()
+    channel = late._connection._channel_pool.acquire()
     channel.send_packet(kept[0])
     assert channel.replies(9)[-1] is None
     assert numbers(redis) == [1, 2]

@@ -10,7 +10,7 @@ import pytest
 
 from framework.declare import registry
 from framework.errors import BulkPushError, ExceedLimitError
-from framework.push.size_limiter import QUIET_S, SizeLimiter, SizeLimits, TrackedPayloads
+from framework.push.size_limiter import LOG_INTERVAL_S, OversizeReporter, SizeLimiter, SizeLimits
 from framework.wire import keys
 from framework.wire.compress import decompress_arguments
 from framework.wire.json import dumps
@@ -305,11 +305,11 @@ def lines(caplog):
 
 def test_a_tracked_job_is_a_line_and_a_report_once_a_minute(caplog):
     now, tracker = [0.0], Tracker()
-    told = TrackedPayloads(lambda: tracker, monotonic=lambda: now[0])
+    told = OversizeReporter(lambda: tracker, monotonic=lambda: now[0])
     for _ in range(3):
         told(ExceedLimitError("Job", 500, 400))
     told(ExceedLimitError("Other", 600, 400))
-    now[0] = QUIET_S
+    now[0] = LOG_INTERVAL_S
     told(ExceedLimitError("Job", 700, 400))
     assert [(error.size, tags, transaction) for error, tags, transaction in tracker.seen] == [
         (500, {"class": "Job"}, "Job"),
@@ -317,17 +317,17 @@ def test_a_tracked_job_is_a_line_and_a_report_once_a_minute(caplog):
         (700, {"class": "Job"}, "Job"),
     ]
     first, _, last = lines(caplog)
-    for words in ("event_name='payload.tracked'", "class='Job'", "size=500", "size_limit=400", "suppressed=0"):
+    for words in ("event_name='payload.oversize'", "class='Job'", "size=500", "size_limit=400", "suppressed=0"):
         assert words in first
     assert "suppressed=2" in last
 
 
 def test_a_tracker_that_fails_does_not_fail_the_push(door, redis, caplog):
-    report = TrackedPayloads(lambda: Tracker(RuntimeError("no network")))
+    report = OversizeReporter(lambda: Tracker(RuntimeError("no network")))
     door.open(limits=SizeLimits("track", 200, 400), report=report)
     assert worker(queue="default").perform_async(random_text(2_000))
     assert redis.llen("queue:default") == 1
-    assert ["payload.tracked" in line for line in lines(caplog)] == [True, False]
+    assert ["payload.oversize" in line for line in lines(caplog)] == [True, False]
 
 
 def test_small_arguments_are_never_looked_at(door, redis, caplog, monkeypatch):

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.declare import registry
-from framework.declare.slices import bind_all, json_slices
+from framework.declare.bulk import bind_all, json_chunks
 from framework.errors import ArgumentsError, ExceedLimitError
 from framework.push.normalize import Normalizer
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.push.template import JobTemplate
 from framework.telemetry import context
 from framework.wire.compress import decompress_arguments
-from framework.wire.job import stamp, stamp_json
+from framework.wire.job import wire_timestamp, wire_timestamp_json
 from framework.wire.json import dumps_exact
 from tests.push.conftest import worker
 
@@ -94,7 +94,9 @@ def facts_of(error):
 def made(declaration, args, chosen, fields, now, judge, *, waits):
     """What the general way writes, or what it refuses."""
     normalizer = Normalizer(lambda: now)
-    payload = normalizer.payload(declaration, args, JID, chosen.get("queue") or QUEUE, options=chosen, extra=fields)
+    payload = normalizer.payload(
+        declaration, args, JID, chosen.get("queue") or QUEUE, options=chosen, job_context=fields
+    )
     if not waits:
         payload["enqueued_at"] = normalizer.now()
     try:
@@ -127,17 +129,23 @@ def test_it_reads_as_the_general_way_would_have_written_it(said, chosen, jobs, f
     judge, other = Judge(size_limits), Judge(size_limits)
     template = JobTemplate(declaration, chosen.get("queue") or QUEUE, chosen, other)
     general = [made(declaration, args, chosen, fields, now, judge, waits=waits) for args in jobs]
-    jid, time = JID.encode(), stamp_json(now)
+    jid, time = JID.encode(), wire_timestamp_json(now)
     for args, wanted in zip(jobs, general, strict=True):
-        data = dumps_exact(args, inside=1)
-        found = tried(lambda data=data: [template.one(template.fitted(data), jid, time, fields, waits=waits)])
+        data = dumps_exact(args, outer_levels=1)
+        found = tried(
+            lambda data=data: [template.encode(template.fit_to_limit(data), jid, time, fields, scheduled=waits)]
+        )
         assert found == ([wanted] if isinstance(wanted, dict) else wanted)
     assert other.reports == judge.reports
-    (part,) = json_slices(declaration.signature, map(tuple, jobs))
+    (part,) = json_chunks(declaration.signature, map(tuple, jobs))
     lines = part.lines.split(b"\n")
-    assert part.longest == max(map(len, lines))
+    assert part.longest_line == max(map(len, lines))
     many = [jid] * len(jobs)
-    found = tried(lambda: template.many([template.fitted(line) for line in lines], many, time, fields, waits=waits))
+    found = tried(
+        lambda: template.encode_many(
+            [template.fit_to_limit(line) for line in lines], many, time, fields, scheduled=waits
+        )
+    )
     assert found == expected(general)
 
 
@@ -145,15 +153,15 @@ def test_it_reads_as_the_general_way_would_have_written_it(said, chosen, jobs, f
 def test_a_line_per_job_holds_its_arguments_exactly(jobs):
     with registry.isolated():
         signature = worker().declaration().signature
-    (part,) = json_slices(signature, jobs)
+    (part,) = json_chunks(signature, jobs)
     assert [json.loads(line) for line in part.lines.split(b"\n")] == jobs
     assert bind_all(signature, jobs) == jobs
 
 
 @given(times)
 def test_a_time_as_json_is_the_same_time(seconds):
-    assert float(stamp_json(seconds)) == stamp(seconds)
-    assert stamp_json(seconds).partition(b".")[2].strip(b"0")
+    assert float(wire_timestamp_json(seconds)) == wire_timestamp(seconds)
+    assert wire_timestamp_json(seconds).partition(b".")[2].strip(b"0")
 
 
 def test_large_arguments_are_compressed_as_ever():
@@ -161,7 +169,9 @@ def test_large_arguments_are_compressed_as_ever():
         declaration = worker().declaration()
     template = JobTemplate(declaration, "q", {}, Judge(SizeLimits()))
     args = ["é" * 60_000]
-    (payload,) = template.many([template.fitted(dumps_exact(args, inside=1))], [JID.encode()], b"1.5", {}, waits=False)
+    (payload,) = template.encode_many(
+        [template.fit_to_limit(dumps_exact(args, outer_levels=1))], [JID.encode()], b"1.5", {}, scheduled=False
+    )
     job = json.loads(payload)
     assert (job["compressed"], job["original_job_size_bytes"]) == (True, 120_004)
     decompress_arguments(job, 10**9)
@@ -174,4 +184,4 @@ def test_a_context_that_is_no_json_is_refused(fields):
         declaration = worker().declaration()
     template = JobTemplate(declaration, "q", {}, Judge(SizeLimits()))
     with pytest.raises(ArgumentsError, match="Job: refused"):
-        template.one(b"[]", JID.encode(), b"1.5", fields, waits=False)
+        template.encode(b"[]", JID.encode(), b"1.5", fields, scheduled=False)

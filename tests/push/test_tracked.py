@@ -198,7 +198,7 @@ def test_a_user_without_our_keys_pushes_all_the_same(door, redis, redis_url, cap
         assert tracked().perform_bulk_in(60, numbered(2))
         assert (redis.llen("queue:default"), redis.zcard(keys.SCHEDULE), states(redis)) == (1, 2, {})
         assert [record.levelname for record in caplog.records] == ["WARNING"]
-        assert "status.refused" in caplog.text
+        assert "status.write_failed" in caplog.text
     finally:
         shard.close()
         redis.execute_command("ACL", "DELUSER", "producer")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.route.query import ATTRIBUTES, Query, QueryError, Term, facts_of, parse
+from framework.route.query import ATTRIBUTES, QueryError, Term, WorkerQuery, parse, worker_attributes
 from tests.tables import each_row
 
 _FREE = ("worker_name", "name", "feature_category", "tags", "queue_namespace")
@@ -18,13 +18,13 @@ def terms(values: st.SearchStrategy[str]) -> st.SearchStrategy[Term]:
     return st.builds(Term, st.sampled_from(_FREE), st.booleans(), st.lists(values, min_size=1, max_size=3).map(tuple))
 
 
-def queries(values: st.SearchStrategy[str]) -> st.SearchStrategy[Query]:
+def queries(values: st.SearchStrategy[str]) -> st.SearchStrategy[WorkerQuery]:
     conjunctions = st.lists(terms(values), min_size=1, max_size=3).map(tuple)
-    return st.builds(Query, st.lists(conjunctions, max_size=3).map(tuple))
+    return st.builds(WorkerQuery, st.lists(conjunctions, max_size=3).map(tuple))
 
 
 @given(queries(_VALUES))
-def test_a_query_written_out_and_parsed_is_the_same(query: Query):
+def test_a_query_written_out_and_parsed_is_the_same(query: WorkerQuery):
     assert parse(str(query)) == query
 
 
@@ -42,7 +42,7 @@ def plainly(text: str, facts: dict[str, frozenset[str]]) -> bool:
 
 
 @given(queries(st.sampled_from("abc")), _FACTS)
-def test_matching_agrees_with_the_plain_reading(query: Query, facts: dict[str, frozenset[str]]):
+def test_matching_agrees_with_the_plain_reading(query: WorkerQuery, facts: dict[str, frozenset[str]]):
     assert query.matches(facts) is plainly(str(query), facts)
 
 
@@ -58,7 +58,7 @@ def test_any_text_is_parsed_whole_or_refused_within_it(text: str):
     assert 0 <= position <= len(text)
 
 
-FACTS = facts_of(
+FACTS = worker_attributes(
     {
         "worker_name": "Chaos::SleepWorker",
         "name": "chaos_sleep",
@@ -180,7 +180,7 @@ def test_query_error_lists_every_fault():
     lines = str(caught.value).splitlines()
     assert len(lines) == 3 * len(found)
     assert [line.rpartition(" ")[2] for line in lines[2::3]] == [str(position + 1) for position, _ in found]
-    assert len(caught.value.told()) == len(found)
+    assert len(caught.value.messages()) == len(found)
 
 
 def test_query_error_of_a_space_before_says_so():
@@ -194,7 +194,7 @@ def test_query_error_of_many_faults_shows_the_first():
     with pytest.raises(QueryError) as caught:
         parse("|".join(["urgency=hihg"] * 50))
     assert len(caught.value.faults) == 50
-    assert caught.value.told()[20:] == ["and 30 more in the same query"]
+    assert caught.value.messages()[20:] == ["and 30 more in the same query"]
 
 
 def test_categories_are_open_when_none_are_known():

@@ -6,26 +6,26 @@ import logging
 import pytest
 
 from framework.declare import registry
-from framework.declare.policies import Deduplicate
+from framework.declare.policy_options import Deduplicate
 from framework.declare.worker import ApplicationWorker
 from framework.finish.settle import DeadSetLimits
-from framework.finish.states import States
+from framework.finish.status_writer import StatusWriter
 from framework.push.deduplication import Deduplicator
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
-from framework.schedule.crossings import Crossings
-from framework.schedule.destination import Destinations
+from framework.schedule.cross_shard import CrossShardTransfer
+from framework.schedule.destination import DestinationResolver
+from framework.schedule.due_job_planner import DueJobPlanner
+from framework.schedule.poll_timing import PollTiming
 from framework.schedule.poller import Poller
-from framework.schedule.preparation import Preparation
-from framework.schedule.rhythm import Rhythm
 from framework.settings.model import RoutingRule
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.wire import keys
-from framework.wire.holds import IDEMPOTENCY_KEY, lock_key
 from framework.wire.json import dumps
+from framework.wire.resources import IDEMPOTENCY_KEY, lock_key
 from tests.harness import compressed, encoded, full_memory, opened, unwrapped
-from tests.schedule.test_crossings import untold
+from tests.schedule.test_cross_shard import untold
 from tests.schedule.test_poller import LIMITER, LONG_AGO, Events
 
 KEY = lock_key("Job", b"[1]")
@@ -56,18 +56,18 @@ class Bench:
         if second_url is not None:
             shards["second"] = Shard("second", Endpoint(second_url), role="tests")
             rules = [RoutingRule("*", "there", "second")]
-        crossings = Crossings(main.client, "main", shards, self.events)
-        preparation = Preparation(
+        crossings = CrossShardTransfer(main.client, "main", shards, self.events)
+        preparation = DueJobPlanner(
             self.events,
-            Destinations(Router(rules, list(shards)), "main"),
+            DestinationResolver(Router(rules, list(shards)), "main"),
             crossings,
-            States(main, untold),
+            StatusWriter(main, untold),
             middleware=middleware,
             limiter=LIMITER,
             deduplicator=Deduplicator(enabled) if enabled else Deduplicator(),
         )
         self.poller = Poller(
-            main.client, self.events, preparation, crossings, Rhythm(main.client, 1.0), DeadSetLimits()
+            main.client, self.events, preparation, crossings, PollTiming(main.client, 1.0), DeadSetLimits()
         )
 
     def drain(self):

@@ -4,7 +4,7 @@ from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError, PayloadError
 from framework.route.router import Router
-from framework.schedule.destination import Destinations
+from framework.schedule.destination import DestinationResolver
 from framework.settings.model import RoutingRule
 from tests.harness import payload
 
@@ -27,7 +27,7 @@ def worker(**body):
 
 
 def where(job, rules=RULES):
-    return Destinations(Router(rules, ["main", "fast"]), "here").of(job)
+    return DestinationResolver(Router(rules, ["main", "fast"]), "here").resolve(job)
 
 
 @pytest.mark.parametrize("queue", ["job", "urgent", "common"])
@@ -84,11 +84,11 @@ def test_a_payload_without_a_queue_goes_where_its_class_does(queue):
 
 def test_a_class_that_was_reloaded_is_asked_anew():
     worker(queue="one")
-    destinations = Destinations(Router([], ["main"]), "here")
-    assert destinations.of(payload(queue="one")) == ("one", "main")
+    destinations = DestinationResolver(Router([], ["main"]), "here")
+    assert destinations.resolve(payload(queue="one")) == ("one", "main")
     worker(queue="two")
-    assert destinations.of(payload(queue="one")) == ("one", "here")
-    assert destinations.of(payload(queue="two")) == ("two", "main")
+    assert destinations.resolve(payload(queue="one")) == ("one", "here")
+    assert destinations.resolve(payload(queue="two")) == ("two", "main")
 
 
 def test_a_shard_that_does_not_exist_is_an_error_of_the_class():

@@ -9,17 +9,17 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.finish.settle import DeadSetLimits
-from framework.finish.states import States
+from framework.finish.status_writer import StatusWriter
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
-from framework.schedule.crossings import Crossings
-from framework.schedule.destination import Destinations
-from framework.schedule.poller import PAGE, Poller
-from framework.schedule.preparation import Preparation
-from framework.schedule.rhythm import Rhythm
+from framework.schedule.cross_shard import CrossShardTransfer
+from framework.schedule.destination import DestinationResolver
+from framework.schedule.due_job_planner import DueJobPlanner
+from framework.schedule.poll_timing import PollTiming
+from framework.schedule.poller import PAGE_SIZE, Poller
 from framework.wire import keys
-from framework.wire.budget import MemoryBudget
 from framework.wire.json import dumps
+from framework.wire.memory_budget import MemoryBudget
 from tests.harness import compressed, encoded, full_memory, opened, payload, until, unwrapped
 
 LONG_AGO = 1_000_000_000.0
@@ -34,7 +34,7 @@ class Events:
         self.unreadable, self.failed, self.dropped = [], [], []
         self.refused_sets, self.shards, self.queues, self.trims = [], [], [], []
 
-    def due_job_unreadable(self, source, data, error):
+    def due_job_malformed(self, source, data, error):
         self.unreadable.append((source, data))
 
     def due_job_failed(self, source, error):
@@ -43,13 +43,13 @@ class Events:
     def due_job_dropped(self, source, payload):
         self.dropped.append((source, payload["jid"]))
 
-    def due_set_refused(self, source, error):
+    def due_set_wrong_type(self, source, error):
         self.refused_sets.append(source)
 
     def shard_failed(self, shard, error):
         self.shards.append(shard)
 
-    def queue_refused(self, queue):
+    def queue_wrong_type(self, queue):
         self.queues.append(queue)
 
     def trimmed(self, count):
@@ -65,10 +65,10 @@ def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None
     """The poller of a process that knows one shard and no rules."""
     shard = opened(url)
     client = shard.client
-    crossings = Crossings(client, "main", {"main": shard}, events)
-    destinations = Destinations(Router([], ["main"]), "main")
-    states = States(shard, lambda *facts: events.failed.append(facts))
-    preparation = Preparation(
+    crossings = CrossShardTransfer(client, "main", {"main": shard}, events)
+    destinations = DestinationResolver(Router([], ["main"]), "main")
+    states = StatusWriter(shard, lambda *facts: events.failed.append(facts))
+    preparation = DueJobPlanner(
         events,
         destinations,
         crossings,
@@ -78,7 +78,9 @@ def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None
         budget=budget,
         clock=clock,
     )
-    return Poller(client, events, preparation, crossings, rhythm or Rhythm(client, 1.0), dead_set or DeadSetLimits())
+    return Poller(
+        client, events, preparation, crossings, rhythm or PollTiming(client, 1.0), dead_set or DeadSetLimits()
+    )
 
 
 def queued(redis, name="default"):
@@ -159,7 +161,7 @@ def test_due_job_above_the_memory_limit_is_buried_with_its_bytes(redis, redis_ur
 def test_due_job_without_memory_left_waits_and_others_move(redis, redis_url, events):
     budget = MemoryBudget(8_000_000)
     one = poller(redis_url, events, opening, limiter=limited(10_000_000), budget=budget)
-    assert budget.take(8_000_000, lambda: False)
+    assert budget.acquire(8_000_000, lambda: False)
     redis.zadd(keys.SCHEDULE, {BOMB: LONG_AGO, encoded(jid="fine"): LONG_AGO + 1})
     one.poll()
     assert [job["jid"] for job in queued(redis)] == ["fine"]
@@ -167,11 +169,11 @@ def test_due_job_without_memory_left_waits_and_others_move(redis, redis_url, eve
     assert member == BOMB
     assert due > time.time() + 30
     assert events.failed == []
-    budget.give_back(8_000_000)
+    budget.release(8_000_000)
     redis.zadd(keys.SCHEDULE, {BOMB: LONG_AGO})
     one.poll()
     assert len(queued(redis)) == 2
-    assert budget._taken == 0
+    assert budget._used == 0
 
 
 def test_client_middleware_runs_and_may_change_or_drop(redis, redis_url, events):
@@ -219,12 +221,12 @@ def test_a_page_of_failing_jobs_does_not_hide_those_behind_it(redis, redis_url, 
             raise RuntimeError("no")
         yield
 
-    redis.zadd(keys.RETRY, {encoded(jid=f"bad{n}"): LONG_AGO + n for n in range(PAGE)})
-    redis.zadd(keys.RETRY, {encoded(jid="good"): LONG_AGO + PAGE})
+    redis.zadd(keys.RETRY, {encoded(jid=f"bad{n}"): LONG_AGO + n for n in range(PAGE_SIZE)})
+    redis.zadd(keys.RETRY, {encoded(jid="good"): LONG_AGO + PAGE_SIZE})
     one = poller(redis_url, events, fail)
-    assert [one.poll(), one.poll(), one.poll()] == [PAGE, 1, 0]
+    assert [one.poll(), one.poll(), one.poll()] == [PAGE_SIZE, 1, 0]
     assert [job["jid"] for job in queued(redis)] == ["good"]
-    assert redis.zcard(keys.RETRY) == PAGE
+    assert redis.zcard(keys.RETRY) == PAGE_SIZE
 
 
 @pytest.mark.proves("R51")
@@ -363,7 +365,7 @@ def test_what_we_would_not_write_passes_a_middleware_with_its_bytes(redis, redis
 
 @pytest.mark.proves("R32")
 def test_many_pollers_move_each_job_once(redis, redis_url, events):
-    redis.zadd(keys.SCHEDULE, {encoded(jid=f"{n:05d}"): LONG_AGO + n for n in range(5 * PAGE)})
+    redis.zadd(keys.SCHEDULE, {encoded(jid=f"{n:05d}"): LONG_AGO + n for n in range(5 * PAGE_SIZE)})
 
     def work():
         mine = poller(redis_url, events)
@@ -375,7 +377,7 @@ def test_many_pollers_move_each_job_once(redis, redis_url, events):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(job["jid"] for job in queued(redis)) == [f"{n:05d}" for n in range(5 * PAGE)]
+    assert sorted(job["jid"] for job in queued(redis)) == [f"{n:05d}" for n in range(5 * PAGE_SIZE)]
     assert redis.zcard(keys.SCHEDULE) == 0
 
 
@@ -471,14 +473,14 @@ def test_a_queue_whose_key_is_no_list_puts_its_jobs_off_and_is_told(redis, redis
 @pytest.mark.proves("R33", "I13")
 def test_a_step_moves_what_is_due_and_says_when_to_come_back(redis, redis_url, events):
     seconds, microseconds = redis.time()
-    redis.zadd(keys.RETRY, {encoded(jid=f"{n:05d}"): LONG_AGO + n for n in range(PAGE + 1)})
+    redis.zadd(keys.RETRY, {encoded(jid=f"{n:05d}"): LONG_AGO + n for n in range(PAGE_SIZE + 1)})
     redis.zadd(keys.SCHEDULE, {encoded(jid="soon"): seconds + microseconds / 1e6 + 0.6})
     one = poller(redis_url, events)
     pauses = [one.step(), one.step(), one.step()]
     assert pauses[0] == 0.0  # a full page: the rest is due too
     assert 0 < pauses[1] < 0.1
     assert pauses[2] < 0.7  # it knows the moment
-    until(lambda: one.step() >= 0 and len(queued(redis)) == PAGE + 2, "the scheduled job")
+    until(lambda: one.step() >= 0 and len(queued(redis)) == PAGE_SIZE + 2, "the scheduled job")
     assert one.step() > 0
 
 
@@ -487,7 +489,7 @@ def test_an_idle_poller_costs_little_more_than_a_command_a_look(redis, redis_url
     redis.zadd(keys.SCHEDULE, {encoded(jid="far"): FAR})
     seconds = Clock()
     client = opened(redis_url).client
-    one = poller(redis_url, events, rhythm=Rhythm(client, 1.0, monotonic=seconds))
+    one = poller(redis_url, events, rhythm=PollTiming(client, 1.0, monotonic=seconds))
     before = commands(redis)
     while seconds.now < 60:
         seconds.now += one.step()
@@ -497,7 +499,7 @@ def test_an_idle_poller_costs_little_more_than_a_command_a_look(redis, redis_url
 def test_many_processes_look_less_often_each_and_as_often_together(redis, redis_url, events):
     redis.zadd(keys.REGISTRY, {f"host:{n}:00000000000e": LONG_AGO for n in range(5)})
     seconds = Clock()
-    one = poller(redis_url, events, rhythm=Rhythm(opened(redis_url).client, 1.0, monotonic=seconds))
+    one = poller(redis_url, events, rhythm=PollTiming(opened(redis_url).client, 1.0, monotonic=seconds))
     looks = 0
     while seconds.now < 400:
         seconds.now += one.step()

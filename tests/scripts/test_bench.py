@@ -57,8 +57,8 @@ def test_the_first_job_counts_only_where_its_time_does():
     from tests.bench.meters import Reading
 
     reading = Reading(count=101, first=10.0, last=12.0)
-    assert rate(reading, lasting=False) == 50.0  # 100 intervals between 101 ends
-    assert rate(reading, lasting=True) == 50.5  # 101 jobs from the first begin to the last end
+    assert rate(reading, format_duration=False) == 50.0  # 100 intervals between 101 ends
+    assert rate(reading, format_duration=True) == 50.5  # 101 jobs from the first begin to the last end
 
 
 def test_only_waiting_beside_a_free_slot_counts():
@@ -292,7 +292,7 @@ def test_targets_compare_medians_and_name_what_is_unknown():
     from tests.bench.targets import TARGETS, unmeasured, verdicts
 
     results = found(framework=50_000, framework_lines=24_000, sidekiq=10_000, dramatiq=3_000, taskiq_stream=5_000)
-    seen = {each.says: (each.goal, each.measured, each.met) for each in verdicts(results)}
+    seen = {each.summary: (each.goal, each.measured, each.met) for each in verdicts(results)}
     assert seen == {
         "drain, no job lines, against Sidekiq": (">= 5x", "5.00x", True),
         "drain, two job lines in a file, against Sidekiq": (">= 2.5x", "2.40x", False),

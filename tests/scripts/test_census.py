@@ -11,7 +11,7 @@ from tests.tables import each_row
         ("aw:lease:sweep", 61, False),
         ("aw:lease:sweep", -1, False),  # it would stay for ever
         ("aw:push:0af3", 600, True),
-        ("aw:parked:watch", 300, True),
+        ("aw:held_alert", 300, True),
         ("host:12:0af3:work", 61, False),
         ("queue:default", 10, False),  # such a key never ends by itself
         ("queue:default", -2, True),  # gone between the scan and the question

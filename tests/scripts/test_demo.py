@@ -74,7 +74,7 @@ class Demo:
         (folder,) = (path for path in (self.var / "demo").iterdir() if path.is_dir())
         return folder
 
-    def indexed(self) -> tuple[int, int | None]:
+    def held_keys(self) -> tuple[int, int | None]:
         """How many files are done, and of how many."""
         with closing(sqlite3.connect(f"file:{self.folder / 'code_index.sqlite3'}?mode=ro", uri=True)) as database:
             (total,) = database.execute("SELECT files_total FROM code_index_runs").fetchone() or (None,)
@@ -279,9 +279,9 @@ def test_a_worker_is_killed_in_the_middle(make_demo: Callable[[str], Demo], larg
         demo.start(tree)
         victims[shard] = int(demo.read_until(rf"Workers .*\b{shard} \(pid (\d+)\)")[1])
         demo.read_until(rf"\d+ of {count} files")
-        eventually(lambda demo=demo: demo.indexed()[0] > 0, "a file is done")
+        eventually(lambda demo=demo: demo.held_keys()[0] > 0, "a file is done")
         os.kill(victims[shard], signal.SIGKILL)
-        done, total = demo.indexed()
+        done, total = demo.held_keys()
         assert total == count, shard
         assert 0 < done < count, shard
     for shard, demo in demos.items():

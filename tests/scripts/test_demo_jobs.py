@@ -84,7 +84,7 @@ def test_activity_killed_process_gives_extra_runs(logs):
     assert (activity.jobs, activity.extra_runs, activity.retries, activity.restarts) == (2, 2, 0, 1)
     assert runs_add_up(activity)
     dead, heir = activity.processes
-    assert (dead.died, dead.runs.begun, dead.runs.done, dead.runs.unended) == (True, 2, 1, 1)
+    assert (dead.died, dead.runs.begun, dead.runs.done, dead.runs.unfinished) == (True, 2, 1, 1)
     assert (heir.died, heir.runs.done, heir.taken_back) == (False, 2, 2)
     assert [(one.jobs_done, one.runs.done) for one in activity.classes] == [(2, 3)]
     page = page_of(activity)

@@ -70,7 +70,7 @@ class CountingRouter(Router):
 
     def _decide(self, declaration):
         self.decisions += 1
-        return super()._decide(declaration)
+        return super()._compute_route(declaration)
 
 
 def test_routing_is_decided_once_per_class(many, monkeypatch):

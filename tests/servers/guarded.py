@@ -139,4 +139,4 @@ class GuardedServer(EmbeddedServer):
         if self._process and self.running:
             with suppress(RedisError, RuntimeError):
                 self._note(_LAST_LOOK_S)
-        super()._end(how)
+        super()._terminate(how)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from framework.errors import ConfigurationError, Problem
+from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.fetch.identity import NONCE_VARIABLE
-from framework.process.board import BOARD_VARIABLE
-from framework.process.parent import SUPERVISOR_VARIABLE
-from framework.settings.files import FILE_OF, FILES
-from framework.settings.health import HealthSettings
+from framework.process.shared_state import SHARED_STATE_VARIABLE
+from framework.process.supervisor_link import SUPERVISOR_VARIABLE
+from framework.settings.files import FILE_BY_KEY, KEYS_BY_FILE
+from framework.settings.health_indicators import HealthSettings
 from framework.settings.load import load
-from framework.settings.outline import keys_at
-from framework.settings.unknown_variables import BETWEEN_PROCESSES
+from framework.settings.schema_paths import keys_at
+from framework.settings.unknown_variables import INTERNAL_VARIABLES
 
 SECRET = "hunter2"
 GOOD = "shards: {main: {url: 'redis://h:1/0'}}"
@@ -26,7 +26,7 @@ def found(tmp_path: Path):
     """Load a project with these files and variables; return every problem."""
     (tmp_path / "config").mkdir()
 
-    def look(files: dict[str, str | bytes], env: dict[str, str] | None = None) -> list[Problem]:
+    def look(files: dict[str, str | bytes], env: dict[str, str] | None = None) -> list[ConfigurationProblem]:
         for name, content in ({"redis.yml": GOOD} | files).items():
             data = content if isinstance(content, bytes) else content.encode()
             (tmp_path / "config" / name).write_bytes(data)
@@ -85,7 +85,7 @@ NUMBERS = [
     ),
     ("timeout: {}", "timeout", "must be a number from 0 to 604,800, not "),
     ("poll_interval: {}", "poll_interval", "must be a number from 0.01 to 3,600, not "),
-    ("parked_alert_after: {}", "parked_alert_after", "must be a number from 1 to 604,800, not "),
+    ("held_alert_after: {}", "held_alert_after", "must be a number from 1 to 604,800, not "),
     ("unknown_class_max_wait: {}", "unknown_class_max_wait", "must be a number from 1 to 604,800, not "),
     ("flags: {{defer_delay: {}}}", "flags.defer_delay", "must be a number from 1 to 86,400, not "),
     ("dead: {{timeout_days: {}}}", "dead.timeout_days", "must be a number from 0.001 to 36,500, not "),
@@ -420,17 +420,17 @@ ENTRIES = [
         "health.indicators.autovacuum",
         "this key is the name of an indicator that there is already, not 'autovacuum'",
     ),
-    (APP, "null: 2", "null", f"unknown key; allowed: {', '.join(FILES[APP])}"),
-    (APP, "1: 2", "1", f"unknown key; allowed: {', '.join(FILES[APP])}"),
+    (APP, "null: 2", "null", f"unknown key; allowed: {', '.join(KEYS_BY_FILE[APP])}"),
+    (APP, "1: 2", "1", f"unknown key; allowed: {', '.join(KEYS_BY_FILE[APP])}"),
     (
         APP,
         "concurency: 5",
         "concurency",
-        f"unknown key (did you mean 'concurrency'?); allowed: {', '.join(FILES[APP])}",
+        f"unknown key (did you mean 'concurrency'?); allowed: {', '.join(KEYS_BY_FILE[APP])}",
     ),
-    (APP, "shards: {}", "shards", f"unknown key; it belongs to redis.yml; allowed: {', '.join(FILES[APP])}"),
-    (APP, "foo", "", f"must hold keys and values; allowed keys: {', '.join(FILES[APP])}"),
-    (APP, "- a", "", f"must hold keys and values; allowed keys: {', '.join(FILES[APP])}"),
+    (APP, "shards: {}", "shards", f"unknown key; it belongs to redis.yml; allowed: {', '.join(KEYS_BY_FILE[APP])}"),
+    (APP, "foo", "", f"must hold keys and values; allowed keys: {', '.join(KEYS_BY_FILE[APP])}"),
+    (APP, "- a", "", f"must hold keys and values; allowed keys: {', '.join(KEYS_BY_FILE[APP])}"),
     (APP, "timeout: 1\ntimeout: 2", "", "line 2, column 1: the key 'timeout' stands here for the second time"),
     (
         APP,
@@ -697,7 +697,7 @@ def test_a_wrong_entry(found, file, text, key, message):
 
 def test_every_key_of_every_file_is_attacked():
     attacked = {key for _, key, _ in NUMBERS} | {key for _, _, key, _ in ENTRIES}
-    for key in FILE_OF:
+    for key in FILE_BY_KEY:
         assert any(one.partition(".")[0].partition("[")[0] == key for one in attacked), key
         for inner in keys_at([key]):
             assert f"{key}.{inner}" in attacked, (key, inner)
@@ -811,8 +811,8 @@ def test_variable_of_another_program_is_not_spoken_of(tmp_path, name):
 
 
 def test_variables_between_processes_are_known(tmp_path):
-    names = (NONCE_VARIABLE, BOARD_VARIABLE, SUPERVISOR_VARIABLE, "FRAMEWORK_WORKER_ID", *from_checkout())
-    assert {name.removeprefix("FRAMEWORK_").lower() for name in names} == BETWEEN_PROCESSES
+    names = (NONCE_VARIABLE, SHARED_STATE_VARIABLE, SUPERVISOR_VARIABLE, "FRAMEWORK_WORKER_ID", *from_checkout())
+    assert {name.removeprefix("FRAMEWORK_").lower() for name in names} == INTERNAL_VARIABLES
 
 
 def from_checkout() -> list[str]:
@@ -969,7 +969,7 @@ def test_a_file_that_nobody_would_read_is_named(tmp_path, name, content, meant):
     assert caught.value.problems == ((f"config/{name}", "", message),)
 
 
-@pytest.mark.parametrize("name", ["routing.yaml", "Routing.yml"])
+@pytest.mark.parametrize("name", ["routing.yaml", "RoutedTarget.yml"])
 def test_a_second_file_of_nearly_the_same_name_is_named(found, name):
     problems = found({"routing.yml": "routing_rules: []", name: "routing_rules: []"})
     assert [problem.file for problem in problems] == [f"config/{name}"]

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from framework.errors import ConfigurationError
-from framework.settings.files import FILE_OF
+from framework.settings.files import FILE_BY_KEY
 from framework.settings.load import load
 from framework.settings.model import DEFAULT_URL, QueueWeight, RoutingRule, Settings
-from framework.settings.shard import Sentinel
+from framework.settings.shard import SentinelAddress
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -34,7 +34,7 @@ def test_the_committed_configuration_holds():
     assert settings.config_dir == ROOT / "config"
     assert (settings.root, settings.var_dir, settings.env_name) == (ROOT, ROOT / "var", "development")
     assert settings.shards.keys() == {"main", "queues_shard_a"}
-    assert all(shard.embedded for shard in settings.shards.values())
+    assert all(shard.is_embedded for shard in settings.shards.values())
 
 
 def test_defaults(tmp_path: Path):
@@ -162,7 +162,7 @@ def test_files(tmp_path: Path):
         application="{workers_module: [a, b.c], concurrency: 3, logging: {jobs: false}}",
     )
     settings = load({}, cwd)
-    assert settings.shards["main"].sentinels == (Sentinel("s1", 26379), Sentinel("s2", 26380))
+    assert settings.shards["main"].sentinels == (SentinelAddress("s1", 26379), SentinelAddress("s2", 26380))
     tls = settings.shards["main"].tls
     assert tls is not None
     assert tls.verify
@@ -422,4 +422,4 @@ def test_all_problems_come_together_and_no_secret_with_them(tmp_path: Path):
 
 def test_no_setting_is_left_without_a_source():
     given = {"env_name", "config_dir", "config_label", "root", "unknown_variables", "var_dir"}
-    assert set(Settings.model_fields) - given == set(FILE_OF)
+    assert set(Settings.model_fields) - given == set(FILE_BY_KEY)

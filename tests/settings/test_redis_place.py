@@ -6,7 +6,7 @@ import pytest
 
 from framework.errors import ConfigurationError
 from framework.settings.load import load
-from framework.settings.redis_url import read_redis_url, without_secrets
+from framework.settings.redis_url import mask_secrets, parse_redis_url
 from framework.wiring.endpoints import endpoint_of
 
 SECRET = "hunter2"
@@ -205,11 +205,11 @@ def test_secrets_of_a_url_are_not_in_its_repr(project):
     ],
 )
 def test_places_of_sentinels_are_shown_without_secrets(url, shown):
-    assert without_secrets(url) == shown
+    assert mask_secrets(url) == shown
 
 
 def test_a_plain_url_says_what_it_said(project):
-    said = read_redis_url("unix://user:p%40w@/run/redis.sock?db=2")
+    said = parse_redis_url("unix://user:p%40w@/run/redis.sock?db=2")
     assert (said.address, said.username, said.password, said.database) == ("unix:///run/redis.sock", "user", "p@w", 2)
 
 
@@ -236,13 +236,13 @@ def test_generated_files_stand_beside_the_config_folder(project, env, folder, la
     here = project()
     settings = load(env, here)
     assert settings.generated_dir == here / folder
-    assert settings.generated("all_queues.yml") == label
+    assert settings.generated_file_label("all_queues.yml") == label
 
 
 def test_generated_files_of_a_named_folder_are_beside_it(project, tmp_path):
     settings = load({"FRAMEWORK_CONFIG_DIR": str(project() / "config")}, tmp_path / "config")
     assert settings.generated_dir == tmp_path / "workers"
-    assert settings.generated("released.yml") == f"{tmp_path}/workers/released.yml"
+    assert settings.generated_file_label("released.yml") == f"{tmp_path}/workers/released.yml"
 
 
 def test_generated_files_must_not_be_a_file(project):

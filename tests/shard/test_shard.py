@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from framework.errors import ShardUnavailableError
-from framework.shard import channels
+from framework.shard import channel_pool
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.wire import keys
-from framework.wire.holds import Claim, Lock
+from framework.wire.resources import Lock, LockRequest
 from tests.harness import full_memory, opened, until
 from tests.store.scripted import CLOSE, scripted
 from tests.tables import each_row
@@ -25,7 +25,7 @@ def shard(redis, redis_url):
     found.close()
 
 
-CLAIM = Claim(Lock("aw:lock:a", "jid", 60.0, "Job"), drops=True, counter="c", positions={}).told()
+CLAIM = LockRequest(Lock("aw:lock:a", "jid", 60.0, "Job"), drop_duplicate=True, counter="c", wal_positions={}).encode()
 
 
 def connections(redis):
@@ -194,7 +194,7 @@ def test_push_is_in_when_only_the_name_of_its_queue_is_refused(shard, redis, cap
     assert redis.lrange("queue:default", 0, -1) == [b"4", b"3", b"2", b"1"]
     (line,) = caplog.records
     assert line.levelname == "WARNING"
-    assert "queues.refused" in line.getMessage()
+    assert "queues.write_failed" in line.getMessage()
     assert "does not list it" in line.getMessage()
 
 
@@ -206,7 +206,7 @@ def test_push_is_in_when_an_acl_refuses_the_name_of_its_queue(redis, redis_url, 
         shard.enqueue_one("default", b"1")
         shard.enqueue("default", [b"2"], "token")
         assert redis.lrange("queue:default", 0, -1) == [b"2", b"1"]
-        assert "queues.refused" in caplog.text
+        assert "queues.write_failed" in caplog.text
     finally:
         shard.close()
         redis.execute_command("ACL", "DELUSER", "narrow")
@@ -266,11 +266,11 @@ def test_a_server_that_restarted_meanwhile_costs_the_next_push_nothing(make_serv
 
 
 def test_an_idle_connection_that_the_server_closed_is_not_used(monkeypatch):
-    monkeypatch.setattr(channels, "IDLE_S", 0)
+    monkeypatch.setattr(channel_pool, "HEALTH_CHECK_AFTER_S", 0)
     with scripted(TAKEN + TAKEN) as server:
         shard = opened(server.url)
         shard.enqueue_one("default", b"1")
-        (kept, _) = shard._connection._channels._free[0]
+        (kept, _) = shard._connection._channel_pool._free[0]
         server.hang_up()
         until(lambda: not kept.healthy(), "the end of the connection has come in")
         shard.enqueue_one("default", b"2")
@@ -301,7 +301,7 @@ def test_threads_have_connections_of_their_own_and_few_are_kept(shard, redis):
         list(pool.map(push, range(30)))
     found = redis.lrange("queue:default", 0, -1)
     assert sorted(found) == sorted(b"%d" % number for number in range(30) for _ in range(20))
-    until(lambda: connections(redis) <= channels.KEPT, "what is too many is closed")
+    until(lambda: connections(redis) <= channel_pool.MAX_IDLE_CHANNELS, "what is too many is closed")
     shard.close()
     until(lambda: connections(redis) == 0, "all are closed")
     shard.enqueue_one("default", b"again")
@@ -355,10 +355,10 @@ def test_a_question_that_was_cut_off_is_asked_again_once():
 def test_a_state_is_written_once():
     mark = ("SET", keys.status("a"), "running", "EX", 60)
     with answering(CLOSE, b"+OK\r\n") as server:
-        assert refused(lambda: opened(server.url).mark(mark)).maybe_written
+        assert refused(lambda: opened(server.url).write_status(mark)).maybe_written
         assert len(server.packets) == 1
     with answering(READONLY, b"+OK\r\n") as server:  # the address leads to another server by now
-        opened(server.url).mark(mark)
+        opened(server.url).write_status(mark)
 
 
 def test_the_states_go_before_the_jobs_in_one_packet():

@@ -12,7 +12,7 @@ from framework.errors import ConfigurationError, DeclarationError, PushError, Un
 from framework.settings.load import load
 from framework.shard.shards import UnknownShardError
 from framework.sharding import ShardRouter, allow_unrouted, router
-from framework.wiring.connect import Enqueuer
+from framework.wiring.client import ProcessClient
 from tests.servers.guarded import with_all_rights
 
 
@@ -36,8 +36,8 @@ def configured(tmp_path, redis_url, second_redis_url):
 @pytest.fixture
 def bound(configured):
     """The client of this process, as its first push would make it."""
-    made = Enqueuer(configured())
-    with registry.isolated(), port.replaced(made):
+    made = ProcessClient(configured())
+    with registry.isolated(), port.override(made):
         yield made
     made.shards.close()
 
@@ -132,8 +132,8 @@ def test_the_pools_wait_no_longer_and_repeat_no_more_than_our_own_clients(bound)
 
 @pytest.mark.parametrize(("environment", "raises"), [("development", True), ("test", True), ("production", False)])
 def test_production_reports_and_the_others_raise(configured, environment, raises, caplog):
-    made = Enqueuer(configured(FRAMEWORK_ENV=environment))
-    with port.replaced(made), caplog.at_level(logging.WARNING):
+    made = ProcessClient(configured(FRAMEWORK_ENV=environment))
+    with port.override(made), caplog.at_level(logging.WARNING):
         pool = ShardRouter().pool("main")
         if raises:
             with pytest.raises(UnroutedCallError):
@@ -153,7 +153,7 @@ def test_where_pushes_go_elsewhere_there_is_no_shard_to_share():
     class Fake:
         pass
 
-    with port.replaced(Fake()), pytest.raises(PushError, match="Fake, which has no shards"):
+    with port.override(Fake()), pytest.raises(PushError, match="Fake, which has no shards"):
         router.pool("main")
 
 

@@ -10,7 +10,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.errors import ShardUnavailableError
 from framework.fetch.call import FetchCall
-from framework.fetch.grace import Grace
+from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process.heartbeat import Lease
 from framework.shard.shard import Shard
@@ -18,7 +18,7 @@ from framework.store import deadline as deadline_module
 from framework.store.channel import Channel
 from framework.store.connect import Endpoint, open_client
 from framework.store.deadline import SLOWEST_BYTES_PER_S, Deadline
-from framework.store.script import BEAT
+from framework.store.script import HEARTBEAT
 from framework.wire import keys
 from tests.harness import IDENTITY, until
 from tests.servers.guarded import with_all_rights
@@ -50,8 +50,10 @@ def unlimited(proxy):
 
 
 def run_script(client):
-    return BEAT(
-        client, [keys.lease(IDENTITY), keys.REGISTRY, keys.runs(IDENTITY), keys.BEATS], [IDENTITY, 15_000, 1, 6_000]
+    return HEARTBEAT(
+        client,
+        [keys.lease(IDENTITY), keys.REGISTRY, keys.process(IDENTITY), keys.STEADY_SINCE],
+        [IDENTITY, 15_000, 1, 6_000],
     )
 
 
@@ -64,7 +66,7 @@ def run_transaction(client):
 
 
 def beat(client):
-    return Lease(client, IDENTITY, 1, Grace(15.0, 3.0)).beat()
+    return Lease(client, IDENTITY, 1, FailureDetector(15.0, 3.0)).renew()
 
 
 def subscribe(client):
@@ -117,7 +119,7 @@ def test_fetch_whose_reply_drips_ends_at_its_deadline(client, proxy, redis, conn
         fetch(1)
     assert not call.pending
     proxy.heal()
-    assert fetch(0).held
+    assert fetch(0).lease_held
     call.close()
 
 
@@ -220,7 +222,7 @@ def test_command_long_after_its_connection_has_the_whole_time(unlimited, redis):
     connection.send_command("PING")
     assert connection.read_response() == b"PONG"
     assert connection.deadline is made
-    until(lambda: deadline_module.monotonic() - connection._ready_at > 2 * deadline_module._AT_ONCE_S)
+    until(lambda: deadline_module.monotonic() - connection._ready_at > 2 * deadline_module._SAME_CALL_S)
     connection.send_command("PING")
     assert connection.read_response() == b"PONG"
     assert connection.deadline is not made
@@ -234,16 +236,16 @@ def test_deadline_moves_on_only_while_enough_goes_through(monkeypatch):
     dripped = Deadline(100.0, 5.0)
     for _ in range(4):
         now[0] += 1.2
-        dripped.moved(1)
+        dripped.add_bytes(1)
         assert 0 < dripped.left_s() <= 5.0
     now[0] += 1.2
     with pytest.raises(TimeoutError, match="not done within 5 s"):
         dripped.left_s()
     moving = Deadline(now[0], 5.0)
-    moving.moved(50_000_000)  # what the kernel's buffers take is no headway
+    moving.add_bytes(50_000_000)  # what the kernel's buffers take is no headway
     for _ in range(60):
         now[0] += 1.0
-        moving.moved(SLOWEST_BYTES_PER_S + 1_000)
+        moving.add_bytes(SLOWEST_BYTES_PER_S + 1_000)
         assert moving.left_s() > 0
     now[0] += 4.1
     with pytest.raises(TimeoutError):
@@ -254,7 +256,7 @@ def test_deadline_is_not_moved_by_what_came_at_first(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(deadline_module, "monotonic", lambda: now[0])
     one = Deadline(100.0, 5.0)
-    one.moved(50_000_000)
+    one.add_bytes(50_000_000)
     now[0] = 105.01
     with pytest.raises(TimeoutError):
         one.left_s()

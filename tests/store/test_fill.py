@@ -3,7 +3,7 @@
 import pytest
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from framework.store.script import ACQUIRE, FILL
+from framework.store.script import PUSH_UP_TO, TAKE_SLOT
 from tests.harness import full_memory
 from tests.store.test_scripts import ODD, QUEUE, QUEUES, WORKING, listed, now, redis
 
@@ -15,7 +15,7 @@ RUNNING = f"{BASE}:running"
 
 def fill(redis, most, *jobs, queue="q"):
     names = [f"j{at}" for at in range(len(jobs))]
-    return FILL(
+    return PUSH_UP_TO(
         redis,
         [BASE, QUEUES, *[f"queue:{queue}"] * len(jobs)],
         [most, 600, len(jobs), *jobs, *names, *[queue] * len(jobs)],
@@ -47,7 +47,7 @@ def test_a_reserved_slot_is_its_jobs_and_nobody_elses(redis):
 
     def ask(data, jid):
         redis.lpush(WORKING, data)
-        return ACQUIRE(redis, [WORKING, BASE], [data, f"me {jid}", jid, "q", 1, 180, "", "", 0, "refuse", ""])
+        return TAKE_SLOT(redis, [WORKING, BASE], [data, f"me {jid}", jid, "q", 1, 180, "", "", 0, "refuse", ""])
 
     assert ask("b", "stranger")[0] == 2
     assert ask("a", "j0")[0] == 1

@@ -8,20 +8,20 @@ from hypothesis import strategies as st
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from framework.store.script import (
-    ACQUIRE,
-    ADMIT,
-    COMPLETE,
-    ENTER,
+    ENQUEUE_DUE,
+    FINISH,
+    HOLD_PAUSED,
     INTERRUPT,
-    LAND,
-    PARK,
-    PROMOTE,
+    PUSH_UNIQUE,
+    RECEIVE_TRANSFER,
     RECLAIM,
+    RELEASE_PAUSED,
+    RELEASE_WAITING,
     REQUEUE,
-    RESUME,
-    UNPARK,
+    START_LOCKED,
+    TAKE_SLOT,
 )
-from framework.wire.holds import LONGEST_TTL_MS, Claim, Holds, Lock, Slot
+from framework.wire.resources import MAX_TTL_MS, JobResources, Lock, LockRequest, Slot
 from tests.harness import full_memory
 
 WORKING, QUEUE, QUEUES, SET, DEAD, COUNTERS = "working", "queue:q", "queues", "schedule", "dead", "aw:counters"
@@ -40,11 +40,13 @@ def memory(redis, request):
 
 
 def claim(jid, key=KEY, *, drops=True, positions=None, **facts):
-    return Claim(Lock(key, jid, 60.0, "C"), drops=drops, counter="n", positions=positions or {}, **facts).told()
+    return LockRequest(
+        Lock(key, jid, 60.0, "C"), drop_duplicate=drops, counter="n", wal_positions=positions or {}, **facts
+    ).encode()
 
 
 def push(redis, *claims, data=DATA, place=QUEUE, queue="q"):
-    reply = ADMIT(redis, [QUEUES, place], [len(claims), queue, "", 0, *[data] * len(claims), *claims])
+    reply = PUSH_UNIQUE(redis, [QUEUES, place], [len(claims), queue, "", 0, *[data] * len(claims), *claims])
     return [found.decode() for found in reply]
 
 
@@ -86,7 +88,7 @@ def test_admit_keeps_the_lock_of_what_waits_until_then_and_its_ttl(redis):
     assert push(redis, claim("b", "past", due=1.0), place=SET, queue="") == [""]
     assert 50_000 < redis.pttl("past") <= 60_000
     assert push(redis, claim("c", "far", due=1e15), place=SET, queue="") == [""]
-    assert redis.pttl("far") > LONGEST_TTL_MS / 2
+    assert redis.pttl("far") > MAX_TTL_MS / 2
     assert redis.exists(QUEUES) == 0
 
 
@@ -176,41 +178,41 @@ def test_enter_says_exactly_what_is_newer_than_what_the_job_knows(redis, there, 
         for name, position in there.items()
         if value(position) and (name not in knows or value(position) > value(knows[name]))
     }
-    found = [part.decode() for part in ENTER(redis, [KEY], ["j", "C", 0, "1", *told])]
+    found = [part.decode() for part in START_LOCKED(redis, [KEY], ["j", "C", 0, "1", *told])]
     assert dict(zip(found[::2], found[1::2], strict=True)) == newer
     assert redis.exists(KEY) == bool(newer)
     owned(redis, "j", **{f"wal:{name}": position for name, position in there.items()})
-    assert sorted(ENTER(redis, [KEY], ["j", "C", 0, "2", *told])) == sorted(part.encode() for part in found)
+    assert sorted(START_LOCKED(redis, [KEY], ["j", "C", 0, "2", *told])) == sorted(part.encode() for part in found)
     assert redis.exists(KEY) == 0
 
 
 def test_enter_lets_go_of_its_own_lock_or_keeps_it_and_leaves_that_of_others(redis, memory):
     with memory():
-        assert ENTER(redis, [KEY], ["j", "C", 0, "0"]) == []
+        assert START_LOCKED(redis, [KEY], ["j", "C", 0, "0"]) == []
         assert redis.exists(KEY) == 0
-        assert ENTER(redis, [KEY], ["j", "C", 60_000, "0"]) == []
+        assert START_LOCKED(redis, [KEY], ["j", "C", 60_000, "0"]) == []
     assert owner(redis) == "j"
     assert redis.hget(KEY, "class") == b"C"
     owned(redis, "j", duplicates=3, **{"wal:main": "0/1"})
     with memory():
-        assert ENTER(redis, [KEY], ["j", "C", 60_000, "2", "main", "0/1"]) == []
+        assert START_LOCKED(redis, [KEY], ["j", "C", 60_000, "2", "main", "0/1"]) == []
     assert redis.hgetall(KEY) == {b"jid": b"j", b"wal:main": b"0/1"}
     assert 50_000 < redis.pttl(KEY) <= 60_000
     with memory():
         for keep_ms in (0, 90_000):
-            assert ENTER(redis, [KEY], ["k", "C", keep_ms, "2"]) == []
+            assert START_LOCKED(redis, [KEY], ["k", "C", keep_ms, "2"]) == []
     assert owner(redis) == "j"
     assert redis.pttl(KEY) <= 60_000
 
 
 # --- moves ----------------------------------------------------------------------------------------------------------
 
-HOLDS = Holds(Lock(KEY, "j", 60.0, "C"), [Slot("limit", "me j")])
+HOLDS = JobResources(Lock(KEY, "j", 60.0, "C"), [Slot("limit", "me j")])
 
 
 def test_what_goes_back_to_its_queue_takes_its_lock_again_where_nobody_has_it(redis, memory):
     def back(script):
-        told = HOLDS.goes_back()
+        told = HOLDS.on_requeue()
         redis.lpush(WORKING, DATA)
         redis.zadd("limit:running", {"me j": 1})
         with memory():
@@ -240,31 +242,31 @@ def test_what_goes_back_to_its_queue_takes_its_lock_again_where_nobody_has_it(re
         assert not redis.exists("limit:running")
 
 
-PAUSED, LIMIT = "aw:paused:C", "aw:limit:C"
+PAUSED, LIMIT = "aw:paused_jobs:C", "aw:limit:C"
 
 
 def paused(redis, holds):
-    places = [WORKING, PAUSED, "aw:pauses", "aw:flags", "mark"]
-    return PARK(redis, places, [DATA, "q", "C", "pause_jobs_C", "", "", 0, holds]) == 1
+    places = [WORKING, PAUSED, "aw:paused_classes", "aw:flags", "mark"]
+    return HOLD_PAUSED(redis, places, [DATA, "q", "C", "pause_jobs_C", "", "", 0, holds]) == 1
 
 
 def resumed(redis):
-    places = [PAUSED, "aw:pauses", QUEUES, "aw:flags", "mark"]
-    return UNPARK(redis, places, ["C", "pause_jobs_C", "", "", 100, 1_000_000, 0]) == [1, 1, 0]
+    places = [PAUSED, "aw:paused_classes", QUEUES, "aw:flags", "mark"]
+    return RELEASE_PAUSED(redis, places, ["C", "pause_jobs_C", "", "", 100, 1_000_000, 0]) == [1, 1, 0]
 
 
 def behind_a_limit(redis, holds):
-    return ACQUIRE(redis, [WORKING, LIMIT], [DATA, "me j", "j", "q", 1, 180, "", "", 0, "park", holds])[0] == 0
+    return TAKE_SLOT(redis, [WORKING, LIMIT], [DATA, "me j", "j", "q", 1, 180, "", "", 0, "park", holds])[0] == 0
 
 
 def handed_over(redis):
     redis.delete(f"{LIMIT}:running")
-    return RESUME(redis, [LIMIT], [1, 0, 100, 60])[0] == 1
+    return RELEASE_WAITING(redis, [LIMIT], [1, 0, 100, 60])[0] == 1
 
 
 @pytest.mark.parametrize(("park", "wake"), [(paused, resumed), (behind_a_limit, handed_over)])
 def test_the_lock_of_a_parked_job_waits_with_it_and_lasts_as_ever_afterwards(redis, memory, park, wake):
-    held = Holds(Lock(KEY, "j", 60.0, "C")).parks()
+    held = JobResources(Lock(KEY, "j", 60.0, "C")).on_hold()
     for rival in (None, "k"):
         redis.delete(QUEUE)
         redis.lpush(WORKING, DATA)
@@ -285,7 +287,7 @@ def test_the_lock_of_a_parked_job_waits_with_it_and_lasts_as_ever_afterwards(red
 
 def once_more(redis, jid="j", status=""):
     places = [WORKING, QUEUES, QUEUE, KEY]
-    return COMPLETE(redis, places, [DATA, HOLDS.ended(), jid, b"next", "n", "C", "q", 70_000, status, "queued", 60])
+    return FINISH(redis, places, [DATA, HOLDS.on_end(), jid, b"next", "n", "C", "q", 70_000, status, "queued", 60])
 
 
 def test_complete_writes_one_more_run_where_a_duplicate_came_in_the_same_step(redis, memory):
@@ -329,7 +331,7 @@ def promote(redis, *moves):
     queues = [QUEUE] * n
     stored = [member[:-1] + b',"new":1}' for member in members]
     places = [SET, QUEUES, DEAD, *queues]
-    done, _ = PROMOTE(redis, places, [n, 100, 1e9, 60, *members, *words, *stored, *["q"] * n, *told])
+    done, _ = ENQUEUE_DUE(redis, places, [n, 100, 1e9, 60, *members, *words, *stored, *["q"] * n, *told])
     return done
 
 
@@ -372,7 +374,7 @@ def test_promote_lets_go_of_what_goes_for_good_and_of_nothing_that_stays(redis, 
         redis.zadd(SET, {member: 1})
         owned(redis, "j")
         with memory():
-            assert promote(redis, (member, word, HOLDS.ended())) == [1]
+            assert promote(redis, (member, word, HOLDS.on_end())) == [1]
         assert redis.exists(KEY) == (word in ("mark", "aside"))
 
 
@@ -389,7 +391,7 @@ def land(redis, *claims, until=60):
     n = len(claims)
     places = [key for number in range(n) for key in (f"guard:{number}", QUEUE)]
     arguments = [n, 60_000, now(redis) + until, *members(n), *["q"] * n, *claims]
-    return LAND(redis, [QUEUES, *places], arguments)
+    return RECEIVE_TRANSFER(redis, [QUEUES, *places], arguments)
 
 
 def test_land_takes_locks_or_drops_duplicates_once(redis):

@@ -3,7 +3,7 @@
 import pytest
 from redis.exceptions import ResponseError
 
-from framework.store.script import PARK, UNPARK
+from framework.store.script import HOLD_PAUSED, RELEASE_PAUSED
 from tests.store.test_scripts import KEPT, ODD, QUEUE, QUEUES, WORKING, listed, memory, now, redis
 
 __all__ = ["memory", "redis"]
@@ -13,13 +13,13 @@ PLACES = [PARKED, PAUSES, QUEUES, FLAGS, MARK]
 
 
 def park(redis, data, queue="q", *, expected="", strategy="", holds=""):
-    return PARK(
+    return HOLD_PAUSED(
         redis, [WORKING, PARKED, PAUSES, FLAGS, MARK], [data, queue, "C", "f", expected, strategy, 60_000, holds]
     )
 
 
 def unpark(redis, most=100, *, size=1_000_000, seen="", heed="", skip=0):
-    return UNPARK(redis, PLACES, ["C", "f", seen, heed, most, size, skip])
+    return RELEASE_PAUSED(redis, PLACES, ["C", "f", seen, heed, most, size, skip])
 
 
 def test_jobs_go_and_come_back_byte_for_byte_in_their_order(redis, memory):

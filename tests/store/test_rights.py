@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from redis.exceptions import NoPermissionError
 
-from framework.cli.acl import line_of
+from framework.cli.acl import acl_line
 from framework.store import rights, script
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
@@ -44,7 +44,7 @@ def as_user(each_redis, each_redis_url):
 @pytest.mark.parametrize("name", rights.ROLES)
 def test_acl_printed_line_is_taken_by_the_server(each_redis, name):
     role = rights.ROLES[name]
-    each_redis.execute_command(*line_of(role, "printed").split())
+    each_redis.execute_command(*acl_line(role, "printed").split())
     found = each_redis.acl_getuser("printed")
     assert set(found["keys"]) == {f"~{pattern}" for pattern in (*role.keys, *role.optional_keys)}
     assert "+@all" not in found["commands"]
@@ -57,28 +57,28 @@ def test_acl_printed_line_is_taken_by_the_server(each_redis, name):
 
 def test_acl_printed_line_keeps_the_password(each_redis, as_user):
     as_user("on")
-    each_redis.execute_command(*line_of(rights.WORKER, "tested").split())
+    each_redis.execute_command(*acl_line(rights.WORKER, "tested").split())
     assert each_redis.acl_getuser("tested")["passwords"]
 
 
 def test_refused_with_all_rights_finds_nothing(each_redis, as_user):
-    assert rights.refused_to_worker(as_user(*rights.WORKER.rules)) == rights.Refused()
-    assert rights.refused_to_worker(each_redis) == rights.Refused()  # with every right
+    assert rights.missing_worker_rights(as_user(*rights.WORKER.rules)) == rights.MissingRights()
+    assert rights.missing_worker_rights(each_redis) == rights.MissingRights()  # with every right
     assert not each_redis.keys("*"), "the question has written something"
 
 
 @pytest.mark.refused("tested *")
 @pytest.mark.parametrize("right", RIGHTS)
 def test_refused_without_one_command_names_it(as_user, right):
-    refused = rights.refused_to_worker(as_user(*(rule for rule in rights.WORKER.rules if rule != f"+{right}")))
+    refused = rights.missing_worker_rights(as_user(*(rule for rule in rights.WORKER.rules if rule != f"+{right}")))
     wanted = {"optional": (right,)} if right in rights.WORKER.optional else {"commands": (right,)}
-    assert refused == rights.Refused(**wanted)
+    assert refused == rights.MissingRights(**wanted)
 
 
 @pytest.mark.refused("tested *")
 @pytest.mark.parametrize("pattern", rights.WORKER.keys)
 def test_refused_without_one_key_names_it(as_user, pattern):
-    refused = rights.refused_to_worker(as_user(*(rule for rule in rights.WORKER.rules if rule != f"~{pattern}")))
+    refused = rights.missing_worker_rights(as_user(*(rule for rule in rights.WORKER.rules if rule != f"~{pattern}")))
     assert refused.keys == (pattern,)
     assert f"~{pattern}" in refused.rules
 
@@ -86,7 +86,15 @@ def test_refused_without_one_key_names_it(as_user, pattern):
 @pytest.mark.refused("tested *")
 def test_key_patterns_match_our_keys_and_no_others(each_redis, as_user):
     client = as_user(*rights.WORKER.rules)
-    for key in (ME, *keys.work(ME), keys.signals(ME), WORKING, keys.landed("x"), keys.STAT_FAILED, keys.INTERRUPTED):
+    for key in (
+        ME,
+        *keys.work(ME),
+        keys.signals(ME),
+        WORKING,
+        keys.transferred("x"),
+        keys.STAT_FAILED,
+        keys.INTERRUPTED,
+    ):
         client.exists(key)
     at = time.gmtime(0)
     for key in (*(key for key, _ in keys.metrics(7, at)), keys.histogram(7, "A", at)):
@@ -104,9 +112,9 @@ def test_key_patterns_match_our_keys_and_no_others(each_redis, as_user):
 
 def test_every_command_of_a_script_is_found():
     """What the extraction reads is what a reader sees: each quoted word in capitals after a call."""
-    assert rights.commands_in(script.PROMOTE) >= {"lpush", "zadd", "zrem", "time", "zremrangebyrank"}
-    assert {"lpush", "rpush"} <= rights.commands_in(script.RESUME)  # one call, two commands
-    assert "zpopmin" not in rights.commands_in(script.FILL)  # of its parts only what it calls
+    assert rights.commands_in(script.ENQUEUE_DUE) >= {"lpush", "zadd", "zrem", "time", "zremrangebyrank"}
+    assert {"lpush", "rpush"} <= rights.commands_in(script.RELEASE_WAITING)  # one call, two commands
+    assert "zpopmin" not in rights.commands_in(script.PUSH_UP_TO)  # of its parts only what it calls
     unread = re.compile(rb"redis\.p?call\((?!\s*')(?!\s*\w+ and ')(?!unpack\(claim\.mark\))")
     for one in vars(script).values():
         if isinstance(one, script.Script):
@@ -131,24 +139,24 @@ MOVES = {
         lambda redis: (redis.set(keys.lease(ME), 1), redis.lpush(QUEUE, JOB, DUE)),
         lambda client: script.FETCH(client, [keys.lease(ME), WORKING, QUEUE], [15_000, 9, 0, 9]),
     ),
-    "postpone": (_hold, lambda client: script.POSTPONE(client, [WORKING, keys.RETRY], [JOB, JOB, 1])),
-    "bury": (_hold, lambda client: script.BURY(client, [WORKING, keys.DEAD], [JOB, JOB, 9, 9, "", "", 0])),
+    "postpone": (_hold, lambda client: script.SCHEDULE(client, [WORKING, keys.RETRY], [JOB, JOB, 1])),
+    "bury": (_hold, lambda client: script.KILL(client, [WORKING, keys.DEAD], [JOB, JOB, 9, 9, "", "", 0])),
     "park": (
         _hold,
-        lambda client: script.PARK(
+        lambda client: script.HOLD_PAUSED(
             client,
-            [WORKING, keys.paused_jobs("A"), keys.PAUSES, keys.FLAGS, keys.pause_kept("A")],
+            [WORKING, keys.paused_jobs("A"), keys.PAUSED_CLASSES, keys.FLAGS, keys.pause_strategy("A")],
             [JOB, "q", "A", "pause_A", "", "never", 60_000, ""],
         ),
     ),
     "acquire": (
         lambda redis: (_hold(redis), redis.hset(LIMIT, "limit", -1)),
-        lambda client: script.ACQUIRE(client, [WORKING, LIMIT], [JOB, "m", "a", "q", -1, 180, "", "", 0, "park", ""]),
+        lambda client: script.TAKE_SLOT(client, [WORKING, LIMIT], [JOB, "m", "a", "q", -1, 180, "", "", 0, "park", ""]),
     ),
     "requeue": (_hold, lambda client: script.REQUEUE(client, [WORKING, keys.QUEUES, QUEUE], [1, JOB, JOB, "q"])),
     "let go": (
         _wait,
-        lambda client: script.POSTPONE(client, [WORKING, keys.RETRY], [JOB, JOB, 1, "", 0, SLOTS]),
+        lambda client: script.SCHEDULE(client, [WORKING, keys.RETRY], [JOB, JOB, 1, "", 0, SLOTS]),
     ),
     "reclaim": (
         lambda redis: redis.lpush(keys.working(DEAD), JOB),
@@ -166,16 +174,16 @@ MOVES = {
     ),
     "unpark": (
         lambda redis: redis.zadd(keys.paused_jobs("A"), {b'["q"]\n' + JOB: 1}),
-        lambda client: script.UNPARK(
+        lambda client: script.RELEASE_PAUSED(
             client,
-            [keys.paused_jobs("A"), keys.PAUSES, keys.QUEUES, keys.FLAGS, keys.pause_kept("A")],
+            [keys.paused_jobs("A"), keys.PAUSED_CLASSES, keys.QUEUES, keys.FLAGS, keys.pause_strategy("A")],
             ["A", "pause_A", "", "", 9, 9999, 0],
         ),
     ),
     **{
         f"promote: {word}": (
             lambda redis: redis.zadd(keys.RETRY, {JOB: 1}),
-            lambda client, word=word: script.PROMOTE(
+            lambda client, word=word: script.ENQUEUE_DUE(
                 client, [keys.RETRY, keys.QUEUES, keys.DEAD, QUEUE], [1, 9, 9, 60, JOB, word, JOB, "q"]
             ),
         )

@@ -11,32 +11,32 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from framework.store import script
 from framework.store.script import (
-    ACQUIRE,
-    ADOPT,
-    ANNOUNCE,
-    BEAT,
-    BURY,
-    COMPLETE,
-    DISCARD,
-    DROP,
-    DUE,
-    EXAMINE,
-    EXTEND,
+    DROP_HELD,
+    DROP_RETIRED,
+    ENQUEUE_DUE,
     FETCH,
-    FORGET,
+    FINISH,
+    HEARTBEAT,
+    INSPECT_DEAD,
     INTERRUPT,
-    LAND,
+    KILL,
+    MARK_DEAD,
     MIGRATE,
-    POSTPONE,
-    PROMOTE,
+    NOTE_START,
+    READ_DUE,
+    RECEIVE_TRANSFER,
     RECLAIM,
-    RENEW,
+    REGISTER_ORPHAN,
+    RELEASE_WAITING,
+    RENEW_CHILDREN,
+    RENEW_SLOTS,
     REPLACE,
     REQUEUE,
     RESTORE,
-    RESUME,
-    RETIRE,
-    STATE,
+    SCHEDULE,
+    SET_STATUS,
+    TAKE_SLOT,
+    UNREGISTER,
     Script,
 )
 from framework.wire import keys
@@ -92,8 +92,8 @@ def test_every_file_has_a_script_and_a_header():
 @pytest.mark.proves("R12")
 def test_a_server_that_forgot_the_script_is_sent_it_whole(redis):
     redis.script_flush()
-    assert ANNOUNCE(redis, [LEASE, RUNS], [1000, "digest"]) == 1
-    assert redis.script_exists(hashlib.sha1(ANNOUNCE.source, usedforsecurity=False).hexdigest()) == [True]
+    assert NOTE_START(redis, [LEASE, RUNS], [1000, "digest"]) == 1
+    assert redis.script_exists(hashlib.sha1(NOTE_START.source, usedforsecurity=False).hexdigest()) == [True]
 
 
 @pytest.mark.proves("I12")
@@ -150,8 +150,8 @@ def test_without_a_lease_fetch_acknowledges_but_takes_nothing(redis, memory):
 def test_postpone_moves_by_the_servers_clock_and_only_what_is_ours(redis, memory):
     redis.lpush(WORKING, ODD, "a")
     with memory():
-        assert POSTPONE(redis, [WORKING, SET], [ODD, b"new" + ODD, "60.5"]) == 1
-        assert POSTPONE(redis, [WORKING, SET], [ODD, "again", "60.5"]) == 0
+        assert SCHEDULE(redis, [WORKING, SET], [ODD, b"new" + ODD, "60.5"]) == 1
+        assert SCHEDULE(redis, [WORKING, SET], [ODD, "again", "60.5"]) == 0
     assert listed(redis, WORKING) == [b"a"]
     ((member, due),) = redis.zrange(SET, 0, -1, withscores=True)
     assert member == b"new" + ODD
@@ -162,9 +162,9 @@ def test_discard_drops_only_what_is_still_there_and_counts_it(redis, memory):
     redis.zadd(SET, {ODD: 1, "a": 2})
     redis.hset("lock", "jid", "j1")
     with memory():
-        assert DISCARD(redis, [SET, "counts"], ["gone", HELD, "", 0, "n"]) == 0
+        assert DROP_HELD(redis, [SET, "counts"], ["gone", HELD, "", 0, "n"]) == 0
         assert redis.exists("lock")
-        assert DISCARD(redis, [SET, "counts", "status"], [ODD, HELD, "discarded", 60, "n"]) == 1
+        assert DROP_HELD(redis, [SET, "counts", "status"], [ODD, HELD, "discarded", 60, "n"]) == 1
     assert (redis.zrange(SET, 0, -1), redis.exists("lock")) == ([b"a"], 0)
     assert (redis.hgetall("counts"), redis.get("status")) == ({b"n": b"1"}, b"discarded")
 
@@ -176,10 +176,10 @@ KEPT = HELD.replace(b'"keep_ms":0', b'"keep_ms":60000')
 def takes(redis, data, holds):
     """Every script that takes a job of ours from its place, on its way out."""
     return {
-        "complete": lambda: COMPLETE(redis, [WORKING], [data, holds]),
-        "postpone": lambda: POSTPONE(redis, [WORKING, SET], [data, data, "5", "", 0, holds]),
-        "bury": lambda: BURY(redis, [WORKING, DEAD], [data, data, 10, 100, "", "", 0, holds]) + 1,
-        "drop": lambda: DROP(redis, [WORKING, "counts"], [data, "Old", "", 0, holds]),
+        "complete": lambda: FINISH(redis, [WORKING], [data, holds]),
+        "postpone": lambda: SCHEDULE(redis, [WORKING, SET], [data, data, "5", "", 0, holds]),
+        "bury": lambda: KILL(redis, [WORKING, DEAD], [data, data, 10, 100, "", "", 0, holds]) + 1,
+        "drop": lambda: DROP_RETIRED(redis, [WORKING, "counts"], [data, "Old", "", 0, holds]),
         "requeue": lambda: REQUEUE(redis, [WORKING, QUEUES, QUEUE], [1, data, data, "q", holds]),
         "interrupt": lambda: INTERRUPT(redis, [WORKING, QUEUE, QUEUES], [data, data, "q", holds]),
         "interrupt, given up": lambda: bool(
@@ -229,9 +229,9 @@ def test_bury_moves_once_and_trims_both_ways(redis, memory):
     stamp = now(redis)
     redis.zadd(DEAD, {"ancient": stamp - 500, "old": stamp - 50, "young": stamp - 5})
     with memory():
-        assert BURY(redis, [WORKING, DEAD], [ODD, ODD, 3, 100]) == 2
-        assert BURY(redis, [WORKING, DEAD], [ODD, "again", 3, 100]) == -1
-        assert BURY(redis, [WORKING, DEAD], ["a", "a", 10, 100]) == 0
+        assert KILL(redis, [WORKING, DEAD], [ODD, ODD, 3, 100]) == 2
+        assert KILL(redis, [WORKING, DEAD], [ODD, "again", 3, 100]) == -1
+        assert KILL(redis, [WORKING, DEAD], ["a", "a", 10, 100]) == 0
     assert redis.zrange(DEAD, 0, -1) == [b"young", ODD, b"a"]
     assert redis.llen(WORKING) == 0
 
@@ -239,7 +239,7 @@ def test_bury_moves_once_and_trims_both_ways(redis, memory):
 def bury(redis, data, business="", most=100):
     if redis.lpos(WORKING, data) is None:
         redis.lpush(WORKING, data)
-    return BURY(redis, [WORKING, DEAD], [data, data, most, 1_000, business])
+    return KILL(redis, [WORKING, DEAD], [data, data, most, 1_000, business])
 
 
 def test_bury_keeps_so_many_refusals_of_the_business(redis, memory):
@@ -277,7 +277,7 @@ def test_other_burials_spare_real_deaths_too(redis, mover):
         assert RECLAIM(redis, [LEASE, WORKING, DEAD, QUEUES], [ODD, ODD, now(redis) + 60, "", 3, 100]) == 2
     else:
         redis.zadd(SET, {ODD: 1})
-        assert PROMOTE(redis, [SET, QUEUES, DEAD, DEAD], [1, 3, 100, 60, ODD, "dead", ODD, ""]) == [[1], 1]
+        assert ENQUEUE_DUE(redis, [SET, QUEUES, DEAD, DEAD], [1, 3, 100, 60, ODD, "dead", ODD, ""]) == [[1], 1]
     assert redis.zrange(DEAD, 0, -1) == [b"real", ODD]
 
 
@@ -313,10 +313,10 @@ def test_drop_takes_out_and_counts_once(redis, memory):
     redis.lpush(WORKING, ODD, "a", ODD)
     redis.hset("counts", "Old", 5)
     with memory():
-        assert DROP(redis, [WORKING, "counts"], [ODD, "Old"]) == 1
-        assert DROP(redis, [WORKING, "counts"], ["a", "Older"]) == 1
-        assert DROP(redis, [WORKING, "counts"], ["a", "Older"]) == 0
-        assert DROP(redis, [WORKING, "counts"], ["never ours", "Older"]) == 0
+        assert DROP_RETIRED(redis, [WORKING, "counts"], [ODD, "Old"]) == 1
+        assert DROP_RETIRED(redis, [WORKING, "counts"], ["a", "Older"]) == 1
+        assert DROP_RETIRED(redis, [WORKING, "counts"], ["a", "Older"]) == 0
+        assert DROP_RETIRED(redis, [WORKING, "counts"], ["never ours", "Older"]) == 0
     assert listed(redis, WORKING) == [ODD]  # one of two equal ones
     assert redis.hgetall("counts") == {b"Old": b"6", b"Older": b"1"}
 
@@ -326,7 +326,7 @@ def test_drop_puts_the_job_back_when_it_cannot_be_counted(redis, memory, spoil):
     redis.lpush(WORKING, ODD)
     spoil(redis)
     with memory(), pytest.raises(ResponseError):
-        DROP(redis, [WORKING, "counts"], [ODD, "Old"])
+        DROP_RETIRED(redis, [WORKING, "counts"], [ODD, "Old"])
     assert listed(redis, WORKING) == [ODD]
 
 
@@ -336,7 +336,7 @@ def test_drop_puts_the_job_back_when_it_cannot_be_counted(redis, memory, spoil):
 def test_a_last_state_stands_whatever_was_there(redis, memory, spoil):
     spoil(redis)
     with memory():
-        STATE(redis, ["state"], ["completed", 100])
+        SET_STATUS(redis, ["state"], ["completed", 100])
     assert (redis.get("state"), 90 < redis.ttl("state") <= 100) == (b"completed", True)
 
 
@@ -344,9 +344,9 @@ def test_due_reads_what_is_due_earliest_first_and_moves_nothing(redis, memory):
     stamp = now(redis)
     redis.zadd(SET, {"late": stamp - 1, ODD: stamp - 9, "mid": stamp - 5, "future": stamp + 100})
     with memory():
-        clock, *members = DUE(redis, [SET], [2])
+        clock, *members = READ_DUE(redis, [SET], [2])
         assert members == [ODD, b"mid"]
-        assert len(DUE(redis, ["none"], [2])) == 1
+        assert len(READ_DUE(redis, ["none"], [2])) == 1
     assert abs(float(clock) - now(redis)) < 5
     assert redis.zcard(SET) == 4
 
@@ -355,7 +355,7 @@ def promote(redis, jobs, *, most=10_000, longest=1e9):
     """Promote (member, word, payload, queue) tuples."""
     members, words, payloads, names = zip(*jobs, strict=True)
     places = [f"queue:{name}" if name else DEAD for name in names]
-    return PROMOTE(
+    return ENQUEUE_DUE(
         redis,
         [SET, QUEUES, DEAD, *places],
         [len(jobs), most, longest, 60, *members, *words, *payloads, *names],
@@ -402,7 +402,7 @@ def land(redis, *jobs, within_s=60):
     places = [
         place for token, name in zip(tokens, names, strict=True) for place in (f"landed:{token}", f"queue:{name}")
     ]
-    return LAND(redis, [QUEUES, *places], [len(jobs), 60_000, now(redis) + within_s, *payloads, *names])
+    return RECEIVE_TRANSFER(redis, [QUEUES, *places], [len(jobs), 60_000, now(redis) + within_s, *payloads, *names])
 
 
 @pytest.mark.proves("I19")
@@ -453,8 +453,8 @@ def test_adopt_enters_those_alone_whom_nobody_knows_and_who_do_not_live(redis, m
     arguments = [REGISTRY, "aw:lease:known", "aw:lease:seen dead", LEASE, "aw:lease:strange"], owners
     asked_at = now(redis)
     with memory():
-        assert ADOPT(redis, *arguments) == 1
-        assert ADOPT(redis, *arguments) == 0
+        assert REGISTER_ORPHAN(redis, *arguments) == 1
+        assert REGISTER_ORPHAN(redis, *arguments) == 0
     *before, (identity, since) = redis.zrange(REGISTRY, 0, -1, withscores=True)
     assert before == [(b"seen dead", -5), (b"known", 5)]
     assert identity == b"strange"
@@ -625,19 +625,19 @@ def test_replace_keeps_each_score_and_writes_nothing_that_is_gone(redis, memory)
 def test_beat_renews_tells_of_a_gap_and_registers(redis, memory):
     redis.delete(LEASE)
     with memory():
-        held, first, new, steady = BEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 5000, 7, 3000])
+        held, first, new, steady = HEARTBEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 5000, 7, 3000])
         assert (held, new, steady, redis.hgetall(RUNS)) == (0, 1, 0, {b"slots": b"7"})
         assert redis.get(BEATS) == first
         assert 0 < redis.pttl(BEATS) <= 3000
-        held, second, *told = BEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
+        held, second, *told = HEARTBEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
         assert (held, *told) == (1, 0, 1)
         assert redis.get(BEATS) == first
         redis.delete("other lease")
-        BEAT(redis, ["other lease", REGISTRY, RUNS, BEATS], ["other", 9000, 7, 6000])
+        HEARTBEAT(redis, ["other lease", REGISTRY, RUNS, BEATS], ["other", 9000, 7, 6000])
         assert redis.get(BEATS) == first  # that one has just started is no gap
         assert 3000 < redis.pttl(BEATS) <= 6000
         redis.delete(BEATS)
-        _, third, *told = BEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
+        _, third, *told = HEARTBEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
         assert redis.get(BEATS) == third
         assert told == [0, 0]
     assert 5000 < redis.pttl(LEASE) <= 9000
@@ -647,10 +647,10 @@ def test_beat_renews_tells_of_a_gap_and_registers(redis, memory):
 
 def test_announce_notes_the_job_and_says_whether_the_lease_is_held(redis, memory):
     with memory():
-        assert ANNOUNCE(redis, [LEASE, RUNS], [9000, "one"]) == 1
+        assert NOTE_START(redis, [LEASE, RUNS], [9000, "one"]) == 1
         redis.delete(LEASE)
-        assert ANNOUNCE(redis, [LEASE, RUNS], [9000, "two"]) == 0
-        assert ANNOUNCE(redis, [LEASE, RUNS], [9000, "three", "two", "three"]) == 0
+        assert NOTE_START(redis, [LEASE, RUNS], [9000, "two"]) == 0
+        assert NOTE_START(redis, [LEASE, RUNS], [9000, "three", "two", "three"]) == 0
     assert set(redis.hgetall(RUNS)) == {b"one", b"three"}
     assert not redis.exists(LEASE)
 
@@ -658,15 +658,15 @@ def test_announce_notes_the_job_and_says_whether_the_lease_is_held(redis, memory
 def test_retire_removes_the_lease_and_says_since_when(redis, memory):
     redis.zadd(REGISTRY, {"me": now(redis) - 3, "other": 5})
     with memory():
-        assert RETIRE(redis, [LEASE, REGISTRY], ["me"]) == 1
-        assert RETIRE(redis, ["none", REGISTRY], ["stranger"]) == 0
+        assert MARK_DEAD(redis, [LEASE, REGISTRY], ["me"]) == 1
+        assert MARK_DEAD(redis, ["none", REGISTRY], ["stranger"]) == 0
     assert not redis.exists(LEASE)
     assert abs(redis.zscore(REGISTRY, "me") + now(redis)) < 2
     assert redis.zrange(REGISTRY, 0, -1) == [b"me", b"other"]
 
 
 def examined(redis):
-    return EXAMINE(redis, [LEASE, WORKING, REGISTRY, RUNS, BEATS], ["me", 2, 15, 18])
+    return INSPECT_DEAD(redis, [LEASE, WORKING, REGISTRY, RUNS, BEATS], ["me", 2, 15, 18])
 
 
 def test_examine_shows_what_the_dead_left(redis, memory):
@@ -701,7 +701,7 @@ def test_examine_takes_nobody_for_dead_unless_beats_have_come_through_for_long(r
     if since is not None:
         redis.set(BEATS, now(redis) - since)
     assert bool(examined(redis)) is found
-    RETIRE(redis, [LEASE, REGISTRY], ["me"])
+    MARK_DEAD(redis, [LEASE, REGISTRY], ["me"])
     assert examined(redis)  # whom its parent saw die is dead
 
 
@@ -736,7 +736,7 @@ def test_extend_renews_the_late_tells_the_silence_and_leaves_the_rest(redis, mem
         redis.set(name, 1, px=5000)
 
     def extend(since, revive):
-        return EXTEND(redis, [REGISTRY, *children], [15_000, 6, 120, since, revive, *children])
+        return RENEW_CHILDREN(redis, [REGISTRY, *children], [15_000, 6, 120, since, revive, *children])
 
     with memory():
         reply = extend(0, 0)
@@ -756,24 +756,24 @@ def test_forget_strikes_only_the_long_dead_with_nothing_left(redis):
         redis.hset(name, "slots", 7)
     redis.sadd("processes", "me", "other")
     call = [LEASE, WORKING, REGISTRY, "processes", RUNS, "record"], ["me", 50]
-    assert FORGET(redis, *call) == 0  # it lives
+    assert UNREGISTER(redis, *call) == 0  # it lives
     redis.delete(LEASE)
     redis.lpush(WORKING, ODD)
-    assert FORGET(redis, *call) == 0  # it holds jobs
+    assert UNREGISTER(redis, *call) == 0  # it holds jobs
     redis.delete(WORKING)
     for recently in (now(redis) - 10, 10 - now(redis)):
         redis.zadd(REGISTRY, {"me": recently})
-        assert FORGET(redis, *call) == 0  # a parked call may be alive
+        assert UNREGISTER(redis, *call) == 0  # a parked call may be alive
     assert redis.exists(RUNS, "record") == 2
     assert redis.scard("processes") == 2
     redis.zadd(REGISTRY, {"me": now(redis) - 100})
-    assert FORGET(redis, *call) == 1
-    assert FORGET(redis, *call) == 0
+    assert UNREGISTER(redis, *call) == 1
+    assert UNREGISTER(redis, *call) == 0
     assert not redis.exists(REGISTRY, RUNS, "record")
     assert redis.smembers("processes") == {b"other"}
     redis.set("processes", "no set")
     redis.zadd(REGISTRY, {"me": 100 - now(redis)})
-    assert FORGET(redis, *call) == 1  # seen dead long ago
+    assert UNREGISTER(redis, *call) == 1  # seen dead long ago
 
 
 # --- keys of a wrong type: Lua does not roll back, so each script must put back what it took ------------------------
@@ -795,7 +795,7 @@ def test_fetch_passes_over_a_queue_whose_key_is_no_list(redis, wrong):
 
 
 @pytest.mark.proves("F40", "I1")
-@pytest.mark.parametrize("move", [POSTPONE, BURY], ids=lambda one: one.name)
+@pytest.mark.parametrize("move", [SCHEDULE, KILL], ids=lambda one: one.name)
 def test_a_job_that_cannot_be_stored_is_back_in_the_working_list(redis, wrong, move):
     redis.lpush(WORKING, ODD)
     with pytest.raises(ResponseError, match="WRONGTYPE"):
@@ -852,7 +852,7 @@ def job(jid, **more):
 
 def acquire(redis, data, jid, limit, *, scope="", share=0, mode="park", holds="", since=""):
     arguments = [data, f"me {jid}", jid, "q", limit, 180, since, scope, share, mode, holds]
-    return ACQUIRE(redis, [WORKING, LIMIT], arguments)[0]
+    return TAKE_SLOT(redis, [WORKING, LIMIT], arguments)[0]
 
 
 def in_hand(redis, *jobs):
@@ -863,9 +863,9 @@ def slots(redis):
     return sorted(redis.zrange(f"{LIMIT}:running", 0, -1))
 
 
-def let_go(redis, data, jid):
+def release(redis, data, jid):
     held = dumps({"slots": [{"base": LIMIT, "member": f"me {jid}"}]})
-    assert COMPLETE(redis, [WORKING], [data, held]) == 1
+    assert FINISH(redis, [WORKING], [data, held]) == 1
 
 
 def jids(redis, key=QUEUE):
@@ -880,7 +880,7 @@ def test_surplus_jobs_wait_and_each_slot_that_is_free_goes_to_the_oldest_of_them
     with memory():
         assert acquire(redis, first, "j0", 1) == 1
         assert acquire(redis, first, "j0", 1) == 1  # the reply was lost
-        assert ACQUIRE(redis, [WORKING, LIMIT], ["gone", "me x", "x", "q", 1, 180, "", "", 0, "park", ""])[0] == -1
+        assert TAKE_SLOT(redis, [WORKING, LIMIT], ["gone", "me x", "x", "q", 1, 180, "", "", 0, "park", ""])[0] == -1
         assert acquire(redis, second, "j1", 1, holds=QUEUED) == 0
         assert acquire(redis, job("j2"), "j2", 1, mode="refuse") == 2
         assert acquire(redis, job("j3"), "j3", 1) == 0
@@ -892,7 +892,7 @@ def test_surplus_jobs_wait_and_each_slot_that_is_free_goes_to_the_oldest_of_them
     assert loads(ticket) == ["q", "j1"]
     assert payload == b'%b,"concurrency_limit_buffered_at":%.6f}' % (second[:-1], since)
     with memory():
-        let_go(redis, first, "j0")
+        release(redis, first, "j0")
     assert listed(redis, QUEUE) == [payload]
     assert redis.smembers("queues") == {b"q"}
     assert slots(redis) == [b" j1"]
@@ -910,22 +910,22 @@ def test_before_beats_have_come_through_for_a_while_nobodys_slot_is_free(redis, 
     redis.zadd(f"{LIMIT}:running", {"me j0": now(redis) - 1, " j1": now(redis) - 1})
     for since in (None, now(redis) - 10):
         if since is not None:
-            redis.set("aw:beats", since)
+            redis.set("aw:steady_since", since)
         with memory():
-            assert RESUME(redis, [LIMIT], [1, 0, 100, 60]) == [0, 1, b"1", 0]
+            assert RELEASE_WAITING(redis, [LIMIT], [1, 0, 100, 60]) == [0, 1, b"1", 0]
         assert redis.zrange(f"{LIMIT}:running", 0, -1) == [b"me j0"]
 
 
 @pytest.mark.proves("R42", "R44")
 def test_slots_that_nobody_renews_are_free_and_a_job_that_came_too_late_has_its_old_place(redis, memory):
     redis.zadd(f"{LIMIT}:running", {"dead j0": now(redis) - 1, " j1": now(redis) - 1})
-    redis.set("aw:beats", now(redis) - 60)
+    redis.set("aw:steady_since", now(redis) - 60)
     late = job("j1", concurrency_limit_buffered_at=5.5)
     in_hand(redis, job("j2"), job("j3"), job("j4"), late)
     for jid in ("j2", "j3"):
         assert acquire(redis, job(jid), jid, -1) == 0
     with memory():
-        assert RESUME(redis, [LIMIT], [2, 0, 100, 60]) == [2, 2, b"2", 0]
+        assert RELEASE_WAITING(redis, [LIMIT], [2, 0, 100, 60]) == [2, 2, b"2", 0]
         assert jids(redis) == ["j3", "j2"]  # the older is the next to run
         assert acquire(redis, job("j4"), "j4", 2) == 0
         assert acquire(redis, late, "j1", 2, since="5.5") == 0
@@ -933,11 +933,12 @@ def test_slots_that_nobody_renews_are_free_and_a_job_that_came_too_late_has_its_
     redis.zadd("aw:limit:Other:running", {"dead j0": 1})
     in_hand(redis, "{other}")
     assert (
-        ACQUIRE(redis, [WORKING, "aw:limit:Other"], ["{other}", "me j", "j", "q", 1, 9, "", "", 0, "park", ""])[0] == 1
+        TAKE_SLOT(redis, [WORKING, "aw:limit:Other"], ["{other}", "me j", "j", "q", 1, 9, "", "", 0, "park", ""])[0]
+        == 1
     )
     before = redis.zscore(f"{LIMIT}:running", " j2")
     with memory():
-        RENEW(redis, [f"{LIMIT}:running", f"{LIMIT}:running"], [180, " j2", "gone"])
+        RENEW_SLOTS(redis, [f"{LIMIT}:running", f"{LIMIT}:running"], [180, " j2", "gone"])
     assert redis.zscore(f"{LIMIT}:running", " j2") > before + 100
     assert slots(redis) == [b" j2", b" j3"]
 
@@ -948,12 +949,14 @@ def test_after_a_jump_of_the_clock_slots_of_processes_are_kept_until_beats_have_
     assert acquire(redis, job("j0"), "j0", 2) == 1
     redis.zadd(f"{LIMIT}:running", {"me j0": 1, " j9": 1})
     for beats in (None, now(redis) - 5, now(redis) + 500):
-        redis.delete(keys.BEATS) if beats is None else redis.set(keys.BEATS, beats)
+        redis.delete(keys.STEADY_SINCE) if beats is None else redis.set(keys.STEADY_SINCE, beats)
         with memory():
-            assert RESUME(redis, [LIMIT], [2, 0, 9, 60])[1] == 1  # the reservation is nobody's, and runs nowhere
+            assert (
+                RELEASE_WAITING(redis, [LIMIT], [2, 0, 9, 60])[1] == 1
+            )  # the reservation is nobody's, and runs nowhere
     with memory():
         assert acquire(redis, job("j1"), "j1", 1) == 0
-    redis.set(keys.BEATS, now(redis) - 20)
+    redis.set(keys.STEADY_SINCE, now(redis) - 20)
     with memory():
         assert acquire(redis, job("j2"), "j2", 2) == 1
     assert slots(redis) == [b" j1", b"me j2"]
@@ -965,14 +968,14 @@ def test_whoever_lifts_a_limit_or_forgets_its_class_strands_nobody(redis, memory
     for number in range(5):
         assert acquire(redis, job(f"j{number}"), f"j{number}", -1) == 0
     with memory():
-        assert RESUME(redis, [LIMIT], ["", 0, 2, 60]) == [0, 0, b"-1", 1]  # others may know it
-        assert RESUME(redis, [LIMIT], [0, 0, 2, 60]) == [2, 0, b"0", 1]
+        assert RELEASE_WAITING(redis, [LIMIT], ["", 0, 2, 60]) == [0, 0, b"-1", 1]  # others may know it
+        assert RELEASE_WAITING(redis, [LIMIT], [0, 0, 2, 60]) == [2, 0, b"0", 1]
     redis.hset(LIMIT, mapping={"limit": -1, "known": now(redis) - 61})
     with memory():
-        assert RESUME(redis, [LIMIT], ["", 0, 2, 60]) == [2, 0, b"0", 1]
+        assert RELEASE_WAITING(redis, [LIMIT], ["", 0, 2, 60]) == [2, 0, b"0", 1]
     redis.hset(LIMIT, mapping={"override": 0, "override_until": now(redis) + 60})
     with memory():
-        assert RESUME(redis, [LIMIT], [-1, 0, 2, 60]) == [1, 0, b"0", 0]
+        assert RELEASE_WAITING(redis, [LIMIT], [-1, 0, 2, 60]) == [1, 0, b"0", 0]
     assert jids(redis) == [f"j{number}" for number in reversed(range(5))]  # page after page, and the oldest is next
     assert not redis.keys("aw:limit:*:*")
 
@@ -987,7 +990,7 @@ def test_the_limit_that_holds_is_the_operators_else_the_throttled_else_the_appli
     assert acquire(redis, job("j2"), "j2", 2) == 1
     assert slots(redis) == [b" j1", b"me j0", b"me j2"]
     redis.hset(LIMIT, mapping={"override": -1, "override_until": 1, "current_until": 1})
-    assert RESUME(redis, [LIMIT], [4, 0, 9, 60])[2] == b"4"
+    assert RELEASE_WAITING(redis, [LIMIT], [4, 0, 9, 60])[2] == b"4"
 
 
 def test_scopes_have_their_share_and_their_turns(redis, memory):
@@ -999,23 +1002,23 @@ def test_scopes_have_their_share_and_their_turns(redis, memory):
         for jid, scope in (("b1", "b"), ("b2", "b"), ("n0", "")):
             assert acquire(redis, job(jid), jid, 3, scope=scope, share=2) == 0
         assert redis.hgetall(f"{LIMIT}:held") == {b"a": b"2", b"b": b"1"}
-        let_go(redis, job("b0"), "b0")
+        release(redis, job("b0"), "b0")
         assert jids(redis) == ["b1"]  # a has its share
-        let_go(redis, job("a0"), "a0")
+        release(redis, job("a0"), "a0")
         assert jids(redis) == ["b1", "n0"]  # in turn, though b had waited longer
-        let_go(redis, job("a1"), "a1")
+        release(redis, job("a1"), "a1")
         assert jids(redis) == ["b1", "n0", "b2"]
         payload = listed(redis, QUEUE)[0]
     redis.lpush(WORKING, payload)
     with memory():
         assert acquire(redis, payload, "b1", 3, scope="b", share=2, since="1") == 1
-        let_go(redis, payload, "b1")
+        release(redis, payload, "b1")
         assert jids(redis) == ["b1", "n0", "b2", "a2"]  # it has room again since one of its own ended
     redis.zadd(f"{LIMIT}:running", {" a2": 1})
     redis.delete(QUEUE)
     redis.zadd(f"{LIMIT}:running", {" b1": 1, " b2": 1, " n0": 1})
     with memory():
-        assert RESUME(redis, [LIMIT], [3, 2, 100, 60]) == [1, 1, b"3", 0]
+        assert RELEASE_WAITING(redis, [LIMIT], [3, 2, 100, 60]) == [1, 1, b"3", 0]
     assert jids(redis) == ["a3"]
     assert redis.hgetall(f"{LIMIT}:held") == {b"a": b"1"}
 
@@ -1027,10 +1030,10 @@ def test_whoever_waits_and_cannot_go_back_steps_aside_and_no_wrong_key_costs_a_j
     assert acquire(redis, job("j1"), "j1", -1) == 0
     redis.set(QUEUE, "no list")
     for _ in range(2):
-        assert RESUME(redis, [LIMIT], [1, 0, 100, 60])[0] == 0
+        assert RELEASE_WAITING(redis, [LIMIT], [1, 0, 100, 60])[0] == 0
     redis.zadd(f"{LIMIT}:waiting:", {b"no ticket": 1, b"[1]\n{}": 2})
     redis.delete(QUEUE)
-    assert RESUME(redis, [LIMIT], [5, 0, 100, 60])[0] == 2
+    assert RELEASE_WAITING(redis, [LIMIT], [5, 0, 100, 60])[0] == 2
     assert sorted(jids(redis)) == ["j0", "j1"]
     assert redis.zcard(f"{LIMIT}:waiting:") == 2
     redis.delete(f"{LIMIT}:waiting:")
@@ -1078,7 +1081,7 @@ def test_fetch_without_a_lease_counts_what_it_acknowledges(redis):
 def test_complete_counts_once(redis, memory):
     redis.lpush("working", "a")
     with memory():
-        assert [COMPLETE(redis, ["working"], ["a", ""]) for _ in range(2)] == [1, 0]
+        assert [FINISH(redis, ["working"], ["a", ""]) for _ in range(2)] == [1, 0]
     assert counts(redis) == (1, {today(redis): 1})
 
 
@@ -1091,7 +1094,7 @@ def test_counters_of_another_type_stop_no_acknowledgement(redis, spoilt):
         redis.set("lease", 1)
         redis.lpush("working", "a", "b")
         assert FETCH(redis, ["lease", "working"], [1_000, 0, 1, "a"]) == [1, [], []]
-        assert COMPLETE(redis, ["working"], ["b", ""]) == 1
+        assert FINISH(redis, ["working"], ["b", ""]) == 1
         assert redis.exists("working") == 0
     if spoilt == "day":
         assert redis.get("stat:processed") == b"2"

@@ -288,7 +288,7 @@ def test_an_unreadable_payload_is_reported_without_its_bytes():
     events = ProcessEvents("main", tracker)
     error = PayloadError("it names no class")
     unit = type("Unit", (), {"queue": "q", "data": b"s3cret"})()
-    events.unreadable(unit, error)
+    events.malformed(unit, error)
     assert tracker.told == [(error, {"queue": "q", "shard": "main"}, "job")]
 
 

@@ -239,7 +239,7 @@ def test_a_line_wakes_the_writer():
     reader, descriptor = os.pipe()
     writer = LogWriter(descriptor, gap)
     for number in range(20):
-        until(lambda: writer._asleep, "the writer to have nothing to do")
+        until(lambda: writer._waiting, "the writer to have nothing to do")
         writer.write(f"{number:04}\n")
         assert os.read(reader, 100) == f"{number:04}\n".encode()
     writer.close()

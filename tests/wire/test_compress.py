@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from framework.errors import PayloadError
-from framework.wire.compress import decompress_arguments, deflated, pack_backtrace
+from framework.wire.compress import decompress_arguments, deflate_arguments, pack_backtrace
 from framework.wire.json import dumps
 from tests.harness import compressed as payload_of
 from tests.tables import each_row
@@ -24,7 +24,7 @@ def compressed(data=None, **fields):
 
 def test_the_form_is_gitlabs():
     raw = dumps(ARGUMENTS)
-    text = deflated(raw)
+    text = deflate_arguments(raw)
     assert base64.b64decode(text, validate=True) == zlib.compress(raw, 5)  # level 5, no newlines (strict_encode64)
     assert [text.decode()] == compressed()["args"]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import PayloadError
-from framework.wire.job import Job, decode, stamp, timestamp, version_of, whole_number
+from framework.wire.job import Job, decode, timestamp, version_of, whole_number, wire_timestamp
 from framework.wire.json import dumps
 from tests.tables import each_row
 
@@ -35,7 +35,7 @@ def test_what_is_no_time_is_none(value):
 
 @given(st.floats(0, 4e9) | st.integers(0, 4_000_000_000))
 def test_a_stamp_always_has_a_fraction_and_is_the_time(seconds):
-    written = dumps(stamp(float(seconds))).decode()
+    written = dumps(wire_timestamp(float(seconds))).decode()
     assert isinstance(json.loads(written), float)
     assert not json.loads(written).is_integer()
     assert abs(json.loads(written) - seconds) < 1e-5

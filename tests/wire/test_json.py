@@ -96,9 +96,9 @@ def test_what_is_not_strict_json_is_refused(data):
 def test_exact_values_are_looked_at_for_their_nesting_only(inside):
     deepest = MAX_NESTING - inside
     for value in (nested(deepest), {"a": nested(deepest - 1), "b": "[" * 500}, [[[]] for _ in range(500)]):
-        assert dumps_exact(value, inside=inside) == dumps(value)
+        assert dumps_exact(value, outer_levels=inside) == dumps(value)
     for value in (nested(deepest + 1), {"a": 1, "b": nested(deepest)}, [1, {"k": nested(deepest - 1)}]):
         with pytest.raises(PayloadError, match="deeper than 64"):
-            dumps_exact(value, inside=inside)
+            dumps_exact(value, outer_levels=inside)
     with pytest.raises(PayloadError, match="cannot be written"):
-        dumps_exact(["\ud800"], inside=inside)
+        dumps_exact(["\ud800"], outer_levels=inside)

@@ -17,5 +17,5 @@ def test_sidekiqs_keys_are_sidekiqs_and_ours_begin_with_aw():
 
 
 def test_whose_jobs_a_migration_holds_is_in_its_name():
-    assert keys.migrated(keys.owner(keys.working(keys.migration("a:b")))) == "a:b"
-    assert keys.migrated("aw:1:migration") is None
+    assert keys.migrated_queue(keys.owner(keys.working(keys.migration_identity("a:b")))) == "a:b"
+    assert keys.migrated_queue("aw:1:migration") is None

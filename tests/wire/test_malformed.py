@@ -6,7 +6,7 @@ import pytest
 
 from framework.errors import PayloadError, PayloadLimitError
 from framework.wire.job import decode
-from framework.wire.malformed import quarantined
+from framework.wire.malformed import dead_set_entry
 from tests.harness import encoded, unwrapped
 from tests.tables import each_row
 
@@ -30,7 +30,7 @@ NO_JOBS = [
 def wrap(data: bytes, queue: str = "") -> bytes:
     with pytest.raises(PayloadError) as raised:
         decode(data)
-    return quarantined(data, raised.value, NOW, queue)
+    return dead_set_entry(data, raised.value, NOW, queue)
 
 
 @each_row("data", NO_JOBS)
@@ -85,13 +85,13 @@ def test_an_object_that_only_claims_to_be_wrapped_is(fields):
 
 def test_a_job_that_ruby_shows_stays_as_it_is():
     data = encoded("A", args=["!"], compressed=True, tags=["a"])
-    assert quarantined(data, PayloadError("not to be decompressed"), NOW) == data
+    assert dead_set_entry(data, PayloadError("not to be decompressed"), NOW) == data
 
 
 @each_row("fields", [{"queue": None}, {"queue": 7}, {"tags": "x"}, {"encrypt": True}])
 def test_a_job_that_ruby_cannot_show_is_wrapped(fields):
     data = encoded("A", args=[], **fields)
-    assert unwrapped(quarantined(data, PayloadError("not to be decompressed"), NOW, "low")) == data
+    assert unwrapped(dead_set_entry(data, PayloadError("not to be decompressed"), NOW, "low")) == data
 
 
 @pytest.mark.parametrize("behind", [b"", b" \n"])
@@ -99,7 +99,7 @@ def test_job_of_too_much_memory_keeps_its_bytes_and_is_told(behind):
     raw = encoded(args=[[[]] * 3_000_000], error_message="before") + behind
     with pytest.raises(PayloadLimitError) as raised:
         decode(raw)
-    stored = quarantined(raw, raised.value, NOW)
+    stored = dead_set_entry(raw, raised.value, NOW)
     assert stored.startswith(raw.rstrip()[:-1])
     assert stored.endswith(b"}" + behind)
     assert b"size_limit.decoded_limit" in stored[len(raw) - 10 :]
@@ -112,7 +112,7 @@ def test_job_above_a_lowered_limit_is_not_decoded():
         decode(raw, 1_000_000)
     tracemalloc.start()
     try:
-        stored = quarantined(raw, raised.value, NOW)
+        stored = dead_set_entry(raw, raised.value, NOW)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -130,11 +130,11 @@ def test_list_of_too_much_memory_is_wrapped():
 def test_compressed_job_of_too_much_memory_is_told_once():
     data = encoded(args=["text"], compressed=True)
     error = PayloadLimitError("its arguments are too much", 1_000_000, setting="size_limit.decoded_limit")
-    once = quarantined(data, error, NOW)
+    once = dead_set_entry(data, error, NOW)
     assert json.loads(once) == {
         **json.loads(data),
         "error_class": "framework.errors.PayloadLimitError",
         "error_message": str(error),
         "failed_at": NOW,
     }
-    assert quarantined(once, error, NOW) == once
+    assert dead_set_entry(once, error, NOW) == once

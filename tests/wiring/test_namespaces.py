@@ -7,7 +7,7 @@ from framework.declare.worker import ApplicationWorker
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
 from framework.wire import keys
-from framework.wiring.server import expanded, known_queues
+from framework.wiring.worker_process import expand_queues, known_queues
 from tests.harness import enqueue, until
 
 CRON_JOBS = """
@@ -82,6 +82,6 @@ def test_known_is_where_jobs_may_wait():
 
 def test_a_queue_given_by_name_has_its_own_place_and_weight():
     known = ["ns:a", "ns:b", "nsx"]
-    assert expanded((("ns", 1), ("ns:b", 3)), known).weights == (("ns", 1), ("ns:a", 1), ("ns:b", 3))
-    assert expanded((("ns:b", 0), ("ns", 0)), known).weights == (("ns:b", 0), ("ns", 0), ("ns:a", 0))
-    assert expanded((("x", 2), ("x", 3)), known).weights == (("x", 5),)  # Sidekiq: given twice counts twice
+    assert expand_queues((("ns", 1), ("ns:b", 3)), known).weights == (("ns", 1), ("ns:a", 1), ("ns:b", 3))
+    assert expand_queues((("ns:b", 0), ("ns", 0)), known).weights == (("ns:b", 0), ("ns", 0), ("ns:a", 0))
+    assert expand_queues((("x", 2), ("x", 3)), known).weights == (("x", 5),)  # Sidekiq: given twice counts twice

@@ -10,12 +10,12 @@ from framework import status
 from framework.declare import port, registry
 from framework.declare.options import PushOptions
 from framework.errors import ArgumentsError, Discard
+from framework.middleware import chains
 from framework.middleware.chain import CLIENT, Chain
 from framework.settings.load import load
 from framework.telemetry import context
 from framework.wire import keys
-from framework.wiring import chains
-from framework.wiring.connect import Enqueuer
+from framework.wiring.client import ProcessClient
 from tests.harness import forked
 from tests.push.conftest import worker
 
@@ -72,7 +72,7 @@ def job(tmp_path, redis_url, second_redis_url, ran):
     shards = {"main": {"url": redis_url}, "second": {"url": second_redis_url}}
     (folder / "redis.yml").write_text(json.dumps({"shards": shards}))
     (folder / "routing.yml").write_text(json.dumps({"routing_rules": [["*", "default", "main"]]}))
-    enqueuer = Enqueuer(load({"FRAMEWORK_CONFIG_DIR": str(folder)}, tmp_path))
+    enqueuer = ProcessClient(load({"FRAMEWORK_CONFIG_DIR": str(folder)}, tmp_path))
 
     def perform(self, number: int) -> None:
         ran.append(dict(self._aw_job))
@@ -81,7 +81,7 @@ def job(tmp_path, redis_url, second_redis_url, ran):
         if number == 14:
             raise Discard("14")
 
-    with registry.isolated(), port.replaced(enqueuer):
+    with registry.isolated(), port.override(enqueuer):
         yield worker(perform=perform)
     enqueuer.shards.close()
 
@@ -197,14 +197,14 @@ def test_a_tracked_inline_run_has_its_states(job, ran, redis, number, state):
             seen.append(status.of(payload["jid"]))
             yield
 
-    chains.server.reopen()
+    chains.server.allow_changes()
     chains.server.add(Look)
     try:
         job.set(status_expiration=60).perform_inline(number)
     except (LookupError, Discard):
         assert number != 1
     finally:
-        chains.server.reopen()
+        chains.server.allow_changes()
         chains.server.remove(Look)
     assert seen == ["running"]
     assert status.of(ran[0]["jid"]) == state
@@ -233,12 +233,12 @@ def test_an_inline_run_that_no_middleware_lets_through_is_discarded(job, redis):
             return
             yield
 
-    chains.server.reopen()
+    chains.server.allow_changes()
     chains.server.add(Stop)
     try:
         jid = job.set(status_expiration=60, sync=True).perform_async(1)
     finally:
-        chains.server.reopen()
+        chains.server.allow_changes()
         chains.server.remove(Stop)
     assert status.of(jid) == "discarded"
 
@@ -258,4 +258,4 @@ def test_an_inline_run_goes_on_without_redis(job, ran, redis, caplog):
         redis.config_set("maxmemory", 0)
     assert len(ran) == 1
     assert status.of(jid) == "unknown"
-    assert "status.refused" in caplog.text
+    assert "status.write_failed" in caplog.text

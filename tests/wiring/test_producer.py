@@ -153,7 +153,7 @@ def test_the_size_settings_reach_every_way(site, redis):
     site.write("application.yml", {"size_limit": {**sizes, "decompressed_limit": 3_000}})
     assert site.run("-c", code).stderr == ""
     site.write("application.yml", {"size_limit": {**sizes, "mode": "track"}})
-    assert "event_name='payload.tracked'" in site.run("-c", code).stderr
+    assert "event_name='payload.oversize'" in site.run("-c", code).stderr
     assert [json.loads(data).get("size_limiter") for data in redis.lrange("queue:default", 0, -1)] == [
         "tracked",
         None,

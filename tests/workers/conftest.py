@@ -11,12 +11,12 @@ from redis import Redis
 
 from framework.declare import port
 from framework.settings.load import load
-from framework.wiring.connect import Enqueuer
+from framework.wiring.client import ProcessClient
 from workers.code_index.tables import metadata as code_index_tables
 from workers.database import process_engine
 from workers.product_import.tables import metadata as product_import_tables
 from workers.webhooks.addresses import ALLOWED_VARIABLE
-from workers.webhooks.exchange import TIMEOUT_VARIABLE
+from workers.webhooks.http_post import TIMEOUT_VARIABLE
 from workers.webhooks.tables import metadata as webhooks_tables
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -71,8 +71,8 @@ def installation(
         monkeypatch.setenv(name, value)
     for name in (*(f"{name.upper()}_DATABASE_URL" for name in DATABASES), ALLOWED_VARIABLE, TIMEOUT_VARIABLE):
         monkeypatch.delenv(name, raising=False)
-    enqueuer = Enqueuer(load())
-    with port.replaced(enqueuer):
+    enqueuer = ProcessClient(load())
+    with port.override(enqueuer):
         yield one
     enqueuer.shards.close()
     for name, tables in DATABASES.items():

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from workers.code_index.wording import printable
+from workers.code_index.printable_text import printable
 
 SIZE_CAP: Final = 5_000_000
 """Bytes. The parser needs about fifty times a file's size in memory; nobody writes 5 MB of Python by hand."""
@@ -54,7 +54,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Unparsable:
     """A file that does not parse: a finding about the input, not a fault of the job."""
 
     kind: Kind
@@ -62,7 +62,7 @@ class Refused:
     size: int | None = None
 
 
-Finding: TypeAlias = Measured | Refused
+Finding: TypeAlias = Measured | Unparsable
 
 
 def analyse(path: str | bytes, size_cap: int = SIZE_CAP) -> Finding:
@@ -76,11 +76,11 @@ def analyse(path: str | bytes, size_cap: int = SIZE_CAP) -> Finding:
     except OSError as error:
         if error.errno not in _UNREADABLE:
             raise
-        return Refused("unreadable", f"cannot be opened: {os.strerror(error.errno or 0)}")
+        return Unparsable("unreadable", f"cannot be opened: {os.strerror(error.errno or 0)}")
     if content is None:
-        return Refused("unreadable", "is no regular file", size)
+        return Unparsable("unreadable", "is no regular file", size)
     if size > size_cap:
-        return Refused("too_large", f"{size:,} bytes; files over {size_cap:,} bytes are not parsed", size)
+        return Unparsable("too_large", f"{size:,} bytes; files over {size_cap:,} bytes are not parsed", size)
     return analyse_source(content)
 
 
@@ -88,22 +88,22 @@ def analyse_source(content: bytes) -> Finding:
     """Say what these bytes hold as Python source, or why they are none."""
     size = len(content)
     if b"\0" in content:
-        return Refused("nul_byte", f"NUL byte at offset {content.index(0):,}", size)
+        return Unparsable("nul_byte", f"NUL byte at offset {content.index(0):,}", size)
     try:
         text = _decoded(content)
     except (SyntaxError, UnicodeError, LookupError, ValueError) as error:
-        return Refused("encoding", printable(str(error)), size)
+        return Unparsable("encoding", printable(str(error)), size)
     try:
         tree = _parsed(text)
     except SyntaxError as error:
         kind: Kind = "indentation" if isinstance(error, IndentationError) else "syntax"
         place = f" (line {error.lineno})" if error.lineno else ""
-        return Refused(kind, printable(f"{error.msg}{place}"), size)
+        return Unparsable(kind, printable(f"{error.msg}{place}"), size)
     except (RecursionError, MemoryError):
         # CPython's parser reports its own depth limit as a MemoryError; nothing was exhausted.
-        return Refused("too_deep", "nested more deeply than the parser can follow", size)
+        return Unparsable("too_deep", "nested more deeply than the parser can follow", size)
     except ValueError as error:
-        return Refused("encoding", printable(str(error)), size)
+        return Unparsable("encoding", printable(str(error)), size)
     return _measured(tree, text, size)
 
 

@@ -1,11 +1,11 @@
 """The third of the three jobs: the page."""
 
 from framework import ApplicationWorker, Discard
-from workers.atomic import write_atomically
+from workers.atomic_write import write_atomically
 from workers.code_index.database import process_engine
-from workers.code_index.figures import figures_of_run
 from workers.code_index.index import this_process_index
 from workers.code_index.report.page import render
+from workers.code_index.run_statistics import read_run_statistics
 from workers.database import var_dir
 
 
@@ -29,5 +29,5 @@ class BuildReportWorker(ApplicationWorker):
         page = var_dir() / "reports" / f"code-index-{run_id}.html"
         # The page before the row: dying in between writes the same page again, whereas the other order could leave a
         # finished run without its page.
-        write_atomically(page, render(figures_of_run(process_engine(), run_id)))
+        write_atomically(page, render(read_run_statistics(process_engine(), run_id)))
         index.finish(run_id, str(page))

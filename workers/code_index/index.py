@@ -24,8 +24,8 @@ from framework.errors import BusinessError
 from workers.code_index import statements
 from workers.code_index.analysis import Finding
 from workers.code_index.database import process_engine
+from workers.code_index.source_files import SourceFile
 from workers.code_index.tables import files, results, runs
-from workers.code_index.trees import Found
 from workers.database import reading, writing
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -33,7 +33,7 @@ _NOTHING_FOUND: Final[dict[str, Any]] = dict.fromkeys(column.name for column in 
 
 
 @dataclass(frozen=True, slots=True)
-class RunState:
+class RunProgress:
     """How far a run is: ``files_total`` is ``None`` while its files are being listed."""
 
     files_total: int | None
@@ -65,11 +65,11 @@ class CodeIndex:
             connection.execute(self._begin_run, values)
             return connection.scalar(select(runs.c.files_total).where(runs.c.id == run_id)) is None
 
-    def record_files(self, run_id: str, found: Sequence[Found]) -> None:
+    def record_files(self, run_id: str, found: Sequence[SourceFile]) -> None:
         """The run's list of files is recorded, whole or not at all; a list that was recorded before stays."""
         rows = [{"run_id": run_id, "number": i, **asdict(file), "pending": True} for i, file in enumerate(found, 1)]
         with writing(self._engine) as connection:
-            if _locked(connection, run_id).files_total is not None:
+            if _lock_run(connection, run_id).files_total is not None:
                 return
             if rows:
                 connection.execute(insert(files), rows)
@@ -80,7 +80,7 @@ class CodeIndex:
         with reading(self._engine) as connection:
             return list(connection.scalars(statements.PENDING, {"run_id": run_id}))
 
-    def path_of(self, run_id: str, number: int) -> bytes:
+    def key_path(self, run_id: str, number: int) -> bytes:
         """Where a file of the run lies. Raises ``BusinessError`` when the run has no such file."""
         with reading(self._engine) as connection:
             path: bytes | None = connection.scalar(statements.PATH, {"run_id": run_id, "number": number})
@@ -107,9 +107,9 @@ class CodeIndex:
     def complete(self, run_id: str) -> bool:
         """Whether every file of the run has its result. Raises ``BusinessError`` when there is no such run."""
         with writing(self._engine) as connection:
-            return _locked(connection, run_id).files_total is not None and not _any_left(connection, run_id)
+            return _lock_run(connection, run_id).files_total is not None and not _has_pending_files(connection, run_id)
 
-    def state(self, run_id: str) -> RunState | None:
+    def state(self, run_id: str) -> RunProgress | None:
         """How far the run is; ``None`` when there is none yet."""
         with reading(self._engine) as connection:
             run = connection.execute(select(runs).where(runs.c.id == run_id)).one_or_none()
@@ -117,14 +117,14 @@ class CodeIndex:
                 return None
             counts = select(func.count(), func.count(results.c.kind)).where(results.c.run_id == run_id)
             done, refused = connection.execute(counts).one()
-        return RunState(run.files_total, done, refused, run.finished_at is not None, run.report)
+        return RunProgress(run.files_total, done, refused, run.finished_at is not None, run.report)
 
     def finish(self, run_id: str, report: str) -> None:
         """The run is finished and its report lies at ``report``."""
         with writing(self._engine) as connection:
             connection.execute(update(runs).where(runs.c.id == run_id).values(finished_at=time.time(), report=report))
 
-    def forget(self, run_id: str) -> None:
+    def delete_run(self, run_id: str) -> None:
         """Nothing of the run is left in the database."""
         with writing(self._engine) as connection:
             connection.execute(delete(runs).where(runs.c.id == run_id))
@@ -141,16 +141,16 @@ def _index_on(engine: Engine) -> CodeIndex:
 
 
 def _report_due(connection: Connection, run_id: str) -> bool:
-    run = _locked(connection, run_id)
-    return run.files_total is not None and run.finished_at is None and not _any_left(connection, run_id)
+    run = _lock_run(connection, run_id)
+    return run.files_total is not None and run.finished_at is None and not _has_pending_files(connection, run_id)
 
 
-def _locked(connection: Connection, run_id: str) -> Any:
+def _lock_run(connection: Connection, run_id: str) -> Any:
     run = connection.execute(statements.LOCK_RUN, {"run_id": run_id}).one_or_none()
     if run is None:
         raise BusinessError(f"there is no run {run_id!r}; it was removed, or the database is another")
     return run
 
 
-def _any_left(connection: Connection, run_id: str) -> bool:
-    return bool(connection.scalar(statements.ANY_LEFT, {"run_id": run_id}))
+def _has_pending_files(connection: Connection, run_id: str) -> bool:
+    return bool(connection.scalar(statements.HAS_PENDING_FILES, {"run_id": run_id}))

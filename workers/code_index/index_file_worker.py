@@ -4,10 +4,10 @@ import time
 
 from framework import ApplicationWorker
 from framework.types import Payload
-from workers.code_index.analysis import Finding, Refused, analyse
+from workers.code_index.analysis import Finding, Unparsable, analyse
 from workers.code_index.build_report_worker import BuildReportWorker
 from workers.code_index.index import this_process_index
-from workers.code_index.wording import printable
+from workers.code_index.printable_text import printable
 
 
 class IndexFileWorker(ApplicationWorker):
@@ -25,12 +25,12 @@ class IndexFileWorker(ApplicationWorker):
 
     def perform(self, run_id: str, number: int) -> None:
         index = this_process_index()
-        path = index.path_of(run_id, number)
+        path = index.key_path(run_id, number)
         started, cpu_started = time.perf_counter(), time.thread_time()
         finding = analyse(path)
         cpu_s, duration_s = time.thread_time() - cpu_started, time.perf_counter() - started
         # A file that does not parse is what this job is to find out: a row with its reason, and the job is done.
-        if isinstance(finding, Refused):
+        if isinstance(finding, Unparsable):
             self.log_extra(refused=finding.kind)
         record(run_id, number, finding, cpu_s=cpu_s, duration_s=duration_s)
 
@@ -38,13 +38,13 @@ class IndexFileWorker(ApplicationWorker):
     def retries_exhausted(cls, job: Payload, error: Exception) -> None:
         # A file whose job failed to the end must not hold up the report for ever: it is listed as given up.
         run_id, number = job["args"]
-        record(run_id, number, Refused("gave_up", printable(f"{type(error).__name__}: {error}")))
+        record(run_id, number, Unparsable("gave_up", printable(f"{type(error).__name__}: {error}")))
 
     @classmethod
     def interruptions_exhausted(cls, job: Payload) -> None:
         # A file on which the interpreter itself dies, each time.
         run_id, number = job["args"]
-        record(run_id, number, Refused("gave_up", "the process died on it again and again"))
+        record(run_id, number, Unparsable("gave_up", "the process died on it again and again"))
 
 
 def record(run_id: str, number: int, finding: Finding, *, cpu_s: float = 0.0, duration_s: float = 0.0) -> None:

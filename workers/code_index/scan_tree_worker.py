@@ -4,7 +4,7 @@ from framework import ApplicationWorker
 from workers.code_index.build_report_worker import BuildReportWorker
 from workers.code_index.index import this_process_index
 from workers.code_index.index_file_worker import IndexFileWorker
-from workers.code_index.trees import find_files
+from workers.code_index.source_files import find_files
 
 
 class ScanTreeWorker(ApplicationWorker):

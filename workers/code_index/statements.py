@@ -12,7 +12,7 @@ _NUMBER: Final[BindParameter[int]] = bindparam("number")
 
 # FOR UPDATE is PostgreSQL's; on SQLite the transaction holds the database's write lock from its first statement.
 LOCK_RUN: Final = select(runs.c.files_total, runs.c.finished_at).where(runs.c.id == _RUN).with_for_update()
-ANY_LEFT: Final = select(exists().where(files.c.run_id == _RUN, files.c.pending))
+HAS_PENDING_FILES: Final = select(exists().where(files.c.run_id == _RUN, files.c.pending))
 PENDING: Final = select(files.c.number).where(files.c.run_id == _RUN, files.c.pending).order_by(files.c.number)
 PATH: Final = select(files.c.path).where(files.c.run_id == _RUN, files.c.number == _NUMBER)
 FILE_DONE: Final = (

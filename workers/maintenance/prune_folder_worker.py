@@ -29,7 +29,7 @@ class PruneFolderWorker(ApplicationWorker):
     def perform(self, folder: str, days: int) -> None:
         limit = time.time() - timedelta(days=days).total_seconds()
         removed = 0
-        for path in _files_below(_own(folder)):
+        for path in _files_below(_resolve_folder(folder)):
             if self.interrupted:
                 # The process is stopping. What is removed is removed; the rest is for a job of its own, elsewhere.
                 PruneFolderWorker.perform_async(folder, days)
@@ -38,7 +38,7 @@ class PruneFolderWorker(ApplicationWorker):
         self.log_extra(removed=removed)
 
 
-def _own(folder: str) -> Path:
+def _resolve_folder(folder: str) -> Path:
     """The folder, which lies in the var directory. Raises ``BusinessError`` when it does not."""
     # Arguments lie in Redis: whoever can write there must not be able to have any file of this machine removed.
     root = var_dir().resolve()

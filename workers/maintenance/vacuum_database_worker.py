@@ -40,7 +40,7 @@ class VacuumDatabaseWorker(ApplicationWorker):
             database.execute("PRAGMA synchronous=NORMAL")
             try:
                 before = _free_pages(database)
-                self._give_back(database)
+                self._vacuum_pages(database)
                 left = _free_pages(database)
             except sqlite3.OperationalError as error:
                 # Whoever writes there is more important. Nothing went wrong, so no retry is used up.
@@ -50,7 +50,7 @@ class VacuumDatabaseWorker(ApplicationWorker):
             # Where it stands is in the database itself: the next job needs no more than this one.
             VacuumDatabaseWorker.perform_in(PAUSE, name)
 
-    def _give_back(self, database: sqlite3.Connection) -> None:
+    def _vacuum_pages(self, database: sqlite3.Connection) -> None:
         deadline = time.monotonic() + BUDGET_S
         while _free_pages(database) and time.monotonic() < deadline and not self.interrupted:
             # Its own short transaction each time: a writer waits for a few milliseconds only. A script, as `execute` would

@@ -4,7 +4,7 @@ import csv
 import io
 
 from framework import ApplicationWorker
-from workers.atomic import write_atomically
+from workers.atomic_write import write_atomically
 from workers.database import var_dir
 from workers.product_import import imports
 

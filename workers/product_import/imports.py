@@ -63,7 +63,7 @@ def create(path: Path) -> int:
 def path_to_stage(import_id: int) -> Path | None:
     """The file whose rows are still to be recorded, ``None`` when they are. Raises ``Discard`` when nobody wants it."""
     with reading(_engine()) as connection:
-        found = _wanted(connection, import_id)
+        found = _require_import(connection, import_id)
     return Path(found.path) if found.state == "new" else None
 
 
@@ -71,12 +71,12 @@ def stage(import_id: int, spreadsheet: Spreadsheet) -> None:
     """The rows and the batches they make are recorded, whole or not at all; what was recorded before stays."""
     # Read before the transaction: a large file takes seconds, and there is one write lock for everybody.
     taken = list(spreadsheet.rows)
-    sliced = [{"import_id": import_id, "number": n, **lines} for n, lines in enumerate(_slices(taken), 1)]
+    sliced = [{"import_id": import_id, "number": n, **lines} for n, lines in enumerate(_batch_ranges(taken), 1)]
     with writing(_engine()) as connection:
-        if _wanted(connection, import_id).state != "new":
+        if _require_import(connection, import_id).state != "new":
             return
         for some in _chunks(taken):
-            connection.execute(insert(rows), [_staged(import_id, row) for row in some])
+            connection.execute(insert(rows), [_staged_row(import_id, row) for row in some])
         if sliced:
             connection.execute(insert(batches), sliced)
         values = {"state": "staged", "columns": spreadsheet.columns}
@@ -96,10 +96,10 @@ def import_batch(import_id: int, number: int) -> Imported:
     read = _read_rows(import_id, number)
     accepted = [found for found in read.values() if isinstance(found, ProductRow)]
     with writing(_engine()) as connection:
-        _wanted(connection, import_id)
-        if not _done(connection, import_id, number):
+        _require_import(connection, import_id)
+        if not _is_done(connection, import_id, number):
             _write_outcomes(connection, import_id, read, _upsert(connection, import_id, accepted))
-            connection.execute(update(batches).where(_is(import_id, number)).values(done=True))
+            connection.execute(update(batches).where(_is_batch(import_id, number)).values(done=True))
         counts = _counts(connection, rows.c.import_id == import_id, rows.c.line.in_(read))
         categories = sorted({product.category for product in accepted})
         return Imported(
@@ -117,7 +117,7 @@ def rejected(import_id: int) -> tuple[list[str], Iterator[tuple[int, str, dict[s
     """The columns of the file, and line, reason and cells of each row that is no product."""
     wanted = select(rows.c.line, rows.c.reason, rows.c.cells)
     with reading(_engine()) as connection:
-        columns = _wanted(connection, import_id).columns
+        columns = _require_import(connection, import_id).columns
         mine = wanted.where(rows.c.import_id == import_id, rows.c.outcome == "rejected").order_by(rows.c.line)
         return columns, iter([(row.line, row.reason, row.cells) for row in connection.execute(mine)])
 
@@ -159,7 +159,7 @@ def _engine() -> Engine:
     return process_engine("product_import", metadata)
 
 
-def _wanted(connection: Connection, import_id: int) -> Any:
+def _require_import(connection: Connection, import_id: int) -> Any:
     found = connection.execute(select(imports).where(imports.c.id == import_id)).one_or_none()
     if found is None:
         raise Discard(f"import {import_id} was removed")
@@ -173,7 +173,7 @@ def _set(import_id: int, **values: str) -> None:
         connection.execute(update(imports).where(imports.c.id == import_id).values(values))
 
 
-def _staged(import_id: int, row: Row) -> dict[str, Any]:
+def _staged_row(import_id: int, row: Row) -> dict[str, Any]:
     return {"import_id": import_id, "line": row.line, "sku": row.cells.get("sku", "").strip(), "cells": row.cells}
 
 
@@ -183,24 +183,24 @@ def _chunks(taken: Iterable[Row]) -> Iterator[list[Row]]:
         yield chunk
 
 
-def _slices(taken: Iterable[Row]) -> Iterator[dict[str, int]]:
+def _batch_ranges(taken: Iterable[Row]) -> Iterator[dict[str, int]]:
     for chunk in _chunks(taken):
         yield {"first_line": chunk[0].line, "last_line": chunk[-1].line}
 
 
-def _is(import_id: int, number: int) -> Any:
+def _is_batch(import_id: int, number: int) -> Any:
     return (batches.c.import_id == import_id) & (batches.c.number == number)
 
 
-def _done(connection: Connection, import_id: int, number: int) -> bool:
-    return bool(connection.scalar(select(batches.c.done).where(_is(import_id, number))))
+def _is_done(connection: Connection, import_id: int, number: int) -> bool:
+    return bool(connection.scalar(select(batches.c.done).where(_is_batch(import_id, number))))
 
 
 def _read_rows(import_id: int, number: int) -> dict[int, ProductRow | str]:
     """Each line of the batch with its product, or why it is none. Staged rows never change, so this needs no lock."""
     first = select(rows.c.sku, func.min(rows.c.line).label("line")).where(rows.c.import_id == import_id)
     with reading(_engine()) as connection:
-        batch = connection.execute(select(batches).where(_is(import_id, number))).one_or_none()
+        batch = connection.execute(select(batches).where(_is_batch(import_id, number))).one_or_none()
         if batch is None:
             return {}
         mine = (rows.c.import_id == import_id) & rows.c.line.between(batch.first_line, batch.last_line)
@@ -209,10 +209,10 @@ def _read_rows(import_id: int, number: int) -> dict[int, ProductRow | str]:
         ).all()
         of_batch = first.where(rows.c.sku.in_({row.sku for row in found})).group_by(rows.c.sku)
         first_lines = {row.sku: row.line for row in connection.execute(of_batch)}
-    return {row.line: _judged(row.line, first_lines[row.sku], row.cells) for row in found}
+    return {row.line: _validate_row(row.line, first_lines[row.sku], row.cells) for row in found}
 
 
-def _judged(line: int, first_line: int, cells: dict[str, str]) -> ProductRow | str:
+def _validate_row(line: int, first_line: int, cells: dict[str, str]) -> ProductRow | str:
     if SURPLUS in cells:
         return f"more cells than the first row has columns: {cells[SURPLUS]}"
     product = read_product(cells)
@@ -268,7 +268,7 @@ def _counts(connection: Connection, *where: Any) -> dict[str | None, int]:
 
 
 def _report_due(connection: Connection, import_id: int) -> bool:
-    if _wanted(connection, import_id).state != "staged":
+    if _require_import(connection, import_id).state != "staged":
         return False
     left = select(func.count()).where(batches.c.import_id == import_id, ~batches.c.done)
     return connection.scalar(left) == 0

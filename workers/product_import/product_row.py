@@ -23,7 +23,7 @@ class ProductRow(BaseModel):
 
     @field_validator("category")
     @classmethod
-    def _known(cls, category: str) -> str:
+    def _check_category(cls, category: str) -> str:
         if category.lower() not in TAX_PERCENT:
             raise ValueError(f"should be one of {', '.join(TAX_PERCENT)}")
         return category.lower()
@@ -42,9 +42,9 @@ def read_product(cells: Mapping[str, str]) -> ProductRow | str:
     try:
         return ProductRow.model_validate(cells)
     except ValidationError as error:
-        return "; ".join(f"{problem['loc'][0]}: {_said(problem['msg'])}" for problem in error.errors())
+        return "; ".join(f"{problem['loc'][0]}: {_error_text(problem['msg'])}" for problem in error.errors())
 
 
-def _said(message: str) -> str:
+def _error_text(message: str) -> str:
     text = message.removeprefix("Value error, ")
     return text[:1].lower() + text[1:]

@@ -36,13 +36,13 @@ def read_spreadsheet(path: Path) -> Spreadsheet:
     Raises ``BusinessError`` when it is none or lacks a column, in words for whoever uploaded it; taking its rows may raise
     it as well. Raises ``OSError`` when the file cannot be read.
     """
-    lines = _told(path, _lines(path))
+    lines = _with_user_errors(path, _lines(path))
     _, header = next(lines, (0, list[str]()))
     columns = [cell.strip().lower() for cell in header]
     missing = [name for name in REQUIRED_COLUMNS if name not in columns]
     if missing:
         raise BusinessError(
-            f"{path.name} has no column {', '.join(missing)} in its first row; it has: {_listed(columns)}"
+            f"{path.name} has no column {', '.join(missing)} in its first row; it has: {_column_list(columns)}"
         )
     return Spreadsheet([name for name in columns if name], _rows(path, columns, lines))
 
@@ -56,7 +56,7 @@ def _rows(path: Path, columns: list[str], lines: Iterable[tuple[int, list[str]]]
         yield Row(line, named | ({SURPLUS: " | ".join(surplus)} if surplus else {}))
 
 
-def _told(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+def _with_user_errors(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
     """The lines that hold something; what the readers object to, in words for whoever uploaded the file."""
     try:
         for line, cells in lines:
@@ -87,6 +87,6 @@ def _csv_lines(path: Path, encoding: str) -> Iterator[tuple[int, list[str]]]:
             begins = reader.line_num + 1  # a quoted cell may hold line breaks
 
 
-def _listed(columns: list[str]) -> str:
+def _column_list(columns: list[str]) -> str:
     shown = ", ".join(name for name in columns if name)[:100]
     return shown or "nothing"

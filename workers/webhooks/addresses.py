@@ -32,20 +32,20 @@ async def checked_addresses(host: str, port: int) -> list[str]:
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = [str(entry[4][0]) for entry in found]
     for address in addresses:
-        if not _may_be_called(ipaddress.ip_address(address.partition("%")[0])):
+        if not _is_allowed(ipaddress.ip_address(address.partition("%")[0])):
             # One refused address refuses the name: the owner of a name decides which of its addresses comes first.
             raise AddressRefusedError(f"{host} leads to {address}, which is no public address")
     return addresses
 
 
-def _may_be_called(address: Address) -> bool:
-    address = _unwrapped(address)
+def _is_allowed(address: Address) -> bool:
+    address = _embedded_ipv4(address)
     if any(address in network for network in _allowed_networks()):
         return True
     return address.is_global and not address.is_multicast and address not in _TRANSLATED
 
 
-def _unwrapped(address: Address) -> Address:
+def _embedded_ipv4(address: Address) -> Address:
     """The IPv4 address within an IPv6 address, where that is what it stands for."""
     if isinstance(address, ipaddress.IPv4Address):
         return address

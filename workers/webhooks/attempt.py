@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from framework import BusinessError, RetryError
 from framework.types import Json
 from workers.webhooks.addresses import AddressRefusedError
-from workers.webhooks.exchange import Answer, NoAnswerError, post
+from workers.webhooks.http_post import Answer, NoAnswerError, post
 
 _TRY_AGAIN: Final = frozenset({408, 425, 429})
 GONE: Final = 410

@@ -15,7 +15,7 @@ from framework import BusinessError, Discard
 from framework.types import Json
 from workers.database import process_engine, reading, writing
 from workers.webhooks.attempt import Message
-from workers.webhooks.exchange import url_problem
+from workers.webhooks.http_post import url_problem
 from workers.webhooks.tables import deliveries, events, hooks, metadata
 
 FAILURES_UNTIL_DISABLED: Final = 5
@@ -65,11 +65,11 @@ def undelivered(event_id: int) -> list[int]:
 def message_due(event_id: int, hook_id: int) -> Message | None:
     """What is to be sent, ``None`` when the receiver has it. Raises ``Discard`` when there is nobody or nothing to tell."""
     with reading(_engine()) as connection:
-        hook = _called(connection, hook_id)
+        hook = _require_hook(connection, hook_id)
         event = connection.execute(select(events).where(events.c.id == event_id)).one_or_none()
         if event is None:
             raise Discard(f"event {event_id} was removed")
-        if connection.scalar(select(deliveries.c.state).where(_is(event_id, hook_id))) == "delivered":
+        if connection.scalar(select(deliveries.c.state).where(_is_delivery(event_id, hook_id))) == "delivered":
             return None
         return Message(hook.url, hook.secret, f"msg_{event_id}_{hook_id}", event.name, event.payload)
 
@@ -77,7 +77,7 @@ def message_due(event_id: int, hook_id: int) -> Message | None:
 def ping_message(hook_id: int) -> Message:
     """A message that stands for no event. Raises ``Discard`` when there is nobody to tell."""
     with reading(_engine()) as connection:
-        hook = _called(connection, hook_id)
+        hook = _require_hook(connection, hook_id)
     return Message(hook.url, hook.secret, f"msg_ping_{hook_id}", "ping", {"hook_id": hook_id})
 
 
@@ -85,7 +85,7 @@ def record(event_id: int, hook_id: int, state: DeliveryState, *, status: int | N
     """So ended the last attempt. What was delivered stays so, whatever a second run says."""
     values = {"state": state, "status": status, "note": note, "at": time.time()}
     with writing(_engine()) as connection:
-        mine = _is(event_id, hook_id) & (deliveries.c.state != "delivered")
+        mine = _is_delivery(event_id, hook_id) & (deliveries.c.state != "delivered")
         connection.execute(update(deliveries).where(mine).values(values))
 
 
@@ -136,7 +136,7 @@ def _engine() -> Engine:
     return process_engine("webhooks", metadata)
 
 
-def _called(connection: Connection, hook_id: int) -> Any:
+def _require_hook(connection: Connection, hook_id: int) -> Any:
     hook = connection.execute(select(hooks).where(hooks.c.id == hook_id)).one_or_none()
     if hook is None:
         raise Discard(f"hook {hook_id} was removed")
@@ -145,5 +145,5 @@ def _called(connection: Connection, hook_id: int) -> Any:
     return hook
 
 
-def _is(event_id: int, hook_id: int) -> Any:
+def _is_delivery(event_id: int, hook_id: int) -> Any:
     return (deliveries.c.event_id == event_id) & (deliveries.c.hook_id == hook_id)

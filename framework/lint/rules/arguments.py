@@ -4,11 +4,11 @@ import ast
 import re
 from collections.abc import Iterator
 
-from framework.declare.annotations import INSTEAD
-from framework.lint.classes import Class, Classes
-from framework.lint.rule import Hit, Hits, Rule, Site
-from framework.lint.source import Function, Module
-from framework.settings.shapes import is_tuple
+from framework.declare.annotations import JSON_SUBSTITUTES
+from framework.lint.classes import ClassIndex, SourceClass
+from framework.lint.module import Function, Module
+from framework.lint.rule import CallSite, LintRule, Match, Matches
+from framework.typeguards import is_tuple
 
 _SECRET = re.compile(
     r"(^|_)(password|passwd|passphrase|secret|token|api_?key|email|authorization|iban|ssn)(_|$)", re.IGNORECASE
@@ -18,7 +18,7 @@ _MODULES_OF = {
     "UUID": "uuid", "Path": "pathlib", "Iterable": "collections.abc", "Collection": "collections.abc",
 }  # fmt: skip
 _NOT_JSON = {
-    **{f"{_MODULES_OF.get(name, '')}.{name}".lstrip("."): text for name, text in INSTEAD.items()},
+    **{f"{_MODULES_OF.get(name, '')}.{name}".lstrip("."): text for name, text in JSON_SUBSTITUTES.items()},
     "complex": "a list of two floats",
     **dict.fromkeys(
         ("typing.Tuple", "typing.Set", "typing.FrozenSet", "typing.Iterable", "typing.Collection"), "a list"
@@ -34,7 +34,7 @@ _ENUMS = frozenset({"enum.Enum", "enum.StrEnum", "enum.IntEnum", "enum.Flag", "e
 _MODELS = re.compile(r"(^|\.)models?\.[A-Z]\w*$")
 
 
-def _types(worker: Class, classes: Classes) -> Hits:
+def _types(worker: SourceClass, classes: ClassIndex) -> Matches:
     if worker.value("strict_arguments") in ("warn", "off"):
         return
     for owner, function in worker.handlers():
@@ -42,63 +42,65 @@ def _types(worker: Class, classes: Classes) -> Hits:
             continue
         for extra in (*function.args.kwonlyargs, *([function.args.kwarg] if function.args.kwarg else [])):
             message = f"{owner.name}.{function.name}: {extra.arg!r} cannot travel, the wire carries a list of positions"
-            yield Hit(
+            yield Match(
                 owner.module,
                 _anchor(extra, function),
                 message,
                 "make it an ordinary parameter, or take a dict[str, ...]",
             )
         for argument, leaf in _annotated(function):
-            name = classes.meaning(owner.module, leaf) or ""
+            name = classes.resolve_name(owner.module, leaf) or ""
             instead = _NOT_JSON.get(name) or _enum(owner.module, leaf, classes)
             if instead is not None:
                 message = f"{owner.name}.{function.name}: {argument.arg!r} is a {name.rpartition('.')[2]}, which JSON cannot carry"
-                yield Hit(owner.module, leaf, message, f"take {instead}")
+                yield Match(owner.module, leaf, message, f"take {instead}")
     yield from _keys(worker, classes)
 
 
-def _objects(worker: Class, classes: Classes) -> Hits:
+def _objects(worker: SourceClass, classes: ClassIndex) -> Matches:
     for owner, function in worker.handlers():
         if not owner.module.linted:
             continue
         for argument, leaf in _annotated(function):
-            name = classes.meaning(owner.module, leaf) or ""
-            found = classes.named(name)
+            name = classes.resolve_name(owner.module, leaf) or ""
+            found = classes.find(name)
             is_object = found is not None and not _is_kind(found, _TYPED_DICTS) and not _is_kind(found, _ENUMS)
             if is_object or (found is None and _MODELS.search(name)):
                 message = (
                     f"{owner.name}.{function.name}: {argument.arg!r} is an object of class {name.rpartition('.')[2]}"
                 )
-                yield Hit(owner.module, leaf, message)
+                yield Match(owner.module, leaf, message)
 
 
 def _anchor(argument: ast.arg, function: Function) -> ast.expr | ast.stmt:
     return argument.annotation or function
 
 
-def _keys(worker: Class, classes: Classes) -> Hits:
+def _keys(worker: SourceClass, classes: ClassIndex) -> Matches:
     """Find the objects whose keys are no text: JSON has no others, and a key comes back as text."""
     for owner, function in worker.handlers():
         for argument in _parameters(function) if owner.module.linted else ():
             for node in _nodes(argument.annotation) if argument.annotation is not None else ():
                 key = _key_of(node, owner.module, classes)
                 parts = _nodes(key) if key is not None else ()
-                wrong = next(filter(None, (_no_text(part, owner.module, classes) for part in parts)), None)
+                wrong = next(filter(None, (_non_string_key(part, owner.module, classes) for part in parts)), None)
                 if wrong:
                     place = f"{owner.name}.{function.name}: {argument.arg!r}"
                     message = f"{place} has keys of {wrong}, and those of a JSON object are str"
-                    yield Hit(owner.module, node, message, "take a dict[str, ...], or a list of pairs")
+                    yield Match(owner.module, node, message, "take a dict[str, ...], or a list of pairs")
 
 
-def _key_of(node: ast.expr, module: Module, classes: Classes) -> ast.expr | None:
+def _key_of(node: ast.expr, module: Module, classes: ClassIndex) -> ast.expr | None:
     match node:
-        case ast.Subscript(value=value, slice=ast.Tuple(elts=[key, _])) if classes.meaning(module, value) in _OBJECTS:
+        case ast.Subscript(value=value, slice=ast.Tuple(elts=[key, _])) if (
+            classes.resolve_name(module, value) in _OBJECTS
+        ):
             return key
         case _:
             return None
 
 
-def _no_text(node: ast.expr, module: Module, classes: Classes) -> str | None:
+def _non_string_key(node: ast.expr, module: Module, classes: ClassIndex) -> str | None:
     """Return what a part of a key's annotation says that is no text, as far as that is known here."""
     match node:
         case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal"), slice=said):
@@ -108,7 +110,7 @@ def _no_text(node: ast.expr, module: Module, classes: Classes) -> str | None:
         case ast.Constant(value=None):
             return "None"
         case _:
-            name = classes.meaning(module, node) if isinstance(node, ast.Name | ast.Attribute) else None
+            name = classes.resolve_name(module, node) if isinstance(node, ast.Name | ast.Attribute) else None
             return name if name in _NO_KEYS else None
 
 
@@ -159,39 +161,41 @@ def _quoted(text: str, node: ast.expr) -> Iterator[ast.expr]:
     yield inner
 
 
-def _enum(module: Module, leaf: ast.expr, classes: Classes) -> str | None:
-    found = classes.named(classes.meaning(module, leaf) or "")
+def _enum(module: Module, leaf: ast.expr, classes: ClassIndex) -> str | None:
+    found = classes.find(classes.resolve_name(module, leaf) or "")
     return "Literal[...] of its values, and pass its .value" if found is not None and _is_kind(found, _ENUMS) else None
 
 
-def _is_kind(found: Class, kinds: frozenset[str]) -> bool:
+def _is_kind(found: SourceClass, kinds: frozenset[str]) -> bool:
     return any(owner.module.dotted(base) in kinds for owner in found.mro for base in owner.node.bases)
 
 
-def _secrets(worker: Class, _: Classes) -> Hits:
-    said = worker.own.get("loggable_arguments")
+def _secrets(worker: SourceClass, _: ClassIndex) -> Matches:
+    said = worker.own_attributes.get("loggable_arguments")
     if said is None or not is_tuple(said.value):
         return
     for name in said.value:
         if isinstance(name, str) and _SECRET.search(name):
-            yield Hit(
+            yield Match(
                 worker.module, said.node, f"{worker.name} shows its argument {name!r} to everybody who reads logs"
             )
             return
 
 
-def _flags(site: Site) -> Hits:
+def _flags(site: CallSite) -> Matches:
     flag = site.keyword("feature_flag")
     is_ours = site.name is not None and site.name.startswith("framework.") and site.name.endswith(".Deduplicate")
     if is_ours and flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, str | None)):
-        yield Hit(site.module, flag, "the name of this feature flag is worked out, so nobody who looks for it finds it")
+        yield Match(
+            site.module, flag, "the name of this feature flag is worked out, so nobody who looks for it finds it"
+        )
 
 
 RULES = (
-    Rule(
+    LintRule(
         code="SEW015",
         name="flag-name",
-        says="The name of a feature flag is not written out.",
+        summary="The name of a feature flag is not written out.",
         fix="write the name as one string",
         why="Flags are removed by looking for their name. One that is put together at run time is found in no search, outlives its "
         "purpose, and one day is switched by somebody who does not know what hangs on it.",
@@ -221,12 +225,12 @@ class ReindexWorker(TeamWorker):
 
     def perform(self, project_id: int) -> None: ...
 ''',
-        of_call=_flags,
+        check_call=_flags,
     ),
-    Rule(
+    LintRule(
         code="SEW022",
         name="parameter-types",
-        says="`perform`, or a handler of an older version, takes what a list of JSON values cannot carry.",
+        summary="`perform`, or a handler of an older version, takes what a list of JSON values cannot carry.",
         fix="take what JSON carries: numbers, str, bool, None, lists and dicts with str keys",
         why="The wire is JSON, read by other releases and by Ruby. The class is refused at import, unless it says strict_arguments "
         "'warn' or 'off'; this finds it in the editor, and names what to take instead.",
@@ -252,12 +256,12 @@ class ReportWorker(TeamWorker):
 
     def perform(self, since: str, ids: list[int]) -> None: ...
 ''',
-        of_worker=_types,
+        check_worker=_types,
     ),
-    Rule(
+    LintRule(
         code="SEW023",
         name="argument-objects",
-        says="`perform` takes an object of the application's instead of its id.",
+        summary="`perform` takes an object of the application's instead of its id.",
         fix="take the id and load the object in perform; a few plain facts go into a TypedDict",
         why="What lies in Redis is a copy of yesterday. A job may wait for hours: the object has changed, or is gone, and its class "
         "has other fields in the next release. An id is small, stays true, and says who is meant in the logs.",
@@ -289,12 +293,12 @@ class WelcomeWorker(TeamWorker):
 
     def perform(self, user_id: int) -> None: ...
 ''',
-        of_worker=_objects,
+        check_worker=_objects,
     ),
-    Rule(
+    LintRule(
         code="SEW029",
         name="loggable-secret",
-        says="`loggable_arguments` names what looks like a secret or personal data.",
+        summary="`loggable_arguments` names what looks like a secret or personal data.",
         fix="take it out of loggable_arguments; better, pass an id",
         why="Logs are read by more people than the database, are kept for longer, and go to other companies. Arguments are filtered "
         "by default for that reason.",
@@ -320,6 +324,6 @@ class InviteWorker(TeamWorker):
 
     def perform(self, invite_id: int, role: str) -> None: ...
 ''',
-        of_worker=_secrets,
+        check_worker=_secrets,
     ),
 )

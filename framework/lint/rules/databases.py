@@ -2,8 +2,8 @@
 
 import ast
 
-from framework.lint.classes import Class, Classes, is_handler
-from framework.lint.rule import Hit, Hits, Rule, Site, hit
+from framework.lint.classes import ClassIndex, SourceClass, is_handler
+from framework.lint.rule import CallSite, LintRule, Match, Matches, match_at
 from framework.lint.rules.pushing import PUSHES
 
 _LOOK_UPS = frozenset({"get_one", "get_object_or_404"})
@@ -12,16 +12,16 @@ _NARROWING = frozenset({"filter", "filter_by", "where", "get"})
 _BEGINNINGS = ("atomic", "begin", "begin_nested")
 
 
-def _consistency(worker: Class, _: Classes) -> Hits:
-    said = worker.said("data_consistency")
+def _consistency(worker: SourceClass, _: ClassIndex) -> Matches:
+    said = worker.attribute("data_consistency")
     if said is None and worker.complete:
-        yield from hit(worker.place("data_consistency"), "{} does not say how fresh its reads must be")
+        yield from match_at(worker.location_of("data_consistency"), "{} does not say how fresh its reads must be")
     elif said is not None and said.value == "always":
-        yield from hit(worker.place("data_consistency"), "{} sends every read to the primary database")
+        yield from match_at(worker.location_of("data_consistency"), "{} sends every read to the primary database")
 
 
-def _scheduled_duplicates(worker: Class, _: Classes) -> Hits:
-    said, consistency = worker.said("deduplicate"), worker.value("data_consistency")
+def _scheduled_duplicates(worker: SourceClass, _: ClassIndex) -> Matches:
+    said, consistency = worker.attribute("deduplicate"), worker.value("data_consistency")
     if said is None or consistency not in ("sticky", "delayed") or not isinstance(said.expression, ast.Call):
         return
     words = [word.arg for word in said.expression.keywords]
@@ -29,7 +29,7 @@ def _scheduled_duplicates(worker: Class, _: Classes) -> Hits:
         message = (
             f"{{}} has data_consistency {consistency!r} and does not say whether scheduled jobs count as duplicates"
         )
-        yield from hit(worker.place("deduplicate"), message)
+        yield from match_at(worker.location_of("deduplicate"), message)
 
 
 def _strategy(call: ast.Call) -> object:
@@ -37,24 +37,24 @@ def _strategy(call: ast.Call) -> object:
     return given[0].value if given and isinstance(given[0], ast.Constant) else None
 
 
-def _no_deferral(worker: Class, _: Classes) -> Hits:
+def _no_deferral(worker: SourceClass, _: ClassIndex) -> Matches:
     if worker.value("urgency") in ("low", "throttled") and worker.value("defer_on_health") is None:
         message = f"{{}} is of urgency {worker.value('urgency')!r} and goes on while its database is unwell"
-        yield from hit(worker.place("defer_on_health"), message)
+        yield from match_at(worker.location_of("defer_on_health"), message)
 
 
-def _missing_record(site: Site) -> Hits:
+def _missing_record(site: CallSite) -> Matches:
     function = site.function
     if site.worker is None or function is None or not is_handler(function.name) or not _looks_up(site):
         return
     parameters = {argument.arg for argument in (*function.args.posonlyargs, *function.args.args)} - {"self"}
     asked = {node.id for node in ast.walk(site.node) if isinstance(node, ast.Name)} & parameters
-    guarded = any(isinstance(outer, ast.Try) and outer.handlers for outer in site.within())
+    guarded = any(isinstance(outer, ast.Try) and outer.handlers for outer in site.enclosing_nodes())
     if asked and not guarded:
-        yield Hit(site.module, site.node, f"{site.worker.name} fails when the record of {min(asked)!r} is gone")
+        yield Match(site.module, site.node, f"{site.worker.name} fails when the record of {min(asked)!r} is gone")
 
 
-def _looks_up(site: Site) -> bool:
+def _looks_up(site: CallSite) -> bool:
     func, receiver = site.node.func, site.receiver
     name = func.id if isinstance(func, ast.Name) else site.method
     if name in _LOOK_UPS:
@@ -67,22 +67,22 @@ def _looks_up(site: Site) -> bool:
     )
 
 
-def _in_transaction(site: Site) -> Hits:
+def _in_transaction(site: CallSite) -> Matches:
     if site.method in PUSHES:
-        for manager in site.managers():
+        for manager in site.context_managers():
             if isinstance(manager.func, ast.Attribute) and manager.func.attr in _BEGINNINGS:
                 message = f"this push stands in the transaction that begins in line {manager.lineno}"
-                yield Hit(site.module, site.node, message)
+                yield Match(site.module, site.node, message)
                 return
 
 
 RULES = (
-    Rule(
+    LintRule(
         code="SEW005",
         name="data-consistency",
-        says="A worker does not declare `data_consistency`, or says `always`.",
+        summary="A worker does not declare `data_consistency`, or says `flag_always_on`.",
         fix="say data_consistency = 'sticky', or 'delayed' where lateness does not matter; waive 'always' with its reason",
-        why="`always` keeps replicas idle and the primary busy. GitLab had it as a silent default, and regretted it: hundreds of "
+        why="`flag_always_on` keeps replicas idle and the primary busy. GitLab had it as a silent default: hundreds of "
         "classes had to be looked at one by one when the primary ran short. `sticky` reads from a replica that has caught up "
         "and goes to the primary with the first write, so it costs a worker nothing.",
         bad='''
@@ -112,12 +112,12 @@ class CountWorker(ApplicationWorker):
 
     def perform(self, project_id: int) -> None: ...
 ''',
-        of_worker=_consistency,
+        check_worker=_consistency,
     ),
-    Rule(
+    LintRule(
         code="SEW006",
         name="scheduled-duplicates",
-        says="`sticky` or `delayed` together with `Deduplicate(...)` that does not say `including_scheduled`.",
+        summary="`sticky` or `delayed` together with `Deduplicate(...)` that does not say `including_scheduled`.",
         fix="say including_scheduled=True or False in Deduplicate(...)",
         why="Such a job may be put off until its replica has caught up. Whether a job that waits in the schedule makes a new one "
         "a duplicate is then no rare case but the usual one, and the answer differs: True may drop the job that carries the "
@@ -148,12 +148,12 @@ class MirrorWorker(TeamWorker):
 
     def perform(self, project_id: int) -> None: ...
 ''',
-        of_worker=_scheduled_duplicates,
+        check_worker=_scheduled_duplicates,
     ),
-    Rule(
+    LintRule(
         code="SEW007",
         name="deferral",
-        says="A worker of urgency `low` or `throttled` has no `defer_on_health`.",
+        summary="A worker of urgency `low` or `throttled` has no `defer_on_health`.",
         fix="say defer_on_health = DeferOnHealth(...), or None with a waiver that says why its database is safe from it",
         why="Background work is what keeps a database from recovering: it can wait, and does not. GitLab demands a deferral of "
         "every class of low urgency, or the reason why it needs none (it calls no database, or mends the very fault).",
@@ -192,12 +192,12 @@ class ThumbnailWorker(TeamWorker):
 
     def perform(self, picture_id: int) -> None: ...
 ''',
-        of_worker=_no_deferral,
+        check_worker=_no_deferral,
     ),
-    Rule(
+    LintRule(
         code="SEW014",
         name="missing-record",
-        says="`perform` looks up a record by its argument with a method that raises when there is none.",
+        summary="`perform` looks up a record by its argument with a method that raises when there is none.",
         fix="take the form that returns None and return, or raise Discard: what is deleted needs no job",
         why="Between push and run anything may be deleted. A look-up that raises turns every deleted user into 25 retries and a page "
         "for whoever is on call, for a job that nobody needs any more.",
@@ -229,12 +229,12 @@ class WelcomeWorker(TeamWorker):
         if user is None:
             return
 ''',
-        of_call=_missing_record,
+        check_call=_missing_record,
     ),
-    Rule(
+    LintRule(
         code="SEW030",
         name="push-in-transaction",
-        says="A push inside of a database transaction: `atomic()`, `begin()`, `begin_nested()`.",
+        summary="A push inside of a database transaction: `atomic()`, `begin()`, `begin_nested()`.",
         fix="push after the block, or from a callback after the commit",
         why="The job may begin before the commit, and finds no row; or the transaction is rolled back, and the job is about nothing. "
         "Both happen once in a thousand times, and never on a developer's machine.",
@@ -272,6 +272,6 @@ def order(engine: Engine) -> None:
         connection.execute(text("INSERT INTO orders (id) VALUES (42)"))
     ShipWorker.perform_async(42)
 ''',
-        of_call=_in_transaction,
+        check_call=_in_transaction,
     ),
 )

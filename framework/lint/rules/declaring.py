@@ -3,100 +3,104 @@
 import ast
 
 from framework.declare.attributes import ATTRIBUTES
-from framework.declare.check import slip_of
-from framework.declare.cross_rules import CROSS_RULES
+from framework.declare.check import closest_name
+from framework.declare.constraints import CONSTRAINTS
 from framework.declare.declaration import NOT_OWNED
-from framework.declare.no_effect import NO_EFFECT
-from framework.declare.values import Invalid
+from framework.declare.no_effect import ATTRIBUTES_WITHOUT_EFFECT
+from framework.declare.validators import InvalidValue
 from framework.declare.worker import ApplicationWorker
-from framework.lint.classes import Class, Classes, Said
-from framework.lint.rule import Hit, Hits, Rule, Site, hit
+from framework.lint.classes import AttributeValue, ClassIndex, SourceClass
+from framework.lint.rule import CallSite, LintRule, Match, Matches, match_at
 from framework.lint.rules.pushing import PUSHES
-from framework.lint.tree import UNKNOWN
-from framework.settings.shapes import short_repr
-from framework.settings.suggest import did_you_mean
+from framework.lint.workspace import UNKNOWN
+from framework.messages import did_you_mean
+from framework.typeguards import short_repr
 
 
-def _not_idempotent(worker: Class, _: Classes) -> Hits:
+def _not_idempotent(worker: SourceClass, _: ClassIndex) -> Matches:
     if worker.value("idempotent") is False:
-        yield from hit(worker.place("idempotent"), "{} does not say that running twice is as good as once")
+        yield from match_at(worker.location_of("idempotent"), "{} does not say that running twice is as good as once")
 
 
-def _not_owned(worker: Class, _: Classes) -> Hits:
+def _not_owned(worker: SourceClass, _: ClassIndex) -> Matches:
     if worker.value("feature_category") == NOT_OWNED:
-        yield from hit(worker.place("feature_category"), "nobody owns {}")
+        yield from match_at(worker.location_of("feature_category"), "nobody owns {}")
 
 
-def _no_category(worker: Class, _: Classes) -> Hits:
+def _no_category(worker: SourceClass, _: ClassIndex) -> Matches:
     if worker.value("feature_category") is None:
-        yield from hit(
-            worker.place("feature_category"), "{} has no feature_category, so it is refused when it is imported"
+        yield from match_at(
+            worker.location_of("feature_category"), "{} has no feature_category, so it is refused when it is imported"
         )
 
 
-def _unknown_category(worker: Class, _: Classes) -> Hits:
-    known, category = worker.tree.known.categories, worker.value("feature_category")
+def _unknown_category(worker: SourceClass, _: ClassIndex) -> Matches:
+    known, category = worker.workspace.facts.categories, worker.value("feature_category")
     if known is not None and isinstance(category, str) and category not in (*known, NOT_OWNED):
-        hint, file = did_you_mean(category, known), worker.tree.known.categories_file
+        hint, file = did_you_mean(category, known), worker.workspace.facts.categories_file
         message = f"the feature_category {category!r} of {{}} is not in {file}{hint}"
-        yield from hit(worker.place("feature_category"), message)
+        yield from match_at(worker.location_of("feature_category"), message)
 
 
-def _refused(worker: Class, _: Classes) -> Hits:
-    for name, said in worker.own.items():
+def _refused(worker: SourceClass, _: ClassIndex) -> Matches:
+    for name, said in worker.own_attributes.items():
         reason = _reason(name, said)
         if reason is not None:
-            yield Hit(worker.module, said.node, f"{worker.name}.{name} is refused when the class is created: {reason}")
-    for name, node in worker.announced:
-        match = None if name.startswith("_") or name in worker.own else slip_of(name, ATTRIBUTES)
+            yield Match(
+                worker.module, said.node, f"{worker.name}.{name} is refused when the class is created: {reason}"
+            )
+    for name, node in worker.bare_annotations:
+        match = None if name.startswith("_") or name in worker.own_attributes else closest_name(name, ATTRIBUTES)
         if match is not None:
-            yield Hit(worker.module, node, f"{worker.name}.{name} is an annotation without a value and sets nothing")
-    for rule in CROSS_RULES:
-        one, other = worker.value(rule.attribute), worker.value(rule.other)
-        holds = rule.other != "has_external_dependencies" and one == rule.value and other in rule.forbidden
-        if holds and worker.said(rule.attribute) is not None:
-            yield from hit(worker.place(rule.attribute), f"{{}}: {rule}, as {rule.because}", rule.instead)
+            yield Match(worker.module, node, f"{worker.name}.{name} is an annotation without a value and sets nothing")
+    for rule in CONSTRAINTS:
+        one, other = worker.value(rule.attribute), worker.value(rule.other_attribute)
+        holds = (
+            rule.other_attribute != "has_external_dependencies" and one == rule.value and other in rule.forbidden_values
+        )
+        if holds and worker.attribute(rule.attribute) is not None:
+            yield from match_at(worker.location_of(rule.attribute), f"{{}}: {rule}, as {rule.reason}", rule.remedy)
 
 
-def _reason(name: str, said: Said) -> str | None:
+def _reason(name: str, said: AttributeValue) -> str | None:
     if name.startswith("_") or name.isupper() or name == "perform":
         return None
     if name not in ATTRIBUTES:
-        slip = slip_of(name, ATTRIBUTES)
+        slip = closest_name(name, ATTRIBUTES)
         plain = said.value is not UNKNOWN or slip is not None
         return f"it is no attribute{did_you_mean(name, ATTRIBUTES)}" if plain and said.expression is not None else None
     if said.value is UNKNOWN:
         return None
     try:
-        ATTRIBUTES[name].rule(said.value)
-    except Invalid as error:
+        ATTRIBUTES[name].validator(said.value)
+    except InvalidValue as error:
         return f"{short_repr(said.value)} is not allowed; allowed: {error}"
     return None
 
 
-def _no_effect(worker: Class, _: Classes) -> Hits:
-    for name, missing in NO_EFFECT.items():
-        said = worker.said(name)
+def _no_effect(worker: SourceClass, _: ClassIndex) -> Matches:
+    for name, missing in ATTRIBUTES_WITHOUT_EFFECT.items():
+        said = worker.attribute(name)
         if said is not None and said.value != vars(ApplicationWorker)[name]:
-            yield from hit(worker.place(name), f"{{}}.{name} has no effect yet: {missing}")
+            yield from match_at(worker.location_of(name), f"{{}}.{name} has no effect yet: {missing}")
 
 
-def _option_without_effect(site: Site) -> Hits:
+def _option_without_effect(site: CallSite) -> Matches:
     receiver = site.receiver if site.method in PUSHES else None
     while isinstance(receiver, ast.Call) and isinstance(receiver.func, ast.Attribute):
         if receiver.func.attr == "set":
             for word in receiver.keywords:
-                if word.arg is not None and word.arg in NO_EFFECT:
-                    message = f"set({word.arg}=...) has no effect yet: {NO_EFFECT[word.arg]}"
-                    yield Hit(site.module, word.value, message)
+                if word.arg is not None and word.arg in ATTRIBUTES_WITHOUT_EFFECT:
+                    message = f"set({word.arg}=...) has no effect yet: {ATTRIBUTES_WITHOUT_EFFECT[word.arg]}"
+                    yield Match(site.module, word.value, message)
         receiver = receiver.func.value
 
 
 RULES = (
-    Rule(
+    LintRule(
         code="SEW001",
         name="idempotent",
-        says="A worker does not declare `idempotent = True`.",
+        summary="A worker does not declare `idempotent = True`.",
         fix="make a second run harmless and say idempotent = True, or waive with what happens twice",
         why="Delivery is at least once: a process that is killed after its job ended and before it was acknowledged leaves the "
         "job to be run again. GitLab demands the word or a reason of every worker, so that each author has thought of it once.",
@@ -131,12 +135,12 @@ class GreetingWorker(TeamWorker):
 
     def perform(self, user_id: int) -> None: ...
 ''',
-        of_worker=_not_idempotent,
+        check_worker=_not_idempotent,
     ),
-    Rule(
+    LintRule(
         code="SEW013",
         name="not-owned",
-        says="A worker's feature category is `not_owned`.",
+        summary="A worker's feature category is `not_owned`.",
         fix="name the category of the team that is to be woken up, or waive with whose plumbing it is",
         why="An error of a class that nobody owns is sent to nobody. The word is for code that many features push, whose jobs "
         "then count for the feature that pushed them.",
@@ -170,12 +174,12 @@ class DeleteFileWorker(TeamWorker):
 
     def perform(self, file_id: int) -> None: ...
 ''',
-        of_worker=_not_owned,
+        check_worker=_not_owned,
     ),
-    Rule(
+    LintRule(
         code="SEW016",
         name="feature-category",
-        says="A worker that runs has no `feature_category`.",
+        summary="A worker that runs has no `feature_category`.",
         fix="say feature_category = ... in the class, or once in the abstract base of the team",
         why="Its import raises DeclarationError, and with it every process that loads it ends with status 78. Routing, log "
         "lines and error reports all ask for the owner.",
@@ -210,12 +214,12 @@ class ReindexWorker(SearchWorker):
 
     def perform(self, project_id: int) -> None: ...
 ''',
-        of_worker=_no_category,
+        check_worker=_no_category,
     ),
-    Rule(
+    LintRule(
         code="SEW017",
         name="unknown-category",
-        says="A `feature_category` is not in `config/feature_categories.yml`.",
+        summary="A `feature_category` is not in `config/feature_categories.yml`.",
         fix="correct it, or add the category and its owner to the file",
         why="The class can be imported, and then no process boots: the file is read after the classes. Found here, it costs a "
         "red line in the editor instead of a deployment. Without such a file nothing is found.",
@@ -241,12 +245,12 @@ class ReindexWorker(TeamWorker):
 
     def perform(self, project_id: int) -> None: ...
 ''',
-        of_worker=_unknown_category,
+        check_worker=_unknown_category,
     ),
-    Rule(
+    LintRule(
         code="SEW018",
         name="refused",
-        says="An attribute's name or value, or two values together, that are refused when the class is created.",
+        summary="An attribute's name or value, or two values together, that are refused when the class is created.",
         fix="write a name and a value that are allowed: `application-worker attributes NAME` tells",
         why="The same is a DeclarationError at import. But an import stops at the first, and an editor imports nothing: here "
         "all of them are found at once. Values that only running the code would tell are left to it.",
@@ -276,12 +280,12 @@ class ReindexWorker(TeamWorker):
 
     def perform(self, project_id: int) -> None: ...
 ''',
-        of_worker=_refused,
+        check_worker=_refused,
     ),
-    Rule(
+    LintRule(
         code="SEW031",
         name="no-effect",
-        says="A worker, or a push, declares what has no effect in this release.",
+        summary="A worker, or a push, declares what has no effect in this release.",
         fix="leave it out until a release acts on it",
         why="A class that declares `timeout` looks as if its runs were stopped, and a review takes it for done. The attribute is "
         "accepted so that code for a later release loads in this one; Python says the same at import, as a `NoEffectWarning`.",
@@ -313,7 +317,7 @@ class RenderWorker(TeamWorker):
 def render(poster_id: int) -> None:
     RenderWorker.perform_async(poster_id)
 ''',
-        of_worker=_no_effect,
-        of_call=_option_without_effect,
+        check_worker=_no_effect,
+        check_call=_option_without_effect,
     ),
 )

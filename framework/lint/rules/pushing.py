@@ -2,7 +2,7 @@
 
 import ast
 
-from framework.lint.rule import Hit, Hits, Rule, Site
+from framework.lint.rule import CallSite, LintRule, Match, Matches
 
 _ONE = ("perform_async", "perform_in", "perform_at")
 _MANY = ("perform_bulk", "perform_bulk_in", "perform_bulk_for")
@@ -10,7 +10,7 @@ PUSHES = frozenset({*_ONE, *_MANY})
 """The methods that write jobs to Redis."""
 
 
-def _has_context(site: Site) -> bool:
+def _has_context(site: CallSite) -> bool:
     if site.keyword("context") is not None:
         return True
     receiver = site.receiver
@@ -18,42 +18,42 @@ def _has_context(site: Site) -> bool:
         if receiver.func.attr == "set" and any(word.arg in ("context", None) for word in receiver.keywords):
             return True
         receiver = receiver.func.value
-    return any(_is_bound(site.module.dotted(manager.func)) for manager in site.managers())
+    return any(_is_bound(site.module.dotted(manager.func)) for manager in site.context_managers())
 
 
 def _is_bound(name: str | None) -> bool:
     return name is not None and name.startswith("framework.") and name.endswith("context.bound")
 
 
-def _cron_context(site: Site) -> Hits:
+def _cron_context(site: CallSite) -> Matches:
     if site.method in _ONE and site.worker is not None and site.worker.is_cron and not _has_context(site):
-        yield Hit(
+        yield Match(
             site.module,
             site.node,
             f"{site.worker.name} is pushed by a schedule, and the job it pushes here has no context",
         )
 
 
-def _bulk_context(site: Site) -> Hits:
+def _bulk_context(site: CallSite) -> Matches:
     if site.method in _MANY and not _has_context(site):
-        yield Hit(site.module, site.node, f"{site.method} pushes many jobs that no log line can tell apart")
+        yield Match(site.module, site.node, f"{site.method} pushes many jobs that no log line can tell apart")
 
 
-def _one_by_one(site: Site) -> Hits:
+def _one_by_one(site: CallSite) -> Matches:
     if site.method not in _ONE:
         return
     outer = site.module.parents.get(site.node)
     loop = site.module.parents.get(outer) if isinstance(outer, ast.Expr) else None
     alone = isinstance(loop, ast.For) and loop.body == [outer] and not loop.orelse
     if alone or isinstance(outer, ast.ListComp | ast.SetComp | ast.GeneratorExp):
-        yield Hit(site.module, site.node, "this loop pushes its jobs one by one, a round trip each")
+        yield Match(site.module, site.node, "this loop pushes its jobs one by one, a round trip each")
 
 
 RULES = (
-    Rule(
+    LintRule(
         code="SEW002",
         name="cron-context",
-        says="A worker of the namespace `cronjob` pushes a job without setting a context.",
+        summary="A worker of the namespace `cronjob` pushes a job without setting a context.",
         fix="push inside `with bound(project=...)`, or through set(context={...})",
         why="A job takes over the context of whoever pushes it: user, project, request. A schedule has none, so the jobs of a cron "
         "worker are about nobody, and the customer whose job failed cannot be found in the logs.",
@@ -99,12 +99,12 @@ class CloseInviteWorker(TeamWorker):
 
     def perform(self, invite_id: int) -> None: ...
 ''',
-        of_call=_cron_context,
+        check_call=_cron_context,
     ),
-    Rule(
+    LintRule(
         code="SEW003",
         name="bulk-context",
-        says="A bulk push without a context.",
+        summary="A bulk push without a context.",
         fix="perform_bulk_for(..., context=lambda one: {...}); set(context={...}) or `with bound(...)` where one holds for all",
         why="Of ten thousand equal jobs, which customer's is the one that hangs? Each job should say what it is about, and a bulk is "
         "the one moment at which that is known for all. GitLab allows only the bulk methods with contexts.",
@@ -142,12 +142,12 @@ def close_each(invites: list[tuple[int, str]]) -> None:
         context=lambda invite: {"project": invite[1]},
     )
 ''',
-        of_call=_bulk_context,
+        check_call=_bulk_context,
     ),
-    Rule(
+    LintRule(
         code="SEW028",
         name="push-loop",
-        says="A loop that does nothing but push.",
+        summary="A loop that does nothing but push.",
         fix="perform_bulk_for(...): a thousand jobs per round trip",
         why="Ten thousand pushes are ten thousand round trips, seconds in which the job holds its slot; in bulk they are ten. A push "
         "that fails in the middle is told by the bulk with the jobs that are in; the loop forgets.",
@@ -182,6 +182,6 @@ def close_all(invites: list[int]) -> None:
         context=lambda invite: {"invite": invite},
     )
 ''',
-        of_call=_one_by_one,
+        check_call=_one_by_one,
     ),
 )

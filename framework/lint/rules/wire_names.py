@@ -2,35 +2,35 @@
 
 from collections.abc import Iterable, Sequence
 
-from framework.lint.classes import Class, Classes
-from framework.lint.rule import Hits, Rule, hit
+from framework.lint.classes import ClassIndex, SourceClass
+from framework.lint.rule import LintRule, Matches, match_at
 
 
-def _moved(worker: Class, classes: Classes) -> Hits:
-    known = worker.tree.known
+def _moved(worker: SourceClass, classes: ClassIndex) -> Matches:
+    known = worker.workspace.facts
     # A class in a file that cannot be read may have the name.
-    if not known.released or worker.tree.unreadable or not _is_new(worker):
+    if not known.released or worker.workspace.unreadable or not _is_new(worker):
         return
     lost = [name for name in known.released if _is_lost(name, worker, classes)]
     if lost:
         others = [one for one in classes.workers if one.name == worker.name and one is not worker and _is_new(one)]
         message = f"the wire name of {{}} is {worker.wire_names[0]}, which {known.released_file} does not have, and no class is "
-        message += f"left for jobs of {' and '.join(lost)}{_or_became(others)}"
-        yield from hit(worker.place("wire_name"), message, _lines(worker, lost))
+        message += f"left for jobs of {' and '.join(lost)}{_candidates_text(others)}"
+        yield from match_at(worker.location_of("wire_name"), message, _lines(worker, lost))
 
 
-def _is_new(worker: Class) -> bool:
+def _is_new(worker: SourceClass) -> bool:
     """The class runs, and the last release had none of its wire name."""
-    return not worker.abstract and worker.tree.known.released.keys().isdisjoint(worker.wire_names)
+    return not worker.abstract and worker.workspace.facts.released.keys().isdisjoint(worker.wire_names)
 
 
-def _is_lost(name: str, worker: Class, classes: Classes) -> bool:
+def _is_lost(name: str, worker: SourceClass, classes: ClassIndex) -> bool:
     """A class of the same name was released, and neither runs, as far as reading tells, nor was removed on purpose."""
     same = name.rpartition("::")[2] == worker.name
-    return same and name not in worker.tree.known.retired and not classes.may_run(name)
+    return same and name not in worker.workspace.facts.retired and not classes.may_have_wire_name(name)
 
 
-def _lines(worker: Class, lost: Sequence[str]) -> str:
+def _lines(worker: SourceClass, lost: Sequence[str]) -> str:
     names = " or ".join(f'wire_name = "{name}"' for name in lost)
     aliases = " or ".join(f"aliases = {_tuple((*(worker.aliases or ()), name))}" for name in lost)
     return (
@@ -44,16 +44,16 @@ def _tuple(names: Sequence[str]) -> str:
     return f"({members},)" if len(names) == 1 else f"({members})"
 
 
-def _or_became(others: Iterable[Class]) -> str:
+def _candidates_text(others: Iterable[SourceClass]) -> str:
     places = " or ".join(map(repr, others))
     return f" (or it became {places})" if places else ""
 
 
 RULES = (
-    Rule(
+    LintRule(
         code="SEW032",
         name="moved",
-        says="A class has another wire name than in the last release, and no class is left for jobs of the old one.",
+        summary="A class has another wire name than in the last release, and no class is left for jobs of the old one.",
         fix='write the old name: wire_name = "..." to keep it, or aliases = ("...",) to take the new one',
         why="A wire name is made of the packages in which a class stands. A module that becomes a package, or moves, changes it, "
         "although no line of the class does, and jobs that wait under the old name are set aside after a day. The old names are "
@@ -79,6 +79,6 @@ class SendInvoiceWorker(TeamWorker):
 
     def perform(self, invoice_id: int) -> None: ...
 ''',
-        of_worker=_moved,
+        check_worker=_moved,
     ),
 )

@@ -17,7 +17,7 @@ from framework.policies.concurrency.limits import Limits
 from framework.store.script import THROTTLE, is_lasting
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import logger
-from framework.telemetry.repeated import Repeated
+from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire import keys
 
 Strategy: TypeAlias = Literal["hard", "soft"]
@@ -25,11 +25,11 @@ Strategy: TypeAlias = Literal["hard", "soft"]
 DEADLINE_S = 5.0
 """How long the signals may take for all classes together; a class of which they have said nothing by then stays as it is."""
 
-EVENTS = "sidekiq_throttling_events_total"
+THROTTLING_EVENTS = "sidekiq_throttling_events_total"
 _PERIOD_S = 10.0  # how often one process of the shard asks
-_DOWN_S, _UP_S = 60, 25
-_FORGOTTEN_S = 1_800
-_QUIET_S = 60.0
+_LOWER_INTERVAL_S, _RAISE_INTERVAL_S = 60, 25
+_STATE_TTL_S = 1_800
+_LOG_INTERVAL_S = 60.0
 
 
 class LoadSignal(Protocol):
@@ -40,7 +40,7 @@ class LoadSignal(Protocol):
         ...
 
 
-_WORST_FIRST: tuple[Strategy, ...] = ("hard", "soft")
+_STRONGEST_FIRST: tuple[Strategy, ...] = ("hard", "soft")
 _signals: list[LoadSignal] = []
 
 
@@ -58,66 +58,69 @@ class Throttle:
         self._client = client
         self._limits = limits
         self._signals = signals
-        self._asking: threading.Thread | None = None
-        self._told = Repeated(_QUIET_S)
+        self._thread: threading.Thread | None = None
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
-    def look(self) -> None:
+    def adjust(self) -> None:
         """Take a step for each class, if it is our turn to ask. Raises redis errors. Costs nothing without a signal."""
-        if not self._signals or (self._asking is not None and self._asking.is_alive()):
+        if not self._signals or (self._thread is not None and self._thread.is_alive()):
             return
         if not self._client.set(keys.LIMITS_THROTTLING, 1, px=int(_PERIOD_S * 1000), nx=True):
             return
         limited: dict[str, int] = {}
         for worker in registry.workers():
             declaration = worker.declaration()
-            if self._limits.has_one(declaration) and (limit := self._limits.of(declaration)) > 0:
+            if self._limits.may_limit(declaration) and (limit := self._limits.class_limit(declaration)) > 0:
                 limited[declaration.wire_name] = limit
         if limited:
-            self._step(limited, self._ask(list(limited)))
+            self._apply(limited, self._collect_signals(list(limited)))
 
-    def _ask(self, names: list[str]) -> "Mapping[str, Strategy | None]":
+    def _collect_signals(self, names: list[str]) -> "Mapping[str, Strategy | None]":
         said: dict[str, Strategy | None] = {}
-        self._asking = threading.Thread(target=self._listen, args=(names, said), name="load-signals", daemon=True)
-        self._asking.start()
-        self._asking.join(DEADLINE_S)
-        if self._asking.is_alive():
-            self._tell(f"a load signal has taken longer than {DEADLINE_S:g} s; limits stay as they are")
+        self._thread = threading.Thread(target=self._call_signals, args=(names, said), name="load-signals", daemon=True)
+        self._thread.start()
+        self._thread.join(DEADLINE_S)
+        if self._thread.is_alive():
+            self._warn(f"a load signal has taken longer than {DEADLINE_S:g} s; limits stay as they are")
         return dict(said)
 
-    def _listen(self, names: list[str], said: "dict[str, Strategy | None]") -> None:
+    def _call_signals(self, names: list[str], found: "dict[str, Strategy | None]") -> None:
         for name in names:
-            answers = [self._answer(signal, name) for signal in self._signals]
-            worst: Strategy | None = next((strategy for strategy in _WORST_FIRST if strategy in answers), None)
+            answers = [self._call_signal(signal, name) for signal in self._signals]
+            worst: Strategy | None = next((strategy for strategy in _STRONGEST_FIRST if strategy in answers), None)
             if worst is not None or all(answer is None for answer in answers):
-                said[name] = worst
+                found[name] = worst
 
-    def _answer(self, signal: LoadSignal, name: str) -> object:
+    def _call_signal(self, signal: LoadSignal, name: str) -> object:
         try:
             answer = signal(name)
         except BaseException as error:  # noqa: BLE001 - somebody else's code must not stop work
-            self._tell("a load signal raised; limits stay as they are", error)
+            self._warn("a load signal raised; limits stay as they are", error)
             return error
-        if answer not in (None, *_WORST_FIRST):
-            self._tell(f"a load signal returned {answer!r:.60}: neither 'hard', 'soft' nor None")
+        if answer not in (None, *_STRONGEST_FIRST):
+            self._warn(f"a load signal returned {answer!r:.60}: neither 'hard', 'soft' nor None")
         return answer
 
-    def _step(self, limited: Mapping[str, int], said: "Mapping[str, Strategy | None]") -> None:
+    def _apply(self, limited: Mapping[str, int], answers: "Mapping[str, Strategy | None]") -> None:
         calls: list[tuple[list[str], list[Any]]] = [
-            ([keys.limit(name)], [limited[name], strategy or "none", _DOWN_S, _UP_S, _FORGOTTEN_S])
-            for name, strategy in said.items()
+            (
+                [keys.limit(name)],
+                [limited[name], strategy or "none", _LOWER_INTERVAL_S, _RAISE_INTERVAL_S, _STATE_TTL_S],
+            )
+            for name, strategy in answers.items()
         ]
-        for name, reply in zip(said, THROTTLE.each(self._client, calls), strict=True):
+        for name, reply in zip(answers, THROTTLE.each(self._client, calls), strict=True):
             if isinstance(reply, ResponseError) and is_lasting(reply):
-                self._tell(f"the keys of the limit of {name} cannot be used; it stays as it is", reply)
+                self._warn(f"the keys of the limit of {name} cannot be used; it stays as it is", reply)
                 continue
             if isinstance(reply, Exception):
                 raise reply
             before, after = reply
             if before == after:
                 continue
-            strategy = said[name]
+            strategy = answers[name]
             if strategy is not None:
-                counters.add(EVENTS, name, strategy=strategy)
+                counters.add(THROTTLING_EVENTS, name, strategy=strategy)
             logger(**{"class": name}).info(
                 f"{name}: its concurrency limit is {after} for the time being, after {before}",
                 event_name="concurrency_limit.throttled" if after < before else "concurrency_limit.recovered",
@@ -127,6 +130,6 @@ class Throttle:
                 max_concurrency_limit=limited[name],
             )
 
-    def _tell(self, what: str, error: BaseException | None = None) -> None:
-        if count := self._told.due(what, time.monotonic()):
-            logger().warning(what, event_name="concurrency_limit.signal_failed", count=count, error=error)
+    def _warn(self, message: str, error: BaseException | None = None) -> None:
+        if count := self._log_limit.hit(message, time.monotonic()):
+            logger().warning(message, event_name="concurrency_limit.signal_failed", count=count, error=error)

@@ -7,20 +7,20 @@ from importlib.util import find_spec
 from typing import NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
-from framework.errors import ConfigurationError, Problem
-from framework.policies.consistency.servers import Server
+from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.messages import did_you_mean, join_names
+from framework.policies.consistency.servers import DatabaseServer
 from framework.settings.model import DatabaseSettings
-from framework.settings.suggest import did_you_mean, listed
 from framework.types import DataConsistency
 from framework.version import install_extra
 
-Levels: TypeAlias = Mapping[str, DataConsistency]
+ConsistencyLevels: TypeAlias = Mapping[str, DataConsistency]
 """What a class says of each database that has replicas."""
 
-FILE = "config/application.yml"
+SETTINGS_FILE = "config/application.yml"
 """How messages call the file of the setting, unless they are told otherwise."""
 
-_ORDER: tuple[DataConsistency, ...] = ("always", "sticky", "delayed")
+_STRICTEST_FIRST: tuple[DataConsistency, ...] = ("always", "sticky", "delayed")
 """Each is more content with a replica than the one before it."""
 
 
@@ -28,54 +28,55 @@ class Database(NamedTuple):
     """One database: its primary, and the replicas that may be read instead."""
 
     name: str
-    primary: Server
-    replicas: tuple[Server, ...]
+    primary: DatabaseServer
+    replicas: tuple[DatabaseServer, ...]
 
 
 class Databases:
     """Every configured database. Nothing is loaded or connected before it is used."""
 
-    def __init__(self, settings: Mapping[str, DatabaseSettings], file: str = FILE) -> None:
+    def __init__(self, settings: Mapping[str, DatabaseSettings], file: str = SETTINGS_FILE) -> None:
         self._file = file
         self._all = {name: _database(name, one) for name, one in settings.items()}
 
     def __getitem__(self, name: str) -> Database:
         if name not in self._all:
             message = f"there is no database {name!r}{did_you_mean(name, self._all)}; name it there with its url"
-            raise ConfigurationError([Problem(self._file, "databases", message)])
+            raise ConfigurationError([ConfigurationProblem(self._file, "databases", message)])
         if (problem := missing_extra(self._file)) is not None:
             raise ConfigurationError([problem])
         return self._all[name]
 
-    def levels(self, declaration: Declaration) -> Levels:
+    def levels(self, declaration: Declaration) -> ConsistencyLevels:
         """Return what the class says of each database with replicas; empty when it reads from no replica."""
-        overrides: Levels = declaration.data_consistency_overrides or {}
+        overrides: ConsistencyLevels = declaration.data_consistency_overrides or {}
         levels: dict[str, DataConsistency] = {
             name: overrides.get(name, declaration.data_consistency)
             for name, database in self._all.items()
             if database.replicas
         }
-        return levels if most_patient(levels) != "always" else {}
+        return levels if weakest_level(levels) != "always" else {}
 
-    def problems(self, declarations: Iterable[Declaration]) -> list[Problem]:
+    def problems(self, declarations: Iterable[Declaration]) -> list[ConfigurationProblem]:
         """Return what these classes say that cannot be done with this configuration."""
-        problems: list[Problem] = []
+        problems: list[ConfigurationProblem] = []
         wanted = False
         for declaration in declarations:
             wanted = wanted or bool(self.levels(declaration))
             for name in declaration.data_consistency_overrides or ():
                 if self._all and name not in self._all:
-                    said = (
-                        f"{declaration.place}: data_consistency_overrides names {name!r}, and there is no such database"
+                    said = f"{declaration.qualified_name}: data_consistency_overrides names {name!r}, and there is no such database"
+                    known = join_names(self._all)
+                    near = (
+                        f"{did_you_mean(name, self._all)}; there are {known}: take one, or name it there with its url"
                     )
-                    near = f"{did_you_mean(name, self._all)}; there are {listed(self._all)}: take one, or name it there with its url"
-                    problems.append(Problem(self._file, "databases", f"{said}{near}"))
+                    problems.append(ConfigurationProblem(self._file, "databases", f"{said}{near}"))
         problem = missing_extra(self._file) if wanted else None
         return [*problems, problem] if problem is not None else problems
 
-    def some_replicas(self) -> dict[str, Server]:
+    def available_replicas(self) -> dict[str, DatabaseServer]:
         """Return a replica of each database that has one which answers, whatever it shows."""
-        found: dict[str, Server] = {}
+        found: dict[str, DatabaseServer] = {}
         for name, _, replicas in self._all.values():
             shuffled = random.sample(replicas, len(replicas))
             answering = next((replica for replica in shuffled if replica.has_reached(0)), None)
@@ -96,24 +97,24 @@ def open_databases(settings: tuple[tuple[str, DatabaseSettings], ...], file: str
     return Databases(dict(settings), file)
 
 
-def most_patient(levels: Levels) -> DataConsistency:
+def weakest_level(levels: ConsistencyLevels) -> DataConsistency:
     """Return which word decides about a job that uses all these databases (GitLab: the most replica-loving)."""
-    return max(levels.values(), key=_ORDER.index) if levels else "always"
+    return max(levels.values(), key=_STRICTEST_FIRST.index) if levels else "always"
 
 
-def missing_extra(file: str = FILE) -> Problem | None:
+def missing_extra(file: str = SETTINGS_FILE) -> ConfigurationProblem | None:
     """Return what to do when the libraries that replicas take are not installed."""
     missing = [name for name in ("sqlalchemy", "psycopg") if find_spec(name) is None]
     if not missing:
         return None
     message = f"needs {' and '.join(missing)}, the extra sql: {install_extra('sql')}"
-    return Problem(file, "databases", message)
+    return ConfigurationProblem(file, "databases", message)
 
 
 def _database(name: str, settings: DatabaseSettings) -> Database:
     replicas = enumerate(settings.replicas, 1)
     return Database(
         name,
-        Server(name, settings.url, is_replica=False),
-        tuple(Server(f"{name} replica {number}", url, is_replica=True) for number, url in replicas),
+        DatabaseServer(name, settings.url, is_replica=False),
+        tuple(DatabaseServer(f"{name} replica {number}", url, is_replica=True) for number, url in replicas),
     )

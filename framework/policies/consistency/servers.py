@@ -16,25 +16,25 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from framework.telemetry import logs
-from framework.telemetry.repeated import Repeated
+from framework.telemetry.rate_limit import LogRateLimit
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 DEADLINE_S = 1.0
-QUIET_S = 5.0
-FRESH_S = 1.0
+RETRY_AFTER_S = 5.0
+POSITION_TTL_S = 1.0
 """A replica only ever moves on, so for so long what it has shown need not be asked for again."""
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
-_CONNECT = {"connect_timeout": 2, "tcp_user_timeout": 2000, "application_name": "application-worker: positions"}
+_CONNECT_ARGS = {"connect_timeout": 2, "tcp_user_timeout": 2000, "application_name": "application-worker: positions"}
 """What ends the thread that we no longer wait for; libpq knows no shorter time for a connection."""
-_PRIMARY = "SELECT pg_current_wal_insert_lsn()::text"
+_PRIMARY_POSITION = "SELECT pg_current_wal_insert_lsn()::text"
 """The insert position, not the written one: with synchronous_commit = off a commit may not be written yet (as GitLab's)."""
-_REPLICA = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()::text END"
+_REPLICA_POSITION = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()::text END"
 
 
-class Unavailable(Exception):
+class PositionUnavailable(Exception):
     """A server has not said its position in time, or has none to say."""
 
 
@@ -46,12 +46,12 @@ def parse_lsn(text: object) -> int:
     return (int(found[1], 16) << 32) + int(found[2], 16)
 
 
-def shown_lsn(position: int) -> str:
+def format_lsn(position: int) -> str:
     """Return a position as PostgreSQL writes it."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
-class Server:
+class DatabaseServer:
     """A primary, or a replica of one. Connects when it is first used; safe to share between threads, and after a fork."""
 
     def __init__(self, name: str, url: str, *, is_replica: bool) -> None:
@@ -59,27 +59,27 @@ class Server:
         """What it is called in log lines; its URL holds a password."""
         self.is_replica = is_replica
         self._url = url
-        self._told = Repeated(60.0)
-        self._begin_anew()
-        _all.add(self)
+        self._log_limit = LogRateLimit(60.0)
+        self._reset()
+        _servers.add(self)
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._lock = Lock()
         self._engine: Engine | None = None
         """For the application's queries."""
-        self._asking: Engine | None = None
+        self._position_engine: Engine | None = None
         """For ours."""
-        self._quiet_until = 0.0
-        self.seen = -1
+        self._unavailable_until = 0.0
+        self.last_position = -1
         """The position that it said last."""
-        self._seen_at = 0.0
+        self._last_position_at = 0.0
 
     @property
     def engine(self) -> "Engine":
         """The pool for the application's queries. Its size follows the jobs that run: nobody waits in vain for a connection."""
         with self._lock:
             if self._engine is None:
-                made = self._made(pool_pre_ping=True, pool_size=5, max_overflow=-1)
+                made = self._create_engine(pool_pre_ping=True, pool_size=5, max_overflow=-1)
                 self._engine = made.execution_options(postgresql_readonly=True) if self.is_replica else made
             return self._engine
 
@@ -88,32 +88,32 @@ class Server:
 
         None: it did not answer, or is not what it is configured as. It is logged, and nobody asks again for ``QUIET_S``.
         """
-        if monotonic() < self._quiet_until:
+        if monotonic() < self._unavailable_until:
             return None
         try:
-            asking = self._asking_engine()  # what takes time here is Python's own: loading SQLAlchemy, once
-            self.seen = _within(DEADLINE_S, partial(self._ask, asking))
+            asking = self._open_position_engine()  # what takes time here is Python's own: loading SQLAlchemy, once
+            self.last_position = _run_with_deadline(DEADLINE_S, partial(self._query_position, asking))
         except Exception as error:  # noqa: BLE001 - whatever a driver, a resolver or a server does: the work goes on
-            self.failed(error)
+            self.mark_failed(error)
             return None
-        self._seen_at = monotonic()
-        return self.seen
+        self._last_position_at = monotonic()
+        return self.last_position
 
     def has_reached(self, position: int) -> bool | None:
         """Whether a replica shows everything up to ``position``; None when it does not say where it is."""
-        if position <= self.seen and monotonic() - self._seen_at < FRESH_S:
+        if position <= self.last_position and monotonic() - self._last_position_at < POSITION_TTL_S:
             return True
         found = self.position()
         return None if found is None else found >= position
 
-    def failed(self, error: BaseException) -> None:
+    def mark_failed(self, error: BaseException) -> None:
         """It is out of use for ``QUIET_S``: nobody waits for it meanwhile."""
-        self._quiet_until = monotonic() + QUIET_S
-        self._seen_at = 0.0
-        count = self._told.due(self.name, monotonic())
+        self._unavailable_until = monotonic() + RETRY_AFTER_S
+        self._last_position_at = 0.0
+        count = self._log_limit.hit(self.name, monotonic())
         if count:
             logs.logger(database=self.name).warning(
-                f"a database server does not say its position; jobs use the primary, and it is asked again in {QUIET_S:g} s",
+                f"a database server does not say its position; jobs use the primary, and it is asked again in {RETRY_AFTER_S:g} s",
                 event_name="consistency.server_unavailable",
                 count=count,
                 error=error,
@@ -121,56 +121,58 @@ class Server:
 
     def dispose(self, *, close: bool = True) -> None:
         """Let go of all connections; those of a parent process are not closed, as it goes on with them."""
-        for engine in (self._engine, self._asking):
+        for engine in (self._engine, self._position_engine):
             if engine is not None:
                 engine.dispose(close=close)
-        self._begin_anew()
+        self._reset()
 
-    def _ask(self, asking: "Engine") -> int:
+    def _query_position(self, engine: "Engine") -> int:
         """Return the position, however long it takes. A connection that has died while idle is no answer: another is made."""
-        question = importlib.import_module("sqlalchemy").text(_REPLICA if self.is_replica else _PRIMARY)
+        question = importlib.import_module("sqlalchemy").text(
+            _REPLICA_POSITION if self.is_replica else _PRIMARY_POSITION
+        )
         errors: Any = importlib.import_module("sqlalchemy.exc")
         try:
-            answer = _answer(asking, question)
+            answer = _fetch_scalar(engine, question)
         except errors.DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-            answer = _answer(asking, question)
+            answer = _fetch_scalar(engine, question)
         if answer is None:
-            raise Unavailable("it is not in recovery, so it is no replica (any more)")
+            raise PositionUnavailable("it is not in recovery, so it is no replica (any more)")
         return parse_lsn(answer)
 
-    def _asking_engine(self) -> "Engine":
+    def _open_position_engine(self) -> "Engine":
         with self._lock:
-            if self._asking is None:
+            if self._position_engine is None:
                 # No transaction and no reset: one round trip.
-                self._asking = self._made(
+                self._position_engine = self._create_engine(
                     pool_size=2,
                     max_overflow=2,
                     pool_timeout=DEADLINE_S,
                     isolation_level="AUTOCOMMIT",
                     pool_reset_on_return=None,
-                    connect_args=_CONNECT,
+                    connect_args=_CONNECT_ARGS,
                 )
-            return self._asking
+            return self._position_engine
 
-    def _made(self, **options: Any) -> "Engine":
+    def _create_engine(self, **options: Any) -> "Engine":
         made: Engine = importlib.import_module("sqlalchemy").create_engine(self._url, hide_parameters=True, **options)
         return made
 
 
-def _answer(asking: "Engine", question: Any) -> object:
-    with asking.connect() as connection:
-        return connection.execute(question).scalar()
+def _fetch_scalar(engine: "Engine", statement: Any) -> object:
+    with engine.connect() as connection:
+        return connection.execute(statement).scalar()
 
 
-def _within(deadline_s: float, ask: Callable[[], int]) -> int:
+def _run_with_deadline(deadline_s: float, call: Callable[[], int]) -> int:
     """Return what ``ask`` returns, or raise what it raises; Unavailable when it has not done either in time."""
     answers: SimpleQueue[int | Exception] = SimpleQueue()
 
     def run() -> None:
         try:
-            answers.put(ask())
+            answers.put(call())
         except Exception as error:  # noqa: BLE001 - raised in the thread that waits
             answers.put(error)
 
@@ -178,18 +180,18 @@ def _within(deadline_s: float, ask: Callable[[], int]) -> int:
     try:
         answer = answers.get(timeout=deadline_s)
     except Empty:
-        raise Unavailable(f"no answer within {deadline_s:g} s") from None
+        raise PositionUnavailable(f"no answer within {deadline_s:g} s") from None
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
-_all: WeakSet[Server] = WeakSet()
+_servers: WeakSet[DatabaseServer] = WeakSet()
 
 
-def _begin_anew_in_child() -> None:
-    for server in list(_all):
+def _reset_in_child() -> None:
+    for server in list(_servers):
         server.dispose(close=False)
 
 
-os.register_at_fork(after_in_child=_begin_anew_in_child)
+os.register_at_fork(after_in_child=_reset_in_child)

@@ -3,30 +3,30 @@
 from collections.abc import Callable
 from typing import Any
 
-from framework.declare.policies import Deduplicate
-from framework.fetch.blame import SUSPECT
+from framework.declare.policy_options import Deduplicate
+from framework.fetch.suspects import SUSPECT_FIELD
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry import logs
 from framework.types import Jid
 from framework.wire import keys
-from framework.wire.holds import DUPLICATE_OF, RESCHEDULED_ONCE, NextRun
-from framework.wire.ids import draw_jid
+from framework.wire.ids import generate_jid
 from framework.wire.job import (
-    DEATHS,
+    DEATH_COUNT,
     DEFERRED,
     DEFERRED_BY,
     DEFERRED_COUNT,
-    STOPS,
-    TRANSIT,
+    INTERRUPTED_COUNT,
+    TRANSFER,
     UNKNOWN_COUNT,
     UNKNOWN_SINCE,
     decode,
-    stamp,
+    wire_timestamp,
 )
-from framework.wire.splice import rewrite
-from framework.wire.status import tracked
+from framework.wire.payload_edit import rewrite
+from framework.wire.resources import DUPLICATE_OF, RESCHEDULED_ONCE, NextRun
+from framework.wire.status_key import tracked_job
 
-_OF_THE_RUN = (
+_RUN_FIELDS = (
     *(
         "retry_count",
         "failed_at",
@@ -37,7 +37,7 @@ _OF_THE_RUN = (
         "at",
         "scheduled_at",
     ),
-    *(STOPS, DEATHS, SUSPECT, DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSIT, DUPLICATE_OF),
+    *(INTERRUPTED_COUNT, DEATH_COUNT, SUSPECT_FIELD, DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSFER, DUPLICATE_OF),
     *(UNKNOWN_COUNT, UNKNOWN_SINCE),
 )
 """What a payload says of the run that is done."""
@@ -46,26 +46,26 @@ _OF_THE_RUN = (
 def next_run(unit: UnitOfWork, policy: Deduplicate, clock: Callable[[], float]) -> NextRun:
     """Return the job that is to run next: new, with the arguments and the context of the one that ``unit`` holds."""
     payload = decode(unit.data, None)
-    former, jid, now = payload.get("jid"), draw_jid(), stamp(clock())
-    for name in _OF_THE_RUN:
+    former, jid, now = payload.get("jid"), generate_jid(), wire_timestamp(clock())
+    for name in _RUN_FIELDS:
         payload.pop(name, None)
     payload.update({"jid": jid, "queue": unit.queue, "created_at": now, "enqueued_at": now, RESCHEDULED_ONCE: True})
-    found = tracked(payload)
-    state = None if found is None else (keys.status(jid), "queued", found.kept_s)
+    found = tracked_job(payload)
+    state = None if found is None else (keys.status(jid), "queued", found.ttl_s)
 
     def tell() -> None:
-        _tell(str(payload["class"]), former, jid, unit.queue, policy)
+        _log_rescheduled(str(payload["class"]), former, jid, unit.queue, policy)
 
     return NextRun(rewrite(unit.data, payload), unit.queue, jid, state, tell)
 
 
-def _tell(worker: str, former: Any, jid: Jid, queue: str, policy: Deduplicate) -> None:
+def _log_rescheduled(worker: str, previous_jid: Any, jid: Jid, queue: str, policy: Deduplicate) -> None:
     kind = policy.strategy.replace("_", " ")
     logs.logger().info(
-        f"{worker} JID-{former}: rescheduled: {kind}",
+        f"{worker} JID-{previous_jid}: rescheduled: {kind}",
         **{
             "class": worker,
-            "jid": former,
+            "jid": previous_jid,
             "queue": queue,
             "job_status": "rescheduled",
             "rescheduled_as": jid,

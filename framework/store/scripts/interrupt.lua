@@ -1,7 +1,7 @@
 -- Take a job that still runs out of our hands, as its process must end: back to its queue, the next to run, or, cut off too often,
 -- into the set of interrupted jobs, which is trimmed.
 -- KEYS    1 working list  2 its queue  3 set of queue names  4 interrupted set, if it has been cut off too often
--- ARGV    1 payload as fetched  2 payload to store  3 queue name  4 what it holds, when it goes back (parts/let_go.lua)
+-- ARGV    1 payload as fetched  2 payload to store  3 queue name  4 what it holds, when it goes back (parts/release.lua)
 --         with 4 keys: 5 what it holds, when it ends  6 the set's most entries  7 their longest stay in seconds
 --         8 its status key, '' for none  9 its state  10 how many seconds that is kept
 -- RETURN  0 fenced: the job is not ours any more and nothing was written, -1 its queue's key is of another type: the job stays,
@@ -17,7 +17,7 @@ if KEYS[4] then
   if type(redis.pcall('ZADD', KEYS[4], string.format('%.6f', now), ARGV[2])) == 'number' then
     -- In the same step: no process comes back to a job that is given up, so its state would say for ever that it runs.
     if ARGV[8] ~= '' then redis.pcall('SET', ARGV[8], ARGV[9], 'EX', ARGV[10]) end
-    let_go(ARGV[5])
+    release(ARGV[5])
     return 2 + trim(KEYS[4], now, tonumber(ARGV[6]), tonumber(ARGV[7]))
   end
 end
@@ -26,5 +26,5 @@ if type(redis.pcall('RPUSH', KEYS[2], ARGV[2])) ~= 'number' then
   return -1
 end
 redis.pcall('SADD', KEYS[3], ARGV[3])
-let_go(ARGV[4])
+release(ARGV[4])
 return 1

@@ -4,7 +4,7 @@
 -- ARGV    1 payload as found  2 payload to store  3 until when it counts as dead (seconds of Redis's clock)
 --         4 queue name, '' when the destination is a sorted set  5 the set's most entries  6 their longest stay in seconds
 --         7 its state  8 how many seconds that is kept, '' and 0 for no state
---         9 what it holds (parts/let_go.lua)
+--         9 what it holds (parts/release.lua)
 -- RETURN  1 + entries trimmed from the set: moved, 0 somebody else did or the destination's key is of another type (the job stays),
 --         -1 the process is alive and keeps its jobs, or too much time has passed since it was examined
 -- COST    O(what stands before it, which is what the call before could not move + log N + trimmed)
@@ -27,7 +27,7 @@ if type(moved) == 'table' then
   if type(redis.pcall('RPUSH', KEYS[2], ARGV[1])) == 'table' then redis.call('LPUSH', KEYS[2], ARGV[1]) end
   return 0
 end
-let_go(ARGV[9])
+release(ARGV[9])
 if ARGV[4] ~= '' then return 1 end
 -- In the same step: nobody comes back to a job that is given up, so its state would say for ever that it runs.
 if KEYS[5] then redis.pcall('SET', KEYS[5], ARGV[7], 'EX', ARGV[8]) end

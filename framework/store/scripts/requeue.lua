@@ -1,7 +1,7 @@
 -- Give jobs of ours back to the right end of their queues, so that they are the next to run.
 -- KEYS    1 working list  2 set of queue names  3.. one queue per job
 -- ARGV    1 number of jobs n  then n payloads as fetched  then n payloads to store  then n queue names
---         then, when any of them holds something, n times what it holds (parts/let_go.lua)
+--         then, when any of them holds something, n times what it holds (parts/release.lua)
 -- RETURN  number given back; a job that was not ours any more is left alone
 --         A job whose queue's key is of another type stays in the working list, and the others go on
 -- COST    O(n*W)
@@ -16,7 +16,7 @@ for i = 1, n do
       if type(redis.pcall('RPUSH', KEYS[1], ARGV[1 + i])) == 'table' then redis.call('LPUSH', KEYS[1], ARGV[1 + i]) end
     else
       redis.pcall('SADD', KEYS[2], ARGV[1 + 2 * n + i])
-      let_go(ARGV[1 + 3 * n + i])
+      release(ARGV[1 + 3 * n + i])
       returned = returned + 1
     end
   end

@@ -13,7 +13,7 @@ ACKNOWLEDGED_LATE = 32
 """Jobs of one process that may have ended, or wait in its hand, beside the running ones (docs/internals/redis.md: batches)."""
 
 WAKING_S = 3.0
-"""A process that was frozen may still start, within this time, what it had in hand."""
+"""A process that was frozen may still start, within this time, what it had in flight."""
 
 DYING_S = 0.5
 """A process that was struck may still begin a job before the signal reaches its last thread."""
@@ -174,7 +174,7 @@ class _Causes:
                 return blow
         return None
 
-    def suspect(self, run: Run) -> Blow | None:
+    def is_suspect(self, run: Run) -> Blow | None:
         """The last blow at Redis that may have done it, though none of its kind should."""
         recent = [blow for blow in self.redis if 0 <= run.begun - blow.at <= _REDIS_AFTERMATH_S]
         return recent[-1] if recent else None
@@ -209,7 +209,7 @@ def _tell_extra(found: Account, runs: Mapping[int, list[Run]], causes: _Causes, 
                 excused -= 1
                 found.extra[DOUBT] += 1
                 continue
-            blow = blow or causes.suspect(run)
+            blow = blow or causes.is_suspect(run)
             found.extra[blow.kind if blow else NOBODY] += 1
             if blow is None:
                 found.unexplained.append(serial)

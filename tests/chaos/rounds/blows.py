@@ -63,7 +63,7 @@ def lasting(seconds: float) -> Steps:
 class Striker:
     """Strikes at one side when ``look`` is called, which is often; remembers every blow.
 
-    ``pause_s`` (least, most) is from the begin of a fault to that of the next, ``rest_s`` the least from an end to a begin.
+    ``pause_s`` (least, most) is from the begin of a fault to that of the next, ``idle_s`` the least from an end to a begin.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Striker:
     ) -> None:
         self.blows: list[Blow] = []
         self._side, self._faults, self._rng = side, faults, rng
-        self._pause_s, self._at_once, self._rest_s = pause_s, at_once, rest_s
+        self._pause_s, self._stop_now, self._idle_s = pause_s, at_once, rest_s
         self._deck: list[Fault] = []
         self._active: list[tuple[Fault, Blow, Steps]] = []
         self._next_at = 0.0
@@ -92,9 +92,9 @@ class Striker:
         """Go on with what is under way; begin another fault if it is time."""
         for one in list(self._active):
             self._step(*one)
-        if strike and now >= self._next_at and len(self._active) < self._at_once and (chosen := self._draw()):
+        if strike and now >= self._next_at and len(self._active) < self._stop_now and (chosen := self._draw()):
             self._next_at = max(now, self._next_at + self._rng.uniform(*self._pause_s))
-            self._begin(chosen)
+            self._start_submitted(chosen)
 
     def finish(self) -> None:
         """End early what need not run to its end; ``busy`` says whether something goes on."""
@@ -117,7 +117,7 @@ class Striker:
                 return self._deck.pop(index)
         return None
 
-    def _begin(self, chosen: Fault) -> None:
+    def _start_submitted(self, chosen: Fault) -> None:
         blow = Blow(chosen.kind, 0, time.monotonic(), family=chosen.family)
         self.blows.append(blow)
         steps = chosen.act(self._side, blow)
@@ -134,4 +134,4 @@ class Striker:
         steps.close()
         blow.until = blow.until or time.monotonic()
         self._active.remove((chosen, blow, steps))
-        self._next_at = max(self._next_at, time.monotonic() + self._rest_s)
+        self._next_at = max(self._next_at, time.monotonic() + self._idle_s)

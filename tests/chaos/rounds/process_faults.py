@@ -24,40 +24,40 @@ def _hit(side: Side, blow: Blow, number: int) -> None:
     side.fleet.send(blow.pid, number)
 
 
-@fault("kill", PROCESS, possible=_some_awake)
+@fault("kill", PROCESS, is_satisfiable=_some_awake)
 def kill(side: Side, blow: Blow) -> Steps:
     """One process is killed with -9, whatever it does."""
     _hit(side, blow, signal.SIGKILL)
     yield from ()
 
 
-@fault("kill", PROCESS, possible=_several_awake)
+@fault("kill", PROCESS, is_satisfiable=_several_awake)
 def kill_one_of_several(side: Side, blow: Blow) -> Steps:
     """The same while another is at work: what a death costs the others is looked at, and not that nobody is there."""
     _hit(side, blow, signal.SIGKILL)
     yield from ()
 
 
-@fault("term", PROCESS, possible=_some_awake)
+@fault("term", PROCESS, is_satisfiable=_some_awake)
 def term(side: Side, blow: Blow) -> Steps:
     """One process is told to end, with the deadline of its round."""
     _hit(side, blow, signal.SIGTERM)
     yield from ()
 
 
-@fault("freeze", PROCESS, possible=_several_awake)
+@fault("freeze", PROCESS, is_satisfiable=_several_awake)
 def freeze(side: Side, blow: Blow) -> Steps:
     """One process stands still until others have taken over, and wakes."""
     _hit(side, blow, signal.SIGSTOP)
-    side.fleet.asleep.add(blow.pid)
+    side.fleet.sleeping.add(blow.pid)
     try:
         yield from lasting(FREEZE_S)
     finally:
-        side.fleet.asleep.discard(blow.pid)
+        side.fleet.sleeping.discard(blow.pid)
         side.fleet.send(blow.pid, signal.SIGCONT)
 
 
-@fault("roll", PROCESS, possible=_several_awake, to_the_end=True)
+@fault("roll", PROCESS, is_satisfiable=_several_awake, to_the_end=True)
 def roll(side: Side, blow: Blow) -> Steps:
     """The supervisor replaces every process, one by one."""
     rolled = side.fleet.rolled

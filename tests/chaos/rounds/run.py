@@ -119,7 +119,7 @@ def _round(root: Path, folder: Path, chosen: Round, wish: argparse.Namespace, se
         struck = _side(root, folder, STRUCK, store, worker, load, chosen, processes, wish, rng)
         other_load = Load(wish.other_jobs or max(1, load.jobs // 5), wish.seconds, head_start=0.0)
         beside = _side(root, folder, BESIDE, other, BesideWorker, other_load, chosen, 1, wish, rng)
-        striker = Striker(struck, chosen.faults, chosen.pause_s, rng, at_once=chosen.at_once, rest_s=chosen.rest_s)
+        striker = Striker(struck, chosen.faults, chosen.pause_s, rng, at_once=chosen.at_once, idle_s=chosen.idle_s)
         print(f"\nRound {chosen.name} ({chosen.mode}): {load.jobs:,} jobs, {processes} processes", flush=True)
         valves = None if chosen.per_second is None else _valves(struck, folder / STRUCK / "effects", wish)
         scene = Scene(struck, beside, striker, wish.seconds, valves)
@@ -140,7 +140,7 @@ def _load(chosen: Round, wish: argparse.Namespace) -> Load:
     if chosen.per_second is not None:
         jobs = min(wish.jobs, int(wish.seconds * chosen.per_second))
         return Load(jobs, wish.seconds / 2, least_ms=30, most_ms=50)
-    return Load(wish.jobs, wish.seconds, long=chosen.long, step_s=_BURST_S if chosen.forgets else _STEP_S)
+    return Load(wish.jobs, wish.seconds, long=chosen.long, batch_delay_s=_BURST_S if chosen.forgets else _STEP_S)
 
 
 def _valves(side: Side, effects: Path, wish: argparse.Namespace) -> Valves:

@@ -36,12 +36,12 @@ class Scene:
     def play(self, stop: StopSignal) -> None:
         """Strike until the time is over, then let the fleets finish; return when all is done or nothing moves any more."""
         try:
-            if self._begin(stop):
+            if self._start_submitted(stop):
                 self._play(stop)
         finally:
             self.striker.abandon()
 
-    def _begin(self, stop: StopSignal) -> bool:
+    def _start_submitted(self, stop: StopSignal) -> bool:
         """Start all processes; the clock runs from when all are at work, as starting costs the machine more than any blow."""
         for side in self.sides:
             side.producer.push_head_start()

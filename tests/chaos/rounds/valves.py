@@ -271,5 +271,5 @@ def _running(spans: Iterable[tuple[float, float]], limits: Sequence[tuple[float,
 
 def _keys(client: Redis) -> list[bytes]:
     return list(cast("Iterable[bytes]", client.scan_iter("aw:l*", count=1000))) + list(
-        cast("Iterable[bytes]", client.scan_iter("aw:paused:*", count=1000))
+        cast("Iterable[bytes]", client.scan_iter("aw:paused_jobs:*", count=1000))
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from framework.declare import registry
-from framework.declare.capacity import LimitedCapacityWorker
+from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError
 from framework.process.signals import SWEEP
@@ -126,7 +126,7 @@ def test_a_callable_that_fails_keeps_its_last_answer_and_zero_stops(worker, capa
     until(lambda: redis.llen("seen") == 2, "two run")
     redis.set("most", "raises")
     redis.delete("hold")
-    process.line(event_name="limited_capacity.stopped")  # the first of them: how many to enqueue is not known
+    process.line(event_name="limited_capacity.push_failed")  # the first of them: how many to enqueue is not known
     redis.set("most", 0)
     assert capacity() == 0
     until(lambda: not redis.exists("queue:default"), "the rest of the way")

@@ -33,7 +33,7 @@ def waiting(redis, base, scope=""):
 
 
 def settled(redis):
-    """Nothing is in hand, and no key says that anything waits, runs or was handed over."""
+    """Nothing is in flight, and no key says that anything waits, runs or was handed over."""
     until(lambda: not redis.keys("aw:working:*") and not redis.keys("aw:limit:*:*"), "nothing is left")
     assert not redis.smembers(keys.LIMITS_WAITING)
 

@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from framework import ApplicationWorker, ConcurrencyScope
-from framework.execute.gates import Entry
-from framework.fetch.slots import SLOT_S, Slots, renew
-from framework.finish.outcome import Parked
+from framework.execute.admission import AdmissionRequest
+from framework.finish.outcome import Held
 from framework.policies.concurrency import limits as limits_module
 from framework.policies.concurrency import throttle as throttle_module
-from framework.policies.concurrency.gates import ClassLimit, QueueLimit
-from framework.policies.concurrency.keeper import Keeper
-from framework.policies.concurrency.limits import Fleet, Limits
+from framework.policies.concurrency.admission import ClassLimit, QueueLimit
+from framework.policies.concurrency.limits import FleetSlots, Limits
+from framework.policies.concurrency.slots import SLOT_TTL_S, LimitSlots, renew_slots
+from framework.policies.concurrency.sweeper import LimitSweeper
 from framework.policies.concurrency.throttle import Throttle
-from framework.store.script import COMPLETE
+from framework.store.script import FINISH
 from framework.wire import keys
 from framework.wire.job import decode
 from tests.harness import IDENTITY, encoded, hold, server_lines
@@ -77,7 +77,7 @@ def clock():
 
 @pytest.fixture
 def limits(redis, granted, clock):
-    return Limits(Fleet(granted), clock=lambda: clock.now)
+    return Limits(FleetSlots(granted), clock=lambda: clock.now)
 
 
 def declared(worker):
@@ -87,7 +87,7 @@ def declared(worker):
 def entry(redis, worker, jid="j1", args=(), **fields):
     data = encoded(worker.__name__, jid=jid, args=list(args), **fields)
     unit = hold(redis, data)
-    return Entry(unit, decode(data), worker.declaration(), worker)
+    return AdmissionRequest(unit, decode(data), worker.declaration(), worker)
 
 
 def test_a_callable_is_asked_each_second_and_its_last_good_answer_stands_in_for_nonsense(limits, clock):
@@ -103,7 +103,7 @@ def test_a_callable_is_asked_each_second_and_its_last_good_answer_stands_in_for_
     assert "AskedLimitedWorker: its concurrency_limit returned True, no whole number; 3 still counts" in told
     assert "AskedLimitedWorker: its concurrency_limit raised; 5 still counts" in told
     ANSWER["limit"] = ValueError("from the start")
-    assert Limits(Fleet(None), clock=lambda: 0.0).of(declared(AskedLimitedWorker)) == 0
+    assert Limits(FleetSlots(None), clock=lambda: 0.0).class_limit(declared(AskedLimitedWorker)) == 0
 
 
 def test_while_one_thread_asks_the_others_go_on_with_what_was_said(limits, clock, monkeypatch):
@@ -151,45 +151,45 @@ def test_a_share_is_of_the_slots_of_all_that_live_and_what_nobody_knows_is_no_li
         ("dead", -now, 100),
     ):
         redis.zadd(keys.REGISTRY, {identity: beat})
-        redis.hset(keys.runs(identity), "slots", slots)
-    known = Limits(Fleet(granted), by_urgency=True)
-    assert known.of(declared(ShareLimitedWorker)) == 11  # of 35
-    assert known.of(declared(PlainLimitedWorker)) == 6
-    assert known.has_one(declared(PlainLimitedWorker))
-    assert not limits.has_one(declared(PlainLimitedWorker))
-    assert known.of(declared(FixedLimitedWorker)) == 2
+        redis.hset(keys.process(identity), "slots", slots)
+    known = Limits(FleetSlots(granted), by_urgency=True)
+    assert known.class_limit(declared(ShareLimitedWorker)) == 11  # of 35
+    assert known.class_limit(declared(PlainLimitedWorker)) == 6
+    assert known.may_limit(declared(PlainLimitedWorker))
+    assert not limits.may_limit(declared(PlainLimitedWorker))
+    assert known.class_limit(declared(FixedLimitedWorker)) == 2
 
 
 def test_a_scope_is_a_fact_of_the_context_or_what_a_function_makes_of_the_arguments(limits):
     scoped = declared(TenantLimitedWorker)
     for args, scope in (([5], "5"), (["acme"], "acme"), ([None], ""), ([True], ""), ([[1]], ""), ([], "")):
-        assert limits.scope_of(scoped, {"args": args}) == scope
-    assert limits.share_of_scope(scoped, 4) == 2
-    assert limits.share_of_scope(declared(FixedLimitedWorker), 4) == 0
+        assert limits.scope(scoped, {"args": args}) == scope
+    assert limits.scope_share(scoped, 4) == 2
+    assert limits.scope_share(declared(FixedLimitedWorker), 4) == 0
 
 
 @pytest.mark.proves("R42", "I10")
 def test_a_job_that_waits_has_let_go_of_the_slot_of_its_queue_and_one_with_both_holds_both(redis, granted, limits):
-    slots = Slots(granted, IDENTITY)
-    gates = (QueueLimit(slots, Limits(Fleet(granted), {"default": 5})), ClassLimit(slots, limits))
+    slots = LimitSlots(granted, IDENTITY)
+    gates = (QueueLimit(slots, Limits(FleetSlots(granted), {"default": 5})), ClassLimit(slots, limits))
     entries = [entry(redis, FixedLimitedWorker, f"j{number}") for number in range(3)]
     outcomes = [[gate.admit(one) for gate in gates] for one in entries]
-    assert [[type(outcome) for outcome in row] for row in outcomes] == [[type(None)] * 2] * 2 + [[type(None), Parked]]
+    assert [[type(outcome) for outcome in row] for row in outcomes] == [[type(None)] * 2] * 2 + [[type(None), Held]]
     assert [redis.zcard(f"{keys.limit(name)}:running") for name in ("queue/default", "FixedLimitedWorker")] == [2, 2]
-    held = entries[0].unit.holds
+    held = entries[0].unit.resources
     redis.zadd(f"{held.slots[0].base}:running", {held.slots[0].member: 1})
-    renew(redis, [one.unit for one in entries])
-    assert redis.zscore(f"{held.slots[0].base}:running", held.slots[0].member) > redis.time()[0] + SLOT_S - 5
-    assert COMPLETE(granted, [keys.working(IDENTITY)], [entries[0].unit.data, held.ended()])
+    renew_slots(redis, [one.unit for one in entries])
+    assert redis.zscore(f"{held.slots[0].base}:running", held.slots[0].member) > redis.time()[0] + SLOT_TTL_S - 5
+    assert FINISH(granted, [keys.working(IDENTITY)], [entries[0].unit.data, held.on_end()])
     assert redis.zcard(f"{keys.limit('queue/default')}:running") == 1
     waiter = redis.rpop("queue:default")
     assert decode(waiter)["jid"] == "j2"  # it was handed the slot, and is next
-    assert gates[1].admit(entries[0]) == Parked("fenced")
+    assert gates[1].admit(entries[0]) == Held("fenced")
 
 
 def test_a_limit_whose_keys_cannot_be_used_holds_nobody_up(redis, granted, limits):
     redis.set(f"{keys.limit('FixedLimitedWorker')}:running", "no sorted set")
-    gate = ClassLimit(Slots(granted, IDENTITY), limits)
+    gate = ClassLimit(LimitSlots(granted, IDENTITY), limits)
     with server_lines("info") as lines:
         assert gate.admit(entry(redis, FixedLimitedWorker)) is None
         (told,) = lines()
@@ -198,9 +198,9 @@ def test_a_limit_whose_keys_cannot_be_used_holds_nobody_up(redis, granted, limit
 
 @pytest.mark.proves("R44")
 def test_the_keeper_lets_go_under_a_former_name_and_leaves_what_others_may_know(redis, granted):
-    keeper = Keeper(redis, Limits(Fleet(granted), {"q": 1}), lambda: None)
+    keeper = LimitSweeper(redis, Limits(FleetSlots(granted), {"q": 1}), lambda: None)
     redis.config_resetstat()
-    keeper.look()
+    keeper.sweep()
     assert set(redis.info("commandstats")) - {"cmdstat_config|resetstat"} == {"cmdstat_smembers"}  # all that it costs
     for name in ("FormerLimitedWorker", "StrangeLimitedWorker", "queue/q", "queue/unknown"):
         base = keys.limit(name)
@@ -209,12 +209,12 @@ def test_the_keeper_lets_go_under_a_former_name_and_leaves_what_others_may_know(
         redis.zadd(f"{base}:turns", {"": 1})
         redis.hset(base, "limit", -1)
         redis.sadd(keys.LIMITS_WAITING, base)
-    keeper.look()
+    keeper.sweep()
     counts = {name: redis.llen(keys.queue(name)) for name in ("FormerLimitedWorker", "StrangeLimitedWorker", "queue/q")}
     assert counts == {"FormerLimitedWorker": 3, "StrangeLimitedWorker": 0, "queue/q": 1}
     for name in ("StrangeLimitedWorker", "queue/unknown"):
         redis.hset(keys.limit(name), "known", redis.time()[0] - 61)
-    keeper.look()
+    keeper.sweep()
     assert redis.llen("queue:StrangeLimitedWorker") == redis.llen("queue:queue/unknown") == 3
     assert redis.smembers(keys.LIMITS_WAITING) == {keys.limit("queue/q").encode()}
 
@@ -227,10 +227,10 @@ def test_a_limit_whose_keys_cannot_be_used_keeps_no_other_from_its_turn(redis, l
     redis.zadd(f"{waits}:turns", {"": 1})
     redis.set(keys.LIMITS, "no such thing")
     with server_lines("error") as lines:
-        Throttle(redis, limits, [lambda worker: "hard"]).look()
-        Keeper(redis, limits, lambda: None).look()
+        Throttle(redis, limits, [lambda worker: "hard"]).adjust()
+        LimitSweeper(redis, limits, lambda: None).sweep()
         redis.delete(keys.LIMITS)
-        Keeper(redis, limits, lambda: None).look()
+        LimitSweeper(redis, limits, lambda: None).sweep()
         told = [line.get("limit") for line in lines() if line["event_name"] == "concurrency_limit.unusable"]
     assert "FixedLimitedWorker" in told
     assert redis.llen("queue:q") == 1
@@ -238,48 +238,48 @@ def test_a_limit_whose_keys_cannot_be_used_keeps_no_other_from_its_turn(redis, l
 
 @pytest.mark.parametrize("nonsense", ["nan", "inf", "1e999", "-inf", ""])
 def test_an_override_that_is_no_number_is_none(redis, granted, limits, nonsense):
-    gate = ClassLimit(Slots(granted, IDENTITY), limits)
+    gate = ClassLimit(LimitSlots(granted, IDENTITY), limits)
     redis.hset(keys.limit("FixedLimitedWorker"), "override", nonsense)
     outcomes = [gate.admit(entry(redis, FixedLimitedWorker, f"j{number}")) for number in range(3)]
     assert outcomes[:2] == [None, None]
     assert outcomes[2].fields["concurrency_limit"] == 2
     redis.hset(keys.limit("FixedLimitedWorker"), "override", "3.9")
-    Keeper(redis, limits, lambda: None).look()
+    LimitSweeper(redis, limits, lambda: None).sweep()
     assert redis.llen("queue:default") == 1
 
 
 def test_operators_limit_what_nobody_limits(redis, granted, limits):
     reopened = []
-    keeper = Keeper(redis, limits, lambda: reopened.append(limits.imposed))
-    slots = Slots(granted, IDENTITY)
+    keeper = LimitSweeper(redis, limits, lambda: reopened.append(limits.imposed))
+    slots = LimitSlots(granted, IDENTITY)
     by_class, by_queue = ClassLimit(slots, limits), QueueLimit(slots, limits)
-    keeper.look()
-    assert not by_class.concerns(declared(PlainLimitedWorker))
-    assert not by_queue.concerns(declared(PlainLimitedWorker))
+    keeper.sweep()
+    assert not by_class.applies_to(declared(PlainLimitedWorker))
+    assert not by_queue.applies_to(declared(PlainLimitedWorker))
     for name in ("PlainLimitedWorker", "FixedLimitedWorker", "queue/default"):
         redis.hset(keys.limit(name), mapping={"override": -1, "override_until": redis.time()[0] + 60})
         redis.sadd(keys.LIMITS, keys.limit(name))
-    keeper.look()
-    keeper.look()
+    keeper.sweep()
+    keeper.sweep()
     assert reopened == [{"PlainLimitedWorker", "queue/default"}]
-    assert by_class.concerns(declared(PlainLimitedWorker))
-    assert by_queue.concerns(declared(PlainLimitedWorker))
+    assert by_class.applies_to(declared(PlainLimitedWorker))
+    assert by_queue.applies_to(declared(PlainLimitedWorker))
     for number, gate in enumerate((by_class, by_queue)):
         outcome = gate.admit(entry(redis, PlainLimitedWorker, f"j{number}"))
         assert (outcome.status, outcome.fields["concurrency_limit"]) == ("concurrency_limit", -1)
     redis.hdel(keys.limit("PlainLimitedWorker"), "override")
     redis.hset(keys.limit("queue/default"), "override_until", 1)
-    keeper.look()
+    keeper.sweep()
     assert reopened[1:] == [frozenset()]
     assert redis.llen("queue:default") == 2
 
 
 class Load:
     def __init__(self):
-        self.says = {}
+        self.summary = {}
 
     def __call__(self, worker):
-        answer = self.says.get(worker)
+        answer = self.summary.get(worker)
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -290,17 +290,17 @@ def current(redis, name="TenantLimitedWorker"):
 
 
 def test_a_limit_goes_down_by_steps_and_up_again_and_stays_where_nobody_knows(redis, limits, monkeypatch):
-    monkeypatch.setattr(throttle_module, "_DOWN_S", 0)
-    monkeypatch.setattr(throttle_module, "_UP_S", 0)
+    monkeypatch.setattr(throttle_module, "_LOWER_INTERVAL_S", 0)
+    monkeypatch.setattr(throttle_module, "_RAISE_INTERVAL_S", 0)
     ANSWER["limit"] = 0
     load = Load()
     throttle = Throttle(redis, limits, [load, lambda worker: None])
 
     def step(answer):
-        load.says = {"TenantLimitedWorker": answer}
-        throttle.look()  # somebody has asked in this period
+        load.summary = {"TenantLimitedWorker": answer}
+        throttle.adjust()  # somebody has asked in this period
         redis.delete(keys.LIMITS_THROTTLING)
-        throttle.look()
+        throttle.adjust()
         return current(redis)
 
     with server_lines("info") as lines:
@@ -319,7 +319,7 @@ def test_a_limit_goes_down_by_steps_and_up_again_and_stays_where_nobody_knows(re
 
 
 def test_a_limit_whose_callable_hangs_holds_up_no_other_class(limits, monkeypatch):
-    monkeypatch.setattr(limits_module, "FIRST_ANSWER_S", 0.05)
+    monkeypatch.setattr(limits_module, "FIRST_CALL_TIMEOUT_S", 0.05)
     asked, answer = threading.Event(), threading.Event()
 
     def hangs():
@@ -351,10 +351,10 @@ def test_a_signal_that_hangs_is_waited_for_once_and_changes_nothing(redis, limit
 
     throttle = Throttle(redis, limits, [hangs])
     try:
-        throttle.look()
+        throttle.adjust()
         redis.delete(keys.LIMITS_THROTTLING)
         began = time.monotonic()
-        throttle.look()
+        throttle.adjust()
         assert time.monotonic() - began < 5
         assert len(asked) == 1
         assert current(redis) is None

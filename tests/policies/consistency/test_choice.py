@@ -6,13 +6,13 @@ import pytest
 
 from framework.declare import registry
 from framework.errors import JobReplicaNotUpToDate
-from framework.execute.gates import Entry
+from framework.execute.admission import AdmissionRequest
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed
-from framework.policies.consistency import reads
+from framework.policies.consistency import replica_context
+from framework.policies.consistency.admission import ConsistencyPolicy
 from framework.policies.consistency.databases import Databases
-from framework.policies.consistency.gate import ConsistencyGate
-from framework.policies.consistency.servers import Server
+from framework.policies.consistency.servers import DatabaseServer
 from framework.settings.model import DatabaseSettings
 from framework.telemetry.counters import counters
 from tests.harness import payload
@@ -28,7 +28,7 @@ class Door:
     def __init__(self, databases):
         self.slept = []
         self.meanwhile = lambda: None
-        self.gate = ConsistencyGate(databases, self._sleep)
+        self.gate = ConsistencyPolicy(databases, self._sleep)
 
     def _sleep(self, seconds):
         self.slept.append(seconds)
@@ -38,15 +38,15 @@ class Door:
         """What a job of such a class reads from: its strategy, and the name of the replica of ``main``, if any."""
         with registry.isolated():
             declaration = worker("Job", **declares).declaration()
-        assert self.gate.concerns(declaration)
+        assert self.gate.applies_to(declaration)
         job = payload("Job", **fields)
-        outcome = self.gate.admit(Entry(UnitOfWork("default", b""), job, declaration, None))
+        outcome = self.gate.admit(AdmissionRequest(UnitOfWork("default", b""), job, declaration, None))
         if job["load_balancing_strategy"] == "retry":
             assert isinstance(outcome, Failed)
             assert isinstance(outcome.error, JobReplicaNotUpToDate)
             return "retry", None
         assert outcome is None
-        server = reads.replica_of("main")
+        server = replica_context.replica_of("main")
         return job["load_balancing_strategy"], server and server.name
 
     def __call__(self, declares, **fields):
@@ -203,7 +203,7 @@ def test_single_databases_have_words_of_their_own(settings, now, postgres, stand
     assert door(only_ci, wal_locations={"main": new, "ci": old}) == ("replica", None)
     with registry.isolated():
         never = worker(data_consistency="delayed", data_consistency_overrides={"ci": "always", "main": "always"})
-    assert not door.gate.concerns(never.declaration())
+    assert not door.gate.applies_to(never.declaration())
     databases.dispose()
 
 
@@ -255,7 +255,7 @@ def test_what_is_wrong_with_the_configuration_is_said_with_the_nearest_name(sett
 
 
 def test_a_server_is_shown_by_its_name_and_never_by_its_url():
-    server = Server("main", "postgresql+psycopg://u:hunter2@127.0.0.1:1/shop", is_replica=False)
+    server = DatabaseServer("main", "postgresql+psycopg://u:hunter2@127.0.0.1:1/shop", is_replica=False)
     assert server.position() is None
     settings = DatabaseSettings(url="postgres://u:hunter2@h/d")
     assert "hunter2" not in repr((server, settings, Databases({"main": settings})["main"]))

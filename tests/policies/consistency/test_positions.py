@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
-from framework.policies.consistency import reads, servers
+from framework.policies.consistency import replica_context, servers
 from framework.policies.consistency.databases import Databases
-from framework.policies.consistency.positions import Stamps
-from framework.policies.consistency.routed import RoutedConnection
+from framework.policies.consistency.positions import PushPositions
+from framework.policies.consistency.routed_queries import RoutedConnection
 from framework.policies.consistency.servers import DEADLINE_S, parse_lsn
 from framework.settings.model import DatabaseSettings
 from tests.harness import forked, until
@@ -39,7 +39,7 @@ def opened(door):
     """The door, with the positions of these databases, on either way."""
 
     def open_(databases, way="plain"):
-        return door.open(*[Passing] * (way == "middleware"), stamps=Stamps(databases))
+        return door.open(*[Passing] * (way == "middleware"), extra_fields=PushPositions(databases))
 
     return open_
 
@@ -116,13 +116,13 @@ def test_a_position_read_from_a_replica_is_the_replicas(opened, databases, stand
     opened(databases)
     standby.pause_replay()
     postgres.execute("INSERT INTO orders (id) VALUES (2)", shop)
-    token = reads.enter({"main": databases["main"].replicas[0]})
+    token = replica_context.use({"main": databases["main"].replicas[0]})
     sticky = worker(data_consistency="sticky")
     sticky.perform_async()
     with RoutedConnection(databases["main"]) as connection:
         connection.execute(text("DELETE FROM orders"))
     sticky.perform_async()
-    reads.leave(token)
+    replica_context.restore(token)
     before, after = jobs()
     assert [job["wal_location_sources"]["main"] for job in (before, after)] == ["replica", "primary"]
     assert parse_lsn(before["wal_locations"]["main"]) < parse_lsn(after["wal_locations"]["main"])

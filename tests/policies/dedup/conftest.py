@@ -3,10 +3,10 @@ import json
 import pytest
 
 from framework.declare import port, registry
-from framework.policies.dedup.gate import LockGate, PositionsGate
+from framework.policies.dedup.admission import DedupLock, DedupPositions
 from framework.wire import keys
-from framework.wiring.connect import bind_default
-from tests.execute.test_processor import Slots
+from framework.wiring.client import bind_default
+from tests.execute.test_processor import ProcessorBench
 from tests.harness import opened
 from tests.push.conftest import Door, worker
 
@@ -15,14 +15,14 @@ class Scene:
     """A producer and the slots of one process on one server."""
 
     def __init__(self, redis, url, door):
-        self.redis, self.url, self.door = redis, url, door
+        self.redis, self.url, self.at_admission = redis, url, door
         self.slots = []
 
     def start(self, count=2, *, before=(), consistency=None):
         """Slots with the gates of deduplication, last in the order."""
-        client = self.door.shards["main"].client
-        looks = () if consistency is None else (PositionsGate(client, consistency), consistency)
-        made = Slots(self.redis, self.url, count, (), (*before, *looks, LockGate(client, consistency)))
+        client = self.at_admission.shards["main"].client
+        looks = () if consistency is None else (DedupPositions(client, consistency), consistency)
+        made = ProcessorBench(self.redis, self.url, count, (), (*before, *looks, DedupLock(client, consistency)))
         self.slots.append(made)
         return made.start()
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from framework.schedule.poller import PAGE
+from framework.schedule.poller import PAGE_SIZE
 from framework.wire import keys
-from framework.wire.holds import IDEMPOTENCY_KEY
+from framework.wire.resources import IDEMPOTENCY_KEY
 from tests.harness import Site, until
 from tests.proofs.aof import History
 from tests.proofs.keyspace import Fields, Keyspace
@@ -146,5 +146,5 @@ def test_of_equal_jobs_one_lives_whoever_pushes_and_whoever_is_killed(storm):
     dropped_when_due = verdict.ends["dropped, a duplicate when it became due"]
     assert counted == sum(one["dropped"] for one in told) + dropped_when_due > 100
     # Whoever is killed at that moment does not write its line any more.
-    assert 0 < told_of["deduplicated"] <= dropped_when_due <= told_of["deduplicated"] + PAGE * kills
-    assert 0 < told_of["rescheduled"] <= len(judge.next_runs) <= told_of["rescheduled"] + PAGE * kills
+    assert 0 < told_of["deduplicated"] <= dropped_when_due <= told_of["deduplicated"] + PAGE_SIZE * kills
+    assert 0 < told_of["rescheduled"] <= len(judge.next_runs) <= told_of["rescheduled"] + PAGE_SIZE * kills

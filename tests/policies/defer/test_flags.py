@@ -6,13 +6,13 @@ import pytest
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
-from framework.execute.gates import Entry, Gates
+from framework.execute.admission import AdmissionChain, AdmissionRequest
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Deferred, Discarded
 from framework.flags.flag import Flag, drop_flag, run_flag
 from framework.flags.redis_flags import RedisFlags, set_flag, unset_flag
 from framework.policies.defer import flags as gates
-from framework.policies.defer.flags import DropGate, RunGate, Skips
+from framework.policies.defer.flags import DeferFlag, DropFlag, SkipTracker
 from framework.telemetry import counters
 from tests.harness import encoded, payload, server_lines
 
@@ -29,7 +29,9 @@ def entry():
                 pass
 
         declaration = FloodWorker.declaration()
-        yield Entry(UnitOfWork("default", encoded("FloodWorker")), payload("FloodWorker"), declaration, FloodWorker)
+        yield AdmissionRequest(
+            UnitOfWork("default", encoded("FloodWorker")), payload("FloodWorker"), declaration, FloodWorker
+        )
 
 
 @pytest.fixture
@@ -40,19 +42,19 @@ def flags(redis, granted):
 @pytest.fixture
 def skips(flags, monkeypatch):
     monkeypatch.setattr(gates, "counters", counters.Counters())
-    return Skips(flags)
+    return SkipTracker(flags)
 
 
 def test_a_class_without_flags_pays_nothing(redis, flags, skips, entry):
-    drop, run = DropGate(flags, skips), RunGate(flags, skips, 300)
-    doors = Gates([drop, run])
+    drop, run = DropFlag(flags, skips), DeferFlag(flags, skips, 300)
+    doors = AdmissionChain([drop, run])
     flags.read()
-    assert doors.of(entry.declaration) == ()
+    assert doors.policies_for(entry.declaration) == ()
     set_flag(redis, Flag(run_flag("FloodWorker"), 50), None)
     set_flag(redis, Flag(drop_flag("OtherWorker"), 50), None)
     assert flags.read()
-    doors.reopen()
-    assert doors.of(entry.declaration) == (run,)
+    doors.invalidate()
+    assert doors.policies_for(entry.declaration) == (run,)
     unset_flag(redis, run_flag("FloodWorker"))
     flags.read()
     assert run.admit(entry) is None
@@ -62,22 +64,22 @@ def test_a_flag_that_is_set_while_its_class_is_asked_about_is_not_missed(entry):
     class Door:
         said = False
 
-        def concerns(self, declaration):
+        def applies_to(self, declaration):
             before, self.said = self.said, True
-            doors.reopen()  # by another thread, which has just read the flags
+            doors.invalidate()  # by another thread, which has just read the flags
             return before
 
     door = Door()
-    doors = Gates([door])
-    assert doors.of(entry.declaration) == ()
-    assert doors.of(entry.declaration) == (door,)
+    doors = AdmissionChain([door])
+    assert doors.policies_for(entry.declaration) == ()
+    assert doors.policies_for(entry.declaration) == (door,)
 
 
 def test_a_share_runs_and_the_rest_comes_back_spread_over_the_delay(redis, flags, skips, entry):
     random.seed(11)
     set_flag(redis, Flag(run_flag("FloodWorker"), 10, "slow release"), None)
     flags.read()
-    gate = RunGate(flags, skips, 300)
+    gate = DeferFlag(flags, skips, 300)
     outcomes = [gate.admit(entry) for _ in range(2_000)]
     put_off = [one for one in outcomes if isinstance(one, Deferred)]
     assert len(put_off) == 1_806
@@ -93,7 +95,7 @@ def test_a_share_is_dropped(redis, flags, skips, entry):
     random.seed(12)
     set_flag(redis, Flag(drop_flag("FloodWorker"), 25), None)
     flags.read()
-    gate = DropGate(flags, skips)
+    gate = DropFlag(flags, skips)
     dropped = [one for _ in range(1_000) if (one := gate.admit(entry)) is not None]
     assert len(dropped) == 245
     assert dropped[0] == Discarded("the flag drop_jobs_FloodWorker")
@@ -103,12 +105,12 @@ def test_a_flag_that_skips_for_hours_is_told_once_in_a_while(redis, flags, skips
     set_flag(redis, Flag(drop_flag("FloodWorker"), 100, "incident 7", "ops@host"), None)
     set_flag(redis, Flag(run_flag("FloodWorker"), 0), None)
     flags.read()
-    drop, run = DropGate(flags, skips), RunGate(flags, skips, 300)
+    drop, run = DropFlag(flags, skips), DeferFlag(flags, skips, 300)
     with server_lines("info") as lines:
         drop.admit(entry)
         run.admit(entry)
         skips.look()  # both are new
-        monkeypatch.setattr(gates, "FORGOTTEN_S", -60.0)
+        monkeypatch.setattr(gates, "STALE_AFTER_S", -60.0)
         skips.look()  # they have skipped nothing since
         drop.admit(entry)
         skips.look()
@@ -119,7 +121,7 @@ def test_a_flag_that_skips_for_hours_is_told_once_in_a_while(redis, flags, skips
         skips.look()
         told = lines()
     (line,) = told
-    assert line["event_name"] == "flags.forgotten"
+    assert line["event_name"] == "flags.stale"
     facts = {name: line[name] for name in ("class", "feature_flag", "feature_flag_reason", "set_by", "action")}
     assert facts == {
         "class": "FloodWorker",
@@ -128,5 +130,5 @@ def test_a_flag_that_skips_for_hours_is_told_once_in_a_while(redis, flags, skips
         "set_by": "ops@host",
         "action": "dropped",
     }
-    assert "application-worker jobs release FloodWorker" in line["message"]
-    assert skips._skipping.keys() == {"drop_jobs_FloodWorker"}
+    assert "application-worker jobs flags clear FloodWorker" in line["message"]
+    assert skips._records.keys() == {"drop_jobs_FloodWorker"}

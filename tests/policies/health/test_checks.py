@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from framework.policies.defer.health.checks import Checks
+from framework.policies.defer.health.checks import HealthChecker
 from framework.policies.defer.health.indicator import Normal, NotAvailable, Signal, Stop, Unknown
 from tests.harness import until
 
@@ -18,12 +18,12 @@ class Scripted:
     """An indicator that does what it is told, and counts."""
 
     def __init__(self, does=lambda question: Normal("fine")) -> None:
-        self.does = does
+        self.effect = does
         self.asked: list = []
 
     def evaluate(self, question):
         self.asked.append((question.database, question.tables))
-        return self.does(question)
+        return self.effect(question)
 
 
 class Echo:
@@ -42,13 +42,13 @@ class Echo:
 class Told:
     def __init__(self) -> None:
         self.unknowns: list = []
-        self.unavailable: list = []
+        self.unavailable_error: list = []
 
     def unknown(self, indicator, database, signal, error):
         self.unknowns.append((indicator, database, signal.reason, type(error)))
 
     def not_available(self, indicator, database, signal):
-        self.unavailable.append((indicator, database, str(signal.reason)))
+        self.unavailable_error.append((indicator, database, str(signal.reason)))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def told() -> Told:
 @pytest.fixture
 def checks(told):
     def make(cache_s=LONG_S, timeout_s=LONG_S, rest_s=LONG_S, databases=None, **indicators):
-        return Checks(indicators, databases or {}, told, cache_s=cache_s, timeout_s=timeout_s, rest_s=rest_s)
+        return HealthChecker(indicators, databases or {}, told, cache_s=cache_s, timeout_s=timeout_s, idle_s=rest_s)
 
     return make
 
@@ -87,9 +87,9 @@ def test_an_answer_counts_for_a_while_per_indicator_database_and_tables(checks, 
 def test_an_old_answer_is_asked_for_again(checks):
     one = Scripted()
     asked = checks(cache_s=0.0, one=one)
-    one.does = lambda _: Stop("now")
+    one.effect = lambda _: Stop("now")
     assert asked.signals(("one",), "main", ()) == [("one", Stop("now"))]
-    one.does = lambda _: Normal("again")
+    one.effect = lambda _: Normal("again")
     assert asked.signals(("one",), "main", ()) == [("one", Normal("again"))]
 
 
@@ -174,7 +174,7 @@ def raising(error):
     ],
 )
 def test_what_raises_or_returns_nonsense_is_unknown_and_told(checks, told, does, reason, error):
-    asked = checks(odd=Scripted(does), fine=Scripted())
+    asked = checks(wrong_type_keys=Scripted(does), fine=Scripted())
     (_, signal), (_, other) = asked.signals(("odd", "fine"), "main", ())
     assert isinstance(signal, Unknown)
     assert reason in signal.reason
@@ -189,7 +189,7 @@ def test_the_database_is_the_one_asked_about(checks, told):
 
     asked = checks(databases={"ci": Echo()}, one=Scripted(does))
     assert asked.signals(("one",), "ci", ()) == [("one", NotAvailable("[('SELECT %(a)s', {'a': 1})]"))]
-    assert told.unavailable == [("one", "ci", "[('SELECT %(a)s', {'a': 1})]")]
+    assert told.unavailable_error == [("one", "ci", "[('SELECT %(a)s', {'a': 1})]")]
 
 
 def test_a_database_that_nobody_asks_about_is_told_to_rest_and_can_be_asked_again(checks):

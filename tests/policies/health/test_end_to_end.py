@@ -102,7 +102,7 @@ def waits_for_vacuum(worker: Process, redis, server: Postgres, name: str) -> Non
     assert (stored["deferred_count"], stored["created_at"], stored["foreign"]) == (1, 1.75e9, [1])
     done(worker, patient)
     assert len(worker.find(jid=patient, job_status="deferred")) == 2
-    worker.line(event_name="health.runs_anyway", job_class_name="PatientWorker")
+    worker.line(event_name="health.max_deferrals_reached", job_class_name="PatientWorker")
     assert not worker.find(jid=jid, job_status="start")
     with server.connect(name) as session:
         session.execute("ALTER TABLE notes SET (autovacuum_enabled = false)")

@@ -5,12 +5,12 @@ from datetime import timedelta
 import pytest
 
 from framework.declare import registry
-from framework.declare.policies import DeferOnHealth
+from framework.declare.policy_options import DeferOnHealth
 from framework.declare.worker import ApplicationWorker
-from framework.execute.gates import Entry
+from framework.execute.admission import AdmissionRequest
 from framework.finish.outcome import Deferred
-from framework.policies.defer.health.checks import Checks
-from framework.policies.defer.health.gate import HealthEvents, HealthGate, delay_s
+from framework.policies.defer.health.admission import HealthEvents, HealthPolicy, deferral_delay_s
+from framework.policies.defer.health.checks import HealthChecker
 from framework.policies.defer.health.indicator import Normal, NotAvailable, Stop, Unknown
 from framework.telemetry.counters import counters
 from tests.harness import Told, payload, server_lines
@@ -44,13 +44,13 @@ class Door:
         self.told = Told()
         self.indicators = {name: Fixed(signal) for name, signal in signals.items()}
         self.events = HealthEvents(self.told)
-        checks = Checks(self.indicators, {}, self.events, cache_s=600.0, timeout_s=30.0)
-        self.gate = HealthGate(checks, tuple(signals), databases, self.events)
+        checks = HealthChecker(self.indicators, {}, self.events, cache_s=600.0, timeout_s=30.0)
+        self.gate = HealthPolicy(checks, tuple(signals), databases, self.events)
 
     def admit(self, policy, *args, **fields):
         self.declaration = declared(policy)
         job = payload("Job", args=list(args), **fields)
-        return self.gate.admit(Entry(None, job, self.declaration, None))
+        return self.gate.admit(AdmissionRequest(None, job, self.declaration, None))
 
 
 def declared(policy):
@@ -87,23 +87,23 @@ def test_a_class_names_the_indicators_that_it_heeds():
 
 
 def test_only_classes_with_somebody_to_ask_are_concerned():
-    assert not Door().gate.concerns(declared(DeferOnHealth()))
+    assert not Door().gate.applies_to(declared(DeferOnHealth()))
     door = Door(a=Normal("fine"))
-    assert not door.gate.concerns(declared(None))
-    assert not door.gate.concerns(declared(DeferOnHealth(indicators=())))
-    assert not door.gate.concerns(declared(DeferOnHealth(indicators=("autovacuum",))))
-    assert door.gate.concerns(declared(DeferOnHealth()))
-    assert door.gate.concerns(declared(DeferOnHealth(indicators=("autovacuum", "a"))))
+    assert not door.gate.applies_to(declared(None))
+    assert not door.gate.applies_to(declared(DeferOnHealth(indicators=())))
+    assert not door.gate.applies_to(declared(DeferOnHealth(indicators=("autovacuum",))))
+    assert door.gate.applies_to(declared(DeferOnHealth()))
+    assert door.gate.applies_to(declared(DeferOnHealth(indicators=("autovacuum", "a"))))
 
 
 def test_the_delay_doubles_up_to_a_cap_and_is_never_more():
     policy = DeferOnHealth(delay=timedelta(seconds=5), max_delay=timedelta(minutes=30))
     for deferrals, most in [(0, 5), (1, 5), (2, 10), (3, 20), (9, 1280), (10, 1800), (17, 1800), (10**9, 1800)]:
-        found = [delay_s(policy, deferrals) for _ in range(200)]
+        found = [deferral_delay_s(policy, deferrals) for _ in range(200)]
         assert most * 0.9 <= min(found) <= max(found) <= most
         assert max(found) - min(found) > most * 0.05, "jobs deferred together must not come back together"
     far = DeferOnHealth(delay=timedelta(seconds=1), max_delay=timedelta(days=36_500))
-    assert delay_s(far, 10**9) <= 2**16, "the exponent has an end"
+    assert deferral_delay_s(far, 10**9) <= 2**16, "the exponent has an end"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_after_max_deferrals_it_runs_anyway_and_says_so():
         for _ in range(3):
             assert door.admit(policy, **counts, deferred_count=2) is None
         stop, runs = [line for line in lines() if line["event_name"].startswith("health.")]
-    assert (stop["event_name"], runs["event_name"]) == ("health.stop", "health.runs_anyway")
+    assert (stop["event_name"], runs["event_name"]) == ("health.stop", "health.max_deferrals_reached")
     assert runs["message"] == "jobs of Job run, as they have waited often enough: it is bad"
     assert sum(counters._counts.values()) == 1
 

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
-from framework.policies.defer.health.database import Database
+from framework.policies.defer.health.connection import HealthConnection
 from framework.policies.defer.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
 from framework.policies.defer.health.postgres import postgres_indicators
-from framework.settings.health import HealthSettings
+from framework.settings.health_indicators import HealthSettings
 from tests.harness import until
 from tests.policies.health.conftest import WAITING
 from tests.postgres import Postgres, running, standby_of
@@ -22,7 +22,7 @@ class Asked:
     """Whoever asks one server."""
 
     def __init__(self, url: str, settings: dict[str, object], timeout_s: float) -> None:
-        self.database = Database(url, timeout_s)
+        self.database = HealthConnection(url, timeout_s)
         self.unknown_tables: list[tuple[str, str]] = []
         self._indicators = postgres_indicators(
             HealthSettings.model_validate(settings), lambda *place: self.unknown_tables.append(place)
@@ -176,7 +176,7 @@ def test_one_connection_which_only_reads_and_is_made_anew(unwell, asked):
     unwell.execute(f"SELECT pg_terminate_backend({second}, 5000)")
     asks_itself = "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()"
     assert query(asks_itself) == [("application-worker: health",)]  # nobody minds that the one at hand had died
-    named = Database(f"{unwell.url()}&application_name=shop&connect_timeout=9", 10.0)
+    named = HealthConnection(f"{unwell.url()}&application_name=shop&connect_timeout=9", 10.0)
     assert named.query(asks_itself) == [("shop",)]
     named.close()
 

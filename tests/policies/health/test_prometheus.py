@@ -8,7 +8,7 @@ import pytest
 
 from framework.policies.defer.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
 from framework.policies.defer.health.prometheus import Prometheus
-from framework.settings.health import PrometheusIndicatorSettings
+from framework.settings.health_indicators import PrometheusIndicatorSettings
 from tests.policies.health.prometheus_server import PrometheusServer, prometheus_server
 
 TIMEOUT_S = 0.3

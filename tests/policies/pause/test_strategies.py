@@ -11,9 +11,9 @@ from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError
 from framework.pause import register
 from framework.policies.pause import strategies
-from framework.policies.pause.strategies import Strategies
+from framework.policies.pause.strategies import PauseStrategies
 from framework.settings.load import load
-from framework.wiring.connect import checked_router
+from framework.wiring.client import checked_router
 from tests.harness import server_lines, until
 
 
@@ -71,30 +71,30 @@ def test_a_strategy_that_nobody_knows_refuses_to_boot_and_names_the_nearest():
 
 def test_the_last_answer_counts_and_nonsense_is_none():
     strategy = Says()
-    asked = Strategies(["one", "manual", "one"], {"one": strategy, "nobody's": Says()})
-    assert not asked.pauses("one")
-    asked.ask()
-    assert [asked.pauses(name) for name in ("one", "manual", "nobody's", None)] == [True, False, False, False]
-    assert not asked.settled("one")
-    assert asked.settled("manual")
+    asked = PauseStrategies(["one", "manual", "one"], {"one": strategy, "nobody's": Says()})
+    assert not asked.is_paused("one")
+    asked.poll()
+    assert [asked.is_paused(name) for name in ("one", "manual", "nobody's", None)] == [True, False, False, False]
+    assert not asked.is_pause_over("one")
+    assert asked.is_pause_over("manual")
     with server_lines("info") as lines:
         for nonsense in ("no", 0, None):
             strategy.answer = nonsense
-            asked.ask()
-            until(lambda: asked._inquiries["one"]._asked_at is None)
-            assert asked.pauses("one")
+            asked.poll()
+            until(lambda: asked._values["one"]._started_at is None)
+            assert asked.is_paused("one")
         assert [line["exception.class"] for line in lines()] == ["TypeError"]
     strategy.answer = False
-    asked.ask()
-    until(lambda: not asked.pauses("one"))
-    asked._paused_at["one"] -= strategies.ASKED_EVERY_S
-    assert asked.settled("one")
+    asked.poll()
+    until(lambda: not asked.is_paused("one"))
+    asked._paused_at["one"] -= strategies.POLL_PERIOD_S
+    assert asked.is_pause_over("one")
 
 
 def test_a_strategy_of_a_forked_child_is_asked_there():
     text = """
         import os, time
-        from framework.flags.inquiry import Inquiry
+        from framework.flags.background import Inquiry
         go_on = []
         inquiry = Inquiry("it", lambda: (time.sleep(0 if go_on else 60), os.getpid())[1], 0)
         inquiry.ask()

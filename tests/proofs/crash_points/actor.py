@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from framework.cluster.keeper import LeaseKeeper
+from framework.cluster.child_leases import ChildLeases
 from framework.execute.job_log import JobLog
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.process.heartbeat import Loop
+from framework.process.heartbeat import PeriodicTask
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.store.connect import COMMAND_TIMEOUT_S
-from framework.wiring import server
+from framework.wiring import worker_process
 from tests.proofs.crash_points.jobs import QUEUE, SECOND
 from tests.proofs.crash_points.stage import Stage
 
@@ -45,12 +45,16 @@ class Actor:
         self._stage = stage
         self._shard = stage.shard(shard)
         self._later_s = 0.0
-        service = server.Service(shard, ((QUEUE if shard == "main" else SECOND, 0),), slots, timeout_s=5.0)
+        service = worker_process.WorkerOptions(
+            shard, ((QUEUE if shard == "main" else SECOND, 0),), slots, timeout_s=5.0
+        )
         log = JobLog(stage.log, jobs=True)
         order = QueueOrder.of(service.queues)
-        self.parts = server.assemble(stage.settings, service, order, self._shard, self.identity, log, supervisor=None)
+        self.parts = worker_process.build_worker(
+            stage.settings, service, order, self._shard, self.identity, log, supervisor=None
+        )
         self._launcher: Any = Launcher(self.parts, SignalQueue())
-        self._loops: dict[str, Any] = {loop.name: loop for loop in (self._launcher._lease_loop, *self._launcher._loops)}
+        self._loops: dict[str, Any] = {loop.name: loop for loop in (self._launcher._lease_task, *self._launcher._loops)}
         self._tap()
 
     def beat(self) -> None:
@@ -59,7 +63,7 @@ class Actor:
             self._step(self._loops["lease"])
             return
         self._started = True
-        if server._wait_for_redis(self._shard, self.parts.lease, SignalQueue(), _check_nothing) is not None:
+        if worker_process._wait_for_redis(self._shard, self.parts.lease, SignalQueue(), _check_nothing) is not None:
             self._stage.ledger.note("wrong", 0, "the process did not start")
 
     def record(self) -> None:
@@ -74,10 +78,10 @@ class Actor:
         """What the policies do beside jobs."""
         self._step(self._loops["policies"])
 
-    def unpark(self) -> None:
+    def cancel_all(self) -> None:
         """Of that only the first: what is paused no more goes back."""
         self.learn()
-        self._step(self._loop(self.parts.upkeep[0]))
+        self._step(self._loop(self.parts.maintenance[0]))
 
     def poll(self) -> None:
         """Move what is due."""
@@ -90,7 +94,7 @@ class Actor:
 
     def learn(self) -> None:
         """Read what is paused, as a process does before its first job."""
-        self._step(self._loop(self.parts.learn))
+        self._step(self._loop(self.parts.refresh))
 
     def work(self) -> None:
         """Fetch, run, settle and acknowledge until there is nothing to do but wait."""
@@ -100,8 +104,8 @@ class Actor:
     def stop(self, overdue: bool) -> None:  # noqa: FBT001 - as what jobs call
         """The process is told to stop, from within a job: no more is taken, and jobs that ask are told; the deadline may be over."""
         runs = self.parts.record.runs
-        runs.interrupted = runs.ending = True
-        runs.overdue = overdue
+        runs.interrupted = runs.stopping = True
+        runs.deadline_passed = overdue
         self.parts.fetcher.stop()
 
     def leave(self) -> None:
@@ -111,16 +115,16 @@ class Actor:
         if self.parts.events.died.is_set():
             self._stage.ledger.note("wrong", 0, "a part of the process died")
 
-    def bury(self, identity: str) -> None:
+    def mark_dead(self, identity: str) -> None:
         """As the parent of a process that has seen it die."""
         client = self._shard.open_client("leases", read_timeout_s=COMMAND_TIMEOUT_S)
-        keeper: Any = LeaseKeeper(self._shard.name, client, self.parts.events)
-        keeper.bury(identity)
+        keeper: Any = ChildLeases(self._shard.name, client, self.parts.events)
+        keeper.mark_dead(identity)
         self._step(keeper._loop)
 
     def overtaken_by(self, other: "Actor") -> None:
         """When this poller next works out what becomes of a job, ``other`` moves everything that is due."""
-        preparation: Any = self.parts.poller._preparation
+        preparation: Any = self.parts.poller._planner
         prepare = preparation.prepare
 
         def after_the_other(source: str, member: bytes) -> Any:
@@ -134,20 +138,20 @@ class Actor:
         """Shards that did not answer are asked again."""
         self._later_s += _ASIDE_S
 
-    def _loop(self, do: Callable[[], None]) -> Loop:
+    def _loop(self, do: Callable[[], None]) -> PeriodicTask:
         """What is otherwise part of a loop, as one of its own."""
 
         def once() -> float:
             do()
             return 1.0
 
-        return Loop("policies", once, 1.0, self.parts.events, client=self.parts.record.client)
+        return PeriodicTask("policies", once, 1.0, self.parts.events, client=self.parts.record.client)
 
     def _step(self, loop: Any) -> None:
         """One step of a loop; after a failure again, as its thread would."""
-        once: Loop = loop
+        once: PeriodicTask = loop
         for _ in range(_TRIES):
-            once._once()
+            once._run_step()
             if not once._failures:
                 return
         self._stage.ledger.note("wrong", 0, f"the step of {once.name} fails again and again")
@@ -156,7 +160,7 @@ class Actor:
         """What would block returns to us; clocks that say when to ask again are ours."""
         fetcher: Any = self.parts.fetcher
         poller: Any = self.parts.poller
-        parking: Any = fetcher._post._parking
+        parking: Any = fetcher._leader._blocking
         take, wait = fetcher.next, parking.wait
 
         looked = False
@@ -185,7 +189,7 @@ class Actor:
             return [(queue, data, 0.0) for queue, data, _ in wait(timeout_s)]
 
         fetcher.next, parking.wait = take_or_return, look_or_return
-        poller._crossings._monotonic = lambda: time.monotonic() + self._later_s
+        poller._transfer._monotonic = lambda: time.monotonic() + self._later_s
         fetcher.start(lambda: None)  # there is one thread: this one
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from framework.wiring import chains
+from framework.middleware import chains
 from tests.proofs.crash_points.actor import Actor, move_clock_by_steps, settle
 from tests.proofs.crash_points.jobs import SECOND
 from tests.proofs.crash_points.judge import Judge
@@ -154,7 +154,7 @@ def _be_the_child(stage: Stage, fault: Fault | None, act: Callable[[Line], None]
     status = 1
     try:
         signal.alarm(_HUNG_S)
-        stage.enter()
+        stage.use()
         move_clock_by_steps()
         line = Line(
             fault,
@@ -197,7 +197,7 @@ def _rescue(stage: Stage, scenario: Scenario, name: str, dead: tuple[str, ...], 
     for actor in actors:
         actor.beat()
         for one in dead:
-            actor.bury(f"points:1:{one}")
+            actor.mark_dead(f"points:1:{one}")
     stage.age(gone)
     settle(stage, actors)
     stage.age([*gone, *(f"points:1:{one}" for one in dead), DEAD])
@@ -208,7 +208,7 @@ def _rescue(stage: Stage, scenario: Scenario, name: str, dead: tuple[str, ...], 
 
 def _set_up(scenario: Scenario) -> None:
     if scenario.refuses:
-        chains.client.reopen()
+        chains.client.allow_changes()
         chains.client.add(_Refusal)
 
 

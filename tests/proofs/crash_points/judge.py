@@ -10,8 +10,8 @@ from typing import Any, cast
 from redis import Redis
 
 from framework.wire import keys
-from framework.wire.holds import IDEMPOTENCY_KEY
-from framework.wire.job import BUFFERED_AT, TRANSIT
+from framework.wire.job import BUFFERED_AT, TRANSFER
+from framework.wire.resources import IDEMPOTENCY_KEY
 from tests.proofs.census import leaks
 from tests.proofs.crash_points.jobs import CARGO
 from tests.proofs.crash_points.ledger import Note, count
@@ -20,7 +20,7 @@ from tests.proofs.crash_points.stage import FOREIGN, Stage
 from tests.proofs.places import END, payload_in, place_of, unwrapped
 
 DOCUMENTED = {
-    *("queue", "enqueued_at", "at", "interrupted_count", "aw_death_count", "suspect", TRANSIT, BUFFERED_AT),
+    *("queue", "enqueued_at", "at", "interrupted_count", "aw_death_count", "suspect", TRANSFER, BUFFERED_AT),
     *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace"),
 }
 """Fields that the framework may write, change or take out on a job's way (invariant I5)."""
@@ -71,7 +71,7 @@ class Judge:
         notes, members = self.stage.ledger.read(), self._members()
         self._unchanged(when, members)
         self._nowhere_and_twice(when, notes, members)
-        self._states(when, notes, members)
+        self._status_writer(when, notes, members)
         self._holdings(when, members)
         runs, failed = _by_jid(notes, "begun"), _failures(notes)
         present = {member.jid for member in members}
@@ -87,7 +87,7 @@ class Judge:
         self.problems += [f"{note.words}" for note in notes if note.kind == "wrong"]
         self.problems += [f"job {note.about} ran with {note.words}" for note in notes if note.kind == "spoilt"]
         self._fates(notes, members)
-        self._runs(notes)
+        self._running_jobs(notes)
         self._last_states(notes)
         self._retired(notes)
         self._mourned(notes)
@@ -112,7 +112,7 @@ class Judge:
         ended, failed = count(notes, "ended"), count(notes, "failed")
         retired = sum(self._counted().values())
         there = {member.serial for member in members}
-        for serial in sorted({note.about for note in notes if note.kind == "accepted"} - there):
+        for serial in sorted({note.has_error_in for note in notes if note.kind == "accepted"} - there):
             end = self.fate(serial).end
             if end == "retired":
                 retired -= 1
@@ -125,7 +125,7 @@ class Judge:
             if number > 1 and not _crossing(places):
                 self._say(when, f"job {places[0].serial} is in {', '.join(map(str, places))}")
 
-    def _states(self, when: str, notes: list[Note], members: list[Member]) -> None:
+    def _status_writer(self, when: str, notes: list[Note], members: list[Member]) -> None:
         told = count(notes, "ended", "failed")
         words = self._state_words()
         for jid, state in words.items():
@@ -165,7 +165,7 @@ class Judge:
 
     def _fates(self, notes: list[Note], members: list[Member]) -> None:
         ended, failed, begun = (count(notes, kind) for kind in ("ended", "failed", "begun"))
-        accepted = {note.about for note in notes if note.kind == "accepted"}
+        accepted = {note.has_error_in for note in notes if note.kind == "accepted"}
         for serial in sorted(accepted | {member.serial for member in members}):
             end = self.fate(serial).end
             places = [str(member) for member in members if member.serial == serial]
@@ -179,10 +179,10 @@ class Judge:
             if end in ("retired", "refused", "interrupted") and begun[serial]:
                 self._say("at the end", f"job {serial} ran")
 
-    def _runs(self, notes: list[Note]) -> None:
+    def _running_jobs(self, notes: list[Note]) -> None:
         """A job runs again only if it was running, or its acknowledgement was unconfirmed, when its process died."""
         runs, failed = _by_jid(notes, "begun"), _failures(notes)
-        serials = {note.words: note.about for note in notes if note.kind == "begun"}
+        serials = {note.words: note.has_error_in for note in notes if note.kind == "begun"}
         for jid, number in runs.items():
             serial = serials[jid]
             if number > 1 + self._by_right(serial, failed[jid]) + self.repeats[jid]:
@@ -200,15 +200,15 @@ class Judge:
 
     def _last_states(self, notes: list[Note]) -> None:
         words = self._state_words()
-        begun = {note.words: note.about for note in notes if note.kind == "begun"}
-        accepted = {note.words: note.about for note in notes if note.kind == "accepted"}
+        begun = {note.words: note.has_error_in for note in notes if note.kind == "begun"}
+        accepted = {note.words: note.has_error_in for note in notes if note.kind == "accepted"}
         for jid, serial in {**begun, **accepted}.items():
             state = self.fate(serial).state
             if state is not None and words.get(jid) != state.encode():
                 self._say("at the end", f"the state of job {serial} is {words.get(jid)!r}, not {state}")
 
     def _retired(self, notes: list[Note]) -> None:
-        wanted = sum(self.fate(note.about).end == "retired" for note in notes if note.kind == "accepted")
+        wanted = sum(self.fate(note.has_error_in).end == "retired" for note in notes if note.kind == "accepted")
         found = sum(self._counted().values())
         if found != wanted:
             self._say("at the end", f"{found} jobs of the retired class are counted, not {wanted}")
@@ -219,7 +219,7 @@ class Judge:
             allowed = {keys.DEAD.encode(), keys.INTERRUPTED.encode(), keys.RETIRED.encode()}
             for key in cast("list[bytes]", client.keys("*")):
                 if key in allowed or (
-                    key.startswith((b"aw:status:", b"aw:landed:", b"aw:push:")) and 0 < _ttl(client, key) <= 90_000
+                    key.startswith((b"aw:status:", b"aw:transferred:", b"aw:push:")) and 0 < _ttl(client, key) <= 90_000
                 ):
                     client.delete(key)
             self.problems += [f"at the end: left on {name}: {leak}" for leak in leaks(client)]
@@ -270,7 +270,7 @@ def _member(shard: str, key: str, data: bytes) -> Member:
 
 def _crossing(places: list[Member]) -> bool:
     """Whether a job is on its way to another shard: marked in its set here, and written there."""
-    marked = [member for member in places if TRANSIT.encode() in member.data]
+    marked = [member for member in places if TRANSFER.encode() in member.data]
     return len(places) == 2 and len(marked) == 1 and len({member.shard for member in places}) == 2
 
 
@@ -284,9 +284,9 @@ def _failures(notes: list[Note]) -> Counter[str]:
     failures: Counter[str] = Counter()
     for note in notes:
         if note.kind == "begun":
-            runs[note.about] = note.words
+            runs[note.has_error_in] = note.words
         elif note.kind == "failed":
-            failures[runs[note.about]] += 1
+            failures[runs[note.has_error_in]] += 1
     return failures
 
 

@@ -25,7 +25,7 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Note:
-    """``about`` is a job's serial, or the number of a command; ``words`` say the rest."""
+    """``has_error_in`` is a job's serial, or the number of a command; ``words`` say the rest."""
 
     kind: str
     about: int

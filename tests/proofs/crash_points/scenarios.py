@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from framework.errors import BulkPushError, ShardUnavailableError
-from framework.fetch.blame import SUSPECT
+from framework.fetch.suspects import SUSPECT_FIELD
 from framework.types import JobState
 from framework.wire import keys
-from framework.wire.holds import slot_member
-from framework.wire.job import DEATHS
+from framework.wire.job import DEATH_COUNT
+from framework.wire.resources import slot_member
 from tests.proofs.crash_points import jobs
 from tests.proofs.crash_points.actor import Actor
 from tests.proofs.crash_points.jobs import CARGO, KEPT_S, QUEUE, RETIRED
@@ -157,12 +157,12 @@ def _half_stopped(stopped: Any) -> Callable[[Stage, int], None]:
 
 
 def _estate(stage: Stage, batch: int) -> None:
-    """A process died with a batch in hand, something unreadable, and a job that killed two others before. All but what cannot
+    """A process died with a batch in flight, something unreadable, and a job that killed two others before. All but what cannot
     be read have locks and slots.
     """
     place, client = keys.working(DEAD), stage.clients["main"]
     plain = jobs.TrackedWorker.declaration().wire_name
-    often = {SUSPECT: True, DEATHS: 2, "status_expiration": KEPT_S}
+    often = {SUSPECT_FIELD: True, DEATH_COUNT: 2, "status_expiration": KEPT_S}
     quarantined = stage.write(plain, QUARANTINED, place, **often, **stage.lock(QUARANTINED))
     for serial in _serials(batch):
         stage.write(plain, serial, place, status_expiration=KEPT_S, **stage.lock(serial))
@@ -172,7 +172,7 @@ def _estate(stage: Stage, batch: int) -> None:
     client.set(keys.lease(DEAD), 1, px=15_000)
     client.zadd(keys.REGISTRY, {DEAD: 1_000_000_000})
     digest = hashlib.sha1(quarantined, usedforsecurity=False).hexdigest()
-    client.hset(keys.runs(DEAD), mapping={"slots": 4, digest: 1})
+    client.hset(keys.process(DEAD), mapping={"slots": 4, digest: 1})
 
 
 def _slot_of_the_dead(stage: Stage, batch: int) -> None:
@@ -247,7 +247,7 @@ def _race(stage: Stage, actor: Actor, _batch: int) -> None:
 
 def _recover(stage: Stage, actor: Actor, _batch: int) -> None:
     actor.beat()
-    actor.bury(DEAD)
+    actor.mark_dead(DEAD)
     actor.sweep()
     stage.age([DEAD])
     actor.sweep()
@@ -257,7 +257,7 @@ def _wait_for_slot(_stage: Stage, actor: Actor, _batch: int) -> None:
     """Who has the slot is dead: jobs wait for it, are handed it one after the other, and run."""
     actor.beat()
     actor.work()
-    actor.bury(DEAD)
+    actor.mark_dead(DEAD)
     actor.sweep()
     actor.work()
 
@@ -268,7 +268,7 @@ def _park(stage: Stage, actor: Actor, _batch: int) -> None:
     actor.learn()
     actor.work()
     stage.resume()
-    actor.unpark()
+    actor.cancel_all()
     actor.work()
 
 
@@ -366,7 +366,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("run sync", "acknowledge each before the next", _work, prepare=_waiting(jobs.SyncWorker)),
         Scenario("run tracked", "the state is kept", _work, _always(state="completed"), _waiting(jobs.TrackedWorker)),
         Scenario(
-            "suspect", "a death is announced that may come", _work, prepare=_waiting(jobs.PlainWorker, suspect=True)
+            "suspect", "a death is announced that may come", _work, prepare=_waiting(jobs.PlainWorker, is_suspect=True)
         ),
         Scenario("unloaded", "the server has lost the scripts", _work_twice, _always(), _unloaded, batches=(1,)),
         Scenario(

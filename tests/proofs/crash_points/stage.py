@@ -24,8 +24,8 @@ from framework.store.embedded import EmbeddedServer
 from framework.store.script import Script
 from framework.telemetry import logs
 from framework.wire import keys
-from framework.wire.holds import IDEMPOTENCY_KEY
-from framework.wiring.connect import connect
+from framework.wire.resources import IDEMPOTENCY_KEY
+from framework.wiring.client import connect
 from framework.wiring.endpoints import endpoint_of
 from tests.proofs.crash_points.jobs import CARGO, QUEUE, RETIRED, SECOND, open_ledger
 from tests.proofs.crash_points.ledger import Ledger
@@ -72,7 +72,7 @@ class Stage:
         for server in self.servers.values():
             server.stop()
 
-    def enter(self) -> None:
+    def use(self) -> None:
         """This process was forked: its connections are its own, and so is its log."""
         self.clients = self._open(self.clients)
         self.log = logs.open_server_log("warning", {"pid": os.getpid()}, self.lines)
@@ -165,7 +165,7 @@ class Stage:
                     continue
                 client.delete(keys.lease(identity))
                 client.zadd(keys.REGISTRY, {identity: (now - _SILENT_S) * (-1 if beat < 0 else 1)})
-            client.set(keys.BEATS, f"{now - _SILENT_S:.6f}", px=5_000)
+            client.set(keys.STEADY_SINCE, f"{now - _SILENT_S:.6f}", px=5_000)
 
     # --- what is looked at
 

@@ -48,7 +48,7 @@ def _heal(world: World) -> None:
     world.heal()
     for act in list(world.others.acts):
         world.turn(act)
-    world.bury()
+    world.notice_deaths()
 
 
 def _round(world: World, worker: Worker) -> None:

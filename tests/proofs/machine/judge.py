@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from framework.errors import BusinessError
 from framework.execute.execution import Execution
-from framework.fetch.custody import UNACKNOWLEDGED
+from framework.fetch.in_flight import MAX_UNACKNOWLEDGED
 from framework.fetch.prefetch import AHEAD_JOBS
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Failed, Postponed, UnknownClass, Unreadable
+from framework.finish.outcome import Failed, Malformed, Snoozed, UnknownClass
 from framework.wire import keys
 from tests.proofs.machine.baton import Act
 from tests.proofs.machine.ledger import Broken, Contents, Ledger, Look, spots_of
@@ -16,7 +16,7 @@ from tests.proofs.machine.servers import SHARDS, Servers
 from tests.proofs.machine.worker import LIMIT, QUEUES, SLOTS, Worker
 from tests.proofs.places import jid_of
 
-MOST_AT_ONCE = SLOTS + AHEAD_JOBS + UNACKNOWLEDGED + len(QUEUES)
+MOST_AT_ONCE = SLOTS + AHEAD_JOBS + MAX_UNACKNOWLEDGED + len(QUEUES)
 """Jobs in one working list: running, fetched ahead, ended and unacknowledged, and what parked calls brought."""
 
 
@@ -81,7 +81,7 @@ class Judge:
         held: list[tuple[str, bytes, bytes]] = []
         for name in SHARDS:
             if not self._servers.is_up(name):
-                self._remember(name, found, registered)
+                self._store_signal(name, found, registered)
                 continue
             now[name], contents = self._servers.look(name)
             for jid, spot in spots_of(name, contents):
@@ -101,7 +101,7 @@ class Judge:
             self._judge_pause(found, by)
         return self.ledger.see(found, now, operator=operator)
 
-    def _remember(self, name: str, found: Look, registered: set[str]) -> None:
+    def _store_signal(self, name: str, found: Look, registered: set[str]) -> None:
         for jid, job in self.ledger.jobs.items():
             for spot in job.spots:
                 if spot.shard == name:
@@ -191,9 +191,9 @@ def _targets(run: Execution) -> set[str]:
             if run.payload is not None and run.payload.get("retry") is False:
                 return {"over"}
             return {"dead"} if isinstance(error, BusinessError) else {"retry", "dead"}
-        case Postponed() | UnknownClass():
+        case Snoozed() | UnknownClass():
             return {"schedule"}
-        case Unreadable():
+        case Malformed():
             return {"dead"}
         case _:
             return {"over"}

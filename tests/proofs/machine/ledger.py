@@ -59,7 +59,7 @@ Contents = list[tuple[bytes, list[bytes] | list[tuple[bytes, float]]]]
 _CHANGING = {
     *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace", "interrupted_count"),
     "aw_death_count",
-    *("suspect", "enqueued_at", "at", "aw_transit", "queue", "discarded_at", "concurrency_limit_buffered_at"),
+    *("suspect", "enqueued_at", "at", "aw_transfer", "queue", "discarded_at", "concurrency_limit_buffered_at"),
     *("idempotency_key", "duplicate-of", "aw_unknown_class_count", "aw_unknown_class_since"),
 }
 """Fields of a payload that the framework writes."""
@@ -147,7 +147,7 @@ class Ledger:
             job.spots = look.get(jid, [])
 
     def _judge(self, jid: bytes, job: Job, spots: list[Spot], now: dict[str, float], *, operator: bool) -> None:
-        self._single(jid, spots)
+        self._flatten_metadata(jid, spots)
         if not job.spots:
             self._must(not job.over, "I4", jid, f"has ended and is back, in {_told(spots)}")
             return
@@ -166,7 +166,7 @@ class Ledger:
             self._judge_move(jid, job, before, after[0] if after else None, now[before.shard], operator=operator)
         job.over = not spots
 
-    def _single(self, jid: bytes, spots: list[Spot]) -> None:
+    def _flatten_metadata(self, jid: bytes, spots: list[Spot]) -> None:
         if not readable(jid):
             return
         marked = [spot for spot in spots if transit(spot.data) is not None and spot.kind in _DUE]

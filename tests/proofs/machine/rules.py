@@ -32,7 +32,7 @@ MOST_WORKERS = 4
 _SPOILED = (
     *("queue:a", "queue:b", keys.DEAD, keys.RETRY, keys.SCHEDULE, keys.QUEUES, keys.INTERRUPTED),
     *(keys.limit("Limited") + part for part in ("", ":running", ":waiting:", ":turns")),
-    *(keys.paused_jobs("Limited"), keys.PAUSES, keys.FLAGS, keys.LIMITS_WAITING),
+    *(keys.paused_jobs("Limited"), keys.PAUSED_CLASSES, keys.FLAGS, keys.LIMITS_WAITING),
 )
 _RARELY = 9
 _FAR = 6
@@ -64,7 +64,7 @@ class States(RuleBasedStateMachine):
         finally:
             self.world.abandon()
 
-    def _guarded(self, what: Callable[[], Any]) -> None:
+    def _skip_wrong_type(self, what: Callable[[], Any]) -> None:
         self.whole = False
         what()
         self.world.reap_left()
@@ -77,7 +77,7 @@ class States(RuleBasedStateMachine):
         """A producer writes a job to its queue."""
         jid = self._jid()
         data = KINDS[kind](jid, queue)
-        self._guarded(lambda: self._write(jid, fate, lambda: self.world.producer.enqueue_one(queue, data)))
+        self._skip_wrong_type(lambda: self._write(jid, fate, lambda: self.world.producer.enqueue_one(queue, data)))
 
     @rule(
         kind=st.sampled_from(sorted(KINDS)),
@@ -90,14 +90,14 @@ class States(RuleBasedStateMachine):
         jid = self._jid()
         data = KINDS[kind](jid, queue)
         due = self.world.servers.time("main") + delay
-        self._guarded(lambda: self._write(jid, fate, lambda: self.world.producer.schedule_one(due, data)))
+        self._skip_wrong_type(lambda: self._write(jid, fate, lambda: self.world.producer.schedule_one(due, data)))
 
     @rule(which=WHICH, queue=st.sampled_from(QUEUES), delay=st.sampled_from([0, 0, 11]), fate=FATES)
     def push_by_class(self, which: int, queue: str, delay: int, fate: Fate) -> None:
         """An application pushes with a worker class."""
         chosen: Any = self.world.jobs[which % len(self.world.jobs)].set(queue=queue)  # type: ignore[attr-defined]
         push = (lambda: chosen.perform_in(delay, 1)) if delay else (lambda: chosen.perform_async(1))
-        self._guarded(lambda: self._write("", fate, push))
+        self._skip_wrong_type(lambda: self._write("", fate, push))
 
     def _jid(self) -> str:
         self.number += 1
@@ -141,7 +141,7 @@ class States(RuleBasedStateMachine):
         """The slots of a process take what there is."""
         worker = self._worker(which)
         if worker is not None:
-            self._guarded(lambda: self.world.work(worker))
+            self._skip_wrong_type(lambda: self.world.work(worker))
 
     @rule(which=WHICH, part=st.sampled_from(PARTS))
     def turn(self, which: int, part: str) -> None:
@@ -149,7 +149,7 @@ class States(RuleBasedStateMachine):
         worker = self._worker(which)
         act = worker.act(part) if worker is not None else None
         if act is not None and act.at != "perform":
-            self._guarded(lambda: self.world.turn(act))
+            self._skip_wrong_type(lambda: self.world.turn(act))
 
     @rule(which=WHICH, part=st.sampled_from(PARTS))
     def begin(self, which: int, part: str) -> None:
@@ -157,21 +157,21 @@ class States(RuleBasedStateMachine):
         worker = self._worker(which)
         act = worker.act(part) if worker is not None else None
         if act is not None and act.at == "wait":
-            self._guarded(lambda: self.world.step(act))
+            self._skip_wrong_type(lambda: self.world.step(act))
 
     @rule(which=WHICH, fate=FATES)
     def step(self, which: int, fate: Fate) -> None:
         """A thread that stands before a command sends it."""
         act = one_of(self.world.moving(), which)
         if act is not None:
-            self._guarded(lambda: self.world.step(act, fate))
+            self._skip_wrong_type(lambda: self.world.step(act, fate))
 
     @rule(which=WHICH, how=st.sampled_from(ENDS), on=st.booleans())
     def end(self, which: int, how: str, on: bool) -> None:  # noqa: FBT001 - hypothesis passes by name
         """A job ends; its thread goes ``on``, or stands before its next command."""
         act = one_of(self.world.performing(), which)
         if act is not None:
-            self._guarded(lambda: self._end(act, how, on=on))
+            self._skip_wrong_type(lambda: self._end(act, how, on=on))
 
     def _end(self, act: Act, how: str, *, on: bool) -> None:
         self.world.finish(act, how)
@@ -184,20 +184,20 @@ class States(RuleBasedStateMachine):
         worker = one_of(self.world.workers, which)
         if worker is not None:
             spare = one_of([act for act in worker.acts if act.at == "command"], which) if late else None
-            self._guarded(lambda: self.world.crash(worker, spare=spare))
+            self._skip_wrong_type(lambda: self.world.crash(worker, spare=spare))
 
     @rule(which=WHICH)
-    def retire(self, which: int) -> None:
+    def mark_dead(self, which: int) -> None:
         """A supervisor has seen a process die, and says so."""
         worker = one_of(self.world.zombies, which)
         if worker is not None:
-            self._guarded(lambda: self.world.turn(self.world.retire(worker)))
+            self._skip_wrong_type(lambda: self.world.turn(self.world.mark_dead(worker)))
 
     @rule(shard=st.sampled_from(["main", *SHARDS]), eager=st.booleans())
     def boot(self, shard: str, eager: bool) -> None:  # noqa: FBT001 - as above
         """Another process starts; ``eager``: and so do its threads."""
         if len(self.world.workers) < MOST_WORKERS and self.world.servers.is_up(shard):
-            self._guarded(lambda: self.world.boot(shard, eager=eager))
+            self._skip_wrong_type(lambda: self.world.boot(shard, eager=eager))
 
     @rule(which=WHICH, patient=st.booleans())
     def stop(self, which: int, patient: bool) -> None:  # noqa: FBT001 - as above
@@ -205,7 +205,7 @@ class States(RuleBasedStateMachine):
         worker = self._worker(which)
         if worker is not None:
             worker.stop(patient=patient)
-            self._guarded(lambda: self.world.turn(worker.acts[0]))
+            self._skip_wrong_type(lambda: self.world.turn(worker.acts[0]))
 
     @rule(which=WHICH)
     def freeze(self, which: int) -> None:
@@ -229,7 +229,7 @@ class States(RuleBasedStateMachine):
         worker = self._worker(which)
         if worker is not None:
             self.rush(which=which, queue=QUEUES[which % len(QUEUES)], count=2)
-            self._guarded(lambda: self._outlive(worker, steps, how if back else ""))
+            self._skip_wrong_type(lambda: self._outlive(worker, steps, how if back else ""))
 
     def _outlive(self, worker: Worker, steps: int, how: str) -> None:
         worker.frozen = worker.slept = True
@@ -257,7 +257,7 @@ class States(RuleBasedStateMachine):
         worker = self._worker(which)
         poller = worker.act("poller") if worker is not None else None
         if poller is not None:
-            self._guarded(lambda: self._cross(poller, steps, fate))
+            self._skip_wrong_type(lambda: self._cross(poller, steps, fate))
 
     def _cross(self, poller: Act, steps: int, fate: Fate) -> None:
         self.world.pass_time(PERIODS[0])
@@ -272,12 +272,12 @@ class States(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from(PERIODS), beating=st.booleans())
     def pass_time(self, seconds: int, beating: bool) -> None:  # noqa: FBT001 - as above
         """Time passes; not ``beating``: nobody's lease is renewed meanwhile."""
-        self._guarded(lambda: self.world.pass_time(seconds, beating=beating))
+        self._skip_wrong_type(lambda: self.world.pass_time(seconds, beating=beating))
 
     @rule()
     def notice(self) -> None:
         """The servers notice which connections lead nowhere."""
-        self._guarded(self.world.bury)
+        self._skip_wrong_type(self.world.notice_deaths)
 
     # --- servers, operators, and others who write to them
 
@@ -292,7 +292,7 @@ class States(RuleBasedStateMachine):
             "start": lambda client: client.ping(),
         }
         if what == "start":
-            self._guarded(lambda: self.world.servers.bring_up(shard))
+            self._skip_wrong_type(lambda: self.world.servers.bring_up(shard))
         self._operate(shard, acts[what])
 
     @rule(shard=st.sampled_from(SHARDS), chance=st.integers(0, _RARELY), up=st.booleans())
@@ -302,8 +302,8 @@ class States(RuleBasedStateMachine):
             return
         self.world.servers.kill(shard)
         if up:
-            self._guarded(lambda: self.world.servers.bring_up(shard))
-            self._guarded(self.world.look)
+            self._skip_wrong_type(lambda: self.world.servers.bring_up(shard))
+            self._skip_wrong_type(self.world.look)
 
     @rule(
         shard=st.sampled_from(SHARDS),
@@ -346,7 +346,7 @@ class States(RuleBasedStateMachine):
         if self.world.servers.is_up(shard):
             with suppress(OutOfMemoryError):
                 act(self.world.servers.clients[shard])
-            self._guarded(lambda: self.world.look(operator=True))
+            self._skip_wrong_type(lambda: self.world.look(operator=True))
 
     def _worker(self, which: int) -> Worker | None:
         return one_of(self.world.awake(), which)

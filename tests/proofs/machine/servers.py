@@ -40,7 +40,7 @@ local s, awake = tonumber(ARGV[1]), {}
 for i = 2, #ARGV do awake[ARGV[i]] = true end
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local left = redis.call('PTTL', key)
-  local kept = (key == 'aw:beats' and #ARGV > 1) or awake[string.match(key, '^aw:lease:(.*)') or '']
+  local kept = (key == 'aw:steady_since' and #ARGV > 1) or awake[string.match(key, '^aw:lease:(.*)') or '']
   if left >= 0 and not kept then
     if left <= s * 1000 then redis.call('DEL', key) else redis.call('PEXPIRE', key, math.floor(left - s * 1000)) end
   end
@@ -57,8 +57,8 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
     end
   end
 end
-if redis.call('EXISTS', 'aw:beats') == 1 then
-  redis.call('SET', 'aw:beats', string.format('%.6f', tonumber(redis.call('GET', 'aw:beats')) - s), 'KEEPTTL')
+if redis.call('EXISTS', 'aw:steady_since') == 1 then
+  redis.call('SET', 'aw:steady_since', string.format('%.6f', tonumber(redis.call('GET', 'aw:steady_since')) - s), 'KEEPTTL')
 end
 return 0
 """
@@ -208,7 +208,7 @@ class Servers:
 def _contents(reply: Iterable[Any]) -> Contents:
     found: Contents = []
     for key, members in reply:
-        if key in _SCORED or key.startswith((b"aw:limit:", b"aw:paused:")):
+        if key in _SCORED or key.startswith((b"aw:limit:", b"aw:paused_jobs:")):
             found.append((key, [(members[at], float(members[at + 1])) for at in range(0, len(members), 2)]))
         else:
             found.append((key, members))

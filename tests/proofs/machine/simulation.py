@@ -16,18 +16,18 @@ from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.execute import execution, processor
-from framework.fetch import blame, crew, exchange, fetcher, grace, parking, post
+from framework.fetch import blocking, failure_detector, fetcher, leader, pipeline, suspects, threads
 from framework.process import heartbeat, launcher, record
-from framework.shard import channels
+from framework.shard import channel_pool
 from framework.store import script
 from framework.store.channel import Channel
 from tests.proofs.machine.baton import SIMULATED, Fate, current, pause
 
 _TICK_S = 0.001  # every step takes a moment: so speed is measured, and nothing happens twice at once
 
-_THREADED = (blame, crew, exchange, heartbeat, launcher, post, processor)
-_TIMED = (blame, execution, grace, heartbeat, launcher, parking, record)
-_CLOCKED = ((exchange, "clock"), (fetcher, "clock"), (post, "clock"), (channels, "monotonic"))
+_THREADED = (suspects, threads, pipeline, heartbeat, launcher, leader, processor)
+_TIMED = (suspects, execution, failure_detector, heartbeat, launcher, blocking, record)
+_CLOCKED = ((pipeline, "clock"), (fetcher, "clock"), (leader, "clock"), (channel_pool, "monotonic"))
 
 _doomed: WeakSet[Channel] = WeakSet()
 
@@ -99,7 +99,7 @@ def _by_the_clock(args: tuple[Any, ...], clock: Clock) -> tuple[Any, ...]:
     act = current()
     if act is not None and args == ("TIME",):
         act.read_clock_at = clock.now
-    if act is None or len(args) < 2 or args[1] not in (script.LAND.digest, script.LAND.source):
+    if act is None or len(args) < 2 or args[1] not in (script.RECEIVE_TRANSFER.digest, script.RECEIVE_TRANSFER.source):
         return args
     deadline = 3 + int(args[2]) + 2
     until = float(args[deadline]) - (clock.now - act.read_clock_at)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from framework.declare.policies import Deduplicate
+from framework.declare.policy_options import Deduplicate
 from framework.declare.worker import ApplicationWorker
 from framework.errors import BusinessError, Discard, RetryLater
 from framework.execute.execution import Execution
@@ -20,7 +20,7 @@ from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.wire import keys
-from framework.wiring import server
+from framework.wiring import worker_process
 from framework.wiring.endpoints import endpoint_of
 from tests.proofs.machine.baton import Act, Owner, mover, pause
 from tests.proofs.machine.ledger import Broken
@@ -129,20 +129,20 @@ class Worker(Owner):
         """Threads of the framework that ended by an error of their own."""
         self.signals = _Signals()
         self._shard = Shard(shard, endpoint_of(settings, shard), role="states")
-        service = server.Service(shard, tuple((name, 0) for name in QUEUES), SLOTS, 1e9)
+        service = worker_process.WorkerOptions(shard, tuple((name, 0) for name in QUEUES), SLOTS, 1e9)
         order = QueueOrder.of(service.queues)
-        self.parts = server.assemble(settings, service, order, self._shard, identity, log, supervisor=None)
+        self.parts = worker_process.build_worker(settings, service, order, self._shard, identity, log, supervisor=None)
         self.list = keys.working(identity).encode()
         self._instrument(clock, on_start, on_end)
         self.begin("main", self._main)
 
     def _instrument(self, clock: Clock, on_start: Callable[..., None], on_end: Callable[..., None]) -> None:
         parts: Any = self.parts
-        parking, executor = parts.fetcher._post._parking, parts.processor._executor
+        parking, executor = parts.fetcher._leader._blocking, parts.processor._executor
         select, begin, died = parking._selector.select, executor.begin, parts.events.component_died
 
         def waited(_timeout_s: float) -> Any:
-            if not parts.fetcher._post._leaving and parking.queues & self.paused:
+            if not parts.fetcher._leader._leaving and parking.queues & self.paused:
                 raise Broken(f"I15: {self} waits at {parking.queues}, and knows that {self.paused} are paused")
             pause("wait")
             return select(0)
@@ -158,11 +158,11 @@ class Worker(Owner):
             died(component, error)
 
         parking._selector.select, executor.begin, parts.events.component_died = waited, begun, component_died
-        for part in (parts.poller._rhythm, parts.poller._crossings):
+        for part in (parts.poller._timing, parts.poller._transfer):
             part._monotonic = clock.monotonic
 
     def _main(self) -> None:
-        if server._wait_for_redis(self._shard, self.parts.lease, self.signals, _check_nothing) is None:
+        if worker_process._wait_for_redis(self._shard, self.parts.lease, self.signals, _check_nothing) is None:
             Launcher(self.parts, self.signals).run()
         self.gone = True
 
@@ -173,11 +173,11 @@ class Worker(Owner):
     def paused(self) -> frozenset[str]:
         """The queues that it knows to be paused."""
         fetcher: Any = self.parts.fetcher
-        return frozenset(fetcher._exchange._rounds._paused)
+        return frozenset(fetcher._exchange._rotation._paused)
 
     def let_time_go_by(self, redis_s: float, own_s: float, *, beating: bool) -> None:
         """Redis's clock went on, and its own; ``beating``: it has beaten meanwhile. What it remembers is moved as stamps are."""
-        grace: Any = self.parts.reaper._grace
+        grace: Any = self.parts.reaper._detector
         last, since, seen = grace._seen
         if beating:
             grace._seen = (last, since - redis_s, seen + own_s)
@@ -187,7 +187,7 @@ class Worker(Owner):
     @property
     def custody(self) -> Any:
         """The jobs in its hands, as its memory knows them."""
-        return self.parts.fetcher.custody
+        return self.parts.fetcher.in_flight
 
     def act(self, name: str) -> Act | None:
         """Its thread of this name."""
@@ -215,11 +215,11 @@ class Worker(Owner):
     def close(self) -> None:
         """The server notices that it is gone."""
         parts: Any = self.parts
-        parts.fetcher._post._parking.close()
+        parts.fetcher._leader._blocking.close()
         parts.fetcher._exchange._call.close()
-        for client in (parts.fetcher._post._client, parts.record.client, parts.lease.client):
+        for client in (parts.fetcher._leader._client, parts.record.client, parts.lease.client):
             client.close()
-        parts.poller._crossings._shards.close()
+        parts.poller._transfer._shards.close()
         self._shard.close()
         self.signals.close()
 

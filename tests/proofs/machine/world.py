@@ -10,12 +10,12 @@ from redis.exceptions import RedisError
 from framework.declare import port, registry
 from framework.execute.execution import Execution
 from framework.execute.job_log import JobLog
-from framework.fetch.reaper import retire
+from framework.fetch.reaper import mark_dead
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.telemetry import logs
-from framework.wiring.connect import Enqueuer, bind_default
+from framework.wiring.client import ProcessClient, bind_default
 from tests.proofs.machine.baton import Act, Fate, Owner
 from tests.proofs.machine.judge import Judge
 from tests.proofs.machine.ledger import Broken
@@ -43,7 +43,7 @@ class World:
         self._folder = folder
         self.servers = Servers(servers)
         self._stack = ExitStack()
-        self.judged = 0
+        self.validated_client = 0
         """How often everything was judged, over all histories."""
 
     def open(self) -> None:
@@ -60,7 +60,7 @@ class World:
         self._settings = settings_for(self._folder, urls)
         self.producer = Shard("main", Endpoint(urls["main"]), role="producer")
         stack.callback(self.producer.close)
-        enqueuer = Enqueuer(self._settings)
+        enqueuer = ProcessClient(self._settings)
         stack.callback(enqueuer.shards.close)
         port.bind(enqueuer)
         stack.callback(bind_default)
@@ -112,7 +112,7 @@ class World:
 
     def step(self, act: Act, fate: Fate = "go") -> None:
         """The thread moves to its next stop: at most one command is carried out."""
-        command = act.about if act.at == "command" else None
+        command = act.has_error_in if act.at == "command" else None
         if command is not None:
             self.story.append(f"{act.owner} {act.name}: {command}{'' if fate == 'go' else f' ({fate})'}")
         if fate == "lost":
@@ -174,7 +174,7 @@ class World:
         self.zombies.append(worker)
         worker.end(spare=spare)
 
-    def bury(self) -> None:
+    def notice_deaths(self) -> None:
         """The servers notice which processes are gone; what was under way is not."""
         for worker in self.zombies:
             for act in worker.acts:
@@ -183,13 +183,13 @@ class World:
         self.zombies = []
         self.look()
 
-    def retire(self, worker: Worker) -> Act:
+    def mark_dead(self, worker: Worker) -> Act:
         """Its parent has seen it die."""
         client = self.servers.clients[worker.shard]
 
         def say_so() -> None:
             try:
-                retire(client, worker.identity)
+                mark_dead(client, worker.identity)
             except (RedisError, OSError):
                 return  # the lease runs out by itself
 
@@ -206,12 +206,12 @@ class World:
 
     def pass_time(self, seconds: float, *, beating: bool = True) -> None:
         """So much time passes. Processes that live beat meanwhile, unless not ``beating``: then nobody does."""
-        awake = self._beat() if beating else []
+        awake = self._renew_lease() if beating else []
         self._parked_s += seconds
         ended = self._parked_s >= _PARKED_S
         if ended:
             self._parked_s = 0.0
-            self.bury()
+            self.notice_deaths()
         # What really went by since the last time counts for nothing: it would decide, and be another the next time.
         really, self._passed_at = time.monotonic() - self._passed_at, time.monotonic()
         for name, _ in self.servers.up():
@@ -222,7 +222,7 @@ class World:
             worker.let_time_go_by(seconds - really, seconds, beating=worker in awake)
         self.look(rebase=True)
 
-    def _beat(self) -> list[Worker]:
+    def _renew_lease(self) -> list[Worker]:
         """Who is awake, and can, beats."""
         able = [worker for worker in self.awake() if self.servers.is_up(worker.shard)]
         for worker in able:
@@ -247,8 +247,8 @@ class World:
 
     def look(self, *, by: Act | None = None, rebase: bool = False, operator: bool = False) -> None:
         """Judge what is there now, after a step of ``by``."""
-        self.judged += 1
-        self.judge.at_work([(act.owner, act.about) for act in self.performing()])
+        self.validated_client += 1
+        self.judge.at_work([(act.owner, act.has_error_in) for act in self.performing()])
         self.story += self.judge.look(self.workers, by=by, rebase=rebase, operator=operator)
 
     def _judge_threads(self, act: Act) -> None:

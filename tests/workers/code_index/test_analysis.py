@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.tables import each_row
-from workers.code_index.analysis import Measured, Refused, analyse, analyse_source
-from workers.code_index.wording import printable
+from workers.code_index.analysis import Measured, Unparsable, analyse, analyse_source
+from workers.code_index.printable_text import printable
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLES = ROOT / "workers" / "code_index" / "samples"
@@ -97,7 +97,7 @@ def test_agrees_with_a_walk_over_the_whole_tree() -> None:
 )
 def test_samples(name: str, kind: str, reason: str) -> None:
     found = analyse(str(SAMPLES / f"{name}.py"))
-    assert isinstance(found, Refused)
+    assert isinstance(found, Unparsable)
     assert found.kind == kind
     assert reason in found.reason
     assert found.size == (SAMPLES / f"{name}.py").stat().st_size
@@ -109,7 +109,7 @@ def test_every_sample_is_broken_and_in_the_readme() -> None:
     assert len(samples) >= 8
     for sample in samples:
         found = analyse(str(sample))
-        assert isinstance(found, Refused)
+        assert isinstance(found, Unparsable)
         assert f"`{sample.name}`" in readme
         assert f"| {found.kind} |" in next(line for line in readme.splitlines() if sample.name in line)
 
@@ -133,7 +133,7 @@ def test_every_sample_is_broken_and_in_the_readme() -> None:
 )
 def test_hostile_sources(source: bytes, kind: str) -> None:
     found = analyse_source(source)
-    assert isinstance(found, Refused)
+    assert isinstance(found, Unparsable)
     assert found.kind == kind
     assert found.reason.isprintable()
 
@@ -151,13 +151,13 @@ def test_encodings_that_are_right(source: bytes) -> None:
 def test_any_bytes_have_a_finding(source: bytes) -> None:
     found = analyse_source(source)
     assert found.size == len(source)
-    if isinstance(found, Refused):
+    if isinstance(found, Unparsable):
         assert found.reason.isprintable()
 
 
 @given(st.text(alphabet=st.sampled_from("ab():=\n\t '\"\\#@,.[]{}0f\x0c\u202eé\ud800"), max_size=80))
 def test_any_text_has_a_finding(source: str) -> None:
-    assert isinstance(analyse_source(source.encode("utf-8", "surrogatepass")), Measured | Refused)
+    assert isinstance(analyse_source(source.encode("utf-8", "surrogatepass")), Measured | Unparsable)
 
 
 def test_warnings_of_the_parser_neither_show_nor_become_errors_in_any_thread() -> None:
@@ -180,7 +180,7 @@ def test_size_cap(tmp_path: Path) -> None:
     path.write_bytes(b"x = 1\n" * 10)
     assert isinstance(analyse(str(path), size_cap=60), Measured)
     found = analyse(str(path), size_cap=59)
-    assert isinstance(found, Refused)
+    assert isinstance(found, Unparsable)
     assert (found.kind, found.size) == ("too_large", 60)
 
 
@@ -191,9 +191,9 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "folder.py").mkdir()
     for name in ("pipe.py", "loop.py", "gone.py", "folder.py", "never.py", "x" * 300):
         found = analyse(str(tmp_path / name))
-        assert isinstance(found, Refused)
+        assert isinstance(found, Unparsable)
         assert found.kind == "unreadable"
-    assert isinstance(analyse("/dev/zero"), Refused)
+    assert isinstance(analyse("/dev/zero"), Unparsable)
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:

@@ -9,20 +9,20 @@ import pytest
 from sqlalchemy import URL, Engine, func, select
 
 from framework.errors import BusinessError
-from workers.code_index.analysis import Measured, Refused
+from workers.code_index.analysis import Measured, Unparsable
 from workers.code_index.database import open_engine
-from workers.code_index.figures import figures_of_run
 from workers.code_index.index import CodeIndex
+from workers.code_index.run_statistics import read_run_statistics
+from workers.code_index.source_files import SourceFile
 from workers.code_index.tables import files, results
-from workers.code_index.trees import Found
 from workers.database import reading, writing
 
 RUN = "run-1"
 NUMBERS = Measured(size=100, lines=10, functions=2, classes=1, longest_name="f", longest_lines=4)
 
 
-def found(count: int) -> list[Found]:
-    return [Found(b"/src/\xe9/%d.py" % i, f"src/{i}.py", f"package{i % 3}") for i in range(1, count + 1)]
+def found(count: int) -> list[SourceFile]:
+    return [SourceFile(b"/src/\xe9/%d.py" % i, f"src/{i}.py", f"package{i % 3}") for i in range(1, count + 1)]
 
 
 def begun(engine: Engine, count: int, run_id: str = RUN) -> CodeIndex:
@@ -62,7 +62,7 @@ def test_a_second_run_of_the_last_job_asks_again_until_the_report_is_there(engin
 def test_second_runs_write_the_row_over(engine: Engine) -> None:
     index = begun(engine, 2)
     record(index, 1, lines=10)
-    refused = Refused("syntax", "it changed", 5)
+    refused = Unparsable("syntax", "it changed", 5)
     index.record_result(RUN, 1, refused, cpu_s=0.0, duration_s=0.0)
     with reading(engine) as connection:
         row = connection.execute(select(results)).one()
@@ -78,7 +78,7 @@ def test_a_scan_that_runs_again_goes_on_with_the_first_list(engine: Engine) -> N
     assert not index.begin(RUN, ["/elsewhere"])
     index.record_files(RUN, found(99))
     assert index.pending(RUN) == [1, 3]
-    assert index.path_of(RUN, 3) == b"/src/\xe9/3.py"
+    assert index.key_path(RUN, 3) == b"/src/\xe9/3.py"
 
 
 def test_a_run_of_no_files_is_complete_at_once(engine: Engine) -> None:
@@ -118,7 +118,7 @@ def test_doubled_jobs_that_finish_together_lose_and_double_nothing(engine: Engin
     index = begun(engine, 6)
     asked = together(12, lambda position: record(index, position % 6 + 1))
     assert sum(asked) >= 1
-    totals = figures_of_run(engine, RUN).totals
+    totals = read_run_statistics(engine, RUN).totals
     assert (totals.files, totals.measured, totals.lines, totals.functions) == (6, 6, 60, 12)
 
 
@@ -153,11 +153,11 @@ def test_readers_do_not_wait_for_a_writer(engine: Engine) -> None:
 def test_unknown_runs_and_files_are_refused_with_a_way_out(engine: Engine) -> None:
     index = begun(engine, 1)
     with pytest.raises(BusinessError, match="no file number 7"):
-        index.path_of(RUN, 7)
+        index.key_path(RUN, 7)
     with pytest.raises(BusinessError, match="no run 'gone'"):
         index.complete("gone")
     with pytest.raises(BusinessError, match="no run 'gone'"):
-        figures_of_run(engine, "gone")
+        read_run_statistics(engine, "gone")
     assert index.state("gone") is None
 
 
@@ -172,7 +172,7 @@ def test_run_ids_that_could_not_name_a_report(tmp_path: Path, run_id: str) -> No
 def test_forget(engine: Engine) -> None:
     index = begun(engine, 2)
     record(index, 1)
-    index.forget(RUN)
+    index.delete_run(RUN)
     assert index.state(RUN) is None
     with reading(engine) as connection:
         assert connection.scalar(select(func.count()).select_from(files)) == 0
@@ -183,8 +183,8 @@ def test_figures(engine: Engine) -> None:
     index = begun(engine, 4)
     for number, lines in ((1, 5), (2, 500), (3, 20_000)):
         record(index, number, lines=lines)
-    index.record_result(RUN, 4, Refused("syntax", "bad", 7), cpu_s=0.5, duration_s=0.5)
-    figures = figures_of_run(engine, RUN)
+    index.record_result(RUN, 4, Unparsable("syntax", "bad", 7), cpu_s=0.5, duration_s=0.5)
+    figures = read_run_statistics(engine, RUN)
     assert figures.roots == ("/src",)
     assert (figures.totals.files, figures.totals.measured, figures.totals.refused) == (4, 3, 1)
     assert (figures.totals.size, figures.totals.lines) == (307, 20_505)
@@ -197,5 +197,5 @@ def test_figures(engine: Engine) -> None:
     ]
     assert [(row.shown, row.kind, row.reason) for row in figures.refused] == [("src/4.py", "syntax", "bad")]
     assert {part.label: part.count for part in figures.sizes if part.count} == {"1+": 1, "300+": 1, "10k+": 1}
-    assert sum(part.count for part in figures.pace) == 4
-    assert len(figures.pace) <= 60
+    assert sum(part.count for part in figures.completions) == 4
+    assert len(figures.completions) <= 60

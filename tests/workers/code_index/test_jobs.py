@@ -13,9 +13,9 @@ from framework.errors import BusinessError, Discard, ShardUnavailableError
 from workers.code_index import index_file_worker
 from workers.code_index.build_report_worker import BuildReportWorker
 from workers.code_index.database import process_engine
-from workers.code_index.figures import figures_of_run
 from workers.code_index.index import this_process_index
 from workers.code_index.index_file_worker import IndexFileWorker
+from workers.code_index.run_statistics import read_run_statistics
 from workers.code_index.scan_tree_worker import ScanTreeWorker
 
 RUN = "run-1"
@@ -28,17 +28,17 @@ class Recorder:
         self.pushed: list[tuple[str, list[Any]]] = []
         self.down = False
 
-    def _take(self, declaration: Declaration, args: list[Any]) -> str:
+    def _take_slot(self, declaration: Declaration, args: list[Any]) -> str:
         if self.down:
             raise ShardUnavailableError("main", "down")
         self.pushed.append((declaration.class_name, args))
         return f"{len(self.pushed):024x}"
 
     def push(self, request: PushRequest) -> str:
-        return self._take(request.declaration, request.args)
+        return self._take_slot(request.declaration, request.args)
 
     def push_bulk(self, request: BulkRequest) -> list[str | None]:
-        return [self._take(request.declaration, list(args)) for args in request.args]
+        return [self._take_slot(request.declaration, list(args)) for args in request.args]
 
     def route(self, declaration: Declaration) -> Route:
         raise NotImplementedError
@@ -56,7 +56,7 @@ def pushes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder
     monkeypatch.setenv("FRAMEWORK_VAR_DIR", str(tmp_path / "var"))
     monkeypatch.delenv("CODE_INDEX_DATABASE_URL", raising=False)
     recorder = Recorder()
-    with port.replaced(recorder):
+    with port.override(recorder):
         yield recorder
     process_engine().dispose()
 
@@ -85,7 +85,7 @@ def test_scan_index_report(pushes: Recorder, tree: Path, tmp_path: Path) -> None
     page = Path(state.report).read_text()
     assert "tree/<wbr>" in page
     assert "good.<wbr>py" in page
-    totals = figures_of_run(process_engine(), RUN).totals
+    totals = read_run_statistics(process_engine(), RUN).totals
     assert (totals.files, totals.refused, totals.functions) == (2, 1, 1)
 
 
@@ -146,7 +146,7 @@ def test_a_file_that_vanished_is_a_finding(pushes: Recorder, tree: Path) -> None
     (tree / "good.py").unlink()
     for number in (1, 2):
         IndexFileWorker().perform(RUN, number)
-    rows = figures_of_run(process_engine(), RUN).refused
+    rows = read_run_statistics(process_engine(), RUN).refused
     assert sorted(row.kind for row in rows) == ["syntax", "unreadable"]
 
 
@@ -164,7 +164,7 @@ def test_a_job_that_fails_to_the_end_does_not_hold_up_the_report(
     IndexFileWorker.retries_exhausted({"args": [RUN, 1]}, caught.value)
     IndexFileWorker.interruptions_exhausted({"args": [RUN, 2]})
     assert pushes.take() == [("BuildReportWorker", [RUN])]
-    rows = figures_of_run(process_engine(), RUN).refused
+    rows = read_run_statistics(process_engine(), RUN).refused
     assert [(row.kind, row.reason) for row in rows] == [
         ("gave_up", "OSError: [Errno 5] Input/output error"),
         ("gave_up", "the process died on it again and again"),

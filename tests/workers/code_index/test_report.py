@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.atomic import write_atomically
-from workers.code_index.figures import Figures, FileRow, PackageRow, RefusedRow, Slice, Totals
+from workers.atomic_write import write_atomically
 from workers.code_index.report.markup import Column, breakable, table, tag
 from workers.code_index.report.page import LISTED_REFUSALS, render
+from workers.code_index.run_statistics import FileRow, HistogramBar, PackageRow, RefusedRow, RunStatistics, Totals
 
 EVIL = "</title></style><script>alert(1)</script><img src=x onerror=alert(2)>\"' onload='alert(3)&amp;/a_b.py"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
-def figures(name: str = "package/module.py", refused: int = 3, files: int = 40) -> Figures:
+def figures(name: str = "package/module.py", refused: int = 3, files: int = 40) -> RunStatistics:
     rows = [FileRow(name, 1000 * i, 100 * i, 0.001 * i, name, 10 * i) for i in range(12, 0, -1)]
-    return Figures(
+    return RunStatistics(
         run_id=name,
         roots=(name, "/usr/lib/python3.11"),
         created_at=1_790_000_000.0,
@@ -34,9 +34,9 @@ def figures(name: str = "package/module.py", refused: int = 3, files: int = 40) 
         packages=[PackageRow(name, 9, 9_000, 1), PackageRow("other", 1, 10, 0)],
         packages_total=2,
         refused=[RefusedRow(name, "syntax", name) for _ in range(refused)],
-        sizes=[Slice(str(i), f"{i} lines", i * i) for i in range(9)],
-        pace=[Slice(str(i), f"from {i} s", 7 * i % 11) for i in range(40)],
-        pace_width_s=0.5,
+        sizes=[HistogramBar(str(i), f"{i} lines", i * i) for i in range(9)],
+        completions=[HistogramBar(str(i), f"from {i} s", 7 * i % 11) for i in range(40)],
+        bar_width_s=0.5,
     )
 
 
@@ -96,7 +96,7 @@ def test_every_table_has_a_caption_and_named_rows() -> None:
 
 
 def test_a_run_of_nothing() -> None:
-    empty = Figures("r", (), 0.0, Totals(0, 0, 0, 0, 0, 0, 0, 0.0, 0.0), [], [], [], [], 0, [], [], [], 0.1)
+    empty = RunStatistics("r", (), 0.0, Totals(0, 0, 0, 0, 0, 0, 0, 0.0, 0.0), [], [], [], [], 0, [], [], [], 0.1)
     text = " ".join(Reader(render(empty)).text)
     assert "No Python file was found" in text
     assert "None: every file was read and parsed." in text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.code_index.trees import SINGLE_MODULES, find_files
+from workers.code_index.source_files import SINGLE_MODULES, find_files
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from redis import Redis
 from framework import BusinessError, Discard, RetryLater
 from framework.declare import port
 from framework.settings.load import load
-from framework.wiring.connect import Enqueuer
+from framework.wiring.client import ProcessClient
 from tests.harness import enqueue
 from tests.workers.conftest import Installation
 from workers.maintenance import vacuum_database_worker
@@ -213,8 +213,8 @@ def test_a_shard_that_is_down_does_not_hide_the_others(
         json.dumps({"shards": {"main": {"url": redis_url}, "queues_shard_a": {"url": "redis://127.0.0.1:1"}}})
     )
     enqueue(redis, "New", queue="external", enqueued_at=time.time())
-    enqueuer = Enqueuer(load())
-    with port.replaced(enqueuer):
+    enqueuer = ProcessClient(load())
+    with port.override(enqueuer):
         ReportQueuesWorker.perform_inline()
     enqueuer.shards.close()
     assert {(level, fields["shard_name"]) for level, _, fields in said.lines} == {

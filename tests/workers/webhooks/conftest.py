@@ -6,7 +6,7 @@ import pytest
 
 from demo.receiver import Receiver, receiving
 from workers.webhooks.addresses import ALLOWED_VARIABLE
-from workers.webhooks.exchange import TIMEOUT_VARIABLE
+from workers.webhooks.http_post import TIMEOUT_VARIABLE
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,9 @@ import pytest
 
 from demo.receiver import Receiver
 from tests.tables import each_row
-from workers.webhooks import exchange
+from workers.webhooks import http_post
 from workers.webhooks.addresses import ALLOWED_VARIABLE, AddressRefusedError, checked_addresses
-from workers.webhooks.exchange import MAX_EXCERPT_BYTES, Answer, NoAnswerError, post, url_problem
+from workers.webhooks.http_post import MAX_EXCERPT_BYTES, Answer, NoAnswerError, post, url_problem
 
 NOW = 1_790_000_000.0
 SLACK_S = 5.0
@@ -76,7 +76,7 @@ def test_a_byte_now_and_then_does_not_lengthen_the_wait(receiver: Receiver, path
 
 
 def test_a_text_that_hangs_is_not_waited_for(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "EXCERPT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(http_post, "EXCERPT_TIMEOUT_S", 0.1)
     assert send(receiver.url("/hanging-text")) == Answer(200, None, None, "begun")
 
 
@@ -189,4 +189,4 @@ def test_urls(url: str, said: str | None) -> None:
     ],
 )
 def test_retry_after(text: str | None, seconds: float | None) -> None:
-    assert exchange._seconds(text, NOW) == seconds
+    assert http_post._retry_after_s(text, NOW) == seconds

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from workers.code_index.figures import PackageRow, Slice
 from workers.code_index.report.markup import Html, joined, tag
+from workers.code_index.run_statistics import HistogramBar, PackageRow
 
 _BAR_HEIGHT: Final = 34
 _NAME_WIDTH: Final = 150
@@ -38,7 +38,7 @@ def package_bars(packages: Sequence[PackageRow], title: str) -> Html:
     return _picture(rows, _BARS_WIDTH, max(1, len(packages)) * _BAR_HEIGHT, title)
 
 
-def columns(slices: Sequence[Slice], title: str, *, every: int = 1, values: bool = True) -> Html:
+def columns(slices: Sequence[HistogramBar], title: str, *, every: int = 1, values: bool = True) -> Html:
     """A column per slice on a common base line; every ``every``-th is labelled.
 
     With ``values`` each column carries its own; without, two guides on the left say how high they are.
@@ -54,13 +54,13 @@ def columns(slices: Sequence[Slice], title: str, *, every: int = 1, values: bool
     return _picture(drawn, _COLUMNS_WIDTH, _COLUMNS_HEIGHT, title)
 
 
-def _column(part: Slice, most: int, start: float, step: float, *, name: str | None, value: bool) -> Html:
+def _column(part: HistogramBar, most: int, start: float, step: float, *, name: str | None, value: bool) -> Html:
     gap = 8 if step > 30 else max(1.0, step * 0.15)
     height = (_BASE - _TOP) * part.count / most
     left, middle, width = f"{start + gap / 2:.1f}", f"{start + step / 2:.1f}", f"{step - gap:.1f}"
     top = _BASE - height
     parts: list[object] = [
-        tag("title", f"{part.meaning}: {part.count:,}"),
+        tag("title", f"{part.description}: {part.count:,}"),
         tag("rect", x=left, y=f"{top:.1f}", width=width, height=f"{height:.1f}", rx=2, class_="bar"),
     ]
     if value and part.count:

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from workers.code_index.figures import Figures, FileRow, PackageRow, RefusedRow, Slice
 from workers.code_index.report.charts import columns, package_bars
 from workers.code_index.report.markup import Column, Html, breakable, table, tag
+from workers.code_index.run_statistics import FileRow, HistogramBar, PackageRow, RefusedRow, RunStatistics
 
 LISTED_REFUSALS: Final = 500
 
@@ -27,7 +27,7 @@ _KINDS: Final = {
 }
 
 
-def render(figures: Figures, *, section: Html | None = None, style: str = "") -> str:
+def render(figures: RunStatistics, *, section: Html | None = None, style: str = "") -> str:
     """The whole page as text; it asks the network for nothing and holds no script.
 
     ``section`` stands below the totals and is styled by ``style``: the demo shows there what the worker processes did.
@@ -51,7 +51,7 @@ def _style() -> str:
     return Path(__file__).with_name("page.css").read_text("utf-8")
 
 
-def _heading(figures: Figures) -> Html:
+def _heading(figures: RunStatistics) -> Html:
     moment = datetime.fromtimestamp(figures.created_at, UTC)
     stamp = tag("time", f"{moment:%d %B %Y, %H:%M} UTC", datetime=moment.isoformat(timespec="seconds"))
     roots = tag("ul", *(tag("li", tag("code", root)) for root in figures.roots), class_="roots")
@@ -60,7 +60,7 @@ def _heading(figures: Figures) -> Html:
     )
 
 
-def _sentence(figures: Figures) -> str:
+def _sentence(figures: RunStatistics) -> str:
     totals = figures.totals
     if not totals.files:
         return "No Python file was found"
@@ -73,7 +73,7 @@ def _sentence(figures: Figures) -> str:
     return f"{totals.files:,} {files}, {totals.lines:,} {lines}; {ending}"
 
 
-def _tiles(figures: Figures) -> Html:
+def _tiles(figures: RunStatistics) -> Html:
     totals = figures.totals
     pairs = [
         ("Files", f"{totals.files:,}", _bytes(totals.size)),
@@ -89,7 +89,7 @@ def _tiles(figures: Figures) -> Html:
     return tag("dl", *tiles, class_="tiles")
 
 
-def _charts(figures: Figures) -> list[Html]:
+def _charts(figures: RunStatistics) -> list[Html]:
     more = figures.packages_total - len(figures.packages)
     note = f"The {len(figures.packages)} largest of {figures.packages_total:,}." if more > 0 else "All packages."
     package_columns = [
@@ -105,31 +105,33 @@ def _charts(figures: Figures) -> list[Html]:
         tag("figcaption", tag("h2", title), tag("p", note)),
         tag("div", package_bars(packages, title), table(title, package_columns, packages), class_="pair"),
     )
-    every = max(1, -(-len(figures.pace) // 10))
-    width = f"{figures.pace_width_s:g} s"
-    pace = columns(figures.pace, "Files finished over time", every=every, values=False)
+    every = max(1, -(-len(figures.completions) // 10))
+    width = f"{figures.bar_width_s:g} s"
+    pace = columns(figures.completions, "Files finished over time", every=every, values=False)
     sizes = columns(figures.sizes, "Files by their number of lines")
     return [
         tag("section", wide),
         tag(
             "section",
             _distribution("Files by length", "Number of files with so many lines.", sizes, "Lines", figures.sizes),
-            _distribution("Pace", f"Files finished in each {width}; seconds below.", pace, "Second", figures.pace),
+            _distribution(
+                "Pace", f"Files finished in each {width}; seconds below.", pace, "Second", figures.completions
+            ),
             class_="two",
         ),
     ]
 
 
-def _distribution(title: str, note: str, picture: Html, label: str, slices: Sequence[Slice]) -> Html:
+def _distribution(title: str, note: str, picture: Html, label: str, slices: Sequence[HistogramBar]) -> Html:
     cells = [
-        Column[Slice](label, lambda row: row.meaning),
-        Column[Slice]("Files", lambda row: f"{row.count:,}", numeric=True),
+        Column[HistogramBar](label, lambda row: row.description),
+        Column[HistogramBar]("Files", lambda row: f"{row.count:,}", numeric=True),
     ]
     numbers = tag("details", tag("summary", "As a table"), table(title, cells, slices))
     return tag("figure", tag("figcaption", tag("h2", title), tag("p", note)), picture, numbers)
 
 
-def _extremes(figures: Figures) -> list[Html]:
+def _extremes(figures: RunStatistics) -> list[Html]:
     name = Column[FileRow]("File", lambda row: _path(row.shown))
     lines = Column[FileRow]("Lines", lambda row: f"{row.lines:,}", numeric=True)
     time = Column[FileRow]("CPU", lambda row: f"{row.cpu_s * 1000:,.1f} ms", numeric=True)
@@ -151,7 +153,7 @@ def _listing(title: str, note: str, cells: Sequence[Column[FileRow]], rows: Sequ
     return tag("article", tag("h2", title), tag("p", note), body)
 
 
-def _refusals(figures: Figures) -> Html:
+def _refusals(figures: RunStatistics) -> Html:
     rows = figures.refused
     heading = tag("h2", "Files that do not parse")
     if not rows:
@@ -172,7 +174,7 @@ def _refusals(figures: Figures) -> Html:
     return tag("section", *parts)
 
 
-def _footer(figures: Figures) -> Html:
+def _footer(figures: RunStatistics) -> Html:
     return tag("footer", tag("p", "Run ", tag("code", figures.run_id), ". This page loads nothing and runs nothing."))
 
 

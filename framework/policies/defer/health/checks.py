@@ -9,18 +9,18 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from framework.policies.defer.health.indicator import (
     HealthIndicator,
+    HealthQuery,
     NotAvailable,
-    Query,
     Question,
     Rows,
     Signal,
     Unknown,
 )
-from framework.settings.shapes import short_repr
+from framework.typeguards import short_repr
 from framework.wire.error_text import error_class, error_message
 
-_MOST_ANSWERS = 1_000
-_MESSAGE = 300
+_MAX_CACHED = 1_000
+_MAX_MESSAGE = 300
 
 
 class CheckEvents(Protocol):
@@ -33,36 +33,36 @@ class CheckEvents(Protocol):
         """An indicator has nothing to say of this database."""
 
 
-class Source(Protocol):
+class CheckedDatabase(Protocol):
     """A database that can be asked."""
 
     @property
-    def query(self) -> Query:
+    def query(self) -> HealthQuery:
         """How."""
         ...
 
-    def rest(self, idle_s: float) -> None:
+    def close_idle(self, idle_s: float) -> None:
         """Nobody asks at present: after ``idle_s`` without a question it need not be at hand."""
         ...
 
 
-class _Subject(NamedTuple):
+class _CheckKey(NamedTuple):
     indicator: str
     database: str
     tables: tuple[str, ...]
 
 
-class _Answer(NamedTuple):
+class _CachedSignal(NamedTuple):
     signal: Signal
-    until: float
+    valid_until: float
 
 
-class _Asked(NamedTuple):
+class _PendingCheck(NamedTuple):
     signal: "Future[Signal]"
-    give_up_at: float
+    deadline: float
 
 
-class Checks:
+class HealthChecker:
     """Asks ``indicators`` about ``databases``. An answer counts for ``cache_s``; one that takes longer than ``timeout_s`` is
     awaited by nobody, and counts when it comes.
 
@@ -72,74 +72,74 @@ class Checks:
     def __init__(
         self,
         indicators: Mapping[str, HealthIndicator],
-        databases: Mapping[str, Source],
+        databases: Mapping[str, CheckedDatabase],
         events: CheckEvents,
         *,
         cache_s: float,
         timeout_s: float,
-        rest_s: float = 60.0,
+        idle_s: float = 60.0,
     ) -> None:
         self._indicators = indicators
         self._databases = databases
         self._events = events
         self._cache_s = cache_s
         self._timeout_s = timeout_s
-        self._rest_s = rest_s
+        self._idle_s = idle_s
         self._lock = threading.Lock()
-        self._answers: dict[_Subject, _Answer] = {}
-        self._asked: dict[_Subject, _Asked] = {}
-        self._askers: dict[tuple[str, str], _Asker] = {}
+        self._signals: dict[_CheckKey, _CachedSignal] = {}
+        self._pending: dict[_CheckKey, _PendingCheck] = {}
+        self._threads: dict[tuple[str, str], _CheckThread] = {}
 
     def signals(self, names: Sequence[str], database: str, tables: tuple[str, ...]) -> list[tuple[str, Signal]]:
         """Return what each indicator says of the tables, within ``timeout_s``; raises nothing. All are asked at once."""
-        subjects = [_Subject(name, database, tables) for name in names]
-        begun = [self._known(subject) or self._ask(subject) for subject in subjects]
+        subjects = [_CheckKey(name, database, tables) for name in names]
+        begun = [self._cached(subject) or self._start_check(subject) for subject in subjects]
         return [
-            (subject.indicator, self._awaited(subject, one) if isinstance(one, _Asked) else one.signal)
+            (subject.indicator, self._wait_for_signal(subject, one) if isinstance(one, _PendingCheck) else one.signal)
             for subject, one in zip(subjects, begun, strict=True)
         ]
 
-    def _known(self, subject: _Subject) -> _Answer | None:
-        found = self._answers.get(subject)
-        return found if found is not None and time.monotonic() < found.until else None
+    def _cached(self, key: _CheckKey) -> _CachedSignal | None:
+        found = self._signals.get(key)
+        return found if found is not None and time.monotonic() < found.valid_until else None
 
-    def _ask(self, subject: _Subject) -> _Asked | _Answer:
+    def _start_check(self, key: _CheckKey) -> _PendingCheck | _CachedSignal:
         with self._lock:
-            under_way = self._asked.get(subject)
+            under_way = self._pending.get(key)
             if under_way is not None:
                 return under_way
-            known = self._known(subject)  # since we looked, another thread may have asked and heard
+            known = self._cached(key)  # since we looked, another thread may have asked and heard
             if known is not None:
                 return known
-            place = (subject.indicator, subject.database)
-            asker = self._askers.get(place)
+            place = (key.indicator, key.database)
+            asker = self._threads.get(place)
             if asker is None:
-                asker = self._askers[place] = _Asker(subject, self._rest_s, self._databases.get(subject.database))
-            asked = self._asked[subject] = _Asked(Future(), time.monotonic() + self._timeout_s)
-        asker.put(lambda: self._find_out(subject, asked.signal))
+                asker = self._threads[place] = _CheckThread(key, self._idle_s, self._databases.get(key.database))
+            asked = self._pending[key] = _PendingCheck(Future(), time.monotonic() + self._timeout_s)
+        asker.submit(lambda: self._run_check(key, asked.signal))
         return asked
 
-    def _awaited(self, subject: _Subject, asked: _Asked) -> Signal:
+    def _wait_for_signal(self, key: _CheckKey, check: _PendingCheck) -> Signal:
         try:
-            return asked.signal.result(max(0.0, asked.give_up_at - time.monotonic()))
+            return check.signal.result(max(0.0, check.deadline - time.monotonic()))
         except TimeoutError:
             signal = Unknown(f"it did not answer within {self._timeout_s:g} s")
         with self._lock:
-            if self._asked.get(subject) is not asked:
-                return asked.signal.result()  # it has answered at the last moment
-            self._remember(subject, signal)
-        self._events.unknown(subject.indicator, subject.database, signal, TimeoutError(signal.reason))
+            if self._pending.get(key) is not check:
+                return check.signal.result()  # it has answered at the last moment
+            self._store_signal(key, signal)
+        self._events.unknown(key.indicator, key.database, signal, TimeoutError(signal.reason))
         return signal
 
-    def _find_out(self, subject: _Subject, to_tell: "Future[Signal]") -> None:
-        signal = self._evaluated(subject)
+    def _run_check(self, key: _CheckKey, result: "Future[Signal]") -> None:
+        signal = self._evaluate(key)
         with self._lock:
-            self._remember(subject, signal)
-            del self._asked[subject]
-            to_tell.set_result(signal)
+            self._store_signal(key, signal)
+            del self._pending[key]
+            result.set_result(signal)
 
-    def _evaluated(self, subject: _Subject) -> Signal:
-        name, database, tables = subject
+    def _evaluate(self, key: _CheckKey) -> Signal:
+        name, database, tables = key
         try:
             question = Question(database, tables, self._timeout_s, self._query_of(database))
             found = cast("object", self._indicators[name].evaluate(question))
@@ -151,11 +151,11 @@ class Checks:
             elif isinstance(signal, NotAvailable):
                 self._events.not_available(name, database, signal)
         except BaseException as error:  # noqa: BLE001 - an indicator is the application's own code, or a database's fault
-            signal = Unknown(f"{error_class(error)}: {error_message(error, _MESSAGE)}")
+            signal = Unknown(f"{error_class(error)}: {error_message(error, _MAX_MESSAGE)}")
             self._events.unknown(name, database, signal, error)
         return signal
 
-    def _query_of(self, database: str) -> Query:
+    def _query_of(self, database: str) -> HealthQuery:
         def refuse(statement: str, parameters: Mapping[str, Any] | None = None) -> Rows:
             del statement, parameters
             raise LookupError(f"the setting databases has no {database}")
@@ -163,32 +163,32 @@ class Checks:
         found = self._databases.get(database)
         return found.query if found is not None else refuse
 
-    def _remember(self, subject: _Subject, signal: Signal) -> None:
+    def _store_signal(self, key: _CheckKey, signal: Signal) -> None:
         """Keep an answer; the lock is held."""
         now = time.monotonic()
-        if len(self._answers) >= _MOST_ANSWERS:  # tables that a resolver names may be any
-            self._answers = {one: answer for one, answer in self._answers.items() if answer.until > now}
-        if len(self._answers) >= _MOST_ANSWERS:
-            self._answers = {}
-        self._answers[subject] = _Answer(signal, now + self._cache_s)
+        if len(self._signals) >= _MAX_CACHED:  # tables that a resolver names may be any
+            self._signals = {one: answer for one, answer in self._signals.items() if answer.valid_until > now}
+        if len(self._signals) >= _MAX_CACHED:
+            self._signals = {}
+        self._signals[key] = _CachedSignal(signal, now + self._cache_s)
 
 
-class _Asker:
+class _CheckThread:
     """A thread that asks one indicator about one database, one question after the other."""
 
-    def __init__(self, subject: _Subject, rest_s: float, database: Source | None) -> None:
-        self._questions: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._rest_s = rest_s
+    def __init__(self, key: _CheckKey, idle_s: float, database: CheckedDatabase | None) -> None:
+        self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle_s = idle_s
         self._database = database
-        self.put = self._questions.put
-        threading.Thread(target=self._work, name=f"health-{subject.indicator}", daemon=True).start()
+        self.submit = self._tasks.put
+        threading.Thread(target=self._run, name=f"health-{key.indicator}", daemon=True).start()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
             try:
-                question = self._questions.get(timeout=self._rest_s)
+                question = self._tasks.get(timeout=self._idle_s)
             except Empty:
                 if self._database is not None:
-                    self._database.rest(self._rest_s)
-                question = self._questions.get()
+                    self._database.close_idle(self._idle_s)
+                question = self._tasks.get()
             question()

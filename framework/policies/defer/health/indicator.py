@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from framework.declare.values import Invalid, word
-from framework.settings.health import POSTGRES_INDICATORS
-from framework.settings.shapes import short_repr
+from framework.declare.validators import InvalidValue, identifier
+from framework.settings.health_indicators import POSTGRES_INDICATORS
+from framework.typeguards import short_repr
 
 Rows: TypeAlias = list[tuple[Any, ...]]
 
@@ -47,7 +47,7 @@ class NotAvailable(Signal):
     __slots__ = ()
 
 
-class Query(Protocol):
+class HealthQuery(Protocol):
     """``query("SELECT ... WHERE name = %(name)s", {"name": ...})``, with psycopg's placeholders."""
 
     def __call__(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Rows:
@@ -62,7 +62,7 @@ class Question:
     database: str
     tables: tuple[str, ...]
     timeout_s: float
-    query: Query
+    query: HealthQuery
     """Asks that database's primary, with a deadline of ``timeout_s`` of its own, over the one connection for such questions."""
 
 
@@ -85,8 +85,8 @@ def register(name: str, indicator: HealthIndicator) -> None:
     Raises ValueError for a name that is no word or PostgreSQL's, TypeError for an object without ``evaluate``.
     """
     try:
-        word(name)
-    except Invalid as error:
+        identifier(name)
+    except InvalidValue as error:
         raise ValueError(f"the name of an indicator must be {error}, not {short_repr(name)}") from None
     if name in POSTGRES_INDICATORS:
         raise ValueError(f"there is an indicator called {name!r} already: choose another name")

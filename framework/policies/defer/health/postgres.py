@@ -4,21 +4,21 @@ from collections.abc import Callable
 from typing import Final
 
 from framework.policies.defer.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
-from framework.settings.health import (
+from framework.settings.health_indicators import (
     ConnectionsSettings,
     HealthSettings,
     ReplicationLagSettings,
     WalArchivingSettings,
 )
 
-_SHOWN = 5
-_UNSEEN: Final = "this role may not see what other roles do: GRANT pg_read_all_stats TO it"
+_MAX_NAMES = 5
+_NOT_PERMITTED: Final = "this role may not see what other roles do: GRANT pg_read_all_stats TO it"
 
 
 class Autovacuum:
     """Stop while autovacuum vacuums one of the tables, a partition of one, or the TOAST table of either.
 
-    ``tell_unknown(database, table)`` is called for a table that does not exist; it stops nothing.
+    ``on_unknown_table(database, table)`` is called for a table that does not exist; it stops nothing.
     """
 
     # The names are resolved as the session would, but letter by letter: an unquoted "Orders" is orders to PostgreSQL.
@@ -43,8 +43,8 @@ class Autovacuum:
              WHERE vacuum.datname = current_database() AND backend_type = 'autovacuum worker')
     """
 
-    def __init__(self, tell_unknown: Callable[[str, str], None]) -> None:
-        self._tell_unknown = tell_unknown
+    def __init__(self, on_unknown_table: Callable[[str, str], None]) -> None:
+        self._on_unknown_table = on_unknown_table
 
     def evaluate(self, question: Question) -> Signal:
         """See the class."""
@@ -52,12 +52,12 @@ class Autovacuum:
             return NotAvailable("no tables are listed")
         ((permitted, unknown, vacuumed),) = question.query(self._STATEMENT, {"tables": list(question.tables)})
         for table in unknown or ():
-            self._tell_unknown(question.database, table)
+            self._on_unknown_table(question.database, table)
         if vacuumed:
-            return Stop(f"autovacuum runs on {_few(vacuumed)}")
+            return Stop(f"autovacuum runs on {_list_names(vacuumed)}")
         if unknown and len(unknown) == len(question.tables):
-            return NotAvailable(f"there is no table {_few(unknown)}")
-        return Normal("autovacuum runs on none of the tables") if permitted else Unknown(_UNSEEN)
+            return NotAvailable(f"there is no table {_list_names(unknown)}")
+        return Normal("autovacuum runs on none of the tables") if permitted else Unknown(_NOT_PERMITTED)
 
 
 class WalArchiving:
@@ -126,7 +126,7 @@ class ReplicationLag:
         if is_replica:
             return NotAvailable("this server is a replica; its primary knows the lag")
         if not permitted:
-            return Unknown(_UNSEEN)
+            return Unknown(_NOT_PERMITTED)
         if not replicas:
             return NotAvailable("no replica streams from this server")
         behind_s, behind_bytes = seconds or 0.0, size or 0.0  # null seconds: nothing is under way
@@ -158,17 +158,17 @@ class Connections:
         return Stop(f"{found}, more than {self._above:.0%}") if used > most * self._above else Normal(found)
 
 
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(sorted(names)[:_SHOWN]) + more
+def _list_names(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(sorted(names)[:_MAX_NAMES]) + more
 
 
 def postgres_indicators(
-    settings: HealthSettings, tell_unknown: Callable[[str, str], None]
+    settings: HealthSettings, on_unknown_table: Callable[[str, str], None]
 ) -> dict[str, Autovacuum | WalArchiving | ReplicationLag | Connections]:
     """Return the four by name."""
     return {
-        "autovacuum": Autovacuum(tell_unknown),
+        "autovacuum": Autovacuum(on_unknown_table),
         "wal_archiving": WalArchiving(settings.wal_archiving),
         "replication_lag": ReplicationLag(settings.replication_lag),
         "connections": Connections(settings.connections),

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from framework.policies.defer.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
-from framework.settings.health import PrometheusIndicatorSettings
-from framework.settings.shapes import is_list, is_mapping
+from framework.settings.health_indicators import PrometheusIndicatorSettings
+from framework.typeguards import is_list, is_mapping
 from framework.wire.error_text import error_class, error_message
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _CHUNK = 1 << 16
-_SHOWN = 100
+_MAX_EXCERPT = 100
 
 
 class Prometheus:
@@ -39,17 +39,19 @@ class Prometheus:
         try:
             reply = _get(f"{self._url}/api/v1/query?query={quote(wanted.query, safe='')}", question.timeout_s)
         except (OSError, HTTPException) as error:
-            return Unknown(f"Prometheus does not answer: {error_class(error)}: {error_message(error, _SHOWN)}")
+            return Unknown(f"Prometheus does not answer: {error_class(error)}: {error_message(error, _MAX_EXCERPT)}")
         if reply.status != 200:
-            return Unknown(f"Prometheus answers with status {reply.status}: {_shown(reply.body)}")
+            return Unknown(f"Prometheus answers with status {reply.status}: {_excerpt(reply.body)}")
         values = _values(reply.body)
         if not values:
             return Unknown(
-                "the query gives no number" if values is not None else f"no answer of Prometheus: {_shown(reply.body)}"
+                "the query gives no number"
+                if values is not None
+                else f"no answer of Prometheus: {_excerpt(reply.body)}"
             )
-        return self._judged(values)
+        return self._compare(values)
 
-    def _judged(self, values: list[float]) -> Signal:
+    def _compare(self, values: list[float]) -> Signal:
         wanted = self._settings
         if wanted.above is not None:
             worst, threshold, word, beyond = max(values), wanted.above, "above", max(values) > wanted.above
@@ -66,7 +68,7 @@ class _Reply(NamedTuple):
     body: bytes
 
 
-class _Received:
+class _ReceivedSocket:
     """What a server has sent, where http.client expects a socket."""
 
     def __init__(self, data: bytes) -> None:
@@ -91,14 +93,14 @@ def _get(url: str, timeout_s: float) -> _Reply:
     if parts.username is not None:
         secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
         lines.append(f"Authorization: Basic {base64.b64encode(secret).decode()}")
-    with socket.create_connection((host, port), _left(deadline)) as plain:
-        plain.settimeout(_left(deadline))
+    with socket.create_connection((host, port), _remaining(deadline)) as plain:
+        plain.settimeout(_remaining(deadline))
         if parts.scheme == "https":
             with ssl.create_default_context().wrap_socket(plain, server_hostname=host) as secure:
                 received = _exchange(secure, "\r\n".join([*lines, "", ""]).encode(), deadline)
         else:
             received = _exchange(plain, "\r\n".join([*lines, "", ""]).encode(), deadline)
-    response = HTTPResponse(cast("Any", _Received(received)))
+    response = HTTPResponse(cast("Any", _ReceivedSocket(received)))
     response.begin()
     return _Reply(response.status, response.read())
 
@@ -108,13 +110,13 @@ def _exchange(connection: socket.socket, request: bytes, deadline: float) -> byt
     received = bytearray()
     while chunk := connection.recv(_CHUNK):
         received += chunk
-        if len(received) > _MOST_BYTES:
-            raise HTTPException(f"more than {_MOST_BYTES} bytes")
-        connection.settimeout(_left(deadline))
+        if len(received) > _MAX_BYTES:
+            raise HTTPException(f"more than {_MAX_BYTES} bytes")
+        connection.settimeout(_remaining(deadline))
     return bytes(received)
 
 
-def _left(deadline: float) -> float:
+def _remaining(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("timed out")
@@ -148,5 +150,5 @@ def _number(text: object) -> float:
         return math.nan
 
 
-def _shown(body: bytes) -> str:
-    return body[:_SHOWN].decode(errors="replace").strip()
+def _excerpt(body: bytes) -> str:
+    return body[:_MAX_EXCERPT].decode(errors="replace").strip()

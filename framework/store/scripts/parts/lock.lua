@@ -2,7 +2,7 @@
 -- key     HASH: v (format of the lock, 1), jid, class, since (seconds of Redis's clock), duplicates (how many came meanwhile),
 --         wal:DATABASE (newest position of those); what is no such hash is no lock, and makes room for one
 -- lock_for_ticket(holds), wake_lock(entry): a parked job's ticket says what its lock is, which waits as long as the job does
---         (Holds.parks); once it goes on, the lock lasts as usual again.
+--         (JobResources.on_hold); once it goes on, the lock lasts as usual again.
 -- CRASH   as the step that it belongs to.
 -- DEL first: it is allowed at maxmemory, and as a script's first write lets HSET pass.
 local function owner_of(key)

@@ -80,12 +80,12 @@ local function free_slot(base, member)
 end
 
 -- Drop reservations of jobs that did not come, and slots that nobody has renewed: of those only while everybody's beats come
--- through (examine.lua). After an outage who runs has had no chance to renew, and needs a record's period and some more to do it.
+-- through (inspect_dead.lua). After an outage who runs has had no chance to renew, and needs a record's period and some more to do it.
 local STEADY_S = 18
 local function free_expired(base, now)
   local expired = redis.pcall('ZRANGEBYSCORE', base .. ':running', '-inf', string.format('%.6f', now), 'LIMIT', 0, 100)
   if expired.err or not expired[1] then return 0 end
-  local since, freed = redis.pcall('GET', 'aw:beats'), 0
+  local since, freed = redis.pcall('GET', 'aw:steady_since'), 0
   local steady = type(since) == 'string' and now - (tonumber(since) or now) >= STEADY_S
   for _, member in ipairs(expired) do
     if steady or string.sub(member, 1, 1) == ' ' then

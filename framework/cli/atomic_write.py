@@ -1,0 +1,40 @@
+"""Write generated files: all of them, or none."""
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from framework.cli.errors import EXIT_FAILED
+from framework.cli.terminal import echo
+
+
+def write_all(texts: Mapping[Path, str]) -> None:
+    """Every file holds its text; a reader sees the old file or the new one, never half of one.
+
+    When one cannot be written, all are as they were, nothing is left beside them, and the command ends with status 1.
+    """
+    beside = {path: path.with_name(f"{path.name}.{os.getpid()}.tmp") for path in texts}
+    path = Path()
+    try:
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside[path].write_text(text, encoding="utf-8")
+            if path.is_dir():
+                raise IsADirectoryError(0, "a folder stands in its place")
+        # What may be refused lies behind us: renaming needs no room, and the folders have just been written to.
+        for path in texts:
+            beside[path].replace(path)
+    except OSError as error:
+        for temporary in beside.values():
+            with suppress(OSError):
+                temporary.unlink()
+        echo(f"{display_path(path)} cannot be written: {error.strerror}. Nothing was changed.", err=True)
+        sys.exit(EXIT_FAILED)
+
+
+def display_path(path: Path) -> str:
+    """How a file is called in messages."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

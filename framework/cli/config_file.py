@@ -1,0 +1,223 @@
+"""The YAML file of ``worker -C``: Sidekiq's keys, at the top level and in a section per environment."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from framework.cli.options import WeightedQueue, conflicting_weights, read_queue
+from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.messages import did_you_mean, nearest
+from framework.settings import validators
+from framework.settings.class_and_queue_maps import MAX_QUEUE_LIMIT
+from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S
+from framework.settings.yaml_file import YamlError, parse_yaml, read_text
+from framework.typeguards import is_list, is_mapping
+
+KEYS = ("concurrency", "timeout", "shard", "queues", "limits", "process_limits", "require", "tag", "labels")
+_ENVIRONMENTS = ("development", "test", "production")
+_EQUIVALENT_SETTINGS: Mapping[str, str] = {
+    "max_retries": "set max_retries in {folder}/application.yml",
+    "max_retries_after_interruption": "set max_retries_after_interruption in {folder}/application.yml",
+    "dead_max_jobs": "set dead.max_jobs in {folder}/application.yml",
+    "dead_timeout_in_seconds": "set dead.timeout_days in {folder}/application.yml",
+    "average_scheduled_poll_interval": "set poll_interval in {folder}/application.yml",
+    "poll_interval_average": "set poll_interval in {folder}/application.yml",
+    "verbose": "set logging.level in {folder}/application.yml",
+    "environment": "give -e, or set FRAMEWORK_ENV",
+    "strict": "",
+    "max_iteration_runtime": "",
+    "health_check": "",
+}
+"""Sidekiq's other keys, and where the same is said here."""
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """What ``-C FILE`` says; a section named after the environment lies over the top level."""
+
+    concurrency: int | None = None
+    timeout: float | None = None
+    shard: str | None = None
+    queues: tuple[WeightedQueue, ...] = ()
+    limits: Mapping[str, int] | None = None
+    process_limits: Mapping[str, int] | None = None
+    """Both are sidekiq-limit_fetch's."""
+    require: tuple[str, ...] = ()
+    tag: str | None = None
+    labels: tuple[str, ...] = ()
+    """What dashboards call the process, and show beside it."""
+    ignored_keys: tuple[str, ...] = ()
+    """Keys that say nothing here, each with where to say it instead."""
+
+
+def read_config_file(path: Path, environment: str, folder: str = "config") -> FileOptions:
+    """Return the options in a ``-C`` file; ``folder`` is how messages call the config folder.
+
+    Raises:
+        ConfigurationError: with everything in it that is wrong, also in the sections ``development``, ``test`` and ``production``.
+    """
+    problems: list[ConfigurationProblem] = []
+    top = _content(path)
+    sections = {
+        name: _normalize_keys(path, name, top.pop(name), problems)
+        for name in (*_ENVIRONMENTS, environment)
+        if name in top
+    }
+    options = _read_section(path, "", top, problems)
+    for name, section in sections.items():
+        _read_section(path, f"{name}.", section, problems)
+    if problems:
+        raise ConfigurationError(problems)
+    chosen = _read_section(path, "", {**top, **sections.get(environment, {})}, problems)
+    unknown = dict.fromkeys((*options.ignored_keys, *chosen.ignored_keys))
+    return replace(chosen, ignored_keys=tuple(line.replace("{folder}", folder) for line in unknown))
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        text = read_text(path)
+        if "<%" in text:
+            raise YamlError("holds ERB (<% %>), which is not evaluated here: write the values, or set variables")
+        content = parse_yaml(text)
+    except YamlError as error:
+        raise ConfigurationError([ConfigurationProblem(str(path), "", str(error))]) from None
+    problems: list[ConfigurationProblem] = []
+    top = _normalize_keys(path, "", content, problems)
+    if problems:
+        raise ConfigurationError(problems)
+    return top
+
+
+def _normalize_keys(path: Path, section: str, content: Any, problems: list[ConfigurationProblem]) -> dict[str, Any]:
+    """The keys and values of a level. Ruby's files write keys as symbols (``:concurrency:``); both forms are read."""
+    if content is None:
+        return {}
+    if not is_mapping(content):
+        problems.append(ConfigurationProblem(str(path), section, f"must hold keys and values; keys: {', '.join(KEYS)}"))
+        return {}
+    keyed: dict[str, Any] = {}
+    for key, value in content.items():
+        name = str(key).removeprefix(":")
+        if name in keyed:
+            problems.append(
+                ConfigurationProblem(str(path), name, "stands there twice, with and without a colon before it")
+            )
+        keyed[name] = value
+    return keyed
+
+
+def _read_section(
+    path: Path, section: str, section_values: Mapping[str, Any], problems: list[ConfigurationProblem]
+) -> FileOptions:
+    found: dict[str, Any] = {}
+    without_effect: list[str] = []
+    readers: dict[str, Callable[[Any], Any]] = {
+        "concurrency": lambda value: validators.parse_whole_number(value, 1, MAX_CONCURRENCY),
+        "timeout": lambda value: validators.parse_number(value, 0, MAX_TIMEOUT_S),
+        "shard": _shard,
+        "queues": _queues,
+        "limits": _limits,
+        "process_limits": _limits,
+        "require": _modules,
+        "tag": _tag,
+        "labels": lambda value: tuple(map(_tag, value if is_list(value) else [value])),
+    }
+    for key, value in section_values.items():
+        try:
+            if key in readers:
+                found[key] = readers[key](value)
+            else:
+                without_effect.append(_ignored_key_message(key))
+        except ValueError as error:
+            given_value = f", not {validators.format_value(value)}" if key in ("concurrency", "timeout") else ""
+            problems.append(ConfigurationProblem(str(path), f"{section}{key}", f"{error}{given_value}"))
+    return FileOptions(**found, ignored_keys=tuple(without_effect))
+
+
+def _ignored_key_message(key: str) -> str:
+    """What to say of a key that has no effect. Raises ValueError for one that must not be passed over."""
+    if key == "capsules":
+        raise ValueError("a process has one set of queues: start a process for each capsule, with -q and -c")
+    if key in _EQUIVALENT_SETTINGS:
+        way_out = f": {_EQUIVALENT_SETTINGS[key]}" if _EQUIVALENT_SETTINGS[key] else ""
+        return f"{key} has no effect here{way_out}"
+    known = (*KEYS, *_ENVIRONMENTS, *_EQUIVALENT_SETTINGS, "capsules")
+    if nearest(key, known, cutoff=0.8) is not None:
+        raise ValueError(f"unknown key{did_you_mean(key, known)}; keys: {', '.join((*KEYS, *_ENVIRONMENTS))}")
+    return f"{key} is no key of ours and has no effect here"
+
+
+def _tag(value: Any) -> str:
+    try:
+        return validators.process_label(value if isinstance(value, str) else "")
+    except ValueError as error:
+        raise ValueError(f"{error}, not {validators.format_value(value)}") from None
+
+
+def _shard(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"must be the name of a shard, not {validators.format_value(value)}")
+    return value
+
+
+def _queues(value: Any) -> tuple[WeightedQueue, ...]:
+    entries = value if is_list(value) else [value]
+    if not entries:
+        raise ValueError("must name at least one queue, not []")
+    queues: list[WeightedQueue] = []
+    refused: list[str] = []
+    for entry in entries:
+        try:
+            queues.append(_queue(entry))
+        except ValueError as error:
+            refused.append(str(error))
+    if refused:
+        raise ValueError("; ".join(refused))
+    conflict = conflicting_weights(queues)
+    if conflict is not None:
+        raise ValueError(conflict)
+    return tuple(queues)
+
+
+def _queue(entry: Any) -> WeightedQueue:
+    match entry:
+        case str():
+            return read_queue(entry.removeprefix(":"))
+        case [str() as name]:
+            return read_queue(name.removeprefix(":"))
+        case [str() as name, int() as weight] if weight > 0 and weight is not True and "," not in name:
+            return read_queue(name.removeprefix(":"))[0], weight
+        case _:
+            raise ValueError(
+                f"{validators.format_value(entry)} is no queue: write NAME, or [NAME, WEIGHT] with a whole number from 1 on"
+            )
+
+
+def _limits(value: Any) -> Mapping[str, int]:
+    if not is_mapping(value):
+        raise ValueError(
+            f"must map queue names to numbers, for example {{reports: 4}}, not {validators.format_value(value)}"
+        )
+    return {_queue(str(name))[0]: _limit(name, limit) for name, limit in value.items()}
+
+
+def _limit(name: Any, limit: Any) -> int:
+    try:
+        return validators.parse_whole_number(limit, 1, MAX_QUEUE_LIMIT)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}, not {validators.format_value(limit)}") from None
+
+
+def _modules(value: Any) -> tuple[str, ...]:
+    return tuple(_iterate_modules(value if is_list(value) else [value]))
+
+
+def _iterate_modules(names: list[Any]) -> Iterator[str]:
+    if not names:
+        raise ValueError("must name at least one module, not []")
+    for name in names:
+        try:
+            yield validators.module_name(name if isinstance(name, str) else "")
+        except ValueError as error:
+            raise ValueError(f"{error}, not {validators.format_value(name)}") from None

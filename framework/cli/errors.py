@@ -1,0 +1,64 @@
+"""How a command ends when it cannot go on: the message on stderr, the exit status of design section 5."""
+
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import click
+
+from framework.cli.terminal import echo, echo_lines
+from framework.errors import EXIT_CONFIGURATION, ConfigurationError, DeclarationError, FrameworkError
+from framework.messages import did_you_mean
+from framework.telemetry.visible import visible
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn the framework's errors into one message and a status: 78 for configuration and declarations, else 1.
+
+    What else is raised is shown with its traceback. All of it passes ``terminal.py``.
+    """
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except (ConfigurationError, DeclarationError) as error:
+            echo_lines(str(error).split("\n"), err=True)
+            sys.exit(EXIT_CONFIGURATION)
+        except FrameworkError as error:
+            echo(error, err=True)
+            sys.exit(EXIT_FAILED)
+        except click.ClickException as error:
+            vars(error).update(message="\n".join(map(visible, error.message.split("\n"))))
+            raise
+        except (click.Abort, click.exceptions.Exit):
+            raise
+        except Exception as error:  # noqa: BLE001 - a fault of ours is shown whole, but what it quotes does not act on the terminal
+            echo_lines("".join(traceback.format_exception(error)).rstrip().split("\n"), err=True)
+            sys.exit(EXIT_FAILED)
+
+    return run
+
+
+def refuse_unknown(
+    names: Iterable[str], known: Collection[str], message_for: Callable[[str, str], str], *, status: int = EXIT_USAGE
+) -> None:
+    """Print ``message_for`` each unknown name and the nearest known one, and end with ``status``; else go on."""
+    unknown = [name for name in names if name not in known]
+    for name in unknown:
+        echo(message_for(name, did_you_mean(name, known)), err=True)
+    if unknown:
+        sys.exit(status)
+
+
+def unknown_worker_message(name: str, hint: str) -> str:
+    """What to say of a worker that does not exist."""
+    return f"there is no worker {name!r}{hint}"

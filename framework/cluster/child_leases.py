@@ -1,0 +1,126 @@
+"""What a parent does for its children's leases on one shard: renews those of the living, removes those of the dead.
+
+A child whose job holds the interpreter (C code that keeps the GIL) cannot beat, and yet it works: its parent beats for it,
+up to a limit. Beyond that the child is taken for stuck and killed, and its jobs go back. A child that was stopped
+(SIGSTOP, a debugger) does not work: its lease runs out, others take over, and it is left alone.
+"""
+
+import contextlib
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.exceptions import RedisError
+
+from framework.cluster.supervisor import Supervisor
+from framework.fetch.call import LEASE_MS
+from framework.fetch.failure_detector import FailureDetector
+from framework.fetch.reaper import mark_dead
+from framework.process.heartbeat import LEASE_PERIOD_S, PeriodicTask, PeriodicTaskEvents
+from framework.process.signals import SWEEP
+from framework.store.script import RENEW_CHILDREN
+from framework.wire import keys
+
+SILENCE_LIMIT_S = 120
+"""How long a parent beats for a child that lives but does not beat itself."""
+
+PERIOD_S = 4.0
+
+_LATE_S = 2 * LEASE_PERIOD_S
+_FINAL_STEP_S = 2.0
+
+
+class ChildLeases:
+    """One shard's children. A thread and a connection of its own: a shard that hangs delays neither others nor restarts."""
+
+    def __init__(
+        self,
+        shard: str,
+        client: "redis.Redis",
+        events: PeriodicTaskEvents,
+        *,
+        lease_ms: int = LEASE_MS,
+        period_s: float = PERIOD_S,
+        late_s: float = _LATE_S,
+        limit_s: float = SILENCE_LIMIT_S,
+    ) -> None:
+        self._shard = shard
+        self._client = client
+        self._lease_ms = lease_ms
+        self._late_s = late_s
+        self._limit_s = limit_s
+        self._failure_detector = FailureDetector(lease_ms / 1000, period_s)
+        self._group: Supervisor | None = None
+        self._dead: deque[str] = deque()
+        self._redis_was_away = False
+        self._task = PeriodicTask(f"leases of {shard}", self.step, period_s, events, client=client)
+
+    def start(self, group: Supervisor) -> None:
+        """Look after the group's children from now on."""
+        self._group = group
+        self._task.start()
+
+    def mark_dead(self, identity: str) -> None:
+        """This child is dead: its lease is removed as soon as Redis answers, and its siblings are told to sweep."""
+        self._dead.append(identity)
+        self._task.run_now()
+
+    def stop(self) -> None:
+        """End, after the last deaths have been told if Redis answers."""
+        self._task.stop(_FINAL_STEP_S)
+        with contextlib.suppress(RedisError, OSError):
+            self._mark_all_dead()
+
+    def step(self) -> None:
+        """Remove the leases of the dead, then renew those of the living that are late. Raises redis errors."""
+        was_away, self._redis_was_away = self._redis_was_away, True
+        if self._mark_all_dead() and self._group is not None:
+            self._group.forward(SWEEP, self._shard)
+        self._renew(revive=was_away)
+        self._redis_was_away = False
+
+    def _mark_all_dead(self) -> int:
+        buried = 0
+        while self._dead:
+            mark_dead(self._client, self._dead[0])
+            self._dead.popleft()
+            buried += 1
+        return buried
+
+    def _renew(self, *, revive: bool) -> None:
+        if self._group is None:
+            return
+        living = [identity for identity, pid in self._group.live_pids(self._shard).items() if can_run(pid)]
+        if not living:
+            return
+        now, *silences = self._request_renewal(living, revive=revive)
+        self._failure_detector.record_heartbeat(float(now), lease_held=True)
+        # If we were frozen ourselves, so were they: only the time that we have watched counts.
+        watched_s = int(float(now) - self._failure_detector.steady_since)
+        for identity, silent_s in zip(living, silences, strict=True):
+            if min(silent_s, watched_s) >= self._limit_s:
+                self._group.kill_stuck(identity, min(silent_s, watched_s))
+
+    def _request_renewal(self, identities: list[str], *, revive: bool) -> list[Any]:
+        reply: Any = RENEW_CHILDREN(
+            self._client,
+            [keys.REGISTRY, *map(keys.lease, identities)],
+            [
+                self._lease_ms,
+                self._late_s,
+                self._limit_s,
+                f"{self._failure_detector.steady_since:.6f}",
+                int(revive),
+                *identities,
+            ],
+        )
+        return list(reply)
+
+
+def can_run(pid: int) -> bool:
+    """Whether a process can run: it has neither ended nor been stopped. Where the system does not tell, it can."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("T", "t", "Z", "X")
+    except (OSError, IndexError):
+        return True

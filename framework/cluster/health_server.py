@@ -1,0 +1,257 @@
+"""How a group does, and the two questions that a platform asks over HTTP: start it anew (liveness), send it on (readiness)?
+
+That a process lives is not enough: a child serves when Redis takes its beats and answers its fetches. Everything is read
+from memory; a request costs Redis nothing.
+"""
+
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address, ip_address, ip_network
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from framework.cluster.child import Child
+from framework.cluster.supervisor import Supervisor
+from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.fetch.call import LEASE_MS
+from framework.telemetry import logs
+from framework.wire.json import dumps
+
+FETCH_LIMIT_S = 30.0
+"""A child whose queues nobody has looked after for so long does not serve; in order it is 10 s at most."""
+
+HEARTBEAT_LIMIT_S = LEASE_MS / 1000
+"""Nor does one whose lease may have run out."""
+
+STUCK_S = 150.0
+"""A child whose main thread has not turned for so long is stuck: by then the supervisor has killed it, if it could."""
+
+LOOP_LIMIT_S = 30.0
+"""So long, at most, the supervisor's loop may take for one turn."""
+
+_DEADLINE_S = 3.0
+_CHECK_PERIOD_S = 1.0  # how often it is looked whose seconds are over
+_MOST_REQUESTS, _MOST_OF_AN_ADDRESS = 64, 16
+_NETWORK_BITS = 64
+
+HealthResult: TypeAlias = tuple[bool, dict[str, Any]]
+
+
+def serves(child: Child) -> bool:
+    """Whether jobs are fetched by it: it says so, and Redis has answered it lately."""
+    now, board = time.monotonic(), child.shared_state
+    return child.ready and now - board.fetched_at <= FETCH_LIMIT_S and now - board.heartbeat_at <= HEARTBEAT_LIMIT_S
+
+
+def unserved_groups(children: Sequence[Child]) -> list[str]:
+    """Return the groups of queues of which no child serves."""
+    served: dict[str, bool] = {}
+    for child in children:
+        name = f"{child.spec.shard}: {','.join(child.spec.queues)}"
+        served[name] = served.get(name, False) or serves(child)
+    return [name for name, is_served in served.items() if not is_served]
+
+
+class GroupHealth:
+    """What is answered. ``note_loop`` is called at each turn of the supervisor's loop."""
+
+    def __init__(self, group: Supervisor) -> None:
+        self._group = group
+        self._loop_at = time.monotonic()
+
+    def note_loop(self) -> None:
+        """The loop turns."""
+        self._loop_at = time.monotonic()
+
+    def liveness(self) -> HealthResult:
+        """Whether a new start would not help: the loop turns, and at least half of the running children do."""
+        loop_age_s = time.monotonic() - self._loop_at
+        running = [child for child in self._group.all if child.pid]
+        stuck = [child.name for child in running if _silent_s(child) > STUCK_S]
+        reasons: list[str] = []
+        if loop_age_s > LOOP_LIMIT_S:
+            reasons.append(f"the supervisor's loop has not turned for {loop_age_s:.0f} s")
+        if 2 * len(stuck) > len(running):
+            reasons.append(f"stuck for more than {STUCK_S:g} s: {', '.join(stuck)}")
+        return self._answer(reasons)
+
+    def readiness(self) -> HealthResult:
+        """Whether each group of queues has a child that fetches jobs."""
+        reasons = [f"no process fetches the jobs of {name}" for name in unserved_groups(self._group.children)]
+        if self._group.stopping:
+            reasons.insert(0, "stopping")
+        return self._answer(reasons)
+
+    def _answer(self, reasons: list[str]) -> HealthResult:
+        children = [_child_status(child) for child in self._group.all]
+        age_s = round(time.monotonic() - self._loop_at, 3)
+        status = "unavailable" if reasons else "ok"
+        return not reasons, {"status": status, "reasons": reasons, "loop_age_s": age_s, "children": children}
+
+
+def _silent_s(child: Child) -> float:
+    return time.monotonic() - max(child.shared_state.main_thread_at, child.started_at)
+
+
+def _child_status(child: Child) -> dict[str, Any]:
+    now, board, runs = time.monotonic(), child.shared_state, bool(child.pid)
+    return {
+        "name": child.name,
+        "pid": child.pid or None,
+        "shard": child.spec.shard,
+        "queues": list(child.spec.queues),
+        "state": board.state.name.lower() if runs else "dead",
+        "busy": board.busy if runs else 0,
+        "fetches": serves(child),
+        "beat_age_s": round(now - board.heartbeat_at, 3) if runs and board.heartbeat_at else None,
+        "fetch_age_s": round(now - board.fetched_at, 3) if runs and board.fetched_at else None,
+        "restarts": child.restarts,
+    }
+
+
+class _Request(NamedTuple):
+    source: str
+    deadline: float
+
+
+class HealthServer(ThreadingHTTPServer):
+    """Answers ``/liveness`` and ``/readiness`` from threads of its own, up to the end: 200 or 503 with the reasons, as JSON.
+
+    A request has seconds in all, and only so many are open at a time. One more takes the place of the oldest of its own address, or
+    of the address that has the most: connections that say nothing keep no probe out.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, health: GroupHealth, host: str, port: int) -> None:
+        """Listen; at ``::`` for IPv4 too. Raises ConfigurationError when that is not possible."""
+        self.health = health
+        self._open: dict[Any, _Request] = {}
+        try:
+            self.address_family, address = _resolved(host, port)
+            super().__init__(address, _Handler)
+        except OSError as error:
+            place = f"{f'[{host}]' if ':' in host else host}:{port}"
+            raise ConfigurationError(
+                [
+                    ConfigurationProblem(
+                        "--health-port", "", f"cannot listen at {place} ({error}): give a free port, or end who has it"
+                    )
+                ]
+            ) from error
+
+    def server_bind(self) -> None:
+        """Bind; ``::`` is every address of this host, of both families."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(self.server_address[0] != "::"))
+        super().server_bind()
+
+    def start(self) -> None:
+        """Answer from now on."""
+        threading.Thread(target=self.serve_forever, args=(_CHECK_PERIOD_S,), name="health", daemon=True).start()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Hear a request, if need be in place of an older one that is still open."""
+        source = _source(client_address[0])
+        surplus = self._connection_to_close(source)
+        if surplus is not None:
+            self._open.pop(surplus, None)
+            _close_connection(surplus)
+        self._open[request] = _Request(source, time.monotonic() + _DEADLINE_S)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """A request has ended."""
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Now and then: end the requests that have had their time."""
+        now = time.monotonic()
+        for request, (_, deadline) in self._open.copy().items():
+            if now > deadline:
+                _close_connection(request)
+
+    def _connection_to_close(self, source: str) -> Any:
+        """Return the connection that has to give way to one more of ``source``, ``None`` while there is room."""
+        opened = self._open.copy()  # oldest first
+        counts = Counter(one.source for one in opened.values())
+        if counts[source] < _MOST_OF_AN_ADDRESS:
+            if len(opened) < _MOST_REQUESTS:
+                return None
+            source = counts.most_common(1)[0][0]
+        return next(request for request, one in opened.items() if one.source == source)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the signature of the library
+        """Write a line of what is our own fault."""
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, OSError):
+            logs.logger().error("a question about our health was not answered", event_name="health.failed", error=error)
+
+
+def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
+    """Return the family and the address to listen at. Raises OSError for a name that stands for none."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return family, address
+
+
+def _source(host: str) -> str:
+    """Return what requests are counted by: the address, or the network of an IPv6 one, all of which one host may have."""
+    address = ip_address(host.partition("%")[0])
+    if isinstance(address, IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ip_network((int(address), _NETWORK_BITS), strict=False))
+
+
+def _close_connection(request: socket.socket) -> None:
+    """End a connection under the thread that serves it, which closes it."""
+    with suppress(OSError):  # it has just ended
+        request.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _DEADLINE_S
+
+    def do_GET(self) -> None:
+        """Answer."""
+        health = cast("HealthServer", self.server).health
+        questions: dict[str, Callable[[], HealthResult]] = {
+            "/liveness": health.liveness,
+            "/readiness": health.readiness,
+        }
+        question = questions.get(self.path.partition("?")[0])
+        if question is None:
+            self._reply(HTTPStatus.NOT_FOUND, {"paths": list(questions)})
+            return
+        well, shown = question()
+        self._reply(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, shown)
+
+    def do_HEAD(self) -> None:
+        """Answer with the status alone."""
+        self.do_GET()
+
+    def _reply(self, status: HTTPStatus, shown: dict[str, Any]) -> None:
+        body = dumps(shown) + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        """Return what we say of ourselves, which is little."""
+        return "application-worker"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature of the library
+        """Say nothing: the platform asks every few seconds."""

@@ -1,0 +1,257 @@
+"""The JSON Schema of what a parameter takes, as its strict adapter judges it: the form in which a release is remembered.
+
+Only what ``declare.annotations`` lets travel is met here. Two keywords mean more than in JSON Schema, as the adapter is
+stricter: ``integer`` takes no 1.0, and members of ``enum`` compare types too. One is ours: ``x-validators`` names rules of
+the application's own, which nothing here can read.
+"""
+
+import inspect
+import types
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
+from typing import (
+    Annotated,
+    Any,
+    ForwardRef,
+    Literal,
+    NewType,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import annotated_types as rules
+from pydantic import JsonValue, Strict, StringConstraints
+from pydantic.fields import FieldInfo
+from typing_extensions import ReadOnly, TypeAliasType, is_typeddict
+
+JsonSchema = dict[str, Any]
+"""A JSON Schema of the kind that this module makes. The empty one takes every JSON value."""
+
+OWN_VALIDATORS = "x-validators"
+
+_PLAIN: Mapping[Any, str] = {
+    int: "integer",
+    float: "number",
+    str: "string",
+    bool: "boolean",
+    None: "null",
+    types.NoneType: "null",
+}
+_ANYTHING: tuple[Any, ...] = (Any, object, JsonValue)
+_LISTS: tuple[Any, ...] = (list, Sequence, MutableSequence)
+_OBJECTS: tuple[Any, ...] = (dict, Mapping, MutableMapping)
+_OPTIONAL: tuple[Any, ...] = (NotRequired, Required, ReadOnly)
+_BOUNDS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+_LENGTHS = {
+    "string": {"min_length": "minLength", "max_length": "maxLength"},
+    "array": {"min_length": "minItems", "max_length": "maxItems"},
+    "object": {"min_length": "minProperties", "max_length": "maxProperties"},
+}
+
+
+def schema_of(annotation: Any) -> JsonSchema:
+    """The schema of an annotation that can travel; ``$defs`` hold what refers to itself."""
+    reader = _AnnotationReader()
+    shape = reader.read(annotation)
+    return {**shape, "$defs": reader.definitions} if reader.definitions else shape
+
+
+class _AnnotationReader:
+    """Reads one annotation. A named type met inside of itself becomes a definition."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, JsonSchema] = {}
+        self._open: dict[int, str] = {}
+        self._referred: set[str] = set()
+
+    def read(self, annotation: Any) -> JsonSchema:
+        """The schema of one annotation within the whole."""
+        if any(annotation is one for one in _ANYTHING):
+            return {}
+        if annotation is None or (isinstance(annotation, type) and annotation in _PLAIN):
+            return {"type": _PLAIN[annotation]}
+        if isinstance(annotation, NewType):
+            return self.read(annotation.__supertype__)
+        if isinstance(annotation, TypeAliasType):
+            return self._named(annotation, annotation.__name__, lambda: self.read(annotation.__value__))
+        if is_typeddict(annotation):
+            return self._named(annotation, annotation.__name__, lambda: self._typed_dict(annotation))
+        return self._composed(annotation, get_origin(annotation) or annotation, get_args(annotation))
+
+    def _composed(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> JsonSchema:
+        if origin is Annotated:
+            return _add_metadata(self.read(arguments[0]), arguments[1:])
+        if origin in _OPTIONAL:
+            return self.read(arguments[0])
+        if origin is Literal:
+            return {"enum": list(arguments)}
+        if origin in _LISTS:
+            items = self.read(arguments[0]) if arguments else {}
+            return {"type": "array", "items": items} if items else {"type": "array"}
+        if origin in _OBJECTS:
+            return self._object(*(arguments or (str, Any)))
+        if origin in (Union, types.UnionType):
+            return _union([self.read(one) for one in arguments])
+        return _opaque_schema(annotation)
+
+    def _named(self, annotation: Any, name: str, read: Callable[[], JsonSchema]) -> JsonSchema:
+        known = self._open.get(id(annotation))
+        if known is not None:
+            self._referred.add(known)
+            return {"$ref": f"#/$defs/{known}"}
+        # Two types of one name in one annotation: the second is told apart.
+        while name in self._open.values() or name in self.definitions:
+            name += "_"
+        self._open[id(annotation)] = name
+        shape = read()
+        del self._open[id(annotation)]
+        if name not in self._referred:
+            return shape
+        self.definitions[name] = shape
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _typed_dict(self, annotation: Any) -> JsonSchema:
+        fields = get_type_hints(annotation, include_extras=True)
+        shape: JsonSchema = {
+            "type": "object",
+            "properties": {name: self.read(fields[name]) for name in fields},
+            "required": sorted(annotation.__required_keys__),
+        }
+        configured = dict(getattr(annotation, "__pydantic_config__", {}))
+        if configured.pop("extra", None) == "forbid":
+            shape["additionalProperties"] = False
+        return _add_own_validator(shape, f"{annotation.__name__}.__pydantic_config__") if configured else shape
+
+    def _object(self, key: Any, member: Any) -> JsonSchema:
+        keys, members = self.read(key), self.read(member)
+        if "enum" in keys:
+            words = {str(word): members for word in keys["enum"]}
+            return {"type": "object", "properties": words, "required": [], "additionalProperties": False}
+        shape: JsonSchema = {"type": "object", "additionalProperties": members or True}
+        return {**shape, "propertyNames": keys} if keys not in ({}, {"type": "string"}) else shape
+
+
+def _union(shapes: list[JsonSchema]) -> JsonSchema:
+    if {} in shapes:
+        return {}
+    flat = [inner for shape in shapes for inner in (shape["anyOf"] if set(shape) == {"anyOf"} else [shape])]
+    return {"anyOf": flat}
+
+
+def _add_metadata(shape: JsonSchema, metadata: Sequence[Any]) -> JsonSchema:
+    for rule in _flatten_metadata(metadata):
+        words = _keywords_of(shape, rule)
+        if words is None:
+            shape = _add_own_validator(shape, _stable_name(rule))
+        elif any(word in shape for word in words):
+            shape = _add_own_validator(shape, f"{_stable_name(rule)} twice")
+        else:
+            shape = {**shape, **words}
+    return shape
+
+
+def _flatten_metadata(metadata: Sequence[Any]) -> list[Any]:
+    """The rules one by one: pydantic's Field and annotated_types' groups hold several, a note (a text) holds none."""
+    found: list[Any] = []
+    for rule in metadata:
+        if isinstance(rule, FieldInfo):
+            found += _flatten_metadata(rule.metadata)
+        elif isinstance(rule, StringConstraints | rules.GroupedMetadata):
+            found += _flatten_metadata(list(rule))
+        elif not isinstance(rule, str | rules.DocInfo):
+            found.append(rule)
+    return found
+
+
+def _keywords_of(shape: JsonSchema, rule: Any) -> JsonSchema | None:
+    """The rule as keywords of ``shape``, none when it adds nothing; None when no keyword says the same."""
+    if isinstance(rule, Strict):
+        return {} if rule.strict else None
+    facts = {name: value for name, value in getattr(rule, "__dict__", {}).items() if value is not None}
+    if isinstance(rule, rules.BaseMetadata):
+        facts = {name: getattr(rule, name) for name in getattr(rule, "__slots__", ()) or facts}
+    kind = shape.get("type")
+    table = _BOUNDS if kind in ("integer", "number") else dict(_LENGTHS.get(str(kind), {}))
+    if kind == "string":
+        table = {**table, "pattern": "pattern"}
+    if (
+        not facts
+        or not facts.keys() <= table.keys()
+        or not all(type(one) in (int, float, str) for one in facts.values())
+    ):
+        return None
+    return {table[name]: value for name, value in facts.items()}
+
+
+def _add_own_validator(shape: JsonSchema, name: str) -> JsonSchema:
+    return {**shape, OWN_VALIDATORS: [*shape.get(OWN_VALIDATORS, []), name]}
+
+
+def _stable_name(rule: Any) -> str:
+    """What stays the same from one process to the next: never a repr, which may hold an address."""
+    function: Any = getattr(rule, "func", None)
+    kind = type(rule).__name__
+    return f"{kind}({function.__module__}.{function.__qualname__})" if inspect.isroutine(function) else kind
+
+
+def _opaque_schema(annotation: Any) -> JsonSchema:
+    """A type that none of the rules above knows: comparable with itself only."""
+    name = annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else str(annotation)
+    return {OWN_VALIDATORS: [name]}
+
+
+def schema_text(shape: JsonSchema) -> str:
+    """The schema as an annotation says it, for messages; rules are left to the schema itself."""
+    if OWN_VALIDATORS in shape and "type" not in shape:
+        return " ".join(shape[OWN_VALIDATORS])
+    if "$ref" in shape:
+        return str(shape["$ref"]).rpartition("/")[2]
+    if "anyOf" in shape:
+        return " | ".join(map(schema_text, shape["anyOf"]))
+    if "enum" in shape:
+        return f"Literal[{', '.join(map(repr, shape['enum']))}]"
+    kind = shape.get("type")
+    if kind == "array":
+        return f"list[{schema_text(shape['items'])}]" if "items" in shape else "list"
+    if kind == "object":
+        return _object_text(shape)
+    return next((str(getattr(one, "__name__", None)) for one, word in _PLAIN.items() if word == kind), "Any")
+
+
+def annotation_text(shape: JsonSchema) -> str:
+    """Return an annotation that takes at least what the schema takes, in Python, of builtins and ``Any`` and ``Literal`` alone.
+
+    A named type is not repeated by its name, which need not exist any more.
+    """
+    if "anyOf" in shape:
+        parts = list(dict.fromkeys(map(annotation_text, shape["anyOf"])))
+        return "Any" if "Any" in parts else " | ".join(parts)
+    if "enum" in shape:
+        return schema_text(shape)
+    kind = shape.get("type")
+    if kind == "array":
+        return f"list[{annotation_text(shape['items'])}]" if "items" in shape else "list"
+    if kind == "object":
+        members: Any = shape.get("additionalProperties", True) if "properties" not in shape else True
+        return f"dict[str, {'Any' if isinstance(members, bool) else annotation_text(members)}]"
+    return schema_text({"type": kind}) if kind is not None else "Any"
+
+
+def _object_text(shape: JsonSchema) -> str:
+    if "properties" not in shape:
+        members = shape["additionalProperties"]
+        return f"dict[str, {'Any' if members is True else schema_text(members)}]"
+    fields = (
+        f"{name}{'' if name in shape['required'] else '?'}: {schema_text(one)}"
+        for name, one in shape["properties"].items()
+    )
+    return f"{{{', '.join(fields)}}}"

@@ -1,0 +1,109 @@
+"""Many jobs of one worker at once: bound and checked as single ones are, at a tenth of the cost."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from types import NoneType
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from framework.declare.signature import JobSignature
+from framework.declare.strict_json import MAX_DIGITS
+from framework.errors import ArgumentsError, PayloadError
+from framework.wire.json import dumps_exact
+
+CHUNK_SIZE = 1_000
+"""Jobs per round trip (GitLab's and Sidekiq's figure)."""
+
+Coerce: TypeAlias = Callable[[list[Any]], list[Any]]
+"""What a job's arguments become that are not strict: their JSON form; raises ArgumentsError for what has none."""
+
+_SEQUENCE_TYPES = frozenset({tuple, list})
+_PLAIN_TYPES = frozenset({str, int, float, bool, NoneType})
+_JOB_SEPARATOR, _LINE_SEPARATOR = b'],"",[', b"]\n["
+
+
+class BulkChunk(NamedTuple):
+    """Up to 1,000 jobs: their arguments as JSON, a line per job, and the bytes of the longest line."""
+
+    lines: bytes
+    longest_line: int
+
+
+def bind_all(signature: JobSignature, jobs: Iterable[Any], coerce: Coerce | None = None) -> list[list[Any]]:
+    """Every job's arguments as a list of positions, checked. Raises ArgumentsError naming the first job that is wrong.
+
+    With ``coerce``, arguments that are not strict are what it makes of them.
+    """
+    return [bound for start, part in _chunks(jobs) for bound in _bind_each(signature, part, start, coerce)]
+
+
+def json_chunks(signature: JobSignature, jobs: Iterable[Any], coerce: Coerce | None = None) -> Iterator[BulkChunk]:
+    """Every job's arguments as JSON, checked; a fraction of the objects' size.
+
+    Otherwise as ``bind_all``; nobody is to write before the last slice has come.
+    """
+    for start, part in _chunks(jobs):
+        yield _fast_chunk(signature, part) or _checked_chunk(signature, part, start, coerce)
+
+
+def _chunks(jobs: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]:
+    given, start = iter(jobs), 0
+    while part := list(islice(given, CHUNK_SIZE)):
+        yield start, part
+        start += CHUNK_SIZE
+
+
+def _fast_chunk(signature: JobSignature, jobs: list[Any]) -> BulkChunk | None:
+    """The slice when all is well and all arguments are plain values; None where each job needs a look of its own."""
+    if not _SEQUENCE_TYPES.issuperset(map(type, jobs)):
+        return None
+    kinds = set(map(type, chain.from_iterable(jobs)))
+    if not _PLAIN_TYPES.issuperset(kinds) or not signature.all_valid(jobs):
+        return None
+    parted: list[Any] = [""] * (2 * len(jobs) - 1)
+    parted[::2] = jobs
+    try:
+        data = to_json(parted)
+    except (PydanticSerializationError, ValueError):  # half a surrogate pair, an integer of too many digits
+        return None
+    if float in kinds and (b"NaN" in data or b"Infinity" in data):
+        return None
+    # Plain values have no brackets of their own, and a quote inside of a string is escaped: this stands between jobs only.
+    lines = data[1:-1].replace(_JOB_SEPARATOR, _LINE_SEPARATOR)
+    longest = max(map(len, lines.split(b"\n")))
+    return BulkChunk(lines, longest) if longest < MAX_DIGITS else None
+
+
+def _checked_chunk(signature: JobSignature, jobs: list[Any], start: int, coerce: Coerce | None) -> BulkChunk:
+    lines: list[bytes] = []
+    for index, bound in enumerate(_bind_each(signature, jobs, start, coerce), start):
+        try:
+            lines.append(dumps_exact(bound, outer_levels=1))
+        except PayloadError as error:
+            raise ArgumentsError(signature.worker, f"(job {index} of the bulk) refused: {error.reason}") from None
+    return BulkChunk(b"\n".join(lines), max(map(len, lines)))
+
+
+def _bind_each(signature: JobSignature, jobs: list[Any], start: int, coerce: Coerce | None) -> Iterator[list[Any]]:
+    for index, args in enumerate(jobs, start):
+        if not _is_sequence(args):
+            reason = f"job {index} of the bulk is a {type(args).__name__}; give each job's arguments as a tuple, such as (1,)"
+            raise ArgumentsError(signature.worker, reason)
+        try:
+            bound = signature.bind(args, {})
+            try:
+                signature.check(bound)
+            except ArgumentsError:
+                if coerce is None:
+                    raise
+                bound = coerce(bound)
+        except ArgumentsError as error:
+            raise ArgumentsError(
+                error.worker, f"(job {index} of the bulk) {error.reason}", argument=error.argument
+            ) from None
+        yield bound
+
+
+def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, (tuple, list))

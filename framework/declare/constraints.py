@@ -1,0 +1,92 @@
+"""What two attributes of one class may not say together (GitLab guideline: its rules for urgency and data consistency)."""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+from framework.declare.error_collector import ErrorCollector
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """``attribute`` = ``value`` forbids ``other`` to be one of ``forbidden``; ``because`` says why, ``instead`` what to do."""
+
+    attribute: str
+    value: Any
+    other_attribute: str
+    forbidden_values: tuple[Any, ...]
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """The rule in one sentence: "urgency = 'high' forbids resource_boundary = 'memory'"."""
+        forbidden = " or ".join(map(repr, self.forbidden_values))
+        return f"{self.attribute} = {self.value!r} forbids {self.other_attribute} = {forbidden}"
+
+    def attribute_names(self) -> tuple[str, str]:
+        """The two attributes it is about."""
+        return self.attribute, self.other_attribute
+
+
+CONSTRAINTS = (
+    Constraint(
+        attribute="urgency",
+        value="high",
+        other_attribute="has_external_dependencies",
+        forbidden_values=(True,),
+        reason="a job that waits for others cannot promise 10 s",
+        remedy="Take urgency 'low', or split the job.",
+    ),
+    Constraint(
+        attribute="urgency",
+        value="high",
+        other_attribute="resource_boundary",
+        forbidden_values=("memory",),
+        reason="memory-bound shards are small and slow to start",
+        remedy="Take urgency 'low', or split the job.",
+    ),
+    Constraint(
+        attribute="data_consistency",
+        value="delayed",
+        other_attribute="retry",
+        forbidden_values=(False, 0),
+        reason="a job that meets a stale replica is retried once",
+        remedy="Take 'sticky' or 'always', or allow retries.",
+    ),
+)
+
+
+def check_constraints(
+    faults: ErrorCollector,
+    attributes: Mapping[str, Any],
+    inherited_from: Mapping[str, str],
+    invalid_attributes: AbstractSet[str],
+) -> None:
+    """Note each rule that does not hold, with both values, why, and what to do.
+
+    ``places`` says of an inherited attribute where it stands: the two values may be written in different classes. Of the
+    attributes that are ``wrong`` themselves nothing more is said.
+    """
+    for rule in CONSTRAINTS:
+        if not invalid_attributes.isdisjoint(rule.attribute_names()):
+            continue
+        if attributes[rule.attribute] == rule.value and attributes[rule.other_attribute] in rule.forbidden_values:
+            said = ", ".join(
+                f"{name} = {attributes[name]!r}{inherited_from.get(name, '')}" for name in rule.attribute_names()
+            )
+            message = f"{said}: {rule}, as {rule.reason}. {rule.remedy}"
+            faults.add(message, rule.attribute)
+    _check_database_overrides(faults, attributes)
+
+
+def _check_database_overrides(faults: ErrorCollector, attributes: Mapping[str, Any]) -> None:
+    """The rule for ``delayed``, once more for single databases."""
+    overrides: Mapping[str, Any] = attributes["data_consistency_overrides"] or {}
+    delayed = [database for database, word in overrides.items() if word == "delayed"]
+    if delayed and attributes["retry"] in (False, 0):
+        message = (
+            f"data_consistency_overrides = {overrides!r}, retry = {attributes['retry']!r}: 'delayed' (of {delayed[0]!r}) forbids "
+            "retry = False or 0, as a job that meets a stale replica is retried once. Take 'sticky' or 'always', or allow retries."
+        )
+        faults.add(message, "data_consistency_overrides")

@@ -1,0 +1,35 @@
+"""What is wrong with one worker class: gathered by every check, and raised once."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from framework.errors import DeclarationError
+
+
+class ErrorCollector:
+    """The faults of the class that messages call ``worker``, in the order in which they were found."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        self.errors: list[DeclarationError] = []
+
+    def add(self, message: str, attribute: str) -> None:
+        """Note one fault."""
+        self.errors.append(DeclarationError(self.worker, message, attribute=attribute))
+
+    @contextmanager
+    def collect(self) -> Generator[None]:
+        """Note what the block raises, and go on behind it."""
+        try:
+            yield
+        except DeclarationError as error:
+            self.errors += error.problems
+
+    def has_error_in(self, attribute: str) -> bool:
+        """Whether a fault of this attribute, method or parameter has been noted."""
+        return any(fault.attribute == attribute for fault in self.errors)
+
+    def raise_errors(self) -> None:
+        """Raise all that was noted as one DeclarationError; without any, return."""
+        if self.errors:
+            raise DeclarationError.combine(self.worker, self.errors)

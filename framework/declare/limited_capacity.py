@@ -1,0 +1,172 @@
+"""``LimitedCapacityWorker``: a few jobs of a class that go on by themselves, as long as there is work elsewhere (GitLab)."""
+
+import inspect
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial, wraps
+from typing import Any, ClassVar, Never, ParamSpec, Protocol, cast
+
+from framework.declare import check, misuse, port
+from framework.declare.declaration import Declaration
+from framework.declare.error_collector import ErrorCollector
+from framework.declare.request import PushRequest
+from framework.declare.signature import check_self_parameter
+from framework.declare.worker import ApplicationWorker
+from framework.errors import DeclarationError
+from framework.typeguards import short_repr
+from framework.types import Jid
+
+P = ParamSpec("P")
+
+_PERFORM = "perform"
+_FORBIDDEN_ATTRIBUTES: dict[str, str] = {
+    "deduplicate": "its jobs are alike on purpose, and the number of them is what max_running_jobs says",
+    "concurrency_limit": "max_running_jobs is its limit, and a job that finds no slot is not needed, so it does not wait",
+    "max_concurrency_limit_percentage": "max_running_jobs is its limit",
+}
+
+
+class PerformsWork(Protocol[P]):
+    """A worker whose ``perform_work`` takes P: what lets type checkers compare ``perform_with_capacity`` with it."""
+
+    def perform_work(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Do one portion of the work."""
+
+
+class LimitedCapacityWorker(ApplicationWorker, abstract=True):
+    """At most ``max_running_jobs`` jobs run at a time; each does a portion of work, and goes on while some is left.
+
+    ``perform_work`` takes what ``perform_with_capacity`` is given, always the same. A job that failed, or was discarded, does
+    not go on: the next call of ``perform_with_capacity``, from cron as a rule, enqueues what is missing. That is the back-off.
+    """
+
+    retry = 0
+    deduplicate = None
+    max_running_jobs: ClassVar[int | Callable[[], int] | None] = None
+
+    def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
+        faults = ErrorCollector(check.qualified_name(cls))
+        if _PERFORM in vars(cls):
+            message = (
+                "perform is the framework's own here: it goes on while work is left. Write def perform_work(self, ...)."
+            )
+            faults.add(message, _PERFORM)
+        elif not abstract:
+            _check_limited_capacity(faults, cls)
+        if faults.errors:
+            check.read_attributes(faults, cls, ApplicationWorker)
+            faults.raise_errors()
+        if not abstract:
+            setattr(cls, _PERFORM, _build_perform(cast("Callable[..., Any]", cls.perform_work)))
+        super().__init_subclass__(abstract=abstract, **others)
+
+    def perform_work(self, *args: Any, **kwargs: Any) -> Any:
+        """Do one portion of the work. Every worker writes its own; ``def`` or ``async def``."""
+        del args, kwargs
+        raise DeclarationError(check.qualified_name(type(self)), "has no perform_work.", attribute="perform_work")
+
+    def remaining_work_count(self, *args: Any, **kwargs: Any) -> Any:
+        """Return how much work is left, after a portion was done: more than 0 enqueues the next job. Every worker writes its own."""
+        del args, kwargs
+        message = "has no remaining_work_count."
+        raise DeclarationError(check.qualified_name(type(self)), message, attribute="remaining_work_count")
+
+    @classmethod
+    def perform_with_capacity(cls: type[PerformsWork[P]], *args: P.args, **kwargs: P.kwargs) -> list[Jid]:
+        """As many jobs are enqueued as are missing, those that run or wait counted; returns their ids.
+
+        However many callers do it at once, there are no more than ``max_running_jobs`` altogether. Raises as ``perform_async``.
+        """
+        declaration = cast("type[LimitedCapacityWorker]", cls).declaration()
+        return _push_up_to_limit(declaration, declaration.signature.bind(args, kwargs))
+
+    def _aw_portion_done(self, args: list[Any], remaining: object) -> None:
+        """A portion is done: when work is left, the next job is enqueued as soon as this one has given its slot back."""
+        if type(remaining) is not int:
+            message = (
+                f"remaining_work_count returned {short_repr(remaining)}, no whole number; perform_with_capacity goes on"
+            )
+            self.logger.error(message, event_name="limited_capacity.invalid_result")
+            return
+        self.log_extra(remaining_work_count=remaining)
+        if remaining > 0:
+            self._aw_then = partial(copy_context().run, self._aw_push_next, args)
+
+    def _aw_push_next(self, args: list[Any]) -> None:
+        try:
+            _push_up_to_limit(type(self).declaration(), args, max_new=1)
+        except Exception:  # this job is done, whatever becomes of the next
+            self.logger.exception(
+                "the next job could not be enqueued; perform_with_capacity does it",
+                event_name="limited_capacity.push_failed",
+            )
+
+
+def _push_up_to_limit(declaration: Declaration, args: list[Any], max_new: int | None = None) -> list[Jid]:
+    if misuse.running_loop() is not None:
+        misuse.reject_await(declaration)
+    limit: Any = declaration.max_running_jobs
+    if callable(limit):
+        limit = limit()
+    if type(limit) is not int:
+        message = f"max_running_jobs gave {short_repr(limit)}, no whole number; 0 stops the class."
+        raise DeclarationError(declaration.qualified_name, message, attribute="max_running_jobs")
+    return port.current().push_up_to(PushRequest(declaration, args), limit, max_new)
+
+
+def _build_perform(work: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the ``perform`` of a class: the work, and then the question whether some is left."""
+    if inspect.iscoroutinefunction(work):
+
+        @wraps(work)
+        async def go_on(self: LimitedCapacityWorker, *args: Any, **kwargs: Any) -> None:
+            await work(self, *args, **kwargs)
+            left = self.remaining_work_count(*args, **kwargs)
+            left = await left if inspect.isawaitable(left) else left
+            self._aw_portion_done(_bound_arguments(self, args, kwargs), left)  # pyright: ignore[reportPrivateUsage]
+
+        return go_on
+
+    @wraps(work)
+    def perform(self: LimitedCapacityWorker, *args: Any, **kwargs: Any) -> None:
+        work(self, *args, **kwargs)
+        left = self.remaining_work_count(*args, **kwargs)
+        self._aw_portion_done(_bound_arguments(self, args, kwargs), left)  # pyright: ignore[reportPrivateUsage]
+
+    return perform
+
+
+def _bound_arguments(worker: LimitedCapacityWorker, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    return type(worker).declaration().signature.bind(args, kwargs)
+
+
+def _check_limited_capacity(faults: ErrorCollector, cls: type[LimitedCapacityWorker]) -> None:
+    """Note what such a worker has to say and does not, and what contradicts it."""
+    if cast("Any", cls).max_running_jobs is None:
+        message = "max_running_jobs is missing: a whole number, or a callable without parameters that returns one; 0 stops it."
+        faults.add(message, "max_running_jobs")
+    if cls.retry is not False and cls.retry != 0:
+        message = (
+            f"retry = {cls.retry!r} is not allowed: perform_with_capacity is what tries again. Leave it at 0, or False."
+        )
+        faults.add(message, "retry")
+    for name, because in _FORBIDDEN_ATTRIBUTES.items():
+        if getattr(cls, name) is not None:
+            message = f"{name} = {short_repr(getattr(cls, name))} is not allowed: {because}. Leave it out."
+            faults.add(message, name)
+    for name in ("perform_work", "remaining_work_count"):
+        if getattr(cls, name) is getattr(LimitedCapacityWorker, name):
+            faults.add(f"{name} is missing: write def {name}(self, ...).", name)
+        with faults.collect():
+            check_self_parameter(faults.worker, name, getattr(cls, name))
+    work, count = (inspect.signature(one) for one in (cls.perform_work, cls.remaining_work_count))
+    if [one.kind for one in work.parameters.values()] != [one.kind for one in count.parameters.values()]:
+        message = (
+            f"remaining_work_count{count} must take what perform_work{work} takes: it is asked about the same job."
+        )
+        faults.add(message, "remaining_work_count")
+    if inspect.iscoroutinefunction(cls.remaining_work_count) and not inspect.iscoroutinefunction(cls.perform_work):
+        message = (
+            "remaining_work_count is async, and perform_work is not: nobody would await it. Make both async, or none."
+        )
+        faults.add(message, "remaining_work_count")

@@ -1,0 +1,167 @@
+"""Attributes of several facts: how equal jobs are deduplicated, who shares a limit, when jobs wait for a database."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from typing import Any, Literal, Self, TypeAlias, get_args
+
+from framework.declare import validators
+from framework.declare.error_collector import ErrorCollector
+from framework.declare.validators import Validator, validate_value
+from framework.errors import DeclarationError
+from framework.messages import did_you_mean
+
+DeduplicateStrategy: TypeAlias = Literal["until_executing", "until_executed", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplicate:
+    """How equal jobs are kept from piling up (GitLab guideline, Sidekiq Enterprise's unique jobs).
+
+    ``until_executing`` drops a duplicate while an equal job waits, ``until_executed`` also while it runs, ``none``
+    never. Only an ``idempotent`` worker's duplicates are dropped. ``if_deduplicated="reschedule_once"`` runs the job once
+    more when a duplicate came during its run; ``including_scheduled`` counts jobs that wait for a time from their push on;
+    ``feature_flag`` names a flag without which the strategy is ``none``. The lock lasts for ``ttl`` after its job was
+    pushed, moved or begun: a job that is lost for good keeps equal ones away for no longer.
+
+    Raises DeclarationError for a value that is not allowed.
+    """
+
+    strategy: DeduplicateStrategy = "until_executing"
+    _: KW_ONLY
+    ttl: timedelta = timedelta(minutes=10)
+    if_deduplicated: Literal["reschedule_once"] | None = None
+    including_scheduled: bool = False
+    feature_flag: str | None = None
+
+    def __new__(cls, *values: Any, **fields: Any) -> Self:
+        """Refuse fields there are not, with the nearest that there is."""
+        del values
+        _check_field_names(cls.__name__, fields, _DEDUPLICATE_VALIDATORS)
+        return object.__new__(cls)
+
+    def __post_init__(self) -> None:
+        _validate_fields(self, _DEDUPLICATE_VALIDATORS)
+        if self.if_deduplicated is not None and self.strategy != "until_executed":
+            raise DeclarationError(
+                "Deduplicate",
+                "if_deduplicated = 'reschedule_once' needs strategy 'until_executed': only a job that still runs can be run again.",
+                attribute="if_deduplicated",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyScope:
+    """Whose a job is, and how many slots of its class's limit one of them may have (GitLab's per-tenant limits).
+
+    ``by`` is the name of a fact of the job's context (``"user"`` is ``meta.user``), or is called with its arguments and returns a
+    text or a number; a job for which it finds nothing is not counted. Either ``limit`` is the most slots of one, or
+    ``max_percentage`` its share of the class's limit, rounded up.
+
+    Raises DeclarationError for a value that is not allowed.
+    """
+
+    by: str | Callable[[Sequence[Any]], str | int | None]
+    _: KW_ONLY
+    limit: int | None = None
+    max_percentage: float | None = None
+
+    def __new__(cls, *values: Any, **fields: Any) -> Self:
+        """Refuse fields there are not, with the nearest that there is."""
+        del values
+        _check_field_names(cls.__name__, fields, _CONCURRENCY_SCOPE_VALIDATORS)
+        return object.__new__(cls)
+
+    def __post_init__(self) -> None:
+        _validate_fields(self, _CONCURRENCY_SCOPE_VALIDATORS)
+        if (self.limit is None) == (self.max_percentage is None):
+            raise DeclarationError(
+                "ConcurrencyScope",
+                "needs limit or max_percentage, and not both: how many slots one scope may have, or which share of the limit.",
+                attribute="limit",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DeferOnHealth:
+    """When a database is unwell, jobs of this worker wait (GitLab's database health signal).
+
+    A job is put back for ``delay`` while an indicator says stop, then for twice that and so on up to ``max_delay``, always
+    less up to a tenth, so that they do not all come back at once; after ``max_deferrals`` it runs anyway (None: it waits as
+    long as the indicator says stop). ``indicators`` names those to ask, None asks all. ``resolver`` gives another database
+    and other tables for a job's arguments; when it cannot, those declared count. An indicator that does not answer stops
+    nothing.
+
+    Raises DeclarationError for a value that is not allowed.
+    """
+
+    database: str = "main"
+    _: KW_ONLY
+    tables: tuple[str, ...] = ()
+    delay: timedelta = timedelta(seconds=5)
+    max_delay: timedelta = timedelta(minutes=30)
+    max_deferrals: int | None = None
+    indicators: tuple[str, ...] | None = None
+    resolver: Callable[[tuple[Any, ...]], tuple[str, Sequence[str]]] | None = None
+
+    def __new__(cls, *values: Any, **fields: Any) -> Self:
+        """Refuse fields there are not, with the nearest that there is."""
+        del values
+        _check_field_names(cls.__name__, fields, _DEFER_ON_HEALTH_VALIDATORS)
+        return object.__new__(cls)
+
+    def __post_init__(self) -> None:
+        _validate_fields(self, _DEFER_ON_HEALTH_VALIDATORS)
+        if self.max_delay < self.delay:
+            raise DeclarationError(
+                "DeferOnHealth",
+                f"max_delay = {self.max_delay} is shorter than delay = {self.delay}.",
+                attribute="max_delay",
+            )
+
+
+def _check_field_names(owner: str, fields: Iterable[str], validators: Mapping[str, Validator]) -> None:
+    faults = ErrorCollector(owner)
+    for name in fields:
+        if name not in validators:
+            message = (
+                f"{name!r} is none of its fields{did_you_mean(name, validators)}. Allowed: {', '.join(validators)}."
+            )
+            faults.add(message, name)
+    faults.raise_errors()
+
+
+def _validate_fields(
+    owner: ConcurrencyScope | Deduplicate | DeferOnHealth, validators: Mapping[str, Validator]
+) -> None:
+    faults = ErrorCollector(type(owner).__name__)
+    for name, rule in validators.items():
+        with faults.collect():
+            normalised = validate_value(faults.worker, name, getattr(owner, name), rule)
+            object.__setattr__(owner, name, normalised)
+    faults.raise_errors()
+
+
+_DEDUPLICATE_VALIDATORS: Mapping[str, Validator] = {
+    "strategy": validators.one_of(*get_args(DeduplicateStrategy)),
+    "ttl": validators.duration,
+    "if_deduplicated": validators.optional(validators.one_of("reschedule_once")),
+    "including_scheduled": validators.boolean,
+    "feature_flag": validators.optional(validators.identifier),
+}
+
+_CONCURRENCY_SCOPE_VALIDATORS: Mapping[str, Validator] = {
+    "by": validators.identifier_or_callable,
+    "limit": validators.optional(validators.integer(1)),
+    "max_percentage": validators.optional(validators.fraction),
+}
+
+_DEFER_ON_HEALTH_VALIDATORS: Mapping[str, Validator] = {
+    "database": validators.identifier,
+    "tables": validators.queues,
+    "delay": validators.duration,
+    "max_delay": validators.duration,
+    "max_deferrals": validators.optional(validators.integer(1)),
+    "indicators": validators.optional(validators.identifiers),
+    "resolver": validators.optional(validators.resolver),
+}

@@ -1,0 +1,122 @@
+"""Is a value exactly JSON: does it arrive as what was sent, in Python and in Ruby alike?"""
+
+import enum
+import math
+from collections.abc import Callable
+from typing import Any
+
+from framework.typeguards import short_repr
+
+MAX_DEPTH = 64
+"""Levels of lists and objects in one argument. Ruby's parser stops at 100, pydantic_core's at 200."""
+
+MAX_DIGITS = 4_000
+"""Digits of a whole number. pydantic_core's parser and Python's own conversion stop at 4,300."""
+
+TOO_DEEP_MESSAGE = f"is nested deeper than {MAX_DEPTH} levels; pass it flatter, or as a str of JSON"
+
+_class_of: Callable[[Any], type[Any]] = type
+_INTEGER_LIMIT = 10**MAX_DIGITS
+_OBJECT_ADVICE = "pass an id, or a dict of plain values"
+_ADVICE = {
+    "tuple": "it would arrive as a list; pass a list",
+    "set": "pass a sorted list",
+    "frozenset": "pass a sorted list",
+    "bytes": "pass a str, for example base64",
+    "bytearray": "pass a str, for example base64",
+    "datetime": "pass epoch seconds or an ISO 8601 str",
+    "date": "pass an ISO 8601 str",
+    "time": "pass an ISO 8601 str",
+    "timedelta": "pass a number of seconds",
+    "Decimal": "pass a str",
+    "UUID": "pass str(value)",
+}
+
+
+class NotJsonError(Exception):
+    """A value JSON cannot carry; ``path`` leads from the argument to it, such as ``['tags'][3]``."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.path = ""
+        super().__init__(reason)
+
+    def prepend_step(self, step: object) -> "NotJsonError":
+        """The same error, seen from one level further out."""
+        self.path = f"[{short_repr(step)}]{self.path}"
+        return self
+
+
+def check_strict_json(value: Any, depth_left: int = MAX_DEPTH) -> None:
+    """Nothing happens when ``value`` survives the wire unchanged; raises InexactError otherwise.
+
+    Only the plain types pass: a subclass (an IntEnum, a str of someone's making) arrives as its base, so it is refused.
+    """
+    kind = _class_of(value)
+    if kind is str:
+        if not value.isascii():
+            _check_text(value)
+    elif kind is int:
+        if not -_INTEGER_LIMIT < value < _INTEGER_LIMIT:
+            raise NotJsonError(f"is a whole number of more than {MAX_DIGITS:,} digits; pass it as a str")
+    elif kind is bool or value is None:
+        return
+    elif kind is float:
+        if not math.isfinite(value):
+            raise NotJsonError(f"is {value}, which JSON has no word for; pass None or a str")
+    elif kind is list:
+        _check_list(value, depth_left)
+    elif kind is dict:
+        _check_object(value, depth_left)
+    else:
+        raise NotJsonError(_rejection_reason(kind))
+
+
+def _check_list(items: list[Any], depth_left: int) -> None:
+    if not depth_left:
+        raise NotJsonError(TOO_DEEP_MESSAGE)
+    index = 0
+    try:
+        for index, item in enumerate(items):  # noqa: B007 - read by the handler
+            check_strict_json(item, depth_left - 1)
+    except NotJsonError as error:
+        raise error.prepend_step(index) from None
+
+
+def _check_object(members: dict[Any, Any], depth_left: int) -> None:
+    if not depth_left:
+        raise NotJsonError(TOO_DEEP_MESSAGE)
+    key: Any = None
+    try:
+        for key, member in members.items():
+            if type(key) is not str or not key.isascii():
+                _check_key(key)
+            check_strict_json(member, depth_left - 1)
+    except NotJsonError as error:
+        raise error.prepend_step(key) from None
+
+
+def _check_key(key: Any) -> None:
+    if type(key) is not str:
+        raise NotJsonError(f"has a key of type {type(key).__name__}; a JSON object's keys are str")
+    _check_text(key)
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise NotJsonError(
+            f"holds half of a surrogate pair at character {error.start}, which is no Unicode text; decode it with errors='replace'"
+        ) from None
+
+
+def _rejection_reason(kind: type[Any]) -> str:
+    for ancestor in kind.__mro__:
+        if ancestor.__name__ in _ADVICE:
+            return f"is a {kind.__name__}, which JSON cannot carry: {_ADVICE[ancestor.__name__]}"
+    plain = next((base for base in (bool, int, float, str, list, dict) if issubclass(kind, base)), None)
+    if plain is None:
+        return f"is a {kind.__name__}, which JSON cannot carry: {_OBJECT_ADVICE}"
+    advice = "its .value" if issubclass(kind, enum.Enum) else f"{plain.__name__}(value)"
+    return f"is a {kind.__name__}, which would arrive as a plain {plain.__name__}; pass {advice}"

@@ -1,0 +1,266 @@
+"""Rules for the values of attributes: each takes a value and gives it back normalised, or says what is allowed."""
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, cast
+
+from framework.errors import DeclarationError
+from framework.messages import did_you_mean
+from framework.typeguards import is_mapping, is_tuple, short_repr
+from framework.types import QUEUE_NAME, WIRE_NAME, WIRE_NAME_FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Validator:
+    """What values are allowed. Called with one, it gives it back normalised, or raises ``InvalidValue``."""
+
+    allowed: str
+    """What is allowed, in words: for messages and for the documentation."""
+    check: Callable[[Any], Any]
+    schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The same as JSON Schema, where a file can hold such a value: for ``workers/all_queues.schema.json``."""
+
+    def __call__(self, value: Any) -> Any:
+        """The normalised value; raises ``InvalidValue`` otherwise."""
+        return self.check(value)
+
+
+_IDENTIFIER = re.compile(r"[A-Za-z0-9_]+")
+_TAG = re.compile(r"[A-Za-z0-9_:]+")
+_SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+# Spelt out, without \w, so that JSON Schema's regular expressions read them as Python does.
+_MAX_DIGITS = 15
+
+
+class InvalidValue(Exception):
+    """A value is not allowed; the text says what is."""
+
+
+def validate_value(worker: str, name: str, value: Any, validator: Validator, inherited_note: str = "") -> Any:
+    """The normalised value; raises DeclarationError naming worker, attribute, value and what is allowed.
+
+    ``place``: where an inherited value stands, for the message.
+    """
+    try:
+        return validator(value)
+    except InvalidValue as error:
+        message = f"{name} = {short_repr(value)}{inherited_note} is not allowed. Allowed: {error}."
+        raise DeclarationError(worker, message, attribute=name) from None
+
+
+def one_of(*choices: str) -> Validator:
+    """Exactly one of the given words."""
+    allowed = f"one of {', '.join(map(repr, choices))}"
+
+    def check(value: Any) -> str:
+        if type(value) is str and value in choices:
+            return value
+        raise InvalidValue(f"{allowed}{did_you_mean(value, choices)}")
+
+    return Validator(allowed, check, {"enum": list(choices)})
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is bool:
+        return value
+    raise InvalidValue(boolean.allowed)
+
+
+boolean = Validator("True or False", _boolean, {"type": "boolean"})
+"""Nothing merely truthy."""
+
+
+def _limit_digits(number: int, allowed: str) -> int:
+    # What counts nothing any more would be refused at each push, if not in a generated file.
+    if abs(number) < 10**_MAX_DIGITS:
+        return number
+    raise InvalidValue(f"{allowed}, of at most {_MAX_DIGITS} digits")
+
+
+def integer(minimum: int) -> Validator:
+    """A whole number from ``minimum`` on; a bool is none."""
+    allowed = f"a whole number >= {minimum}"
+
+    def check(value: Any) -> int:
+        if type(value) is int and value >= minimum:
+            return _limit_digits(value, allowed)
+        raise InvalidValue(allowed)
+
+    return Validator(allowed, check, {"type": "integer", "minimum": minimum})
+
+
+def boolean_or_count(minimum: int) -> Validator:
+    """True, False or a whole number from ``minimum`` on."""
+    allowed = f"True, False or a whole number >= {minimum}"
+
+    def check(value: Any) -> bool | int:
+        if type(value) is bool:
+            return value
+        if type(value) is int and value >= minimum:
+            return _limit_digits(value, allowed)
+        raise InvalidValue(allowed)
+
+    return Validator(allowed, check, {"anyOf": [boolean.schema, integer(minimum).schema]})
+
+
+def _fraction(value: Any) -> float:
+    if type(value) in (int, float) and 0 <= value <= 1:
+        return float(value)
+    raise InvalidValue(fraction.allowed)
+
+
+fraction = Validator("a number from 0 to 1, for example 0.25", _fraction)
+
+
+def _duration(value: Any) -> timedelta:
+    try:
+        if isinstance(value, timedelta):
+            span = value
+        elif type(value) in (int, float) and math.isfinite(value):
+            span = timedelta(seconds=value)
+        else:
+            raise InvalidValue(duration.allowed)
+    except OverflowError:
+        raise InvalidValue(f"{duration.allowed}, of less than a thousand million days") from None
+    if span > timedelta(0):
+        return span
+    raise InvalidValue(duration.allowed)
+
+
+duration = Validator("a positive timedelta, or a positive number of seconds", _duration)
+"""Normalised to a timedelta."""
+
+
+def _matching(pattern: re.Pattern[str], allowed: str) -> Validator:
+    def check(value: Any) -> str:
+        if type(value) is str and pattern.fullmatch(value):
+            return value
+        raise InvalidValue(allowed)
+
+    return Validator(allowed, check, {"type": "string", "pattern": f"^({pattern.pattern})$"})
+
+
+identifier = _matching(_IDENTIFIER, "a name of letters, digits and underscores")
+queue = _matching(QUEUE_NAME, "a queue name of letters, digits and _ . : -")
+shard = _matching(_SHARD, "a shard name of letters, digits, _ and -")
+wire_name = _matching(WIRE_NAME, WIRE_NAME_FORMAT)
+_tag = _matching(_TAG, "letters, digits, underscores and ':'")
+
+
+def optional(validator: Validator) -> Validator:
+    """None, or what ``rule`` allows."""
+
+    def check(value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return validator(value)
+        except InvalidValue as error:
+            raise InvalidValue(f"{error}, or None") from None
+
+    return Validator(f"{validator.allowed}, or None", check, {"anyOf": [validator.schema, {"type": "null"}]})
+
+
+def tuple_of(validator: Validator, example: str) -> Validator:
+    """A tuple whose members all follow ``rule``; a lone string is the classic slip and is named."""
+    allowed = f"a tuple, for example {example}; each member {validator.allowed}"
+
+    def check(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str):
+            raise InvalidValue(f"{allowed}. Write ({short_repr(value)},) with the comma")
+        if not is_tuple(value):
+            raise InvalidValue(allowed)
+        for member in value:
+            try:
+                validator(member)
+            except InvalidValue:
+                raise InvalidValue(f"{allowed}; {short_repr(member)} is not") from None
+        return value
+
+    return Validator(allowed, check, {"type": "array", "items": validator.schema})
+
+
+tags = tuple_of(_tag, "('gitaly',)")
+identifiers = tuple_of(identifier, "('mode',)")
+queues = tuple_of(queue, "('projects',)")
+wire_names = tuple_of(wire_name, "('Old::NameWorker',)")
+
+
+def mapping_of(key_validator: Validator, value_validator: Validator, example: str) -> Validator:
+    """A dict that is not empty, whose keys follow ``key`` and whose values follow ``rule``; given back as a copy."""
+    allowed = f"a dict, for example {example}; each key {key_validator.allowed}, each value {value_validator.allowed}"
+
+    def check(value: Any) -> dict[str, Any]:
+        if not is_mapping(value) or not value:
+            raise InvalidValue(allowed)
+        try:
+            return {key_validator(name): value_validator(member) for name, member in value.items()}
+        except InvalidValue as error:
+            raise InvalidValue(f"{allowed}; this has one that is not {error}") from None
+
+    return Validator(allowed, check, {"type": "object", "additionalProperties": value_validator.schema})
+
+
+def instance_of(kind: type[Any], example: str) -> Validator:
+    """None, or an instance of ``kind``."""
+    allowed = f"{example}, or None"
+
+    def check(value: Any) -> Any:
+        if value is None or isinstance(value, kind):
+            return value
+        raise InvalidValue(allowed)
+
+    return Validator(allowed, check)
+
+
+def _resolver(value: Any) -> Any:
+    if not callable(value) or isinstance(value, type) or inspect.iscoroutinefunction(value):
+        raise InvalidValue(resolver.allowed)
+    try:
+        inspect.signature(value).bind(())
+    except (TypeError, ValueError):
+        raise InvalidValue(f"{resolver.allowed}; this callable takes another number of arguments") from None
+    return value
+
+
+resolver = Validator("a callable that takes a job's arguments as one tuple and returns (database, tables)", _resolver)
+
+
+def _identifier_or_callable(value: Any) -> Any:
+    if callable(value) and not isinstance(value, type) and not inspect.iscoroutinefunction(value):
+        return value
+    try:
+        return identifier(value)
+    except InvalidValue:
+        raise InvalidValue(identifier_or_callable.allowed) from None
+
+
+identifier_or_callable = Validator(
+    f"{identifier.allowed}, or a function that takes a job's arguments as one tuple", _identifier_or_callable
+)
+
+
+def _limit(value: Any) -> Any:
+    candidate = value.__func__ if isinstance(value, staticmethod) else value
+    if candidate is None:
+        return candidate
+    if type(candidate) is int:
+        return _limit_digits(cast("int", candidate), limit.allowed)
+    if not callable(candidate) or isinstance(candidate, type):
+        raise InvalidValue(limit.allowed)
+    if inspect.iscoroutinefunction(candidate) or inspect.isgeneratorfunction(candidate):
+        raise InvalidValue(
+            f"{limit.allowed}; this callable returns no number but what would have to be awaited or iterated"
+        )
+    try:
+        inspect.signature(candidate).bind()
+    except (TypeError, ValueError):
+        raise InvalidValue(f"{limit.allowed}; this callable wants arguments") from None
+    return candidate
+
+
+limit = Validator("a whole number (negative pauses), a callable without parameters that returns one, or None", _limit)

@@ -1,0 +1,56 @@
+"""The payload of a job that leaves its queue for a set: the schedule set, or, where it failed, the retry set or the dead set."""
+
+from typing import TypeAlias
+
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import Deferred, ForeignClass, Snoozed, UnknownClass
+from framework.finish.retry import MAX_MESSAGE
+from framework.types import Payload
+from framework.wire.error_text import error_class, error_message
+from framework.wire.job import (
+    BUFFERED_AT,
+    DEFERRED,
+    DEFERRED_BY,
+    DEFERRED_COUNT,
+    TRANSFER,
+    UNKNOWN_COUNT,
+    UNKNOWN_SINCE,
+    clear_error,
+    clear_unknown_class,
+    decode,
+    deferral_count,
+    wire_timestamp,
+)
+from framework.wire.payload_edit import rewrite
+
+DelayedOutcome: TypeAlias = Snoozed | Deferred | ForeignClass | UnknownClass
+"""The outcomes of jobs that run another time, or elsewhere."""
+
+
+def delayed_payload(unit: UnitOfWork, outcome: DelayedOutcome) -> bytes:
+    """Return the payload as the schedule set has it, with what its next reader is to know of the wait."""
+    payload = payload_leaving_queue(unit)
+    payload.pop("enqueued_at", None)  # it is in no queue (Sidekiq's form)
+    match outcome:
+        case Snoozed():
+            pass
+        case Deferred(reason=reason):  # GitLab's fields
+            payload.update({DEFERRED: True, DEFERRED_COUNT: deferral_count(payload, reason) + 1, DEFERRED_BY: reason})
+        case ForeignClass(count=count):
+            payload[UNKNOWN_COUNT] = count
+        case UnknownClass(error, count=count, since=since):
+            clear_error(payload)  # a backtrace that stayed would be another error's
+            payload.update({"error_class": error_class(error), "error_message": error_message(error, MAX_MESSAGE)})
+            payload.update({UNKNOWN_COUNT: count, UNKNOWN_SINCE: wire_timestamp(since)})
+    return rewrite(unit.data, payload)
+
+
+def payload_leaving_queue(unit: UnitOfWork) -> Payload:
+    """Return the payload with its queue, and without the fields that say how it came to its queue or why it waited."""
+    payload = decode(unit.data, None)
+    clear_unknown_class(payload)
+    payload["queue"] = unit.queue  # other producers may leave it out, and the way back from the set needs it
+    payload.pop(TRANSFER, None)  # a Ruby process may have promoted it midway
+    payload.pop(BUFFERED_AT, None)  # it had its turn
+    payload.update(unit.extra_fields or {})
+    return payload

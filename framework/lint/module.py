@@ -1,0 +1,212 @@
+"""One file as the rules read it: its tree, who encloses whom, what its names mean. Nothing of it is imported or run."""
+
+import ast
+import io
+import tokenize
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+SUFFIX = ".py"
+_SKIPPED = frozenset({"__pycache__", "node_modules", "build", "dist"})
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class UnreadableError(Exception):
+    """A file is no Python source; ``line`` and ``column`` count from 1."""
+
+    def __init__(self, reason: str, line: int = 1, column: int = 1) -> None:
+        self.reason = reason
+        self.line = line
+        self.column = column
+        super().__init__(reason)
+
+
+class Module:
+    """A parsed file. ``name`` is dotted, as an import would have it; ``linted`` tells it from one only looked up in."""
+
+    def __init__(self, path: Path, name: str, text: str, tree: ast.Module) -> None:
+        self.path = path
+        self.name = name
+        self.text = text
+        self.tree = tree
+        self.linted = False
+        self.imports: dict[str, str] = {}
+        """A name in this file -> what it is, dotted; star imports are in ``star_imports``."""
+        self.star_imports: list[str] = []
+        self.imported: list[tuple[ast.stmt, str]] = []
+        """Every import, and the dotted module or name that it is about."""
+        self.classes: dict[str, ast.ClassDef] = {}
+        self.functions: dict[str, Function] = {}
+        self.values: dict[str, ast.expr] = {}
+        """What stands at the top of the file, by name; a value only where it is assigned once."""
+        self.all_classes: list[ast.ClassDef] = []
+        self.calls: list[ast.Call] = []
+        self.tries: list[ast.Try] = []
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self._index_nodes()
+        self._index_top_level(tree.body)
+
+    def dotted(self, expression: ast.expr) -> str | None:
+        """What a name or a chain of attributes means, through this file's imports; None for other expressions."""
+        steps: list[str] = []
+        while isinstance(expression, ast.Attribute):
+            steps.append(expression.attr)
+            expression = expression.value
+        if not isinstance(expression, ast.Name):
+            return None
+        name = expression.id
+        if name in self.imports:
+            head = self.imports[name]
+        elif name in self.classes or name in self.values:
+            head = f"{self.name}.{name}"
+        else:
+            head = name
+        return ".".join([head, *reversed(steps)])
+
+    def enclosing(self, node: ast.AST) -> Iterator[ast.AST]:
+        """What encloses a node, from the inside out."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def column(self, node: ast.expr | ast.stmt | ast.ExceptHandler) -> int:
+        """The column of a node in characters, from 1 (the parser counts bytes)."""
+        lines = self.text.split("\n") if not self.text.isascii() else []
+        if not 0 < node.lineno <= len(lines):
+            return node.col_offset + 1
+        return len(lines[node.lineno - 1].encode()[: node.col_offset].decode(errors="replace")) + 1
+
+    def _index_nodes(self) -> None:
+        todo: list[ast.AST] = [self.tree]
+        for node in todo:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.expr_context | ast.operator):
+                    continue
+                self.parents[child] = node
+                todo.append(child)
+            match node:
+                case ast.Call():
+                    self.calls.append(node)
+                case ast.ClassDef():
+                    self.all_classes.append(node)
+                case ast.Try():
+                    self.tries.append(node)
+                case ast.Import():
+                    self._index_import(node)
+                case ast.ImportFrom():
+                    self._index_import_from(node)
+                case _:
+                    pass
+
+    def _index_import(self, node: ast.Import) -> None:
+        for one in node.names:
+            self.imported.append((node, one.name))
+            name = one.asname or one.name.partition(".")[0]
+            self.imports[name] = one.name if one.asname else name
+
+    def _index_import_from(self, node: ast.ImportFrom) -> None:
+        base = self._import_base(node)
+        for one in node.names:
+            if one.name == "*":
+                self.star_imports.append(base)
+                self.imported.append((node, base))
+            else:
+                self.imported.append((node, f"{base}.{one.name}"))
+                self.imports[one.asname or one.name] = f"{base}.{one.name}"
+
+    def _import_base(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        steps = self.name.split(".")
+        up = node.level - (self.path.name == "__init__.py")
+        package = steps[: len(steps) - up] if up < len(steps) else []
+        return ".".join([*package, *([node.module] if node.module else [])])
+
+    def _index_top_level(self, body: list[ast.stmt]) -> None:
+        todo = list(body)
+        assigned: Counter[str] = Counter()
+        for node in todo:
+            match node:
+                case ast.ClassDef():
+                    self.classes[node.name] = node
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self.functions[node.name] = node
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    assigned[name] += 1
+                    self.values[name] = value
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    assigned[name] += 1
+                    self.values[name] = value
+                case ast.If() | ast.Try():
+                    todo += [*node.body, *node.orelse]
+                case _:
+                    pass
+        for name, count in assigned.items():
+            if count > 1:
+                del self.values[name]
+
+
+def read_module(path: Path, name: str) -> Module:
+    """The file, parsed. Raises UnreadableError for what Python itself would not read."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UnreadableError(f"cannot be read: {error.strerror}") from None
+    return parse(data, path, name)
+
+
+def parse(data: bytes, path: Path, name: str) -> Module:
+    """As ``read_module``, of the bytes of a file."""
+    try:
+        text = _decoded(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "\d" in somebody's string is for their own linter
+            return Module(path, name, text, ast.parse(text))
+    except SyntaxError as error:
+        raise UnreadableError(f"is no Python source: {error.msg}", error.lineno or 1, error.offset or 1) from None
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UnreadableError(f"is no Python source: byte {error.start} is not {error.encoding}", line) from None
+    except (RecursionError, MemoryError):
+        raise UnreadableError("is nested too deeply to be read") from None
+    except ValueError as error:
+        raise UnreadableError(f"is no Python source: {error}") from None
+
+
+def _decoded(data: bytes) -> str:
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    try:
+        return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+    except LookupError:
+        raise SyntaxError(f"{encoding} is no encoding of text") from None
+
+
+def python_files(folder: Path) -> list[Path]:
+    """Every Python file below a folder, sorted; hidden and generated folders are left out."""
+    found: list[Path] = []
+    for path in folder.rglob(f"*{SUFFIX}"):
+        steps = path.relative_to(folder).parts[:-1]
+        if not any(step in _SKIPPED or step.startswith(".") for step in steps) and path.is_file():
+            found.append(path)
+    return sorted(found)
+
+
+def package_root(path: Path) -> Path:
+    """The outermost package that a file or folder lies in; without one, the folder itself or that of the file."""
+    folder = path if path.is_dir() else path.parent
+    while (folder.parent / "__init__.py").exists() and (folder / "__init__.py").exists():
+        folder = folder.parent
+    return folder
+
+
+def module_name(path: Path) -> str:
+    """The dotted name under which a file is imported from the folder that holds its outermost package."""
+    root = package_root(path)
+    base = root.parent if (root / "__init__.py").exists() else root
+    steps = list(path.relative_to(base).with_suffix("").parts)
+    if len(steps) > 1 and steps[-1] == "__init__":
+        steps.pop()
+    return ".".join(steps)

@@ -1,0 +1,26 @@
+"""The modules of the framework for everybody: the one list that SEW011 asks and that the guide shows."""
+
+from collections.abc import Mapping
+
+PUBLIC_MODULES: Mapping[str, str] = {
+    "context": "context of requests and jobs (`bound`, `current`): who caused a job, carried along to the jobs that it pushes",
+    "databases": "the application's databases: which server this job may read from, and that it has written",
+    "errors": "every error of the framework, with its fields",
+    "handlers": "error and death handlers: `on_error`, `on_death`",
+    "health": "indicators of your own for `defer_on_health`: `register`, and their answers",
+    "pause": "strategies of your own for `pause_control`: `register`",
+    "sharding": "the Redis of a worker's jobs for application code: `router`, `allow_unrouted`",
+    "status": "the state of a tracked job, by its id",
+    "throttling": "signals of load of your own that lower concurrency limits: `register`",
+    "types": "types for annotations: `Json`, `Payload`, `Jid` and the words of attributes",
+    "wiring.chains": "the client and the server chain of middlewares: `client`, `server`",
+}
+"""Module within ``framework`` -> what it is for. What `framework` itself exports stands beside it."""
+
+RESERVED_MODULES = ("admin", "testing")
+"""Names that the design gives to modules for everybody whose contents come with a later release."""
+
+
+def is_public(inner: str) -> bool:
+    """Whether an import of ``framework.<inner>`` is for everybody; it may name something inside of such a module."""
+    return any(inner == one or inner.startswith(f"{one}.") for one in (*PUBLIC_MODULES, *RESERVED_MODULES))

@@ -1,0 +1,32 @@
+"""The nearest known word to a misspelt one, for every error that can offer it."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known word closest to ``word``, or the only one that begins with it; None when nothing is close."""
+    if not isinstance(word, str):
+        return None
+    candidates = list(known)
+    matches = difflib.get_close_matches(word, candidates, n=1, cutoff=cutoff)
+    if not matches:
+        by_lower = {candidate.lower(): candidate for candidate in candidates}
+        matches = [by_lower[word.lower()]] if word.lower() in by_lower else []
+    if not matches and len(word) > 2:
+        longer = [candidate for candidate in candidates if candidate.startswith(word)]
+        matches = longer if len(longer) == 1 else []
+    return matches[0] if matches else None
+
+
+def join_names(known: Iterable[str], max_names: int = 20) -> str:
+    """What is allowed, in the order given: at most so many names, and how many more there are."""
+    names = list(known)
+    more = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return ", ".join(names[:max_names]) + more
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """A parenthesis to append to a message, or the empty string when nothing is close, or ``word`` is known itself."""
+    match = nearest(word, known)
+    return f" (did you mean {match!r}?)" if match not in (None, word) else ""

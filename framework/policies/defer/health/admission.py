@@ -1,0 +1,208 @@
+"""Jobs of a class that heeds the health of a database go back to the schedule set while it is unwell."""
+
+import random
+import time
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from framework.declare.declaration import Declaration
+from framework.declare.policy_options import DeferOnHealth
+from framework.execute.admission import AdmissionRequest
+from framework.finish.outcome import Deferred
+from framework.policies.defer.flags import SKIPPED_JOBS
+from framework.policies.defer.health.checks import HealthChecker
+from framework.policies.defer.health.indicator import NotAvailable, Signal, Stop, Unknown
+from framework.telemetry import logs
+from framework.telemetry.counters import counters
+from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.sentry import LazyTracker, Tracker
+from framework.typeguards import is_list, is_tuple, short_repr
+from framework.wire.job import deferral_count
+
+REASON: Final = "database_health_check"
+_LOG_INTERVAL_S = 30.0
+_JITTER = 0.1
+_MAX_DOUBLINGS = 16
+
+
+class HealthEvents:
+    """One line per event, of a kind at most one in 30 s; what indicators raise is reported to the error tracker, too."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = LazyTracker(lambda: tracker)
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+        self._unavailable: dict[tuple[str, str], str] = {}
+        self._unknown_tables: set[tuple[str, str]] = set()
+
+    def stop(self, worker: str, jid: str, database: str, indicator: str, signal: Stop, *, runs: bool) -> None:
+        """An indicator says stop: jobs of the class wait, or run as they have waited often enough."""
+        event, fate = (
+            ("health.max_deferrals_reached", "run, as they have waited often enough")
+            if runs
+            else ("health.stop", "wait")
+        )
+        if count := self._count_if_due(event, worker, indicator, database):
+            logs.logger().warning(
+                f"jobs of {worker} {fate}: {signal.reason}",
+                event_name=event,
+                status_checker_type="worker",
+                status_checker_id=jid,
+                job_class_name=worker,
+                count=count,
+                **_log_fields(indicator, database, signal),
+            )
+
+    def unknown(self, indicator: str, database: str, signal: Unknown, error: BaseException | None) -> None:
+        """See ``CheckEvents``."""
+        if count := self._count_if_due("health.unknown", indicator, database):
+            logs.logger().warning(
+                f"{indicator} cannot say how the database {database} is, and stops nothing: {signal.reason}",
+                event_name="health.unknown",
+                count=count,
+                error=error,
+                **_log_fields(indicator, database, signal),
+            )
+            if error is not None:
+                tags = {"health_status_indicator": indicator, "database": database}
+                self._tracker.capture(error, tags, "health", on_failure="an indicator's error could not be reported")
+
+    def not_available(self, indicator: str, database: str, signal: NotAvailable) -> None:
+        """See ``CheckEvents``; told once, and again when the reason is another."""
+        if self._unavailable.get((indicator, database)) != signal.reason:
+            self._unavailable[indicator, database] = signal.reason
+            logs.logger().info(
+                f"{indicator} has nothing to say of the database {database}: {signal.reason}",
+                event_name="health.not_available",
+                **_log_fields(indicator, database, signal),
+            )
+
+    def unknown_table(self, database: str, table: str) -> None:
+        """A worker names a table that the database does not have; told once."""
+        if (database, table) not in self._unknown_tables and len(self._unknown_tables) < 1_000:
+            self._unknown_tables.add((database, table))
+            logs.logger().warning(
+                f"a worker heeds the table {table}, which the database {database} does not have: is its schema or its name right?",
+                event_name="health.unknown_table",
+                database=database,
+                table=table,
+            )
+
+    def resolver_failed(self, worker: str, reason: str, error: BaseException | None) -> None:
+        """A class's resolver gave no place, so the declared one counts."""
+        if count := self._count_if_due("health.resolver_failed", worker):
+            logs.logger().error(
+                f"the resolver of {worker} {reason}; its declared database and tables count",
+                event_name="health.resolver_failed",
+                job_class_name=worker,
+                count=count,
+                error=error,
+            )
+
+    def failed(self, worker: str, error: BaseException) -> None:
+        """The question itself failed, so jobs run."""
+        if count := self._count_if_due("health.failed", worker):
+            logs.logger().error(
+                f"the health that {worker} heeds could not be asked for; its jobs run",
+                event_name="health.failed",
+                job_class_name=worker,
+                count=count,
+                error=error,
+            )
+
+    def _count_if_due(self, *topic: str) -> int:
+        return self._log_limit.hit(" ".join(topic), time.monotonic())
+
+
+class HealthPolicy:
+    """Defers jobs while an indicator that their class heeds says stop. ``available``: the indicators there are to ask."""
+
+    def __init__(
+        self, checks: HealthChecker, available: Sequence[str], databases: Collection[str], events: HealthEvents
+    ) -> None:
+        self._checks = checks
+        self._available = tuple(available)
+        self._databases = databases
+        self._events = events
+
+    def applies_to(self, declaration: Declaration) -> bool:
+        """See ``Gate``."""
+        policy = declaration.defer_on_health
+        return policy is not None and bool(self._indicators_of(policy))
+
+    def admit(self, request: AdmissionRequest) -> Deferred | None:
+        """See ``Gate``; asks Redis nothing."""
+        policy = request.declaration.defer_on_health
+        try:
+            return self._decide(request, policy) if policy is not None else None
+        except Exception as error:  # noqa: BLE001 - an unwell check stops no job
+            self._events.failed(request.declaration.wire_name, error)
+            return None
+
+    def _decide(self, request: AdmissionRequest, policy: DeferOnHealth) -> Deferred | None:
+        database, tables = self._checked_tables(request, policy)
+        for indicator, signal in self._checks.signals(self._indicators_of(policy), database, tables):
+            if isinstance(signal, Stop):
+                return self._on_stop(request, policy, database, indicator, signal)
+        return None
+
+    def _on_stop(
+        self, request: AdmissionRequest, policy: DeferOnHealth, database: str, indicator: str, signal: Stop
+    ) -> Deferred | None:
+        worker, count = request.declaration.wire_name, deferral_count(request.payload, REASON)
+        runs = policy.max_deferrals is not None and count >= policy.max_deferrals
+        self._events.stop(worker, str(request.payload.get("jid", "")), database, indicator, signal, runs=runs)
+        if runs:
+            return None
+        counters.add(SKIPPED_JOBS, worker, action="deferred", reason=REASON)
+        return Deferred(deferral_delay_s(policy, count), REASON, _log_fields(indicator, database, signal))
+
+    def _indicators_of(self, policy: DeferOnHealth) -> tuple[str, ...]:
+        if policy.indicators is None:
+            return self._available
+        return tuple(name for name in policy.indicators if name in self._available)
+
+    def _checked_tables(self, request: AdmissionRequest, policy: DeferOnHealth) -> tuple[str, tuple[str, ...]]:
+        """Return whose health counts: what the resolver says of the arguments, else what is declared."""
+        declared = policy.database, policy.tables
+        if policy.resolver is None:
+            return declared
+        error: BaseException | None = None
+        try:
+            found: object = policy.resolver(tuple(request.payload["args"]))
+            reason = self._invalid_result(found)
+        except Exception as raised:  # noqa: BLE001 - the application's own code
+            found, reason, error = None, "raised", raised
+        if reason is None and is_tuple(found):
+            return found[0], tuple(found[1])
+        self._events.resolver_failed(request.declaration.wire_name, reason or "", error)
+        return declared
+
+    def _invalid_result(self, found: object) -> str | None:
+        """Return why this is no (database, tables), or ``None``."""
+        if not is_tuple(found) or len(found) != 2:
+            return f"returned {short_repr(found)}, which is not (database, tables)"
+        database, tables = found
+        if type(database) is not str or not (is_tuple(tables) or is_list(tables)):
+            return f"returned {short_repr(found)}, which is not (database, tables)"
+        if not all(type(table) is str and table for table in tables):
+            return f"returned {short_repr(tables)}, which are not names of tables"
+        if self._databases and database not in self._databases:
+            return f"returned the database {short_repr(database)}, which the setting databases does not have"
+        return None
+
+
+def deferral_delay_s(policy: DeferOnHealth, deferrals_before: int) -> float:
+    """Return how long a job waits that has been deferred so often: GitLab's doubling, capped, less up to a tenth at random."""
+    doublings = min(max(0, deferrals_before - 1), _MAX_DOUBLINGS)
+    doubled: float = policy.delay.total_seconds() * 2.0**doublings
+    return min(policy.max_delay.total_seconds(), doubled) * (1 - _JITTER * random.random())
+
+
+def _log_fields(indicator: str, database: str, signal: Signal) -> dict[str, str]:
+    """Return the fields of GitLab's database_health_status log."""
+    return {
+        "health_status_indicator": indicator,
+        "indicator_signal": signal.name,
+        "signal_reason": signal.reason,
+        "database": database,
+    }

@@ -1,0 +1,98 @@
+"""The door of paused classes: their jobs are parked, whole, until the pause ends."""
+
+import time
+from typing import Any
+
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from framework.declare.declaration import Declaration
+from framework.execute.admission import AdmissionRequest
+from framework.finish.outcome import Held, Outcome
+from framework.flags.flag import pause_flag
+from framework.policies.pause.state import Pause, PauseState
+from framework.store.script import HOLD_PAUSED, is_wrong_type
+from framework.telemetry import logs
+from framework.telemetry.rate_limit import LogRateLimit
+from framework.wire import keys
+
+MARKER_TTL_MS = 60_000
+"""How long a class counts as paused, for processes that do not know it, after one that does has said so."""
+
+_LOG_INTERVAL_S = 60.0
+_MAX_ATTEMPTS = 3
+
+
+class PausePolicy:
+    """Parks jobs of paused classes."""
+
+    def __init__(self, client: "redis.Redis", identity: str, state: PauseState) -> None:
+        self._client = client
+        self._working = keys.working(identity)
+        self._state = state
+        self._reply_lost: set[bytes] = set()
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+
+    def applies_to(self, declaration: Declaration) -> bool:
+        """See ``Gate``."""
+        return self._state.may_pause(declaration)
+
+    def admit(self, request: AdmissionRequest) -> Outcome | None:
+        """See ``Gate``. That an operator's pause goes on is asked in the step that parks: one that has just ended parks nothing."""
+        declaration = request.declaration
+        for _ in range(_MAX_ATTEMPTS):
+            pause = self._state.pause_of(declaration.wire_name, declaration.pause_control)
+            if pause is None:
+                return None
+            try:
+                parked = self._hold(request, pause)
+            except (RedisConnectionError, RedisTimeoutError, OSError):
+                self._reply_lost.add(request.unit.data)
+                raise
+            except ResponseError as error:
+                if not is_wrong_type(error):
+                    raise
+                self._log_unusable(declaration, error)
+                return None
+            if parked >= 0:
+                return self._held(request, pause, held_here=bool(parked))
+            self._state.refresh()
+        return None
+
+    def _held(self, request: AdmissionRequest, pause: Pause, *, held_here: bool) -> Held:
+        """The job is parked; or somebody else has it, unless an earlier try of ours has parked it, whose reply was lost."""
+        data = request.unit.data
+        status = "paused" if held_here or data in self._reply_lost else "fenced"
+        self._reply_lost.discard(data)
+        return Held(
+            status, {"pause_control": pause.strategy, **({"pause_reason": pause.reason} if pause.reason else {})}
+        )
+
+    def _hold(self, request: AdmissionRequest, pause: Pause) -> int:
+        unit, worker = request.unit, request.declaration.wire_name
+        parked: Any = HOLD_PAUSED(
+            self._client,
+            [self._working, keys.paused_jobs(worker), keys.PAUSED_CLASSES, keys.FLAGS, keys.pause_strategy(worker)],
+            [
+                unit.data,
+                unit.queue,
+                worker,
+                pause_flag(worker),
+                pause.expected_flag,
+                "" if pause.expected_flag else pause.strategy,
+                MARKER_TTL_MS,
+                unit.resources.on_hold() if unit.resources is not None else "",
+            ],
+        )
+        return int(parked)
+
+    def _log_unusable(self, declaration: Declaration, error: ResponseError) -> None:
+        if count := self._log_limit.hit(declaration.wire_name, time.monotonic()):
+            logs.logger(**{"class": declaration.wire_name}).error(
+                "the keys of this pause cannot be used, so its jobs run",
+                event_name="pause.unusable",
+                count=count,
+                error=error,
+            )

@@ -1,0 +1,75 @@
+"""Jobs for later: a delay counts by Redis's clock, whatever the clock of this host says; a host whose clock is wrong hears of it."""
+
+import time
+from collections.abc import Callable
+
+from framework.declare.request import DueTime
+from framework.errors import ShardUnavailableError
+from framework.shard.shard import Shard
+from framework.telemetry import logs
+from framework.telemetry.rate_limit import LogRateLimit
+from framework.wire.status_key import TrackedJob
+
+SKEW_S = 2.0
+"""How far a host's clock may be from Redis's before a warning."""
+
+_LOG_INTERVAL_S = 3_600.0  # between two lines about one shard
+_CLOCK_CHECK_PERIOD_S = 60.0  # between two questions of pushes that Redis's clock decides nothing about
+
+
+class ScheduleWriter:
+    """Writes jobs to the schedule set. Shared between threads."""
+
+    def __init__(self, clock: Callable[[], float], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._monotonic = monotonic
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+        self._clock_check_limit = LogRateLimit(_CLOCK_CHECK_PERIOD_S)
+
+    def write(self, shard: Shard, payload: bytes, due: DueTime, tracked: TrackedJob | None) -> None:
+        """Put one job into the shard's schedule set. Raises ShardUnavailableError."""
+        if due.delay_s is not None:
+            began = self._clock()
+            self._warn_if_skewed(shard, began, shard.schedule_in(due.delay_s, payload, tracked))
+            return
+        self.check_clock(shard)
+        shard.schedule_one(due.at, payload, () if tracked is None else (tracked.queued_command(due.at),))
+
+    def first_due_at(self, shard: Shard, due: DueTime) -> float:
+        """Return when the first job of a bulk is due, by Redis's clock: asked once, so that the others keep their distance.
+
+        Raises ShardUnavailableError.
+        """
+        if due.delay_s is None:
+            self.check_clock(shard)
+            return due.at
+        began = self._clock()
+        now = shard.time()
+        self._warn_if_skewed(shard, began, now)
+        return now + due.delay_s
+
+    def check_clock(self, shard: Shard) -> None:
+        """Compare the clocks, once in a while: a push at a moment, not after a delay, relies on its host's."""
+        if not self._clock_check_limit.hit(shard.name, self._monotonic()):
+            return
+        began = self._clock()
+        try:
+            now = shard.time()
+        except ShardUnavailableError:
+            return  # the push itself says so
+        self._warn_if_skewed(shard, began, now)
+
+    def _warn_if_skewed(self, shard: Shard, began: float, now: float) -> None:
+        # Redis answered between the two looks at our clock: only what lies outside of them is skew.
+        skew_s = max(0.0, began - now) + min(0.0, self._clock() - now)
+        if abs(skew_s) < SKEW_S:
+            return
+        if count := self._log_limit.hit(shard.name, self._monotonic()):
+            side = "ahead of" if skew_s > 0 else "behind"
+            logs.logger(shard=shard.name).warning(
+                f"this host's clock is {abs(skew_s):,.1f} s {side} that of the shard's Redis. Delays are counted by Redis's; the "
+                "moments of perform_at, and the times in payloads, are as wrong as this clock: synchronise it",
+                event_name="clock.skew",
+                skew_s=round(skew_s, 3),
+                count=count,
+            )

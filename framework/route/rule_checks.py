@@ -1,0 +1,193 @@
+"""Lint of routing rules: what is legal, and yet cannot be meant. Pure: rules, workers and served queues in, findings out."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from framework.command_line import command
+from framework.declare.declaration import Declaration
+from framework.messages import did_you_mean, join_names
+from framework.route.query import WorkerAttributes
+from framework.route.reachability import reachable, shadowing_rules
+from framework.route.router import CompiledRule, Router
+
+RuleFindingKind: TypeAlias = Literal["unreachable", "unknown-name", "unused", "unserved", "split", "override"]
+
+INFORMATION = frozenset({"override"})
+"""Kinds that are worth knowing and wrong in no way."""
+
+_FREE_ATTRIBUTES = ("worker_name", "name", "tags", "queue_namespace", "feature_category")
+"""Attributes whose values somebody made up, so that a rule may name one that no worker has."""
+
+
+class RuleFinding(NamedTuple):
+    """One thing to look at: what kind, where it stands (file and key, or a class), what it is and what to do."""
+
+    kind: RuleFindingKind
+    place: str
+    message: str
+
+    @property
+    def is_error(self) -> bool:
+        """It is to be mended, and no mere information."""
+        return self.kind not in INFORMATION
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message} [{self.kind}]"
+
+
+class RuleChecks:
+    """Looks at the rules of ``router`` and at all ``declarations``; ``served`` are the names in config/queues.yml."""
+
+    def __init__(self, router: Router, declarations: Sequence[Declaration], served: Collection[str]) -> None:
+        self._router = router
+        self._compiled_rules: Sequence[CompiledRule] = router.compiled_rules
+        self._attributes: dict[str, WorkerAttributes] = {
+            one.wire_name: router.worker_attributes(one) for one in declarations
+        }
+        self._declarations = {one.wire_name: one for one in declarations}
+        self._deciding_rule = {name: self._first_match(facts) for name, facts in self._attributes.items()}
+        self._known_values = {
+            attribute: {value for facts in self._attributes.values() for value in facts[attribute]}
+            for attribute in _FREE_ATTRIBUTES
+        }
+        self._served = served
+
+    def findings(self, namespace_weights: Collection[str] = ()) -> list[RuleFinding]:
+        """Return everything: the rules in their order, then the setting, then queues and workers by name."""
+        found = [finding for index in range(len(self._compiled_rules)) for finding in self._check_rule(index)]
+        found += self._unknown_namespaces(namespace_weights)
+        found += self._unserved()
+        found += (one for declaration in self._declarations.values() for one in self._overrides(declaration))
+        return found
+
+    def _check_rule(self, index: int) -> Iterator[RuleFinding]:
+        yield from self._unknown_names(index)
+        blocked = self._unreachable(index)
+        if blocked is not None:
+            yield blocked
+        else:
+            yield from self._unused(index)
+
+    def _unreachable(self, index: int) -> RuleFinding | None:
+        query = self._compiled_rules[index].query
+        above = [line.query for line in self._compiled_rules[:index]]
+        if reachable(query, above, self._router.vocabularies):
+            return None
+        needed = shadowing_rules(query, above, self._router.vocabularies)
+        if not needed:
+            message = f"no worker can match {query}, which contradicts itself: correct it, or delete the rule"
+        else:
+            others = " and ".join(map(self._describe_rule, needed))
+            verb = "takes" if len(needed) == 1 else "together take"
+            message = (
+                f"can never decide, as {others} {verb} every worker that {query} could match: move it up, or delete it"
+            )
+        return RuleFinding("unreachable", self._place(index), message)
+
+    def _unknown_names(self, index: int) -> Iterator[RuleFinding]:
+        terms = (term for terms in self._compiled_rules[index].query.alternatives for term in terms)
+        asked = dict.fromkeys((term.attribute, value) for term in terms for value in term.values)
+        for attribute, value in asked:
+            known = self._known_values.get(attribute)
+            if known is not None and value not in known:
+                hint = self._former_name_hint(attribute, value) or did_you_mean(value, sorted(known))
+                message = f"no worker has {attribute} {value}{hint}: correct it, or take it out of the rule"
+                yield RuleFinding("unknown-name", self._place(index), message)
+
+    def _former_name_hint(self, attribute: str, value: str) -> str:
+        holder = next((name for name, one in self._declarations.items() if value in one.aliases), None)
+        return f" (a former name of {holder})" if attribute == "worker_name" and holder is not None else ""
+
+    def _unused(self, index: int) -> Iterator[RuleFinding]:
+        query = self._compiled_rules[index].query
+        if not query.alternatives:
+            return  # a last rule for all is there for workers to come
+        matching = [name for name, facts in self._attributes.items() if query.matches(facts)]
+        if not matching:
+            message = f"no worker matches {query}: correct it, or delete the rule"
+            yield RuleFinding("unused", self._place(index), message)
+            return
+        taken: dict[str, str] = {}
+        for name in matching:
+            decides = self._deciding_rule[name]
+            own = self._declarations[name].queue is not None and self._declarations[name].shard is not None
+            if decides == index and not own:
+                return
+            taken[name] = "queue and shard of its own" if decides == index else f"routing_rules[{decides}]"
+        whose = join_names((f"{name} by {taker}" for name, taker in taken.items()), max_names=5)
+        message = f"every worker it matches is taken: {whose}. Move the rule up, or delete it"
+        yield RuleFinding("unused", self._place(index), message)
+
+    def _unknown_namespaces(self, namespaces: Collection[str]) -> Iterator[RuleFinding]:
+        known = self._known_values["queue_namespace"]
+        for name in namespaces:
+            if name not in known:
+                hint = did_you_mean(name, sorted(known))
+                message = f"no worker has the queue_namespace {name}{hint}: correct it, or delete the entry"
+                yield RuleFinding(
+                    "unknown-name", f"{self._router.folder}/application.yml: namespace_weights.{name}", message
+                )
+
+    def _unserved(self) -> Iterator[RuleFinding]:
+        users: dict[tuple[str, str], list[str]] = {}
+        for name, declaration in self._declarations.items():
+            for place, queue in self._queues_of(declaration):
+                if not serves(self._served, queue):
+                    users.setdefault((place, queue), []).append(name)
+        for (place, queue), names in sorted(users.items()):
+            message = (
+                f"no line of {self._router.folder}/queues.yml serves the queue {queue}, to which jobs of "
+                f"{join_names(names, max_names=5)} go: "
+                f"run {command('generate-queues')}, or name a queue that is served"
+            )
+            yield RuleFinding("unserved", place, message)
+
+    def _queues_of(self, declaration: Declaration) -> Iterator[tuple[str, str]]:
+        """Each queue of a worker's jobs, with the place that says it."""
+        index = self._deciding_rule[declaration.wire_name]
+        if declaration.queue is not None:
+            place = f"{declaration.qualified_name}: queue"
+        else:
+            place = self._place(index) if index is not None else f"{declaration.qualified_name}: its generated name"
+        yield place, self._router.route(declaration).queue
+        if declaration.retry_queue is not None:
+            yield f"{declaration.qualified_name}: retry_queue", declaration.retry_queue
+
+    def _overrides(self, declaration: Declaration) -> Iterator[RuleFinding]:
+        index = self._deciding_rule[declaration.wire_name]
+        if index is None:
+            return
+        rule = self._compiled_rules[index].rule
+        offered = {"queue": rule.queue or declaration.generated_queue, "shard": rule.shard or "main"}
+        for attribute, value in offered.items():
+            own = getattr(declaration, attribute)
+            if own is not None and own != value:
+                message = f"{own!r} stands over {value!r} of {self._describe_rule(index)}"
+                yield RuleFinding("override", f"{declaration.qualified_name}: {attribute}", message)
+
+    def _first_match(self, attributes: WorkerAttributes) -> int | None:
+        return next((index for index, line in enumerate(self._compiled_rules) if line.query.matches(attributes)), None)
+
+    def _place(self, index: int) -> str:
+        return f"{self._router.source}: routing_rules[{index}]"
+
+    def _describe_rule(self, index: int) -> str:
+        return f"routing_rules[{index}] ({self._compiled_rules[index].query})"
+
+
+def serves(names: Collection[str], queue: str) -> bool:
+    """One of ``names`` is the queue, or a namespace of it."""
+    parts = queue.split(":")
+    return any(":".join(parts[:count]) in names for count in range(1, len(parts) + 1))
+
+
+def unserved_queues(
+    shard: str, served: Collection[str], waiting: Mapping[str, int], routed: Mapping[str, Sequence[str]]
+) -> Iterator[RuleFinding]:
+    """What no running process of a shard serves: queues in which jobs wait, and those to which workers are ``routed``."""
+    for queue in sorted({*waiting, *routed} - set(served)):
+        jobs = f"waiting jobs: {waiting.get(queue, 0):,}"
+        users = f", to which jobs of {join_names(routed[queue], max_names=5)} go" if queue in routed else ""
+        way_out = f"start one with `{command(f'worker --shard {shard} -q {queue}')}`"
+        message = f"no running process serves the queue {queue}{users} ({jobs}): {way_out}"
+        yield RuleFinding("unserved", f"shard {shard}", message)

@@ -1,0 +1,126 @@
+"""The way of due jobs to another shard, on which no move is atomic: written there first, then removed here.
+
+1. ``promote`` marks the job, still here and still due, with a token (field ``aw_transfer``).
+2. ``transfer`` writes it to its queue there, and in the same step a guard named by the token: one is never without the other. Of a
+   deduplicated class it takes its lock there in that step, or is dropped as a duplicate.
+3. ``promote`` removes it here, with its lock here.
+
+A death after 1 or 2 leaves the job in its set here, where the next poll, of anybody, finds it marked and goes on with the
+same token; the guard then says that it is there already. Pollers that race carry the same token too.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import redis
+from redis.exceptions import RedisError
+
+from framework.schedule.due_action import DueAction, PollEvents, ShardTransfer
+from framework.shard.shard import Shard
+from framework.store.script import RECEIVE_TRANSFER
+from framework.wire import keys
+
+GUARD_S = 86_400
+"""How long a guard stays while the job may still be on its old shard: longer than that shard may be away in between."""
+
+TRANSFERRED_GUARD_S = 60
+"""And once it has been removed there: longer than ``TRANSFER_WITHIN_S``."""
+
+TRANSFER_WITHIN_S = 30.0
+"""How long a look at the old shard counts: a ``transfer`` that the other shard hears later, its poller having been stopped, does
+nothing, as the job may have been removed and its guard be gone."""
+
+UNAVAILABLE_S = 10.0
+"""How long a shard that did not answer is left alone: its jobs step aside without costing a time-out each page."""
+
+
+class CrossShardTransfer:
+    """Carries jobs from the shard named ``here``, whose client is ``client``, to the others of ``shards``."""
+
+    def __init__(
+        self,
+        client: "redis.Redis",
+        local_shard: str,
+        shards: Mapping[str, Shard],
+        events: PollEvents,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._local_shard = local_shard
+        self._shards = shards
+        self._events = events
+        self._monotonic = monotonic
+        self._unavailable_until: dict[str, float] = {}
+
+    def is_remote(self, shard: str) -> bool:
+        """Whether ``shard`` is another one."""
+        return shard != self._local_shard
+
+    def is_unavailable(self, shard: str) -> bool:
+        """Whether ``shard`` failed a moment ago."""
+        return self._monotonic() < self._unavailable_until.get(shard, 0.0)
+
+    def pool(self, shard: str) -> "redis.Redis":
+        """Return the application's client of the shard a job goes to, for middlewares."""
+        return self._shards[shard].pool
+
+    def transfer(self, source: str, transfers: Sequence[ShardTransfer]) -> list[DueAction]:
+        """Write due jobs of ``source`` to their shards; return what is left to do here. Raises redis errors of this shard."""
+        by_shard: dict[str, list[ShardTransfer]] = {}
+        for crossing in transfers:
+            by_shard.setdefault(crossing.shard, []).append(crossing)
+        return [move for shard, group in by_shard.items() for move in self._transfer_to(source, shard, group)]
+
+    def _transfer_to(self, source: str, shard: str, group: Sequence[ShardTransfer]) -> list[DueAction]:
+        there = self._shards[shard].client
+        try:
+            seconds, microseconds = there.time()
+        except (RedisError, OSError) as error:
+            return self._delay(shard, group, error)
+        # Who read the page long ago (a middleware took its time) must not write what has been removed since.
+        present = self._still_due(source, group)
+        if not present:
+            return []
+        names = [keys.QUEUES]
+        for one in present:
+            names += [keys.transferred(one.token), keys.queue(one.queue)]
+        until = f"{seconds + microseconds / 1e6 + TRANSFER_WITHIN_S:.6f}"
+        data, queues = [one.data for one in present], [one.queue for one in present]
+        try:
+            claims = [one.lock_request for one in present] if any(one.lock_request for one in present) else []
+            replies: Any = RECEIVE_TRANSFER(
+                there, names, [len(present), GUARD_S * 1000, until, *data, *queues, *claims]
+            )
+        except (RedisError, OSError) as error:
+            return self._delay(shard, present, error)
+        return [self._action_after(one, reply) for one, reply in zip(present, replies, strict=bool(replies))]
+
+    def _still_due(self, source: str, group: Sequence[ShardTransfer]) -> list[ShardTransfer]:
+        members: list[Any] = [one.member for one in group]
+        scores: Any = self._client.zmscore(source, members)
+        return [one for one, score in zip(group, scores, strict=True) if score is not None]
+
+    def _delay(self, shard: str, group: Sequence[ShardTransfer], error: Exception) -> list[DueAction]:
+        self._unavailable_until[shard] = self._monotonic() + UNAVAILABLE_S
+        self._events.shard_failed(shard, error)
+        return [DueAction(one.member, "aside") for one in group]
+
+    def _action_after(self, transfer: ShardTransfer, reply: int | bytes) -> DueAction:
+        if isinstance(reply, bytes):
+            if transfer.on_duplicate is not None:
+                transfer.on_duplicate(reply.decode(errors="replace"))
+        elif reply < 0:
+            self._events.queue_wrong_type(transfer.queue)
+            return DueAction(transfer.member, "aside")
+        return DueAction(
+            transfer.member, "gone", on_done=lambda: self._shorten_guard_ttl(transfer), lock_argument=transfer.resources
+        )
+
+    def _shorten_guard_ttl(self, transfer: ShardTransfer) -> None:
+        """The job is removed here: its guard has little left to guard."""
+        try:
+            self._shards[transfer.shard].client.expire(keys.transferred(transfer.token), TRANSFERRED_GUARD_S)
+        except (RedisError, OSError) as error:  # it runs out by itself
+            self._events.shard_failed(transfer.shard, error)

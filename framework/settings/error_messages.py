@@ -1,0 +1,140 @@
+"""From what pydantic found to problems that name the place, the value, what is allowed and the nearest right spelling."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from framework.errors import ConfigurationProblem
+from framework.messages import did_you_mean
+from framework.settings.environment import ENVIRONMENT_SOURCE, VariableOrigins
+from framework.settings.files import FILE_BY_KEY
+from framework.settings.model import ENV_PREFIX
+from framework.settings.schema_paths import actual_value_note, choices_at, keys_at
+from framework.typeguards import is_mapping
+
+_EXPECTED_BY_KEY = {
+    "shards": "must hold names of shards with their settings, for example {main: {url: embedded}}",
+    "routing_rules": "must be a list of rules, each [query, queue] or [query, queue, shard]",
+    "feature_categories": "must hold names of categories, each with its owner and description",
+    "queues": "must be a list of queue names, or of [name, weight]",
+    "workers_module": "must be the name of a module, or a list of names",
+    "databases": "must hold names of databases with their settings, for example {main: {url: ..., replicas: [...]}}",
+    "labels": "must be a list of texts",
+    "foreign_classes": "must be a list of patterns of class names, for example ['Ruby::*']",
+    "sidekiq_metrics": "must be a list of versions of Sidekiq, for example [7, 8], or [] for none",
+    "namespace_weights": "must hold namespaces with their weights, for example {mailers: 2}",
+}
+_EXPECTED_BY_ERROR = {
+    "missing": "is missing",
+    "string_type": "must be a text",
+    "string_unicode": "must be a text of Unicode",
+    "string_too_short": "must not be empty",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "invalid_key": "this key must be a text",
+}
+"""pydantic's kinds of errors in our words."""
+
+
+class ValueSources(NamedTuple):
+    """Where values came from."""
+
+    config_label: str | None
+    """How messages call the config folder."""
+    from_files: dict[str, Any]
+    origins: VariableOrigins
+
+
+def to_problems(
+    error: ValidationError, sources: ValueSources, *, include_section_errors: bool = True
+) -> list[ConfigurationProblem]:
+    """Return every fault with its place; without ``include_section_errors`` not those of missing or contradictory parts."""
+    details = error.errors(include_url=False, include_context=False)
+    return [
+        _to_problem(detail, sources) for detail in details if include_section_errors or not _is_section_error(detail)
+    ]
+
+
+def _is_section_error(detail: ErrorDetails) -> bool:
+    if detail["type"] == "value_error":
+        return is_mapping(detail["input"]) and (detail["loc"] == ("shards",) or bool(keys_at(detail["loc"])))
+    return detail["type"] == "missing"
+
+
+def _to_problem(detail: ErrorDetails, sources: ValueSources) -> ConfigurationProblem:
+    location = [step for step in detail["loc"] if step != "[key]"]
+    of_key = len(location) < len(detail["loc"])
+    message = (
+        f"this key {_expected(detail)}{actual_value_note(detail['input'], ['a key'])}"
+        if of_key
+        else _message(detail, location)
+    )
+    found = _origin_variable(location, sources)
+    if found is not None:
+        variable, depth = found
+        # A variable that holds JSON has an inside of its own.
+        inner = location[depth:] if variable.startswith(ENV_PREFIX) else []
+        return ConfigurationProblem(ENVIRONMENT_SOURCE, variable + _format_path(inner), message)
+    file = FILE_BY_KEY.get(str(location[0]), "") if location else ""
+    place = f"{sources.config_label}/{file}" if sources.config_label and file else ENVIRONMENT_SOURCE
+    return ConfigurationProblem(place, _format_path(location).removeprefix("."), message)
+
+
+def _format_path(steps: Sequence[int | str]) -> str:
+    return "".join(
+        f".{step}" if isinstance(step, str) and step and step.isprintable() else f"[{step!r}]" for step in steps
+    )
+
+
+def _origin_variable(location: Sequence[int | str], sources: ValueSources) -> tuple[str, int] | None:
+    """The variable that gave the value at this place and how many of the place's steps it names itself, if one did."""
+    if list(location[:1]) == ["env_name"]:
+        return "FRAMEWORK_ENV", 1
+    steps = tuple(str(step) for step in location)
+    above = [path for path in sources.origins if steps[: len(path)] == path]
+    if above:
+        path = max(above, key=len)
+        return sources.origins[path], len(path)
+    # Of a section that no file has, or that a variable has replaced, the variables below it are all there is.
+    below = min((path for path in sources.origins if path[: len(steps)] == steps), default=None)
+    if below is None or is_mapping(_value_at(sources.from_files, location)):
+        return None
+    return sources.origins[below], len(below)
+
+
+def _value_at(values: Any, location: Sequence[int | str]) -> Any:
+    for step in location:
+        values = values.get(step) if is_mapping(values) else None
+    return values
+
+
+def _message(detail: ErrorDetails, location: Sequence[int | str]) -> str:
+    kind, value = detail["type"], detail["input"]
+    if kind == "extra_forbidden":
+        known = keys_at(location[:-1])
+        return f"unknown key{did_you_mean(location[-1], known)}; allowed: {', '.join(known)}"
+    choices = choices_at(location)
+    if kind == "literal_error" and choices:
+        words = ", ".join(map(str, choices))
+        return f"must be one of {words}{actual_value_note(value, location)}{did_you_mean(value, map(str, choices))}"
+    if kind == "tuple_type" and len(location) > 1:
+        return f"must be a list{actual_value_note(value, location)}"
+    if kind in ("model_type", "dict_type", "tuple_type"):
+        allowed = ", ".join(keys_at(location))
+        keys = (
+            f"must hold keys and values; allowed keys: {allowed}"
+            if allowed
+            else "must hold names, each with its keys and values"
+        )
+        return f"{_EXPECTED_BY_KEY.get(str(location[0]), keys) if len(location) == 1 else keys}{actual_value_note(value, location)}"
+    return (
+        _expected(detail) if _is_section_error(detail) else f"{_expected(detail)}{actual_value_note(value, location)}"
+    )
+
+
+def _expected(detail: ErrorDetails) -> str:
+    return _EXPECTED_BY_ERROR.get(detail["type"]) or detail["msg"].removeprefix("Value error, ").replace(
+        "Input should", "must", 1
+    )

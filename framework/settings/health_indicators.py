@@ -1,0 +1,110 @@
+"""The settings of ``defer_on_health``: when each indicator says stop, and how long an answer may take and counts."""
+
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from framework.settings import validators
+from framework.settings.section import Section
+
+POSTGRES_INDICATORS = ("autovacuum", "wal_archiving", "replication_lag", "connections")
+"""What is asked of PostgreSQL itself; the names that configured and registered indicators may not have."""
+
+_DAY_S = 86_400.0
+_EXBIBYTE = 1 << 60
+
+
+class WalArchivingSettings(Section):
+    """Stop while more segments of the write-ahead log wait for archiving than ``above`` (GitLab's 42)."""
+
+    above: Annotated[int, validators.whole_number(0, 1_000_000_000)] = 42
+
+
+def _optional_number(low: float, high: float) -> BeforeValidator:
+    return BeforeValidator(lambda value: None if value is None else validators.parse_number(value, low, high))
+
+
+class ReplicationLagSettings(Section):
+    """Stop while a replica's replay is further behind than either; null leaves one out."""
+
+    above_s: Annotated[float | None, _optional_number(0, 30 * _DAY_S)] = 60
+    above_bytes: Annotated[float | None, _optional_number(0, _EXBIBYTE)] = 1 << 30
+
+
+class ConnectionsSettings(Section):
+    """Stop while a larger share of ``max_connections`` is in use than ``above``."""
+
+    above: Annotated[float, validators.bounded_number(0, 1)] = 0.9
+
+
+class PrometheusSettings(Section):
+    """Whose HTTP API is asked; user and password may stand in the URL."""
+
+    url: str = Field(repr=False)
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            whole = (
+                whole and not (parts.query or parts.fragment) and url.isascii() and url.isprintable() and " " not in url
+            )
+        except ValueError:
+            whole = False
+        if not whole:
+            raise ValueError("must be the URL under which Prometheus has its api/v1, for example http://127.0.0.1:9090")
+        return url.rstrip("/")
+
+
+def _check_query(value: Any) -> Any:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("must be a query in PromQL")
+    return value.strip()
+
+
+class PrometheusIndicatorSettings(Section):
+    """Stop while the query's value is ``above`` this, or ``below`` it; of several series one is enough."""
+
+    query: Annotated[str, BeforeValidator(_check_query)]
+    above: Annotated[float | None, _optional_number(-1e300, 1e300)] = None
+    below: Annotated[float | None, _optional_number(-1e300, 1e300)] = None
+    database: Annotated[str, AfterValidator(validators.identifier)] | None = None
+    """Of which database it speaks; it is not asked for others. Left out: of each."""
+
+    @model_validator(mode="after")
+    def _check_direction(self) -> "PrometheusIndicatorSettings":
+        if (self.above is None) == (self.below is None):
+            raise ValueError("needs one of above and below: the value beyond which jobs wait")
+        return self
+
+
+def _check_indicator_name(name: str) -> str:
+    if name in POSTGRES_INDICATORS:
+        raise ValueError("is the name of an indicator that there is already")
+    return validators.identifier(name)
+
+
+class HealthSettings(Section):
+    """How the health of databases is judged, for the workers that declare ``defer_on_health``."""
+
+    cache: Annotated[float, validators.bounded_number(0, 3_600)] = 5
+    """Seconds for which an answer counts in one process."""
+    timeout: Annotated[float, validators.bounded_number(0.01, 60)] = 1
+    """Seconds in which an indicator has to answer; afterwards it is unknown, and stops nothing."""
+    wal_archiving: WalArchivingSettings = WalArchivingSettings()
+    replication_lag: ReplicationLagSettings = ReplicationLagSettings()
+    connections: ConnectionsSettings = ConnectionsSettings()
+    prometheus: PrometheusSettings | None = None
+    indicators: dict[Annotated[str, AfterValidator(_check_indicator_name)], PrometheusIndicatorSettings] = Field(
+        default_factory=dict[str, PrometheusIndicatorSettings]
+    )
+    """Queries to Prometheus, each an indicator of that name."""
+
+    @model_validator(mode="after")
+    def _check_server(self) -> "HealthSettings":
+        if self.indicators and self.prometheus is None:
+            raise ValueError("indicators are queries to Prometheus: prometheus: {url: ...} is missing")
+        return self

@@ -1,0 +1,83 @@
+"""What may stand where in the settings, read from their classes, and how what stands there is shown."""
+
+from collections.abc import Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from framework.settings.model import Settings
+from framework.settings.redis_url import mask_secrets
+from framework.settings.validators import format_value
+
+
+def keys_at(location: Sequence[int | str]) -> list[str]:
+    """The keys of the section there; none where there is no section."""
+    section = _model_class(_annotation_at(location))
+    return list(section.model_fields) if section is not None else []
+
+
+def has_nested_keys(key: str) -> bool:
+    """The setting holds keys and values, fixed ones or names of the user's."""
+    kind = _annotation_at([key])
+    return _model_class(kind) is not None or get_origin(kind) is dict
+
+
+def is_settings_path(location: Sequence[int | str]) -> bool:
+    """Whether a setting, a part of one, or a name of the user's can stand there."""
+    kind: Any = Settings
+    for step in location:
+        if get_origin(kind) in (Union, UnionType):  # of several kinds one may have parts
+            return True
+        kind = _inner_annotation(kind, step)
+        if kind is None:
+            return False
+    return True
+
+
+def choices_at(location: Sequence[int | str]) -> tuple[Any, ...]:
+    """The values that may stand there, where there are only so many."""
+    kind = _annotation_at(location)
+    return get_args(kind) if get_origin(kind) is Literal else (True, False) if kind is bool else ()
+
+
+def actual_value_note(value: Any, location: Sequence[int | str]) -> str:
+    """The end of a message that names a wrong value: as JSON writes it, shortened, and nothing that may be a secret."""
+    first = location[0]
+    secret = first in ("shards", "sentry", "databases") or (first == "health" and location[1:2] in ([], ["prometheus"]))
+    if secret and not (value is None or {"tls", "sentinel_tls"}.intersection(location) or choices_at(location)):
+        is_place = first == "shards" and (location[-1] == "url" or "sentinels" in location)
+        if not isinstance(value, str) or not is_place:
+            return " (what stands there is not shown: it may be a secret)"
+        value = mask_secrets(value)
+    return f", not {format_value(value)}"
+
+
+def _annotation_at(location: Sequence[int | str]) -> Any:
+    kind: Any = Settings
+    for step in location:
+        kind = _inner_annotation(kind, step)
+    return kind
+
+
+def _inner_annotation(kind: Any, step: int | str) -> Any:
+    """Return the kind of one part of a section or of a mapping; ``None`` where there is no such part."""
+    section = _model_class(kind)
+    if section is not None:
+        field = section.model_fields.get(str(step))
+        return unwrap_annotation(field.annotation) if field is not None else None
+    return unwrap_annotation(get_args(kind)[1]) if get_origin(kind) is dict else None
+
+
+def _model_class(kind: Any) -> type[BaseModel] | None:
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def unwrap_annotation(annotation: Any) -> Any:
+    """The annotation without its validators and without None."""
+    if get_origin(annotation) is Annotated:
+        return unwrap_annotation(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        members = [member for member in get_args(annotation) if member is not type(None)]
+        return unwrap_annotation(members[0]) if len(members) == 1 else annotation
+    return annotation

@@ -1,0 +1,31 @@
+-- release(holds): what a job holds besides its place, in the very step that takes it from its place.
+-- holds   JSON, '' or nil for nothing:
+--           lock   {key, owner, keep_ms, class}: removed when `owner` still has it; with keep_ms above 0 it stays for so long
+--                  instead, and with a class it is taken again where nobody has it: the job goes back to its queue
+--           slots  [{base, member}, ...]: each is free, and in the same step a job's that waits for one (parts/slots.lua)
+-- CRASH   as the step that it belongs to: what left its place without letting go would be refused, or counted, until a TTL.
+-- Called after the job was found where it was thought to be: who was fenced has nothing to let go of, for whoever has taken the
+-- job over holds the same. Keys stand in the JSON, as a shard is one server; nothing is written to a key of another type.
+local function release(holds)
+  if not holds or holds == '' then return end
+  local held = cjson.decode(holds)
+  local lock = held.lock
+  if lock then
+    local owner = owner_of(lock.key)
+    if owner == lock.owner then
+      if lock.keep_ms > 0 then
+        -- Never shorter than it is: a process that does not know the class does not know for how long its jobs keep a lock.
+        local keep_ms = math.max(lock.keep_ms, redis.call('PTTL', lock.key))
+        redis.call('PEXPIRE', lock.key, string.format('%.0f', keep_ms))
+      else
+        redis.call('DEL', lock.key)
+      end
+    elseif lock.class and redis.call('EXISTS', lock.key) == 0 then
+      take_lock(lock.key, lock.owner, lock.class, string.format('%.0f', lock.keep_ms))
+    end
+  end
+  for _, slot in ipairs(held.slots) do
+    if free_slot(slot.base, slot.member) then hand_over(slot.base, redis_now(), 20) end
+  end
+end
+

@@ -1,0 +1,41 @@
+-- Write jobs that come from another shard to their queues, each once.
+-- KEYS    1 set of queue names  then per job: its guard, its queue
+-- ARGV    1 number of jobs n  2 how long a guard stays in milliseconds  3 until when this may be done (seconds of Redis's clock)
+--         then n payloads  then n queue names  then, when any of them wants a lock, n claims (parts/lock_request.lua), '' for none
+-- RETURN  per job: 1 written, 0 it had been written before, -1 the queue's key is no list and nothing was written,
+--         the jid of the job whose duplicate it is: it is nowhere here, or, where its claim does not drop, written and says so;
+--         {} too much time has passed since the old shard was looked at, and nothing was written
+-- ERROR   the server is full (this is a push, and may be refused): the jobs are still on their old shard
+-- COST    O(n)
+-- CRASH   before: on the old shard only. after: on both, and the guard is here: the next try to write it answers 0, and the
+--         job is removed there. The guard is written in the step that writes the job: one is never without the other.
+local n, done = tonumber(ARGV[1]), {}
+local time = redis.call('TIME')
+if tonumber(time[1]) + tonumber(time[2]) / 1000000 > tonumber(ARGV[3]) then return done end
+for i = 1, n do
+  local guard, queue = KEYS[2 * i], KEYS[2 * i + 1]
+  done[i] = 0
+  if redis.call('EXISTS', guard) == 0 then
+    local claim = read_lock_request(ARGV[3 + 2 * n + i])
+    local owner = claim and rival(claim)
+    if owner and claim.drops then
+      local noted = drop_duplicate(claim)
+      if type(noted) == 'table' then return noted end
+      redis.call('SET', guard, '1', 'PX', ARGV[2])
+      if claim.mark then redis.pcall(unpack(claim.mark)) end
+      done[i] = owner
+    else
+      local put = redis.pcall('LPUSH', queue, owner and marked(ARGV[3 + i], owner) or ARGV[3 + i])
+      if type(put) == 'table' and put.err then
+        if not string.find(put.err, 'WRONGTYPE', 1, true) then return put end
+        done[i] = -1
+      else
+        redis.call('SET', guard, '1', 'PX', ARGV[2])
+        redis.pcall('SADD', KEYS[1], ARGV[3 + n + i])
+        if claim and not owner then obtain(claim) end
+        done[i] = owner or 1
+      end
+    end
+  end
+end
+return done

@@ -1,0 +1,277 @@
+"""From settings to shards, router and client."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from framework.declare import port, registry
+from framework.declare.bulk import bind_all
+from framework.declare.declaration import Declaration
+from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.execute.inline import run_inline
+from framework.finish.status_writer import StatusWriter
+from framework.flags.flag import FlagSource
+from framework.middleware import chains
+from framework.policies.consistency.databases import Databases, open_databases
+from framework.policies.consistency.positions import PushPositions
+from framework.policies.pause import strategies
+from framework.push.client import Client
+from framework.push.deduplication import Deduplicator
+from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
+from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.route.router import Router
+from framework.settings.load import load
+from framework.settings.model import ENV_PREFIX, Settings
+from framework.shard.routing_validator import RoutingValidator
+from framework.shard.shard import Shard
+from framework.shard.shards import Shards
+from framework.telemetry import logs
+from framework.telemetry.sentry import Tracker, open_tracker
+from framework.types import Jid, JobState
+from framework.wire.status_key import TrackedJob
+from framework.wiring.endpoints import endpoint_of
+from framework.wiring.flags import lazy_flags
+from framework.wiring.queue_checks import warn_stale_queues
+from framework.wiring.splits import warn_splits
+from framework.wiring.unserved import warn_unserved
+from framework.wiring.variables import warn_unknown_variables
+
+
+class ProcessClient:
+    """What stands behind the port of ``declare``: the client, and the inline run, which needs both chains."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.shards = open_shards(settings, role="client")
+        self.databases = databases_of(settings)
+        self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
+        self.client = Client(
+            self.shards,
+            open_router(settings),
+            middleware=chains.client.compile(),
+            limiter=open_limiter(settings),
+            strict_arguments=self._strict_arguments,
+            extra_fields=PushPositions(self.databases),
+            deduplicator=open_deduplicator(settings, self.shards),
+        )
+
+    def push(self, request: PushRequest) -> Jid | None:
+        """See ``Client.push``."""
+        return self.client.push(request)
+
+    def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
+        """See ``Client.push_bulk``."""
+        return self.client.push_bulk(request)
+
+    def push_up_to(self, request: PushRequest, limit: int, max_new: int | None) -> list[Jid]:
+        """See ``Client.push_up_to``."""
+        return self.client.push_up_to(request, limit, max_new)
+
+    def route(self, declaration: Declaration) -> Route:
+        """See ``Client.route``."""
+        return self.client.route(declaration)
+
+    def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
+        """Run the job here and now through both chains and a JSON round trip, without retries; raises what the job raises."""
+        data = self.client.payload_bytes(request)
+        if data is None:
+            return None
+        states = StatusWriter(self.client.shard(request), _status_write_failed)
+        sizes = self._settings.size_limit
+        return run_inline(
+            worker,
+            data,
+            chains.server.compile(),
+            sizes.decompressed_limit,
+            self._strict_arguments,
+            states,
+            sizes.decoded_limit,
+        )
+
+    def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
+        """Run the jobs here and now, one after the other, when all have been checked; raises what one of them raises."""
+        declaration, options = request.declaration, request.options
+        loosener = self._strict_arguments.coercer(declaration)
+        bound = bind_all(declaration.signature, request.args, loosener)
+        if loosener is not None:
+            loosener.log_complaints()
+        choices: list[Mapping[str, Any]] = [options] * len(bound)
+        if request.contexts is not None:
+            shared = options.get("context", {})
+            choices = [{**options, "context": {**shared, **own}} for own in request.contexts]
+        return [
+            self.perform_inline(worker, PushRequest(declaration, args, None, chosen))
+            for args, chosen in zip(bound, choices, strict=True)
+        ]
+
+    def look_up(self, jids: Sequence[Jid]) -> dict[Jid, JobState]:
+        """See ``look_up`` of ``framework.status``."""
+        return self.shards.look_up(jids)
+
+
+def _status_write_failed(tracked: TrackedJob, state: JobState, error: BaseException) -> None:
+    logs.logger(jid=tracked.jid).warning(
+        "the state of an inline job was not written", event_name="status.write_failed", state=state, error=error
+    )
+
+
+def databases_of(settings: Settings) -> Databases:
+    """Return the configured databases, the same for every caller with these settings; no socket is opened."""
+    return open_databases(tuple(sorted(settings.databases.items())), settings.config_file_label("application.yml"))
+
+
+def open_deduplicator(settings: Settings, shards: Shards) -> Deduplicator:
+    """Return who looks for duplicates; a class's feature flag is asked of the shard that its job goes to."""
+    flags: dict[str, FlagSource] = {}
+
+    def enabled(shard: str, flag: str) -> bool:
+        if shard not in flags:
+            flags[shard] = lazy_flags(settings, shards[shard])
+        return flags[shard].enabled(flag)
+
+    return Deduplicator(enabled)
+
+
+def open_shards(settings: Settings, *, role: str) -> Shards:
+    """Return every configured shard; no socket is opened."""
+    validator = open_validated_client(settings)
+    return Shards(
+        {name: Shard(name, endpoint_of(settings, name), role=role, validator=validator) for name in settings.shards},
+        source=settings.config_file_label("redis.yml"),
+    )
+
+
+def open_validated_client(settings: Settings) -> RoutingValidator:
+    """Return who judges the calls of application code to a job Redis: development and test raise, production reports."""
+    return RoutingValidator(strict=not settings.production, tracker=lambda: tracker_of(settings))
+
+
+def tracker_of(settings: Settings) -> Tracker:
+    """Open the error tracker of this process, if it has one."""
+    dsn = settings.sentry.dsn
+    return open_tracker(dsn.get_secret_value() if dsn is not None else None, settings.env_name)
+
+
+def open_router(settings: Settings) -> Router:
+    """Return the router of the configured rules. Raises ConfigurationError for invalid ones."""
+    source = settings.config_file_label("routing.yml")
+    if f"{ENV_PREFIX}ROUTING_RULES" in os.environ:
+        source = f"environment: {ENV_PREFIX}ROUTING_RULES"
+    return Router(
+        settings.routing_rules,
+        settings.shards,
+        settings.feature_categories,
+        source=source,
+        folder=settings.config_label,
+        retired=settings.retired_workers,
+    )
+
+
+def open_limiter(settings: Settings) -> SizeLimiter:
+    """Return the judge of the arguments' sizes."""
+    sizes = settings.size_limit
+    limits = SizeLimits(
+        sizes.mode,
+        sizes.compression_threshold,
+        sizes.limit,
+        sizes.decompressed_limit,
+        sizes.uncompressed_queues,
+        sizes.decoded_limit,
+    )
+    return SizeLimiter(limits, OversizeReporter(lambda: tracker_of(settings)))
+
+
+def load_workers(settings: Settings, modules: Sequence[str]) -> Router:
+    """Import the modules and return the router, which agrees with their workers.
+
+    Raises:
+        ConfigurationError: with what is wrong in the modules, their classes and the rules, all at once.
+    """
+    problems: list[ConfigurationProblem] = []
+    try:
+        registry.load(modules)
+    except ConfigurationError as error:
+        problems += error.problems
+    try:
+        router = checked_router(settings)
+    except ConfigurationError as error:
+        raise ConfigurationError([*problems, *error.problems]) from None
+    if problems:
+        raise ConfigurationError(problems)
+    return router
+
+
+def checked_router(settings: Settings) -> Router:
+    """Return the router, which agrees with every registered worker.
+
+    Raises:
+        ConfigurationError: with every rule that is wrong and every worker whose facts contradict the configuration.
+    """
+    problems: list[ConfigurationProblem] = []
+    try:
+        router = open_router(settings)
+    except ConfigurationError as error:
+        problems += error.problems
+        router = Router(
+            (),
+            settings.shards,
+            settings.feature_categories,
+            folder=settings.config_label,
+            retired=settings.retired_workers,
+        )
+    for worker in registry.workers():
+        declaration: Declaration = worker.declaration()
+        problems += router.validate(declaration)
+        problems += strategies.validate_pause_control(declaration)
+    problems += databases_of(settings).problems(worker.declaration() for worker in registry.workers())
+    if problems:
+        raise ConfigurationError(problems)
+    return router
+
+
+def connect(settings: Settings) -> Router:
+    """Check the whole configuration against the worker classes, connect them to it and return its router. Opens no socket.
+
+    Raises:
+        ConfigurationError: with every problem found.
+    """
+    router = checked_router(settings)
+    port.bind(ProcessClient(settings))
+    return router
+
+
+def boot() -> Settings:
+    """Load and check the whole configuration now and connect the worker classes to it; return the settings.
+
+    A server calls it at start, so that errors come then and not with the first push. Unknown variables, a generated file that is
+    stale, limits that hold on several shards, and queues of loaded classes that no running process serves are told to the logger
+    ``framework``. For the last, each shard is asked once, in a few reads with short deadlines; the connections are closed. One that
+    does not answer is passed over.
+
+    Raises:
+        ConfigurationError: with every problem found.
+    """
+    settings = load()
+    router = connect(settings)
+    warn_unknown_variables(settings)
+    warn_stale_queues(settings)
+    warn_splits(settings, router)
+    shards = open_shards(settings, role="boot")
+    try:
+        warn_unserved(settings, router, shards)
+    finally:
+        shards.close()
+    return settings
+
+
+def bind_default() -> None:
+    """Load the configuration and connect at the next first push of the process."""
+    port.bind_factory(default_client)
+
+
+def default_client() -> ProcessClient:
+    """Load the configuration and return the client of a process that pushes without ``boot()``."""
+    settings = load()
+    warn_unknown_variables(settings)
+    return ProcessClient(settings)

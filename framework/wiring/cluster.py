@@ -1,0 +1,47 @@
+"""A supervisor that can say to Redis which process lives and which died."""
+
+from collections.abc import Sequence
+
+from framework.cluster.child import ChildSpec, OnEvent
+from framework.cluster.child_leases import ChildLeases
+from framework.cluster.supervisor import Supervisor
+from framework.process.events import ProcessEvents
+from framework.settings.model import Settings
+from framework.store.connect import COMMAND_TIMEOUT_S
+from framework.wiring.client import open_shards
+
+
+def open_supervisor(settings: Settings, specs: Sequence[ChildSpec], on_event: OnEvent | None = None) -> Supervisor:
+    """Return a supervisor of ``specs``, not started. The jobs of a child that dies are taken back at once by its successor,
+    or by a sibling.
+    """
+    return Supervisor(specs, leases=_ShardLeases(settings, sorted({spec.shard for spec in specs})), on_event=on_event)
+
+
+class _ShardLeases:
+    """A keeper per shard, each with a thread and a connection of its own."""
+
+    def __init__(self, settings: Settings, names: Sequence[str]) -> None:
+        shards = open_shards(settings, role="supervisor")
+        self._events = {name: ProcessEvents(name, user=shards[name].endpoint.user) for name in names}
+        self._by_shard = {
+            name: ChildLeases(
+                name, shards[name].open_client("leases", read_timeout_s=COMMAND_TIMEOUT_S), self._events[name]
+            )
+            for name in names
+        }
+
+    @property
+    def failed(self) -> bool:
+        return any(events.died.is_set() for events in self._events.values())
+
+    def start(self, group: Supervisor) -> None:
+        for keeper in self._by_shard.values():
+            keeper.start(group)
+
+    def mark_dead(self, shard: str, identity: str) -> None:
+        self._by_shard[shard].mark_dead(identity)
+
+    def stop(self) -> None:
+        for keeper in self._by_shard.values():
+            keeper.stop()

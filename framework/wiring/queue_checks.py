@@ -1,0 +1,74 @@
+"""Is workers/all_queues.yml what the workers say? Asked when a process boots: operators plan their fleets from that file."""
+
+from pathlib import Path
+from typing import Any
+
+from framework.declare import catalog, registry
+from framework.declare.catalog import QueueFileDiff
+from framework.declare.declaration import Declaration
+from framework.route.topology import regenerate_advice
+from framework.settings.model import Settings
+from framework.settings.yaml_file import YamlError, read_yaml
+from framework.telemetry import logs
+from framework.typeguards import is_list, is_mapping
+
+MAX_BYTES = 16 * 1024 * 1024
+"""Tens of thousands of workers."""
+
+_MAX_NAMES = 5  # names of each kind; a line must stay readable
+
+
+def all_queues_path(settings: Settings) -> Path:
+    """Return where the generated file of this project is."""
+    return settings.generated_dir / "all_queues.yml"
+
+
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """Return the file's entries. Raises YamlError saying why there are none."""
+    if not path.exists():
+        raise YamlError("does not exist")
+    found = read_yaml(path, max_bytes=MAX_BYTES)
+    if not is_list(found):
+        raise YamlError("is no list of workers")
+    return [item for item in found if is_mapping(item)]
+
+
+def warn_stale_queues(settings: Settings) -> None:
+    """One warning line when the file differs from the workers of ``workers_module`` that are loaded; never an error.
+
+    Workers from elsewhere (``-r``, the application itself) have no entry there. Only a process that has loaded the whole
+    setting can tell that an entry is surplus: a producer imports what it pushes. About 100 ms for 500 workers.
+    """
+    modules = settings.workers_module
+    workers = [one for one in map(_declaration, registry.workers()) if _within(one.module, modules)]
+    if not workers:
+        return
+    path, found, reason = all_queues_path(settings), list[dict[str, Any]](), None
+    try:
+        found = read_entries(path)
+    except (YamlError, OSError) as error:
+        reason = str(error)
+    comparison = catalog.diff_queue_facts(catalog.all_queue_facts(workers, settings.namespace_weights), found)
+    if not registry.loaded().issuperset(modules):
+        comparison = comparison._replace(surplus=())
+    if not comparison.is_empty:
+        _log_difference(settings.generated_file_label("all_queues.yml"), comparison, reason)
+
+
+def _log_difference(path: str, comparison: QueueFileDiff, reason: str | None) -> None:
+    lists = {kind: list(names[:_MAX_NAMES]) for kind, names in comparison._asdict().items() if names}
+    counts = {f"{kind}_count": len(names) for kind, names in comparison._asdict().items() if len(names) > _MAX_NAMES}
+    logs.logger().warning(
+        f"{path} is not what the workers say: {regenerate_advice()}",
+        event_name="queues.stale",
+        **({"reason": reason} if reason else lists | counts),
+    )
+
+
+def _declaration(worker: type[Any]) -> Declaration:
+    declaration: Declaration = worker.declaration()
+    return declaration
+
+
+def _within(module: str, modules: tuple[str, ...]) -> bool:
+    return any(module == one or module.startswith(f"{one}.") for one in modules)

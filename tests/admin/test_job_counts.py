@@ -1,0 +1,75 @@
+"""Counting what is left of some classes: wherever a job can be, whatever else is there, in bounded steps."""
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from framework.admin import job_counts
+from framework.admin.job_counts import count_jobs_by_class
+from framework.wire import keys
+from tests.harness import encoded, enqueue, hold
+
+
+def count(redis, *names):
+    return count_jobs_by_class(redis, names, lambda place, looked: None)
+
+
+def test_a_job_is_found_wherever_it_waits(redis):
+    enqueue(redis, "Old", queue="a")
+    enqueue(redis, "Old", queue="a", jid="2")
+    enqueue(redis, "Old", queue="b")
+    redis.lpush("queue:unlisted", encoded("Old"))  # somebody did not write its name down
+    for key in (keys.SCHEDULE, keys.RETRY, keys.DEAD, keys.INTERRUPTED):
+        redis.zadd(key, {encoded("Old", jid=key): 1})
+    hold(redis, encoded("Old", jid="held"), "host:1:00000000000e")
+    redis.zadd(keys.REGISTRY, {"host:1:00000000000e": 1})
+    for job in ("New", "Older", "old"):
+        enqueue(redis, job, args=["Old"], queue="a")  # the word alone is no class
+    places = ["schedule", "retry", "queue a", "queue b", "queue unlisted", "in flight", "dead", "interrupted"]
+    assert count(redis, "Old", "Gone") == {
+        "Old": Counter(dict.fromkeys(places, 1) | {"queue a": 2}),
+        "Gone": Counter(),
+    }
+
+
+@pytest.mark.proves("R53")
+def test_what_is_no_job_is_passed_over(redis):
+    redis.lpush("queue:a", b"Old \xff{", b"[]", b'{"class":5,"args":["Old"]}', encoded("Old"))
+    redis.zadd(keys.DEAD, {b"Old \x00": 1})
+    redis.sadd(keys.QUEUES, "a", "gone", "wrong", b"\xff")
+    redis.set("queue:wrong", "Old")
+    redis.lpush(b"queue:\xff", encoded("Old"))
+    assert count(redis, "Old")["Old"] == {"queue a": 1, "queue \ufffd": 1}
+
+
+def test_a_name_with_colons_is_found_however_json_writes_it(redis):
+    redis.lpush("queue:a", encoded("Old::Job"), encoded("Old::Job").replace(b"Old::Job", b"Old\\u003a\\u003aJob"))
+    assert count(redis, "Old::Job")["Old::Job"] == {"queue a": 2}
+
+
+@pytest.mark.proves("R55")
+@pytest.mark.parametrize("number", [0, 1, 499, 500, 501, 1_234])
+def test_every_job_of_a_long_list_or_set_is_seen_in_bounded_steps(redis, number):
+    jobs = [encoded("Old", jid=str(n)) for n in range(number)]
+    if jobs:
+        redis.rpush("queue:a", *jobs)
+        redis.zadd(keys.DEAD, dict.fromkeys(jobs, 1))
+    steps = []
+    found = count_jobs_by_class(redis, ["Old"], lambda place, looked: steps.append((place, looked)))
+    assert found["Old"] == ({"queue a": number, "dead": number} if number else {})
+    looked = [0, *(count for _, count in steps)]
+    assert looked[-1] == 2 * number
+    assert all(after - before <= 2 * job_counts.PAGE_SIZE for before, after in itertools.pairwise(looked))
+
+
+@pytest.mark.proves("R62")
+def test_jobs_that_are_pushed_meanwhile_hide_none(redis):
+    redis.rpush("queue:a", *(encoded("Old", jid=str(n)) for n in range(1_200)))
+
+    def push(place, looked):
+        redis.lpush("queue:a", encoded("New"))
+        redis.rpop("queue:a")
+
+    # Those at the right end are taken while it looks; each that was there when its page was read is counted.
+    assert count_jobs_by_class(redis, ["Old"], push)["Old"]["queue a"] >= 1_195

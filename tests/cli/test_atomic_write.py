@@ -1,0 +1,165 @@
+"""Commands that write files: a run that is refused, or that cannot write, leaves every file as it was, byte for byte."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from framework.cli.atomic_write import write_all
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+WORKERS = """
+from framework import ApplicationWorker
+
+
+class MailWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    urgency = "high"
+
+    def perform(self) -> None: ...
+"""
+PAGE = "# Page\n\n<!-- attributes: retries -->\nstale\n<!-- /attributes -->\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project whose generated files are stale, and stale pages."""
+    for folder in ("config", "workers", "docs/inner"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "config" / "redis.yml").write_text("shards: {main: {url: embedded}}")
+    (tmp_path / "config" / "queues.yml").write_text("queues: [[old, 1]]")
+    (tmp_path / "workers" / "all_queues.yml").write_text("- {name: old}\n")
+    (tmp_path / "shop.py").write_text(WORKERS)
+    (tmp_path / "docs" / "a.md").write_text(PAGE)
+    (tmp_path / "docs" / "inner" / "b.md").write_text(PAGE)
+    return tmp_path
+
+
+def run(cwd: Path, command: str, *arguments: str, largest: int = resource.RLIM_INFINITY):
+    return subprocess.run(
+        [sys.executable, "-B", "-m", "framework", command, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY)),
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if "__pycache__" not in path.parts
+    }
+
+
+GENERATE = ("generate-queues", "-r", "shop")
+PAGES = ("attributes", "--write", "--docs", "docs")
+
+
+def spoil_routing(project: Path) -> None:
+    (project / "config" / "routing.yml").write_text("routing_rules: [['urgency=hihg', urgent]]")
+
+
+def spoil_worker(project: Path) -> None:
+    (project / "shop.py").write_text(WORKERS.replace("high", "hihg"))
+
+
+def share_a_queue(project: Path) -> None:
+    (project / "shop.py").write_text(WORKERS + WORKERS.replace("MailWorker", "Mail"))
+
+
+def put_a_folder_in_the_way(project: Path) -> None:
+    (project / "workers" / "all_queues.schema.json").mkdir()
+
+
+def spoil_a_marker(project: Path) -> None:
+    (project / "docs" / "inner" / "b.md").write_text(PAGE.replace("retries", "retires"))
+
+
+def write_no_utf8(project: Path) -> None:
+    (project / "docs" / "inner" / "b.md").write_bytes(b"\xff\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "spoil", "status", "words"),
+    [
+        (GENERATE, spoil_routing, 78, "did you mean 'high'"),
+        (GENERATE, spoil_worker, 78, "did you mean 'high'"),
+        (GENERATE, share_a_queue, 1, "have the same generated queue mail"),
+        (
+            GENERATE,
+            put_a_folder_in_the_way,
+            1,
+            "all_queues.schema.json cannot be written: a folder stands in its place",
+        ),
+        (PAGES, spoil_a_marker, 1, "did you mean 'retries'?"),
+        (PAGES, write_no_utf8, 1, "b.md:'utf-8' codec can't decode"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else None,
+)
+def test_a_refused_run_changes_nothing(project, command, spoil, status, words):
+    spoil(project)
+    before = contents(project)
+    done = run(project, *command)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert contents(project) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [
+        (GENERATE, ["workers/all_queues.yml", "workers/all_queues.schema.json", "config/queues.yml"]),
+        (PAGES, ["docs/a.md", "docs/inner/b.md"]),
+    ],
+)
+def test_a_disk_that_takes_only_a_part_keeps_what_was_there(project, command, written):
+    """The bound on a file's size stands for the full disk: the first file fits, a later one does not."""
+    whole = run(project, *command)
+    assert whole.stdout.splitlines() == [f"wrote {name}" for name in written]
+    sizes = {name: (project / name).stat().st_size for name in written}
+    (project / written[0]).write_text("- {name: old}\n" if command is GENERATE else PAGE)
+    if command is PAGES:
+        (project / "docs" / "inner" / "b.md").write_text(PAGE + "x" * sizes[written[0]])
+    before = contents(project)
+    done = run(project, *command, largest=sizes[written[0]] + 10)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"{written[1]} cannot be written: File too large. Nothing was changed.\n"
+    assert contents(project) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.parametrize(("command", "folder"), [(GENERATE, "config"), (PAGES, "docs/inner")])
+def test_a_folder_that_may_not_be_written_keeps_all_files(project, command, folder):
+    (project / folder).chmod(0o500)
+    before = contents(project)
+    try:
+        done = run(project, *command)
+    finally:
+        (project / folder).chmod(0o700)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot be written: Permission denied. Nothing was changed." in done.stderr
+    assert contents(project) == before
+
+
+def test_checking_writes_nothing(project):
+    before = contents(project)
+    for command in (
+        (*GENERATE, "--check"),
+        ("attributes", "--check", "--docs", "docs"),
+        (*GENERATE, "--explain", "MailWorker"),
+    ):
+        assert run(project, *command).returncode in (0, 1)
+    assert contents(project) == before
+
+
+def test_all_are_written_and_nothing_is_left_beside_them(tmp_path):
+    write_all({tmp_path / "new" / "a": "1", tmp_path / "b": "ü"})
+    assert contents(tmp_path) == {"b": "ü".encode(), "new": None, "new/a": b"1"}

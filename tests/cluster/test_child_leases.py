@@ -1,0 +1,192 @@
+"""What a parent does for its children's leases, on a real Redis with real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from framework.cluster.child_leases import ChildLeases, can_run
+from framework.fetch.failure_detector import FailureDetector
+from framework.process.heartbeat import Lease
+from framework.process.signals import SWEEP
+from framework.store.connect import Endpoint, open_client
+from framework.wire import keys
+from tests.harness import until
+
+ME = "host:1:000000000abc"
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+class Told:
+    def __init__(self):
+        self.failed, self.back, self.dead = [], [], []
+
+    def redis_failed(self, component, error):
+        self.failed.append(component)
+
+    def redis_answered(self, component):
+        self.back.append(component)
+
+    def component_died(self, component, error):
+        self.dead.append(error)
+
+
+class Group:
+    """The children that a keeper asks about, and what it does to them."""
+
+    def __init__(self):
+        self.children, self.killed, self.signals = {}, [], []
+
+    def living(self, shard):
+        assert shard == "main"
+        return self.children
+
+    def kill_stuck(self, identity, silent_s):
+        self.killed.append((identity, silent_s))
+
+    def forward(self, number, shard):
+        self.signals.append((number, shard))
+
+
+@pytest.fixture
+def group():
+    return Group()
+
+
+@pytest.fixture
+def told():
+    return Told()
+
+
+@pytest.fixture
+def keeper(redis, group, told):
+    made = []
+
+    def make(client=redis, **options):
+        made.append(ChildLeases("main", client, told, **{"period_s": 0.02, "late_s": 0.05, "limit_s": 60, **options}))
+        made[-1].start(group)
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+    assert not told.dead
+
+
+@pytest.fixture
+def sleeper(group):
+    process = subprocess.Popen(SLEEPER)
+    group.children[ME] = process.pid
+    yield process
+    process.kill()
+    process.wait()
+
+
+def registered(redis, silent_s=10.0, lease_ms=2_000):
+    """A child that beat a while ago and whose lease would run out soon."""
+    Lease(redis, ME, 2, FailureDetector(15.0, 3.0), lease_ms=lease_ms).renew()
+    redis.zadd(keys.REGISTRY, {ME: redis.time()[0] - silent_s})
+
+
+@pytest.mark.proves("R23")
+def test_a_late_child_keeps_its_lease(redis, granted, keeper, sleeper):
+    registered(granted)
+    keeper()
+    until(lambda: redis.pttl(keys.lease(ME)) > 10_000)
+
+
+@pytest.mark.proves("F6")
+def test_a_stopped_child_does_not_and_is_left_alone(redis, granted, keeper, group, sleeper):
+    sleeper.send_signal(signal.SIGSTOP)
+    until(lambda: not can_run(sleeper.pid))
+    registered(granted, lease_ms=300)
+    keeper(limit_s=0)
+    until(lambda: not redis.exists(keys.lease(ME)), "the lease runs out")
+    assert not group.killed
+    sleeper.send_signal(signal.SIGCONT)
+    until(lambda: group.killed)  # it works, and its silence is too long
+
+
+@pytest.mark.proves("R69")
+def test_a_child_that_is_silent_for_too_long_is_killed_and_not_extended(redis, granted, keeper, group, sleeper):
+    registered(granted, lease_ms=60_000)
+    keeper(limit_s=1)
+    until(lambda: group.killed)
+    assert group.killed[0] == (ME, 1)  # counted since the parent itself sees Redis up
+    assert redis.pttl(keys.lease(ME)) <= 60_000
+
+
+@pytest.mark.proves("F7")
+def test_after_an_outage_a_living_child_gets_its_lease_back(make_server, keeper, group, told, sleeper):
+    server = make_server()
+    client = open_client(Endpoint(server.url), name="keeper", read_timeout_s=0.2)
+    registered(client, lease_ms=400)
+    keeper(client)
+    os.kill(server.pid, signal.SIGSTOP)
+    until(lambda: len(told.failed) > 3)
+    os.kill(server.pid, signal.SIGCONT)
+    until(lambda: told.back)
+    assert client.pttl(keys.lease(ME)) > 10_000
+    client.close()
+
+
+def test_a_lease_that_ran_out_while_redis_was_up_is_not_given_back(redis, granted, keeper, sleeper):
+    registered(granted)
+    redis.delete(keys.lease(ME))
+    keeper()
+    calls = redis.info("commandstats")["cmdstat_zmscore"]["calls"]
+    until(lambda: redis.info("commandstats")["cmdstat_zmscore"]["calls"] > calls + 3, "it has looked")
+    assert not redis.exists(keys.lease(ME))
+
+
+def test_the_dead_are_buried_at_once_and_their_siblings_told(redis, granted, keeper, group):
+    registered(granted, lease_ms=60_000)
+    redis.sadd(keys.PROCESSES, ME)
+    one = keeper(period_s=60.0)
+    until(lambda: one._loop.steps == 2, "it rests")
+    one.mark_dead(ME)
+    until(lambda: group.signals)
+    assert group.signals == [(SWEEP, "main")]
+    assert not redis.exists(keys.lease(ME), keys.PROCESSES)
+    assert redis.zscore(keys.REGISTRY, ME) < 0
+
+
+def test_a_death_during_an_outage_is_told_when_it_ends(make_server, keeper, group, told):
+    server = make_server()
+    client = open_client(Endpoint(server.url), name="keeper", read_timeout_s=0.2)
+    registered(client, lease_ms=60_000)
+    one = keeper(client)
+    server.stop()
+    one.mark_dead(ME)
+    until(lambda: told.failed)
+    server.start()
+    until(lambda: group.signals)
+    assert client.zscore(keys.REGISTRY, ME) < 0
+    client.close()
+
+
+def test_the_last_death_is_told_before_the_end(redis, granted, keeper):
+    registered(granted, lease_ms=60_000)
+    one = keeper(period_s=60.0)
+    until(lambda: one._loop.steps == 2)
+    one.stop()
+    one.mark_dead(ME)  # the loop is gone
+    one.stop()
+    assert not redis.exists(keys.lease(ME))
+
+
+def test_the_signal_to_sweep_harms_nobody_who_does_not_know_it(sleeper):
+    sleeper.send_signal(SWEEP)
+    sleeper.send_signal(signal.SIGTERM)
+    assert sleeper.wait(10) == -signal.SIGTERM
+
+
+def test_whether_a_process_works(sleeper):
+    assert can_run(sleeper.pid)
+    sleeper.send_signal(signal.SIGSTOP)
+    until(lambda: not can_run(sleeper.pid))
+    sleeper.kill()
+    until(lambda: not can_run(sleeper.pid))
+    assert can_run(0)  # where nothing can be said

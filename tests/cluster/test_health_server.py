@@ -1,0 +1,296 @@
+"""What is answered over HTTP of a group whose children say on their boards what the test wants."""
+
+import http.client
+import json
+import socket
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from framework.cli.cluster_options import read_cluster_options
+from framework.cluster import health_server as module
+from framework.cluster.child import ChildSpec
+from framework.cluster.health_server import GroupHealth, HealthServer
+from framework.cluster.supervisor import Supervisor
+from framework.errors import ConfigurationError
+from framework.process.shared_state import ProcessState
+from tests.cluster.test_supervisor import Guard
+from tests.harness import until
+from tests.tables import each_row
+
+SLEEPS = "import time; time.sleep(600)"
+
+
+class Asked:
+    def __init__(self):
+        queues = [("a", ("default", "mails")), ("b", ("default", "mails")), ("c", ("search",))]
+        argv = [sys.executable, "-I", "-S", "-c", SLEEPS]
+        self.group = Supervisor([ChildSpec(name, argv, "main", queues=names) for name, names in queues], leases=Guard())
+        self.health = GroupHealth(self.group)
+        self.server = HealthServer(self.health, "127.0.0.1", 0)
+        self.group.start()
+        self.server.start()
+
+    def board(self, name):
+        return next(child.shared_state for child in self.group.children if child.name == name)
+
+    def well(self, *names):
+        for name in names:
+            self.board(name).note_heartbeat()
+            self.board(name).publish(ProcessState.READY, 2, time.monotonic())
+
+    def ask(self, path, method="GET"):
+        connection = http.client.HTTPConnection(*self.server.server_address, timeout=10)
+        connection.request(method, path)
+        reply = connection.getresponse()
+        body = reply.read()
+        connection.close()
+        return reply.status, json.loads(body) if body else None
+
+    def connect(self):
+        return socket.create_connection(self.server.server_address, timeout=10)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    monkeypatch.setattr(module, "_LOOK_S", 0.05)
+    made = Asked()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    made.group.stop(0)
+
+
+def test_a_group_is_ready_when_each_kind_of_queues_has_a_process_that_fetches(asked):
+    status, shown = asked.ask("/readiness")
+    assert (status, shown["status"]) == (503, "unavailable")
+    assert shown["reasons"] == [
+        "no process fetches the jobs of main: default,mails",
+        "no process fetches the jobs of main: search",
+    ]
+    asked.well("a")
+    assert asked.ask("/readiness")[1]["reasons"] == ["no process fetches the jobs of main: search"]
+    asked.well("c")
+    status, shown = asked.ask("/readiness")
+    assert (status, shown["reasons"]) == (200, [])
+    first, second, _ = shown["children"]
+    assert 0 <= first.pop("beat_age_s") < 30
+    assert 0 <= first.pop("fetch_age_s") < 30
+    assert first == {
+        "name": "a", "pid": asked.group.children[0].pid, "shard": "main", "queues": ["default", "mails"],
+        "state": "ready", "busy": 2, "fetches": True, "restarts": 0,
+    }  # fmt: skip
+    assert (second["state"], second["fetches"], second["beat_age_s"]) == ("starting", False, None)
+
+
+@pytest.mark.parametrize("limit", ["FETCH_LIMIT_S", "BEAT_LIMIT_S"])
+def test_that_a_process_lives_is_not_enough(asked, monkeypatch, limit):
+    asked.well("a", "c")
+    monkeypatch.setattr(module, limit, -1.0)  # its fetches, or its beats, are not answered any more
+    assert asked.ask("/readiness")[0] == 503
+    assert asked.ask("/liveness")[0] == 200  # which no new start would mend
+    monkeypatch.undo()
+    asked.board("a").show(ProcessState.QUIET, 0, None)
+    asked.board("c").show(ProcessState.DRAINING, 0, None)
+    assert len(asked.ask("/readiness")[1]["reasons"]) == 2
+
+
+def test_a_group_lives_while_its_loop_turns_and_half_of_its_processes_do(asked, monkeypatch):
+    assert asked.ask("/liveness")[0] == 200
+    monkeypatch.setattr(module, "LOOP_LIMIT_S", -1.0)
+    status, shown = asked.ask("/liveness")
+    assert (status, "loop has not turned" in shown["reasons"][0]) == (503, True)
+    monkeypatch.undo()
+    time_of = module.time.monotonic
+    asked.well("a", "b", "c")
+    monkeypatch.setattr(module, "STUCK_S", 0.3)
+    until(lambda: asked.ask("/liveness")[0] == 503)
+    assert asked.ask("/liveness")[1]["reasons"] == ["stuck for more than 0.3 s: a, b, c"]
+    monkeypatch.setattr(module, "STUCK_S", 60.0)
+    for name in "bc":
+        asked.board(name)._cells[2] = time_of() - 100
+        next(child for child in asked.group.children if child.name == name).started_at -= 100
+    assert asked.ask("/liveness")[1]["reasons"] == ["stuck for more than 60 s: b, c"]
+    asked.well("b")
+    assert asked.ask("/liveness")[0] == 200
+
+
+def test_while_it_ends_it_lives_and_is_not_ready(asked):
+    asked.well("a", "c")
+    asked.group.stop(0)
+    assert asked.ask("/liveness")[0] == 200
+    assert asked.ask("/readiness")[1]["reasons"][0] == "stopping"
+
+
+def test_other_questions_get_no_answer(asked):
+    assert asked.ask("/liveness?verbose=1")[0] == 200
+    assert asked.ask("/readiness", "HEAD") == (503, None)
+    assert asked.ask("/")[0] == 404
+    connection = http.client.HTTPConnection(*asked.server.server_address, timeout=10)
+    connection.request("POST", "/liveness")
+    reply = connection.getresponse()
+    assert (reply.status, reply.headers["Server"]) == (501, "application-worker")
+    connection.close()
+
+
+def test_slow_request_has_seconds_in_all_and_no_more(asked, monkeypatch):
+    monkeypatch.setattr(module, "_DEADLINE_S", 1.5)
+    slow = asked.connect()
+    with pytest.raises(OSError):  # a byte now and then does not prolong it
+        while True:
+            slow.sendall(b"G")
+            slow.settimeout(0.05)
+            try:
+                if slow.recv(1) == b"":
+                    raise ConnectionResetError
+            except TimeoutError:
+                continue
+    until(lambda: not asked.server._open, "nobody is heard any more")
+    assert asked.ask("/liveness")[0] == 200
+    slow.close()
+
+
+def is_open(connection):
+    """Whether the server has not hung up."""
+    connection.settimeout(0)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def test_liveness_beside_200_silent_and_slow_ones_answers(asked):
+    """None of them has had its seconds when the answer comes."""
+    silent = [asked.connect() for _ in range(200)]
+    assert asked.ask("/liveness")[0] == 200
+    slow = [asked.connect() for _ in range(20)]
+    for one in slow:
+        one.sendall(b"GET /liveness HTTP/1.1\r\nX-A: ")
+    for number in range(30):
+        for one in slow:
+            if is_open(one):
+                one.sendall(b"a")
+        assert asked.ask("/liveness" if number % 2 else "/readiness")[0] in (200, 503)
+        silent.append(asked.connect())
+    assert len(asked.server._open) <= module._MOST_OF_AN_ADDRESS
+    until(lambda: sum(map(is_open, silent)) <= module._MOST_OF_AN_ADDRESS, "the oldest gave way")
+    assert is_open(silent[-1])
+    for one in (*silent, *slow):
+        one.close()
+
+
+def test_one_more_takes_the_oldest_of_the_address_with_most(asked, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_REQUESTS", 20)
+
+    def connect(source):
+        return socket.create_connection(asked.server.server_address, timeout=10, source_address=(source, 0))
+
+    many = [connect("127.0.0.2") for _ in range(14)]
+    few = [connect("127.0.0.3") for _ in range(6)]
+    until(lambda: len(asked.server._open) == 20, "it is full")
+    probe = connect("127.0.0.4")
+    until(lambda: not is_open(many[0]), "the oldest of the many gives way")
+    assert all(map(is_open, [*many[1:], *few, probe]))
+    for one in (*many, *few, probe):
+        one.close()
+
+
+def test_each_network_of_ipv6_counts_as_one_address():
+    sources = map(
+        module._source, ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", "2001:db8:1:3::1", "::ffff:10.0.0.1", "10.0.0.1")
+    )
+    assert list(sources) == ["2001:db8:1:2::/64", "2001:db8:1:2::/64", "2001:db8:1:3::/64", "10.0.0.1", "10.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("host", "reached", "missed"),
+    [
+        ("::", ["127.0.0.1", "::1"], []),
+        ("::1", ["::1"], ["127.0.0.1"]),
+        ("0.0.0.0", ["127.0.0.1"], ["::1"]),
+        ("localhost", ["localhost"], []),
+    ],
+)
+def test_server_at_an_address_answers_at_its_families(asked, host, reached, missed):
+    server = HealthServer(asked.health, host, 0)
+    server.start()
+    port = server.server_address[1]
+    try:
+        for one in reached:
+            connection = http.client.HTTPConnection(one, port, timeout=10)
+            connection.request("GET", "/liveness")
+            assert connection.getresponse().status == 200
+            connection.close()
+        for one in missed:
+            with pytest.raises(OSError):
+                socket.create_connection((one, port), timeout=10)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+OPTIONS = {"drain_timeout": 1.0, "max_rss": None, "rss_grace": 1.0, "hard_rss": None}
+
+
+@each_row(
+    ("host", "port", "where"),
+    [
+        ("127.0.0.1", None, None),
+        ("127.0.0.1", 8080, ("127.0.0.1", 8080)),
+        ("127.0.0.1:8080", None, ("127.0.0.1", 8080)),
+        ("health.internal:0", None, ("health.internal", 0)),
+        ("::1", 8080, ("::1", 8080)),
+        ("::", 0, ("::", 0)),
+        ("[::1]", 8080, ("::1", 8080)),
+        ("[::1]:8080", None, ("::1", 8080)),
+        ("[fe80::1%eth0]:8080", 8080, ("fe80::1%eth0", 8080)),
+    ],
+)
+def test_health_host_names_address_and_perhaps_port(host, port, where):
+    assert read_cluster_options(**OPTIONS, health_host=host, health_port=port).health == where
+
+
+@each_row(
+    ("host", "port", "said"),
+    [
+        ("[::1", 8080, "is no address"),
+        ("a b", 8080, "is no address"),
+        ("", 8080, "is no address"),
+        ("http://x", 8080, "is no address"),
+        ("[::1]:8080", 8081, "name two ports"),
+        ("[::1]:99999", None, "from 0 to 65,535"),
+    ],
+)
+def test_health_host_that_is_no_address_is_refused(host, port, said):
+    with pytest.raises(click.UsageError, match=said):
+        read_cluster_options(**OPTIONS, health_host=host, health_port=port)
+
+
+def test_a_port_that_somebody_has_is_told_before_anything_starts(asked):
+    port = asked.server.server_address[1]
+    with pytest.raises(ConfigurationError, match=rf"cannot listen at 127.0.0.1:{port} .*give a free port"):
+        HealthServer(asked.health, "127.0.0.1", port)
+
+
+def test_a_board_is_read_by_whoever_has_its_descriptor_and_by_nobody_else(monkeypatch):
+    from framework.process.shared_state import SHARED_STATE_VARIABLE, SharedState
+
+    theirs, descriptor = SharedState.create()
+    monkeypatch.setenv(SHARED_STATE_VARIABLE, str(descriptor))
+    ours = SharedState.from_environment()
+    assert not Path(f"/proc/self/fd/{descriptor}").exists()
+    ours.publish(ProcessState.QUIET, 3, 7.0)
+    assert (theirs.state, theirs.busy, theirs.fetched_at, theirs.heartbeat_at) == (ProcessState.QUIET, 3, 7.0, 0.0)
+    assert theirs.main_thread_at > 0
+    ours.publish(ProcessState.STOPPING, 0, None)
+    assert theirs.fetched_at == 7.0
+    lonely = SharedState.from_environment()  # the variable is gone
+    lonely.publish(ProcessState.READY, 1, 1.0)
+    assert theirs.state is ProcessState.STOPPING
+    monkeypatch.setenv(SHARED_STATE_VARIABLE, "9999")
+    assert SharedState.from_environment().state is ProcessState.STARTING

@@ -1,0 +1,60 @@
+import os
+import socket
+
+import pytest
+
+from framework.cluster.systemd import SystemdNotifier
+
+
+@pytest.fixture
+def systemd(monkeypatch):
+    """Systemd's end, at an abstract address; it says what has been heard."""
+    name = f"test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.bind(f"\0{name}")
+        end.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
+
+        def heard():
+            words = []
+            try:
+                while True:
+                    words.append(end.recv(4096).decode())
+            except BlockingIOError:
+                return words
+
+        yield heard
+
+
+def test_what_is_said_and_that_news_are_said_once(systemd):
+    one = SystemdNotifier()
+    assert "NOTIFY_SOCKET" not in os.environ
+    one.ready()
+    for text in ("1 of 2", "1 of 2", "2 of 2"):
+        one.status(text)
+    one.ping_watchdog()
+    one.reloading()
+    one.stopping()
+    words = systemd()
+    assert words.pop(3).startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert words == ["READY=1", "STATUS=1 of 2", "STATUS=2 of 2", "STOPPING=1"]
+
+
+@pytest.mark.parametrize(("pid", "pings"), [("", 1), ("ours", 1), ("1", 0)])
+def test_a_watchdog_is_pinged_in_time_if_it_is_ours(systemd, monkeypatch, pid, pings):
+    monkeypatch.setenv("WATCHDOG_USEC", "3600000000")
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "ours" else pid)
+    one = SystemdNotifier()
+    for _ in range(3):
+        one.ping_watchdog()
+    assert systemd() == ["WATCHDOG=1"] * pings
+    one._pinged_at -= 1801
+    one.ping_watchdog()
+    assert systemd() == ["WATCHDOG=1"] * pings
+
+
+def test_nobody_asked_or_nobody_listens(monkeypatch):
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    SystemdNotifier().ready()
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/notify")
+    SystemdNotifier().ready()

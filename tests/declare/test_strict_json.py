@@ -1,0 +1,146 @@
+"""What is accepted arrives as it was sent; everything else is refused with the way out."""
+
+import datetime as dt
+import decimal
+import enum
+import json
+import uuid
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_core import from_json, to_json
+
+from framework.declare import registry
+from framework.declare.strict_json import MAX_DEPTH, MAX_DIGITS, NotJsonError, check_strict_json
+from tests.tables import each_row
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Text(str):
+    __slots__ = ()
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal with equal types all the way down (1 == 1.0 == True otherwise)."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    return bool(left == right)
+
+
+def accepted(value: Any) -> bool:
+    try:
+        check_strict_json(value)
+    except NotJsonError:
+        return False
+    return True
+
+
+_ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(min_value=10 ** (MAX_DIGITS - 1), max_value=10 ** (MAX_DIGITS + 1)),
+    st.floats(),
+    st.text(),
+    st.text(alphabet=st.characters(categories=["Cs", "Lu"])),
+    st.binary(),
+    st.datetimes(),
+    st.decimals(),
+    st.sampled_from([Level.LOW, Colour.RED, Text("x"), OrderedDict(a=1), (1,), {1}, object()]),
+)
+_KEYS = st.one_of(st.text(), st.text(alphabet=st.characters(categories=["Cs"])), st.integers(), st.none())
+_ANYTHING = st.recursive(
+    _ODD,
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(_KEYS, inner), st.tuples(inner)),
+    max_leaves=12,
+)
+_JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+    max_leaves=20,
+)
+
+
+@pytest.mark.proves("R52", "I22")
+@given(_ANYTHING)
+def test_what_is_accepted_survives_both_codecs_unchanged(value: Any):
+    if accepted(value):
+        assert same(from_json(to_json(value), allow_inf_nan=False), value)
+        assert same(json.loads(json.dumps(value, allow_nan=False)), value)
+
+
+@given(_JSON)
+def test_all_json_is_accepted(value: Any):
+    assert accepted(value)
+
+
+@pytest.mark.proves("R54")
+def test_the_limits_stand_where_they_say():
+    assert accepted(nested(MAX_DEPTH))
+    assert not accepted(nested(MAX_DEPTH + 1))
+    assert accepted(10**MAX_DIGITS - 1)
+    assert not accepted(10**MAX_DIGITS)
+    assert not accepted(-(10**MAX_DIGITS))
+    assert same(from_json(to_json([10**MAX_DIGITS - 1])), [10**MAX_DIGITS - 1])
+
+
+def test_a_list_that_holds_itself_is_refused():
+    endless: list[Any] = []
+    endless.append(endless)
+    assert not accepted(endless)
+
+
+@each_row(
+    ("value", "words"),
+    [
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+        ("\ud800", "surrogate"),
+        ((1,), "pass a list"),
+        ({1}, "sorted list"),
+        (b"x", "base64"),
+        (dt.datetime(2026, 1, 1), "epoch seconds"),  # noqa: DTZ001 - a naive one is what users pass
+        (dt.date(2026, 1, 1), "ISO 8601"),
+        (dt.timedelta(1), "seconds"),
+        (decimal.Decimal(1), "pass a str"),
+        (uuid.UUID(int=1), "str(value)"),
+        (Level.LOW, "its .value"),
+        (Colour.RED, "its .value"),
+        (Text("x"), "str(value)"),
+        (OrderedDict(), "dict(value)"),
+        (object(), "pass an id"),
+        ({1: 2}, "keys are str"),
+        ({"\udfff": 2}, "surrogate"),
+    ],
+    around=registry.isolated,
+)
+def test_each_refusal_says_what_to_do(value: Any, words: str):
+    with pytest.raises(NotJsonError, match=words.replace("(", r"\(").replace(")", r"\)")):
+        check_strict_json(value)
+
+
+def test_the_path_leads_to_the_value():
+    with pytest.raises(NotJsonError) as caught:
+        check_strict_json({"tags": [1, {"x": (1,)}]})
+    assert caught.value.path == "['tags'][1]['x']"

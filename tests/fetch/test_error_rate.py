@@ -1,0 +1,124 @@
+"""Errors of our own in the exchange: whatever raises, and where, no unit and no acknowledgement is lost, and no lock is held."""
+
+import pytest
+
+from framework.fetch import error_rate
+from framework.fetch.error_rate import MAX_ERRORS, WINDOW_S, ErrorRateLimit
+from tests.harness import encoded, until
+
+QUEUE = "queue:default"
+
+PLACES = {
+    "custody": ("take_done", "confirm", "add", "take_buffer", "drop", "note_returned"),
+    "exchange._prefetch": ("wanted", "ended", "arrived"),
+    "exchange._rounds": ("next", "found"),
+    "exchange._local": ("grant", "arrived", "open", "may_park", "parked_at"),
+    "exchange._call": ("send", "read", "close"),
+    "exchange._call._channel": ("send", "read", "close"),
+    "exchange": ("_collect", "_ask", "_take_in", "_answered", "gather", "probe", "replenish"),
+    "parking": ("park", "wait", "unpark", "_open", "_collect", "_unblock", "_check_overdue"),
+    "post": ("_tend", "_park", "_watch", "_receive", "_patience_s", "_empty_buffer", "_stalled"),
+    "reconciler": ("look_at_rest",),
+}
+"""What the threads of the slots call on their way to Redis and back."""
+
+CASES = [(owner, name) for owner, names in PLACES.items() for name in names]
+
+
+def raise_at(monkeypatch, owner, name, numbers):
+    """The calls of these numbers (from 1 on) raise: every other one before, the next after what is called has been done."""
+    calls, original = [], getattr(owner, name)
+
+    def broken(*args, **options):
+        calls.append(len(calls) + 1)
+        number = calls[-1]
+        if number in numbers and number % 2:
+            raise RuntimeError(f"a bug before {name}")
+        found = original(*args, **options)
+        if number in numbers:
+            raise RuntimeError(f"a bug after {name}")
+        return found
+
+    monkeypatch.setattr(owner, name, broken)
+    return calls
+
+
+def owner_of(one, path):
+    found = one
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@pytest.mark.proves("R4")
+@pytest.mark.parametrize(("path", "name"), CASES, ids=[f"{path}.{name}" for path, name in CASES])
+def test_exchange_fault_anywhere_loses_no_unit_and_no_lock(bench, redis, monkeypatch, path, name):
+    one = bench(slots=3, job=lambda unit: False, queues=(("default", 0), ("other", 0)), limits={"other": 1})
+    raised = raise_at(monkeypatch, owner_of(one, path), name, {1, 2, 5, 8})
+    jobs = [encoded(queue=queue, jid=f"{queue}-{number}") for queue in ("default", "other") for number in range(80)]
+    redis.lpush(QUEUE, *jobs[:80])
+    one.start()
+    until(lambda: len(one.units) >= 60 or one.died)
+    redis.client_kill_filter(_type="normal", skipme=True)  # what is done after trouble is done, too
+    redis.lpush("queue:other", *jobs[80:])
+    until(lambda: len(one.units) >= 100 or one.died)
+    one.fetcher.pause(["a queue that is not served"])
+    until(lambda: ({unit.data for unit in one.units} == set(jobs) and not one.working()) or one.died)
+    until(lambda: (raised and one.faults) or one.died)
+    assert one.died == []
+    until(lambda: not one.custody.known() and one.exchange.failures == 0)
+    assert not one.custody.running()
+    assert one.custody.free == one.slots
+
+
+@pytest.mark.proves("R4")
+def test_exchange_fault_that_keeps_coming_ends_its_thread(bench, redis, monkeypatch):
+    one = bench(slots=1, job=lambda unit: False)
+    raise_at(monkeypatch, one.exchange, "_ask", range(1, 1_000, 2))
+    redis.lpush(QUEUE, encoded())
+    one.start()
+    until(lambda: one.died)
+    one.fetcher.stop()
+    one.join()
+    assert [count for _, count in one.faults][:MAX_ERRORS] == list(range(1, MAX_ERRORS + 1))
+    assert str(one.died[0]) == "a bug before _ask"
+    assert not one.post.lock.locked()
+    assert not one.exchange._lock.locked()
+    assert (one.custody.sent, one.exchange._call.pending) == (0, False)
+    one.died.clear()  # it is what was to come
+
+
+def noted(one, number, where=0):
+    """Note an error that is raised at one of two places; return whether it was let through."""
+    try:
+        try:
+            if where:
+                raise ValueError(f"there {number}")
+            raise ValueError(f"here {number}")
+        except ValueError as error:
+            one.note(error)
+    except ValueError:
+        return True
+    return False
+
+
+def test_faults_are_counted_by_type_and_place_and_time(monkeypatch):
+    now, told = [100.0], []
+    monkeypatch.setattr(error_rate.time, "monotonic", lambda: now[0])
+    one = ErrorRateLimit(lambda error, count: told.append(count))
+    assert not any(noted(one, number, number % 2) for number in range(2 * MAX_ERRORS - 2))  # nine at each of two places
+    assert told[-2:] == [MAX_ERRORS - 1, MAX_ERRORS - 1]
+    now[0] += WINDOW_S + 0.1
+    assert not noted(one, 0)  # the others are long ago
+    assert told[-1] == 1
+    assert [noted(one, number) for number in range(1, MAX_ERRORS)] == [False] * (MAX_ERRORS - 2) + [True]
+
+
+def test_faults_at_ever_new_places_are_forgotten():
+    one = ErrorRateLimit(lambda error, count: None)
+    for number in range(1_000):
+        try:
+            exec("\n" * number + "raise ValueError(1)")  # at another line each time
+        except ValueError as error:
+            one.record(error)
+    assert len(one._seen) <= 100

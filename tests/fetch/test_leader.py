@@ -1,0 +1,298 @@
+"""The post and the hand-over between threads: always manned, nothing overheard, nothing kept that nobody can run."""
+
+import random
+import threading
+
+import pytest
+
+from framework.fetch.leader import STALLED_S
+from framework.fetch.pipeline import clock
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.wire import keys
+from tests.harness import IDENTITY, full_memory, until
+
+QUEUE = "queue:default"
+WORKING = keys.working(IDENTITY)
+SOON_S = 4.0
+"""Far below the 10 s after which a parked call, and who waits for it, ends by itself."""
+
+
+# --- always manned --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_the_post_is_manned_while_every_slot_runs_a_job(bench, redis, slots):
+    redis.lpush(QUEUE, *range(slots))
+    one = bench(slots=slots).start()
+    one.got(slots)
+    until(one.post.lock.locked)
+    until(lambda: one.post.sleeping)
+    assert len(one.threads) <= slots + 1
+    one.fetcher.pause(["other"])  # whoever stands there hears
+    until(lambda: not one.post._leaving)
+
+
+def test_never_more_jobs_at_once_than_slots_nor_more_threads_than_one_more(bench, redis):
+    slots, count = 8, 4_000
+    redis.lpush(QUEUE, *range(count))
+
+    def job(unit):
+        if int(unit.data) % 50 == 0:
+            redis.ping()  # gives the others their turn
+        return False
+
+    one = bench(slots=slots, job=job).start()
+    assert sorted(one.got(count), key=int) == [b"%d" % number for number in range(count)]
+    until(lambda: one.working() == [])
+    assert 1 <= one.most_at_once <= slots
+    assert len(one.threads) <= slots + 1
+
+
+def test_slow_jobs_run_at_once_on_every_slot(bench, redis):
+    meeting = threading.Barrier(6)
+    redis.lpush(QUEUE, *range(12))
+    one = bench(slots=6, job=lambda unit: meeting.wait(20) < 0).start()
+    one.got(12)
+    until(lambda: one.working() == [])
+    assert one.most_at_once == 6
+
+
+@pytest.mark.proves("I12")
+@pytest.mark.parametrize("why", ["stalled", "quiet"])
+def test_what_is_under_way_goes_back_behind_what_is_older(bench, redis, why):
+    one = bench(slots=1)
+    redis.lpush(WORKING, "running", "older")
+    one.custody.add([UnitOfWork("default", b"running", clock()), UnitOfWork("default", b"older", clock() - 1)])
+    one.custody.start(clock() - 1)
+    redis.lpush(QUEUE, "younger", "waiting")
+    one.exchange._call.send([], [("default", 1)], 1, clock())
+    if why == "quiet":
+        one.fetcher.quiet()
+    one.fetcher._leader.wake()  # nobody sleeps
+    with one.post.lock:
+        one.post._step()
+    assert redis.lrange(QUEUE, 0, -1) == [b"waiting", b"younger", b"older"]
+    assert one.working() == [b"running"]
+
+
+# --- nothing overheard ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_each_of_many_single_jobs_is_heard(bench, redis, slots):
+    """One comes, it ends, the next comes: at once, or after everybody has gone to sleep."""
+    chance = random.Random(slots)
+    one = bench(slots=slots, job=lambda unit: False).start()
+    for number in range(300):
+        redis.lpush(QUEUE, number)
+        until(lambda: len(one.units) > number, f"number {number}", SOON_S)  # noqa: B023
+        if chance.random() < 0.3:
+            until(one.idle, f"asleep after {number}", SOON_S)
+    until(lambda: one.working() == [])
+    assert [unit.data for unit in one.units] == [b"%d" % number for number in range(300)]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_process_that_was_full_hears_the_next_job(bench, redis, slots):
+    redis.lpush(QUEUE, *range(slots))
+    one = bench(slots=slots).start()
+    one.got(slots)
+    until(lambda: one.post.sleeping and not one.parked())
+    one.end(*one.units)
+    until(one.idle, "somebody waits at the queue again", SOON_S)
+    redis.lpush(QUEUE, "next")
+    until(lambda: len(one.units) > slots, "the next", SOON_S)
+
+
+def test_an_end_that_nobody_called_next_for_is_acknowledged(bench, redis):
+    """As an async job: its slot comes free upon the event loop, when every thread sleeps."""
+    redis.lpush(QUEUE, "a")
+    one = bench(slots=1, job=lambda unit: None).start()
+    one.got(1)
+    until(lambda: one.post.sleeping)
+    one.fetcher.finish(one.units[0])
+    one.fetcher.request_acknowledgement()
+    until(lambda: one.working() == [], "", SOON_S)
+    redis.lpush(QUEUE, "b")
+    until(lambda: len(one.units) == 2, "", SOON_S)
+
+
+def test_a_slot_that_comes_free_elsewhere_as_everybody_falls_asleep_is_seen(bench, redis):
+    redis.lpush(QUEUE, "a", "b")
+    one = bench(slots=1, job=lambda unit: None)
+    wait = one.parking.wait
+
+    def settled_in_between(timeout_s):
+        if len(one.units) == 1 and one.custody.running():
+            redis.lrem(WORKING, 0, "a")
+            one.fetcher.finish(one.units[0], settled=True)  # a retry: nothing to acknowledge
+            one.fetcher.request_acknowledgement()
+        return wait(timeout_s)
+
+    one.parking.wait = settled_in_between
+    one.start()
+    until(lambda: len(one.units) == 2, "the second", SOON_S)
+
+
+# --- nothing kept ---------------------------------------------------------------------------------------------------
+
+
+def buffered(one, *names):
+    units = [UnitOfWork("default", name, clock()) for name in names]
+    one.redis.lpush(WORKING, *names)
+    one.custody.add(units)
+
+
+@pytest.mark.proves("I12", "I16")
+@pytest.mark.parametrize("slots", [1, 2])
+def test_what_waits_behind_slow_jobs_goes_back_in_order(bench, redis, slots):
+    one = bench(slots=slots)
+    redis.lpush(QUEUE, "later")
+    running = [b"running-%d" % number for number in range(slots)]
+    buffered(one, *running, b"1", b"2", b"3")
+    one.start()
+    assert sorted(one.got(slots)) == running
+    until(lambda: redis.lrange(QUEUE, 0, -1) == [b"later", b"3", b"2", b"1"])
+    assert sorted(one.working()) == running
+    until(lambda: one.custody.known() == set(running))  # it learns so from the reply, after Redis has done it
+    one.end(one.units[0])
+    assert one.got(slots + 1)[-1] == b"1"
+
+
+def test_what_waits_stays_while_a_slot_is_free_or_a_job_has_just_begun(bench):
+    one = bench(slots=1)
+    buffered(one, b"1", b"2")
+    one.post.stepped_at = clock() + 60
+    assert not one.post._stalled()  # a slot is free
+    started = clock()
+    one.custody.start(started)
+    one.custody.buffer[0].fetched_at = started - 1
+    for passed, stalled in ((STALLED_S / 2, False), (STALLED_S * 1.01, True)):
+        one.post.stepped_at = started + passed
+        assert one.post._stalled() is stalled
+    one.custody.buffer[0].fetched_at = started + STALLED_S
+    assert not one.post._stalled()  # it has only just come
+
+
+def test_what_could_not_be_given_back_is_still_held(bench, redis, monkeypatch):
+    one = bench(slots=1)
+    buffered(one, b"1", b"2")
+    redis.client_kill_filter(_type="normal", skipme=True)
+    monkeypatch.setattr(one.post, "_client", BrokenClient())
+    with pytest.raises(ConnectionResetError):
+        one.post._return_buffer()
+    assert [unit.data for unit in one.custody.buffer] == [b"1", b"2"]
+    assert one.custody.known() == {b"1", b"2"}
+    monkeypatch.undo()
+
+
+class BrokenClient:
+    def execute_command(self, *args):
+        raise ConnectionResetError
+
+
+def test_at_the_end_what_has_not_begun_goes_back(bench, redis):
+    one = bench(slots=1)
+    redis.lpush(QUEUE, "later")
+    one.start()
+    assert one.got(1) == [b"later"]
+    one.fetcher.stop()
+    buffered(one, b"1", b"2")
+    one.fetcher.shutdown(20)
+    assert redis.lrange(QUEUE, 0, -1) == [b"2", b"1"]
+    assert one.working() == [b"later"]
+    assert one.custody.known() == {b"later"}
+
+
+# --- queues ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("I15")
+def test_paused_queues_give_nothing_until_they_are_not(bench, redis):
+    one = bench(queues=(("a", 0), ("b", 0)), slots=4).start()
+    until(one.idle)
+    one.fetcher.pause(["a"])
+    until(lambda: one.parked() == 1)
+    redis.lpush("queue:a", "paused")
+    redis.lpush("queue:b", "goes on")
+    assert one.got(1) == [b"goes on"]
+    until(lambda: one.parking.queues == {"b"})
+    assert redis.lrange("queue:a", 0, -1) == [b"paused"]
+    one.fetcher.pause([])
+    assert one.got(2)[1] == b"paused"
+
+
+@pytest.mark.proves("I15")
+def test_a_queue_paused_from_the_start_is_never_asked(bench, redis):
+    redis.lpush("queue:a", "1")
+    redis.lpush("queue:b", "2")
+    one = bench(queues=(("a", 0), ("b", 0)), slots=2)
+    one.fetcher.pause(["a", "b"])
+    one.start()
+    until(lambda: one.post.sleeping)
+    assert (one.parked(), one.units) == (0, [])
+    one.fetcher.pause(["a"])
+    assert one.got(1) == [b"2"]
+
+
+@pytest.mark.proves("F35", "I14")
+def test_of_a_thousand_queues_the_one_that_has_work_is_found(bench, redis):
+    redis.lpush("queue:q999", "far")
+    one = bench(queues=[(f"q{number}", 0) for number in range(1_000)], slots=2, job=lambda unit: False).start()
+    assert one.got(1) == [b"far"]
+    until(one.idle)
+    redis.lpush("queue:q3", "near")  # parked at
+    assert one.got(2)[1] == b"near"
+    redis.lpush("queue:q500", *range(200))
+    redis.lpush("queue:q700", "other")
+    assert one.got(203)[2:].index(b"other") >= 0
+    assert len(one.units) == 203
+
+
+@pytest.mark.proves("F35", "I14")
+def test_a_newly_filled_queue_of_many_is_found_while_others_are_busy(bench, redis):
+    """Busy ones are asked every time, all now and then: nobody starves."""
+    stop = threading.Event()
+
+    def job(unit):
+        if not stop.is_set():
+            redis.lpush("queue:q10", "again")  # never empty
+        return False
+
+    redis.lpush("queue:q10", *["busy"] * 300)
+    one = bench(queues=[(f"q{number}", 1) for number in range(100)], slots=2, job=job).start()
+    one.got(500)
+    redis.lpush("queue:q90", "new")
+    until(lambda: any(unit.data == b"new" for unit in list(one.units)), "the new one", SOON_S)
+    stop.set()
+
+
+def test_of_many_queues_those_that_are_busy_are_asked_alone(bench, redis):
+    asked = []
+    one = bench(queues=[(f"q{number}", 0) for number in range(100)], slots=2, job=lambda unit: False)
+    send = one.exchange._call.send
+
+    def look(ended, queues, *rest):
+        asked.append([name for name, _ in queues])
+        send(ended, queues, *rest)
+
+    one.exchange._call.send = look
+    redis.lpush("queue:q10", *range(500))
+    one.start()
+    one.got(500)
+    assert len(asked[0]) == 100
+    assert ["q10"] in asked
+
+
+@pytest.mark.proves("F14")
+def test_a_full_server_that_refuses_to_park_is_asked_from_time_to_time(bench, redis):
+    one = bench()
+    with full_memory(redis):
+        one.start()
+        until(lambda: one.calls("blmove"), "a parked call was refused")
+        redis.config_set("maxmemory", 0)
+        redis.lpush(QUEUE, "a")
+        redis.config_set("maxmemory", 1)
+        assert one.got(1) == [b"a"]
+    assert one.errors == []  # that is no trouble
+    assert one.parking.lost_at is None

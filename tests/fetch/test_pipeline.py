@@ -1,0 +1,335 @@
+"""Round trips: what is asked and acknowledged, when the reply is read, and what is true when it never comes."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from framework.fetch import fetcher as fetcher_module
+from framework.fetch import pipeline as pipeline_module
+from framework.fetch.in_flight import MAX_UNACKNOWLEDGED
+from framework.fetch.pipeline import ACK_BATCH, clock
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.store.script import FETCH
+from framework.wire import keys
+from tests.harness import IDENTITY, encoded, until
+from tests.proofs.places import unwrapped
+
+QUEUE = "queue:default"
+WORKING = keys.working(IDENTITY)
+
+
+def taken(one, count):
+    """``count`` units as after a fetch: in the working list and in the buffer."""
+    units = [UnitOfWork("default", b"%d" % number, clock()) for number in range(count)]
+    one.redis.lpush(WORKING, *(unit.data for unit in units))
+    one.custody.add(units)
+    return units
+
+
+def ended(one, count):
+    for _ in range(count):
+        one.custody.end(one.custody.start(clock()), settled=False)
+
+
+def test_between_two_jobs_nobody_waits_for_the_reply(bench, redis):
+    one = bench(slots=2)
+    taken(one, 60)
+    ended(one, ACK_BATCH)
+    with one.mute():
+        one.exchange.flush_if_due(clock())  # returns although the server is silent
+        assert one.exchange.unfinished
+        assert one.custody.sent == ACK_BATCH
+        ended(one, 3)
+    assert one.exchange.fetch_and_wait()
+    until(lambda: redis.llen(WORKING) == 60 - ACK_BATCH)
+    assert not one.custody.sent
+    assert one.custody.unsent == 3
+
+
+def test_what_ended_goes_in_groups(bench):
+    one = bench(slots=2)
+    taken(one, 60)
+    now = clock()
+    ended(one, ACK_BATCH)
+    one.exchange.flush_if_due(now)
+    ended(one, ACK_BATCH - 1)
+    one.exchange.flush_if_due(now)
+    assert (one.custody.sent, one.custody.unsent) == (ACK_BATCH, ACK_BATCH - 1)
+    ended(one, 1)
+    one.exchange.flush_if_due(now)
+    assert (one.custody.sent, one.custody.unsent) == (ACK_BATCH, 0)
+
+
+def test_what_ended_goes_after_a_moment_even_if_it_is_little(bench):
+    one = bench(slots=2)
+    taken(one, 60)
+    now = clock()
+    ended(one, ACK_BATCH)
+    one.exchange.flush_if_due(now)
+    ended(one, 1)
+    one.exchange.flush_if_due(now + 1.001 * pipeline_module.ACK_INTERVAL_S)
+    assert one.custody.sent == 1
+
+
+@pytest.mark.proves("R9", "R17")
+def test_a_lost_reply_sends_the_acknowledgements_again_and_loses_no_job(bench, redis):
+    """The call was heard and its reply was not: nothing is acknowledged twice, and what it fetched is in our list."""
+    redis.lpush(QUEUE, "new")
+    one = bench(slots=4)
+    units = taken(one, 3)
+    ended(one, 2)
+    one.exchange._ask(clock(), 32)
+    until(lambda: redis.llen(QUEUE) == 0)
+    channel = one.exchange._call._channel
+    assert channel._socket.recv(1 << 16)  # the reply is on its way, and gets lost
+    redis.client_kill_filter(_type="normal", skipme=True)
+    one.exchange.queues_empty = True  # nothing more is wanted of this look
+    one.exchange.fetch_and_wait()
+    assert one.exchange.failures == 1
+    assert len(one.errors) == 1
+    assert list(one.custody.done) == units[:2]
+    assert {unit.data for unit in units} <= one.custody.known()
+    assert redis.lrange(WORKING, 0, -1) == [b"new", b"2"]  # reconciliation finds it: memory does not know it
+    one.exchange.probe(lambda: None)
+    assert (one.exchange.failures, one.custody.known()) == (0, {b"2"})
+    assert one.units == []
+
+
+def test_a_call_that_was_never_heard_is_made_again(bench, redis):
+    one = bench(slots=4)
+    units = taken(one, 3)
+    ended(one, 2)
+    with one.mute():
+        one.exchange._ask(clock(), 32)
+        redis.client_kill_filter(_type="normal", skipme=True)
+    one.exchange.fetch_and_wait()
+    assert list(one.custody.done) == units[:2]
+    one.exchange.probe(lambda: None)
+    until(lambda: one.working() == [b"2"])
+    assert len(one.fenced_units) in {0, 2}  # of a call that was heard after all
+
+
+@pytest.mark.proves("I16")
+def test_while_redis_is_silent_no_more_jobs_end_than_a_kill_may_repeat(bench, redis):
+    one = bench(slots=2, job=lambda unit: False)
+    taken(one, 200)
+    with one.mute():
+        one.start()
+        until(lambda: one.custody.full and not one.custody.running())
+        assert MAX_UNACKNOWLEDGED <= len(one.units) < MAX_UNACKNOWLEDGED + one.slots
+        assert len(one.custody.done) == len(one.units)
+    one.got(200)
+    until(lambda: one.working() == [])
+    assert len({unit.data for unit in one.units}) == len(one.units) == 200
+
+
+def test_acknowledging_waits_for_what_another_thread_has_sent(bench):
+    one = bench(slots=1)
+    taken(one, 1)
+    with ThreadPoolExecutor(2) as pool:
+        with one.mute():
+            ended(one, 1)
+            other = pool.submit(one.exchange.fetch_and_wait)
+            until(lambda: one.exchange._call.pending, "the other waits for the reply")
+            waiting = pool.submit(one.fetcher.acknowledge_all)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.05)
+        waiting.result(20)
+        assert one.working() == []
+        other.result(20)
+
+
+def test_acknowledging_waits_for_what_another_thread_is_sending(bench, monkeypatch):
+    one = bench(slots=1)
+    taken(one, 1)
+    ended(one, 1)
+    sending, go = threading.Event(), threading.Event()
+    send = one.exchange._call._channel.send
+
+    def slow(*commands):
+        sending.set()
+        assert go.wait(20)
+        send(*commands)
+
+    monkeypatch.setattr(one.exchange._call._channel, "send", slow)
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(one.exchange.fetch_and_wait)
+        assert sending.wait(20)
+        waiting = pool.submit(one.fetcher.acknowledge_all)
+        try:
+            with pytest.raises(TimeoutError):
+                waiting.result(0.05)
+        finally:
+            go.set()
+        waiting.result(20)
+        other.result(20)
+    assert one.working() == []
+
+
+def test_one_thread_at_a_time_talks_to_redis(bench):
+    one = bench(slots=2)
+    taken(one, 40)
+    with one.exchange._lock:
+        ended(one, ACK_BATCH)
+        one.exchange.flush_if_due(clock())
+        assert not one.exchange.fetch_and_wait()
+        assert len(one.custody.done) == ACK_BATCH
+    one.exchange.flush_if_due(clock())
+    assert one.custody.sent == ACK_BATCH
+
+
+# --- what lies unread is not lost -----------------------------------------------------------------------------------
+
+
+def test_what_a_call_brought_is_not_given_back_before_its_reply_is_read(bench, redis):
+    one = bench(slots=2)
+    redis.lpush(QUEUE, encoded())
+    one.exchange._ask(clock(), 32)
+    until(lambda: redis.llen(QUEUE) == 0)
+    one.reconciler.look()
+    for _ in range(2):  # whoever is at the post looks, but the reply is another thread's to read
+        one.post._watch()
+    assert [one.reconciler.look(), one.reconciler.look()] == [0, 0]
+    one.exchange._read_reply()
+    assert [one.reconciler.look(), one.reconciler.look()] == [0, 0]
+    assert one.working() == list(one.custody.known()) == [encoded()]
+
+
+def test_what_a_parked_call_brought_is_not_given_back_before_its_reply_is_read(bench, redis):
+    one = bench(slots=2)
+    one.exchange.queues_empty = True
+    one.post._park()
+    redis.lpush(QUEUE, encoded())
+    assert [one.reconciler.look() for _ in range(3)] == [0, 0, 0]
+    one.post._watch()
+    assert [one.reconciler.look() for _ in range(3)] == [0, 0, 0]
+    assert one.working() == list(one.custody.known()) == [encoded()]
+
+
+def test_what_no_reply_brings_is_given_back_as_soon_as_all_are_read(bench, redis):
+    one = bench(slots=2).start()
+    until(one.idle)
+    redis.lpush(WORKING, encoded(queue="elsewhere"))
+    assert one.reconciler.look() == 0
+    until(one.reconciler.look, "whoever sleeps at the post, for ten seconds, is woken to look", timeout_s=5)
+    assert redis.lrange("queue:elsewhere", 0, -1) == [encoded(queue="elsewhere")]
+
+
+# --- what is not ours to start --------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("F6", "R22")
+def test_after_a_jump_of_the_clock_buffered_jobs_are_not_started_and_go_back(bench, redis, monkeypatch):
+    one = bench(slots=2)
+    redis.lpush(QUEUE, "waiting")
+    taken(one, 3)
+    redis.delete(keys.lease(IDENTITY))  # we slept for longer than the lease
+    real = clock
+    for module in (pipeline_module, fetcher_module):
+        monkeypatch.setattr(module, "clock", lambda: real() + 60)
+    one.start()
+    until(lambda: redis.lrange(QUEUE, 0, -1) == [b"waiting", b"2", b"1", b"0"], "given back, in order")
+    assert one.units == []
+    assert one.lost == 1
+    assert one.exchange.suspended
+    one.beat()
+    assert sorted(one.got(2)) == [b"0", b"1"]
+
+
+@pytest.mark.proves("F6", "R22")
+def test_who_is_stopped_between_its_look_at_the_clock_and_the_start_starts_nothing(bench, redis, monkeypatch):
+    one = bench(slots=1)
+    taken(one, 2)
+    redis.delete(keys.lease(IDENTITY))
+    real, looks = clock, []
+
+    def stopped_after_the_first_look():
+        looks.append(1)
+        return real() + (60 if len(looks) > 1 else 0)
+
+    monkeypatch.setattr(fetcher_module, "clock", stopped_after_the_first_look)
+    one.start()
+    until(lambda: redis.lrange(QUEUE, 0, -1) == [b"1", b"0"], "given back, in order")
+    assert one.units == []
+
+
+@pytest.mark.proves("F6", "R22")
+def test_jobs_whose_reply_is_read_long_after_the_question_are_not_started(bench, redis, monkeypatch):
+    """We slept while the reply waited: what it brought may have been taken over."""
+    one = bench(slots=2)
+    redis.lpush(QUEUE, "a")
+    one.exchange._ask(clock(), 32)
+    until(lambda: redis.llen(WORKING) == 1)
+    redis.delete(keys.lease(IDENTITY))
+    real = clock
+    for module in (pipeline_module, fetcher_module):
+        monkeypatch.setattr(module, "clock", lambda: real() + 60)
+    one.start()
+    until(lambda: one.exchange.suspended or one.units)
+    assert one.units == []
+
+
+@pytest.mark.proves("F6", "R22")
+def test_a_lost_lease_gives_the_buffer_back_and_starts_nothing_until_a_beat(bench, redis):
+    one = bench(slots=1)
+    redis.lpush(QUEUE, "waiting")
+    taken(one, 2)
+    redis.delete(keys.lease(IDENTITY))
+    one.exchange.probe(lambda: None)
+    assert one.exchange.suspended
+    one.start()
+    until(lambda: redis.lrange(QUEUE, 0, -1) == [b"waiting", b"1", b"0"], "given back, in order")
+    until(lambda: not one.custody.known())
+    assert (one.units, one.lost) == ([], 1)
+    one.beat()
+    assert one.got(1) == [b"0"]
+
+
+@pytest.mark.proves("F10", "I1")
+def test_jobs_in_hand_go_on_through_an_outage_and_none_is_lost(bench, redis):
+    """Connections die again and again under load: each job runs once, but those whose reply was lost, which are found in our list.
+
+    They name no queue to go back to, so they are where such jobs go: in the dead set, each in an object that keeps its bytes.
+    """
+    redis.lpush(QUEUE, *range(3_000))
+    one = bench(slots=4, job=lambda unit: False).start()
+    for count in range(500, 3_000, 500):
+        until(lambda: len(one.units) >= count or not redis.llen(QUEUE), "progress")  # noqa: B023
+        redis.client_kill_filter(_type="normal", skipme=True)
+    until(lambda: redis.llen(QUEUE) == 0 and not one.custody.known() and one.exchange.queues_empty)
+    names = [unit.data for unit in one.units] + [unwrapped(entry) for entry in redis.zrange(keys.DEAD, 0, -1)]
+    assert sorted(names, key=int) == [b"%d" % number for number in range(3_000)]
+
+
+# --- quotas ---------------------------------------------------------------------------------------------------------
+
+
+def fetched(redis, wanted, **quotas):
+    redis.set("lease", 1)
+    names = [f"queue:{name}" for name in quotas]
+    reply = FETCH(redis, ["lease", WORKING, *names], [5_000, wanted, 0, *quotas.values()])
+    found = {}
+    for position in range(3, len(reply), 2):
+        found.setdefault(list(quotas)[reply[position] - 1], []).extend(reply[position + 1])
+    return found
+
+
+def test_a_batch_is_shared_out_by_quota_and_the_rest_goes_to_whoever_has_more(redis):
+    for name, count in (("a", 10), ("b", 10), ("c", 1)):
+        redis.lpush(f"queue:{name}", *(f"{name}{number}" for number in range(count)))
+    assert fetched(redis, 6, a=3, b=2, c=1) == {"a": [b"a0", b"a1", b"a2"], "b": [b"b0", b"b1"], "c": [b"c0"]}
+    # c is empty: its share goes to the first that gave its whole quota
+    assert fetched(redis, 6, a=3, b=2, c=1) == {"a": [b"a3", b"a4", b"a5", b"a6"], "b": [b"b2", b"b3"]}
+    assert fetched(redis, 6, b=2, a=3) == {"b": [b"b4", b"b5", b"b6"], "a": [b"a7", b"a8", b"a9"]}
+    assert redis.llen(WORKING) == 18
+
+
+def test_a_batch_from_weighted_queues_is_mixed(bench, redis):
+    for name in ("a", "b"):
+        redis.lpush(f"queue:{name}", *(f"{name}{number}" for number in range(20)))
+    one = bench(queues=(("a", 3), ("b", 1)), slots=8).start()
+    got = one.got(8)
+    assert sum(data.startswith(b"a") for data in got) == 6
+    assert redis.llen("queue:b") == 18
+    assert threading.active_count() >= 8

@@ -1,0 +1,65 @@
+"""Coming back after trouble: what died without a sign while nobody looked keeps no job from anybody.
+
+The proxy is healed at once: connections of before stay dead, new ones work, as behind a network that dropped its state.
+"""
+
+import pytest
+
+from framework.fetch import blocking as blocking_module
+from framework.fetch import pipeline as pipeline_module
+from tests.harness import encoded, until
+from tests.servers.proxy import Proxy
+
+QUEUE = "queue:default"
+SOON_S = 4.0
+"""Far below what a dead connection would cost if it were waited for."""
+
+
+@pytest.fixture
+def hole(redis_url, monkeypatch):
+    """A proxy to fetch through; the deadlines are short, so that each is met within the test."""
+    monkeypatch.setattr(pipeline_module, "COMMAND_TIMEOUT_S", 0.3)
+    with Proxy(redis_url) as proxy:
+        yield proxy
+
+
+def die_without_a_sign(proxy):
+    proxy.swallow()
+    proxy.heal()
+
+
+@pytest.mark.proves("F11", "R1")
+def test_a_dead_acknowledgement_renews_the_parked_calls_too(bench, redis, hole):
+    redis.lpush(QUEUE, encoded(jid="first"))
+    one = bench(url=hole.url).start()
+    one.got(1)
+    until(lambda: one.parked() == 1, "the free slot waits for a job")
+    die_without_a_sign(hole)
+    redis.lpush(QUEUE, encoded(jid="next"))  # the server gives it to the call that is dead
+    until(lambda: one.working() == [encoded(jid="next"), encoded(jid="first")])
+    one.end(one.units[0])
+    until(lambda: len(one.units) == 2, "the next", SOON_S)
+    assert [(lost.job.jid, lost.cause) for lost in one.recovered] == [("next", "lost reply")]
+    assert one.answered == 1
+    until(lambda: one.parked() == 1 and one.working() == [encoded(jid="next")])  # one call, not the dead one beside it
+
+
+@pytest.mark.proves("F11", "R3")
+def test_an_idle_process_finds_that_its_parked_call_is_dead(bench, redis, hole, monkeypatch):
+    monkeypatch.setattr(blocking_module, "BLOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr(blocking_module, "REPLY_MARGIN_S", 0.2)
+    one = bench(url=hole.url).start()
+    until(one.idle)
+    die_without_a_sign(hole)
+    redis.lpush(QUEUE, encoded(jid="next"))
+    until(lambda: len(one.units) == 1, "the next", SOON_S)
+    assert len(one.errors) == 1
+
+
+@pytest.mark.proves("F11", "R9")
+def test_a_lost_fetch_is_found_as_soon_as_redis_answers(bench, redis, hole):
+    hole.lose_replies(b"EVALSHA", {1}, hang=True)
+    redis.lpush(QUEUE, *(encoded(jid=str(number)) for number in range(3)))
+    one = bench(url=hole.url, slots=1, job=lambda unit: False).start()
+    until(lambda: len(one.units) == 3, "all", SOON_S)
+    assert [unit.data for unit in one.units] == [encoded(jid=str(number)) for number in range(3)]

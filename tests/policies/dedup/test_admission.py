@@ -1,0 +1,384 @@
+"""What becomes of a job's lock as it runs: given away or kept, with the positions of its dropped duplicates, and one more run."""
+
+import logging
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from framework.declare import registry
+from framework.declare.policy_options import Deduplicate
+from framework.errors import Discard
+from framework.fetch.requeue import requeue
+from framework.finish.outcome import Deferred, Failed
+from framework.push.size_limiter import SizeLimits
+from framework.wire.json import dumps
+from framework.wire.resources import DUPLICATE_WAL_POSITIONS
+from tests.harness import IDENTITY, encoded, until
+
+EXECUTING, EXECUTED = Deduplicate("until_executing"), Deduplicate("until_executed")
+ONCE_MORE = Deduplicate("until_executed", if_deduplicated="reschedule_once")
+
+
+class Held:
+    """A perform that waits, run after run, until it is told to go on."""
+
+    def __init__(self):
+        self.ran, self.began, self.free = [], threading.Semaphore(0), threading.Semaphore(0)
+
+    def perform(self):
+        held = self
+
+        def perform(self, *args):
+            held.ran.append(self.jid)
+            held.began.release()
+            assert held.free.acquire(timeout=30)
+
+        return perform
+
+
+@pytest.fixture
+def held():
+    made = Held()
+    yield made
+    made.free.release(100)
+
+
+@pytest.mark.proves("R38")
+def test_until_executing_gives_the_lock_away_before_the_run(scene, held):
+    job = scene.worker(held.perform(), EXECUTING)
+    first = job.perform_async(1)
+    assert job.perform_async(1) is None
+    slots = scene.start(1)
+    assert held.began.acquire(timeout=30)
+    assert scene.locks() == {}
+    assert [unit.holds for unit in slots.fetcher.custody.running()] == [None]  # its end needs no script of its own
+    second = job.perform_async(1)
+    assert job.perform_async(1) is None
+    held.free.release(2)
+    until(slots.done)
+    assert held.ran == [first, second]
+    assert scene.locks() == {}
+    assert len(slots.lines(job_status="done")) == 2
+
+
+def test_until_executed_keeps_it_through_the_run(scene, held):
+    job = scene.worker(held.perform(), EXECUTED)
+    first = job.perform_async(1)
+    scene.redis.pexpire(scene.locks()[first], 50_000)
+    slots = scene.start(2)
+    assert held.began.acquire(timeout=30)
+    assert job.perform_async(1) is None
+    assert 590_000 < scene.redis.pttl(scene.locks()[first]) <= 600_000  # renewed when it began
+    held.free.release()
+    until(slots.done)
+    assert scene.locks() == {}
+    assert job.perform_async(1)
+
+
+def test_one_that_ran_out_is_taken_again_unless_another_has_it(scene, held):
+    job = scene.worker(held.perform(), EXECUTED)
+    first = job.perform_async(1)
+    scene.redis.delete(scene.locks()[first])
+    slots = scene.start(2)
+    assert held.began.acquire(timeout=30)
+    assert scene.lock(first).keys() == {"v", "jid", "class", "since"}
+    assert job.perform_async(1) is None
+    late = job.perform_async(2)
+    assert held.began.acquire(timeout=30)
+    third = job.perform_async(3)
+    scene.redis.delete(scene.locks()[third])
+    fourth = job.perform_async(3)
+    held.free.release(4)
+    until(slots.done)
+    assert sorted(held.ran) == sorted([first, late, third, fourth])
+    assert scene.locks() == {}
+
+
+@pytest.mark.parametrize("policy", [EXECUTING, EXECUTED])
+def test_a_job_sent_away_at_the_door_keeps_its_lock(scene, policy):
+    class Away:
+        def applies_to(self, declaration):
+            return True
+
+        def admit(self, entry):
+            return Deferred(40.0, "feature_flag")
+
+    job = scene.worker(lambda self: None, policy)
+    first = job.perform_async()
+    slots = scene.start(before=[Away()])
+    until(slots.done)
+    assert scene.redis.zcard("schedule") == 1
+    assert 630_000 < scene.redis.pttl(scene.locks()[first]) <= 640_000
+    assert job.perform_async() is None
+
+
+def test_a_retry_keeps_the_lock_of_until_executed_and_leaves_the_other_free(scene):
+    def fail(self):
+        raise ValueError("on purpose")
+
+    kept = scene.worker(fail, EXECUTED, name="Kept", retry_in=classmethod(lambda cls, count, error, job: 100.0))
+    given = scene.worker(fail, EXECUTING, name="Given")
+    first, second = kept.perform_async(), given.perform_async()
+    slots = scene.start()
+    until(slots.done)
+    assert scene.redis.zcard("retry") == 2
+    assert scene.locks().keys() == {first}
+    assert 690_000 < scene.redis.pttl(scene.locks()[first]) <= 715_000
+    assert kept.perform_async() is None
+    assert given.perform_async() not in (None, second)
+
+
+def test_a_job_that_goes_back_takes_its_lock_again(scene, held):
+    """At a stop: what is not there any more it takes again, what another has it leaves."""
+    job = scene.worker(held.perform(), EXECUTING)
+    first, second = job.perform_async(1), job.perform_async(2)
+    slots = scene.start(2)
+    assert all(held.began.acquire(timeout=30) for _ in range(2))
+    rival = job.perform_async(2)
+    units = slots.fetcher.custody.running()
+    assert requeue(slots.shard.client, IDENTITY, [(unit, unit.data) for unit in units]) == 2
+    assert scene.locks().keys() == {first, rival}
+    assert 590_000 < scene.redis.pttl(scene.locks()[first]) <= 600_000
+    assert job.perform_async(1) is None
+    assert {one["jid"] for one in scene.waiting()} == {first, second, rival}
+
+
+# --- positions ------------------------------------------------------------------------------------------------------
+
+
+class Consistency:
+    """Stands where the choice of a replica does: notes what the job says that it has to see, and answers as told."""
+
+    def __init__(self, *answers, meanwhile=lambda: None):
+        self.answers, self.seen, self.meanwhile = list(answers), [], meanwhile
+
+    def applies_to(self, declaration):
+        return True
+
+    def admit(self, entry):
+        self.seen.append(dict(entry.payload.get(DUPLICATE_WAL_POSITIONS) or {}))
+        self.meanwhile()
+        return self.answers.pop(0) if self.answers else None
+
+
+class Stamped:
+    """A client middleware as the push stamps it."""
+
+    positions = {"main": "0/10"}
+
+    def call(self, cls, job, queue, pool):
+        job["wal_locations"] = dict(Stamped.positions)
+        yield
+
+
+def push_at(job, position, **others):
+    Stamped.positions = {"main": position, **others}
+    return job.perform_async()
+
+
+@pytest.mark.parametrize("policy", [EXECUTING, EXECUTED])
+def test_a_run_sees_what_the_newest_dropped_duplicate_saw(scene, policy):
+    scene.at_admission.open(Stamped)
+    job = scene.worker(lambda self: None, policy)
+    first = push_at(job, "0/10")
+    assert push_at(job, "1/0", ci="0/5") is None
+    assert push_at(job, "0/FFFFFFFF") is None  # older
+    assert push_at(job, "garbage", ci=7) is None
+    assert scene.lock(first)["wal:main"] == "1/0"
+    consistency = Consistency()
+    until(scene.start(consistency=consistency).done)
+    assert consistency.seen == [{"main": "1/0", "ci": "0/5"}]
+    assert scene.locks() == {}
+
+
+def test_one_that_comes_while_a_replica_is_chosen_counts_too(scene):
+    scene.at_admission.open(Stamped)
+    job = scene.worker(lambda self: None, EXECUTING)
+    push_at(job, "0/10")
+    later = iter(["0/20", "0/30", "0/40", "0/50", "0/60"])
+    pushed = []
+
+    def push():
+        if (position := next(later, None)) is not None:
+            pushed.append(push_at(job, position))
+
+    consistency = Consistency(meanwhile=push)
+    until(scene.start(1, consistency=consistency).done)
+    # Twice it is looked at again; then the lock goes, and the duplicate after that is one no more.
+    assert [seen.get("main") for seen in consistency.seen[:4]] == [None, "0/20", "0/30", "0/40"]
+    assert pushed[:3] == [None, None, None]
+    assert pushed[3] is not None
+
+
+def test_a_job_that_is_sent_back_for_a_replica_keeps_its_lock_and_what_it_has_to_see(scene):
+    scene.at_admission.open(Stamped)
+    job = scene.worker(lambda self: None, EXECUTING)
+    first = push_at(job, "0/10")
+    assert push_at(job, "0/20") is None
+    until(scene.start(1, consistency=Consistency(Failed(ValueError("no replica")))).done)
+    (member,) = scene.redis.zrange("retry", 0, -1)
+    assert b'"dedup_wal_locations":{"main":"0/20"}' in member
+    assert scene.lock(first)["wal:main"] == "0/20"
+
+
+def test_what_is_no_lock_holds_no_run_up(scene):
+    job = scene.worker(lambda self: None, EXECUTING)
+    job.perform_async()
+    (lock,) = scene.locks().values()
+    scene.redis.delete(lock)
+    scene.redis.set(lock, "no such thing")
+    until(scene.start(1, consistency=Consistency()).done)
+
+
+def test_a_lock_of_many_odd_databases_ends_no_run(scene):
+    scene.at_admission.open(Stamped)
+    job = scene.worker(lambda self: None, EXECUTING)
+    first = push_at(job, "0/10")
+    odd = {f"wal:{number}" * 30: "0/1" for number in range(100)} | {b"wal:\xff": b"\xff", "wal:": "0/1"}
+    scene.redis.hset(scene.locks()[first], mapping=odd)
+    slots = scene.start(1, consistency=Consistency())
+    until(slots.done)
+    assert slots.lines(job_status="done")
+    assert scene.locks() == {}
+
+
+# --- one more run ---------------------------------------------------------------------------------------------------
+
+
+def test_a_duplicate_that_came_while_it_ran_makes_it_run_once_more(scene, held, caplog):
+    job = scene.worker(held.perform(), ONCE_MORE, status_expiration=60)
+    first = job.perform_async(1, "x")
+    assert job.perform_async(1, "x") is None  # waits: its run will see it
+    slots = scene.start(2)
+    assert held.began.acquire(timeout=30)
+    assert all(job.perform_async(1, "x") is None for _ in range(3))
+    with caplog.at_level(logging.INFO, logger="framework"):
+        held.free.release()
+        assert held.began.acquire(timeout=30)
+        (second,) = held.ran[1:]
+        assert scene.locks().keys() == {second}
+        assert 590_000 < scene.redis.pttl(scene.locks()[second]) <= 600_000
+        assert scene.redis.get(f"aw:status:{first}") == b"completed"
+        assert scene.redis.get(f"aw:status:{second}") == b"running"
+        assert job.perform_async(1, "x") is None  # and that is no reason for a third
+        held.free.release(5)
+        until(slots.done)
+        # The slot of the first run may write its line later than the second run begins, and ends.
+        (line,) = until(lambda: [one.getMessage() for one in caplog.records if "rescheduled" in one.getMessage()])
+    assert held.ran == [first, second]
+    assert scene.locks() == {}
+    assert "job_status='rescheduled'" in line
+    assert f"jid='{first}'" in line
+    assert f"rescheduled_as='{second}'" in line
+
+
+@pytest.mark.parametrize("ends", ["done", "discards"])
+def test_a_duplicate_that_came_before_the_run_is_no_reason(scene, ends):
+    ran = []
+
+    def perform(self):
+        ran.append(self.jid)
+        if ends == "discards":
+            raise Discard("enough")
+
+    job = scene.worker(perform, ONCE_MORE)
+    first = job.perform_async()
+    assert job.perform_async() is None
+    slots = scene.start()
+    until(slots.done)
+    assert ran == [first]
+    assert scene.locks() == {}
+
+
+def test_the_next_run_is_a_new_job_with_the_old_one_s_arguments_and_context(scene, held):
+    scene.at_admission.open(Stamped, limits=SizeLimits(compression_threshold=100))
+    job = scene.worker(held.perform(), ONCE_MORE)
+    Stamped.positions = {"main": "0/10"}
+    first = job.set(context={"user": "me"}, retry=3).perform_async("x" * 5_000)
+    fields = {"retry_count": 1, "failed_at": 5.0, "error_class": "E", "deferred_count": 3, "foreign": [1]}
+    data = scene.redis.rpop("queue:default")
+    scene.redis.lpush("queue:default", data[:-1] + b"," + dumps(fields)[1:])
+    slots = scene.start(1)
+    assert held.began.acquire(timeout=30)
+    Stamped.positions = {"main": "0/20"}
+    assert job.perform_async("x" * 5_000) is None
+    slots.fetcher.stop()  # what is written next stays where it is
+    held.free.release()
+    until(scene.waiting)
+    (next_run,) = scene.waiting()
+    assert next_run["jid"] != first
+    assert next_run["rescheduled_once"] is True
+    assert next_run["compressed"] is True
+    assert next_run["meta.user"] == "me"
+    assert (next_run["retry"], next_run["foreign"]) == (3, [1])
+    assert not {"retry_count", "failed_at", "error_class", "deferred_count"} & next_run.keys()
+    assert next_run["correlation_id"] == first
+    assert abs(next_run["enqueued_at"] - time.time()) < 60
+    assert scene.lock(next_run["jid"])["wal:main"] == "0/20"
+    assert "duplicates" not in scene.lock(next_run["jid"])
+
+
+@pytest.mark.parametrize(("retry", "dead"), [(0, 1), (False, 0)])
+def test_a_job_that_fails_for_good_runs_no_more_however_many_duplicates_came(scene, held, retry, dead):
+    def perform(self):
+        held.perform()(self)
+        raise ValueError("on purpose")
+
+    job = scene.worker(perform, ONCE_MORE, retry=retry)
+    first = job.perform_async()
+    slots = scene.start(1)
+    assert held.began.acquire(timeout=30)
+    assert job.perform_async() is None
+    held.free.release(3)
+    until(slots.done)
+    assert held.ran == [first]
+    assert scene.redis.zcard("dead") == dead
+    assert scene.locks() == {}
+
+
+# --- what others write ----------------------------------------------------------------------------------------------
+
+
+def test_keys_of_gitlab_s_own_pass_untouched(scene):
+    seen = []
+    scene.worker(lambda self: seen.append(self._aw_job["idempotency_key"]), EXECUTED)
+    key = "resque:gitlab:duplicate:default:abc"
+    scene.redis.set(key, "cookie")
+    scene.redis.lpush("queue:default", encoded(jid="r1", idempotency_key=key), encoded(jid="r2", idempotency_key=key))
+    slots = scene.start()
+    until(slots.done)
+    assert seen == [key, key]
+    assert scene.redis.get(key) == b"cookie"
+    assert scene.locks() == {}
+
+
+def test_a_short_ttl_is_kept(scene, held):
+    job = scene.worker(held.perform(), Deduplicate("until_executed", ttl=timedelta(seconds=1)))
+    first = job.perform_async()
+    assert job.perform_async() is None
+    second = until(job.perform_async, "the lock has run out")
+    assert second != first
+
+
+@pytest.mark.parametrize("policy", [EXECUTING, EXECUTED, ONCE_MORE])
+def test_lock_of_another_version_lets_both_methods_run(scene, policy):
+    """Work of the new release was dropped in silence, as a duplicate of what only the old handler does."""
+    ran = []
+    with registry.isolated():
+        old = scene.worker(lambda self, number: None, policy).perform_async(7)
+
+    def perform(self, number):
+        ran.append(("perform", self.jid))
+
+    def perform_v0(self, number):
+        ran.append(("perform_v0", self.jid))
+
+    job = scene.worker(perform, policy, version=1, perform_v0=perform_v0)
+    new = job.perform_async(7)
+    assert job.perform_async(7) is None
+    slots = scene.start(1)
+    until(slots.done)
+    assert ran == [("perform_v0", old), ("perform", new)]
+    assert scene.locks() == {}

@@ -1,0 +1,103 @@
+"""The door of paused classes, beside a real Redis: what it does when what it knows is old, or Redis answers oddly."""
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
+from framework.execute.admission import AdmissionRequest
+from framework.finish.outcome import Held
+from framework.flags.flag import Flag, LayeredFlags, pause_flag
+from framework.flags.redis_flags import RedisFlags, set_flag, unset_flag
+from framework.policies.pause.admission import PausePolicy
+from framework.policies.pause.state import PauseState
+from framework.policies.pause.strategies import PauseStrategies
+from framework.store.script import HOLD_PAUSED
+from framework.wire import keys
+from tests.harness import IDENTITY, encoded, hold, payload, server_lines
+
+WORKING = keys.working(IDENTITY)
+PARKED = keys.paused_jobs("CalmWorker")
+
+
+@pytest.fixture
+def entry(redis):
+    with registry.isolated():
+
+        class CalmWorker(ApplicationWorker):
+            feature_category = "not_owned"
+            wire_name = "CalmWorker"
+
+            def perform(self):
+                pass
+
+        yield AdmissionRequest(
+            hold(redis, encoded("CalmWorker")), payload("CalmWorker"), CalmWorker.declaration(), CalmWorker
+        )
+
+
+@pytest.fixture
+def stored(redis, granted):
+    set_flag(redis, Flag(pause_flag("CalmWorker"), 100, "why", "ops"), None)
+    flags = RedisFlags(granted, "main")
+    flags.read()
+    return flags
+
+
+def gate(client, stored, flags=None):
+    known = flags or stored
+    return PausePolicy(client, IDENTITY, PauseState(known, stored, PauseStrategies((), {}), known.read))
+
+
+def test_a_pause_that_ended_a_moment_ago_parks_nothing(redis, stored, entry):
+    door = gate(redis, stored)
+    assert door.applies_to(entry.declaration)
+    unset_flag(redis, pause_flag("CalmWorker"))
+    assert door.admit(entry) is None
+    assert redis.lrange(WORKING, 0, -1) == [entry.unit.data]
+    assert not door.applies_to(entry.declaration)
+    set_flag(redis, Flag(pause_flag("CalmWorker"), 100), None)
+    stored.read()
+    set_flag(redis, Flag(pause_flag("CalmWorker"), 100, "another why"), None)
+    assert door.admit(entry) == Held("paused", {"pause_control": "manual", "pause_reason": "another why"})
+
+
+def test_what_was_parked_and_not_heard_of_is_parked(redis, stored, entry):
+    class Deaf:
+        """A client that loses the first reply."""
+
+        def execute_command(self, *command):
+            reply = redis.execute_command(*command)
+            if command[0] == "EVALSHA" and not deaf:
+                deaf.append(reply)
+                raise RedisConnectionError("lost")
+            return reply
+
+    deaf = []
+    redis.script_load(HOLD_PAUSED.source)
+    door = gate(Deaf(), stored)
+    with pytest.raises(RedisConnectionError):
+        door.admit(entry)
+    assert redis.zcard(PARKED) == 1
+    assert door.admit(entry).status == "paused"
+    assert door.admit(entry).status == "fenced"  # somebody else's by now
+
+
+def test_keys_that_cannot_be_used_hold_up_no_job(redis, stored, entry):
+    redis.set(PARKED, "x")
+    door = gate(redis, stored)
+    with server_lines("info") as lines:
+        assert door.admit(entry) is None
+        assert door.admit(entry) is None
+        assert [line["event_name"] for line in lines()] == ["pause.unusable"]
+    assert redis.lrange(WORKING, 0, -1) == [entry.unit.data]
+
+
+def test_a_pause_that_is_not_for_redis_to_say_leaves_a_mark(redis, granted, entry):
+    class Provider(RedisFlags):
+        def find(self, name):
+            return Flag(name, 100) if name == pause_flag("CalmWorker") else None
+
+    stored = RedisFlags(granted, "main")
+    assert gate(redis, stored, LayeredFlags(stored, Provider(redis, "main"))).admit(entry).status == "paused"
+    assert redis.get(keys.pause_strategy("CalmWorker")) == b"manual"

@@ -1,0 +1,102 @@
+"""The alert on parked jobs: one process of the fleet tells of each place whose oldest job waits for too long."""
+
+import time
+
+import pytest
+
+from framework.process import held_jobs
+from framework.process.events import ProcessEvents
+from framework.process.held_jobs import HeldJobsAlert, held_keys, measure_held
+from framework.wire import keys
+from tests.harness import encoded, full_memory, server_lines
+
+
+class Heard:
+    def __init__(self):
+        self.told = []
+
+    def held_too_long(self, found, oldest_s):
+        self.told.append((found.kind, found.name, found.jobs, found.scopes, round(oldest_s, -2)))
+
+
+def wait_at_limit(redis, base, scope, *ages, full=False):
+    now = time.time()
+    key = keys.limit(base)
+    for age in ages:
+        member = b'["default","j"]\n' + encoded(base, jid=f"{scope}{age}")
+        redis.zadd(f"{key}:waiting:{scope}", {member: now - age})
+    redis.sadd(keys.LIMITS_WAITING, key)
+    redis.sadd(f"{key}:full", scope) if full else redis.zadd(f"{key}:turns", {scope: 1})
+
+
+def pause(redis, worker, *ages):
+    now = time.time()
+    redis.zadd(keys.paused_jobs(worker), {b'["q"]\n' + encoded(worker, jid=str(age)): now - age for age in ages})
+    redis.sadd(keys.PAUSED_CLASSES, worker)
+
+
+def test_of_a_whole_fleet_one_process_tells_and_only_of_what_is_old(redis, granted):
+    wait_at_limit(redis, "OldWorker", "tenant-1", 100, 2_000)
+    wait_at_limit(redis, "OldWorker", "tenant-2", 3_600, full=True)
+    wait_at_limit(redis, "YoungWorker", "", 100)
+    pause(redis, "PausedWorker", 1_800, 10)
+    heard = Heard()
+    fleet = [HeldJobsAlert(granted, heard, 900) for _ in range(5)]
+    for _ in range(2):
+        for process in fleet:
+            process.check()
+    assert heard.told == [("waiting", "OldWorker", 3, 2, 3_600), ("paused", "PausedWorker", 2, 1, 1_800)]
+    assert 0 < redis.ttl(keys.HELD_ALERT) <= held_jobs.CHECK_PERIOD_S
+    redis.delete(keys.HELD_ALERT)  # it has run out
+    HeldJobsAlert(granted, heard, 900).check()
+    assert len(heard.told) == 4
+
+
+def test_very_many_are_told_of_however_young(redis, granted, monkeypatch):
+    monkeypatch.setattr(held_jobs, "ALERT_COUNT", 3)
+    pause(redis, "ManyWorker", 1, 2, 3, 4)
+    pause(redis, "FewWorker", 1, 2, 3)
+    heard = Heard()
+    HeldJobsAlert(granted, heard, 900).check()
+    assert [told[:3] for told in heard.told] == [("paused", "ManyWorker", 4)]
+
+
+def test_keys_of_another_type_hide_no_others(redis):
+    pause(redis, "PausedWorker", 1_800)
+    redis.sadd(keys.PAUSED_CLASSES, "OddWorker", b"\xff")
+    redis.set(keys.paused_jobs("OddWorker"), "x")
+    redis.sadd(keys.LIMITS_WAITING, keys.limit("OddWorker"))
+    redis.set(keys.limit("OddWorker") + ":turns", "x")
+    assert [(one.name, one.jobs) for one in measure_held(redis, held_keys(redis))] == [("PausedWorker", 1)]
+
+
+def test_a_full_server_silences_nobody(redis, granted):
+    """Jobs that wait may be what has filled it; who tells cannot be agreed on then, so each does."""
+    pause(redis, "PausedWorker", 1_800)
+    heard = Heard()
+    with full_memory(redis):
+        for _ in range(2):
+            HeldJobsAlert(granted, heard, 900).check()
+    assert len(heard.told) == 2
+
+
+def test_the_line_says_where_and_how_much(redis, granted):
+    pause(redis, "PausedWorker", 1_800)
+    with server_lines("info") as lines:
+        HeldJobsAlert(granted, ProcessEvents("main"), 900).check()
+    (line,) = lines()
+    assert (line["event_name"], line["severity"], line["class"], line["parked_jobs"]) == (
+        "jobs.held",
+        "WARN",
+        "PausedWorker",
+        1,
+    )
+    assert line["oldest_s"] == pytest.approx(1_800, abs=30)
+
+
+def test_a_process_tells_by_itself(site, redis):
+    wait_at_limit(redis, "LongWorker", "", 50)
+    redis.hset(keys.limit("LongWorker"), "override", -1)
+    process = site.worker("-q", "default", "-c", "1", FRAMEWORK_HELD_ALERT_AFTER="30")
+    line = process.line(event_name="jobs.held")
+    assert (line["limit"], line["parked_jobs"], line["oldest_s"] >= 50) == ("LongWorker", 1, True)

@@ -1,0 +1,135 @@
+"""Reachability, against every worker there could be."""
+
+from itertools import chain, combinations, product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.route.query import Term, WorkerQuery, closed_vocabularies, parse
+from framework.route.reachability import reachable, shadowing_rules
+from tests.tables import each_row
+
+CLOSED = {"urgency": ("high", "low"), "feature_category": ("x", "y", "not_owned")}
+"""As small as it gets, so that all workers can be tried."""
+
+WORLD = {
+    "urgency": [frozenset({value}) for value in CLOSED["urgency"]],
+    "feature_category": [frozenset({value}) for value in CLOSED["feature_category"]],
+    # Open: what no query names stands for all others.
+    "worker_name": [frozenset({value}) for value in ("a", "b", "other")],
+    "queue_namespace": [frozenset(), *(frozenset({value}) for value in ("a", "b", "other"))],
+    "tags": [frozenset(some) for some in chain.from_iterable(combinations("abc", size) for size in range(4))],
+}
+WORKERS = [dict(zip(WORLD, values, strict=True)) for values in product(*WORLD.values())]
+
+VALUES = {
+    "urgency": CLOSED["urgency"],
+    "feature_category": CLOSED["feature_category"],
+    "worker_name": "ab",
+    "queue_namespace": "ab",
+    "tags": "abc",
+}
+TERMS = st.sampled_from(sorted(VALUES)).flatmap(
+    lambda name: st.builds(
+        Term,
+        st.just(name),
+        st.booleans(),
+        st.lists(st.sampled_from(VALUES[name]), min_size=1, max_size=3).map(tuple),
+    )
+)
+QUERIES = (
+    st.lists(st.lists(TERMS, min_size=1, max_size=3).map(tuple), min_size=1, max_size=3).map(tuple).map(WorkerQuery)
+)
+RULES = st.lists(QUERIES | st.just(WorkerQuery(())), max_size=6)
+
+
+def escapes(rule: WorkerQuery, above: list[WorkerQuery]) -> bool:
+    """The brute force: some worker matches the rule and none above it."""
+    return any(rule.matches(worker) and not any(query.matches(worker) for query in above) for worker in WORKERS)
+
+
+@settings(max_examples=200)
+@given(QUERIES, RULES)
+def test_the_search_agrees_with_trying_every_worker(rule: WorkerQuery, above: list[WorkerQuery]):
+    assert reachable(rule, above, CLOSED) is escapes(rule, above)
+
+
+# Many plain rules, so that a good part of the examples is unreachable by the work of several.
+@settings(max_examples=150)
+@given(QUERIES, st.lists(TERMS.map(lambda term: WorkerQuery(((term,),))), min_size=3, max_size=8))
+def test_so_it_does_where_many_rules_take_together(rule: WorkerQuery, above: list[WorkerQuery]):
+    found = reachable(rule, above, CLOSED)
+    assert found is escapes(rule, above)
+    if not found:
+        needed = [above[index] for index in shadowing_rules(rule, above, CLOSED)]
+        assert not escapes(rule, needed)
+        for one in range(len(needed)):
+            assert escapes(rule, needed[:one] + needed[one + 1 :])
+
+
+@each_row(
+    ("rule", "above", "found", "needed"),
+    [
+        ("urgency=low", [], True, None),
+        ("urgency=low", ["*"], False, [0]),
+        ("*", ["*"], False, [0]),
+        ("*", ["urgency=high"], True, None),
+        ("*", ["urgency=high", "tags=a", "urgency=low,throttled"], False, [0, 2]),
+        ("*", ["urgency!=high", "urgency=high"], False, [0, 1]),
+        ("urgency=high", ["urgency=high,low"], False, [0]),
+        ("urgency=high&tags=a", ["tags=a,b"], False, [0]),
+        ("tags=a,b", ["tags=a"], True, None),
+        ("tags=a,b", ["tags=a", "tags=b"], False, [0, 1]),
+        ("tags=a&tags=b", ["tags=b"], False, [0]),
+        ("tags=a&tags=b", [], True, None),  # a worker may have both
+        ("tags!=a", ["tags=b"], True, None),  # or none
+        ("tags=a&tags!=a", [], False, []),
+        ("urgency=high&urgency=low", [], False, []),
+        ("urgency=high&urgency!=high,low", [], False, []),
+        ("urgency!=high,low,throttled", [], False, []),
+        ("worker_name=A&worker_name=B", [], False, []),
+        ("worker_name!=A", ["worker_name!=B"], True, None),
+        ("worker_name!=A,B", ["worker_name!=B"], False, [0]),
+        ("worker_name=A", ["worker_name!=B"], False, [0]),
+        ("worker_name=B", ["worker_name!=B"], True, None),
+        ("queue_namespace!=a", ["queue_namespace=b"], True, None),
+        ("feature_category=x", ["feature_category!=y"], False, [0]),
+        ("feature_category!=x,y", ["feature_category=not_owned"], False, [0]),
+        ("has_external_dependencies=true", ["has_external_dependencies!=false"], False, [0]),
+        ("urgency=low|tags=a", ["urgency=low"], True, None),
+        ("urgency=low|tags=a", ["urgency=low", "tags=a"], False, [0, 1]),
+        ("urgency=low&tags=a|urgency=low&tags=b", ["urgency=low&tags=a,b"], False, [0]),
+        ("resource_boundary=cpu", ["resource_boundary=cpu&urgency=high", "urgency!=high"], False, [0, 1]),
+    ],
+)
+def test_known_answers(rule: str, above: list[str], found: bool, needed: list[int] | None):
+    vocabularies = closed_vocabularies(["x", "y"])
+    queries = [parse(text, ["x", "y"]) for text in above]
+    assert reachable(parse(rule, ["x", "y"]), queries, vocabularies) is found
+    if needed is not None:
+        assert shadowing_rules(parse(rule, ["x", "y"]), queries, vocabularies) == needed
+
+
+def test_without_known_categories_there_is_always_another():
+    above = [parse("feature_category=x,y,not_owned")]
+    assert reachable(parse("*"), above, closed_vocabularies([]))
+    assert not reachable(parse("*", ["x", "y"]), above, closed_vocabularies(["x", "y"]))
+
+
+def test_real_sizes_need_few_steps():
+    above = [parse(f"worker_name=A{number}&urgency=high|name=b{number},c{number}") for number in range(300)]
+    assert reachable(parse("*"), above, closed_vocabularies([]), steps=2_000)
+    assert not reachable(parse("*"), [*above, parse("urgency=high"), parse("urgency!=high")], closed_vocabularies([]))
+
+
+def pigeons(holes: int) -> list[WorkerQuery]:
+    """One more pigeon than holes, each in a hole, no two in one: no set of tags is such a thing, which is hard to see."""
+    every = range(holes + 1)
+    homeless = [f"tags!={','.join(f'p{pigeon}h{hole}' for hole in range(holes))}" for pigeon in every]
+    crowded = [f"tags=p{a}h{hole}&tags=p{b}h{hole}" for hole in range(holes) for a, b in combinations(every, 2)]
+    return [parse(text) for text in (*homeless, *crowded)]
+
+
+def test_what_takes_too_many_steps_counts_as_reachable():
+    assert not reachable(parse("*"), pigeons(3), closed_vocabularies([]))
+    assert reachable(parse("*"), pigeons(9), closed_vocabularies([]))

@@ -1,0 +1,373 @@
+"""Due jobs whose route leads to another shard: written there first, once, and removed here."""
+
+import itertools
+import json
+import threading
+import time
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
+from framework.errors import UnroutedCallError
+from framework.finish.settle import DeadSetLimits
+from framework.finish.status_writer import StatusWriter
+from framework.route.router import Router
+from framework.schedule import poller as poller_module
+from framework.schedule.cross_shard import TRANSFER_WITHIN_S, TRANSFERRED_GUARD_S, UNAVAILABLE_S, CrossShardTransfer
+from framework.schedule.destination import DestinationResolver
+from framework.schedule.due_job_planner import DueJobPlanner
+from framework.schedule.poll_timing import PollTiming
+from framework.schedule.poller import PAGE_SIZE, Poller
+from framework.settings.model import RoutingRule
+from framework.shard.shard import Shard
+from framework.shard.shards import Shards
+from framework.store.connect import Endpoint
+from framework.store.script import RECEIVE_TRANSFER
+from framework.wire import keys
+from framework.wire.job import TRANSFER
+from framework.wire.json import dumps
+from tests.harness import compressed, encoded, full_memory, opened
+from tests.schedule.test_poller import LIMITER, Events
+
+LONG_AGO = 1_000_000_000.0
+RULES = [RoutingRule("*", "there", "second")]
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    with registry.isolated():
+        body = {"feature_category": "not_owned", "wire_name": "Job", "perform": lambda self: None}
+        type("JobWorker", (ApplicationWorker,), {**body, "queue": None})
+        yield
+
+
+def untold(*facts):
+    raise AssertionError(facts)
+
+
+class Bench:
+    """A poller of the shard main whose rules send everything to the shard second."""
+
+    def __init__(self, url, second_url, *middleware, rules=RULES, monotonic=time.monotonic):
+        self.events = Events()
+        self.client = opened(url).client
+        self.second = Shard("second", Endpoint(second_url), role="tests")
+        shards = {"main": opened(url), "second": self.second}
+        self.crossings = CrossShardTransfer(self.client, "main", shards, self.events, monotonic=monotonic)
+        preparation = DueJobPlanner(
+            self.events,
+            DestinationResolver(Router(rules, list(shards)), "main"),
+            self.crossings,
+            StatusWriter(shards["main"], untold),
+            middleware=middleware,
+            limiter=LIMITER,
+        )
+        rhythm = PollTiming(self.client, 1.0)
+        self.poller = Poller(self.client, self.events, preparation, self.crossings, rhythm, DeadSetLimits())
+
+    def drain(self):
+        while self.poller.poll():
+            pass
+
+
+@pytest.fixture
+def bench(redis_url, second_redis_url):
+    return Bench(redis_url, second_redis_url)
+
+
+def pass_by(worker, job, queue, pool):
+    yield
+
+
+def change(worker, job, queue, pool):
+    job["args"].append("y" * 200_000)  # in place
+    yield
+
+
+def landed(second_redis, queue="there"):
+    return [json.loads(data) for data in reversed(second_redis.lrange(keys.queue(queue), 0, -1))]
+
+
+def wait(redis, *jids, source=keys.SCHEDULE, **fields):
+    redis.zadd(source, {encoded(jid=jid, **{"queue": "job", **fields}): LONG_AGO + n for n, jid in enumerate(jids)})
+
+
+@pytest.mark.parametrize("source", [keys.SCHEDULE, keys.RETRY])
+def test_a_due_job_whose_route_changed_goes_to_its_new_shard_and_queue(bench, redis, second_redis, source):
+    wait(redis, "a", "b", source=source, retry_count=1, bid="B")
+    bench.drain()
+    jobs = landed(second_redis)
+    assert [job["jid"] for job in jobs] == ["a", "b"]
+    assert all((job["queue"], job["retry_count"], job["bid"]) == ("there", 1, "B") for job in jobs)
+    assert not any(TRANSFER in job for job in jobs)
+    assert second_redis.smembers(keys.QUEUES) == {b"there"}
+    assert redis.keys("*") == []
+
+
+def test_the_middleware_sees_the_new_queue_and_the_new_shards_pool(redis, second_redis, redis_url, second_redis_url):
+    seen = []
+
+    def look(worker, job, queue, pool):
+        seen.append((job["queue"], queue, pool.connection_pool.connection_kwargs["path"]))
+        yield
+
+    wait(redis, "a")
+    bench = Bench(redis_url, second_redis_url, look)
+    bench.drain()
+    assert seen == [("there", "there", bench.second.client.connection_pool.connection_kwargs["path"])]
+
+
+def test_a_middlewares_pool_is_routed_while_it_runs(redis, second_redis, redis_url, second_redis_url):
+    seen = []
+
+    def look(worker, job, queue, pool):
+        seen.append((pool, bool(pool.time())))
+        yield
+        pool.time()
+
+    for rules in (RULES, []):
+        wait(redis, "a")
+        Bench(redis_url, second_redis_url, look, rules=rules).drain()
+    assert [answered for _, answered in seen] == [True, True]
+    for (pool, _), shard in zip(seen, ("second", "main"), strict=True):
+        with pytest.raises(UnroutedCallError, match=f"TIME on shard '{shard}'"):
+            pool.time()
+
+
+@pytest.mark.parametrize("middleware", [(), (pass_by,), (change,)], ids=("none", "looks", "changes"))
+def test_compressed_arguments_cross_as_they_are_or_are_compressed_anew(
+    redis, second_redis, redis_url, second_redis_url, middleware
+):
+    job = compressed(["x" * 200], queue="job")
+    redis.zadd(keys.RETRY, {dumps(job): LONG_AGO})
+    Bench(redis_url, second_redis_url, *middleware).drain()
+    (moved,) = landed(second_redis)
+    if change in middleware:
+        job = compressed(["x" * 200, "y" * 200_000], queue="job")
+    assert {**moved, "queue": "job", "enqueued_at": job["enqueued_at"]} == job
+
+
+def test_guards_of_jobs_that_arrived_do_not_stay_long(bench, redis, second_redis):
+    wait(redis, "a")
+    bench.drain()
+    (guard,) = second_redis.keys(keys.transferred("*"))
+    assert 0 < second_redis.ttl(guard) <= TRANSFERRED_GUARD_S
+
+
+@pytest.mark.proves("R16", "I1", "I2", "I18")
+def test_a_death_after_any_step_neither_loses_nor_doubles(
+    redis, second_redis, redis_url, second_redis_url, monkeypatch
+):
+    """Die before and after each script of the way, then let another process go on."""
+
+    class Died(BaseException):
+        pass
+
+    for when in itertools.count():
+        left = [when]
+
+        def dying(script, left=left):
+            def run(*arguments):
+                for call in (lambda: None, lambda: script(*arguments)):
+                    reply = call()
+                    if left[0] == 0:
+                        raise Died
+                    left[0] -= 1
+                return reply
+
+            return run
+
+        with monkeypatch.context() as patch:
+            patch.setattr(poller_module, "ENQUEUE_DUE", dying(poller_module.ENQUEUE_DUE))
+            patch.setattr("framework.schedule.cross_shard.LAND", dying(RECEIVE_TRANSFER))
+            wait(redis, "a", "b")
+            try:
+                Bench(redis_url, second_redis_url).drain()
+                survived = True
+            except Died:
+                survived = False
+        Bench(redis_url, second_redis_url).drain()
+        assert sorted(job["jid"] for job in landed(second_redis)) == ["a", "b"], when
+        assert redis.zcard(keys.SCHEDULE) == 0
+        second_redis.flushall()
+        if survived:
+            assert when == 6  # mark, land, remove: before and after each
+            return
+
+
+@pytest.mark.proves("R32", "I2")
+def test_many_pollers_move_each_job_once(redis, second_redis, redis_url, second_redis_url):
+    wait(redis, *(f"{n:04d}" for n in range(3 * PAGE_SIZE)))
+    threads = [threading.Thread(target=Bench(redis_url, second_redis_url).drain) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(job["jid"] for job in landed(second_redis)) == [f"{n:04d}" for n in range(3 * PAGE_SIZE)]
+    assert redis.zcard(keys.SCHEDULE) == 0
+
+
+@pytest.mark.proves("R31", "I4")
+def test_a_poller_that_was_held_up_writes_nothing_that_has_been_moved_meanwhile(
+    redis, second_redis, redis_url, second_redis_url
+):
+    """Even when the guard has run out by then."""
+    other = Bench(redis_url, second_redis_url)
+    held = []
+
+    def hold(worker, job, queue, pool):
+        if not held:
+            held.append(1)
+            other.drain()
+            second_redis.delete(*second_redis.keys(keys.transferred("*")))
+        yield
+
+    wait(redis, "a")
+    Bench(redis_url, second_redis_url, hold).drain()
+    assert held
+    assert [job["jid"] for job in landed(second_redis)] == ["a"]
+
+
+@pytest.mark.proves("R31", "I4")
+def test_a_poller_that_was_stopped_just_before_it_writes_writes_nothing(
+    bench, redis, second_redis, redis_url, second_redis_url, monkeypatch
+):
+    """It had looked and found the job; others moved it, and the guard has run out by the time it wakes."""
+    real, held = RECEIVE_TRANSFER, []
+
+    def late(client, places, arguments):
+        if not held:
+            held.append(1)
+            Bench(redis_url, second_redis_url).drain()
+            second_redis.delete(*second_redis.keys(keys.transferred("*")))
+            arguments[2] = float(arguments[2]) - 2 * TRANSFER_WITHIN_S  # the time that has passed
+        return real(client, places, arguments)
+
+    wait(redis, "a")
+    monkeypatch.setattr("framework.schedule.cross_shard.LAND", late)
+    bench.drain()
+    assert held
+    assert [job["jid"] for job in landed(second_redis)] == ["a"]
+    wait(redis, "b")
+    bench.drain()
+    assert [job["jid"] for job in landed(second_redis)] == ["a", "b"]
+
+
+def test_a_guard_outlives_whoever_may_still_write():
+    assert TRANSFERRED_GUARD_S >= 2 * TRANSFER_WITHIN_S
+
+
+def test_the_same_bytes_may_be_scheduled_and_moved_again(bench, redis, second_redis):
+    """A job that runs again later may have the very payload it had before."""
+    for _ in range(2):
+        wait(redis, "a")
+        bench.drain()
+    assert [job["jid"] for job in landed(second_redis)] == ["a", "a"]
+
+
+@pytest.mark.proves("R16", "I2")
+def test_a_lost_reply_of_the_other_shard_does_not_double(bench, redis, second_redis, monkeypatch):
+    def cut(*arguments):
+        RECEIVE_TRANSFER(*arguments)
+        raise RedisConnectionError("cut")
+
+    wait(redis, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr("framework.schedule.cross_shard.LAND", cut)
+        bench.drain()
+    assert len(landed(second_redis)) == 1
+    ((member, score),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
+    assert score > redis.time()[0]  # it steps aside
+    assert bench.events.shards == ["second"]
+    redis.zadd(keys.SCHEDULE, {member: LONG_AGO})
+    bench.crossings._unavailable_until.clear()
+    bench.drain()
+    assert len(landed(second_redis)) == 1
+    assert redis.zcard(keys.SCHEDULE) == 0
+
+
+@pytest.mark.proves("F21")
+def test_a_shard_that_is_away_holds_up_nobody_else(redis, redis_url):
+    clock = [100.0]
+    bench = Bench(redis_url, "redis://127.0.0.1:1/0", monotonic=lambda: clock[0])
+    wait(redis, *(f"away-{n}" for n in range(PAGE_SIZE)))
+    redis.zadd(keys.SCHEDULE, {encoded("Unknown", jid="here"): LONG_AGO + PAGE_SIZE})
+    bench.drain()
+    assert [json.loads(data)["jid"] for data in redis.lrange(keys.queue("default"), 0, -1)] == ["here"]
+    assert redis.zcard(keys.SCHEDULE) == PAGE_SIZE
+    assert bench.events.shards == ["second"]
+    for member in redis.zrange(keys.SCHEDULE, 0, 9):
+        redis.zadd(keys.SCHEDULE, {member: LONG_AGO})
+    bench.drain()
+    assert bench.events.shards == ["second"]  # not asked again so soon
+    clock[0] += UNAVAILABLE_S
+    for member in redis.zrange(keys.SCHEDULE, 0, 9):
+        redis.zadd(keys.SCHEDULE, {member: LONG_AGO})
+    bench.drain()
+    assert bench.events.shards == ["second", "second"]
+    assert redis.zcard(keys.SCHEDULE) == PAGE_SIZE
+
+
+@pytest.mark.proves("R16")
+def test_a_full_shard_refuses_and_the_job_waits_here(bench, redis, second_redis):
+    wait(redis, "a")
+    with full_memory(second_redis):
+        bench.drain()
+    assert landed(second_redis) == []
+    assert redis.zcard(keys.SCHEDULE) == 1
+    assert bench.events.shards == ["second"]
+
+
+def test_the_way_is_open_when_our_own_shard_is_full(bench, redis, second_redis):
+    wait(redis, "a")
+    with full_memory(redis):
+        bench.drain()
+    assert [job["jid"] for job in landed(second_redis)] == ["a"]
+
+
+def test_a_queue_there_whose_key_is_no_list_is_told(bench, redis, second_redis):
+    second_redis.set(keys.queue("there"), "text")
+    wait(redis, "a")
+    bench.drain()
+    assert bench.events.queues == ["there"]
+    assert redis.zcard(keys.SCHEDULE) == 1
+
+
+def test_a_marked_job_whose_route_leads_back_here_stays(redis, redis_url, second_redis_url):
+    wait(redis, "a")
+    bench = Bench(redis_url, second_redis_url)
+    bench.poller.poll()
+    (member,) = redis.zrange(keys.SCHEDULE, 0, -1)
+    assert json.loads(member)[TRANSFER]
+    Bench(redis_url, second_redis_url, rules=[RoutingRule("*", "job", "main")]).drain()
+    (moved,) = redis.lrange(keys.queue("job"), 0, -1)
+    assert TRANSFER not in json.loads(moved)
+
+
+def test_a_shard_that_the_push_named_keeps_its_due_jobs(bench, redis, second_redis):
+    wait(redis, "a", aw_shard="main")
+    wait(redis, "b", source=keys.RETRY, retry_count=1, aw_shard="main")
+    bench.drain()
+    assert second_redis.keys("*") == []
+    jobs = landed(redis)  # the queue follows the rules all the same
+    assert sorted((job["jid"], job["aw_shard"]) for job in jobs) == [("a", "main"), ("b", "main")]
+
+
+def test_a_job_that_waits_elsewhere_goes_to_the_shard_that_its_push_named(redis, redis_url, second_redis_url):
+    wait(redis, "a", aw_shard="second")
+    Bench(redis_url, second_redis_url, rules=[RoutingRule("*", "job", "main")]).drain()
+    assert redis.keys("*") == []
+
+
+def test_the_state_stays_right_on_the_way(bench, redis, second_redis):
+    wait(redis, "a", source=keys.RETRY, status_expiration=60)
+    redis.set(keys.status("a"), "retrying")
+    shards = Shards({"main": bench.crossings._shards["main"], "second": bench.second})
+    bench.drain()
+    assert shards.look_up(["a"]) == {"a": "retrying"}
+    StatusWriter(bench.second, untold).write_last_if_tracked(landed(second_redis)[0], "running")
+    assert shards.look_up(["a"]) == {"a": "running"}
+    StatusWriter(bench.second, untold).write_last_if_tracked(landed(second_redis)[0], "completed")
+    assert shards.look_up(["a"]) == {"a": "completed"}

@@ -1,0 +1,138 @@
+"""A shard behind a network that swallows packets costs few callers their time, and one that answers is never refused."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from framework.errors import ShardUnavailableError
+from framework.shard.shard import Shard
+from framework.store.connect import Endpoint
+from tests.harness import full_memory, server_lines, until
+from tests.servers.proxy import Proxy
+
+READ_S = 0.6
+AT_ONCE_S = 0.25
+"""What is promised of a push to a shard that is known to be silent."""
+BACK_S = 5.0
+"""What is promised from the shard's return until pushes are taken."""
+
+
+@pytest.fixture
+def proxy(redis_url):
+    with Proxy(redis_url) as found:
+        yield found
+
+
+@pytest.fixture
+def shard(redis, proxy):
+    found = Shard("second", Endpoint(proxy.url), role="tests", read_timeout_s=READ_S)
+    yield found
+    found.close()
+
+
+def attempt(shard, payload=b"job"):
+    """Push; return the error, or ``None``, and how long it took."""
+    began = time.monotonic()
+    try:
+        shard.enqueue_one("default", payload)
+    except ShardUnavailableError as error:
+        return error, time.monotonic() - began
+    return None, time.monotonic() - began
+
+
+def is_taken(shard, payload):
+    error, _ = attempt(shard, payload)
+    return error is None
+
+
+@pytest.mark.proves("F21", "F11")
+def test_only_the_first_push_into_a_black_hole_waits(shard, redis, proxy):
+    with server_lines("info") as read, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: attempt(shard), range(4)))  # each keeps a connection
+        redis.delete("queue:default")
+        proxy.swallow()
+        error, took_s = attempt(shard)
+        assert error.maybe_written
+        assert took_s >= READ_S
+        for _ in range(20):
+            error, took_s = attempt(shard)
+            assert not error.maybe_written
+            assert took_s < AT_ONCE_S
+            assert "'second'" in str(error)
+            assert "not answered for" in str(error)
+        with pytest.raises(ShardUnavailableError):
+            shard.states(["jid"])
+        proxy.heal()
+        with full_memory(redis):
+            until(lambda: "maxmemory" in str(attempt(shard)[0]), "it answers, if only to refuse", BACK_S)
+        assert all(is_taken(shard, b"again") for _ in range(5))  # nobody meets a connection from before
+        assert redis.lrange("queue:default", 0, -1) == [b"again"] * 5
+    told = [line["event_name"] for line in read()]
+    assert told == ["shard.circuit_open", "shard.circuit_closed"]
+
+
+@pytest.mark.proves("F22")
+def test_a_slow_shard_is_never_refused(shard, proxy):
+    assert is_taken(shard, b"first")  # connecting takes several round trips, and counts
+    proxy.delay_s = 0.3
+    for _ in range(3):
+        error, took_s = attempt(shard)
+        assert error is None
+        assert took_s >= 0.3
+
+
+@pytest.mark.proves("F14")
+def test_a_refusal_however_slow_is_an_answer(shard, redis, proxy):
+    assert is_taken(shard, b"job")
+    proxy.delay_s = 0.3
+    with full_memory(redis):
+        for _ in range(2):
+            error, took_s = attempt(shard)
+            assert "maxmemory" in str(error)
+            assert took_s >= 0.3
+    assert is_taken(shard, b"job")
+
+
+@pytest.mark.proves("F21")
+def test_a_shard_that_is_down_says_so_each_time_and_is_used_as_soon_as_it_is_back(make_server):
+    own = make_server()
+    shard = Shard("second", Endpoint(own.url), role="tests")
+    own.stop()
+    for _ in range(20):
+        error, took_s = attempt(shard)
+        assert not error.maybe_written
+        assert took_s < AT_ONCE_S
+        assert "not answered for" not in str(error)
+    own.start()
+    assert is_taken(shard, b"job")
+    shard.close()
+
+
+def test_one_dead_connection_beside_others_that_are_answered_closes_nothing(shard, proxy):
+    assert is_taken(shard, b"job")
+    proxy.lose_replies(b"LPUSH.*dead", {1}, hang=True)
+    over = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        dead = pool.submit(attempt, shard, b"dead")
+        others = pool.submit(lambda: [attempt(shard, b"other")[0] for _ in iter(over.is_set, True)])
+        error, took_s = dead.result(20)
+        over.set()
+        assert error.maybe_written
+        assert took_s >= READ_S
+        assert set(others.result(20)) == {None}
+    assert is_taken(shard, b"job")
+
+
+def test_what_was_sent_before_the_shard_came_back_does_not_close_it_again(shard, proxy):
+    assert is_taken(shard, b"job")
+    proxy.swallow()
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(attempt, shard)
+        until(lambda: not shard._connection._channel_pool._free, "it is under way")
+        proxy.heal()
+        assert is_taken(shard, b"job")
+        error, _ = early.result(20)
+    assert error.maybe_written
+    assert is_taken(shard, b"job")

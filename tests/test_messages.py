@@ -1,0 +1,19 @@
+"""The nearest known word."""
+
+from framework.messages import did_you_mean
+from tests.tables import each_row
+
+
+@each_row(
+    ("word", "hint"),
+    [
+        ("urgnet", " (did you mean 'urgent'?)"),
+        ("URGENT", " (did you mean 'urgent'?)"),
+        ("cron", " (did you mean 'cronjob'?)"),
+        ("urgent", ""),  # known: nobody meant another
+        ("mails", ""),
+        (7, ""),
+    ],
+)
+def test_what_is_offered_to_whoever_misspells(word, hint):
+    assert did_you_mean(word, ["urgent", "cronjob", "default"]) == hint

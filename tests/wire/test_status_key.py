@@ -1,0 +1,75 @@
+import math
+from typing import get_args
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from framework.types import JobState
+from framework.wire.status_key import MAX_TTL_S, TrackedJob, most_advanced, tracked_job
+from tests.tables import each_row
+
+
+@each_row(
+    ("kept", "seconds"),
+    [(60, 60), (0.5, 1), (1800.0, 1800), (10**30, MAX_TTL_S), (math.inf, MAX_TTL_S)],
+)
+def test_a_job_is_tracked_that_says_how_long(kept, seconds):
+    assert tracked_job({"jid": "j", "status_expiration": kept}) == TrackedJob("j", seconds)
+
+
+@each_row("kept", [None, 0, -1, True, "60", [60], math.nan])
+def test_what_another_writer_put_there_tracks_nothing(kept):
+    assert tracked_job({"jid": "j", "status_expiration": kept}) is None
+
+
+@each_row("fields", [{}, {"jid": ""}, {"jid": 7}, {"jid": None}])
+def test_without_an_id_there_is_nothing_to_ask_for(fields):
+    assert tracked_job({**fields, "status_expiration": 60}) is None
+    assert tracked_job({"jid": "j"}) is None
+
+
+def test_a_mark_is_the_command_that_writes_it():
+    job = TrackedJob("j", 60)
+    assert job.command("running") == ("SET", "aw:status:j", "running", "EX", 60)
+    assert job.queued_command(None) == ("SET", "aw:status:j", "queued", "EX", 60)
+    assert job.queued_command(1_800_000_000.2) == ("SET", "aw:status:j", "queued", "EXAT", 1_800_000_061)
+    assert job.lifetime_s(10.4) == 71
+    assert (job.queued_command(1e300)[4], job.lifetime_s(1e300)) == (MAX_TTL_S, MAX_TTL_S)
+
+
+@pytest.mark.proves("R46")
+@example(kept=5e-324, waits_s=0.0)
+@given(kept=st.floats() | st.floats(0, 3) | st.integers() | st.text(), waits_s=st.floats(0, 1e300))
+def test_no_key_is_given_a_time_to_live_that_redis_refuses(kept, waits_s):
+    """Whatever another writer put into the payload: between a second and the most that Redis takes."""
+    job = tracked_job({"jid": "j", "status_expiration": kept})
+    if job is not None:
+        marks = [job.command("running"), job.command("retrying", delay_s=waits_s), job.queued_command(None)]
+        assert all(type(mark[4]) is int and 1 <= mark[4] <= MAX_TTL_S for mark in marks)
+        assert type(job.queued_command(waits_s)[4]) is int
+
+
+@pytest.mark.proves("R46")
+def test_redis_takes_the_longest_and_the_shortest(redis):
+    for seconds in (1, MAX_TTL_S):
+        redis.execute_command(*TrackedJob("j", seconds).command("running"))
+        assert 0 <= redis.ttl("aw:status:j") <= seconds
+    redis.execute_command(*TrackedJob("j", MAX_TTL_S).queued_command(1e300))
+    assert redis.ttl("aw:status:j") > 1e9
+
+
+def test_the_most_advanced_state_wins():
+    order = [None, b"queued", b"retrying", b"running", b"discarded", b"failed", b"completed"]
+    for place, word in enumerate(order):
+        for earlier in order[: place + 1]:
+            assert (
+                most_advanced([word, earlier])
+                == most_advanced([earlier, word])
+                == (word.decode() if word else "unknown")
+            )
+    assert {word.decode() for word in order if word} | {"unknown"} == set(get_args(JobState))
+
+
+def test_a_word_that_is_none_of_ours_says_nothing():
+    assert most_advanced([]) == most_advanced([b"1"]) == most_advanced([b"unknown", b"paused"]) == "unknown"

@@ -1,0 +1,139 @@
+from pathlib import Path
+
+import pytest
+
+from framework import ConfigurationError
+from framework.declare import registry
+from framework.declare.worker import ApplicationWorker
+from framework.settings.load import load
+from framework.shard.shards import UnknownShardError
+from framework.wiring.client import checked_router, open_shards
+from framework.wiring.endpoints import endpoint_of
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """Return the settings that config files of these texts make."""
+
+    def configure(**files):
+        folder = tmp_path / "config"
+        folder.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (folder / f"{name}.yml").write_text(text)
+        return load({"FRAMEWORK_CONFIG_DIR": str(folder)}, tmp_path)
+
+    return configure
+
+
+def test_an_embedded_store_has_its_address_before_it_runs(configured):
+    settings = configured(redis="shards: {main: {url: embedded}}")
+    assert endpoint_of(settings, "main").url == f"unix://{settings.var_dir}/stores/main/server.sock"
+
+
+def test_a_running_embedded_store_is_found_where_it_says_it_is(configured):
+    settings = configured(redis="shards: {main: {url: embedded}}")
+    folder = Path(settings.var_dir) / "stores" / "main"
+    folder.mkdir(parents=True)
+    (folder / "url").write_text("redis://:secret@127.0.0.1:7777/0")
+    endpoint = endpoint_of(settings, "main")
+    assert endpoint.url == "redis://:secret@127.0.0.1:7777/0"
+    assert "secret" not in endpoint.shown
+    assert endpoint.shown == "redis://127.0.0.1:7777/0"
+
+
+@pytest.mark.proves("F49")
+def test_credentials_tls_and_sentinels_reach_the_client(configured):
+    settings = configured(
+        redis="""
+        shards:
+          main: {url: "redis://cache.example:6380/2", username: app, password: hush, tls: true, protocol: 2}
+          queues_shard_a: {sentinels: ["10.0.0.1:26379"], sentinel_name: jobs}
+        """
+    )
+    main = endpoint_of(settings, "main")
+    assert main.url == "rediss://cache.example:6380/2"
+    options = dict(main.options)
+    assert options["username"] == "app"
+    assert options["password"] == "hush"
+    assert options["protocol"] == 2
+    assert options["ssl_cert_reqs"] == "required"
+    assert options["ssl_check_hostname"] is True
+    other = endpoint_of(settings, "queues_shard_a")
+    assert other.sentinels == (("10.0.0.1", 26379),)
+    assert other.sentinel_name == "jobs"
+
+
+@pytest.mark.proves("R3", "R17")
+def test_every_client_has_the_safe_options(configured):
+    """redis-py's own defaults retry each command ten times, which repeats pushes and loses fetched jobs."""
+    settings = configured(redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}')
+    shard = open_shards(settings, role="test")["main"]
+    for client in (shard.client, shard.open_client("fetch", read_timeout_s=7.0)):
+        options = client.connection_pool.connection_kwargs
+        assert options["retry"].get_retries() == 0
+        assert options["health_check_interval"] == 0
+        assert options["decode_responses"] is False
+        assert options["socket_connect_timeout"] == 2.0
+    assert client.connection_pool.connection_kwargs["socket_timeout"] == 7.0
+
+
+def test_an_unknown_shard_is_named_with_the_known_ones(configured):
+    shards = open_shards(configured(redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}'), role="test")
+    with pytest.raises(UnknownShardError, match=r"'mian'.*main"):
+        shards["mian"]
+
+
+def test_workers_that_contradict_the_configuration_are_all_named(configured):
+    settings = configured(
+        redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}',
+        feature_categories="feature_categories: {search: {owner: team}}",
+    )
+    with registry.isolated():
+
+        class LostWorker(ApplicationWorker):
+            feature_category = "serach"
+            shard = "nowhere"
+
+            def perform(self) -> None: ...
+
+        class FineWorker(ApplicationWorker):
+            feature_category = "not_owned"
+
+            def perform(self) -> None: ...
+
+        with pytest.raises(ConfigurationError) as caught:
+            checked_router(settings)
+    assert [(problem.key, "LostWorker" in problem.file) for problem in caught.value.problems] == [
+        ("feature_category", True),
+        ("shard", True),
+    ]
+
+
+def test_a_class_is_registered_or_retired_and_not_both(configured):
+    settings = configured(
+        redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}',
+        application="retired_workers: {LateWorker: x, OldWorker: y, GoneWorker: z}",
+    )
+    with registry.isolated():
+
+        class LateWorker(ApplicationWorker):
+            feature_category = "not_owned"
+            wire_name = "LateWorker"
+
+            def perform(self) -> None: ...
+
+        class NewWorker(ApplicationWorker):
+            feature_category = "not_owned"
+            aliases = ("OldWorker",)
+
+            def perform(self) -> None: ...
+
+        with pytest.raises(ConfigurationError) as caught:
+            checked_router(settings)
+    assert [(problem.key, problem.file.rpartition(".")[2]) for problem in caught.value.problems] == [
+        ("wire_name", "LateWorker"),
+        ("aliases", "NewWorker"),
+    ]
+    first, second = (problem.message for problem in caught.value.problems)
+    assert first == "'LateWorker' is also in the setting retired_workers: remove that entry, or the class"
+    assert second == "'OldWorker' is also in the setting retired_workers: remove that entry, or this alias"

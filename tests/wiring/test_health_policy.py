@@ -1,0 +1,121 @@
+"""From settings and worker classes to the indicators that are asked, or to what is wrong with them."""
+
+import json
+import sys
+
+import pytest
+
+from framework.declare import registry
+from framework.declare.policy_options import DeferOnHealth
+from framework.declare.worker import ApplicationWorker
+from framework.errors import ConfigurationError
+from framework.health import Normal, register
+from framework.policies.defer.health import indicator
+from framework.settings.load import load
+from framework.telemetry.sentry import NoTracker
+from framework.version import install_extra
+from framework.wiring.health_policy import open_health_policy
+
+DATABASES = {"main": {"url": "postgresql://nobody@127.0.0.1:1/shop"}}
+TRAFFIC = {"prometheus": {"url": "http://127.0.0.1:1"}, "indicators": {"traffic": {"query": "up", "below": 1}}}
+POSTGRES = ("autovacuum", "wal_archiving", "replication_lag", "connections")
+
+
+class Own:
+    def evaluate(self, question):
+        return Normal("fine")
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    before = dict(indicator.registered)
+    indicator.registered.clear()
+    with registry.isolated():
+        yield
+    indicator.registered.clear()
+    indicator.registered.update(before)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    def make(policy=None, **application):
+        (tmp_path / "config").mkdir(exist_ok=True)
+        (tmp_path / "config" / "application.yml").write_text(json.dumps(application))
+        body = {"feature_category": "not_owned", "perform": lambda self: None, "defer_on_health": policy}
+        worker = type("HeedingWorker", (ApplicationWorker,), body)
+        return open_health_policy(load({}, tmp_path), NoTracker()), worker.declaration()
+
+    return make
+
+
+def available(found):
+    return found[0]._available
+
+
+def test_all_are_those_of_the_configured_databases_queries_and_the_application(gate):
+    policy = DeferOnHealth()
+    assert available(gate(policy)) == ()
+    assert available(gate(policy, databases=DATABASES)) == POSTGRES
+    assert available(gate(policy, health=TRAFFIC)) == ("traffic",)
+    register("own", Own())
+    found, declaration = gate(policy, databases=DATABASES, health=TRAFFIC)
+    assert found._available == (*POSTGRES, "traffic", "own")
+    assert found.applies_to(declaration)
+
+
+def problems(gate, policy, **application):
+    with pytest.raises(ConfigurationError) as caught:
+        gate(policy, **application)
+    return [(problem.key, problem.message) for problem in caught.value.problems]
+
+
+def test_an_indicator_that_nobody_knows(gate):
+    register("own", Own())
+    ((key, message),) = problems(gate, DeferOnHealth(indicators=("own", "traffik")), health=TRAFFIC)
+    assert key == "defer_on_health.indicators"
+    assert "'traffik' that nobody knows (did you mean 'traffic'?)" in message
+    assert "autovacuum, wal_archiving, replication_lag, connections, traffic, own" in message
+
+
+def test_a_database_that_is_not_configured_beside_others(gate):
+    ((key, message),) = problems(gate, DeferOnHealth("mian"), databases=DATABASES)
+    assert (key, message) == (
+        "defer_on_health.database",
+        "there is no 'mian' (did you mean 'main'?); the setting databases has main",
+    )
+    assert gate(DeferOnHealth("mian"))  # without any, a class may be meant for another installation
+    assert gate(DeferOnHealth("mian", indicators=("traffic",)), databases=DATABASES, health=TRAFFIC)
+
+
+def test_two_indicators_of_one_name(gate):
+    register("traffic", Own())
+    ((key, message),) = problems(gate, None, health=TRAFFIC)
+    assert key == "health.indicators.traffic"
+    assert "rename one of them" in message
+
+
+def test_without_the_extra_only_those_who_heed_a_database_are_told(gate, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    assert gate(None, databases=DATABASES)
+    assert gate(DeferOnHealth(), health=TRAFFIC)
+    ((key, message),) = problems(gate, DeferOnHealth(), databases=DATABASES)
+    assert key == "databases"
+    assert install_extra("sql") in message
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "error", "words"),
+    [
+        ("a b", Own(), ValueError, "a name of letters, digits and underscores, not 'a b'"),
+        (None, Own(), ValueError, "not None"),
+        ("autovacuum", Own(), ValueError, "choose another name"),
+        ("own", Own, TypeError, "pass an object with evaluate(question)"),
+        ("own", object(), TypeError, "is no indicator"),
+        ("own", None, TypeError, "None is no indicator"),
+    ],
+)
+def test_what_cannot_be_registered(name, one, error, words):
+    with pytest.raises(error) as caught:
+        register(name, one)
+    assert words in str(caught.value)
+    assert indicator.registered == {}
