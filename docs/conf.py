@@ -1,0 +1,80 @@
+"""Sphinx builds the site from the Markdown pages as they are: `scripts/docs`.
+
+The pages are plain Markdown, which any viewer shows. So two things are made here instead of being written in them: the
+contents lists, from the links of each index page, and the removal of links to files outside of `docs/`.
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from pygments.lexers.special import TextLexer
+from sphinx import addnodes
+from sphinx.application import Sphinx
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent))
+
+from framework.version import VERSION  # noqa: E402  (after sys.path)
+
+project = "application-worker"
+author = "application-worker contributors"
+copyright = author  # noqa: A001  (Sphinx's name)
+version = release = VERSION
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+nitpicky = True
+default_role = "code"
+
+myst_heading_anchors = 4
+myst_links_external_new_tab = False
+
+html_theme = "furo"
+html_title = f"application-worker {VERSION}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+pygments_style = "friendly"
+pygments_dark_style = "github-dark"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_PAGE_LINK = re.compile(r"\]\(([^)#:]+)\.md\)")
+
+
+def add_contents(_app: Sphinx, docname: str, source: list[str]) -> None:
+    """Append to an index page the hidden contents list that Sphinx wants, of the pages that it links."""
+    if docname != "index" and not docname.endswith("/index"):
+        return
+    links = dict.fromkeys(_PAGE_LINK.findall(_FENCE.sub("", source[0])))
+    children = [link for link in links if _is_child(docname, link)]
+    source[0] += "\n".join(["", "", "```{toctree}", ":hidden:", "", *children, "```", ""])
+
+
+def _is_child(docname: str, link: str) -> bool:
+    """Tell whether a link leads below the index: a page of its folder, or the index of another folder that has no other parent."""
+    if link.startswith(".."):
+        return link == "../decisions/index" and docname == "internals/index"
+    return link.count("/") == (1 if link.endswith("/index") else 0)
+
+
+def unlink_files_outside(app: Sphinx, doctree: nodes.document) -> None:
+    """Replace a link to a file outside of `docs/` (a test, a worker) by its text: the site stands alone."""
+    for link in list(doctree.findall(addnodes.download_reference)):
+        target = (Path(app.srcdir) / app.env.docname).parent / link["reftarget"]
+        if not target.resolve().is_relative_to(DOCS):
+            link.replace_self(link.children)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Connect the two steps above, and show diagrams in Mermaid's language as text."""
+    app.connect("source-read", add_contents)
+    app.connect("doctree-read", unlink_files_outside, priority=400)  # before the links become downloads
+    app.add_lexer("mermaid", TextLexer)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
