@@ -6,28 +6,27 @@ from framework.cli.lazy import LazyCommand, LazyGroup
 from framework.version import VERSION
 
 _COMMANDS_PACKAGE = "framework.cli"
+_DEVTOOLS = "framework.devtools.commands"
 
 COMMANDS = {
     "worker": LazyCommand(f"{_COMMANDS_PACKAGE}.worker", "worker", "Run one worker process until TERM or INT."),
     "cluster": LazyCommand(f"{_COMMANDS_PACKAGE}.cluster", "cluster", "Keep a group of worker processes running."),
     "generate-queues": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.generate_queues",
+        f"{_DEVTOOLS}.generate_queues",
         "generate_queues",
         "Write the generated files: all workers, and their queues.",
     ),
-    "route": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.route", "route", "Show queue, shard and rule of workers, and check the rules."
-    ),
+    "route": LazyCommand(f"{_DEVTOOLS}.route", "route", "Show queue, shard and rule of workers, and check the rules."),
     "attributes": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.attributes", "attributes", "List what a worker class may declare, or explain attributes."
+        f"{_DEVTOOLS}.attributes", "attributes", "List what a worker class may declare, or explain attributes."
     ),
     "lint-workers": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.lint_workers",
+        f"{_DEVTOOLS}.lint_workers",
         "lint_workers",
         "Find faults in the source of workers, without importing it.",
     ),
     "check-compat": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.check_compat",
+        f"{_DEVTOOLS}.check_compat",
         "check_compat",
         "Tell whether a deploy would break jobs of the last release.",
     ),

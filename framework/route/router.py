@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from framework.declare import catalog
+from framework.declare import queue_facts
 from framework.declare.declaration import NOT_OWNED, Declaration
 from framework.declare.request import Route
 from framework.errors import ArgumentsError, ConfigurationError, ConfigurationProblem
@@ -156,7 +156,7 @@ class Router:
 
     def worker_attributes(self, declaration: Declaration) -> WorkerAttributes:
         """What rules can see of a worker."""
-        return worker_attributes(catalog.queue_facts(declaration, {}))  # no rule can ask for a weight
+        return worker_attributes(queue_facts.queue_facts(declaration, {}))  # no rule can ask for a weight
 
     def explain(self, declaration: Declaration) -> list[RuleMatch]:
         """What each rule says about a worker, in order; the first that matches decides."""
@@ -174,7 +174,7 @@ class Router:
         problems = self.validate(declaration)
         if problems:
             raise ConfigurationError(problems)
-        return self.route_of(catalog.queue_facts(declaration, {}))
+        return self.route_of(queue_facts.queue_facts(declaration, {}))
 
     def _compile_rule(self, place: ConfigurationProblem, rule: RoutingRule) -> Iterator[ConfigurationProblem]:
         """The rule is among the lines, or what is wrong with it is told, each with the file and key of ``place``."""

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
 from framework.command_line import command
-from framework.declare import catalog, registry
+from framework.declare import queue_facts, registry
 from framework.declare.declaration import Declaration
 from framework.messages import join_names
 from framework.route.router import Router
@@ -80,7 +80,7 @@ def _declarations() -> list[Declaration]:
 
 
 def _weight(settings: Settings, users: Sequence[Declaration]) -> int:
-    return max(catalog.effective_weight(one, settings.namespace_weights).value for one in users)
+    return max(queue_facts.effective_weight(one, settings.namespace_weights).value for one in users)
 
 
 def _is_newer(router: Router, declaration: Declaration, names: Collection[str], known: Collection[str] | None) -> bool:

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from framework.declare import catalog, registry
-from framework.declare.catalog import QueueFileDiff
+from framework.declare import queue_facts, registry
 from framework.declare.declaration import Declaration
+from framework.declare.queue_facts import QueueFileDiff
 from framework.route.topology import regenerate_advice
 from framework.settings.model import Settings
 from framework.settings.yaml_file import YamlError, read_yaml
@@ -48,7 +48,7 @@ def warn_stale_queues(settings: Settings) -> None:
         found = read_entries(path)
     except (YamlError, OSError) as error:
         reason = str(error)
-    comparison = catalog.diff_queue_facts(catalog.all_queue_facts(workers, settings.namespace_weights), found)
+    comparison = queue_facts.diff_queue_facts(queue_facts.all_queue_facts(workers, settings.namespace_weights), found)
     if not registry.loaded().issuperset(modules):
         comparison = comparison._replace(surplus=())
     if not comparison.is_empty:

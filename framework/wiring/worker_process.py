@@ -12,7 +12,7 @@ import redis
 from redis.exceptions import RedisError
 
 from framework.command_line import command
-from framework.declare import catalog, registry
+from framework.declare import queue_facts, registry
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.cancellation import Cancellations
 from framework.execute.decoding import PayloadDecoder
@@ -112,7 +112,7 @@ def expand_queues(queues: tuple[tuple[str, int], ...], known: Collection[str]) -
         [
             (name, weight)
             for own, weight in queues
-            for name in catalog.expand_namespaces([own], known)
+            for name in queue_facts.expand_namespaces([own], known)
             if name == own or name not in given
         ]
     )

@@ -36,12 +36,14 @@ FOREIGN = {
 LOGS = {"structlog", "rich", "pygments"}
 """structlog brings rich where that is installed; a command that writes no line of a log needs neither."""
 PROCESS = {"setproctitle", "http.server", "framework.cluster", "framework.process.launcher", "framework.schedule"}
-PROGRAMS = {"framework.admin", "framework.compat", "framework.lint", "framework.migrate"}
+PROGRAMS = {"framework.admin", "framework.devtools", "framework.migrate"}
+LINT, COMPAT = {"framework.devtools.lint"}, {"framework.devtools.compat"}
 
 CLIENT = {"redis", "yaml", "framework.wiring", "framework.push", "framework.execute", "framework.settings.load"}
 """Loaded by the first push."""
 
 LIGHT = FOREIGN | LOGS | PROCESS | PROGRAMS
+TOOL = LIGHT - {"framework.devtools"}
 BARE = LIGHT | CLIENT | {"pydantic", "framework.declare.worker", "framework.cli.terminal"}
 CASES = {
     "--help": BARE,
@@ -49,14 +51,14 @@ CASES = {
     "wrker": BARE,
     "acl worker": LIGHT,
     "store status": LIGHT,
-    "attributes queue": LIGHT - {"framework.lint"},
-    "lint-workers jobs.py": LIGHT - {"framework.lint"},
-    "generate-queues -r jobs": LIGHT - {"framework.compat"},
-    "check-compat -r jobs": LIGHT - {"framework.compat"},
-    "route -r jobs": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.lint", "framework.migrate"},
+    "attributes queue": TOOL | COMPAT,
+    "lint-workers jobs.py": TOOL | COMPAT,
+    "generate-queues -r jobs": TOOL | LINT,
+    "check-compat -r jobs": TOOL | LINT,
+    "route -r jobs": FOREIGN | LOGS | LINT | {"setproctitle", "framework.cluster", "framework.migrate"},
     "retired": FOREIGN | LOGS | PROGRAMS | {"setproctitle", "framework.cluster", "framework.schedule"},
-    "jobs held": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.lint", "framework.migrate"},
-    "migrate-jobs --help": FOREIGN | LOGS | {"framework.admin", "framework.cluster", "framework.lint"},
+    "jobs held": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.devtools", "framework.migrate"},
+    "migrate-jobs --help": FOREIGN | LOGS | {"framework.admin", "framework.cluster", "framework.devtools"},
     "cluster --help": FOREIGN | LOGS | PROGRAMS,
     "worker --help": FOREIGN | LOGS | PROGRAMS | {"framework.cluster"},
 }

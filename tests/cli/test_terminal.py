@@ -17,8 +17,8 @@ from framework.cli.errors import reports_errors
 from framework.cli.jobs import jobs
 from framework.cli.migrate_jobs import migrate_jobs
 from framework.cli.retired import retired
-from framework.cli.route import route
 from framework.cli.terminal import columns
+from framework.devtools.commands.route import route
 from framework.errors import FrameworkError
 from framework.flags.flag import Flag, drop_flag, pause_flag
 from framework.flags.redis_flags import set_flag

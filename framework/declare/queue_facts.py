@@ -1,0 +1,112 @@
+"""The facts of each worker that routing rules, queue selectors and ``all_queues.yml`` ask about, and the weight of its queue."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from framework.declare.declaration import Declaration
+from framework.types import Urgency
+
+QueueFacts: TypeAlias = dict[str, Any]
+"""One worker as the file has it: GitLab's fields first, then ours."""
+
+URGENCY_WEIGHTS: Mapping[Urgency, int] = {"high": 3, "low": 1, "throttled": 1}
+"""What a worker weighs that neither says so nor is in a namespace with a weight (GitLab's legend: 1 is low, 3 is high)."""
+
+
+class EffectiveWeight(NamedTuple):
+    """How often a worker's queue is taken from, and which of the three rules said so."""
+
+    value: int
+    source: Literal["attribute", "namespace_weights", "urgency"]
+
+
+class QueueFileDiff(NamedTuple):
+    """How a file differs from the workers: names of missing and surplus entries, and what changed in the others."""
+
+    missing: tuple[str, ...]
+    surplus: tuple[str, ...]
+    changed: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing differs."""
+        return not (self.missing or self.surplus or self.changed)
+
+
+def effective_weight(declaration: Declaration, namespace_weights: Mapping[str, int]) -> EffectiveWeight:
+    """The effective weight: the class's own, else its namespace's, else its urgency's (GitLab has 1 in place of the last)."""
+    if declaration.weight is not None:
+        return EffectiveWeight(declaration.weight, "attribute")
+    namespace = declaration.queue_namespace
+    if namespace is not None and namespace in namespace_weights:
+        return EffectiveWeight(namespace_weights[namespace], "namespace_weights")
+    return EffectiveWeight(URGENCY_WEIGHTS[declaration.urgency], "urgency")
+
+
+def queue_facts(declaration: Declaration, namespace_weights: Mapping[str, int]) -> QueueFacts:
+    """One worker's facts in plain values; ``weight`` is the effective one."""
+    limit = declaration.concurrency_limit
+    return {
+        "name": declaration.generated_queue,
+        "worker_name": declaration.wire_name,
+        "feature_category": declaration.feature_category,
+        "has_external_dependencies": declaration.has_external_dependencies,
+        "urgency": declaration.urgency,
+        "resource_boundary": declaration.resource_boundary,
+        "weight": effective_weight(declaration, namespace_weights).value,
+        "idempotent": declaration.idempotent,
+        "tags": list(declaration.tags),
+        "queue_namespace": declaration.queue_namespace,
+        "version": declaration.version,
+        "retry": declaration.retry,
+        "concurrency_limit": "computed" if callable(limit) else limit,
+        "deduplicate": declaration.deduplicate.strategy if declaration.deduplicate else None,
+        "defer_on_health": declaration.defer_on_health.database if declaration.defer_on_health else None,
+        "data_consistency": declaration.data_consistency,
+        "pause_control": declaration.pause_control,
+        "shard": declaration.shard,
+        "queue": declaration.queue,
+        "retry_queue": declaration.retry_queue,
+        "aliases": list(declaration.aliases),
+    }
+
+
+def all_queue_facts(declarations: Iterable[Declaration], namespace_weights: Mapping[str, int]) -> list[QueueFacts]:
+    """One entry per worker: namespaced ones first, then by queue and class (GitLab's order)."""
+    return [queue_facts(declaration, namespace_weights) for declaration in sorted(declarations, key=facts_order)]
+
+
+def diff_queue_facts(expected: Sequence[QueueFacts], found: Sequence[Mapping[str, Any]]) -> QueueFileDiff:
+    """How ``found`` (a file) differs from ``expected`` (the workers), by class name."""
+    wanted = {str(item["worker_name"]): item for item in expected}
+    present = {str(item.get("worker_name")): item for item in found}
+    changed = [
+        f"{name}: {field} is {present[name].get(field)!r} in the file, {wanted[name].get(field)!r} in the class"
+        for name in sorted(wanted.keys() & present.keys())
+        for field in (*wanted[name], *(key for key in present[name] if key not in wanted[name]))
+        if not _same_value(wanted[name], present[name], field)
+    ]
+    return QueueFileDiff(
+        missing=tuple(sorted(wanted.keys() - present.keys())),
+        surplus=tuple(sorted(present.keys() - wanted.keys())),
+        changed=tuple(changed),
+    )
+
+
+def _same_value(wanted: Mapping[str, Any], found: Mapping[str, Any], field: str) -> bool:
+    if field not in wanted or field not in found:
+        return False
+    # To Python True equals 1, but retry = True is 25 times.
+    return wanted[field] == found[field] and type(wanted[field]) is type(found[field])
+
+
+def expand_namespaces(names: Iterable[str], known: Collection[str]) -> list[str]:
+    """Each name, followed by every known queue of which it is the namespace; in the order given, each once."""
+    ordered = sorted(known)
+    expanded = ((name, *(queue for queue in ordered if queue.startswith(f"{name}:"))) for name in names)
+    return list(dict.fromkeys(queue for group in expanded for queue in group))
+
+
+def facts_order(declaration: Declaration) -> tuple[bool, str, str]:
+    """Return the sort key of a worker's entry: namespaced ones first, then by queue and class (GitLab's order)."""
+    return (declaration.queue_namespace is None, declaration.generated_queue, declaration.wire_name)

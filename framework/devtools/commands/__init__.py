@@ -1,0 +1,1 @@
+"""The commands of the development tools, which ``application-worker`` loads by name."""

@@ -1,0 +1,102 @@
+"""``attributes``: what a worker class may declare, on the terminal and in the pages of the documentation."""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from framework.cli.atomic_write import write_all
+from framework.cli.errors import EXIT_FAILED, refuse_unknown
+from framework.cli.terminal import echo, echo_lines
+from framework.command_line import command, with_local_commands
+from framework.declare.attributes import ATTRIBUTES, GROUPS
+from framework.devtools.docs_pages import PageError, constraint_texts, default_text, fill_page
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+"""The documentation of this checkout; beside an installed package there is none."""
+
+_LABELS = ("Meaning", "Values", "Default", "Effect", "Trap")
+_NAME_WIDTH = max(map(len, ATTRIBUTES))
+_MAX_WIDTH = 120
+
+
+@click.command("attributes")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--write", is_flag=True, help="Fill the generated parts of the documentation.")
+@click.option(
+    "--check", is_flag=True, help="Write nothing, and name the pages that are stale. The exit status is 1 when one is."
+)
+@click.option("--docs", type=Path, default=DOCS, help="Take this folder of documentation instead of the checkout's.")
+def attributes(*, names: Sequence[str], write: bool, check: bool, docs: Path) -> None:
+    """List what a worker class may declare, or explain each attribute NAME."""
+    if bool(names) + write + check > 1:
+        raise click.UsageError("NAME, --write and --check do not go together.")
+    if write or check:
+        _update_pages(docs, write=write)
+    elif names:
+        _print_attributes(names)
+    else:
+        echo_lines("\n\n".join(map(_group_text, GROUPS)).split("\n"))
+        echo()
+        echo(f"Attribute, default, allowed values. {command('attributes NAME')} explains one.")
+
+
+def _group_text(group: str) -> str:
+    lines = [
+        _wrap_with_indent(f"  {name:{_NAME_WIDTH}}  {default_text(name):9} ", one.allowed)
+        for name, one in ATTRIBUTES.items()
+        if one.group == group
+    ]
+    return "\n".join([f"{group}: {GROUPS[group]}", *lines])
+
+
+def _print_attributes(names: Sequence[str]) -> None:
+    refuse_unknown(names, ATTRIBUTES, lambda name, hint: f"there is no attribute {name!r}{hint}")
+    echo_lines("\n\n".join(map(_attribute_text, names)).split("\n"))
+
+
+def _attribute_text(name: str) -> str:
+    one = ATTRIBUTES[name]
+    said = map(with_local_commands, (one.meaning, one.allowed, default_text(name), one.effect, one.trap))
+    texts = zip(_LABELS, said, strict=True)
+    lines = [
+        _wrap_with_indent(f"  {label:8} ", text)
+        for label, text in (*texts, *(("Rule", rule) for rule in constraint_texts(name)))
+    ]
+    return "\n".join([f"{name} ({one.group})", *lines])
+
+
+def _wrap_with_indent(head: str, text: str) -> str:
+    """``text`` behind ``head``, broken to the width of the terminal, its further lines under the first."""
+    width = max(len(head) + 30, min(shutil.get_terminal_size().columns, _MAX_WIDTH))
+    return textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False)
+
+
+def _update_pages(docs: Path, *, write: bool) -> None:
+    """The generated parts of all pages are as they should be, or the stale pages are named (status 1)."""
+    if not docs.is_dir():
+        raise click.UsageError(f"{docs} is no folder; name the documentation with --docs.")
+    stale = {page: text for page in sorted(docs.rglob("*.md")) if (text := _changed_text(page)) is not None}
+    if write:
+        write_all(stale)
+    for page in stale:
+        echo(f"{'wrote' if write else 'stale:'} {page.relative_to(docs.parent)}", err=not write)
+    if stale and not write:
+        echo(f"Run {command('attributes --write')} and commit the pages.", err=True)
+        sys.exit(EXIT_FAILED)
+    if not stale:
+        echo("The generated parts of the documentation are up to date.")
+
+
+def _changed_text(page: Path) -> str | None:
+    """The text the page should have, or None when it has it. Ends the command when its markers do not hold."""
+    try:
+        before = page.read_text(encoding="utf-8")
+        after = fill_page(before)
+    except (PageError, OSError, UnicodeDecodeError) as error:
+        echo(f"{page}:{error}", err=True)
+        sys.exit(EXIT_FAILED)
+    return after if after != before else None

@@ -1,0 +1,180 @@
+"""Which jobs in flight would a deploy break? Pure: the manifest of the last release and today's workers in, findings out.
+
+Three situations have to be survived (GitLab): the last release pushes and today's code runs; jobs were pushed before and run
+after; today's code pushes and processes of the last release run, as long as a deploy takes. A job of the first two is a name,
+a version and a list of positions that some method of the last release took, and today's method has to take it too. One of
+the third whose class or version a process does not know waits, its retries untouched, for a process that does.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import date
+from typing import NamedTuple
+
+from framework.devtools.compat import findings
+from framework.devtools.compat.arguments import find_incompatibilities, safe_changes
+from framework.devtools.compat.findings import CompatFinding
+from framework.devtools.compat.manifest import Manifest, Parameters, ReleasedWorker, in_flight
+from framework.devtools.compat.renames import likely_renames
+from framework.route.rule_checks import serves
+
+
+class ServedByFleet(NamedTuple):
+    """What today's processes serve: the names in config/queues.yml, or without it their queues; and the shards."""
+
+    queues: Collection[str]
+    shards: Collection[str]
+    config_label: str = "config"
+    """How messages call the config folder."""
+
+
+class ReleaseComparison:
+    """``today`` against ``last``; ``today.day`` is the day."""
+
+    def __init__(self, last: Manifest, today: Manifest, fleet: ServedByFleet) -> None:
+        self._last = last
+        self._today = today
+        self._fleet = fleet
+        self._renames = likely_renames(last, today)
+
+    def findings(self) -> list[CompatFinding]:
+        """Everything, failures first: by worker, then what was retired, then what is new."""
+        found: list[CompatFinding] = []
+        for name, old in self._last.workers.items():
+            found += self._of_worker(name, old)
+        found += self._retired()
+        found += self._new()
+        return sorted(found, key=lambda finding: not finding.fails)
+
+    def _of_worker(self, name: str, old: ReleasedWorker) -> Iterator[CompatFinding]:
+        holder = self._today.find_worker(name)
+        if holder is None:
+            yield self._vanished(name, old)
+        else:
+            now, new = holder
+            if now != name:
+                yield from self._renamed(name, now, new)
+            broken = list(self._jobs_of_last_release(now, old, new))
+            yield from broken
+            if not any(finding.fails for finding in broken):
+                yield from self._jobs_for_last_release(now, old, new)
+        yield from self._aliases(name, old)
+        yield from self._queues(name, old, None if holder is None else holder[1])
+
+    # --- names
+
+    def _vanished(self, name: str, old: ReleasedWorker) -> CompatFinding:
+        if name in self._today.retired:
+            return findings.retired(name, old)
+        heir = self._renames.get(name)
+        return (
+            findings.vanished(name, old, self._fleet.config_label)
+            if heir is None
+            else findings.rename_without_alias(name, old, heir, self._today.workers[heir])
+        )
+
+    def _renamed(self, name: str, now: str, new: ReleasedWorker) -> Iterator[CompatFinding]:
+        if self._last.find_worker(now) is None:
+            yield findings.renamed(name, now, new)
+
+    def _aliases(self, name: str, old: ReleasedWorker) -> Iterator[CompatFinding]:
+        for alias, since in old.aliases.items():
+            if self._today.find_worker(alias) is None and alias not in self._today.retired:
+                yield findings.alias_dropped(name, old, alias, since, maybe_in_flight=self._maybe_in_flight(since))
+
+    def _retired(self) -> Iterator[CompatFinding]:
+        for name, since in self._last.retired.items():
+            if name not in self._today.retired and self._today.find_worker(name) is None:
+                yield findings.retirement_dropped(
+                    name, since, self._fleet.config_label, maybe_in_flight=self._maybe_in_flight(since)
+                )
+
+    def _new(self) -> Iterator[CompatFinding]:
+        heirs = set(self._renames.values())
+        for name, entry in self._today.workers.items():
+            known = any(self._last.find_worker(one) is not None for one in (name, *entry.aliases))
+            if not known and name not in heirs:
+                yield findings.new_worker(name, entry)
+
+    # --- arguments
+
+    def _jobs_of_last_release(self, now: str, old: ReleasedWorker, new: ReleasedWorker) -> Iterator[CompatFinding]:
+        """The first two situations: what the last release runs, today's code runs."""
+        if new.version < old.version:
+            yield findings.version_lowered(now, old, new)
+            return
+        seen: set[tuple[str, str]] = set()
+        for version in self._versions(old):
+            before, after = old.handler_of_version(version), new.handler_of_version(version)
+            if version in old.handlers and after[0] != before[0]:
+                yield findings.handler_dropped(
+                    now, old, new, version, maybe_in_flight=self._maybe_in_flight(old.former_versions[version])
+                )
+                continue
+            # Jobs of another version that the same two methods run have the same faults.
+            if (before[0], after[0]) in seen and new.version == old.version:
+                continue
+            seen.add((before[0], after[0]))
+            yield from self._incompatibilities(now, old, new, version)
+
+    def _versions(self, old: ReleasedWorker) -> list[int]:
+        """The versions whose jobs may be in flight, the last release's own first."""
+        former = [
+            one for one, since in old.former_versions.items() if one in old.handlers or self._maybe_in_flight(since)
+        ]
+        return list(dict.fromkeys((old.version, *sorted({*former, *old.handlers}, reverse=True))))
+
+    def _incompatibilities(
+        self, now: str, old: ReleasedWorker, new: ReleasedWorker, version: int
+    ) -> Iterator[CompatFinding]:
+        (_, before), (method, after) = old.handler_of_version(version), new.handler_of_version(version)
+        found = find_incompatibilities(before, after)
+        if found and method == "perform" and new.version > old.version:
+            yield findings.no_handler(now, new, version, before, found)
+            return
+        for misfit in found:
+            yield findings.incompatible_arguments(now, old, new, method, before, after, misfit)
+
+    def _jobs_for_last_release(self, now: str, old: ReleasedWorker, new: ReleasedWorker) -> Iterator[CompatFinding]:
+        """The third situation: what today's code pushes, processes of the last release run, or try again later."""
+        if new.version > old.version:
+            yield findings.deploy_processes_first(now, old, new)
+            return
+        yield from (findings.safe_change(now, new, text) for text in safe_changes(old.perform, new.perform))
+        _, before = old.handler_of_version(new.version)
+        if find_incompatibilities(new.perform, before):
+            later = (
+                ()
+                if find_incompatibilities(_without_new_arguments(new.perform, before), before)
+                else new.perform[len(before) :]
+            )
+            yield findings.push_later(now, new, later)
+
+    # --- queues
+
+    def _queues(self, name: str, old: ReleasedWorker, new: ReleasedWorker | None) -> Iterator[CompatFinding]:
+        if old.shard not in self._fleet.shards:
+            yield findings.shard_vanished(name, old, self._fleet.config_label)
+            return
+        if new is not None and new.shard != old.shard:
+            yield findings.shard_changed(name, old, new)
+        kept = [] if new is None else new.queues
+        for queue in old.queues:
+            if queue not in kept:
+                yield findings.queue_changed(
+                    name, old, new, queue, self._fleet.config_label, served=serves(self._fleet.queues, queue)
+                )
+
+    def _maybe_in_flight(self, since: date) -> bool:
+        return in_flight(since, self._today.day)
+
+
+def _without_new_arguments(new: Parameters, before: Parameters) -> Parameters:
+    """What today's pushes carry as long as nobody gives the optional arguments that the last release does not have."""
+    surplus = new[len(before) :]
+    return new[: len(before)] if all(one.optional or one.rest for one in surplus) else new
+
+
+def count_findings(findings: Collection[CompatFinding]) -> Mapping[str, int]:
+    """How many fail, and how many are only worth knowing."""
+    failing = sum(finding.fails for finding in findings)
+    return {"findings": failing, "changes": len(findings) - failing}

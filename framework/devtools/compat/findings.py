@@ -1,0 +1,364 @@
+"""What is said of each difference: what is wrong, which of GitLab's release steps it is a part of, and what to write."""
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from framework.command_line import command, with_local_commands
+from framework.devtools.compat.arguments import Incompatibility, declaration_line
+from framework.devtools.compat.manifest import IN_FLIGHT, Parameter, Parameters, ReleasedWorker
+
+CompatCode: TypeAlias = Literal[
+    "added-without-default",
+    "default-dropped",
+    "removed",
+    "reordered",
+    "type-narrowed",
+    "type-changed",
+    "no-handler",
+    "handler-dropped",
+    "version-lowered",
+    "vanished",
+    "renamed-without-alias",
+    "alias-dropped",
+    "retirement-dropped",
+    "queue-unserved",
+    "shard-vanished",
+    "change",
+]
+
+ADD = "add an argument: (1) at the end, with a default; (2) the next release passes it everywhere; (3) then the default can go"
+DROP_DEFAULT = (
+    "add an argument, step 3: the default goes once every push of a release has passed the argument, "
+    "and no job without it is left"
+)
+REMOVE_ARGUMENT = (
+    "remove an argument: (1) give it a default and ignore it; (2) the next release passes it nowhere; "
+    "(3) it goes with the next major"
+)
+CHANGE = (
+    "change meaning, type or order: raise version, keep the old code as perform_v<N>; deploy processes before producers"
+)
+RENAME_CLASS = (
+    "rename a class: both names for a release (wire_name the old one, aliases the new one), then the old one as alias"
+)
+REMOVE_WORKER = (
+    "remove a worker: (1) nothing pushes it any more, nor schedules it; (2) the class goes and is named in retired_workers; "
+    "(3) the entry goes when `application-worker retired` says so"
+)
+MOVE_QUEUE = (
+    "rename a queue: serve the old one and the new one; after the deploy, `application-worker migrate-jobs queued --follow-rules`; "
+    "then stop serving the old one"
+)
+NEW_WORKER = "new worker: processes first; what pushes it comes a release later, or behind a flag"
+PUSH_LATER = "add an argument, step 1 of 3: no push of this release passes it yet; the next one passes it everywhere"
+
+
+class CompatFinding(NamedTuple):
+    """One difference: where (class and attribute), what, as a part of which release steps, and lines to write."""
+
+    code: CompatCode
+    worker: str
+    place: str
+    message: str
+    step: str = ""
+    write: tuple[str, ...] = ()
+
+    @property
+    def fails(self) -> bool:
+        """A deploy would break jobs; everything else is worth knowing."""
+        return self.code != "change"
+
+    def __str__(self) -> str:
+        lines = [f"{self.place}: {self.message} [{self.code}]"]
+        lines += [f"  step: {with_local_commands(self.step)}"] if self.fails else []
+        lines += (f"  {'       ' if index else 'write: '}{line}" for index, line in enumerate(self.write))
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            **self._asdict(),
+            "step": with_local_commands(self.step),
+            "write": list(self.write),
+            "fails": self.fails,
+        }
+
+
+def safe_change(worker: str, entry: ReleasedWorker, text: str, step: str = "") -> CompatFinding:
+    """Something that breaks nothing."""
+    return CompatFinding("change", worker, entry.place, text, step)
+
+
+def incompatible_arguments(
+    worker: str,
+    old: ReleasedWorker,
+    new: ReleasedWorker,
+    method: str,
+    before: Parameters,
+    after: Parameters,
+    found: Incompatibility,
+) -> CompatFinding:
+    """Today's method refuses, or misreads, what that of the last release took."""
+    place = f"{new.place}.{method}"
+    if method != "perform":
+        return CompatFinding(found.code, worker, place, found.text, CHANGE, (declaration_line(method, before),))
+    if found.code == "added-without-default":
+        return CompatFinding(
+            found.code,
+            worker,
+            place,
+            f"{found.text}: jobs in flight lack it",
+            ADD,
+            _with_default(after, found.parameter),
+        )
+    if found.code == "default-dropped":
+        message = f"{found.text}: jobs without it may be in flight"
+        return CompatFinding(
+            found.code,
+            worker,
+            place,
+            message,
+            DROP_DEFAULT,
+            (declaration_line(method, _with_former_defaults(before, after)), _accept_hint(worker)),
+        )
+    if found.code == "removed":
+        message = f"{found.text}: jobs in flight that hold it would be refused"
+        return CompatFinding(
+            found.code,
+            worker,
+            place,
+            message,
+            REMOVE_ARGUMENT,
+            (declaration_line(method, _with_removed(before, after)), _accept_hint(worker)),
+        )
+    return CompatFinding(
+        found.code, worker, place, found.text, CHANGE, _raise_version_lines(old.version, before, new.perform)
+    )
+
+
+def no_handler(
+    worker: str, new: ReleasedWorker, version: int, before: Parameters, found: Sequence[Incompatibility]
+) -> CompatFinding:
+    """The version was raised, and nothing runs the jobs of the one before."""
+    reasons = "; ".join(one.text for one in found)
+    message = f"there is no perform_v{version}, and jobs of version {version} do not fit perform: {reasons}"
+    return CompatFinding(
+        "no-handler",
+        worker,
+        f"{new.place}.version",
+        message,
+        CHANGE,
+        (declaration_line(f"perform_v{version}", before),),
+    )
+
+
+def handler_dropped(
+    worker: str, old: ReleasedWorker, new: ReleasedWorker, version: int, *, maybe_in_flight: bool
+) -> CompatFinding:
+    """A method for an older version went."""
+    since = old.former_versions[version]
+    if not maybe_in_flight:
+        return safe_change(worker, new, f"perform_v{version} went; version {version} is pushed no longer since {since}")
+    message = f"perform_v{version} went, and jobs of version {version} were pushed until {since}: {_last_until(since)}"
+    return CompatFinding(
+        "handler-dropped",
+        worker,
+        f"{new.place}.perform_v{version}",
+        message,
+        CHANGE,
+        (declaration_line(f"perform_v{version}", old.handlers[version]), _accept_hint(worker)),
+    )
+
+
+def version_lowered(worker: str, old: ReleasedWorker, new: ReleasedWorker) -> CompatFinding:
+    """Jobs in flight are newer than the class."""
+    message = f"version is {new.version} and was {old.version}, of which jobs are in flight; version {new.version} was another"
+    return CompatFinding(
+        "version-lowered",
+        worker,
+        f"{new.place}.version",
+        message,
+        CHANGE,
+        (f"version = {old.version + 1}", declaration_line(f"perform_v{old.version}", old.perform)),
+    )
+
+
+def deploy_processes_first(worker: str, old: ReleasedWorker, new: ReleasedWorker) -> CompatFinding:
+    """New jobs that meet a process of the last release wait."""
+    text = f"version {new.version}, not {old.version}: its jobs wait until a process of this release fetches them"
+    return safe_change(worker, new, text, CHANGE)
+
+
+def push_later(worker: str, new: ReleasedWorker, added: Parameters) -> CompatFinding:
+    """Arguments that only today's code takes."""
+    names = ", ".join(one.name for one in added) or "all that perform takes now"
+    text = f"processes of the last release do not take {names}: see that no push of this release passes it yet"
+    return safe_change(worker, new, text, PUSH_LATER)
+
+
+def vanished(worker: str, old: ReleasedWorker, config_label: str) -> CompatFinding:
+    """No class runs its jobs."""
+    message = f"there is no class for jobs of {worker}, and some may be left: they would wait in vain, and be set aside"
+    write = (f"retired_workers:  # in {config_label}/application.yml", f'  "{worker}": "why it went"')
+    return CompatFinding("vanished", worker, old.place, message, REMOVE_WORKER, write)
+
+
+def retired(worker: str, old: ReleasedWorker) -> CompatFinding:
+    """Its jobs are dropped from now on."""
+    text = "is retired: its jobs are dropped, also those that processes of the last release still push"
+    return safe_change(worker, old, text, REMOVE_WORKER)
+
+
+def rename_without_alias(worker: str, old: ReleasedWorker, new_name: str, new: ReleasedWorker) -> CompatFinding:
+    """A class vanished, and one much like it is new."""
+    (was, named), (now, today) = _module_and_class(old), _module_and_class(new)
+    alias = f'aliases = ("{worker}",)'
+    write: tuple[str, ...] = (alias,)
+    what = f"{worker} is gone, and this class is much like it"
+    if old.place == new.place:
+        what = f"its wire name was {worker} and is {new_name}"
+    elif named == today:
+        what = f"its module was {was} and is {now}, which makes its wire name {new_name} and no longer {worker}"
+        write = (f'wire_name = "{worker}"  # keeps the name; or, to take the new one: {alias}',)
+    message = f"{what}: jobs of the old name would wait in vain, and be set aside"
+    return CompatFinding("renamed-without-alias", worker, new.place, message, RENAME_CLASS, write)
+
+
+def _module_and_class(entry: ReleasedWorker) -> tuple[str, str]:
+    module, _, name = entry.place.rpartition(".")
+    return module, name
+
+
+def renamed(worker: str, now: str, new: ReleasedWorker) -> CompatFinding:
+    """The new name is unknown to processes of the last release."""
+    text = f"runs jobs of {worker}; those it pushes as {now} wait until a process of this release fetches them"
+    return safe_change(now, new, text, RENAME_CLASS)
+
+
+def alias_dropped(worker: str, old: ReleasedWorker, alias: str, since: date, *, maybe_in_flight: bool) -> CompatFinding:
+    """A former name is known no longer."""
+    if not maybe_in_flight:
+        return safe_change(worker, old, f"the alias {alias} went; the name is pushed no longer since {since}")
+    message = f"the alias {alias} went, and jobs of this name were pushed until {since}: {_last_until(since)}"
+    return CompatFinding(
+        "alias-dropped",
+        worker,
+        f"{old.place}.aliases",
+        message,
+        RENAME_CLASS,
+        (f'aliases = ("{alias}",)', _accept_hint(worker)),
+    )
+
+
+def retirement_dropped(worker: str, since: date, config_label: str, *, maybe_in_flight: bool) -> CompatFinding:
+    """A removed class is remembered no longer."""
+    place = f"{config_label}/application.yml: retired_workers"
+    if not maybe_in_flight:
+        return CompatFinding("change", worker, place, f"{worker} went; it is pushed no longer since {since}")
+    message = f"{worker} went, and its jobs were pushed until {since}: {_last_until(since)}"
+    return CompatFinding(
+        "retirement-dropped",
+        worker,
+        place,
+        message,
+        REMOVE_WORKER,
+        (f'"{worker}": "why it went"', _accept_hint(worker)),
+    )
+
+
+def new_worker(worker: str, new: ReleasedWorker) -> CompatFinding:
+    """Processes of the last release do not know it."""
+    text = "is new: its jobs wait until a process of this release fetches them, and start late while the deploy lasts"
+    return safe_change(worker, new, text, NEW_WORKER)
+
+
+def queue_changed(
+    worker: str, old: ReleasedWorker, new: ReleasedWorker | None, queue: str, config_label: str, *, served: bool
+) -> CompatFinding:
+    """Jobs may be left in a queue to which none go any more."""
+    went = "nothing of it goes" if new is None else f"its jobs go to {' and '.join(new.queues)}, not"
+    if served:
+        return CompatFinding(
+            "change", worker, old.place, f"{went} to {queue}, which is served ({config_label}/queues.yml)"
+        )
+    message = (
+        f"{went} to {queue}, and no line of {config_label}/queues.yml serves that queue, in which jobs may be left"
+    )
+    write = (
+        f"{command('generate-queues')}  # keeps it in {config_label}/queues.yml while jobs of that release may be left",
+        _accept_hint(worker),
+    )
+    return CompatFinding("queue-unserved", worker, f"{old.place}: queue", message, MOVE_QUEUE, write)
+
+
+def shard_changed(worker: str, old: ReleasedWorker, new: ReleasedWorker) -> CompatFinding:
+    """Jobs are left on another Redis."""
+    text = f"its jobs go to the shard {new.shard}, not {old.shard}: processes there have its queue, schedule and retries to work off"
+    return safe_change(worker, new, text, MOVE_QUEUE)
+
+
+def shard_vanished(worker: str, old: ReleasedWorker, config_label: str) -> CompatFinding:
+    """Nobody can reach the Redis of its jobs."""
+    message = f"its jobs went to the shard {old.shard}, which {config_label}/redis.yml does not have any more"
+    return CompatFinding(
+        "shard-vanished",
+        worker,
+        f"{old.place}: shard",
+        message,
+        MOVE_QUEUE,
+        (f"{old.shard}: {{url: ...}}  # in {config_label}/redis.yml",),
+    )
+
+
+def _with_default(after: Parameters, name: str) -> tuple[str, ...]:
+    """The method with a default for the new parameter, which may then be None, and for those after it."""
+    index = next(place for place, one in enumerate(after) if one.name == name)
+    later = [one if one.rest or one.optional else _allow_none(one) for one in after[index:]]
+    return (declaration_line("perform", (*after[:index], *later)),)
+
+
+def _allow_none(one: Parameter) -> Parameter:
+    shape = one.json_schema
+    wider = (
+        shape if not shape or shape == {"type": "null"} else {"anyOf": [*shape.get("anyOf", [shape]), {"type": "null"}]}
+    )
+    return Parameter.model_validate({"name": one.name, "type": wider, "optional": True})
+
+
+def _with_former_defaults(before: Parameters, after: Parameters) -> Parameters:
+    return tuple(
+        old if index < len(before) and (old := before[index]).optional and not one.rest else one
+        for index, one in enumerate(after)
+    )
+
+
+def _with_removed(before: Parameters, after: Parameters) -> Parameters:
+    """Today's parameters and those that went, which may be left out: at their places, as positions are what travels."""
+    kept = tuple(_as_optional(one) for one in before[len(after) :])
+    if {one.name for one in kept}.isdisjoint(one.name for one in after):
+        return (*after, *kept)
+    # One went that was not the last: those behind it have moved up, and go back.
+    today, there = {one.name: one for one in after}, {one.name for one in before}
+    old = (today[one.name] if one.name in today else _as_optional(one) for one in before)
+    return (*old, *(_as_optional(one) for one in after if one.name not in there))
+
+
+def _as_optional(one: Parameter) -> Parameter:
+    return one if one.rest else one.model_copy(update={"optional": True})
+
+
+def _raise_version_lines(version: int, before: Parameters, after: Parameters) -> tuple[str, ...]:
+    return (
+        f"version = {version + 1}",
+        declaration_line("perform", after),
+        declaration_line(f"perform_v{version}", before),
+    )
+
+
+def _accept_hint(worker: str) -> str:
+    return f'or, when no such job is left: {command(f"check-compat --accept {worker}")} --reason "..."'
+
+
+def _last_until(since: date) -> str:
+    return f"retries of them last until {since + IN_FLIGHT}"

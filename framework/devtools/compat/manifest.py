@@ -1,0 +1,334 @@
+"""``workers/released.yml``: what jobs in flight may look like, as the last release and those before it pushed them.
+
+Written at a release from the workers (``snapshot``, ``following``), never by hand; read back and checked here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing_extensions import TypedDict
+
+from framework.command_line import command
+from framework.declare.declaration import Declaration
+from framework.declare.signature import JobSignature
+from framework.declare.strict_json import NotJsonError, check_strict_json
+from framework.devtools.compat.json_schema import JsonSchema, schema_of
+from framework.devtools.queues_schema import JSON_SCHEMA_DIALECT
+from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.route.router import Router
+from framework.settings.yaml_file import YamlError, parse_yaml, read_text
+from framework.types import StrictArguments
+
+SCHEMA_NAME = "released.schema.json"
+IN_FLIGHT = timedelta(days=30)
+"""How long after the last push of a kind its jobs may still be there: 25 retries take three weeks (Sidekiq). Jobs scheduled
+further ahead, and the dead set, are beyond it."""
+
+HEADER = f"""\
+# yaml-language-server: $schema={SCHEMA_NAME}
+# What jobs in flight may look like: the workers as they were last released. application-worker check-compat compares today's with it.
+# Written by `application-worker check-compat --release NAME` when a release is cut; not to be edited.
+"""
+MAX_BYTES = 16 * 1024 * 1024
+"""Tens of thousands of workers."""
+
+_JsonSchemaForm = TypedDict(
+    "_JsonSchemaForm",
+    {
+        "type": Literal["null", "boolean", "integer", "number", "string", "array", "object"],
+        "enum": list[bool | int | str | None],
+        "anyOf": "list[_JsonSchemaForm]",
+        "items": "_JsonSchemaForm",
+        "properties": "dict[str, _JsonSchemaForm]",
+        "required": list[str],
+        "additionalProperties": "bool | _JsonSchemaForm",
+        "propertyNames": "_JsonSchemaForm",
+        "minimum": int | float,
+        "exclusiveMinimum": int | float,
+        "maximum": int | float,
+        "exclusiveMaximum": int | float,
+        "multipleOf": int | float,
+        "minLength": int,
+        "maxLength": int,
+        "pattern": str,
+        "minItems": int,
+        "maxItems": int,
+        "minProperties": int,
+        "maxProperties": int,
+        "x-validators": list[str],
+        "$ref": str,
+        "$defs": "dict[str, _JsonSchemaForm]",
+    },
+    total=False,
+)
+
+
+class _FrozenModel(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Parameter(_FrozenModel):
+    """One position of a method, or all after it (``rest``). ``default`` is left out where JSON has no form for it."""
+
+    name: str
+    type: _JsonSchemaForm = Field(default_factory=_JsonSchemaForm)
+    optional: bool = False
+    default: Any = None
+    rest: bool = False
+
+    @property
+    def json_schema(self) -> JsonSchema:
+        """What it takes."""
+        return dict(self.type)
+
+
+Parameters: TypeAlias = tuple[Parameter, ...]
+
+
+class ReleasedWorker(_FrozenModel):
+    """One worker. ``handlers`` are its perform_v<N>; dates say when a name or version was pushed no longer."""
+
+    place: str
+    version: int
+    retry: bool | int
+    queue: str
+    shard: str
+    retry_queue: str | None = None
+    queue_namespace: str | None = None
+    aliases: dict[str, date] = {}
+    perform: Parameters = ()
+    handlers: dict[int, Parameters] = {}
+    former_versions: dict[int, date] = {}
+
+    def handler_of_version(self, version: int) -> tuple[str, Parameters]:
+        """The method that runs its jobs of a version, and what it takes."""
+        handler = self.handlers.get(version)
+        return ("perform", self.perform) if handler is None else (f"perform_v{version}", handler)
+
+    @property
+    def queues(self) -> list[str]:
+        """Where its jobs wait on its shard: the queue it is routed to, and that of its retries."""
+        return [self.queue, *([self.retry_queue] if self.retry_queue else [])]
+
+
+class Manifest(_FrozenModel):
+    """Every worker by wire name, and the retired ones with the date of the first release without them.
+
+    ``former_queues`` are those to which no jobs go any more, since that release. ``settled`` says why an entry was brought to
+    today's code between two releases.
+    """
+
+    release: str
+    day: date
+    workers: dict[str, ReleasedWorker] = {}
+    retired: dict[str, date] = {}
+    former_queues: dict[str, date] = {}
+    accepted: dict[str, str] = {}
+
+    @property
+    def queues(self) -> list[str]:
+        """Every queue in which jobs of this release, and of those before it, may wait."""
+        return [*dict.fromkeys(queue for entry in self.workers.values() for queue in entry.queues), *self.former_queues]
+
+    def find_worker(self, name: str) -> tuple[str, ReleasedWorker] | None:
+        """The worker that runs jobs of this name, its own or an alias, under its wire name."""
+        if name in self.workers:
+            return name, self.workers[name]
+        return next(((one, entry) for one, entry in self.workers.items() if name in entry.aliases), None)
+
+
+def snapshot(
+    declarations: Iterable[Declaration],
+    router: Router,
+    *,
+    strict: StrictArguments,
+    retired: Iterable[str],
+    release: str,
+    day: date,
+) -> Manifest:
+    """Today's workers, as if nothing had been released before. ``strict`` is the setting, for classes that do not say."""
+    return Manifest(
+        release=release,
+        day=day,
+        workers={one.wire_name: _released_worker(one, router, strict, day) for one in declarations},
+        retired=dict.fromkeys(retired, day),
+    )
+
+
+def next_manifest(today: Manifest, last: Manifest | None) -> Manifest:
+    """``today`` with what it inherits of the last release: since when names and versions are pushed no longer.
+
+    A version is forgotten when no job of it is in flight any more and no method of its own runs it. Releasing once more under
+    the same name changes no date.
+    """
+    if last is None:
+        return today
+    day = last.day if last.release == today.release else today.day
+    aliases = {alias: since for entry in last.workers.values() for alias, since in entry.aliases.items()}
+    workers: dict[str, ReleasedWorker] = {}
+    for name, entry in today.workers.items():
+        before = next((last.workers[one] for one in (name, *entry.aliases) if one in last.workers), None)
+        update = {
+            "aliases": {alias: aliases.get(alias, day) for alias in entry.aliases},
+            "former_versions": _former_versions(entry, before, day),
+        }
+        workers[name] = entry.model_copy(update=update)
+    retired = {name: last.retired.get(name, day) for name in today.retired}
+    update = {"day": day, "workers": workers, "retired": retired, "former_queues": _former_queues(today, last, day)}
+    return today.model_copy(update=update)
+
+
+def accept_worker(last: Manifest, today: Manifest, name: str, reason: str) -> Manifest:
+    """``last`` with the worker of this name as it is today, or without it: no jobs of the former kind are left."""
+    workers = {one: entry for one, entry in last.workers.items() if one != name}
+    heir = today.find_worker(name)
+    if heir is not None:
+        workers[heir[0]] = heir[1]
+    retired = {one: since for one, since in last.retired.items() if one != name}
+    update = {"workers": workers, "retired": retired, "settled": {**last.accepted, name: reason}}
+    return last.model_copy(update=update)
+
+
+def in_flight(since: date, day: date) -> bool:
+    """Jobs of a kind that is pushed no longer since ``since`` may be there yet."""
+    return day - since <= IN_FLIGHT
+
+
+def manifest_schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of the file."""
+    return {"$schema": JSON_SCHEMA_DIALECT, **Manifest.model_json_schema(), "title": "released.yml"}
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """The file: workers by name, one parameter a line, nothing that says the usual; the same for the same facts."""
+    content = manifest.model_dump(exclude_defaults=True)
+    content["workers"] = {name: _with_flow_parameters(content["workers"][name]) for name in sorted(manifest.workers)}
+    for key in ("retired", "former_queues", "settled"):
+        content[key] = dict(sorted(content.get(key, {}).items()))
+    return HEADER + yaml.dump(content, Dumper=_ManifestDumper, sort_keys=False, allow_unicode=True, width=1_000_000)
+
+
+def read_manifest(path: Path, place: str) -> Manifest | None:
+    """What the file says, called ``place`` in messages; None when there is none. Raises ConfigurationError."""
+    if not path.exists():
+        return None
+    try:
+        text = read_text(path, max_bytes=MAX_BYTES)
+    except YamlError as error:
+        raise ConfigurationError([ConfigurationProblem(place, "", str(error))]) from None
+    return parse_manifest(text, place)
+
+
+def parse_manifest(text: str, place: str) -> Manifest:
+    """What the text of ``place`` says. Raises ConfigurationError with everything that is wrong with it."""
+    try:
+        return Manifest.model_validate(parse_yaml(text))
+    except YamlError as error:
+        problems = [ConfigurationProblem(place, "", str(error))]
+    except ValidationError as error:
+        problems = [
+            ConfigurationProblem(place, ".".join(map(str, one["loc"])), f"{one['msg'].lower()}: {_restore_hint()}")
+            for one in error.errors(include_url=False, include_context=False)
+        ]
+    raise ConfigurationError(problems)
+
+
+def _restore_hint() -> str:
+    return f"the file is written by `{command('check-compat --release')}`; restore it from version control"
+
+
+def _released_worker(declaration: Declaration, router: Router, strict: StrictArguments, day: date) -> ReleasedWorker:
+    target = router.route(declaration)
+    checked = (declaration.strict_arguments or strict) == "raise"
+    handlers = sorted(declaration.version_handlers.items())
+    return ReleasedWorker(
+        place=declaration.qualified_name,
+        version=declaration.version,
+        retry=declaration.retry,
+        queue=target.queue,
+        shard=target.shard,
+        retry_queue=declaration.retry_queue,
+        queue_namespace=declaration.queue_namespace,
+        aliases=dict.fromkeys(declaration.aliases, day),
+        perform=parameters_of(declaration.signature, checked=checked),
+        handlers={number: parameters_of(one.signature, checked=checked) for number, one in handlers},
+        former_versions={number: day for number, _ in handlers},
+    )
+
+
+def parameters_of(signature: JobSignature, *, checked: bool) -> Parameters:
+    """``checked``: types are insisted on; where they are not, a job of the right number of arguments runs with any."""
+    shapes = [schema_of(annotation) if checked else {} for annotation in signature.annotations]
+    found: list[Parameter] = []
+    for index, (name, shape) in enumerate(zip(signature.names, shapes, strict=False)):
+        given = (
+            {"optional": True, **_default(signature.defaults[index - signature.required])}
+            if index >= signature.required
+            else {}
+        )
+        found.append(Parameter.model_validate({"name": name, "type": shape, **given}))
+    if signature.varargs is not None:
+        found.append(Parameter.model_validate({"name": signature.varargs, "type": shapes[-1], "rest": True}))
+    return tuple(found)
+
+
+def _default(value: Any) -> dict[str, Any]:
+    try:
+        check_strict_json(value)
+    except NotJsonError:
+        return {}
+    return {"default": value}
+
+
+def _former_versions(entry: ReleasedWorker, before: ReleasedWorker | None, day: date) -> dict[int, date]:
+    if before is None:
+        return entry.former_versions
+    found = {**entry.former_versions, before.version: day, **before.former_versions}
+    return {
+        number: found[number]
+        for number in sorted(found)
+        if number < entry.version and (number in entry.handlers or in_flight(found[number], day))
+    }
+
+
+def _former_queues(today: Manifest, last: Manifest, day: date) -> dict[str, date]:
+    used = set(today.queues)
+    found = {**dict.fromkeys(last.queues, day), **last.former_queues}
+    return {queue: since for queue, since in found.items() if queue not in used and in_flight(since, day)}
+
+
+class _FlowMapping(dict[str, Any]):
+    """A mapping that stands in one line."""
+
+
+class _ManifestDumper(yaml.SafeDumper):
+    """Plain block layout but for ``_FlowMapping``; no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Equal parts are written out each time."""
+        del data
+        return True
+
+
+_ManifestDumper.add_representer(
+    _FlowMapping, lambda dumper, line: dumper.represent_mapping("tag:yaml.org,2002:map", line, flow_style=True)
+)
+
+
+def _with_flow_parameters(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry with each parameter in one line."""
+    found = dict(entry)
+    found["perform"] = _flow_mappings(entry.get("perform", ()))
+    if "handlers" in entry:
+        found["handlers"] = {
+            number: _flow_mappings(parameters) for number, parameters in sorted(entry["handlers"].items())
+        }
+    return found
+
+
+def _flow_mappings(parameters: Sequence[Mapping[str, Any]]) -> list[_FlowMapping]:
+    return [_FlowMapping(parameter) for parameter in parameters]

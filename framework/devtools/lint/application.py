@@ -1,0 +1,84 @@
+"""What ``lint-workers`` knows of an application: its files, as far as there are any that can be read (a boot says why not)."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from framework.devtools.lint.workspace import ApplicationFacts, find_module
+from framework.settings import validators
+from framework.settings.environment import merge_nested, read_environment
+from framework.settings.files import display_path, find_config_dir, read_files
+from framework.settings.yaml_file import YamlError, read_yaml
+from framework.typeguards import is_list, is_mapping
+
+MAX_BYTES = 16 * 1024 * 1024
+"""Of a generated file: tens of thousands of workers."""
+
+
+class LintedApplication(NamedTuple):
+    """The modules that a process loads, None where one is not found; the config folder's name; what the rules ask."""
+
+    modules: Mapping[str, Path | None]
+    config_label: str
+    facts: ApplicationFacts
+
+
+def read_application(here: Path) -> LintedApplication:
+    """Read the settings and the generated files of the application that is started in ``here``."""
+    folder = find_config_dir(os.environ.get("FRAMEWORK_CONFIG_DIR") or None, here, [])
+    label = display_path(folder, here) if folder is not None else "config"
+    from_files = read_files(folder, label, []) if folder is not None else {}
+    said = merge_nested(from_files, read_environment(os.environ, [])[0])
+    modules = _modules(said.get("workers_module"), here)
+    released, retired, file = _released(
+        said.get("generated_files", "workers"), folder.parent if folder else here, label
+    )
+    known = ApplicationFacts(
+        categories=_names(said.get("feature_categories")) or None,
+        categories_file=f"{label}/feature_categories.yml",
+        released=released,
+        released_file=file,
+        retired={*retired, *_names(said.get("retired_workers"))},
+        modules={name: place for name, place in modules.items() if place is not None},
+    )
+    return LintedApplication(modules, label, known)
+
+
+def _modules(said: Any, here: Path) -> dict[str, Path | None]:
+    try:
+        listed = validators.split_list(said)
+    except ValueError:
+        listed = None
+    names = [str(name) for name in listed] if is_list(listed) and listed else ["workers"]
+    return {name: find_module(name, [str(here), *sys.path]) for name in names}
+
+
+def _released(generated: Any, root: Path, label: str) -> tuple[dict[str, str], list[str], str]:
+    """The wire names of the last release with their classes, the retired ones, and the file that says so."""
+    folder = Path(generated) if isinstance(generated, str) else Path("workers")
+    manifest = _read_or_none(root / folder / "released.yml")
+    file = (Path(label).parent / folder / "released.yml").as_posix()
+    if is_mapping(manifest) and is_mapping(manifest.get("workers")):
+        places = {str(name): _text(entry, "place") for name, entry in manifest["workers"].items()}
+        return places, _names(manifest.get("retired")), file
+    entries = _read_or_none(root / folder / "all_queues.yml")
+    names = [_text(entry, "worker_name") for entry in entries] if is_list(entries) else []
+    return {name: "" for name in names if name}, [], file.replace("released.yml", "all_queues.yml")
+
+
+def _read_or_none(path: Path) -> Any:
+    try:
+        return read_yaml(path, max_bytes=MAX_BYTES)
+    except YamlError:
+        return None
+
+
+def _text(entry: Any, key: str) -> str:
+    value = entry.get(key) if is_mapping(entry) else None
+    return value if isinstance(value, str) else ""
+
+
+def _names(table: Any) -> list[str]:
+    return [str(name) for name in table] if is_mapping(table) else []

@@ -1,0 +1,272 @@
+"""Worker classes as the source shows them: bases across files, what each attribute says and where it is said."""
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+from framework.declare.attributes import ATTRIBUTES, IDENTITY_ATTRIBUTES
+from framework.declare.names import wire_name
+from framework.declare.worker import ApplicationWorker
+from framework.devtools.lint.module import Function, Module
+from framework.devtools.lint.workspace import FRAMEWORK, UNKNOWN, Workspace
+
+CRON_NAMESPACE = "cronjob"
+"""The namespace of workers that a schedule pushes (GitLab's CronjobQueue)."""
+
+_PLAIN_BASES = frozenset({"object", "abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol"})
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeValue:
+    """What a class body says about one attribute. ``value`` is UNKNOWN where only running it would tell."""
+
+    owner: "SourceClass"
+    node: ast.stmt
+    expression: ast.expr | None
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class FindingLocation:
+    """Where a finding stands: the statement that decides, or the head of the class when there is none."""
+
+    owner: "SourceClass"
+    node: ast.stmt
+    of_value: bool
+
+
+class SourceClass:
+    """A class and its bases. ``complete`` is false when a base is not to be found: it may say anything."""
+
+    def __init__(self, tree: Workspace, module: Module, node: ast.ClassDef) -> None:
+        self.workspace = tree
+        self.module = module
+        self.node = node
+        self.name = node.name
+        self.mro: list[SourceClass] = [self]
+        self.complete = True
+        self.is_worker = False
+        self.abstract = any(word.arg == "abstract" and _is_true(word.value) for word in node.keywords)
+        self.methods: dict[str, Function] = {}
+        self.own_attributes: dict[str, AttributeValue] = {}
+        self.bare_annotations: list[tuple[str, ast.stmt]] = []
+        """Annotations without a value."""
+        for statement in node.body:
+            self._record(statement, certain=True)
+
+    def __repr__(self) -> str:
+        return f"{self.module.name}.{self.name}"
+
+    def attribute(self, name: str) -> AttributeValue | None:
+        """What the first class along the MRO says that says anything; None when none of those that are known does."""
+        owners = self.mro[:1] if name in IDENTITY_ATTRIBUTES else self.mro
+        return next((owner.own_attributes[name] for owner in owners if name in owner.own_attributes), None)
+
+    def value(self, name: str) -> Any:
+        """The value of an attribute, as far as reading tells: said, else the framework's default, else UNKNOWN."""
+        said = self.attribute(name)
+        if said is not None:
+            return said.value
+        return vars(ApplicationWorker)[name] if self.complete else UNKNOWN
+
+    def location_of(self, name: str) -> FindingLocation | None:
+        """Where to point when the value of an attribute is at fault; None in an abstract class that says nothing of it."""
+        said = self.attribute(name)
+        if said is not None and said.owner.module.linted:
+            return FindingLocation(said.owner, said.node, of_value=True)
+        return None if self.abstract else FindingLocation(self, self.node, of_value=False)
+
+    def handlers(self) -> Iterator[tuple["SourceClass", Function]]:
+        """``perform``, and what runs the jobs of older versions; each with the class that has it."""
+        seen: set[str] = set()
+        for owner in self.mro:
+            for name, function in owner.methods.items():
+                if name not in seen and is_handler(name):
+                    seen.add(name)
+                    yield owner, function
+
+    @cached_property
+    def wire_names(self) -> tuple[str, ...]:
+        """The name of its jobs: the declared one, else one for each name that its module may have; none when it is UNKNOWN."""
+        said = self.own_attributes.get("wire_name")
+        if said is not None and said.value:
+            return (said.value,) if isinstance(said.value, str) else ()
+        name = self._name_in_module()
+        return tuple(dict.fromkeys(wire_name(module, name) for module in self.workspace.import_names(self.module)))
+
+    @property
+    def aliases(self) -> tuple[str, ...] | None:
+        """The former names that it declares; None when only running it would tell."""
+        said = self.own_attributes.get("aliases")
+        if said is None:
+            return ()
+        listed = isinstance(said.value, tuple | list)
+        return tuple(map(str, cast("Sequence[object]", said.value))) if listed else None
+
+    @property
+    def is_cron(self) -> bool:
+        """A schedule pushes its jobs."""
+        return bool(self.value("queue_namespace") == CRON_NAMESPACE)
+
+    def _name_in_module(self) -> str:
+        """Its name behind those of the classes around it, up to a function (as ``__qualname__`` behind ``<locals>.``)."""
+        names = [self.name]
+        for outer in self.module.enclosing(self.node):
+            if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
+                break
+            names += [outer.name] if isinstance(outer, ast.ClassDef) else []
+        return ".".join(reversed(names))
+
+    def _record(self, statement: ast.stmt, *, certain: bool) -> None:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                self._record_value(name, statement, value, certain=certain)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                self._record_value(name, statement, value, certain=certain)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                self.bare_annotations.append((name, statement))
+            case ast.Assign(targets=targets):
+                names = [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+                self.own_attributes |= {name: AttributeValue(self, statement, None, UNKNOWN) for name in names}
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                self.methods[name] = statement
+                if name in ATTRIBUTES:
+                    self.own_attributes[name] = AttributeValue(self, statement, None, UNKNOWN)
+            case ast.ClassDef():
+                pass
+            case _:
+                for inner in _statements_within(statement):
+                    self._record(inner, certain=False)
+
+    def _record_value(self, name: str, statement: ast.stmt, expression: ast.expr, *, certain: bool) -> None:
+        value = self.workspace.evaluate(self.module, expression) if certain else UNKNOWN
+        self.own_attributes[name] = AttributeValue(self, statement, expression if certain else None, value)
+
+
+class ClassIndex:
+    """Every class of a tree, resolved on demand."""
+
+    def __init__(self, tree: Workspace) -> None:
+        self._workspace = tree
+        self._by_node: dict[ast.ClassDef, SourceClass] = {}
+        self._in_progress: set[ast.ClassDef] = set()
+        self.workers = [
+            one for module in tree.modules for node in module.all_classes if (one := self.get(module, node)).is_worker
+        ]
+        """Those that are linted, abstract ones too, in the order of the files."""
+        self._workers_by_base: dict[ast.ClassDef, SourceClass] = {}
+        for worker in self.workers:
+            for owner in worker.mro:
+                self._workers_by_base.setdefault(owner.node, worker)
+
+    def worker_around(self, module: Module, node: ast.AST) -> SourceClass | None:
+        """The worker in whose class, or in whose mixin, a node stands."""
+        for outer in module.enclosing(node):
+            if isinstance(outer, ast.ClassDef):
+                own = self._by_node.get(outer)
+                return own if own is not None and own.is_worker else self._workers_by_base.get(outer)
+        return None
+
+    def get(self, module: Module, node: ast.ClassDef) -> SourceClass:
+        """The class of a node."""
+        if node in self._by_node:
+            return self._by_node[node]
+        made = self._by_node[node] = SourceClass(self._workspace, module, node)
+        self._in_progress.add(node)
+        bases: list[SourceClass] = []
+        for expression in node.bases:
+            base = self._base(made, expression)
+            if base is not None:
+                bases.append(base)
+                made.is_worker = made.is_worker or base.is_worker
+                made.complete = made.complete and base.complete
+        made.mro = _linearize(made, bases)
+        self._in_progress.discard(node)
+        return made
+
+    def may_have_wire_name(self, name: str) -> bool:
+        """Some class of these files has the wire name, or lists it, or may do so."""
+        names, uncertain = self._wire_names
+        return name in names or name.rpartition("::")[2] in uncertain or self._still_at_released_place(name)
+
+    def _still_at_released_place(self, name: str) -> bool:
+        """The class that was released under a wire name is found where it was, in a package that is not among these files."""
+        found = self.find(self._workspace.facts.released.get(name, ""))
+        return found is not None and not found.abstract and name in (*found.wire_names, *(found.aliases or ()))
+
+    @cached_property
+    def _wire_names(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The wire names and aliases of every class, and the names of classes of which only running them would tell these."""
+        names: set[str] = set()
+        uncertain: set[str] = set()
+        for module in (*self._workspace.modules, *self._workspace.unlinted):
+            # Also a class whose base is not to be found: it may be a worker.
+            for one in (self.get(module, node) for node in module.all_classes):
+                if one.abstract:
+                    continue
+                names.update(one.wire_names, one.aliases or ())
+                if not one.wire_names or one.aliases is None:
+                    uncertain.add(one.name)
+        return frozenset(names), frozenset(uncertain)
+
+    def resolve_name(self, module: Module, expression: ast.expr) -> str | None:
+        """The dotted name of an expression, as ``Workspace.meaning``."""
+        return self._workspace.resolve_name(module, expression)
+
+    def find(self, name: str) -> SourceClass | None:
+        """The class of a dotted name; None when these files do not have it."""
+        found = self._workspace.class_of(name)
+        return self.get(*found) if found is not None else None
+
+    def _base(self, made: SourceClass, expression: ast.expr) -> SourceClass | None:
+        if isinstance(expression, ast.Subscript):
+            expression = expression.value
+        name = self._workspace.resolve_name(made.module, expression)
+        if name is not None and is_application_worker(name):
+            made.is_worker = True
+            return None
+        found = self._workspace.class_of(name) if name is not None else None
+        if found is not None and found[1] not in self._in_progress:
+            return self.get(*found)
+        made.complete = made.complete and name in _PLAIN_BASES
+        return None
+
+
+def is_application_worker(name: str) -> bool:
+    """The dotted name is that of one of the framework's bases."""
+    return name.startswith(f"{FRAMEWORK}.") and name.endswith((".ApplicationWorker", ".LimitedCapacityWorker"))
+
+
+def is_handler(name: str) -> bool:
+    """A method of this name runs jobs."""
+    return name in ("perform", "perform_work") or (
+        name.startswith("perform_v") and name[len("perform_v") :].isdecimal()
+    )
+
+
+def _statements_within(outer: ast.stmt) -> Iterator[ast.stmt]:
+    """The plain statements inside of an ``if``, a ``try`` and the like, at any depth; functions and classes whole."""
+    todo = list(ast.iter_child_nodes(outer))
+    for node in todo:
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+        elif not isinstance(node, ast.expr | ast.ClassDef):
+            todo.extend(ast.iter_child_nodes(node))
+
+
+def _is_true(expression: ast.expr) -> bool:
+    return isinstance(expression, ast.Constant) and expression.value is True
+
+
+def _linearize(first: SourceClass, bases: list[SourceClass]) -> list[SourceClass]:
+    """Python's own order of bases (C3); where there is none, which Python would refuse, the order in which they are found."""
+    lists = [*(list(base.mro) for base in bases), list(bases)]
+    order = [first]
+    while lists := [one for one in lists if one]:
+        heads = (one[0] for one in lists)
+        head = next((head for head in heads if not any(head in one[1:] for one in lists)), lists[0][0])
+        order.append(head)
+        lists = [[one for one in names if one is not head] for names in lists]
+    return order

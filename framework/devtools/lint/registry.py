@@ -1,0 +1,99 @@
+"""The table of all codes. SEW001 to SEW015 are GitLab's rules in GitLab's order, SEW016 to SEW032 ours, SEW100 on the linter's."""
+
+from collections.abc import Mapping
+
+from framework.devtools.lint.rule import LintRule
+from framework.devtools.lint.rules import (
+    arguments,
+    databases,
+    declaring,
+    forbidden_uses,
+    perform_body,
+    pushing,
+    resources,
+    wire_names,
+)
+
+UNREADABLE = "SEW100"
+SUPPRESSION_WITHOUT_REASON = "SEW101"
+SUPPRESSION_OF_UNKNOWN_CODE = "SEW102"
+UNUSED_SUPPRESSION = "SEW103"
+
+_PLAIN = '''
+from workers.base import TeamWorker
+
+
+class ReindexWorker(TeamWorker):{comment}
+    """Write the search index of a project."""
+{line}
+    def perform(self, project_id: int) -> None: ...
+'''
+_REASON = "    idempotent = False  # SEW001: a second report does no harm\n"
+
+_LINTER_RULES = (
+    LintRule(
+        code=UNREADABLE,
+        name="unreadable",
+        summary="A file is no Python source; the others are looked at all the same.",
+        fix="correct it, or leave it out with exclude",
+        why="What cannot be read cannot be judged, and a worker in it would not be loaded either.",
+        bad="class ReindexWorker(  # here\n",
+        good=_PLAIN.format(comment="", line=""),
+    ),
+    LintRule(
+        code=SUPPRESSION_WITHOUT_REASON,
+        name="suppression-reason",
+        summary="A waiver without a reason; it waives nothing.",
+        fix="write why, in two words at least: # SEW001: a second mail does no harm",
+        why="A rule that is switched off in silence is asked about in every review, and nobody dares to switch it on again.",
+        bad=_PLAIN.format(comment="", line="\n    idempotent = False  # SEW001  # here\n"),
+        good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
+    ),
+    LintRule(
+        code=SUPPRESSION_OF_UNKNOWN_CODE,
+        name="suppression-code",
+        summary="A waiver of a code that there is not.",
+        fix="write the code of the finding: `application-worker lint-workers --list`",
+        why="Most often it is a slip, and what was to be waived is found all the same.",
+        bad=_PLAIN.format(comment="  # SEW999: nobody pushes it  # here", line=""),
+        good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
+    ),
+    LintRule(
+        code=UNUSED_SUPPRESSION,
+        name="unused-suppression",
+        summary="A waiver of something that is not found there.",
+        fix="take the waiver out, or put it on the line of the finding or directly above",
+        why="What it excused has been mended, or has moved away. Left there, it hides the next fault on that line.",
+        bad=_PLAIN.format(comment="  # SEW001: a second report does no harm  # here", line=""),
+        good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
+    ),
+)
+
+RULES: Mapping[str, LintRule] = {
+    rule.code: rule
+    for rule in sorted(
+        (
+            *declaring.RULES, *databases.RULES, *resources.RULES, *arguments.RULES, *pushing.RULES,
+            *forbidden_uses.RULES, *perform_body.RULES, *wire_names.RULES, *_LINTER_RULES,
+        ),
+        key=lambda rule: rule.code,
+    )
+}  # fmt: skip
+"""Every code with its rule, in their order."""
+
+_GITLAB_CODES = frozenset(
+    {
+        "SEW001", "SEW002", "SEW003", "SEW004", "SEW005", "SEW006", "SEW007", "SEW009", "SEW012", "SEW013", "SEW014", "SEW015",
+        "SEW020", "SEW021", "SEW024",
+    }
+)  # fmt: skip
+"""What GitLab's guidelines ask of hundreds of workers of many teams: that each says what it is, and leaves routing to rules."""
+
+DEFAULT, GITLAB = "default", "gitlab"
+SETS: Mapping[str, frozenset[str]] = {DEFAULT: frozenset(RULES) - _GITLAB_CODES, GITLAB: frozenset(RULES)}
+"""The sets of codes that may be selected by a name: likely faults, without a word in any file; and those together with GitLab's."""
+
+
+def set_of(code: str) -> str:
+    """The smallest set that has the code."""
+    return DEFAULT if code in SETS[DEFAULT] else GITLAB

@@ -1,0 +1,329 @@
+"""What ``perform`` takes and what is shown of it."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from framework.declare.annotations import JSON_SUBSTITUTES
+from framework.devtools.lint.classes import ClassIndex, SourceClass
+from framework.devtools.lint.module import Function, Module
+from framework.devtools.lint.rule import CallSite, LintRule, Match, Matches
+from framework.typeguards import is_tuple
+
+_SECRET = re.compile(
+    r"(^|_)(password|passwd|passphrase|secret|token|api_?key|email|authorization|iban|ssn)(_|$)", re.IGNORECASE
+)
+_MODULES_OF = {
+    "datetime": "datetime", "date": "datetime", "time": "datetime", "timedelta": "datetime", "Decimal": "decimal",
+    "UUID": "uuid", "Path": "pathlib", "Iterable": "collections.abc", "Collection": "collections.abc",
+}  # fmt: skip
+_NOT_JSON = {
+    **{f"{_MODULES_OF.get(name, '')}.{name}".lstrip("."): text for name, text in JSON_SUBSTITUTES.items()},
+    "complex": "a list of two floats",
+    **dict.fromkeys(
+        ("typing.Tuple", "typing.Set", "typing.FrozenSet", "typing.Iterable", "typing.Collection"), "a list"
+    ),
+}
+_OBJECTS = frozenset(
+    {"dict", "typing.Dict"}
+    | {f"{module}.{name}" for module in ("typing", "collections.abc") for name in ("Mapping", "MutableMapping")}
+)
+_NO_KEYS = frozenset({"int", "float", "bool", "object", "dict", "list"})
+_TYPED_DICTS = frozenset({"typing.TypedDict", "typing_extensions.TypedDict"})
+_ENUMS = frozenset({"enum.Enum", "enum.StrEnum", "enum.IntEnum", "enum.Flag", "enum.IntFlag"})
+_MODELS = re.compile(r"(^|\.)models?\.[A-Z]\w*$")
+
+
+def _types(worker: SourceClass, classes: ClassIndex) -> Matches:
+    if worker.value("strict_arguments") in ("warn", "off"):
+        return
+    for owner, function in worker.handlers():
+        if not owner.module.linted:
+            continue
+        for extra in (*function.args.kwonlyargs, *([function.args.kwarg] if function.args.kwarg else [])):
+            message = f"{owner.name}.{function.name}: {extra.arg!r} cannot travel, the wire carries a list of positions"
+            yield Match(
+                owner.module,
+                _anchor(extra, function),
+                message,
+                "make it an ordinary parameter, or take a dict[str, ...]",
+            )
+        for argument, leaf in _annotated(function):
+            name = classes.resolve_name(owner.module, leaf) or ""
+            instead = _NOT_JSON.get(name) or _enum(owner.module, leaf, classes)
+            if instead is not None:
+                message = f"{owner.name}.{function.name}: {argument.arg!r} is a {name.rpartition('.')[2]}, which JSON cannot carry"
+                yield Match(owner.module, leaf, message, f"take {instead}")
+    yield from _keys(worker, classes)
+
+
+def _objects(worker: SourceClass, classes: ClassIndex) -> Matches:
+    for owner, function in worker.handlers():
+        if not owner.module.linted:
+            continue
+        for argument, leaf in _annotated(function):
+            name = classes.resolve_name(owner.module, leaf) or ""
+            found = classes.find(name)
+            is_object = found is not None and not _is_kind(found, _TYPED_DICTS) and not _is_kind(found, _ENUMS)
+            if is_object or (found is None and _MODELS.search(name)):
+                message = (
+                    f"{owner.name}.{function.name}: {argument.arg!r} is an object of class {name.rpartition('.')[2]}"
+                )
+                yield Match(owner.module, leaf, message)
+
+
+def _anchor(argument: ast.arg, function: Function) -> ast.expr | ast.stmt:
+    return argument.annotation or function
+
+
+def _keys(worker: SourceClass, classes: ClassIndex) -> Matches:
+    """Find the objects whose keys are no text: JSON has no others, and a key comes back as text."""
+    for owner, function in worker.handlers():
+        for argument in _parameters(function) if owner.module.linted else ():
+            for node in _nodes(argument.annotation) if argument.annotation is not None else ():
+                key = _key_of(node, owner.module, classes)
+                parts = _nodes(key) if key is not None else ()
+                wrong = next(filter(None, (_non_string_key(part, owner.module, classes) for part in parts)), None)
+                if wrong:
+                    place = f"{owner.name}.{function.name}: {argument.arg!r}"
+                    message = f"{place} has keys of {wrong}, and those of a JSON object are str"
+                    yield Match(owner.module, node, message, "take a dict[str, ...], or a list of pairs")
+
+
+def _key_of(node: ast.expr, module: Module, classes: ClassIndex) -> ast.expr | None:
+    match node:
+        case ast.Subscript(value=value, slice=ast.Tuple(elts=[key, _])) if (
+            classes.resolve_name(module, value) in _OBJECTS
+        ):
+            return key
+        case _:
+            return None
+
+
+def _non_string_key(node: ast.expr, module: Module, classes: ClassIndex) -> str | None:
+    """Return what a part of a key's annotation says that is no text, as far as that is known here."""
+    match node:
+        case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal"), slice=said):
+            words = said.elts if isinstance(said, ast.Tuple) else [said]
+            other = (one.value for one in words if isinstance(one, ast.Constant) and not isinstance(one.value, str))
+            return next((f"Literal[{word!r}]" for word in other), None)
+        case ast.Constant(value=None):
+            return "None"
+        case _:
+            name = classes.resolve_name(module, node) if isinstance(node, ast.Name | ast.Attribute) else None
+            return name if name in _NO_KEYS else None
+
+
+def _annotated(function: Function) -> Iterator[tuple[ast.arg, ast.expr]]:
+    """Every parameter with each plain name in its annotation, without what stands in Literal[...] and behind Annotated's type."""
+    for argument in _parameters(function):
+        for node in _nodes(argument.annotation) if argument.annotation is not None else ():
+            if isinstance(node, ast.Name | ast.Attribute):
+                yield argument, node
+
+
+def _parameters(function: Function) -> Iterator[ast.arg]:
+    arguments = function.args
+    yield from (*arguments.posonlyargs, *arguments.args, *([arguments.vararg] if arguments.vararg else []))
+
+
+def _nodes(annotation: ast.expr) -> Iterator[ast.expr]:
+    """Yield every part of an annotation that says a type, quoted ones read."""
+    todo = [annotation]
+    for node in todo:
+        yield node
+        match node:
+            case ast.Constant(value=str() as text):
+                todo.extend(_quoted(text, node))
+            case ast.BinOp():
+                todo += [node.left, node.right]
+            case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal")):
+                pass
+            case ast.Subscript(
+                value=ast.Name(id="Annotated") | ast.Attribute(attr="Annotated"), slice=ast.Tuple(elts=parts)
+            ):
+                todo += parts[:1]
+            case ast.Subscript():
+                todo += [node.value, node.slice]
+            case ast.Tuple() | ast.List():
+                todo += node.elts
+            case _:
+                pass
+
+
+def _quoted(text: str, node: ast.expr) -> Iterator[ast.expr]:
+    try:
+        inner = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for one in ast.walk(inner):
+        ast.copy_location(one, node)
+    yield inner
+
+
+def _enum(module: Module, leaf: ast.expr, classes: ClassIndex) -> str | None:
+    found = classes.find(classes.resolve_name(module, leaf) or "")
+    return "Literal[...] of its values, and pass its .value" if found is not None and _is_kind(found, _ENUMS) else None
+
+
+def _is_kind(found: SourceClass, kinds: frozenset[str]) -> bool:
+    return any(owner.module.dotted(base) in kinds for owner in found.mro for base in owner.node.bases)
+
+
+def _secrets(worker: SourceClass, _: ClassIndex) -> Matches:
+    said = worker.own_attributes.get("loggable_arguments")
+    if said is None or not is_tuple(said.value):
+        return
+    for name in said.value:
+        if isinstance(name, str) and _SECRET.search(name):
+            yield Match(
+                worker.module, said.node, f"{worker.name} shows its argument {name!r} to everybody who reads logs"
+            )
+            return
+
+
+def _flags(site: CallSite) -> Matches:
+    flag = site.keyword("feature_flag")
+    is_ours = site.name is not None and site.name.startswith("framework.") and site.name.endswith(".Deduplicate")
+    if is_ours and flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, str | None)):
+        yield Match(
+            site.module, flag, "the name of this feature flag is worked out, so nobody who looks for it finds it"
+        )
+
+
+RULES = (
+    LintRule(
+        code="SEW015",
+        name="flag-name",
+        summary="The name of a feature flag is not written out.",
+        fix="write the name as one string",
+        why="Flags are removed by looking for their name. One that is put together at run time is found in no search, outlives its "
+        "purpose, and one day is switched by somebody who does not know what hangs on it.",
+        bad='''
+from framework import Deduplicate
+from workers.base import TeamWorker
+
+TEAM = "search"
+
+
+class ReindexWorker(TeamWorker):
+    """Write the search index of a project."""
+
+    deduplicate = Deduplicate(feature_flag=f"{TEAM}_dedup", including_scheduled=False)  # here
+
+    def perform(self, project_id: int) -> None: ...
+''',
+        good='''
+from framework import Deduplicate
+from workers.base import TeamWorker
+
+
+class ReindexWorker(TeamWorker):
+    """Write the search index of a project."""
+
+    deduplicate = Deduplicate(feature_flag="search_dedup", including_scheduled=False)
+
+    def perform(self, project_id: int) -> None: ...
+''',
+        check_call=_flags,
+    ),
+    LintRule(
+        code="SEW022",
+        name="parameter-types",
+        summary="`perform`, or a handler of an older version, takes what a list of JSON values cannot carry.",
+        fix="take what JSON carries: numbers, str, bool, None, lists and dicts with str keys",
+        why="The wire is JSON, read by other releases and by Ruby. The class is refused at import, unless it says strict_arguments "
+        "'warn' or 'off'; this finds it in the editor, and names what to take instead.",
+        bad='''
+from datetime import datetime
+
+from workers.base import TeamWorker
+
+
+class ReportWorker(TeamWorker):
+    """Write the report of what happened since."""
+
+    def perform(self, since: datetime, ids: set[int]) -> None: ...  # here
+
+    def perform_v1(self, *, since: str) -> None: ...  # here
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class ReportWorker(TeamWorker):
+    """Write the report of what happened since an instant, in ISO 8601."""
+
+    def perform(self, since: str, ids: list[int]) -> None: ...
+''',
+        check_worker=_types,
+    ),
+    LintRule(
+        code="SEW023",
+        name="argument-objects",
+        summary="`perform` takes an object of the application's instead of its id.",
+        fix="take the id and load the object in perform; a few plain facts go into a TypedDict",
+        why="What lies in Redis is a copy of yesterday. A job may wait for hours: the object has changed, or is gone, and its class "
+        "has other fields in the next release. An id is small, stays true, and says who is meant in the logs.",
+        bad='''
+from dataclasses import dataclass
+
+from workers.base import TeamWorker
+
+
+@dataclass
+class User:
+    """Somebody."""
+
+    id: int
+    name: str
+
+
+class WelcomeWorker(TeamWorker):
+    """Send the first mail."""
+
+    def perform(self, user: User) -> None: ...  # here
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class WelcomeWorker(TeamWorker):
+    """Send the first mail."""
+
+    def perform(self, user_id: int) -> None: ...
+''',
+        check_worker=_objects,
+    ),
+    LintRule(
+        code="SEW029",
+        name="loggable-secret",
+        summary="`loggable_arguments` names what looks like a secret or personal data.",
+        fix="take it out of loggable_arguments; better, pass an id",
+        why="Logs are read by more people than the database, are kept for longer, and go to other companies. Arguments are filtered "
+        "by default for that reason.",
+        bad='''
+from workers.base import TeamWorker
+
+
+class InviteWorker(TeamWorker):
+    """Invite somebody."""
+
+    loggable_arguments = ("project_id", "email")  # here
+
+    def perform(self, project_id: int, email: str) -> None: ...
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class InviteWorker(TeamWorker):
+    """Invite somebody."""
+
+    loggable_arguments = ("role",)
+
+    def perform(self, invite_id: int, role: str) -> None: ...
+''',
+        check_worker=_secrets,
+    ),
+)

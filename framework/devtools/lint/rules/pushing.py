@@ -1,0 +1,187 @@
+"""How jobs are pushed: with a context, and in bulk."""
+
+import ast
+
+from framework.devtools.lint.rule import CallSite, LintRule, Match, Matches
+
+_ONE = ("perform_async", "perform_in", "perform_at")
+_MANY = ("perform_bulk", "perform_bulk_in", "perform_bulk_for")
+PUSHES = frozenset({*_ONE, *_MANY})
+"""The methods that write jobs to Redis."""
+
+
+def _has_context(site: CallSite) -> bool:
+    if site.keyword("context") is not None:
+        return True
+    receiver = site.receiver
+    while isinstance(receiver, ast.Call) and isinstance(receiver.func, ast.Attribute):
+        if receiver.func.attr == "set" and any(word.arg in ("context", None) for word in receiver.keywords):
+            return True
+        receiver = receiver.func.value
+    return any(_is_bound(site.module.dotted(manager.func)) for manager in site.context_managers())
+
+
+def _is_bound(name: str | None) -> bool:
+    return name is not None and name.startswith("framework.") and name.endswith("context.bound")
+
+
+def _cron_context(site: CallSite) -> Matches:
+    if site.method in _ONE and site.worker is not None and site.worker.is_cron and not _has_context(site):
+        yield Match(
+            site.module,
+            site.node,
+            f"{site.worker.name} is pushed by a schedule, and the job it pushes here has no context",
+        )
+
+
+def _bulk_context(site: CallSite) -> Matches:
+    if site.method in _MANY and not _has_context(site):
+        yield Match(site.module, site.node, f"{site.method} pushes many jobs that no log line can tell apart")
+
+
+def _one_by_one(site: CallSite) -> Matches:
+    if site.method not in _ONE:
+        return
+    outer = site.module.parents.get(site.node)
+    loop = site.module.parents.get(outer) if isinstance(outer, ast.Expr) else None
+    alone = isinstance(loop, ast.For) and loop.body == [outer] and not loop.orelse
+    if alone or isinstance(outer, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+        yield Match(site.module, site.node, "this loop pushes its jobs one by one, a round trip each")
+
+
+RULES = (
+    LintRule(
+        code="SEW002",
+        name="cron-context",
+        summary="A worker of the namespace `cronjob` pushes a job without setting a context.",
+        fix="push inside `with bound(project=...)`, or through set(context={...})",
+        why="A job takes over the context of whoever pushes it: user, project, request. A schedule has none, so the jobs of a cron "
+        "worker are about nobody, and the customer whose job failed cannot be found in the logs.",
+        bad='''
+from workers.base import TeamWorker
+
+
+class ExpireInvitesWorker(TeamWorker):
+    """Close the invitations that ran out."""
+
+    queue_namespace = "cronjob"
+    retry = False
+
+    def perform(self) -> None:
+        oldest = 42
+        CloseInviteWorker.perform_async(oldest)  # here
+
+
+class CloseInviteWorker(TeamWorker):
+    """Close one invitation."""
+
+    def perform(self, invite_id: int) -> None: ...
+''',
+        good='''
+from framework.context import bound
+from workers.base import TeamWorker
+
+
+class ExpireInvitesWorker(TeamWorker):
+    """Close the invitations that ran out."""
+
+    queue_namespace = "cronjob"
+    retry = False
+
+    def perform(self) -> None:
+        oldest = 42
+        with bound(invite=oldest):
+            CloseInviteWorker.perform_async(oldest)
+
+
+class CloseInviteWorker(TeamWorker):
+    """Close one invitation."""
+
+    def perform(self, invite_id: int) -> None: ...
+''',
+        check_call=_cron_context,
+    ),
+    LintRule(
+        code="SEW003",
+        name="bulk-context",
+        summary="A bulk push without a context.",
+        fix="perform_bulk_for(..., context=lambda one: {...}); set(context={...}) or `with bound(...)` where one holds for all",
+        why="Of ten thousand equal jobs, which customer's is the one that hangs? Each job should say what it is about, and a bulk is "
+        "the one moment at which that is known for all. GitLab allows only the bulk methods with contexts.",
+        bad='''
+from workers.base import TeamWorker
+
+
+class CloseInviteWorker(TeamWorker):
+    """Close one invitation."""
+
+    def perform(self, invite_id: int) -> None: ...
+
+
+def close_all(invites: list[int]) -> None:
+    CloseInviteWorker.perform_bulk([(invite,) for invite in invites])  # here
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class CloseInviteWorker(TeamWorker):
+    """Close one invitation."""
+
+    def perform(self, invite_id: int) -> None: ...
+
+
+def close_all(project: str, invites: list[int]) -> None:
+    CloseInviteWorker.set(context={"project": project}).perform_bulk([(invite,) for invite in invites])
+
+
+def close_each(invites: list[tuple[int, str]]) -> None:
+    CloseInviteWorker.perform_bulk_for(
+        invites,
+        arguments=lambda invite: CloseInviteWorker.arguments(invite[0]),
+        context=lambda invite: {"project": invite[1]},
+    )
+''',
+        check_call=_bulk_context,
+    ),
+    LintRule(
+        code="SEW028",
+        name="push-loop",
+        summary="A loop that does nothing but push.",
+        fix="perform_bulk_for(...): a thousand jobs per round trip",
+        why="Ten thousand pushes are ten thousand round trips, seconds in which the job holds its slot; in bulk they are ten. A push "
+        "that fails in the middle is told by the bulk with the jobs that are in; the loop forgets.",
+        bad='''
+from workers.base import TeamWorker
+
+
+class CloseInviteWorker(TeamWorker):
+    """Close one invitation."""
+
+    def perform(self, invite_id: int) -> None: ...
+
+
+def close_all(invites: list[int]) -> None:
+    for invite in invites:
+        CloseInviteWorker.perform_async(invite)  # here
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class CloseInviteWorker(TeamWorker):
+    """Close one invitation."""
+
+    def perform(self, invite_id: int) -> None: ...
+
+
+def close_all(invites: list[int]) -> None:
+    CloseInviteWorker.perform_bulk_for(
+        invites,
+        arguments=lambda invite: CloseInviteWorker.arguments(invite),
+        context=lambda invite: {"invite": invite},
+    )
+''',
+        check_call=_one_by_one,
+    ),
+)

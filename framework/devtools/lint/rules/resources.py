@@ -1,0 +1,334 @@
+"""What a class asks of the fleet: external calls, limits, retries, queues, and values that are the same everywhere."""
+
+import ast
+from collections.abc import Iterator
+
+from framework.devtools.lint.classes import ClassIndex, SourceClass
+from framework.devtools.lint.module import Module
+from framework.devtools.lint.rule import CallSite, LintRule, Match, Matches, match_at
+from framework.devtools.lint.rules.pushing import PUSHES
+from framework.devtools.lint.workspace import UNKNOWN
+from framework.typeguards import short_repr
+
+_CLIENTS = (
+    "requests.", "httpx.", "aiohttp.", "urllib3.", "urllib.request.", "http.client.", "smtplib.", "ftplib.", "imaplib.",
+    "poplib.", "xmlrpc.client.",
+)  # fmt: skip
+_CLIENT_PACKAGES = frozenset(client.partition(".")[0] for client in _CLIENTS)
+_RANDOM = ("random.", "secrets.", "uuid.uuid1", "uuid.uuid4", "os.urandom", "numpy.random.")
+_MAX_CRON_RETRIES = 3
+
+
+def _random(worker: SourceClass, _: ClassIndex) -> Matches:
+    for attribute, said in worker.own_attributes.items():
+        for node in _calls_at_class_creation(said.expression):
+            name = worker.module.dotted(node.func) or ""
+            if name.startswith(_RANDOM):
+                yield Match(worker.module, node, f"{worker.name}.{attribute} is drawn anew by every process")
+
+
+def _calls_at_class_creation(expression: ast.expr | None) -> Iterator[ast.Call]:
+    """The calls that are made when the class is created; what stands in a lambda is not."""
+    todo: list[ast.AST] = [expression] if expression is not None else []
+    for node in todo:
+        if isinstance(node, ast.Call):
+            yield node
+        if not isinstance(node, ast.Lambda):
+            todo.extend(ast.iter_child_nodes(node))
+
+
+def _own_queue(worker: SourceClass, _: ClassIndex) -> Matches:
+    said = worker.attribute("queue")
+    if said is not None and said.value is not None:
+        yield from match_at(
+            worker.location_of("queue"), "{} names its queue, which no routing rule can change any more"
+        )
+
+
+def _queue_of_push(site: CallSite) -> Matches:
+    outer = site.module.parents.get(site.node)
+    pushes = isinstance(outer, ast.Attribute) and outer.attr in PUSHES
+    if site.method == "set" and site.keyword("queue") is not None and pushes:
+        yield Match(site.module, site.node, "this push names a queue, which no routing rule can change any more")
+
+
+def _urgent_external(worker: SourceClass, _: ClassIndex) -> Matches:
+    if worker.value("urgency") != "high":
+        return
+    call = next(_calls_out(worker), None)
+    if worker.value("has_external_dependencies") is True:
+        yield from match_at(
+            worker.location_of("urgency"), "{} is of high urgency and depends on services outside of the fleet"
+        )
+    elif call is not None and worker.attribute("has_external_dependencies") is None:
+        yield from match_at(
+            worker.location_of("urgency"), f"{{}} is of high urgency and calls {call[1]} (line {call[0].lineno})"
+        )
+
+
+def _undeclared_external(worker: SourceClass, _: ClassIndex) -> Matches:
+    if worker.complete and worker.attribute("has_external_dependencies") is None and worker.value("urgency") != "high":
+        for node, name, module in _calls_out(worker):
+            yield Match(module, node, f"{worker.name} calls {name} and does not say has_external_dependencies")
+            return
+
+
+def _calls_out(worker: SourceClass) -> Iterator[tuple[ast.Call, str, Module]]:
+    """Calls of network clients in the worker's methods, and in functions of the same file that they call."""
+    for owner in worker.mro:
+        module = owner.module
+        if _CLIENT_PACKAGES.isdisjoint(name.partition(".")[0] for _, name in module.imported):
+            continue
+        reached: set[str] = set()
+        todo: list[ast.AST] = list(owner.methods.values())
+        for root in todo:
+            for node in ast.walk(root):
+                name = module.dotted(node.func) if isinstance(node, ast.Call) else None
+                if isinstance(node, ast.Call) and name is not None and name.startswith(_CLIENTS):
+                    yield node, name, module
+                if isinstance(node, ast.Name) and node.id in module.functions and node.id not in reached:
+                    reached.add(node.id)
+                    todo.append(module.functions[node.id])
+
+
+def _no_limit(worker: SourceClass, _: ClassIndex) -> Matches:
+    limit, share = worker.value("concurrency_limit"), worker.value("max_concurrency_limit_percentage")
+    if worker.value("max_running_jobs") is not None:
+        return  # a limited capacity worker is limited
+    reasons = (
+        (worker.value("has_external_dependencies") is True, "waits for services outside of the fleet"),
+        (worker.value("resource_boundary") == "memory", "is bound by memory"),
+        (worker.value("urgency") == "throttled", "is throttled"),
+    )
+    reason = next((text for holds, text in reasons if holds), None)
+    if reason is not None and limit in (None, 0) and limit is not UNKNOWN and share is None:
+        yield from match_at(
+            worker.location_of("concurrency_limit"), f"{{}} {reason} and may take every slot of its shard"
+        )
+
+
+def _cron_retries(worker: SourceClass, _: ClassIndex) -> Matches:
+    retry = worker.value("retry")
+    if worker.is_cron and worker.value("retry_for") is None and retry is not False:
+        if retry is True:
+            yield from match_at(worker.location_of("retry"), "{} is pushed by a schedule and retried for three weeks")
+        elif isinstance(retry, int) and retry > _MAX_CRON_RETRIES:
+            yield from match_at(
+                worker.location_of("retry"), f"{{}} is pushed by a schedule and retried {short_repr(retry)} times"
+            )
+
+
+RULES = (
+    LintRule(
+        code="SEW004",
+        name="random-declaration",
+        summary="A declaration, above all a schedule, is drawn at random.",
+        fix="write one value; to spread load, push with perform_in(random...) from perform",
+        why="A class attribute is worked out once per process: each process has another value, and each deployment a new one. Of a "
+        "schedule that means runs that are skipped or doubled at every restart, which is why GitLab forbids it.",
+        bad='''
+import random
+
+from workers.base import TeamWorker
+
+
+class ReportWorker(TeamWorker):
+    """Call home once a day."""
+
+    retry_for = random.randint(60, 3600)  # here
+
+    def perform(self) -> None: ...
+''',
+        good='''
+import random
+
+from workers.base import TeamWorker
+
+
+class ReportWorker(TeamWorker):
+    """Call home once a day, at a minute of its own."""
+
+    retry_for = 3600
+
+    def perform(self, site_id: int, now: bool = False) -> None:
+        if not now:
+            self.perform_in(random.randint(0, 3600), site_id, now=True)
+''',
+        check_worker=_random,
+    ),
+    LintRule(
+        code="SEW009",
+        name="own-queue",
+        summary="A class, or a push, names its queue.",
+        fix="leave the queue to config/routing.yml: say what the job is (urgency, tags, resource_boundary) and let a rule match it",
+        why="Queues are the platform team's: they move classes between fleets by editing rules, at night if need be. A name in the "
+        "class stands over every rule, and the class stays where the fire is.",
+        bad='''
+from workers.base import TeamWorker
+
+
+class ReindexWorker(TeamWorker):
+    """Write the search index of a project."""
+
+    queue = "indexing"  # here
+
+    def perform(self, project_id: int) -> None: ...
+
+
+def reindex_now(project_id: int) -> None:
+    ReindexWorker.set(queue="urgent").perform_async(project_id)  # here
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class ReindexWorker(TeamWorker):
+    """Write the search index of a project."""
+
+    tags = ("indexing",)
+
+    def perform(self, project_id: int) -> None: ...
+''',
+        check_worker=_own_queue,
+        check_call=_queue_of_push,
+    ),
+    LintRule(
+        code="SEW019",
+        name="urgent-external",
+        summary="Urgency `high` together with calls to services outside of the fleet.",
+        fix="take urgency 'low', or split the job: one that is urgent, one that calls",
+        why="High urgency promises a start and an end within 10 seconds. A job that waits for somebody else's server cannot keep "
+        "it, and while it waits it holds a slot of the fleet that has to. Declared, the class is refused at import; this rule "
+        "also finds the call that nobody declared.",
+        bad='''
+import httpx
+
+from workers.base import TeamWorker
+
+
+class NotifyWorker(TeamWorker):
+    """Tell a customer's server."""
+
+    urgency = "high"  # here
+
+    def perform(self, hook_id: int) -> None:
+        httpx.post(f"https://hooks.example.com/{hook_id}")
+''',
+        good='''
+import httpx
+
+from workers.base import TeamWorker
+
+
+class NotifyWorker(TeamWorker):
+    """Tell a customer's server."""
+
+    has_external_dependencies = True
+    concurrency_limit = 20
+
+    def perform(self, hook_id: int) -> None:
+        httpx.post(f"https://hooks.example.com/{hook_id}")
+''',
+        check_worker=_urgent_external,
+    ),
+    LintRule(
+        code="SEW020",
+        name="undeclared-external",
+        summary="A worker calls a network client and does not declare `has_external_dependencies`.",
+        fix="say has_external_dependencies = True; False, where the service is your own",
+        why="Routing rules keep jobs that wait for third parties away from the others, so that one slow service blocks no queue "
+        "but its own. They can only go by what the class says. Calls in the class and in functions of its file are seen.",
+        bad='''
+import smtplib
+
+from workers.base import TeamWorker
+
+
+class MailWorker(TeamWorker):
+    """Send one mail."""
+
+    def perform(self, mail_id: int) -> None:
+        smtplib.SMTP("mail.example.com", timeout=10)  # here
+''',
+        good='''
+import smtplib
+
+from workers.base import TeamWorker
+
+
+class MailWorker(TeamWorker):
+    """Send one mail."""
+
+    has_external_dependencies = True
+    concurrency_limit = 10
+
+    def perform(self, mail_id: int) -> None:
+        smtplib.SMTP("mail.example.com", timeout=10)
+''',
+        check_worker=_undeclared_external,
+    ),
+    LintRule(
+        code="SEW021",
+        name="concurrency-limit",
+        summary="A worker that is throttled, bound by memory or dependent on others has no concurrency limit.",
+        fix="say concurrency_limit = N or max_concurrency_limit_percentage; None with a waiver that says why all may run at once",
+        why="Such a class is pushed in floods, and a flood takes every slot that it can get: memory runs out, the other service "
+        "answers 429, and all other classes of the queue wait. The limit is a number that its author knows and nobody else.",
+        bad='''
+from workers.base import TeamWorker
+
+
+class RenderWorker(TeamWorker):  # here
+    """Draw a poster, for which it needs two gigabytes."""
+
+    resource_boundary = "memory"
+
+    def perform(self, poster_id: int) -> None: ...
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class RenderWorker(TeamWorker):
+    """Draw a poster, for which it needs two gigabytes."""
+
+    resource_boundary = "memory"
+    concurrency_limit = 4
+
+    def perform(self, poster_id: int) -> None: ...
+''',
+        check_worker=_no_limit,
+    ),
+    LintRule(
+        code="SEW024",
+        name="cron-retries",
+        summary="A worker of the namespace `cronjob` is retried more than three times.",
+        fix="say retry = False: the next tick is the retry (GitLab); up to 3 where a tick is a day away",
+        why="Default retries go on for three weeks. A job of every minute that fails is soon there a thousand times, and all of "
+        "them run when the fault is mended.",
+        bad='''
+from workers.base import TeamWorker
+
+
+class ExpireInvitesWorker(TeamWorker):  # here
+    """Close the invitations that ran out."""
+
+    queue_namespace = "cronjob"
+
+    def perform(self) -> None: ...
+''',
+        good='''
+from workers.base import TeamWorker
+
+
+class ExpireInvitesWorker(TeamWorker):
+    """Close the invitations that ran out."""
+
+    queue_namespace = "cronjob"
+    retry = False
+
+    def perform(self) -> None: ...
+''',
+        check_worker=_cron_retries,
+    ),
+)

@@ -1,1 +1,0 @@
-"""The rules, by what they look at; ``framework.lint.registry`` is the table of all."""

@@ -1,0 +1,140 @@
+"""The generated files' content."""
+
+from datetime import timedelta
+from typing import Any
+
+from framework.declare import queue_facts
+from framework.declare.declaration import Declaration
+from framework.declare.policy_options import Deduplicate, DeferOnHealth
+from framework.declare.worker import ApplicationWorker
+from framework.devtools import catalog
+
+
+def declare(name: str, **body: Any) -> Declaration:
+    body = {"feature_category": "x", "perform": lambda self: None, "__module__": "workers.sample", **body}
+    worker: Any = type(name, (ApplicationWorker,), body)
+    return worker.declaration()
+
+
+def test_an_entry_has_gitlabs_fields_then_ours():
+    entry = queue_facts.queue_facts(
+        declare(
+            "AWorker",
+            queue_namespace="ns",
+            tags=("t",),
+            retry=3,
+            concurrency_limit=lambda: 3,
+            deduplicate=Deduplicate("until_executed", ttl=timedelta(1)),
+            defer_on_health=DeferOnHealth("sec"),
+        ),
+        {},
+    )
+    assert list(entry)[:10] == [
+        "name",
+        "worker_name",
+        "feature_category",
+        "has_external_dependencies",
+        "urgency",
+        "resource_boundary",
+        "weight",
+        "idempotent",
+        "tags",
+        "queue_namespace",
+    ]
+    assert (entry["name"], entry["worker_name"], entry["tags"], entry["retry"]) == ("ns:a", "AWorker", ["t"], 3)
+    assert (entry["concurrency_limit"], entry["deduplicate"], entry["defer_on_health"]) == (
+        "computed",
+        "until_executed",
+        "sec",
+    )
+
+
+def test_namespaced_workers_come_first():
+    declarations = [declare("CWorker"), declare("BWorker"), declare("ZWorker", queue_namespace="ns")]
+    assert [entry["name"] for entry in queue_facts.all_queue_facts(declarations, {})] == ["ns:z", "b", "c"]
+
+
+def test_compare_lists_missing_surplus_and_changed():
+    a, b, c = (queue_facts.queue_facts(declare(name), {}) for name in ("AWorker", "BWorker", "CWorker"))
+    assert queue_facts.diff_queue_facts([a, b], [a, b]).is_empty
+    comparison = queue_facts.diff_queue_facts([a, b], [{**b, "weight": 2}, c])
+    assert comparison.missing == ("AWorker",)
+    assert comparison.surplus == ("CWorker",)
+    assert comparison.changed == ("BWorker: weight is 2 in the file, 1 in the class",)
+    assert not comparison.is_empty
+    without = {key: value for key, value in a.items() if key != "queue"}
+    assert queue_facts.diff_queue_facts([a], [{**without, "extra": 1}]).changed == (
+        "AWorker: queue is None in the file, None in the class",
+        "AWorker: extra is 1 in the file, None in the class",
+    )
+
+
+def test_weights_name_a_namespace_once_when_its_workers_weigh_the_same():
+    declarations = [
+        declare("AWorker", queue_namespace="even", weight=2),
+        declare("BWorker", queue_namespace="even", weight=2),
+        declare("CWorker", queue_namespace="odd", weight=1),
+        declare("DWorker", queue_namespace="odd", weight=3),
+        declare("EWorker", weight=5),
+    ]
+    weights = catalog.queue_weights(declarations, {"default": 4, "even:a": 9, "e": 1}, {})
+    assert weights == [("default", 4), ("e", 5), ("even", 2), ("odd:c", 1), ("odd:d", 3)]
+
+
+def test_expanding_namespaces_keeps_the_order():
+    known = ["b:y", "b:x", "bb:x", "a", "b"]
+    assert queue_facts.expand_namespaces(["b", "a", "b:x", "new"], known) == ["b", "b:x", "b:y", "a", "new"]
+    assert queue_facts.expand_namespaces([], known) == []
+
+
+def test_shared_queues_are_found():
+    assert catalog.shared_queues([declare("AWorker"), declare("A"), declare("BWorker")]) == {"a": ["A", "AWorker"]}
+
+
+def test_the_weight_is_the_classs_own_else_its_namespaces_else_its_urgencys():
+    table = {"mailers": 2}
+
+    def weight(**body: Any) -> tuple[int, str]:
+        return tuple(queue_facts.effective_weight(declare("AWorker", **body), table))
+
+    assert weight(weight=5, queue_namespace="mailers", urgency="high") == (5, "attribute")
+    assert weight(queue_namespace="mailers", urgency="high") == (2, "namespace_weights")
+    assert weight(queue_namespace="other", urgency="high") == (3, "urgency")
+    assert weight(urgency="high") == (3, "urgency")
+    assert weight() == weight(urgency="throttled") == (1, "urgency")
+    assert queue_facts.queue_facts(declare("AWorker", queue_namespace="mailers"), table)["weight"] == 2
+
+
+def test_a_child_may_have_its_parents_weight_worked_out_again():
+    class HeavyWorker(ApplicationWorker, abstract=True):
+        feature_category = "x"
+        weight = 5
+
+        def perform(self) -> None: ...
+
+    class InheritingWorker(HeavyWorker):
+        pass
+
+    class ChildWorker(HeavyWorker):
+        weight = None
+
+    assert queue_facts.effective_weight(InheritingWorker.declaration(), {}).value == 5
+    assert queue_facts.effective_weight(ChildWorker.declaration(), {}) == (1, "urgency")
+
+
+def test_a_namespaces_line_has_the_weight_of_the_table():
+    declarations = [
+        declare("AWorker", queue_namespace="ns"),
+        declare("BWorker", queue_namespace="ns", urgency="high"),
+        declare("CWorker", queue_namespace="mix"),
+        declare("DWorker", queue_namespace="mix", urgency="high"),
+        declare("NsWorker", weight=4),  # a queue that is called like the namespace
+    ]
+    assert catalog.queue_weights(declarations, {}, {"ns": 2}) == [("mix:c", 1), ("mix:d", 3), ("ns", 4)]
+
+
+def test_true_is_not_one():
+    found = queue_facts.queue_facts(declare("AWorker", retry=1), {})
+    assert queue_facts.diff_queue_facts([found], [{**found, "retry": True}]).changed == (
+        "AWorker: retry is True in the file, 1 in the class",
+    )

@@ -1,0 +1,164 @@
+"""scripts/attributes: the list, one attribute explained, and the generated parts of the documentation."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from framework.declare.attributes import ATTRIBUTES, GROUPS
+from framework.declare.constraints import CONSTRAINTS
+from framework.devtools.docs_pages import PageError, fill_page, generated_parts
+from tests.fork_server import FORK_SERVER
+from tests.tables import each_row
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    script = str(ROOT / "scripts" / "attributes")
+    return FORK_SERVER.run([script, *arguments], cwd, {**os.environ, "COLUMNS": "100"})
+
+
+def words(text: str) -> str:
+    """Lines broken elsewhere are the same text."""
+    return " ".join(text.split())
+
+
+def test_the_documentation_of_this_checkout_is_up_to_date():
+    done = run("--check")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_arguments_every_attribute_is_listed_in_its_group():
+    done = run()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    found: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines()[:-1]:
+        if line and not line.startswith(" "):
+            group = found.setdefault(line.partition(":")[0], [])
+        elif line.startswith("  ") and line[2] != " ":
+            group.append(line.split()[0])
+    assert list(found) == list(GROUPS)
+    for group, names in found.items():
+        assert names == [name for name, one in ATTRIBUTES.items() if one.group == group]
+    assert "urgency 'low' one of 'high', 'low', 'throttled'" in words(done.stdout)
+    assert "feature_category required" in words(done.stdout)
+
+
+def test_one_attribute_is_explained_whole():
+    done = run("retry", "urgency")
+    said, retry, urgency = words(done.stdout), ATTRIBUTES["retry"], ATTRIBUTES["urgency"]
+    assert done.returncode == 0
+    for text in (retry.meaning, retry.allowed, "Default True", retry.effect, retry.trap, urgency.trap):
+        assert words(text) in said
+    assert all(str(rule) in said and rule.reason in said and rule.remedy in said for rule in CONSTRAINTS)
+    assert "forbids" not in run("tags").stdout
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    done = run("retry", "urgancy")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "there is no attribute 'urgancy' (did you mean 'urgency'?)\n"
+
+
+@pytest.mark.parametrize("arguments", [("retry", "--write"), ("--check", "--write"), ("--check", "--docs", "nowhere")])
+def test_wrong_usage(arguments: tuple[str, ...]):
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_write_fills_what_check_finds_stale(tmp_path: Path):
+    docs = tmp_path / "docs"
+    (docs / "guide").mkdir(parents=True)
+    page, other = docs / "guide" / "retries.md", docs / "other.md"
+    page.write_text("# Retries\n\n<!-- attributes: retries -->\nold\n<!-- /attributes -->\n\n## Example\n")
+    other.write_text("# Nothing generated\n")
+    checked = run("--check", "--docs", str(docs))
+    assert (checked.returncode, checked.stdout) == (1, "")
+    assert checked.stderr.splitlines()[0] == "stale: docs/guide/retries.md"
+    assert "old" in page.read_text()
+
+    written = run("--write", "--docs", str(docs))
+    assert (written.returncode, written.stdout) == (0, "wrote docs/guide/retries.md\n")
+    text = page.read_text()
+    assert text.startswith("# Retries\n\n<!-- attributes: retries -->\n| Attribute |")
+    assert text.endswith("|\n<!-- /attributes -->\n\n## Example\n")
+    assert run("--check", "--docs", str(docs)).returncode == 0
+    again = run("--write", "--docs", str(docs))
+    assert (again.returncode, page.read_text()) == (0, text)
+
+
+def test_a_page_may_have_several_parts_and_text_between():
+    page = (
+        "a\n<!-- attributes: rules -->\n<!-- /attributes -->\nb\n<!-- attributes: status -->\n<!-- /attributes -->\nc\n"
+    )
+    text = fill_page(page)
+    rules, status = generated_parts()["rules"], generated_parts()["status"]
+    begin, end = "<!-- attributes: ", "<!-- /attributes -->"
+    assert text == f"a\n{begin}rules -->\n{rules}\n{end}\nb\n{begin}status -->\n{status}\n{end}\nc\n"
+    assert fill_page(text) == text
+
+
+def test_the_parts_hold_every_attribute_with_all_that_is_known_of_it():
+    for name, one in ATTRIBUTES.items():
+        rows = [line for line in generated_parts()["all"].splitlines() if line.startswith(f"| `{name}` |")]
+        assert rows == [line for line in generated_parts()[one.group].splitlines() if line.startswith(f"| `{name}` |")]
+        assert len(rows) == 1
+        for text in (one.allowed, one.meaning, one.effect, one.trap):
+            assert text in rows[0]
+        assert len(rows[0].split(" | ")) == 6
+    assert all(f"`{rule}`" in generated_parts()["rules"] for rule in CONSTRAINTS)
+
+
+@each_row(
+    ("page", "message"),
+    [
+        ("\n<!-- attributes: retrys -->\n<!-- /attributes -->\n", r"2: there is no part 'retrys' \(did you mean 'retries'\?\)"),
+        ("<!-- attributes: retries -->\n", "2: .*of retries is missing"),
+        ("<!-- /attributes -->\n", "1: .* closes nothing"),
+        ("<!-- attributes: status -->\n<!-- attributes: retries -->\n<!-- /attributes -->", "2: .* of status"),
+    ],
+)  # fmt: skip
+def test_markers_that_do_not_hold_are_named_with_their_line(page: str, message: str):
+    with pytest.raises(PageError, match=message):
+        fill_page(page)
+
+
+def test_the_command_ends_with_1_on_such_a_page_and_writes_nothing(tmp_path: Path):
+    (tmp_path / "a.md").write_text("<!-- attributes: status -->\n<!-- /attributes -->\n")
+    (tmp_path / "b.md").write_text("<!-- attributes: status -->\n")
+    done = run("--write", "--docs", str(tmp_path))
+    assert done.returncode == 1
+    assert "b.md:2: " in done.stderr
+    assert (tmp_path / "a.md").read_text() == "<!-- attributes: status -->\n<!-- /attributes -->\n"
+
+
+def test_every_attribute_belongs_to_a_group_and_says_something():
+    assert {one.group for one in ATTRIBUTES.values()} == set(GROUPS)
+    for name, one in ATTRIBUTES.items():
+        for text in (one.meaning, one.effect, one.trap):
+            assert text.endswith("."), name
+            assert "\n" not in text, name
+            assert "|" not in text, name  # it would end the cell of a table
+
+
+def test_the_installed_command_knows_it_too():
+    done = subprocess.run(
+        [sys.executable, "-m", "framework", "attributes", "queue"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "queue (queues)")
+
+
+@each_row("page", sorted((ROOT / "docs/reference/attributes").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_shows_the_attributes_of_its_group_first(page: Path):
+    wanted = "rules" if page.stem == "index" else page.stem
+    assert wanted == "rules" or wanted in GROUPS
+    markers = [line for line in page.read_text().splitlines() if line.startswith("<!-- attributes: ")]
+    assert markers[0] == f"<!-- attributes: {wanted} -->"

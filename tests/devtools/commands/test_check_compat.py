@@ -1,0 +1,284 @@
+"""scripts/check_compat: a release is remembered, the next one compared with it, by hand and in CI."""
+
+import json
+import resource
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+import yaml
+
+from framework.devtools.compat.findings import CHANGE, DROP_DEFAULT
+from framework.devtools.compat.manifest import manifest_schema
+from tests.harness import ROOT
+from tests.process.conftest import site
+
+__all__ = ["site"]
+
+HEAD = "from framework import ApplicationWorker\n\n\n"
+IMPORT = """class ImportWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    version = {version}
+
+    {methods}
+"""
+RELEASED = {"version": 2, "methods": "def perform(self, path: str, sheets: list[int] | None = None) -> None: ..."}
+UNSAFE = {"version": 2, "methods": "def perform(self, path: str, project_id: int) -> None: ..."}
+UNVERSIONED = {"version": 3, "methods": UNSAFE["methods"]}
+SAFE = {
+    "version": 3,
+    "methods": f"{UNSAFE['methods']}\n\n    {RELEASED['methods'].replace('perform', 'perform_v2')}",
+}
+MISSING = """\
+1 problem in the configuration:
+  - workers/released.yml: does not exist, so no release is known. Write the first with `scripts/check_compat --release NAME` \
+and commit it
+"""
+
+
+def write(site, facts, *more):
+    (site.folder / "office.py").write_text(HEAD + "\n\n".join([IMPORT.format(**facts), *more]))
+
+
+def check(site, *arguments):
+    return site.run(str(ROOT / "scripts" / "check_compat"), "-r", "office", *arguments)
+
+
+def told(done):
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+@pytest.fixture
+def released(site):
+    write(site, RELEASED)
+    done = check(site, "--release", "4.1")
+    assert told(done) == (0, ["wrote workers/released.yml", "wrote workers/released.schema.json"], "")
+    return site
+
+
+@pytest.fixture
+def day(released):
+    return yaml.safe_load((released.folder / "workers" / "released.yml").read_text())["day"]
+
+
+def test_without_a_manifest_it_is_said_how_to_make_the_first(site):
+    write(site, RELEASED)
+    done = check(site)
+    assert (done.returncode, done.stdout, done.stderr) == (78, "", MISSING)
+    assert not (site.folder / "workers").exists()
+
+
+def test_the_manifest_says_what_jobs_look_like_in_lines_that_merge(released, day):
+    manifest = released.folder / "workers" / "released.yml"
+    text = manifest.read_text()
+    assert [line for line in text.splitlines() if not line.startswith("#")] == [
+        "release: '4.1'",
+        f"day: {day}",
+        "workers:",
+        "  ImportWorker:",
+        "    place: office.ImportWorker",
+        "    version: 2",
+        "    retry: true",
+        "    queue: import",
+        "    shard: main",
+        "    perform:",
+        "    - {name: path, type: {type: string}}",
+        "    - {name: sheets, type: {anyOf: [{type: array, items: {type: integer}}, {type: 'null'}]}, optional: true}",
+        "retired: {}",
+        "former_queues: {}",
+        "settled: {}",
+    ]
+    schema = json.loads((released.folder / "workers" / "released.schema.json").read_text())
+    jsonschema.validate(json.loads(json.dumps(yaml.safe_load(text), default=str)), schema)
+    assert check(released, "--release", "4.1").returncode == 0
+    assert manifest.read_text() == text
+
+
+def test_an_unsafe_change_fails_says_what_to_write_and_a_safe_one_passes(released, day):
+    write(released, UNSAFE)
+    assert told(check(released)) == (
+        1,
+        [
+            "office.ImportWorker.perform: project_id has no default any more: jobs without it may be in flight [default-dropped]",
+            f"  step: {DROP_DEFAULT}",
+            "  write: def perform(self, path: str, sheets: list[int] | None = None) -> None: ...",
+            '         or, when no such job is left: scripts/check_compat --settle ImportWorker --reason "..."',
+            "office.ImportWorker.perform: project_id takes int, and jobs hold list[int] | None [type-changed]",
+            f"  step: {CHANGE}",
+            "  write: version = 3",
+            "         def perform(self, path: str, project_id: int) -> None: ...",
+            "         def perform_v2(self, path: str, sheets: list[int] | None = None) -> None: ...",
+            f"1 worker against release 4.1 of {day}: 2 findings, 0 changes",
+        ],
+        "",
+    )
+    before = (released.folder / "workers" / "released.yml").read_bytes()
+    refused = check(released, "--release", "4.2")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.endswith("Nothing was written: jobs of release 4.1 would break.\n")
+    assert (released.folder / "workers" / "released.yml").read_bytes() == before
+    write(released, UNVERSIONED)
+    status, lines, _ = told(check(released))
+    assert (status, lines[0].endswith("[no-handler]")) == (1, True)
+    write(released, SAFE)
+    status, lines, errors = told(check(released))
+    assert (status, errors) == (0, "")
+    assert lines[0] == (
+        "office.ImportWorker: version 3, not 2: its jobs wait until a process of this release fetches them [change]"
+    )
+    assert lines[-1].endswith("0 findings, 1 change")
+
+
+def test_without_queues_yml_the_queues_of_the_classes_are_served(site):
+    """As a worker process does then: a renamed class that keeps its queue as an alias has one, and `default` is not served."""
+    write(site, RELEASED)
+    assert check(site, "--release", "4.1").returncode == 0
+    office = (site.folder / "office.py").read_text()
+    renamed = office.replace("class ImportWorker", "class LoadWorker").replace(
+        "version = 2", 'version = 2\n    aliases = ("ImportWorker",)'
+    )
+    (site.folder / "office.py").write_text(renamed)
+    status, lines, errors = told(check(site))
+    assert "[queue-unserved]" not in "\n".join(lines)
+    assert (status, errors) == (0, "")
+
+
+def test_programs_read_json(released):
+    write(released, UNVERSIONED)
+    done = check(released, "--json")
+    assert (done.returncode, done.stderr) == (1, "")
+    said = json.loads(done.stdout)
+    assert (said["release"], said["workers"], said["findings"], said["changes"]) == ("4.1", 1, 1, 0)
+    finding = said["found"][0]
+    assert (finding["code"], finding["fails"], finding["worker"]) == ("no-handler", True, "ImportWorker")
+    assert finding["place"] == "office.ImportWorker.version"
+    assert finding["write"] == ["def perform_v2(self, path: str, sheets: list[int] | None = None) -> None: ..."]
+
+
+def test_what_is_known_to_be_gone_is_settled_with_a_reason(released):
+    write(released, UNSAFE)
+    done = check(released, "--settle", "ImportWorker", "--reason", "no import was pushed since May")
+    assert done.returncode == 0
+    assert check(released).returncode == 0
+    content = yaml.safe_load((released.folder / "workers" / "released.yml").read_text())
+    assert content["settled"] == {"ImportWorker": "no import was pushed since May"}
+    unknown = check(released, "--settle", "ImportWorkr", "--reason", "x")
+    assert told(unknown) == (2, [], "there is no worker 'ImportWorkr' (did you mean 'ImportWorker'?)\n")
+
+
+def test_the_queue_that_jobs_left_stays_served(site):
+    def write_routed(queue):
+        write(site, RELEASED | {"methods": f'queue = "{queue}"\n\n    {RELEASED["methods"]}'})
+
+    def generated():
+        assert site.run(str(ROOT / "scripts" / "generate_queues"), "-r", "office").returncode == 0
+        return {name for name, _ in yaml.safe_load((site.folder / "config" / "queues.yml").read_text())["queues"]}
+
+    write_routed("quick")
+    assert generated() == {"import", "quick"}
+    assert check(site, "--release", "4.1").returncode == 0
+    write_routed("slow")
+    site.write("queues.yml", "queues: [[slow, 1]]")
+    status, lines, _ = told(check(site))
+    assert (status, lines[0].endswith("[queue-unserved]")) == (1, True)
+    assert generated() == {"import", "quick", "slow"}
+    status, lines, _ = told(check(site, "--release", "4.2"))
+    assert status == 0
+    # The processes of 4.2 are those that have the old queue to work off.
+    assert generated() == {"import", "quick", "slow"}
+    assert told(check(site))[1][-1].endswith(": 0 findings, 0 changes")
+
+
+def test_another_manifest_is_a_file_or_a_revision(released):
+    def git(*arguments):
+        words = ["git", "-C", str(released.folder), "-c", "user.name=a", "-c", "user.email=a@b.invalid", *arguments]
+        subprocess.run(words, check=True, capture_output=True)
+
+    git("init")
+    git("add", "workers")
+    git("commit", "-m", "4.1")
+    kept = released.folder / "kept.yml"
+    kept.write_bytes((released.folder / "workers" / "released.yml").read_bytes())
+    write(released, SAFE)
+    assert check(released, "--release", "4.2").returncode == 0
+    assert told(check(released))[1][-1].endswith(": 0 findings, 0 changes")
+    for against in ("kept.yml", "HEAD"):
+        status, lines, _ = told(check(released, "--against", against))
+        assert status == 0
+        assert "against release 4.1 of" in lines[-1]
+        assert lines[-1].endswith(": 0 findings, 1 change")
+    wrong = check(released, "--against", "v9")
+    assert wrong.returncode == 2
+    assert "--against v9: no such file, and no manifest in a revision of that name" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("release: [", "line 2, column 1"),
+        ("release: '1'\nday: soon\n", "day: "),
+        ("release: '1'\nday: 2026-01-01\nworkers: {A: {versoin: 1}}\n", "workers.A.versoin: "),
+        (
+            "release: '1'\nday: 2026-01-01\nworkers: {A: {perform: [{name: a, type: {type: int}}]}}\n",
+            "workers.A.perform.0.type.type: ",
+        ),
+    ],
+    ids=["no YAML", "no day", "a slip", "no type"],
+)
+def test_a_manifest_that_does_not_hold_is_told(site, text, said):
+    write(site, RELEASED)
+    (site.folder / "workers").mkdir()
+    (site.folder / "workers" / "released.yml").write_text(text)
+    done = check(site)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert f"workers/released.yml: {said}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--release", "1", "--settle", "A", "--reason", "b"),
+        ("--settle", "A"),
+        ("--release", ""),
+        ("--reason", "b"),
+        ("--json", "--release", "1"),
+        ("x",),
+    ],
+)
+def test_what_does_not_go_together_is_usage(released, arguments):
+    assert check(released, *arguments).returncode == 2
+
+
+def test_workers_that_cannot_be_imported_are_told(released):
+    (released.folder / "office.py").write_text("import nowhere_to_be_found\n")
+    done = check(released)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert "office: it imports 'nowhere_to_be_found', which is not installed" in done.stderr
+
+
+def test_the_committed_manifest_fits_the_committed_workers(site):
+    done = site.run(str(ROOT / "scripts" / "check_compat"), FRAMEWORK_CONFIG_DIR=str(ROOT / "config"))
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    schema = json.loads((ROOT / "workers" / "released.schema.json").read_text())
+    assert schema == json.loads(json.dumps(manifest_schema()))
+
+
+def test_a_thousand_workers_take_less_than_three_seconds(site):
+    methods = "def perform(self, a: int, b: str = 'x', rows: list[int] | None = None) -> None: ..."
+    classes = [IMPORT.format(version=1, methods=methods).replace("ImportWorker", f"Job{n}Worker") for n in range(1_000)]
+    (site.folder / "office.py").write_text(HEAD + "\n\n".join(classes))
+    assert check(site, "--release", "1").returncode == 0
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "check_compat"), "-r", "office"],
+        cwd=site.folder,
+        env=site.environment("read-only"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.stdout.startswith("1000 workers against release 1 of"), done.stderr
+    # What it computes, as the machine may be busy with others; and so that may slow it down, too.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3 * 1.5

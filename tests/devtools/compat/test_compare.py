@@ -1,0 +1,347 @@
+"""Two releases of one application, side by side: what a deploy would break, and that the advice given mends it."""
+
+import ast
+from datetime import date, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.declare import registry
+from framework.devtools.compat.compare import ReleaseComparison, ServedByFleet
+from framework.devtools.compat.manifest import accept_worker, manifest_text, next_manifest, parse_manifest, snapshot
+from framework.route.router import Router
+from framework.settings.model import RoutingRule
+from tests.tables import each_row
+
+DAY = date(2026, 3, 1)
+HEAD = """
+from typing import *
+from typing_extensions import NotRequired, TypedDict
+from framework import ApplicationWorker
+class Box(TypedDict):
+    size: int
+    label: NotRequired[str]
+"""
+
+
+def indented(body):
+    return "\n".join(f"    {line}" for line in body.splitlines())
+
+
+def workers(source, day=DAY, *, rules=(("*", "default"),), retired=(), strict="raise", name="1", module="jobs"):
+    """What the manifest says of an application: ``ClassName: body`` blocks, as a module ``jobs`` would hold them."""
+    blocks = source if isinstance(source, dict) else {"SomeWorker": source}
+    with registry.isolated():
+        space = {"__name__": module}
+        for word, body in blocks.items():
+            text = f"{HEAD}class {word}(ApplicationWorker):\n    feature_category = 'not_owned'\n{indented(body)}\n"
+            exec(text, space)
+        found = [worker.declaration() for worker in registry.workers()]
+    router = Router([RoutingRule(*rule) for rule in rules], ["main", "second"])
+    return snapshot(found, router, strict=strict, retired=retired, release=name, day=day)
+
+
+def compared(old, new, *, served=("default",), shards=("main", "second")):
+    last = parse_manifest(manifest_text(old), "workers/released.yml")
+    assert last == old
+    return ReleaseComparison(last, new, ServedByFleet(served, shards)).findings()
+
+
+def codes(found):
+    return [one.code for one in found if one.fails]
+
+
+def changes(found):
+    return " | ".join(one.message for one in found if not one.fails)
+
+
+def test_workers_that_did_not_change_have_nothing_to_tell():
+    body = (
+        "version = 2\naliases = ('OldWorker',)\ndef perform(self, a: int, *rest: str): ...\ndef perform_v1(self): ..."
+    )
+    assert compared(workers(body), workers(body)) == []
+
+
+ARGUMENTS = {
+    "added": ("a: int", "a: int, b: str", "added-without-default"),
+    "added among others": ("a: int, b: int", "a: int, c: int, b: int", "added-without-default", "reordered"),
+    "default dropped": ("a: int = 5", "a: int", "default-dropped"),
+    "removed": ("a: int, b: str = 'x'", "a: int", "removed"),
+    "removed in front": ("a: int, b: int", "b: int", "removed", "reordered"),
+    "the rest removed": ("a: int, *more: int", "a: int", "removed"),
+    "reordered": ("user_id: int, project_id: int", "project_id: int, user_id: int", "reordered"),
+    "narrowed": ("a: int | None", "a: int", "type-narrowed"),
+    "narrowed to words": ("a: str", "a: Literal['x', 'y']", "type-narrowed"),
+    "narrowed inside": ("a: dict[str, list[float]]", "a: dict[str, list[int]]", "type-narrowed"),
+    "changed": ("a: int", "a: str", "type-changed"),
+    "a word less": ("a: Literal['x', 'y']", "a: Literal['x']", "type-narrowed"),
+    "the rest narrowed": ("*a: int | str", "*a: int", "type-narrowed"),
+    "the rest meets a position": ("*a: int", "a: str = 'x', *b: int", "type-changed"),
+    "float to int": ("a: float", "a: int", "type-narrowed"),
+    "bool to int": ("a: bool", "a: int", "type-changed"),
+}
+
+
+@each_row(("old", "new", "expected"), [(one, two, list(rest)) for one, two, *rest in ARGUMENTS.values()], ids=ARGUMENTS)
+def test_arguments_that_do_not_fit_any_more_are_found_and_the_advice_mends_it(old, new, expected):
+    before = workers(f"version = 1\ndef perform(self, {old}): ...")
+    found = compared(before, workers(f"version = 1\ndef perform(self, {new}): ..."))
+    assert codes(found) == expected
+    for finding in found:
+        assert finding.place == "jobs.SomeWorker.perform"
+        assert finding.step
+        assert str(finding).startswith(f"jobs.SomeWorker.perform: {finding.message} [{finding.code}]\n  step: ")
+    if len(expected) == 1:
+        followed = [line for line in found[0].write if not line.startswith("or, ")]
+        version = [] if any(line.startswith("version") for line in followed) else ["version = 1"]
+        assert codes(compared(before, workers("\n".join([*version, *followed])))) == []
+
+
+PLAIN = ["int", "str", "float | None", "bool", "Any", "list[int]", "dict[str, list[str]]", "Literal['x', 2]", "Box"]
+
+
+@st.composite
+def signatures(draw):
+    names = draw(st.lists(st.sampled_from("abcde"), unique=True, max_size=4))
+    optional = draw(st.integers(0, len(names)))
+    words = [f"{name}: {draw(st.sampled_from(PLAIN))}" for name in names]
+    words = [word if index < optional else f"{word} | None = None" for index, word in enumerate(words)]
+    return ", ".join(["self", *words, *(["*more: int"] if draw(st.booleans()) else [])])
+
+
+@given(signatures(), signatures())
+@settings(max_examples=150)
+def test_check_compat_proposes_only_python_that_holds(old, new):
+    """Every line that it says to write is Python, and a class with it is accepted."""
+    before = workers(f"version = 1\ndef perform({old}): ...")
+    for finding in compared(before, workers(f"version = 1\ndef perform({new}): ...")):
+        written = [line for line in finding.write if line.startswith(("def ", "version "))]
+        for line in written:
+            ast.parse(line)
+        if any(line.startswith("def perform(") for line in written):
+            body = written if any(line.startswith("version") for line in written) else ["version = 1", *written]
+            workers("\n".join(body))
+
+
+SAFE = {
+    "added with a default": (
+        "a: int",
+        "a: int, b: str = 'x'",
+        "do not take b: see that no push of this release passes it yet",
+    ),
+    "renamed": ("a: int", "b: int", "a is called b (only positions travel"),
+    "widened": ("a: int", "a: int | None", "a takes int | None, not only int"),
+    "int to float": ("a: int", "a: float", "a takes float, not only int"),
+    "a default": ("a: int", "a: int = 3", "a has a default"),
+    "another default": ("a: int = 1", "a: int = 2", "jobs without a mean 2 now, not 1"),
+    "any number of them": ("a: int", "*a: int", "do not take all that perform takes now"),
+    "not said any more": ("a: int", "a", "a takes Any, not only int"),
+    "a field more": ("a: dict[str, int]", "a: dict[str, Any]", "a takes dict[str, Any]"),
+}
+
+
+@each_row(("old", "new", "expected"), SAFE.values(), ids=SAFE)
+def test_safe_changes_pass_and_are_told(old, new, expected):
+    found = compared(workers(f"def perform(self, {old}): ..."), workers(f"def perform(self, {new}): ..."))
+    assert codes(found) == []
+    assert expected in changes(found)
+
+
+def test_jobs_of_a_class_that_does_not_insist_on_types_are_only_counted():
+    loose = "strict_arguments = 'warn'\n"
+    assert (
+        codes(compared(workers("def perform(self, a: int): ..."), workers(f"{loose}def perform(self, a: str): ...")))
+        == []
+    )
+    assert codes(
+        compared(workers(f"{loose}def perform(self, a: int): ..."), workers("def perform(self, a: int): ..."))
+    ) == ["type-narrowed"]
+    old, new = "def perform(self, a: int): ...", "def perform(self, a: str, b: int): ..."
+    assert codes(compared(workers(old), workers(new, strict="off"))) == ["added-without-default"]
+
+
+def test_a_raised_version_needs_what_runs_the_jobs_of_the_one_before():
+    old = workers("version = 2\ndef perform(self, path: str): ...")
+    found = compared(old, workers("version = 3\ndef perform(self, project_id: int): ..."))
+    assert codes(found) == ["no-handler"]
+    assert found[0].write == ("def perform_v2(self, path: str) -> None: ...",)
+    body = "version = 3\ndef perform(self, project_id: int): ...\n"
+    mended = compared(old, workers(body + found[0].write[0]))
+    assert codes(mended) == []
+    assert "version 3, not 2: its jobs wait until a process of this release fetches them" in changes(mended)
+    narrow = compared(old, workers(body + "def perform_v2(self, path: Literal['x']): ..."))
+    assert codes(narrow) == ["type-narrowed"]
+    assert narrow[0].place == "jobs.SomeWorker.perform_v2"
+    same = compared(old, workers("version = 3\ndef perform(self, path: str): ..."))
+    assert codes(same) == []
+    assert "version 3, not 2: its jobs wait until a process of this release fetches them" in changes(same)
+
+
+@pytest.mark.parametrize("retry", ["False", "0", "3"])
+def test_version_raised_without_retries_is_no_finding(retry):
+    old = workers(f"retry = {retry}\ndef perform(self, path: str): ...")
+    body = "version = 1\ndef perform(self, project_id: int): ...\ndef perform_v0(self, path: str): ..."
+    found = compared(old, workers(f"retry = {retry}\n{body}"))
+    assert codes(found) == []
+    assert changes(found) == "version 1, not 0: its jobs wait until a process of this release fetches them"
+    # What callers may leave out is theirs to leave out.
+    assert codes(compared(old, workers(f"retry = {retry}\ndef perform(self, path: str, mode: str = 'x'): ..."))) == []
+
+
+def test_a_lowered_version_is_refused():
+    found = compared(workers("version = 2\ndef perform(self): ..."), workers("version = 1\ndef perform(self): ..."))
+    assert codes(found) == ["version-lowered"]
+    assert found[0].write[0] == "version = 3"
+
+
+def test_versions_before_the_last_are_remembered_for_a_month():
+    first = workers("version = 1\ndef perform(self, a: int): ...")
+    second = next_manifest(workers("version = 2\ndef perform(self, a: int): ...", DAY + timedelta(5), name="2"), first)
+    assert second.workers["SomeWorker"].former_versions == {1: DAY + timedelta(5)}
+    body = "version = 3\ndef perform(self, a: str): ...\ndef perform_v2(self, a: int): ..."
+    soon = compared(second, workers(body, DAY + timedelta(35)))
+    assert codes(soon) == ["no-handler"]
+    assert "perform_v1" in soon[0].message
+    assert codes(compared(second, workers(body, DAY + timedelta(36)))) == []
+    late = workers(body, DAY + timedelta(36), name="3")
+    assert next_manifest(late, second).workers["SomeWorker"].former_versions == {2: DAY + timedelta(36)}
+
+
+def test_a_handler_may_go_a_month_after_its_version():
+    with_handler = "version = 1\ndef perform(self, a: str): ...\ndef perform_v0(self, a: int): ..."
+    last = next_manifest(workers(with_handler, name="2"), workers("def perform(self, a: int): ...", DAY - timedelta(9)))
+    without = "version = 1\ndef perform(self, a: str): ..."
+    soon = compared(last, workers(without, DAY + timedelta(30)))
+    assert codes(soon) == ["handler-dropped"]
+    assert f"retries of them last until {DAY + timedelta(30)}" in soon[0].message
+    late = compared(last, workers(without, DAY + timedelta(31)))
+    assert codes(late) == []
+    assert "perform_v0 went" in changes(late)
+
+
+def test_a_vanished_worker_is_retired_or_somebody_has_its_jobs():
+    old = workers({"FaxWorker": "def perform(self, number: str): ...", "KeptWorker": "def perform(self): ..."})
+    kept = {"KeptWorker": "def perform(self): ..."}
+    found = compared(old, workers(kept))
+    assert codes(found) == ["vanished"]
+    assert found[0].write == ("retired_workers:  # in config/application.yml", '  "FaxWorker": "why it went"')
+    gone = compared(old, workers(kept, retired=["FaxWorker"]))
+    assert codes(gone) == []
+    assert "also those that processes of the last release still push" in changes(gone)
+    assert codes(compared(old, workers({"KeptWorker": "aliases = ('FaxWorker',)\ndef perform(self): ..."}))) == [
+        "removed"
+    ]
+    last = next_manifest(workers(kept, retired=["FaxWorker"], name="2"), old)
+    assert codes(compared(last, workers(kept, DAY + timedelta(3)))) == ["retirement-dropped"]
+    assert codes(compared(last, workers(kept, DAY + timedelta(31)))) == []
+
+
+def test_a_rename_is_seen_and_asks_for_an_alias():
+    old = workers({"StatsWorker": "def perform(self, year: int): ...", "OtherWorker": "def perform(self): ..."})
+    body = "def perform(self, year: int): ..."
+    other = {"OtherWorker": "def perform(self): ..."}
+    found = compared(old, workers({**other, "YearStatsWorker": body}))
+    assert codes(found) == ["renamed-without-alias"]
+    assert found[0].write == ("aliases = ('StatsWorker',)".replace("'", '"'),)
+    mended = compared(old, workers({**other, "YearStatsWorker": f"{found[0].write[0]}\n{body}"}))
+    assert codes(mended) == []
+    assert "wait until a process of this release fetches them" in changes(mended)
+    unretried = compared(old, workers({**other, "YearStatsWorker": f"retry = False\n{found[0].write[0]}\n{body}"}))
+    assert codes(unretried) == []
+    named = compared(old, workers({**other, "StatsWorker": f"wire_name = 'Office::StatsWorker'\n{body}"}))
+    assert codes(named) == ["renamed-without-alias"]
+    assert "its wire name was StatsWorker and is Office::StatsWorker: jobs of the old name" in named[0].message
+    assert codes(compared(old, workers({**other, "InvoiceWorker": "def perform(self, customer: str): ..."}))) == [
+        "vanished"
+    ]
+
+
+def test_module_that_became_a_package_names_both_cures():
+    """``shop/jobs.py`` becomes ``shop/jobs/hello.py``: the name on the wire follows the packages."""
+    body = "def perform(self, year: int): ..."
+    old = workers({"HelloWorker": body}, module="shop.jobs")
+    (found,) = [one for one in compared(old, workers({"HelloWorker": body}, module="shop.jobs.hello")) if one.fails]
+    assert found.code == "renamed-without-alias"
+    assert found.message.startswith(
+        "its module was shop.jobs and is shop.jobs.hello, which makes its wire name Jobs::HelloWorker and no longer HelloWorker"
+    )
+    (line,) = found.write
+    assert line == 'wire_name = "HelloWorker"  # keeps the name; or, to take the new one: aliases = ("HelloWorker",)'
+    for cure in (line, 'aliases = ("HelloWorker",)'):
+        mended = workers({"HelloWorker": f"{cure}\n{body}"}, module="shop.jobs.hello")
+        assert codes(compared(old, mended)) == []
+
+
+def test_an_alias_may_go_a_month_after_the_rename():
+    body = "def perform(self): ..."
+    last = next_manifest(
+        workers({"NewWorker": f"aliases = ('OldWorker',)\n{body}"}, name="2"),
+        workers({"OldWorker": body}, DAY - timedelta(50)),
+    )
+    assert last.workers["NewWorker"].aliases == {"OldWorker": DAY}
+    assert codes(compared(last, workers({"NewWorker": body}, DAY + timedelta(30)))) == ["alias-dropped"]
+    assert codes(compared(last, workers({"NewWorker": body}, DAY + timedelta(31)))) == []
+    assert codes(compared(last, workers({"NewWorker": body}, retired=["OldWorker"]))) == []
+    again = next_manifest(
+        workers({"NewWorker": f"aliases = ('OldWorker',)\n{body}"}, DAY + timedelta(7), name="3"), last
+    )
+    assert again.workers["NewWorker"].aliases == {"OldWorker": DAY}
+
+
+def test_a_queue_that_jobs_left_is_served_or_told():
+    body = "queue_namespace = 'shop'\nretry_queue = 'later'\ndef perform(self): ..."
+    old = workers(body, rules=[("*", None)])
+    new = workers("queue_namespace = 'shop'\ndef perform(self): ...", rules=[("*", "fast")])
+    found = compared(old, new, served=["fast"])
+    assert codes(found) == ["queue-unserved", "queue-unserved"]
+    assert "no line of config/queues.yml serves that queue" in found[0].message
+    served = compared(old, new, served=["fast", "shop", "later"])
+    assert codes(served) == []
+    assert "its jobs go to fast, not to shop:some, which is served" in changes(served)
+    assert (
+        codes(compared(old, workers({"OtherWorker": "def perform(self, x: int): ..."}, retired=["SomeWorker"])))
+        == ["queue-unserved"] * 2
+    )
+    last = next_manifest(workers("def perform(self): ...", DAY, rules=[("*", "fast")], name="2"), old)
+    assert last.former_queues == {"shop:some": DAY, "later": DAY}
+    assert set(last.queues) == {"fast", "shop:some", "later"}
+    late = next_manifest(workers("def perform(self): ...", DAY + timedelta(31), rules=[("*", "later")], name="3"), last)
+    assert late.former_queues == {"fast": DAY + timedelta(31)}
+
+
+def test_a_shard_that_jobs_left_is_told_and_one_that_went_is_refused():
+    old = workers("shard = 'second'\ndef perform(self): ...")
+    new = workers("def perform(self): ...")
+    assert codes(compared(old, new)) == []
+    assert "its jobs go to the shard main, not second" in changes(compared(old, new))
+    assert codes(compared(old, new, shards=["main"])) == ["shard-vanished"]
+
+
+def test_a_new_worker_is_told():
+    both = {"SomeWorker": "def perform(self): ...", "NewWorker": "retry = 0\ndef perform(self, x: int): ..."}
+    found = compared(workers("def perform(self): ..."), workers(both))
+    assert codes(found) == []
+    assert (
+        changes(found)
+        == "is new: its jobs wait until a process of this release fetches them, and start late while the deploy lasts"
+    )
+
+
+def test_what_is_settled_is_compared_with_no_more():
+    old = workers({"SomeWorker": "def perform(self, a: int = 5): ...", "GoneWorker": "def perform(self): ..."})
+    new = workers("def perform(self, a: int): ...", DAY + timedelta(1))
+    assert codes(compared(old, new)) == ["vanished", "default-dropped"]
+    once = accept_worker(old, new, "SomeWorker", "every push passes it since 4.1")
+    assert codes(compared(once, new)) == ["vanished"]
+    twice = accept_worker(once, new, "GoneWorker", "never pushed")
+    assert compared(twice, new) == []
+    assert twice.accepted == {"SomeWorker": "every push passes it since 4.1", "GoneWorker": "never pushed"}
+    assert next_manifest(new, twice).accepted == {}
+
+
+def test_the_same_release_again_changes_no_date():
+    body = "version = 1\ndef perform(self): ...\ndef perform_v0(self): ..."
+    first = next_manifest(workers(body), workers("def perform(self): ...", name="0"))
+    assert next_manifest(workers(body, DAY + timedelta(3)), first) == first
+    assert next_manifest(workers(body, DAY + timedelta(3), name="2"), first).day == DAY + timedelta(3)

@@ -1,0 +1,195 @@
+"""SEW032: a class whose wire name is not that of the last release, while the class of that one is gone."""
+
+from pathlib import Path
+
+import pytest
+
+from framework.devtools.lint.config import LintConfig
+from framework.devtools.lint.linter import lint
+from framework.devtools.lint.rule import LintFinding
+from framework.devtools.lint.workspace import ApplicationFacts, read_workspace
+from tests.devtools.lint.conftest import Look, codes, worker, write
+
+MAIL = {"MailWorker": "workers.mail.MailWorker"}
+KEEP = 'write wire_name = "MailWorker" to keep the name'
+MOVED = "workers/mail/sending.py"
+
+
+PACKAGE = {"workers/mail/__init__.py": ""}
+
+
+def moved(found: list[LintFinding]) -> list[str]:
+    return [f"{one.path.name}:{one.line}" for one in found if one.code == "SEW032"]
+
+
+def test_module_that_became_a_package_is_found_with_line_to_write(look: Look):
+    (one,) = look(
+        PACKAGE | {MOVED: worker()}, known=ApplicationFacts(released=MAIL, released_file="generated/released.yml")
+    )
+    assert (one.path.name, one.line, one.code) == ("sending.py", 4, "SEW032")
+    assert one.message == (
+        "the wire name of MailWorker is Mail::MailWorker, which generated/released.yml does not have, and no class is left for "
+        "jobs of MailWorker"
+    )
+    assert one.fix == (
+        'write wire_name = "MailWorker" to keep the name, or aliases = ("MailWorker",) to take the new one; '
+        "where the class of MailWorker was removed, name that in retired_workers"
+    )
+
+
+@pytest.mark.parametrize("line", ['wire_name = "MailWorker"', 'aliases = ("MailWorker",)', "aliases = ['MailWorker']"])
+def test_class_that_says_the_released_name_is_not_found(line: str, look: Look):
+    assert not moved(look(PACKAGE | {MOVED: worker(line)}, known=ApplicationFacts(released=MAIL)))
+
+
+def test_class_that_says_another_name_is_found_at_that_line(look: Look):
+    (one,) = look(PACKAGE | {MOVED: worker('wire_name = "Post::MailWorker"')}, known=ApplicationFacts(released=MAIL))
+    assert (one.code, one.line) == ("SEW032", 5)
+    assert one.message.startswith("the wire name of MailWorker is Post::MailWorker, which")
+    (one,) = look(PACKAGE | {MOVED: worker("aliases = ('OldWorker',)")}, known=ApplicationFacts(released=MAIL))
+    assert 'or aliases = ("OldWorker", "MailWorker") to take' in one.fix
+
+
+@pytest.mark.parametrize(
+    "path", ["workers/mail.py", "workers/mail/__init__.py", "workers/post.py"], ids=["same", "package", "other module"]
+)
+def test_move_that_keeps_the_wire_name_is_not_found(path: str, look: Look):
+    assert not look({path: worker()}, known=ApplicationFacts(released=MAIL))
+
+
+def test_new_class_beside_the_released_one_is_not_found(look: Look):
+    known = ApplicationFacts(released=MAIL)
+    files = {"workers/mail.py": worker(), "workers/other/__init__.py": "", "workers/other/mail.py": worker()}
+    assert not look(files, known=known)
+    assert not look(files, "workers/other/mail.py", known=known)
+    excluded = LintConfig(Path("/"), exclude=("*/workers/mail.py",))
+    assert not look(files, config=excluded, known=known)
+
+
+def test_released_class_with_an_unknown_base_has_its_name(look: Look):
+    files = {"workers/mail.py": worker(bases="Elsewhere", head="from elsewhere import Elsewhere")}
+    assert not look({**files, **PACKAGE, MOVED: worker()}, known=ApplicationFacts(released=MAIL))
+
+
+@pytest.mark.parametrize("line", ["wire_name = compute()", "aliases = FORMER"])
+def test_names_that_only_running_tells_are_not_found(line: str, look: Look):
+    known = ApplicationFacts(released=MAIL)
+    assert not moved(look(PACKAGE | {MOVED: worker(line)}, known=known))
+    assert not moved(
+        look(
+            PACKAGE | {MOVED: worker(line), "workers/new/__init__.py": "", "workers/new/mail.py": worker()}, known=known
+        )
+    )
+
+
+def test_removed_on_purpose_is_not_found(look: Look):
+    assert not look(PACKAGE | {MOVED: worker()}, known=ApplicationFacts(released=MAIL, retired=("MailWorker",)))
+
+
+def test_without_a_release_nothing_is_found(look: Look):
+    assert not look(PACKAGE | {MOVED: worker()}, known=ApplicationFacts())
+    assert not look(
+        PACKAGE | {MOVED: worker()}, known=ApplicationFacts(released={"EmailWorker": "", "Mail::MailWorker": ""})
+    )
+
+
+def test_abstract_class_neither_moves_nor_has_a_name(look: Look):
+    base = "TeamWorker, abstract=True"
+    known = ApplicationFacts(released=MAIL)
+    assert not look(PACKAGE | {MOVED: worker(bases=base)}, known=known)
+    assert not look(PACKAGE | {MOVED: worker('wire_name = "X::MailWorker"', bases=base)}, known=known)
+    assert moved(look(PACKAGE | {MOVED: worker(), "workers/mail_base.py": worker(bases=base)}, known=known)) == [
+        "sending.py:4"
+    ]
+
+
+def test_nested_class_has_the_name_of_its_outer_class(look: Look):
+    text = "from workers.base import TeamWorker\nclass Outer:\n    class MailWorker(TeamWorker):\n        def perform(self): ..."
+    assert not look(
+        {"workers/a/__init__.py": "", "workers/a/b.py": text},
+        known=ApplicationFacts(released={"A::Outer::MailWorker": ""}),
+    )
+    (one,) = look(
+        {"workers/a/__init__.py": "", "workers/a/b.py": text},
+        known=ApplicationFacts(released={"Outer::MailWorker": ""}),
+    )
+    assert 'wire_name = "Outer::MailWorker"' in one.fix
+    inside = (
+        "from workers.base import TeamWorker\nclass Outer:\n    def make():\n        class MailWorker(TeamWorker):\n"
+        "            def perform(self): ..."
+    )
+    assert not look(
+        {"workers/a/__init__.py": "", "workers/a/b.py": inside}, known=ApplicationFacts(released={"A::MailWorker": ""})
+    )
+
+
+def test_two_released_names_are_both_said(look: Look):
+    (one,) = look(
+        PACKAGE | {MOVED: worker()}, known=ApplicationFacts(released={"A::MailWorker": "", "B::MailWorker": ""})
+    )
+    assert one.message.endswith("no class is left for jobs of A::MailWorker and B::MailWorker")
+    assert 'write wire_name = "A::MailWorker" or wire_name = "B::MailWorker" to keep' in one.fix
+    assert 'aliases = ("A::MailWorker",) or aliases = ("B::MailWorker",) to take' in one.fix
+
+
+def test_two_classes_are_both_found_and_name_each_other(look: Look):
+    files = PACKAGE | {MOVED: worker(), "workers/post/__init__.py": "", "workers/post/mail.py": worker()}
+    first, second = look(files, known=ApplicationFacts(released=MAIL))
+    assert first.message.endswith("jobs of MailWorker (or it became workers.post.mail.MailWorker)")
+    assert second.message.endswith("jobs of MailWorker (or it became workers.mail.sending.MailWorker)")
+    files[MOVED] = worker('wire_name = "MailWorker"')
+    assert not look(files, known=ApplicationFacts(released=MAIL))
+
+
+def test_while_a_file_is_unreadable_nothing_is_found(look: Look):
+    files = PACKAGE | {MOVED: worker(), "workers/mail_old.py": "def broken(:\n"}
+    assert [code for code, _ in codes(look(files, known=ApplicationFacts(released=MAIL)))] == ["SEW100"]
+
+
+def test_classes_of_other_modules_of_the_process_are_known(tmp_path: Path):
+    write(tmp_path, {"shop/__init__.py": "", "shop/sub/__init__.py": "", "shop/sub/mail.py": worker()})
+    write(tmp_path, {"bills/__init__.py": "", "bills/mail.py": worker()})
+
+    def look_at_shop(known: ApplicationFacts) -> list[str]:
+        tree, wanted = read_workspace([tmp_path / "shop"], tmp_path / "elsewhere", lambda _: False, known)
+        return moved(lint(tree, wanted, lambda code, _: code == "SEW032")[0])
+
+    released = {"MailWorker": ""}
+    modules = {name: tmp_path / name for name in ("shop", "bills")}
+    assert look_at_shop(ApplicationFacts(released=released)) == ["mail.py:4"]
+    assert not look_at_shop(ApplicationFacts(released=released, modules=modules))
+
+
+def test_class_at_its_released_place_is_known_without_settings(tmp_path: Path):
+    write(tmp_path, {"shop/__init__.py": "", "shop/sub/__init__.py": "", "shop/sub/mail.py": worker()})
+    write(tmp_path, {"bills/__init__.py": "from bills.mail import MailWorker", "bills/mail.py": worker()})
+    for place, wanted in (
+        ("bills.mail.MailWorker", []),
+        ("bills.MailWorker", []),
+        ("bills.post.MailWorker", ["mail.py:4"]),
+    ):
+        tree, files = read_workspace(
+            [tmp_path / "shop"], tmp_path, lambda _: False, ApplicationFacts(released={"MailWorker": place})
+        )
+        assert moved(lint(tree, files, lambda code, _: code == "SEW032")[0]) == wanted
+
+
+@pytest.mark.parametrize("listed", [{}, {"shop.jobs": "shop/jobs"}])
+def test_packages_without_init_have_their_whole_name(tmp_path: Path, listed: dict[str, str]):
+    write(tmp_path, {"shop/jobs/mail.py": worker(), "shop/jobs/post/new.py": worker(name="Post")})
+    modules = {name: tmp_path / place for name, place in listed.items()}
+    for path, released in (("shop/jobs/mail.py", "Jobs::MailWorker"), ("shop/jobs/post/new.py", "Jobs::PostWorker")):
+        known = ApplicationFacts(released={released: ""}, modules=modules)
+        tree, wanted = read_workspace([tmp_path / path], tmp_path, lambda _: False, known)
+        found = moved(lint(tree, wanted, lambda code, _: code == "SEW032")[0])
+        assert found == ([] if "Mail" in released else ["new.py:4"])
+
+
+def test_module_of_a_source_folder_has_the_name_of_the_setting(tmp_path: Path):
+    write(tmp_path, {"src/shop/jobs/mail/sending.py": worker()})
+    known = ApplicationFacts(
+        released={"Jobs::MailWorker": ""}, modules={"shop.jobs": tmp_path / "src" / "shop" / "jobs"}
+    )
+    tree, wanted = read_workspace([tmp_path / "src"], tmp_path, lambda _: False, known)
+    (one,) = lint(tree, wanted, lambda code, _: code == "SEW032")[0]
+    assert one.message.startswith("the wire name of MailWorker is Jobs::Mail::MailWorker, which")

@@ -1,0 +1,36 @@
+"""The one list of modules for everybody: the code, the lint and the guide agree."""
+
+import importlib
+from pathlib import Path
+
+import framework
+from framework.devtools.lint.public_modules import PUBLIC_MODULES, RESERVED_MODULES, is_public
+from tests.harness import ROOT
+
+FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} - {
+    "__init__",
+    "__main__",
+    "command_line",
+    "version",
+}
+
+
+def test_public_modules_are_those_beside_the_layers():
+    """A facade that is added at the top of the package is in the list, and what is in the list can be imported."""
+    assert {name for name in PUBLIC_MODULES if "." not in name} == FACADES
+    for name in PUBLIC_MODULES:
+        assert importlib.import_module(f"framework.{name}").__doc__
+
+
+def test_public_modules_are_those_that_the_guide_shows():
+    page = (ROOT / "docs" / "reference" / "public_modules.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `framework.")]
+    assert rows == [f"| `framework.{name}` | {text} |" for name, text in PUBLIC_MODULES.items()]
+    assert all(f"`{name}`" in page for name in framework.__all__)
+
+
+def test_is_public_knows_what_is_inside_of_a_module():
+    assert all(
+        is_public(name) for name in (*PUBLIC_MODULES, *RESERVED_MODULES, "health.register", "wiring.chains.server")
+    )
+    assert not any(is_public(name) for name in ("wiring", "store", "healthy", "pause_", "policies.pause"))

@@ -1,0 +1,20 @@
+"""Every code: its bad example is found at the lines it says, and nothing else is; its good example is clean."""
+
+import pytest
+
+from framework.devtools.lint.registry import RULES
+from framework.devtools.lint.rule import LintRule
+from tests.devtools.lint.conftest import Look, codes
+
+HERE = "# here"
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_the_examples_of_a_code_are_what_they_say(rule: LintRule, look: Look):
+    wanted = [(rule.code, number) for number, line in enumerate(rule.bad.splitlines(), 1) if line.endswith(HERE)]
+    assert wanted
+    if rule.code == "SEW101":
+        wanted.insert(0, ("SEW001", wanted[0][1]))  # what waives without a reason waives nothing
+    found = look({"workers/bad.py": rule.bad})
+    assert sorted(set(codes(found))) == sorted(wanted)
+    assert not look({"workers/bad.py": "", "workers/good.py": rule.good})

@@ -1,0 +1,244 @@
+"""Workers are read, not run: bases in other files, what cannot be known, files that are no Python."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from framework.devtools.lint.config import LintConfig
+from framework.devtools.lint.linter import lint
+from framework.devtools.lint.module import UnreadableError, parse
+from framework.devtools.lint.registry import GITLAB, SETS
+from framework.devtools.lint.workspace import ApplicationFacts, Workspace, read_workspace
+from tests.devtools.lint.conftest import CATEGORIES, Look, codes, worker, write
+
+
+def test_nothing_is_imported_or_run(look: Look):
+    assert not look({"workers/loud.py": "raise SystemExit('imported')\n"})
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "from workers.base import TeamWorker as Base",
+        "from .base import TeamWorker as Base",
+        "from . import base\nclass Base(base.TeamWorker, abstract=True): ...",
+        "import workers.base\nclass Base(workers.base.TeamWorker, abstract=True): ...",
+        "import workers.base as b\nclass Base(b.TeamWorker, abstract=True): ...",
+        "from workers.exports import Base",
+        "from workers.exports import *",
+        "try:\n    from workers.exports import Base\nexcept ImportError:\n    from workers.base import TeamWorker as Base",
+    ],
+)
+def test_a_base_is_followed_into_other_files(head: str, look: Look):
+    files = {
+        "workers/exports/__init__.py": "from .inner import Base\n",
+        "workers/exports/inner.py": "from workers.base import TeamWorker as Base\n",
+    }
+    line = head.count("\n") + 5
+    loud, silent = worker("idempotent = False", bases="Base", head=head), worker(bases="Base", head=head)
+    assert codes(look({**files, "workers/mail.py": loud})) == [("SEW001", line)]
+    assert not look({**files, "workers/mail.py": silent})
+
+
+def test_only_what_was_asked_for_is_reported_and_all_of_the_package_is_read(look: Look):
+    head = "from workers.mail import MailWorker"
+    files = {
+        "workers/mail.py": worker("retry = -1"),
+        "workers/post.py": worker("weight = 0", name="Post", bases="MailWorker", head=head),
+    }
+    assert codes(look(files, "workers/post.py")) == [("SEW018", 5)]
+    assert len(look(files)) == 2
+    assert not look(files, "workers/base.py")
+
+
+def test_the_first_of_the_mro_decides_falsy_values_too(look: Look):
+    mixin = "class Loose:\n    idempotent = False{}\n    defer_on_health = None"
+    head = f"from workers.base import TeamWorker\n{mixin}"
+    waived = worker(bases="Loose, TeamWorker", head=head.format("  # SEW001: every user may be told twice"))
+    assert codes(look({"workers/mail.py": waived})) == [("SEW007", 4)]
+    assert not look({"workers/mail.py": worker(bases="TeamWorker, Loose", head=head.format(""))})
+
+
+def test_constants_are_followed(look: Look):
+    head = "from workers import names\nfrom workers.base import TeamWorker"
+    files = {
+        "workers/names.py": 'TICKS = "cronjob"\n',
+        "workers/mail.py": worker("queue_namespace = names.TICKS", head=head),
+    }
+    assert codes(look(files)) == [("SEW024", 5)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        worker(bases="SomeWorker", head="from elsewhere import SomeWorker"),
+        worker(
+            bases="Mixin, ApplicationWorker",
+            head="from elsewhere import Mixin\nfrom framework import ApplicationWorker",
+        ),
+        worker("idempotent = bool(os.environ.get('X'))", "urgency = os.environ['URGENCY']"),
+        worker("if __debug__:", "    idempotent = False", "else:", "    retry, urgency = 3, 'x'"),
+        worker("if __debug__:", "    try:", "        idempotent = False", "    finally:", "        pass"),
+        worker("idempotent = True", "if __debug__:", "    with x:", "        idempotent = False"),
+        worker("idempotent = False", "for x in y:", "    if x:", "        idempotent = True"),
+    ],
+)
+def test_what_only_running_it_would_tell_is_no_finding(text: str, look: Look):
+    assert not look({"workers/mail.py": text})
+
+
+def test_files_that_are_no_python_are_found_and_the_others_looked_at(look: Look):
+    found = look(
+        {
+            "workers/a.py": "def broken(:\n",
+            "workers/b.py": b"# caf\xe9\n",
+            "workers/c.py": b"# coding: latin-1\nNAME = '\xe9'\n",
+            "workers/d.py": b"# coding: klingon\n",
+            "workers/e.py": b"\0",
+            "workers/f.py": "(" * 5000 + ")" * 5000,
+            "workers/g.py": b"\xef\xbb\xbfimport os\r\n\r\nNAME = 1\r\n",
+            "workers/z.py": worker("dead = 1"),
+        }
+    )
+    assert [one.path.name for one in found if one.code == "SEW100"] == ["a.py", "b.py", "d.py", "e.py", "f.py"]
+    assert codes(found)[-1] == ("SEW018", 5)
+    assert (found[0].line, found[0].column) == (1, 12)
+
+
+def test_hidden_and_generated_folders_are_left_out(look: Look):
+    broken = "def broken(:\n"
+    names = (".hidden/a.py", "__pycache__/b.py", "build/c.py", "folder.py/readme.txt", "open/d.py")
+    (one,) = look({f"workers/{name}": broken for name in names})
+    assert one.path.name == "d.py"
+
+
+def test_a_star_brings_the_framework_too(look: Look):
+    head = "from workers.base import *\nfrom framework import *"
+    assert {code for code, _ in codes(look({"workers/mail.py": worker(bases="ApplicationWorker", head=head)}))} == {
+        "SEW001",
+        "SEW005",
+        "SEW007",
+        "SEW016",
+    }
+    assert not look({"workers/mail.py": worker(bases="TeamWorker", head=head)})
+
+
+def test_a_name_that_is_assigned_twice_is_no_constant(look: Look):
+    head = "from workers.base import TeamWorker\nAGAIN = False\nif __debug__:\n    AGAIN = True"
+    assert not look({"workers/mail.py": worker("idempotent = AGAIN", head=head)})
+
+
+def test_a_finding_may_have_a_fix_of_its_own_and_braces_in_its_words(look: Look):
+    (one,) = look({"workers/mail.py": worker("data_consistency = 'delayed'", "retry = 0")})
+    assert (one.code, one.fix) == ("SEW018", "Take 'sticky' or 'always', or allow retries.")
+    unknown, refused = look({"workers/mail.py": worker("feature_category = '{0}{a}{'")})
+    assert "'{0}{a}{' of MailWorker" in unknown.message
+    assert refused.code == "SEW018"
+
+
+def test_columns_count_characters(look: Look):
+    head = "from workers.base import TeamWorker\ndef f(worker: type[TeamWorker]) -> None:\n    'é'; worker.perform_bulk([])"
+    assert [(one.line, one.column) for one in look({"workers/mail.py": worker(head=head)})] == [(3, 10)]
+
+
+def test_excluded_files_are_not_looked_at_even_when_named(look: Look, tmp_path: Path):
+    files = {"workers/samples/bad.py": "def broken(:\n"}
+    assert len(look(files)) == 1
+    config = LintConfig(tmp_path, SETS[GITLAB], exclude=("workers/samples",))
+    assert not look(files, config=config)
+    assert not look(files, "workers/samples/bad.py", config=config)
+
+
+def test_files_outside_of_any_package_know_their_neighbours(tmp_path: Path):
+    base = "from framework import ApplicationWorker\nclass Base(ApplicationWorker, abstract=True):\n    retry = 3\n"
+    write(tmp_path, {"jobs/base.py": base, "jobs/mail.py": worker(bases="Base", head="from base import Base")})
+    tree, wanted = read_workspace([tmp_path / "jobs" / "mail.py"], tmp_path, lambda _: False)
+    found, workers = lint(tree, wanted, lambda _code, _path: True)
+    assert ({one.code for one in found}, workers) == ({"SEW001", "SEW005", "SEW007", "SEW016"}, 1)
+
+
+def test_a_thousand_workers(tmp_path: Path):
+    texts = {n: worker(f"retry = {3 if n % 100 else -1}", name=f"Job{n}") for n in range(1000)}
+    write(tmp_path, {f"workers/job_{n}.py": text for n, text in texts.items()})
+    tree, wanted = read_workspace([tmp_path / "workers"], tmp_path, lambda _: False, ApplicationFacts(CATEGORIES))
+    found, workers = lint(tree, wanted, lambda _code, _path: True)
+    assert workers == 1000
+    assert sorted(one.path.name for one in found) == sorted(f"job_{n}.py" for n in range(0, 1000, 100))
+    assert {one.code for one in found} == {"SEW018"}
+
+
+# --- whatever the source ----------------------------------------------------------------------------------------------
+
+LINES = r"""
+from framework import *
+from framework import ApplicationWorker as A, Deduplicate, Discard
+from . import x
+from x import *
+import redis, random, requests as r
+import a.b as A
+x = y = x
+if x: y = 1; y = 2
+A = A
+class A(A):
+class B(A, B, A):
+class C(ApplicationWorker, abstract=True):
+class DWorker(B[int], *x, **y):
+    queue_namespace = 'cronjob'
+    urgency = retry = 'high'
+    tags, weight = x
+    deduplicate = Deduplicate(*x, **y)
+    loggable_arguments = ('token', 1)
+    feature_category = '\ud800'
+    feature_category: 'x'
+    if x:
+        idempotent = lambda: random.random()
+    idempotent = False  # SEW001
+    # SEW001, SEWX: a é reason
+    def perform(self, /, x: 'A[', *y: set[A], z: x.y = 1, **w: "\ud800") -> A:
+    async def perform_v1(self, a: A | B): ...
+        try: raise Discard()
+        except (x, y[0]): pass
+        except: pass
+        finally: A.perform_async(x)
+        for x in y: A.perform_async(x)
+        [A.perform_async(x) for x in y]
+        with a.begin() as b, bound(): x.perform_bulk()
+        x.objects.get(pk=x).one()
+        redis.Redis.from_url(f'{x}', 'REDIS_URL')
+        x.zadd(f'', f'{x}')
+        r.get(*x)
+        pass
+""".splitlines()
+LINES.append("    retry = 0x" + "f" * 5000)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> str:
+    """Python that mostly parses: some of the lines above, in their order, each indented as far as it may be."""
+    chosen = sorted(draw(st.lists(st.integers(0, len(LINES) - 1), max_size=25)))
+    depth, lines = 0, []
+    for line in (LINES[index] for index in chosen):
+        wanted = (len(line) - len(line.lstrip())) // 4
+        depth = min(wanted, depth)
+        lines.append("    " * depth + line.lstrip())
+        if line.startswith(("class", "    if", "    def")):
+            lines.append("    " * (depth + 1) + "pass")
+            depth += 1
+    return "\n".join(lines)
+
+
+@hypothesis.settings(max_examples=200)
+@hypothesis.given(programs() | st.text() | st.binary())
+def test_no_source_makes_it_fail(source: str | bytes):
+    data = source if isinstance(source, bytes) else source.encode(errors="surrogatepass")
+    tree = Workspace(known=ApplicationFacts(CATEGORIES, released={"X::DWorker": "workers.y.DWorker"}))
+    path = Path("workers/x.py")
+    with suppress(UnreadableError):
+        tree.add_module(parse(data, path, "workers.x"))
+    found, _ = lint(tree, {path}, lambda _code, _path: True)
+    for one in found:
+        assert f"{one.message}: {one.fix}".encode()
+        assert one.line <= one.end_line

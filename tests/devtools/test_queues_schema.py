@@ -1,0 +1,152 @@
+"""The schema of all_queues.yml says what the rules of the attributes say, no more and no less."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.declare import queue_facts, registry
+from framework.declare.attributes import ATTRIBUTES
+from framework.declare.policy_options import Deduplicate, DeferOnHealth
+from framework.declare.validators import InvalidValue
+from framework.declare.worker import ApplicationWorker
+from framework.devtools import catalog
+from framework.devtools.queues_schema import all_queues_schema
+from framework.settings.yaml_file import read_yaml
+from tests.tables import each_row
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SCHEMA = all_queues_schema([])
+ABSENT = object()
+
+
+def entry(**body: Any) -> dict[str, Any]:
+    head = {"feature_category": "x", "perform": lambda self: None, "__module__": "workers.sample"}
+    worker: Any = type("AWorker", (ApplicationWorker,), {**head, **body})
+    return queue_facts.queue_facts(worker.declaration(), {})
+
+
+def holds(instance: Any, schema: dict[str, Any] = SCHEMA) -> bool:
+    return jsonschema.Draft202012Validator(schema).is_valid(instance)
+
+
+def test_it_is_a_schema_itself_and_has_the_fields_of_an_entry_in_their_order():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    items = SCHEMA["items"]
+    assert list(items["properties"]) == items["required"] == list(entry())
+    assert items["additionalProperties"] is False
+
+
+def test_the_committed_file_validates_against_the_committed_schema():
+    schema = json.loads((ROOT / "workers" / catalog.SCHEMA_NAME).read_text())
+    file = ROOT / "workers" / "all_queues.yml"
+    jsonschema.Draft202012Validator(schema).validate(read_yaml(file))
+    assert file.read_text().splitlines()[0] == f"# yaml-language-server: $schema={catalog.SCHEMA_NAME}"
+
+
+@each_row(
+    "body",
+    [
+        {},
+        {"urgency": "high", "queue_namespace": "ns", "queue": "a:b.c-d", "shard": "queues-shard", "weight": 5},
+        {"tags": ("a:b",), "retry": 0, "version": 3, "wire_name": "Old::Name", "pause_control": "zoekt"},
+        {
+            "retry": False,
+            "idempotent": True,
+            "deduplicate": Deduplicate("none"),
+            "defer_on_health": DeferOnHealth("ci"),
+        },
+        {"concurrency_limit": lambda: 3, "data_consistency": "sticky", "resource_boundary": "memory"},
+        {"concurrency_limit": -1, "has_external_dependencies": True},
+    ],
+    around=registry.isolated,
+)
+def test_every_entry_that_a_class_can_have_is_valid(body: dict[str, Any]):
+    jsonschema.Draft202012Validator(SCHEMA).validate([entry(**body)])
+
+
+@each_row(
+    ("field", "value"),
+    [
+        *((field, ABSENT) for field in SCHEMA["items"]["required"]),
+        ("surplus", 1),
+        ("name", None),
+        ("name", "a b"),
+        ("worker_name", "a-b"),
+        ("worker_name", ""),
+        ("feature_category", None),
+        ("feature_category", "s\u0435arch"),
+        ("has_external_dependencies", None),
+        ("has_external_dependencies", "false"),
+        ("urgency", "hihg"),
+        ("urgency", None),
+        ("resource_boundary", "ram"),
+        ("weight", 0),
+        ("weight", None),
+        ("weight", "1"),
+        ("weight", True),
+        ("idempotent", 1),
+        ("tags", None),
+        ("tags", "a"),
+        ("tags", ["a b"]),
+        ("tags", [1]),
+        ("queue_namespace", "a:b"),
+        ("version", -1),
+        ("retry", -1),
+        ("retry", None),
+        ("concurrency_limit", "many"),
+        ("concurrency_limit", True),
+        ("deduplicate", "always"),
+        ("defer_on_health", "a b"),
+        ("data_consistency", None),
+        ("pause_control", ""),
+        ("shard", "-a"),
+        ("queue", "a/b"),
+    ],
+    around=registry.isolated,
+)
+def test_a_mutated_entry_is_invalid(field: str, value: Any):
+    mutated = {**entry(), field: value}
+    if value is ABSENT:
+        del mutated[field]
+    assert holds([entry()])
+    assert not holds([mutated])
+
+
+def test_the_file_is_a_list_of_mappings():
+    assert holds([])
+    assert not holds({})
+    assert not holds([[]])
+
+
+def test_known_categories_close_the_vocabulary():
+    schema = all_queues_schema(["search", "billing"])
+    assert holds([entry(feature_category="search"), entry(feature_category="not_owned")], schema)
+    assert not holds([entry(feature_category="x")], schema)
+
+
+_PLAIN = ("urgency", "resource_boundary", "has_external_dependencies", "idempotent", "queue_namespace", "version")
+_VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 30)
+    | st.text(max_size=3)
+    | st.sampled_from(["high", "low", "cpu", "memory", "always", "sticky", "a_b", "a:b", "a-b", "-a", "ä", "a.b"])
+)
+
+
+@given(st.sampled_from((*_PLAIN, "retry", "data_consistency", "pause_control", "shard", "queue")), _VALUES)
+def test_the_schema_allows_what_the_rule_of_the_attribute_allows(field: str, value: Any):
+    try:
+        ATTRIBUTES[field].validator(value)
+    except InvalidValue:
+        allowed = False
+    else:
+        allowed = True
+    # A line end may follow what Python's $ matches, which is not so in JSON Schema's own regular expressions.
+    if isinstance(value, str) and value.endswith("\n"):
+        return
+    assert holds([{**entry(), field: value}]) is allowed
