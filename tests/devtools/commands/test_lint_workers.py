@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from framework.devtools.lint.registry import RULES
-from tests.fork_server import FORK_SERVER
 from tests.devtools.lint.conftest import worker, write
+from tests.fork_server import FORK_SERVER
 from tests.tables import each_row
 
 ROOT = Path(__file__).resolve().parents[3]
