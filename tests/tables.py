@@ -5,7 +5,8 @@
         assert parse_duration(text) == seconds
 
 The arguments are those of ``pytest.mark.parametrize``, but the table is one case: its rows share the fixtures of the test. Use it
-for functions without side effects. Two decorators make the product of their rows, as with ``parametrize``.
+for functions without side effects. Between two rows a server is emptied whose client is a fixture, and each row has a ``tmp_path`` of
+its own. Two decorators make the product of their rows, as with ``parametrize``.
 """
 
 import functools
@@ -16,6 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
+from redis import Redis
 
 MOST_SHOWN = 10
 """Failing rows whose whole error is shown; the others are only named."""
@@ -38,7 +40,8 @@ def each_row(
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         inner = getattr(test, "rows_of", None)
         tables = [*(inner.tables if inner else ()), table]
-        return _wrapped(inner.test if inner else test, tables, around if inner is None else inner.around)
+        within = inner.around if inner and around is nullcontext else around
+        return _wrapped(inner.test if inner else test, tables, within)
 
     return decorate
 
@@ -58,11 +61,11 @@ def _wrapped(test: Callable[..., None], tables: list[list[_Row]], around: Callab
     @functools.wraps(test)
     def run(**fixtures: Any) -> None:
         failed: list[tuple[str, BaseException]] = []
-        for combined in itertools.product(*reversed(tables)):
+        for number, combined in enumerate(itertools.product(*reversed(tables))):
             row = {name: value for _, values in combined for name, value in values.items()}
             try:
                 with around():
-                    test(**fixtures, **row)
+                    test(**_fresh(fixtures, number), **row)
             except (Exception, pytest.fail.Exception) as error:
                 failed.append(("-".join(name for name, _ in combined), error))
         _judge(failed)
@@ -71,6 +74,17 @@ def _wrapped(test: Callable[..., None], tables: list[list[_Row]], around: Callab
     run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
     run.rows_of = _Rows(test, tables, around)  # type: ignore[attr-defined]
     return run
+
+
+def _fresh(fixtures: dict[str, Any], number: int) -> dict[str, Any]:
+    for client in fixtures.values():
+        if number and isinstance(client, Redis):
+            client.flushall()
+    if "tmp_path" not in fixtures:
+        return fixtures
+    folder = fixtures["tmp_path"] / f"row{number}"
+    folder.mkdir()
+    return {**fixtures, "tmp_path": folder}
 
 
 def _judge(failed: list[tuple[str, BaseException]]) -> None:

@@ -8,6 +8,7 @@ from framework.errors import ShardUnavailableError
 from framework.shard.shards import Shards
 from framework.wire import keys
 from tests.harness import opened
+from tests.tables import each_row
 
 
 class Door:
@@ -105,7 +106,7 @@ def test_odd_ids_are_asked_for_as_they_are(say):
     assert [status.look_up(odd)[jid] for jid in odd] == ["running", "unknown", "unknown", "unknown"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("jids", "error", "words"),
     [
         ("abc", TypeError, r"look_up\('abc'\): give an iterable of ids, such as \[jid\]"),
@@ -117,7 +118,7 @@ def test_odd_ids_are_asked_for_as_they_are(say):
         (7, TypeError, "not iterable"),
     ],
 )
-@pytest.mark.parametrize("call", [status.look_up, status.num_running, status.all_completed, status.completed_jids])
+@each_row("call", [status.look_up, status.num_running, status.all_completed, status.completed_jids])
 def test_what_is_no_id_is_refused(shards, jids, error, words, call):
     with pytest.raises(error, match=words):
         call(jids)

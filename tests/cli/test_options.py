@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from framework.cli.config_file import FileOptions, read_config_file
 from framework.cli.main import main
 from framework.errors import ConfigurationError
+from tests.tables import each_row
 
 QUEUE_NAME = "a queue name is made of letters, digits and _ . : -"
 JOBS = """
@@ -111,7 +112,7 @@ USAGE = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), USAGE)
+@each_row(("arguments", "message"), USAGE)
 def test_wrong_usage_ends_with_2(project, arguments, message):
     before = files(project)
     ended = CliRunner().invoke(main, arguments.split() if isinstance(arguments, str) else arguments)
@@ -196,10 +197,10 @@ def test_a_store_without_a_place_is_told_of(project, monkeypatch):
 @pytest.fixture
 def read(tmp_path):
     def of(content, environment="development"):
-        path = tmp_path / "sidekiq.yml"
-        path.write_text(content)
-        return read_config_file(path, environment)
+        of.path.write_text(content)
+        return read_config_file(of.path, environment)
 
+    of.path = tmp_path / "sidekiq.yml"
     return of
 
 
@@ -252,7 +253,7 @@ NO_QUEUE = "is no queue: write NAME, or [NAME, WEIGHT] with a whole number from 
 WHOLE = "must be a whole number from 1 to 10,000, not"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "key", "message"),
     [
         ("[", "", "line 2, column 1: did not find expected node content"),
@@ -302,11 +303,11 @@ WHOLE = "must be a whole number from 1 to 10,000, not"
         ("process_limits: {a b: 1}", "process_limits", "a b"),
     ],
 )
-def test_what_is_not_of_that_form_is_refused_naming_file_and_key(read, tmp_path, content, key, message):
+def test_what_is_not_of_that_form_is_refused_naming_file_and_key(read, content, key, message):
     with pytest.raises(ConfigurationError) as caught:
         read(content)
     (problem,) = caught.value.problems
-    assert (problem.file, problem.key) == (str(tmp_path / "sidekiq.yml"), key)
+    assert (problem.file, problem.key) == (str(read.path), key)
     assert message in problem.message
 
 

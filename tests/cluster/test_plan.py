@@ -414,10 +414,8 @@ def test_a_remark_does_not_stand_among_the_lines(project):
     assert "(did you mean 'default'?)" in shown.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [("*",), ("search:*",), ("urgency=high", "--queue-selector"), ("mail", "--negate")]
-)
-@pytest.mark.parametrize("text", [None, "5", "[", "- {worker_name: MailWorker}"])
+@each_row("arguments", [("*",), ("search:*",), ("urgency=high", "--queue-selector"), ("mail", "--negate")])
+@each_row("text", [None, "5", "[", "- {worker_name: MailWorker}"])
 def test_what_needs_the_generated_file_says_how_to_get_one(project, arguments, text):
     file = project / "workers" / "all_queues.yml"
     file.unlink() if text is None else file.write_text(text)

@@ -12,6 +12,7 @@ from framework.finish.retry import MAX_DELAY_S, MAX_MESSAGE, Delete, Kill, Retry
 from framework.wire.error_text import error_class, error_message
 from framework.wire.json import dumps
 from tests.harness import STARTED, payload
+from tests.tables import each_row
 
 NOW = 1_800_000_000.25
 
@@ -68,7 +69,7 @@ def test_later_failures_write_retried_at_and_keep_failed_at():
 
 
 @pytest.mark.proves("I6")
-@pytest.mark.parametrize(
+@each_row(
     ("retry", "count", "kind"),
     [
         (True, 23, Retry),
@@ -126,8 +127,8 @@ def test_dead_false_drops_what_others_bury():
     assert type(judge(payload(retry=0, dead=True))) is Kill
 
 
-@pytest.mark.parametrize("job", [payload(), payload(retry=25, retry_for=10)])
-@pytest.mark.parametrize(
+@each_row("job", [payload(), payload(retry=25, retry_for=10)])
+@each_row(
     ("said", "buries", "verdict", "exhausted"),
     [
         ({}, False, Delete, True),
@@ -147,7 +148,7 @@ def test_a_failure_that_is_buried_is_no_business_error():
     assert judge(payload(retry=0), ValueError("x")).business is False
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "delay"),
     [
         (7, 7.0),
@@ -222,10 +223,8 @@ def test_errors_are_shown_whatever_they_are(error, name, message):
 
 
 @pytest.mark.proves("R53")
-@pytest.mark.parametrize(
-    "field", ["retry_count", "failed_at", "retry_for", "retry", "backtrace", "dead", "retry_queue"]
-)
-@pytest.mark.parametrize("value", [None, "x", [], {}, True, -1, 10**400, 1e308, "nan"], ids=repr)
+@each_row("field", ["retry_count", "failed_at", "retry_for", "retry", "backtrace", "dead", "retry_queue"])
+@each_row("value", [None, "x", [], {}, True, -1, 10**400, 1e308, "nan"], ids=repr)
 def test_no_payload_is_too_odd_to_be_judged(field, value):
     """What a payload holds may be anybody's; a failure path that fails loses the job."""
     for more in ({}, {"retry_for": 10**9, "failed_at": NOW, "retry_count": 3}):

@@ -10,6 +10,7 @@ from framework.migrate.plan import KEEP, FixedTarget, MigrationPlan, RoutedTarge
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
 from tests.harness import encoded
+from tests.tables import each_row
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,7 @@ def mapping(to="new", *sources, classes=()):
     return MigrationPlan(FixedTarget(to, classes, {"GoneWorker"}), sources, classes)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "queue", "fields", "target"),
     [
         ("BillWorker", "old", {}, "money"),  # out of a queue that no rule names any more
@@ -76,7 +77,7 @@ def test_a_job_goes_where_the_rules_send_its_class(name, queue, fields, target):
         assert json.loads(verdict.data) == json.loads(encoded(name, **{**fields, "queue": target}))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "queue", "fields", "reason"),
     [
         ("RubyWorker", "old", {}, "unknown class"),
@@ -103,10 +104,8 @@ def test_a_chosen_queue_that_the_rules_name_too_is_where_it_belongs():
     assert routing().decide(encoded("AwayWorker", queue="search", aw_queue="search"), "search") is KEEP
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\xff", b"{", b"[1]", b'{"class":"BillWorker"}', b'{"args":[],"jid":"x"}', b"NaN"]
-)
-@pytest.mark.parametrize("plan", [routing, mapping])
+@each_row("data", [b"", b"\xff", b"{", b"[1]", b'{"class":"BillWorker"}', b'{"args":[],"jid":"x"}', b"NaN"])
+@each_row("plan", [routing, mapping])
 def test_what_is_no_job_stays(plan, data):
     verdict = plan().judge(data, "old")
     assert (verdict.target, verdict.reason, verdict.queue) == ("", "unreadable", "old")

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError
 from framework.execute.inline import run_inline
 from framework.push.strict_arguments import LOG_INTERVAL_S, StrictArgumentsCheck
 from framework.wire import keys
 from tests.push.conftest import LetPass, worker
+from tests.tables import each_row
 
 MODES = ("raise", "warn", "off")
 SECRET = "hush-hush"
@@ -86,18 +88,16 @@ def refused(way, cls, args, argument, words, redis):
     assert seen == []
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("args", "argument", "words"), [row[1:] for row in UNFIT], ids=[row[0] for row in UNFIT])
+@each_row("way", WAYS, around=registry.isolated)
+@each_row(("args", "argument", "words"), [row[1:] for row in UNFIT], ids=[row[0] for row in UNFIT])
 def test_what_is_not_strict_is_refused_by_default(opened_with, redis, way, args, argument, words):
     opened_with("raise")
     refused(way, worker(perform=take), args, argument, words, redis)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    ("args", "argument", "words"), [row[1:] for row in IMPOSSIBLE], ids=[row[0] for row in IMPOSSIBLE]
-)
+@each_row("mode", MODES)
+@each_row("way", WAYS, around=registry.isolated)
+@each_row(("args", "argument", "words"), [row[1:] for row in IMPOSSIBLE], ids=[row[0] for row in IMPOSSIBLE])
 def test_what_cannot_be_a_job_is_refused_in_every_mode(opened_with, redis, mode, way, args, argument, words):
     if words is None:
         loop: list[Any] = []
@@ -107,8 +107,8 @@ def test_what_cannot_be_a_job_is_refused_in_every_mode(opened_with, redis, mode,
     refused(way, worker(perform=take), args, argument, words, redis)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
+@each_row("mode", MODES, around=registry.isolated)
+@each_row(
     ("call", "words"),
     [
         (lambda cls: cls.perform_async(1, modee="x"), "did you mean 'mode'"),

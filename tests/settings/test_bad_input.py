@@ -16,6 +16,7 @@ from framework.settings.health_indicators import HealthSettings
 from framework.settings.load import load
 from framework.settings.schema_paths import keys_at
 from framework.settings.unknown_variables import INTERNAL_VARIABLES
+from tests.tables import each_row
 
 SECRET = "hunter2"
 GOOD = "shards: {main: {url: 'redis://h:1/0'}}"
@@ -25,11 +26,15 @@ GOOD = "shards: {main: {url: 'redis://h:1/0'}}"
 def found(tmp_path: Path):
     """Load a project with these files and variables; return every problem."""
     (tmp_path / "config").mkdir()
+    written: list[Path] = []
 
     def look(files: dict[str, str | bytes], env: dict[str, str] | None = None) -> list[ConfigurationProblem]:
+        while written:
+            written.pop().unlink()
         for name, content in ({"redis.yml": GOOD} | files).items():
             data = content if isinstance(content, bytes) else content.encode()
             (tmp_path / "config" / name).write_bytes(data)
+            written.append(tmp_path / "config" / name)
         with pytest.raises(ConfigurationError) as caught:
             load(env or {}, tmp_path)
         assert SECRET not in str(caught.value)
@@ -100,8 +105,8 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "shown"), NO_WHOLE_NUMBERS.items())
-@pytest.mark.parametrize(("line", "key", "words"), NUMBERS, ids=[key for _, key, _ in NUMBERS])
+@each_row(("text", "shown"), NO_WHOLE_NUMBERS.items())
+@each_row(("line", "key", "words"), NUMBERS, ids=[key for _, key, _ in NUMBERS])
 def test_what_is_no_number_or_out_of_bounds(found, line, key, words, text, shown):
     if text == "-1" and "-1 to" in words:
         text = shown = "-2"
@@ -690,7 +695,7 @@ ENTRIES = [
 ]
 
 
-@pytest.mark.parametrize(("file", "text", "key", "message"), ENTRIES)
+@each_row(("file", "text", "key", "message"), ENTRIES)
 def test_a_wrong_entry(found, file, text, key, message):
     assert found({file: text}) == [(f"config/{file}", key, message)]
 
@@ -794,8 +799,8 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("name", "near"), UNKNOWN)
-@pytest.mark.parametrize("value", ["", "react", f"redis://:{SECRET}@h", "\udcff"])
+@each_row(("name", "near"), UNKNOWN)
+@each_row("value", ["", "react", f"redis://:{SECRET}@h", "\udcff"])
 def test_unknown_variable_is_no_problem_and_named(tmp_path, name, near, value):
     settings = load({name: value}, tmp_path)
     assert settings.unknown_variables == {name: near}
@@ -820,7 +825,7 @@ def from_checkout() -> list[str]:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
 
-@pytest.mark.parametrize(("name", "value", "message"), VARIABLES)
+@each_row(("name", "value", "message"), VARIABLES)
 def test_a_wrong_variable(found, name, value, message):
     assert found({}, {name: value}) == [("environment", name, message)]
 

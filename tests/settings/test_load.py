@@ -12,6 +12,7 @@ from framework.settings.files import FILE_BY_KEY
 from framework.settings.load import load
 from framework.settings.model import DEFAULT_URL, QueueWeight, RoutingRule, Settings
 from framework.settings.shard import SentinelAddress
+from tests.tables import each_row
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -75,7 +76,7 @@ def test_size_limits_that_contradict_each_other(tmp_path: Path, sizes: str, word
     assert all(word in message for word in words)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "sizes",
     [
         "{limit: 0}",
@@ -122,7 +123,7 @@ def test_retired_workers_from_file_and_environment(tmp_path: Path, text: str):
     assert load({"FRAMEWORK_RETIRED_WORKERS": '{"Older": "gone"}'}, cwd).retired_workers == {**in_file, "Older": "gone"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "key", "words"),
     [
         ("[Old]", "", "must map class names to reasons"),
@@ -274,7 +275,7 @@ def test_without_redis_yml_main_is_the_local_redis(tmp_path: Path):
     assert load({}, cwd).shards["main"].url == DEFAULT_URL
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("files", "key", "words"),
     [
         ({"redis": "shards: {b: {url: embedded}}"}, ("config/redis.yml", "shards"), "main is missing"),

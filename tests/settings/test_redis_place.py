@@ -8,6 +8,7 @@ from framework.errors import ConfigurationError
 from framework.settings.load import load
 from framework.settings.redis_url import mask_secrets, parse_redis_url
 from framework.wiring.endpoints import endpoint_of
+from tests.tables import each_row
 
 SECRET = "hunter2"
 BY_SENTINELS = {"FRAMEWORK_SHARDS__MAIN__SENTINELS": "s1:1,s2:2", "FRAMEWORK_SHARDS__MAIN__SENTINEL_NAME": "house"}
@@ -112,7 +113,7 @@ def test_what_differs_for_sentinels_is_kept_apart(project, url, more, expected):
     assert "ssl_ca_certs" not in found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "words"),
     [
         ("redis+sentinel://a:1", "names no master"),

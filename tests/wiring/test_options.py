@@ -18,6 +18,7 @@ from framework.wire import keys
 from framework.wiring.client import ProcessClient
 from tests.harness import forked
 from tests.push.conftest import worker
+from tests.tables import each_row
 
 OPTIONS = {
     "queue": ("urgent", {"queue": "urgent", "aw_queue": "urgent"}),
@@ -97,9 +98,10 @@ def test_the_table_has_every_option():
 
 
 @pytest.mark.usefixtures("client_chain")
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("option", OPTIONS)
+@each_row("method", METHODS)
+@each_row("option", OPTIONS)
 def test_each_option_through_each_way_to_push(job, ran, redis, second_redis, option, method):
+    ran.clear()
     value, fields = OPTIONS[option]
     jids = METHODS[method](job.set(**{option: value}), job)
     here, there = (second_redis, redis) if option == "shard" else (redis, second_redis)

@@ -18,6 +18,7 @@ from framework.policies.consistency.routed_queries import RoutedConnection, Rout
 from framework.policies.consistency.servers import DatabaseServer
 from framework.settings.load import load
 from framework.wiring.client import ProcessClient, bind_default
+from tests.tables import each_row
 
 
 class Base(DeclarativeBase):
@@ -50,12 +51,12 @@ MAY_WRITE = [
 removing = delete(orders).returning(orders.c.id).cte("gone")
 
 
-@pytest.mark.parametrize("statement", READS)
+@each_row("statement", READS)
 def test_a_text_that_only_reads(statement):
     assert is_read(text(statement))
 
 
-@pytest.mark.parametrize("statement", MAY_WRITE)
+@each_row("statement", MAY_WRITE)
 def test_a_text_that_may_write(statement):
     assert not is_read(text(statement))
 

@@ -10,6 +10,7 @@ from framework.policies.defer.health.indicator import Normal, NotAvailable, Ques
 from framework.policies.defer.health.prometheus import Prometheus
 from framework.settings.health_indicators import PrometheusIndicatorSettings
 from tests.policies.health.prometheus_server import PrometheusServer, prometheus_server
+from tests.tables import each_row
 
 TIMEOUT_S = 0.3
 
@@ -29,7 +30,7 @@ def ask(server) -> Callable[..., Signal]:
     return go
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "threshold", "signal"),
     [
         ("vector 5", {"above": 4}, Stop("5 is above 4")),
@@ -48,7 +49,7 @@ def test_a_value_beyond_the_threshold(ask, query, threshold, signal):
     assert ask(query, **threshold) == signal
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "reason"),
     [
         ("vector", "the query gives no number"),

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import URL, Engine, func, select
 
 from framework.errors import BusinessError
+from tests.tables import each_row
 from workers.code_index.analysis import Measured, Unparsable
 from workers.code_index.database import open_engine
 from workers.code_index.index import CodeIndex
@@ -161,7 +162,7 @@ def test_unknown_runs_and_files_are_refused_with_a_way_out(engine: Engine) -> No
     assert index.state("gone") is None
 
 
-@pytest.mark.parametrize("run_id", ["", "../../etc/passwd", "a/b", "a b", "-rf", "x" * 65, "a\n", "ä"])
+@each_row("run_id", ["", "../../etc/passwd", "a/b", "a b", "-rf", "x" * 65, "a\n", "ä"])
 def test_run_ids_that_could_not_name_a_report(tmp_path: Path, run_id: str) -> None:
     engine = open_engine(URL.create("sqlite", database=str(tmp_path / "x.sqlite3")))
     with pytest.raises(BusinessError, match="run id"):
