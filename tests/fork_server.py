@@ -115,20 +115,26 @@ FORK_SERVER = ForkServer()
 
 def serve(control: socket.socket) -> list[str] | None:
     """Fork until the tests have ended; return in a forked child, with what it is to run."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a minder
     while True:
         message, files, _, _ = socket.recv_fds(control, 1, 4)
+        reap(block=not message)  # so that the processor time of all processes counts as that of the tests
         if not message:
             return None
         if os.fork() == 0:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             child = os.fork()
             if child:
                 mind(child, files[3])
             return become(*files[:3])
         for file in files:
             os.close(file)
+
+
+def reap(*, block: bool) -> None:
+    """Wait for the minders that have ended, or for all of them."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, 0 if block else os.WNOHANG)[0]:
+            pass
 
 
 def mind(child: int, report: int) -> NoReturn:

@@ -22,6 +22,44 @@ from redis import Redis
 MOST_SHOWN = 10
 """Failing rows whose whole error is shown; the others are only named."""
 
+
+def pairwise(**columns: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrize with the product of the columns; rows that add no new pair of values are campaigns.
+
+    Most faults need one value or two to meet; those that need three are left to the campaigns.
+    """
+    lists = {name: list(values) for name, values in columns.items()}
+    product = [
+        dict(zip(lists, cells, strict=True)) for cells in itertools.product(*map(range, map(len, lists.values())))
+    ]
+    kept = _cover(product)
+    params = [
+        pytest.param(
+            *(lists[name][index] for name, index in row.items()),
+            id="-".join(_short(lists[name][index], name, index) for name, index in row.items()),
+            marks=() if number in kept else pytest.mark.campaign,
+        )
+        for number, row in enumerate(product)
+    ]
+    return pytest.mark.parametrize(",".join(lists), params)
+
+
+def _cover(product: list[dict[str, int]]) -> set[int]:
+    """Choose rows until every pair of values is in one of them; of the rows with the most new pairs, the first."""
+    pairs = [set(itertools.combinations(row.items(), 2)) for row in product]
+    missing = set().union(*pairs)
+    kept = set()
+    while missing:
+        best = max(range(len(product)), key=lambda number: len(pairs[number] & missing))
+        kept.add(best)
+        missing -= pairs[best]
+    return kept
+
+
+def _short(value: Any, name: str, index: int) -> str:
+    return str(value) if isinstance(value, (str, int)) else f"{name}{index}"
+
+
 _Row = tuple[str, dict[str, Any]]
 
 

@@ -1,10 +1,11 @@
 """A table fails for each row that fails, and names it."""
 
 import inspect
+import itertools
 
 import pytest
 
-from tests.tables import each_row
+from tests.tables import each_row, pairwise
 
 
 def test_failure_names_each_failing_row():
@@ -48,3 +49,15 @@ def test_stacked_tables_make_the_product_and_fixtures_stay():
 def test_empty_table_is_refused():
     with pytest.raises(AssertionError, match="without rows"):
         each_row("number", [])
+
+
+def test_pairwise_keeps_every_pair_and_leaves_the_rest_to_campaigns():
+    one, two, three = "abc", [1, 2, 3], ["x", "y"]
+    params = pairwise(one=one, two=two, three=three).args[1]
+    assert len(params) == 18
+    kept = [param.values for param in params if not param.marks]
+    assert len(kept) == 9
+    assert {(a, b) for a, b, _ in kept} == set(itertools.product(one, two))
+    assert {(a, c) for a, _, c in kept} == set(itertools.product(one, three))
+    assert {(b, c) for _, b, c in kept} == set(itertools.product(two, three))
+    assert params[0].id == "a-1-x"

@@ -116,6 +116,8 @@ class Copy:
             "no:xdist",
             "-p",
             "no:cacheprovider",
+            "-m",
+            "campaign or not campaign",
             "--hypothesis-profile=unshrunk",
         ]
         env = {

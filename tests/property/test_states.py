@@ -6,15 +6,16 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.proofs.machine.rules import machine_on
 
-EXAMPLES, STEPS = 120, 40
+STEPS = 40
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("examples", [25, pytest.param(120, marks=pytest.mark.campaign)])
 @pytest.mark.timeout(600)
 @pytest.mark.proves("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I12", "I13", "I15", "I16", "I17", "I19", "I24")
-def test_no_history_breaks_an_invariant(world):
+def test_no_history_breaks_an_invariant(world, examples):
     how = settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         stateful_step_count=STEPS,
         database=None,
         suppress_health_check=list(HealthCheck),

@@ -14,6 +14,7 @@ from framework.wire import keys
 from tests.harness import full_memory, opened
 from tests.push.conftest import Door, LetPass, worker
 from tests.servers.proxy import Proxy
+from tests.tables import pairwise
 
 COUNT = 2_500
 
@@ -74,10 +75,7 @@ def failed(push):
 
 
 @pytest.mark.proves("R17", "I2")
-@pytest.mark.parametrize("middleware", [(), (LetPass,), (Split,)], ids=("quick", "middleware", "queues"))
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("push", PUSHES)
-@pytest.mark.parametrize("lost", [1, 2, 3])
+@pairwise(middleware=[(), (LetPass,), (Split,)], kind=KINDS, push=PUSHES, lost=[1, 2, 3])
 def test_resume_after_a_lost_reply_writes_every_job_once(far, redis, middleware, kind, push, lost):
     far.open(*middleware)
     job = worker(queue="default", **KINDS[kind])
