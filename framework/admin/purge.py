@@ -42,7 +42,7 @@ def purge(
     """Drop every parked job whose payload has all of these fields; return what came of it, and the limits that had some.
 
     Page by page until ``deadline`` (of the monotonic clock); what comes meanwhile may be left. A job that is handed over while
-    it is judged runs. Its lock goes with it, and its state says ``mark_discarded``. Raises redis errors: what was dropped is.
+    it is judged runs. Its lock goes with it, and its state says ``discarded``. Raises redis errors: what was dropped is.
     """
     done, limits = PurgeResult(), set[str]()
     needle = _needle(wanted)

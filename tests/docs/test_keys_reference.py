@@ -1,0 +1,29 @@
+"""The reference of keys: every key that the code can name has a row."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "reference" / "keys.md"
+PLACEHOLDER = re.compile(r"[A-Z]{3,}")
+
+
+def known_keys() -> set[str]:
+    """The constant beginnings of the keys in `framework/wire/keys.py`."""
+    keys = set()
+    for node in ast.walk(ast.parse((ROOT / "framework" / "wire" / "keys.py").read_text())):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            keys.add(node.value.value)
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.JoinedStr):
+            start = node.value.values[0]
+            if isinstance(start, ast.Constant):
+                keys.add(start.value)
+    return keys
+
+
+def test_every_key_has_a_row() -> None:
+    cells = re.findall(r"^\| (`[^|]*`(?:, `[^|]*`)*) \|", PAGE.read_text().replace("\\|", "!"), re.MULTILINE)
+    rows = {PLACEHOLDER.split(name)[0] for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    missing = {key for key in known_keys() if not any(key.replace("|", "!") in row for row in rows)}
+    assert missing == set()

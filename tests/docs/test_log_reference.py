@@ -1,0 +1,92 @@
+"""The reference of log lines: every event, field and status that the code can write has a row, and no row is left over."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+NO_LOG_LINES = {"cli", "lint", "compat"}
+"""Folders whose calls of `warning` and the like are no log lines."""
+LEVELS = {"debug", "info", "warning", "error", "exception"}
+NO_FIELDS = {"exc_info", "stacklevel"}
+EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
+NO_EVENTS = re.compile(r"framework\.|openfeature\.|sqlalchemy\.|socket\.|.*\.(yml|yaml|json)$")
+BY_KIND = {"trimmed": ("dead", "interrupted")}
+"""Events whose name is put together from what happened: the end of the name, and its beginnings."""
+
+
+@cache
+def trees() -> list[ast.AST]:
+    folder = ROOT / "framework"
+    paths = [path for path in sorted(folder.rglob("*.py")) if path.relative_to(folder).parts[0] not in NO_LOG_LINES]
+    return [ast.parse(path.read_text()) for path in paths]
+
+
+def names(page: str, *, section: str = "") -> set[str]:
+    """The names in the first column of the tables of a page, or of one of its sections."""
+    text = (REFERENCE / page).read_text()
+    if section:
+        text = re.split(r"^## ", text.partition(f"## {section}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    cells = re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def written_events() -> set[str]:
+    events = {f"{start}.{end}" for end, starts in BY_KIND.items() for start in starts}
+    for tree in trees():
+        for node in ast.walk(tree):
+            match node:
+                case ast.keyword(arg="event_name", value=value):
+                    constants = {one.value for one in ast.walk(value) if isinstance(one, ast.Constant)}
+                    events |= {one for one in constants if isinstance(one, str) and EVENT.fullmatch(one)}
+                case ast.Call(func=ast.Name(id="ChildEvent"), args=[ast.Constant(value=str() as kind), *_]):
+                    events.add(f"child.{kind}")
+                case ast.Call(func=ast.Attribute(attr="_ended"), args=[_, kinds]):
+                    events |= {f"child.{one.value}" for one in ast.walk(kinds) if type(getattr(one, "value", 0)) is str}
+                case _:
+                    pass
+    return events
+
+
+def written_fields() -> set[str]:
+    fields: set[str] = set()
+    for tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {*LEVELS, "logger"}:
+                fields |= {one.arg for one in node.keywords if one.arg}
+                dicts = [one.value for one in node.keywords if isinstance(one.value, ast.Dict)]
+                fields |= {key.value for one in dicts for key in one.keys if isinstance(key, ast.Constant)}
+    lines = "".join((ROOT / "framework" / "execute" / name).read_text() for name in ("job_log.py", "end_line.py"))
+    fields |= set(re.findall(r'[{,]"([a-z_]+)":(?=\S)', lines))
+    return fields - NO_FIELDS
+
+
+def test_every_event_has_a_row() -> None:
+    rows, written = names("log_events.md"), written_events()
+    assert written - rows == set()
+    literals = {
+        node.value
+        for tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and EVENT.fullmatch(node.value)
+    }
+    assert rows - written - {name for name in literals if not NO_EVENTS.match(name)} == set()
+
+
+def test_every_field_has_a_row() -> None:
+    rows = names("log_fields.md")
+    assert {name for name in written_fields() - rows if not name.startswith("_")} == set()
+
+
+def test_every_status_has_a_row() -> None:
+    from framework.execute.end_line import _STATUS
+
+    rows = names("log_fields.md", section="Job status")
+    written = {"start", "fenced", *_STATUS.values()}
+    for tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "job_status":
+                written |= {one.value for one in ast.walk(node.value) if type(getattr(one, "value", 0)) is str}
+    assert written - rows == set()
