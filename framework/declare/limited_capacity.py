@@ -90,7 +90,7 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
             return
         self.log_extra(remaining_work_count=remaining)
         if remaining > 0:
-            self._aw_then = partial(copy_context().run, self._aw_push_next, args)
+            self._aw_on_success = partial(copy_context().run, self._aw_push_next, args)
 
     def _aw_push_next(self, args: list[Any]) -> None:
         try:

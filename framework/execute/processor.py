@@ -298,8 +298,8 @@ class Processor:
         settled: SettleResult = self._settler.settle(run.unit, run.outcome, decision, run.tracked, confirmed=confirmed)
         if settled.moved_to == "fenced":
             self._events.fenced(run.unit)
-        elif run.outcome is SUCCEEDED and run.instance._aw_then is not None:  # pyright: ignore[reportPrivateUsage]
-            run.instance._aw_then()  # pyright: ignore[reportPrivateUsage]
+        elif run.outcome is SUCCEEDED and run.instance._aw_on_success is not None:  # pyright: ignore[reportPrivateUsage]
+            run.instance._aw_on_success()  # pyright: ignore[reportPrivateUsage]
 
     def _retry_until_done(self, unit: UnitOfWork, step: Callable[[], None]) -> None:
         """Do ``step``, however long Redis is away: meanwhile the job is in our working list and our lease keeps it ours."""

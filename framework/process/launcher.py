@@ -1,11 +1,11 @@
-"""The life of a worker process: register, run, quiet, stop, and give back what is unfinished.
+"""Run one worker process from its start to its end: register, fetch, drain, stop, and give unfinished jobs back.
 
-Start: the lease is beaten once before the first fetch, so that nobody takes us for dead.
-Drain: no more fetching; the jobs in flight have all the time they need, or until told to stop.
-Stop: (1) no more fetching, parked calls are ended; (2) wait for the jobs in flight until the deadline; (3) what is left
-goes back to the right end of its queue, or is given up (``push_back``), from the main thread's own connection; (4) the lease
-goes last: until then no other process may touch this one's list; (5) the classes of jobs that were given up run their hooks,
-for a second at most. A thread that hangs cannot keep the process: ``os._exit``.
+Start: the process sends one heartbeat before the first fetch, so that no other process counts it as dead.
+Drain: fetching ends; the jobs in flight have no deadline, until a signal to stop arrives.
+Stop: (1) end fetching and cancel blocking moves; (2) wait for the jobs in flight until the deadline; (3) push the unfinished
+jobs back to the right end of their queues, or give them up (``push_back``), over the main thread's own connection; (4) release
+the lease last, since until then no other process may touch the working list; (5) run the hooks of the jobs that were given
+up, for one second at most. ``os._exit`` ends the process even when a thread hangs.
 """
 
 import contextlib
@@ -57,19 +57,27 @@ from framework.wire.job import decode
 EXIT_CLEAN = 0
 EXIT_DIED = 1
 
-_WIND_DOWN_S = 6.0  # a read of 5 s that the thread at the post is in the middle of
-_FAILED_TIMEOUT_S = 2.0  # with a part of us dead: it may be the one that keeps our lease
-_CANCEL_S = 0.5  # for cancelled async jobs to clean up
-_ACKNOWLEDGE_PERIOD_S = 0.1  # how often acknowledgements leave while the last jobs run
-_FETCHER_LIMIT_S = 60.0  # the post is looked after each 10 s at the latest, its reads have deadlines of 5 s
-_MAX_SKEW_S = 2.0  # between our clock and Redis's, that somebody should see to
-_STARTING_CHECK_PERIOD_S = 0.05  # how often it is looked whether Redis has answered the first fetch
-_CHECK_PERIOD_S = 1.0  # how often the main thread looks for a dead component or a dead parent
+# Longer than the read of 5 s in which the leader thread may be.
+_WIND_DOWN_S = 6.0
+# Short, because the dead component may be the one that renews the lease.
+_FAILED_TIMEOUT_S = 2.0
+# The time that cancelled async jobs have for their clean-up.
+_CANCEL_S = 0.5
+# The period of acknowledgements while the last jobs run.
+_ACKNOWLEDGE_PERIOD_S = 0.1
+# The leader acts every 10 s at the latest, and its reads have deadlines of 5 s.
+_FETCHER_LIMIT_S = 60.0
+# The difference between the host's clock and Redis's clock from which a warning is due.
+_MAX_SKEW_S = 2.0
+# The period of the check whether Redis has answered the first fetch.
+_STARTING_CHECK_PERIOD_S = 0.05
+# The period at which the main thread checks for a dead component and a dead supervisor.
+_CHECK_PERIOD_S = 1.0
 
 
 @dataclass
 class ProcessComponents:
-    """Everything one process consists of, wired by ``framework.wiring``."""
+    """The components of one process, built by ``framework.wiring``."""
 
     identity: str
     fetcher: Fetcher
@@ -82,21 +90,21 @@ class ProcessComponents:
     reaper: Reaper
     reconciler: Reconciler
     refresh: Callable[[], None]
-    """What the policies have to know before the first job, and anew every few seconds; raises redis errors."""
+    """Reads the state of the policies before the first job and every few seconds; raises redis errors."""
     maintenance: Sequence[Callable[[], None]]
-    """What the policies do every few seconds; raises redis errors."""
+    """The periodic work of the policies; raises redis errors."""
     events: ProcessEvents
     push_back: PushBack
     poll_interval_s: float
     timeout_s: float
     supervisor: int | None
-    """Process id of whoever looks after us."""
+    """The process id of the supervisor, ``None`` without one."""
     shared_state: SharedState
     unserved: UnservedWatch
 
 
 class Launcher:
-    """Runs one process from its main thread."""
+    """Run one process from its main thread."""
 
     def __init__(self, components: ProcessComponents, signals: SignalQueue) -> None:
         self._components = components
@@ -128,24 +136,28 @@ class Launcher:
         self._without_fetch_s = 0.0
         self._draining = False
         self._stop_now = False
-        """Whether no job is waited for at the end."""
+        """Whether the stop waits for no job."""
         self._watchdog = Watchdog([self._lease_task, *self._tasks], _CHECK_PERIOD_S)
 
     def run(self) -> int:
-        """Work until told to stop; return the exit status: 0, or 1 when a thread of the framework died. The lease is held."""
+        """Run until a signal to stop; return the exit status.
+
+        The status is 0, or 1 when a thread of the framework died. The caller has acquired the lease.
+        """
         try:
             return self._run()
         except Exception as error:  # noqa: BLE001 - this thread is one of the framework's, too
-            # What is in flight is in the working list: another process takes it back when our lease has run out.
+            # The jobs in flight are in the working list: another process recovers them when the lease has expired.
             self._components.events.component_died("main", error)
             return EXIT_DIED
 
     def _run(self) -> int:
         parts = self._components
         self._lease_task.start()
-        for loop in self._tasks:
-            loop.start()
-        with contextlib.suppress(RedisError, OSError):  # the loops do it again
+        for task in self._tasks:
+            task.start()
+        # The periodic tasks try both again.
+        with contextlib.suppress(RedisError, OSError):
             self._read_pauses()
             parts.refresh()
         self._update_title()
@@ -163,19 +175,20 @@ class Launcher:
         if self._draining and not stop:
             self._drain_without_deadline()
         if self._signals.damaged:
-            # Nothing can be said any more without perhaps saying it to somebody else: what is in flight is recovered.
-            parts.events.component_died("descriptors", OSError("a job has closed what is not its own"))
+            # A closed descriptor's number may belong to another file by now, so the process must not write to it. The jobs
+            # in flight are recovered by another process.
+            parts.events.component_died("descriptors", OSError("a job has closed file descriptors of the framework"))
             return EXIT_DIED
         self._stop()
         return EXIT_DIED if parts.events.died.is_set() else EXIT_CLEAN
 
     @property
     def _cannot_continue(self) -> bool:
-        """Whether the process cannot go on, whatever anybody wants."""
+        """Whether the process must end because of a failure of its own."""
         return self._components.events.died.is_set() or self._signals.damaged
 
     def _handle_signals(self, timeout_s: float) -> bool:
-        """Handle the signals that came; return whether to stop."""
+        """Handle the received signals; return whether to stop."""
         stop = False
         for number in self._signals.wait(timeout_s):
             if number in (*STOP, STOP_NOW):
@@ -192,33 +205,34 @@ class Launcher:
             elif number == SWEEP:
                 self._sweep_task.run_now()
             elif number == HANG_UP:
-                self._log.info("the log is stdout: there is no file to open anew", event_name="process.hangup")
+                self._log.info("the log is stdout: there is no file to reopen", event_name="process.hangup")
         return stop
 
     def _means_stop_now(self, number: int) -> bool:
-        """Whether a signal that comes after the first to stop says that no job is to be waited for."""
+        """Return whether a second signal to stop means to stop without waiting for jobs."""
         return number == STOP_NOW or (number in STOP and self._components.supervisor is None)
 
     def _check_components(self) -> None:
-        self._components.fetcher.ensure_fetching()  # a thread that could not be had when it was needed may be had by now
+        # A thread that the system could not start earlier may start now.
+        self._components.fetcher.ensure_fetching()
         self._check_tasks()
         active_at, now = self._components.fetcher.active_at, time.monotonic()
-        # Between two looks no more counts than there is: time that the machine slept away is nobody's fault.
+        # Two periods at most count between two checks, so that a suspended machine does not look like a stuck fetcher.
         passed_s, self._checked_at = min(2 * _CHECK_PERIOD_S, now - self._checked_at), now
         self._without_fetch_s = self._without_fetch_s + passed_s if active_at == self._active_at else 0.0
         self._active_at = active_at
         if self._without_fetch_s > _FETCHER_LIMIT_S:
-            error = StuckError(f"nobody has looked after the queues for more than {_FETCHER_LIMIT_S:g} s")
+            error = StuckError(f"no thread has fetched from the queues for more than {_FETCHER_LIMIT_S:g} s")
             self._components.events.component_died("fetcher", error)
 
     def _check_tasks(self) -> None:
         stuck = self._watchdog.check()
         if stuck is not None:
-            error = StuckError(f"a step of {stuck.name} has been under way for more than {stuck.limit_s:g} s")
+            error = StuckError(f"a step of {stuck.name} has run for more than {stuck.limit_s:g} s")
             self._components.events.component_died(stuck.name, error)
 
     def _publish_state(self) -> None:
-        """Say on the board how we are."""
+        """Write the state of the process to the memory that the supervisor reads."""
         parts = self._components
         state = parts.shared_state.state
         if self._draining:
@@ -231,9 +245,9 @@ class Launcher:
         parts.shared_state.publish(state, len(parts.fetcher.in_flight.running()), fetched_at)
 
     def _lost_supervisor(self) -> bool:
-        """A child whose supervisor died stops too: nobody would restart it, or end it."""
+        """Return whether the supervisor has died: no other process would restart or end this one, so it stops."""
         if self._components.supervisor is not None and os.getppid() != self._components.supervisor:
-            self._log.warning("the supervisor is gone; stopping", event_name="process.orphaned")
+            self._log.warning("the supervisor has died; stopping", event_name="process.orphaned")
             return True
         return False
 
@@ -242,7 +256,7 @@ class Launcher:
             self._components.record.quiet = True
             self._components.fetcher.quiet()
             self._update_title()
-            self._log.info("quiet: no new jobs are taken", event_name="process.quiet")
+            self._log.info("quiet: no new jobs are fetched", event_name="process.quiet")
 
     def _dump_stacks(self) -> None:
         """Write every thread's stack, with the job it runs."""
@@ -262,7 +276,7 @@ class Launcher:
             self._log.warning("stack", event_name="process.stack", thread="event-loop", jid=jid, stack=lines)
 
     def _drain_without_deadline(self) -> None:
-        """Drain: give back what has not begun and wait for the rest until it has ended, or until we are to stop all the same."""
+        """Push jobs back that have not started, and wait for the others until they end or a signal to stop arrives."""
         parts = self._components
         running = [
             {"jid": _field(unit, "jid"), "class": _field(unit, "class")} for unit in parts.fetcher.in_flight.running()
@@ -271,7 +285,8 @@ class Launcher:
         parts.record.quiet = parts.record.runs.interrupted = True
         self._update_title()
         parts.fetcher.stop()
-        with contextlib.suppress(RedisError, OSError):  # as in ``_stop``, where it is tried again
+        # ``_stop`` tries it again.
+        with contextlib.suppress(RedisError, OSError):
             parts.fetcher.shutdown(_WIND_DOWN_S)
         while not (
             self._cannot_continue
@@ -291,11 +306,13 @@ class Launcher:
         parts.record.quiet = True
         parts.record.runs.interrupted = parts.record.runs.stopping = True
         parts.fetcher.stop()
-        for loop in self._tasks:
-            loop.request_stop()  # all at once: while Redis hangs, each step takes its time-out
-        for loop in self._tasks:
-            loop.stop()
-        with contextlib.suppress(RedisError, OSError):  # what is left in flight is given back at the end, or recovered
+        # Ask all tasks first: while Redis hangs, each step lasts until its timeout.
+        for task in self._tasks:
+            task.request_stop()
+        for task in self._tasks:
+            task.stop()
+        # The jobs that stay in flight are pushed back below, or recovered by another process.
+        with contextlib.suppress(RedisError, OSError):
             parts.fetcher.shutdown(min(_WIND_DOWN_S, max(1.0, deadline - time.monotonic())))
         finished = self._wait_for_jobs(deadline)
         if not finished:
@@ -306,8 +323,10 @@ class Launcher:
             parts.fetcher.acknowledge_all()
             in_time = not (self._stop_now or parts.events.died.is_set())
             parts.push_back.return_jobs(parts.timeout_s if in_time else None)
-            parts.fetcher.acknowledge_all()  # what ended while we gave back
-            with contextlib.suppress(RedisError, OSError):  # refused at maxmemory; the record runs out by itself
+            # Acknowledge the jobs that ended during the push-back.
+            parts.fetcher.acknowledge_all()
+            # Redis may refuse this at maxmemory; the record expires by itself.
+            with contextlib.suppress(RedisError, OSError):
                 parts.record.remove()
                 counters.flush(parts.record.client)
                 parts.metrics.flush()
@@ -320,12 +339,12 @@ class Launcher:
                 "stopped", event_name="process.stopped", returned=parts.push_back.returned, finished=finished
             )
         except (RedisError, OSError) as error:
-            # Everything unfinished is in the working list; whoever lives takes it back when our lease has run out.
-            self._log.error("stopped without Redis; jobs in flight are left to be recovered", error=error)
+            # The unfinished jobs are in the working list; another process recovers them when the lease has expired.
+            self._log.error("stopped without Redis; another process will recover the jobs in flight", error=error)
         parts.push_back.run_exhausted_hooks()
 
     def _stop_timeout_s(self) -> float:
-        """How long the jobs in flight may still run."""
+        """Return how long the jobs in flight may still run."""
         if self._stop_now:
             return 0.0
         if self._components.events.died.is_set():
@@ -333,14 +352,10 @@ class Launcher:
         return self._components.timeout_s
 
     def _wait_for_jobs(self, deadline: float) -> bool:
-        """Wait for the jobs in flight until the deadline, or until told to wait no longer; tell whether all have ended.
-
-        Acknowledges as they end.
-        """
+        """Wait for the jobs in flight and acknowledge them; return whether all ended before the deadline or a signal."""
         while not self._components.processor.join(_ACKNOWLEDGE_PERIOD_S):
-            with contextlib.suppress(
-                RedisError, OSError
-            ):  # tried again: a death before the end would repeat these jobs
+            # Tried again in the next round: a crash before the acknowledgement repeats these jobs.
+            with contextlib.suppress(RedisError, OSError):
                 self._components.fetcher.acknowledge_all()
             self._update_title()
             if self._stop_now_requested() or time.monotonic() >= deadline:
@@ -367,7 +382,7 @@ class Launcher:
             events.clock_skewed(lease.skew_s)
 
     def _update_title(self) -> None:
-        """``ps`` says what the record says."""
+        """Show in ``ps`` what the process record says."""
         record = self._components.record
         runs = record.runs
         state = "stopping" if runs.stopping else "draining" if runs.interrupted else "quiet" if record.quiet else ""
@@ -389,12 +404,13 @@ class Launcher:
         if paused != self._paused:
             self._paused = paused
             self._components.fetcher.pause(paused)
-            self._log.info("paused queues are skipped", event_name="queues.paused", queues=paused)
+            self._log.info("paused queues are not fetched from", event_name="queues.paused", queues=paused)
 
     def _sweep(self) -> float:
         try:
             self._components.reaper.sweep(own=self._components.identity)
-        finally:  # a dead process's odd keys must not hide what we have lost sight of ourselves
+        # Broken keys of a dead process must not prevent the reconciliation of this process's own list.
+        finally:
             self._components.reconciler.reconcile()
         return jittered(SWEEP_PERIOD_S)
 

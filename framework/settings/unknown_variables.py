@@ -12,7 +12,7 @@ FOLDER_VARIABLES = ("config_dir", "var_dir")
 CASE_SENSITIVE_KEYS = ("retired_workers",)
 """Keys whose inner keys have capitals, which the name of a variable cannot say."""
 INTERNAL_VARIABLES = frozenset(
-    {"from_checkout", "process_board", "process_nonce", "supervisor_pid", "worker_id"},
+    {"from_checkout", "shared_state", "process_nonce", "supervisor_pid", "worker_id"},
 )
 """Names of variables by which a supervisor speaks to its children."""
 

@@ -109,7 +109,7 @@ def _explain_disconnect(connection: Any, step: Callable[[Any], None]) -> None:
     try:
         step(connection)
     except RedisConnectionError as error:
-        if type(error) is not RedisConnectionError or opened.heard:
+        if type(error) is not RedisConnectionError or opened.answered:
             raise
         certificate = getattr(connection, "certfile", None) if opened.unanswered_tls else None
         more = ended_unanswered(secure=opened.unanswered_tls, certified=certificate is not None)

@@ -8,7 +8,7 @@ from framework.cli.main import COMMANDS
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALLED = frozenset(COMMANDS)
 LAUNCHERS = {name.replace("-", "_") for name in INSTALLED}
-OF_CHECKOUT = frozenset({"demo", "test", "setup", "bench", "chaos", "prove"})
+OF_CHECKOUT = frozenset({"bench", "chaos", "demo", "docs", "prove", "setup", "test"})
 PAGES = [ROOT / "README.md", *(path for path in (ROOT / "docs").rglob("*.md") if "decisions" not in path.parts)]
 SOURCES = [
     path

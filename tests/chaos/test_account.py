@@ -35,18 +35,18 @@ def judged(effects, blows=(), *, accepted=1, doubts=None):
 
 def test_a_job_that_never_ended_is_lost():
     found = judged(ran(0, 1, 1.0, 1.1) + ran(1, 1, 1.0), accepted=3)
-    assert (found.lost, found.unregistered) == ([1, 2], [])
+    assert (found.lost, found.forgotten) == ([1, 2], [])
 
 
 def cut(serials, since=4.0, at=5.0):
-    return Blow("power cut", 0, at, until=6.0, forgets=(since, at), unregistered=frozenset(serials))
+    return Blow("power cut", 0, at, until=6.0, forgets=(since, at), forgotten=frozenset(serials))
 
 
 @pytest.mark.proves("R15")
 def test_what_a_server_forgot_is_told_apart_from_what_is_lost():
     found = account([4.5, 4.6, 4.7], ran(2, 1, 4.8, 4.9), [cut({0, 2})], {})
-    assert (found.lost, found.unregistered, found.forgotten_early) == ([1], [0], [])
-    assert found.kinds["power cut"].unregistered == 1
+    assert (found.lost, found.forgotten, found.forgotten_early) == ([1], [0], [])
+    assert found.kinds["power cut"].forgotten == 1
 
 
 def test_what_was_accepted_before_the_time_that_may_be_forgotten_is_named():
@@ -55,7 +55,7 @@ def test_what_was_accepted_before_the_time_that_may_be_forgotten_is_named():
 
 def test_what_was_pushed_again_after_the_cut_is_lost_if_it_never_ran():
     found = account([6.5], [], [cut({0})], {})
-    assert (found.lost, found.unregistered) == ([0], [])
+    assert (found.lost, found.forgotten) == ([0], [])
 
 
 # --- extra runs

@@ -186,7 +186,7 @@ import asyncio
 
 from framework import ApplicationWorker
 from framework.sharding import allow_unrouted, router
-from framework.wiring import chains
+from framework.middleware import chains
 
 from jobs import NoopWorker, prove
 

@@ -127,7 +127,7 @@ PUSHES = {
     "one": lambda shard: shard.enqueue_one("q", b"job"),
     "bulk": lambda shard: shard.enqueue("q", [b"job"] * 1_000, "token"),
     "later": lambda shard: shard.schedule([(1.0, b"job")], "token"),
-    "admitted": lambda shard: shard.admit("q", [(b"job", b"")]),
+    "unique": lambda shard: shard.enqueue_unique("q", [(b"job", b"")]),
     "states": lambda shard: shard.states(["a"]),
 }
 
@@ -226,7 +226,7 @@ def test_command_long_after_its_connection_has_the_whole_time(unlimited, redis):
     connection.send_command("PING")
     assert connection.read_response() == b"PONG"
     assert connection.deadline is not made
-    assert not connection.under_way
+    assert not connection.in_call
     unlimited.connection_pool.release(connection)
 
 

@@ -104,9 +104,9 @@ def test_admit_says_of_what_it_does_not_drop_whose_duplicate_it_is(redis):
 def test_admit_writes_the_state_of_what_is_in_only(redis):
     mark = ("SET", "status", "queued", "EX", 60)
     owned(redis, "a")
-    push(redis, claim("b", mark=mark))
+    push(redis, claim("b", status_command=mark))
     assert not redis.exists("status")
-    push(redis, claim("a2", "other", mark=mark))
+    push(redis, claim("a2", "other", status_command=mark))
     assert redis.get("status") == b"queued"
 
 
@@ -347,8 +347,8 @@ def test_promote_takes_locks_or_drops_duplicates_whoever_comes_first(redis, memo
     mark = ("SET", "status", "discarded", "EX", 60)
     moves = [
         (free, "queue", claim("f", "free")),
-        (mine, "queue", claim("m", "mine", mark=mark)),
-        (rival, "queue", claim("d", "rivals", positions={"main": "0/9"}, mark=mark)),
+        (mine, "queue", claim("m", "mine", status_command=mark)),
+        (rival, "queue", claim("d", "rivals", positions={"main": "0/9"}, status_command=mark)),
         (marked, "queue", claim("e", "rivals", drops=False)),
     ]
     with memory():
@@ -397,7 +397,7 @@ def land(redis, *claims, until=60):
 def test_land_takes_locks_or_drops_duplicates_once(redis):
     owned(redis, "r")
     mark = ("SET", "status", "discarded", "EX", 60)
-    claims = [claim("d", mark=mark), claim("f", "free"), claim("e", drops=False), b""]
+    claims = [claim("d", status_command=mark), claim("f", "free"), claim("e", drops=False), b""]
     assert land(redis, *claims) == [b"r", 1, b"r", 1]
     assert land(redis, *claims) == [0, 0, 0, 0]
     assert redis.lrange(QUEUE, 0, -1) == [b'{"n":3}', b'{"n":2,"duplicate-of":"r"}', b'{"n":1}']

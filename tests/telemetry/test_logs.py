@@ -104,7 +104,7 @@ def circular():
     ids=["surrogate", "nan", "object", "bytes", "circle", "unprintable", "exits", "odd text"],
 )
 def test_no_field_can_cost_the_line(lines, value):
-    logs.logger().info("kept", wrong_type_keys=value)
+    logs.logger().info("kept", odd=value)
     (line,) = lines()
     assert line["message"] == "kept"
     assert "odd" in line

@@ -213,7 +213,7 @@ def test_a_tracked_payload_is_reported_without_its_arguments(site, redis, receiv
 
 def test_without_a_dsn_nothing_of_it_is_loaded(site):
     script = (
-        "import sys, framework; from framework.wiring import server; from framework.telemetry.sentry import open_tracker;"
+        "import sys, framework; from framework.wiring import worker_process; from framework.telemetry.sentry import open_tracker;"
         "from framework.settings.load import load; assert load().sentry.dsn is None; open_tracker(None, 'test');"
         "sys.exit(any(name.partition('.')[0] in ('sentry_sdk', 'urllib3') for name in sys.modules))"
     )
@@ -302,7 +302,7 @@ def test_errors_of_the_frameworks_own_are_reported_once(monkeypatch):
     away = ConnectionError("away")
     events.redis_failed("fetcher", away)
     assert tracker.told == []
-    monkeypatch.setattr("framework.process.events._LOST_S", 0.0)
+    monkeypatch.setattr("framework.process.events._REPORT_AFTER_S", 0.0)
     for component in ("fetcher", "poller", "lease"):
         events.redis_failed(component, away)
     assert tracker.told == [(away, {"component": "fetcher", "shard": "main"}, "fetcher")]

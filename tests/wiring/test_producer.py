@@ -81,7 +81,7 @@ def test_configuration_errors_come_with_boot_or_the_first_push(site):
 def test_inline_runs_through_both_chains_and_touches_no_queue(site, redis):
     code = """
 import jobs
-from framework.wiring import chains
+from framework.middleware import chains
 
 def middleware(name):
     class Middleware:
@@ -113,7 +113,7 @@ except ValueError as error:
 
 def test_middleware_of_the_application_runs_in_its_worker_process(site, redis, proofs):
     (site.folder / "chained.py").write_text(
-        "from framework.wiring import chains\n"
+        "from framework.middleware import chains\n"
         "from jobs import NoopWorker, prove\n"
         "class Server:\n"
         "    def call(self, worker, job, queue):\n"
@@ -167,7 +167,7 @@ def test_the_size_settings_reach_due_jobs_that_a_middleware_changes(site, redis,
         "application.yml", {"size_limit": {"compression_threshold": 100, "limit": 200, "decompressed_limit": 3_000}}
     )
     (site.folder / "chained.py").write_text(
-        "from framework.wiring import chains\n"
+        "from framework.middleware import chains\n"
         "from jobs import NoopWorker\n"
         "class Grow:\n"
         "    def call(self, worker, job, queue, pool):\n"

@@ -168,7 +168,7 @@ class CountingRouter(Router):
 
     decided = 0
 
-    def refusals(self, declaration):
+    def validate(self, declaration):
         self.decided += 1
         return super().validate(declaration)
 

@@ -27,7 +27,7 @@ class FarWorker(ApplicationWorker):
 BOOT = "import logging; logging.basicConfig(format='%(name)s %(levelname)s %(message)s'); import hello, framework; framework.boot()"
 QUICK = """
 from framework.process import unserved, launcher
-unserved.FIRST_S = unserved.FIRST_IN_GROUP_S = unserved.SOON_S = unserved.LATER_S = 0.2
+unserved.FIRST_CHECK_S = unserved.FIRST_CHECK_IN_GROUP_S = unserved.UNSERVED_PERIOD_S = unserved.SERVED_PERIOD_S = 0.2
 launcher.RECORD_PERIOD_S = 0.2
 from framework.cli.worker import main
 main()

@@ -17,7 +17,7 @@ jobs.NoopWorker.perform_async()
 
 
 def named(process):
-    return [(line["variable"], line["nearest"]) for line in process.find(event_name=EVENT)]
+    return [(line["variable"], line.get("nearest")) for line in process.find(event_name=EVENT)]
 
 
 BOTH = [("FRAMEWORK_LOGGING__JBOS", "FRAMEWORK_LOGGING__JOBS"), ("FRAMEWORK_NAME", "FRAMEWORK_NAMESPACE_WEIGHTS")]

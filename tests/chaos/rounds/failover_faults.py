@@ -21,7 +21,7 @@ class _Failover:
         self.store = store
         self.old, self.new = store.master, store.replica
         # The replica's first: a push may reach it between the two looks.
-        self._run_tracked, self._told = self.new.files.now, self.old.files.now
+        self._new_since, self._old_since = self.new.files.now, self.old.files.now
 
     def promoted(self) -> Steps:
         """Until every sentinel names the new master."""
@@ -36,7 +36,7 @@ class _Failover:
     def forget(self, blow: Blow, since: float, until: float) -> None:
         """Note what the old master answered between the two times, and the new one does not know."""
         blow.forgets = (since, until)
-        blow.unregistered = self.old.files.pushed_since(self._told) - self.new.files.pushed_since(self._run_tracked)
+        blow.forgotten = self.old.files.pushed_since(self._old_since) - self.new.files.pushed_since(self._new_since)
 
     def rejoin(self, blow: Blow) -> Steps:
         """Start the old master, which was killed, as a replica; where each write needs one, all is well only then."""

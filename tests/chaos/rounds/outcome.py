@@ -81,7 +81,7 @@ class Outcome:
         found, producer, allowed = self.account, self.struck.producer, self.slots + ACKNOWLEDGED_LATE
         harmless = {blow.kind for blow in self.blows if not blow.pid and not blow.forgets}
         redis = {kind: found.extra[kind] for kind in sorted(harmless) if found.extra[kind]}
-        witnessed = [serial for serial in found.unregistered if serial in producer.witnessed]
+        witnessed = [serial for serial in found.forgotten if serial in producer.witnessed]
         return [
             Check("jobs accepted", f"{producer.accepted:,}", f"{self.jobs:,}", producer.done),
             _none("lost", found.lost),
@@ -146,7 +146,7 @@ class Outcome:
             "runs": found.runs,
             "blows": dict(Counter(blow.kind for blow in self.blows)),
             "runs cut off": found.interrupted,
-            "forgotten with their server": len(found.unregistered),
+            "forgotten with their server": len(found.forgotten),
             "extra runs": dict(found.extra),
             "recoveries": len(times),
             "recovery p50, p99, max (s)": [round(percentile(times, share), 3) for share in (0.5, 0.99, 1.0)],

@@ -74,7 +74,7 @@ def power_cut(side: Side, blow: Blow) -> Steps:
     yield from lasting(side.rng.uniform(0.1, 0.9))
     blow.at = time.monotonic()
     store.server.kill()
-    blow.unregistered = store.files.cut_back(repr(marked_at).encode())
+    blow.forgotten = store.files.cut_back(repr(marked_at).encode())
     blow.forgets = (marked_at, blow.at)
     yield from _away(side)
     _client(side).delete(_MARK)

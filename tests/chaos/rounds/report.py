@@ -91,7 +91,7 @@ def _valve_rows(outcomes: Sequence[Outcome]) -> Iterator[Iterator[str]]:
 
 def _kind_row(name: str, kind: Kind) -> Iterator[str]:
     yield name
-    for count in (kind.blows, kind.interrupted, kind.unregistered, kind.extra):
+    for count in (kind.blows, kind.interrupted, kind.forgotten, kind.extra):
         yield f"{count:,}"
     yield _spread(kind.recoveries)
     yield f"{percentile(kind.resumed, 0.5):.2f}, {max(kind.resumed):.2f}" if kind.resumed else ""
@@ -126,7 +126,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "checks": [check._asdict() for check in outcome.checks],
         "kinds": {name: vars(kind) for name, kind in found.kinds.items()},
         "lost": found.lost,
-        "forgotten": found.unregistered,
+        "forgotten": found.forgotten,
         "unexplained": found.unexplained,
         "keys left": outcome.keys_left,
         "rights refused": outcome.refused,
@@ -136,7 +136,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "refusals by text": outcome.struck.producer.reasons,
         "log lines": dict(told.most_common()),
         "all recoveries (s)": sorted(round(seconds, 3) for seconds in found.recoveries),
-        "all blows": [{**vars(blow), "forgotten": len(blow.unregistered)} for blow in outcome.blows],
+        "all blows": [{**vars(blow), "forgotten": len(blow.forgotten)} for blow in outcome.blows],
     }
 
 
