@@ -5,7 +5,7 @@ import re
 
 from tests.harness import ROOT
 
-PAGE = ROOT / "docs" / "decisions" / "0150-what-threads-share.md"
+PAGE = ROOT / "docs" / "decisions" / "0150-shared-containers.md"
 ONE_THREADED = {"admin", "cli", "compat", "declare", "lint", "migrate", "settings"}
 REASONS = {"one thread", "lock", "no walk", "copy", "positions", "in the child"}
 KINDS = {"deque", "dict", "set", "list", "WeakSet", "Counter", "defaultdict", "OrderedDict", "bytearray"}
