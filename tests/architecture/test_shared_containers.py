@@ -1,4 +1,4 @@
-"""Compare the table of decision 150 with the code: every container that is changed after it was made, and why threads may share it."""
+"""Compare the table of decision 150 with the code: each container that changes after its creation, and why threads may share it."""
 
 import ast
 import re
@@ -6,7 +6,7 @@ import re
 from tests.harness import ROOT
 
 PAGE = ROOT / "docs" / "decisions" / "0150-shared-containers.md"
-ONE_THREADED = {"admin", "cli", "compat", "declare", "lint", "migrate", "settings"}
+ONE_THREADED = {"admin", "cli", "declare", "devtools", "migrate", "settings"}
 REASONS = {"one thread", "lock", "no iteration", "copy", "positions", "in the child"}
 KINDS = {"deque", "dict", "set", "list", "WeakSet", "Counter", "defaultdict", "OrderedDict", "bytearray"}
 CHANGES = {
