@@ -11,20 +11,27 @@ FrameworkError
 │   ├── ExceedLimitError      the arguments are too large, even compressed
 │   ├── ShardUnavailableError the shard's Redis does not answer or refuses writes
 │   └── BulkPushError         a slice of a bulk push failed; says which jobs are in
-├── UnroutedCallError         application code called a job Redis without saying whose jobs it is about
+├── UnroutedCallError         application code called a job Redis outside of a route to it
+├── UnknownShardError         config/redis.yml has no shard of that name
+├── QueryError                a worker query (routing rule, queue selector) does not parse
+├── SelectorError             an argument of ``cluster`` names no group of queues
+├── QueueReplacedError        a queue's key changed its type while its jobs were migrated
 ├── ExecutionError            a fetched job cannot be run as it stands
 │   ├── UnknownWorkerError    no class of that wire name is registered in this process
 │   ├── NewerVersionError     its class is older in this process than the job's version
 │   ├── ArgumentsMismatchError its arguments do not fit ``perform``, or the handler of its version
 │   └── PayloadError          its payload cannot be read
 │       └── PayloadLimitError reading it would take more than a setting allows
-├── RetryLater                raised by a job: run me again after a delay, this is no failure
-├── Discard                   raised by a job: forget me, this is no failure
 ├── RetryError                raised by a job: retry, but do not report (GitLab's ``RetryError``)
 │   └── JobReplicaNotUpToDate the job would read old data: it comes back once, then it reads from the primary
 └── BusinessError             raised by a job: the business refuses, a retry cannot help
+FlowControl (Exception)       raised by a job, and no failure; ``except FrameworkError`` does not catch it
+├── RetryLater                run the job again after a delay
+└── Discard                   end the job here
 Shutdown (BaseException)      the process stops; user code that catches ``Exception`` never swallows it
 NoEffectWarning (UserWarning) an attribute or an option is declared and has no effect in this release
+
+Not here: TypeError and ValueError for arguments of the wrong kind, and two of ``framework.store`` that extend redis-py's errors.
 """
 
 import math
@@ -48,22 +55,9 @@ class DeclarationError(FrameworkError):
     """
 
     def __init__(self, worker: str, message: str, *, attribute: str | None = None) -> None:
-        self.worker = worker
-        self.attribute = attribute
-        self.message = message
+        self.worker, self.attribute, self.message = worker, attribute, message
         self.problems: tuple[DeclarationError, ...] = (self,)
         super().__init__(f"{worker}: {message}")
-
-    @classmethod
-    def combine(cls, worker: str, errors: "Sequence[DeclarationError]") -> "DeclarationError":
-        """Return one error for all that is wrong with a class: the only one, or a list of them."""
-        problems = list({problem.message: problem for error in errors for problem in error.problems}.values())
-        if len(problems) == 1:
-            return problems[0]
-        listed = "".join(f"\n  - {problem.message}" for problem in problems)
-        error = cls(worker, f"{len(problems)} problems:{listed}", attribute=problems[0].attribute)
-        error.problems = tuple(problems)
-        return error
 
 
 class MisuseError(FrameworkError, TypeError):
@@ -83,9 +77,9 @@ class MiddlewareError(FrameworkError, TypeError):
 
     def __init__(self, middleware: object, reason: str) -> None:
         self.middleware, self.reason = middleware, reason
-        name = (
-            f"{middleware.__module__}.{middleware.__qualname__}" if isinstance(middleware, type) else repr(middleware)
-        )
+        name = repr(middleware)
+        if isinstance(middleware, type):
+            name = f"{middleware.__module__}.{middleware.__qualname__}"
         super().__init__(f"the middleware {name}: {reason}.")
 
 
@@ -99,10 +93,6 @@ class ConfigurationProblem(NamedTuple):
     def __str__(self) -> str:
         place = f"{self.file}: {self.key}" if self.key else self.file
         return f"{place}: {self.message}"
-
-
-EXIT_CONFIGURATION = 78
-"""The exit status of a command that the configuration does not allow to run (EX_CONFIG)."""
 
 
 class ConfigurationError(FrameworkError):
@@ -123,11 +113,16 @@ class ArgumentsError(PushError):
     """The arguments do not fit ``perform`` or cannot travel as JSON. Nothing was written."""
 
     def __init__(self, worker: str, reason: str, *, argument: str | None = None) -> None:
-        self.worker = worker
-        self.argument = argument
-        self.reason = reason
+        self.worker, self.argument, self.reason = worker, argument, reason
         place = f"argument '{argument}' " if argument else ""
         super().__init__(f"{worker}: {place}{reason}")
+
+
+_SIZE_ADVICE = {
+    "size_limit.limit": "Store the data and pass its id, or declare `big_payload = True` if the shard's memory allows it",
+    "size_limit.decompressed_limit": "No process decompresses more, not even for `big_payload`. Store the data and pass its id",
+    "size_limit.decoded_limit": "No process would decode them, not even for `big_payload`. Store the data and pass its id",
+}
 
 
 class ExceedLimitError(PushError):
@@ -135,7 +130,7 @@ class ExceedLimitError(PushError):
 
     Sizes are bytes of the arguments' JSON; under ``size_limit.decoded_limit`` of the memory that they take when decoded.
     ``setting`` is the one that holds the limit, ``job`` the index in a bulk push.
-    ``uncompressed`` is the attribute or setting that leaves the arguments uncompressed, ``None`` where they were compressed.
+    ``uncompressed`` is the attribute or setting that left the arguments uncompressed, if any.
     """
 
     def __init__(
@@ -148,33 +143,20 @@ class ExceedLimitError(PushError):
         job: int | None = None,
         uncompressed: str | None = None,
     ) -> None:
-        self.worker_class = worker_class
-        self.size = size
-        self.size_limit = size_limit
-        self.setting = setting
-        self.job = job
-        self.uncompressed = uncompressed
+        self.worker_class, self.size, self.size_limit = worker_class, size, size_limit
+        self.setting, self.job, self.uncompressed = setting, job, uncompressed
         place = "" if job is None else f"(job {job} of the bulk) "
-        if setting == "size_limit.limit":
-            advice = "Store the data and pass its id, or declare `big_payload = True` if the shard's memory allows it"
-        elif setting == "size_limit.decompressed_limit":
-            advice = (
-                "More than that is never decompressed again, not even for `big_payload`. Store the data and pass its id"
-            )
-        else:
-            advice = "No process would decode them, not even for `big_payload`. Store the data and pass its id"
         measured = "bytes of memory when decoded" if setting == "size_limit.decoded_limit" else "bytes"
         raw = f" They are left uncompressed ({uncompressed})." if uncompressed else ""
         super().__init__(
-            f"{worker_class}: {place}the job's arguments take {size:,} {measured}, the limit is {size_limit:,}.{raw} {advice} "
-            f"(setting: {setting})."
+            f"{worker_class}: {place}the job's arguments take {size:,} {measured}, the limit is {size_limit:,}.{raw} "
+            f"{_SIZE_ADVICE[setting]} (setting: {setting})."
         )
 
     def for_bulk_index(self, job: int) -> "ExceedLimitError":
         """Return the same error, of the job with this index in a bulk push."""
-        return ExceedLimitError(
-            self.worker_class, self.size, self.size_limit, setting=self.setting, job=job, uncompressed=self.uncompressed
-        )
+        facts = (self.worker_class, self.size, self.size_limit)
+        return ExceedLimitError(*facts, setting=self.setting, job=job, uncompressed=self.uncompressed)
 
 
 class ShardUnavailableError(PushError):
@@ -193,8 +175,7 @@ class ShardUnavailableError(PushError):
         advice: str | None = None,
         source: str = _REDIS_FILE,
     ) -> None:
-        self.shard, self.reason = shard, reason
-        self.maybe_written = maybe_written
+        self.shard, self.reason, self.maybe_written = shard, reason, maybe_written
         doubt = " The command had been sent, so it may have been applied." if maybe_written else ""
         way_out = f"Start the development store with `{command('store start')}`, or set REDIS_URL (shard main) or {source} to "
         way_out = f"What that means: {advice}." if advice else f"{way_out}a Redis that runs."
@@ -204,9 +185,8 @@ class ShardUnavailableError(PushError):
 class BulkPushError(PushError):
     """A slice of a bulk push failed; the cause is in ``__cause__``.
 
-    ``jids`` is aligned with the input up to ``failed_from``, the index of the first job that is not surely in. Nothing after
-    it is in, unless the slice that begins there is ``maybe_written``: its reply was lost, and ``in_doubt`` has the ids of its
-    jobs. ``resume()`` goes on in either case.
+    ``jids`` is aligned with the input up to ``failed_from``, the index of the first job that is not surely in. Later jobs are
+    not in, unless ``maybe_written``: the reply to the slice from there on was lost, and ``in_doubt`` has its ids.
     """
 
     def __init__(
@@ -219,11 +199,8 @@ class BulkPushError(PushError):
         in_doubt: Sequence[str] = (),
         resume: Callable[[], list[str | None]] | None = None,
     ) -> None:
-        self.jids = list(jids)
-        self.failed_from = failed_from
-        self.maybe_written = maybe_written
-        self.in_doubt = list(in_doubt)
-        self._resume = resume
+        self.jids, self.failed_from, self._resume = list(jids), failed_from, resume
+        self.maybe_written, self.in_doubt = maybe_written, list(in_doubt)
         before = f"The {failed_from:,} jobs before it are in (their ids are in `jids`)"
         if maybe_written:
             advice = (
@@ -232,20 +209,18 @@ class BulkPushError(PushError):
                 "of that slice what is not in, then pushes the rest."
             )
         else:
-            rest = f"call `resume()` on this error, or push the rest again from index {failed_from}."
-            advice = f"{before}, and nothing after them is: {rest}"
+            advice = f"{before}, and nothing after them is: call `resume()` on this error, or push again from index {failed_from}."
         super().__init__(f"bulk push failed at job {failed_from}: {cause} {advice}")
 
     def resume(self) -> list[str | None]:
-        """Go on where the push stopped, and write no job twice; return ids aligned with the input from ``failed_from`` on.
+        """Push the rest, and no job twice; return ids aligned with the input from ``failed_from`` on.
 
-        The slice in doubt is repeated under the token that its first write noted, with the ids that it had. What was made of its
-        jobs then, by client middlewares too, stays; those of later slices are made now. ``error.jids + error.resume()`` is what
-        the push would have returned.
+        A slice in doubt is repeated with its ids, its jobs as client middlewares left them, and the token that its first write
+        noted. ``error.jids + error.resume()`` is what the push would have returned.
 
         Raises:
-            BulkPushError: it has failed again; it can be resumed in turn, and its ``jids`` and ``failed_from`` count from the
-                beginning of the input. Also when a slice in doubt was sent more than 9 minutes ago: then nothing is sent.
+            BulkPushError: the push failed again. It can be resumed in turn; its ``jids`` and ``failed_from`` count from the
+                beginning of the input. After 9 minutes a slice in doubt is not repeated: nothing is sent.
         """
         if self._resume is None:
             raise PushError("this BulkPushError was not raised by a push of this process: it cannot be resumed.")
@@ -259,13 +234,49 @@ class UnroutedCallError(FrameworkError):
     """
 
     def __init__(self, shard: str, command: str, inside: Sequence[str] = ()) -> None:
-        self.shard = shard
-        self.command = command
+        self.shard, self.command = shard, command
         here = f"inside a route to {', '.join(map(repr, inside))} only" if inside else "outside of any route"
         super().__init__(
             f"{command} on shard '{shard}' {here}: jobs may live on another Redis than this one. Write `with "
             "router.via(TheWorker) as pool:` around the call and use that pool; `router.via_shard(name)` where the shard itself "
             "is meant, `router.via_all()` for every shard; or `allow_unrouted(reason=...)` (all in framework.sharding)."
+        )
+
+
+class UnknownShardError(FrameworkError, KeyError):
+    """A shard was asked for that the configuration does not have."""
+
+    __str__ = Exception.__str__  # KeyError's shows the repr of its message
+
+
+class QueryError(FrameworkError):
+    """A worker query does not parse. ``faults`` are (position, reason) pairs in their order, ``messages`` the text of each.
+
+    ``position`` and ``reason`` are those of the first fault.
+    """
+
+    def __init__(self, query: str, faults: Sequence[tuple[int, str]], messages: Sequence[str]) -> None:
+        self.query, self.faults, self.messages = query, tuple(faults), tuple(messages)
+        self.position, self.reason = faults[0]
+        super().__init__("\n".join(messages))
+
+
+class SelectorError(FrameworkError):
+    """An argument of ``cluster`` names no group of queues."""
+
+    def __init__(self, selector: str, reason: str) -> None:
+        self.selector, self.reason = selector, reason
+        super().__init__(f"group {selector!r}: {reason}")
+
+
+class QueueReplacedError(FrameworkError):
+    """The key of a queue changed its type while its jobs were migrated. ``aside`` is the key of the list that holds the jobs."""
+
+    def __init__(self, queue: str, key: str, aside: str) -> None:
+        self.queue, self.aside = queue, aside
+        super().__init__(
+            f"the key {key} is no list any more, so its jobs cannot go back to it. They are in {aside}: remove the key, and run "
+            "the command again."
         )
 
 
@@ -277,13 +288,11 @@ class UnknownWorkerError(ExecutionError):
     """No worker of this wire name is registered in this process; a payload never imports anything."""
 
     def __init__(self, wire_name: str, nearest: str | None = None) -> None:
-        self.wire_name = wire_name
-        self.nearest = nearest
+        self.wire_name, self.nearest = wire_name, nearest
         hint = f" (nearest known name: {nearest})" if nearest else ""
         super().__init__(
-            f"no worker named {wire_name!r} is registered here{hint}. Load its module with -r, deploy the class, or give the "
-            f"renamed class `aliases = ({wire_name!r},)`; if the class was removed for good, name it in the setting "
-            f"retired_workers, and if another application runs it, in foreign_classes."
+            f"no worker named {wire_name!r} is registered here{hint}. Load its module with -r, deploy the class, or give the renamed "
+            f"class `aliases = ({wire_name!r},)`; name a removed class in retired_workers, another application's in foreign_classes."
         )
 
 
@@ -291,9 +300,7 @@ class NewerVersionError(ExecutionError):
     """The job was pushed by a release whose class has a higher ``version`` than the class in this process."""
 
     def __init__(self, worker: str, version: int, known: int) -> None:
-        self.worker = worker
-        self.version = version
-        self.known = known
+        self.worker, self.version, self.known = worker, version, known
         super().__init__(
             f"{worker}: the job has version {version}, and the class here has version {known}. Deploy the release that pushed "
             f"it. After a rollback: give the class `version = {version}` again, with perform_v{known} for the older jobs."
@@ -307,10 +314,7 @@ class ArgumentsMismatchError(ExecutionError):
     """
 
     def __init__(self, worker: str, reason: str, *, method: str = "perform", version: int = 0) -> None:
-        self.worker = worker
-        self.reason = reason
-        self.method = method
-        self.version = version
+        self.worker, self.reason, self.method, self.version = worker, reason, method, version
         advice = (
             "Change arguments over several releases: add them with a default first, drop them last."
             if method == "perform"
@@ -333,12 +337,15 @@ class PayloadLimitError(PayloadError):
     """A payload is not read because that would take more memory than ``limit``, the value of ``setting``, allows."""
 
     def __init__(self, reason: str, limit: int, *, setting: str) -> None:
-        self.limit = limit
-        self.setting = setting
+        self.limit, self.setting = limit, setting
         super().__init__(f"{reason}, which the setting {setting} forbids: push less in one job, or raise it")
 
 
-class RetryLater(FrameworkError):
+class FlowControl(Exception):
+    """Base of the exceptions by which a job says what happens to it next. They are no errors, and never count as failures."""
+
+
+class RetryLater(FlowControl):
     """Raise in ``perform``: the job goes to the schedule set and runs again after ``delay``; its retries are not used up."""
 
     def __init__(self, delay: timedelta | float, reason: str = "") -> None:
@@ -350,7 +357,7 @@ class RetryLater(FrameworkError):
         super().__init__(f"run again in {self.delay_s:g} s{': ' + reason if reason else ''}")
 
 
-class Discard(FrameworkError):
+class Discard(FlowControl):
     """Raise in ``perform``: the job ends here, neither retried nor dead."""
 
     def __init__(self, reason: str = "") -> None:
@@ -390,4 +397,4 @@ class NoEffectWarning(UserWarning):
 
 
 class Shutdown(BaseException):
-    """The process is stopping; raised into what still runs. Not an ``Exception``, so that user code does not swallow it."""
+    """Raised into jobs that still run when the process stops. No ``Exception``, so that user code does not swallow it."""

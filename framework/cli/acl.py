@@ -5,8 +5,9 @@ import sys
 
 import click
 
-from framework.cli.errors import EXIT_USAGE, reports_errors
+from framework.cli.errors import reports_errors
 from framework.cli.terminal import columns, echo, echo_lines, echo_whole
+from framework.exit_codes import EXIT_USAGE
 from framework.store.rights import ROLES, Role
 
 

@@ -13,18 +13,10 @@ from framework.cli.errors import reports_errors
 from framework.cli.options import check_shard, modules_option, shard_option, tag_options, timeout_option
 from framework.cli.terminal import echo, echo_whole
 from framework.cluster.child import ChildSpec
-from framework.cluster.plan import (
-    GroupSize,
-    PlannedProcess,
-    Planner,
-    Selection,
-    SelectorError,
-    dry_run_lines,
-    needs_all_queues,
-)
+from framework.cluster.plan import GroupSize, PlannedProcess, Planner, Selection, dry_run_lines, needs_all_queues
 from framework.cluster.runner import ClusterRunner, log_event
 from framework.declare import registry
-from framework.errors import FrameworkError
+from framework.errors import FrameworkError, SelectorError
 from framework.process.descriptors import check_supervisor
 from framework.process.signals import SignalQueue
 from framework.process.title import Title

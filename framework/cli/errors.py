@@ -9,12 +9,10 @@ from typing import ParamSpec, TypeVar
 import click
 
 from framework.cli.terminal import echo, echo_lines
-from framework.errors import EXIT_CONFIGURATION, ConfigurationError, DeclarationError, FrameworkError
+from framework.errors import ConfigurationError, DeclarationError, FrameworkError
+from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_USAGE
 from framework.messages import did_you_mean
 from framework.telemetry.visible import visible
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 
 P = ParamSpec("P")
 R = TypeVar("R")

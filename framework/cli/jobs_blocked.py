@@ -17,13 +17,14 @@ from framework.admin.pauses import PauseSummary, read_pauses
 from framework.admin.purge import PurgeResult, purge
 from framework.admin.search import display_name, list_held_stores
 from framework.admin.times import format_age, format_duration, server_time
-from framework.cli.errors import EXIT_FAILED, reports_errors
+from framework.cli.errors import reports_errors
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.jobs_flags import refuse_unknown_class
 from framework.cli.options import DurationOption, json_option, modules_option, shard_option
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo, echo_whole
 from framework.command_line import command
+from framework.exit_codes import EXIT_FAILED
 from framework.process.held_jobs import ALERT_COUNT, HeldJobs, measure_held
 from framework.shard.shard import Shard
 from framework.telemetry.context import META_PREFIX

@@ -11,12 +11,13 @@ from framework.admin.explain import Explainer, Explanation, Interruptions, Known
 from framework.admin.search import display_name, search
 from framework.admin.snapshot import ShardSnapshot
 from framework.admin.times import format_duration, format_times
-from framework.cli.errors import EXIT_FAILED, reports_errors
+from framework.cli.errors import reports_errors
 from framework.cli.options import json_option, modules_option, shard_option
 from framework.cli.project import load_project
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo_lines
 from framework.errors import FrameworkError
+from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
 

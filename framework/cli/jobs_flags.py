@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from framework.admin.times import format_duration, server_time
-from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors, unknown_worker_message
+from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.options import DurationOption, json_option, modules_option, shard_option
 from framework.cli.project import load_project
 from framework.cli.shards import ShardCommand, operator_name
 from framework.cli.terminal import echo, echo_lines
 from framework.declare import registry
 from framework.errors import FrameworkError
+from framework.exit_codes import EXIT_FAILED
 from framework.flags.flag import Flag, drop_flag, run_flag
 from framework.flags.redis_flags import MAX_AGE_S, read_flags_or_none, set_flag, unset_flag
 from framework.shard.shard import Shard

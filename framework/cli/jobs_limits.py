@@ -19,7 +19,7 @@ from framework.admin.limits import (
 )
 from framework.admin.search import display_name
 from framework.admin.times import format_age, format_duration, server_time
-from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors
+from framework.cli.errors import refuse_unknown, reports_errors
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.jobs_flags import reason_and_duration_options
 from framework.cli.options import json_option, modules_option, shard_option
@@ -27,6 +27,7 @@ from framework.cli.project import load_project
 from framework.cli.shards import ShardCommand, operator_name
 from framework.cli.terminal import echo, echo_lines
 from framework.errors import FrameworkError
+from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 
 _HEADINGS = ("SHARD", "LIMIT", "SLOTS", "SET BY", "WAITING", "OLDEST")

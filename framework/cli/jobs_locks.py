@@ -9,7 +9,7 @@ import click
 
 from framework.admin.locks import HeldLock, count_locks, delete_lock, find_lock, scan_locks
 from framework.admin.times import format_age, format_duration, server_time
-from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors, unknown_worker_message
+from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.jobs_flags import refuse_unknown_class
 from framework.cli.options import json_option, modules_option, shard_option
@@ -18,6 +18,7 @@ from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.command_line import command
 from framework.errors import PayloadError
+from framework.exit_codes import EXIT_FAILED
 from framework.push.deduplication import Deduplicator
 from framework.shard.shard import Shard
 from framework.types import Payload

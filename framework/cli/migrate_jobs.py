@@ -13,16 +13,18 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.admin.job_counts import queue_names
-from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors, unknown_worker_message
+from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.migration_output import ShardMigration, format_text, to_json
 from framework.cli.options import ChoiceOption, check_shard, json_option, modules_option, shard_option
 from framework.cli.project import Project, load_project
 from framework.cli.terminal import echo, echo_json, echo_lines
 from framework.command_line import command
 from framework.declare import registry
+from framework.errors import QueueReplacedError
+from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.messages import did_you_mean
 from framework.migrate.plan import FixedTarget, MigrationPlan, RoutedTarget
-from framework.migrate.queues import QueueMigrator, QueueReplacedError
+from framework.migrate.queues import QueueMigrator
 from framework.migrate.report import MigrationReport, Quota
 from framework.migrate.sets import SetMigrator
 from framework.process.record import served_queues
@@ -32,7 +34,7 @@ from framework.shard.shard import Shard
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 from framework.wire import keys
 from framework.wiring.client import open_shards
-from framework.wiring.worker_process import EXIT_UNREACHABLE, known_queues
+from framework.wiring.worker_process import known_queues
 
 QUEUED = "queued"
 _SETS = {"scheduled": keys.SCHEDULE, "retry": keys.RETRY, "dead": keys.DEAD}

@@ -11,9 +11,10 @@ import click
 from redis.exceptions import RedisError
 
 from framework.admin.job_counts import QUEUE_PREFIX, count_jobs_by_class
-from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors
+from framework.cli.errors import refuse_unknown, reports_errors
 from framework.cli.terminal import echo
 from framework.command_line import command
+from framework.exit_codes import EXIT_FAILED
 from framework.process.record import served_queues
 from framework.settings.load import load
 from framework.shard.redis_errors import unavailable_error

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from framework.admin.search import OnProgress
-from framework.cli.errors import EXIT_FAILED
 from framework.cli.options import check_shard
 from framework.cli.terminal import columns, echo, echo_json, echo_lines
+from framework.exit_codes import EXIT_FAILED
 from framework.settings.load import load
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard

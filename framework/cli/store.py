@@ -9,9 +9,10 @@ from urllib.parse import quote
 import click
 
 from framework.cli.checkout import run_from_checkout
-from framework.cli.errors import EXIT_FAILED, reports_errors
+from framework.cli.errors import reports_errors
 from framework.cli.groups import CommandGroup
 from framework.cli.terminal import echo, echo_whole
+from framework.exit_codes import EXIT_FAILED
 from framework.route.router import MAIN
 from framework.settings.load import load
 from framework.settings.model import DEFAULT_URL, Settings

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from framework.cluster.child import ChildSpec
 from framework.command_line import command
-from framework.errors import FrameworkError
+from framework.errors import QueryError, SelectorError
 from framework.messages import did_you_mean, join_names, nearest
-from framework.route.query import QueryError
 from framework.route.router import MAIN
 from framework.route.rule_checks import serves
 from framework.route.topology import QueueLocations, ShardNames, sort_main_first
@@ -27,15 +26,6 @@ MOST_SLOTS = 50
 """What queues + 1 is cut to when only the least number of slots is given (GitLab's default)."""
 
 _SIMILARITY = 0.8  # as a worker process asks about its queues
-
-
-class SelectorError(FrameworkError):
-    """An argument of ``cluster`` names no group of queues."""
-
-    def __init__(self, selector: str, reason: str) -> None:
-        self.selector = selector
-        self.reason = reason
-        super().__init__(f"group {selector!r}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)

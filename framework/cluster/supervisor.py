@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from framework.cluster.child import LONGEST_START_BACKOFF_S, Child, ChildEvent, ChildSpec, OnEvent
-from framework.errors import EXIT_CONFIGURATION
+from framework.exit_codes import EXIT_CONFIGURATION
 from framework.process.shared_state import ProcessState
 from framework.process.signals import DRAIN, QUIET, STOP_NOW
 

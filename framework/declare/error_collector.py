@@ -32,4 +32,15 @@ class ErrorCollector:
     def raise_errors(self) -> None:
         """Raise all that was noted as one DeclarationError; without any, return."""
         if self.errors:
-            raise DeclarationError.combine(self.worker, self.errors)
+            raise _combined(self.worker, self.errors)
+
+
+def _combined(worker: str, errors: list[DeclarationError]) -> DeclarationError:
+    """Return one error for all faults of a class: the only one, or a list of them."""
+    problems = list({problem.message: problem for error in errors for problem in error.problems}.values())
+    if len(problems) == 1:
+        return problems[0]
+    listed = "".join(f"\n  - {problem.message}" for problem in problems)
+    error = DeclarationError(worker, f"{len(problems)} problems:{listed}", attribute=problems[0].attribute)
+    error.problems = tuple(problems)
+    return error

@@ -5,12 +5,12 @@ from typing import Any
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.errors import BusinessError, Discard, RetryError, RetryLater
+from framework.errors import BusinessError, FlowControl, RetryError
 from framework.telemetry.context import CORRELATION_ID, feature_category_of
 from framework.telemetry.sentry import Tracker
 from framework.typeguards import has_type
 
-EXPECTED_ERRORS = (RetryError, RetryLater, Discard, BusinessError)
+EXPECTED_ERRORS = (RetryError, FlowControl, BusinessError)
 """What a job raises to say something: neither error handlers nor the error tracker hear of it."""
 
 _MAX_TAG = 200  # characters Sentry keeps of a tag's value

@@ -16,7 +16,7 @@ from typing import Any, cast
 import redis
 from redis.exceptions import ResponseError
 
-from framework.errors import FrameworkError
+from framework.errors import QueueReplacedError
 from framework.fetch.call import LEASE_MS
 from framework.fetch.failure_detector import FailureDetector
 from framework.migrate.plan import KEEP, MigrationPlan, MoveDecision
@@ -41,17 +41,6 @@ _MOVED, _LEASE_EXPIRED, _QUEUE_REPLACED = 1, -1, -2  # what the script says
 
 OnJobsScanned = Callable[[int], None]
 """Hears how many jobs more have been looked at."""
-
-
-class QueueReplacedError(FrameworkError):
-    """A queue's key was replaced by something else while its jobs were put aside."""
-
-    def __init__(self, queue: str) -> None:
-        self.queue = queue
-        super().__init__(
-            f"the key {keys.queue(queue)} is no list any more, so its jobs cannot go back to it. They are in "
-            f"{keys.working(keys.migration_identity(queue))}: remove the key, and run the command again."
-        )
 
 
 class QueueMigrator:
@@ -133,7 +122,7 @@ class QueueMigrator:
         while True:
             state, refused, following = self._move_page(queue, page, verdicts)
             if state == _QUEUE_REPLACED:
-                raise QueueReplacedError(queue)
+                raise QueueReplacedError(queue, keys.queue(queue), keys.working(keys.migration_identity(queue)))
             if state == _MOVED:
                 self._quota.use(self._record(queue, [_skip_wrong_type(one, refused) for one in verdicts]))
                 self._on_scanned(len(page))

@@ -23,6 +23,7 @@ from redis.exceptions import RedisError
 
 from framework.errors import PayloadError
 from framework.execute.processor import Processor
+from framework.exit_codes import EXIT_FAILED, EXIT_OK
 from framework.fetch.blocking import BLOCK_TIMEOUT_S, REPLY_MARGIN_S
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.reaper import Reaper, Reconciler, jittered
@@ -53,9 +54,6 @@ from framework.telemetry.counters import counters
 from framework.wire import keys
 from framework.wire.ids import base36
 from framework.wire.job import decode
-
-EXIT_CLEAN = 0
-EXIT_DIED = 1
 
 # Longer than the read of 5 s in which the leader thread may be.
 _WIND_DOWN_S = 6.0
@@ -149,7 +147,7 @@ class Launcher:
         except Exception as error:  # noqa: BLE001 - this thread is one of the framework's, too
             # The jobs in flight are in the working list: another process recovers them when the lease has expired.
             self._components.events.component_died("main", error)
-            return EXIT_DIED
+            return EXIT_FAILED
 
     def _run(self) -> int:
         parts = self._components
@@ -178,9 +176,9 @@ class Launcher:
             # A closed descriptor's number may belong to another file by now, so the process must not write to it. The jobs
             # in flight are recovered by another process.
             parts.events.component_died("descriptors", OSError("a job has closed file descriptors of the framework"))
-            return EXIT_DIED
+            return EXIT_FAILED
         self._stop()
-        return EXIT_DIED if parts.events.died.is_set() else EXIT_CLEAN
+        return EXIT_FAILED if parts.events.died.is_set() else EXIT_OK
 
     @property
     def _cannot_continue(self) -> bool:

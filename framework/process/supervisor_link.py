@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 
+from framework.exit_codes import EXIT_FAILED
+
 SUPERVISOR_VARIABLE = "FRAMEWORK_SUPERVISOR_PID"
 """Set by a supervisor to its own process id: whoever asks the system only later may be told of a stranger."""
 
@@ -23,5 +25,5 @@ def bind_to_supervisor() -> int | None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != int(told):
-        sys.exit(1)
+        sys.exit(EXIT_FAILED)
     return int(told)

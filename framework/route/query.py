@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, TypeAlias, get_args
 
 from framework.declare.declaration import NOT_OWNED
-from framework.errors import FrameworkError
+from framework.errors import QueryError
 from framework.messages import did_you_mean, join_names
 from framework.typeguards import is_list, short_repr
 from framework.types import ResourceBoundary, Urgency
@@ -52,23 +52,11 @@ class Fault(NamedTuple):
     reason: str
 
 
-class QueryError(FrameworkError):
-    """A query does not hold: ``faults`` are all that were found, in their order; ``position`` and ``reason`` are the first one's.
-
-    The message shows each with a caret under its character.
-    """
-
-    def __init__(self, query: str, faults: Sequence[Fault]) -> None:
-        self.query = query
-        self.faults = tuple(faults)
-        self.position, self.reason = faults[0]
-        super().__init__("\n".join(self.messages()))
-
-    def messages(self) -> list[str]:
-        """Return each fault as a message of its own; of very many the first."""
-        shown = [_with_caret(self.query, fault) for fault in self.faults[:_MAX_FAULTS]]
-        more = len(self.faults) - len(shown)
-        return [*shown, f"and {more} more in the same query"] if more else shown
+def _messages(query: str, faults: Sequence[Fault]) -> list[str]:
+    """Return each fault as a message with a caret under its character; of more than ``_MAX_FAULTS`` the first ones."""
+    shown = [_with_caret(query, fault) for fault in faults[:_MAX_FAULTS]]
+    more = len(faults) - len(shown)
+    return [*shown, f"and {more} more in the same query"] if more else shown
 
 
 def _with_caret(query: str, fault: Fault) -> str:
@@ -121,7 +109,8 @@ def parse(text: str, categories: Collection[str] = ()) -> WorkerQuery:
     parser = _Parser(text, closed_vocabularies(categories))
     query = parser.query()
     if parser.faults:
-        raise QueryError(text, sorted(parser.faults.values()))
+        faults = sorted(parser.faults.values())
+        raise QueryError(text, faults, _messages(text, faults))
     return query
 
 

@@ -6,17 +6,9 @@ from typing import Any, NamedTuple
 from framework.declare import queue_facts
 from framework.declare.declaration import NOT_OWNED, Declaration
 from framework.declare.request import Route
-from framework.errors import ArgumentsError, ConfigurationError, ConfigurationProblem
+from framework.errors import ArgumentsError, ConfigurationError, ConfigurationProblem, QueryError
 from framework.messages import did_you_mean, join_names
-from framework.route.query import (
-    QueryError,
-    Term,
-    WorkerAttributes,
-    WorkerQuery,
-    closed_vocabularies,
-    parse,
-    worker_attributes,
-)
+from framework.route.query import Term, WorkerAttributes, WorkerQuery, closed_vocabularies, parse, worker_attributes
 from framework.settings.model import RoutingRule
 from framework.typeguards import short_repr
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
@@ -181,7 +173,7 @@ class Router:
         try:
             self.compiled_rules.append(CompiledRule(rule, parse(rule.query, self.categories)))
         except QueryError as error:
-            for message in error.messages():
+            for message in error.messages:
                 yield place._replace(message=message)
         if rule.queue and QUEUE_NAME.fullmatch(rule.queue) is None:
             yield place._replace(message=f"queue {short_repr(rule.queue)} is not allowed: {QUEUE_NAME_FORMAT}")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from framework.errors import FrameworkError
+from framework.errors import UnknownShardError
 from framework.messages import did_you_mean
 from framework.shard.shard import Shard
 from framework.types import Jid, JobState
@@ -52,9 +52,3 @@ class Shards(Mapping[str, Shard]):
         """Close every shard's connections."""
         for shard in self._shards.values():
             shard.close()
-
-
-class UnknownShardError(FrameworkError, KeyError):
-    """A shard was asked for that the configuration does not have."""
-
-    __str__ = Exception.__str__

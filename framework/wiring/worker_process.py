@@ -22,6 +22,7 @@ from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.stats import RunningJobs
 from framework.execute.unknown import UnknownClassDelays
+from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.fetch.call import LEASE_MS
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.fetcher import Fetcher
@@ -40,7 +41,7 @@ from framework.process.descriptors import check_worker
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import LEASE_PERIOD_S, Lease
 from framework.process.held_jobs import HeldJobsAlert
-from framework.process.launcher import EXIT_DIED, Launcher, ProcessComponents
+from framework.process.launcher import Launcher, ProcessComponents
 from framework.process.metrics import SidekiqMetrics
 from framework.process.push_back import PushBack
 from framework.process.record import ProcessRecord, default_tag
@@ -71,7 +72,6 @@ from framework.wiring.splits import warn_splits
 from framework.wiring.unserved import open_unserved_watch
 from framework.wiring.variables import warn_unknown_variables
 
-EXIT_UNREACHABLE = 75
 BOOT_PATIENCE_S = 60.0
 """How long a process waits for its Redis at boot before it gives up with status 75 (EX_TEMPFAIL)."""
 
@@ -306,7 +306,7 @@ def _wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue, check_righ
                 check_rights()
             if not asked and lease.is_held():
                 log.error("another process has this identity; this one ends", event_name="identity.collision")
-                return EXIT_DIED
+                return EXIT_FAILED
             asked = True  # from here on the lease may be ours, whatever became of the reply
             lease.renew()
         except (RedisError, OSError) as error:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.cli.main import main
-from framework.cluster.plan import GroupSize, Planner, Selection, SelectorError
-from framework.errors import ConfigurationError
+from framework.cluster.plan import GroupSize, Planner, Selection
+from framework.errors import ConfigurationError, SelectorError
 from framework.route.router import Router
 from framework.route.topology import QueueLocations
 from framework.settings.model import RoutingRule

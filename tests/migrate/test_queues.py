@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
+from framework.errors import QueueReplacedError
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper, SetLimits
 from framework.migrate import queues as module
 from framework.migrate.plan import FixedTarget, MigrationPlan
-from framework.migrate.queues import QueueMigrator, QueueReplacedError
+from framework.migrate.queues import QueueMigrator
 from framework.migrate.report import MigrationReport, Quota
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys

@@ -8,9 +8,8 @@ from datetime import timedelta
 import pytest
 
 from framework.declare import port
-from framework.errors import ArgumentsError, ShardUnavailableError, UnroutedCallError
+from framework.errors import ArgumentsError, ShardUnavailableError, UnknownShardError, UnroutedCallError
 from framework.shard.shard import Shard
-from framework.shard.shards import UnknownShardError
 from framework.store.connect import Endpoint
 from framework.telemetry import context
 from framework.wire import keys

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.route.query import ATTRIBUTES, QueryError, Term, WorkerQuery, parse, worker_attributes
+from framework.errors import QueryError
+from framework.route.query import ATTRIBUTES, Term, WorkerQuery, parse, worker_attributes
 from tests.tables import each_row
 
 _FREE = ("worker_name", "name", "feature_category", "tags", "queue_namespace")
@@ -180,7 +181,7 @@ def test_query_error_lists_every_fault():
     lines = str(caught.value).splitlines()
     assert len(lines) == 3 * len(found)
     assert [line.rpartition(" ")[2] for line in lines[2::3]] == [str(position + 1) for position, _ in found]
-    assert len(caught.value.messages()) == len(found)
+    assert len(caught.value.messages) == len(found)
 
 
 def test_query_error_of_a_space_before_says_so():
@@ -194,7 +195,7 @@ def test_query_error_of_many_faults_shows_the_first():
     with pytest.raises(QueryError) as caught:
         parse("|".join(["urgency=hihg"] * 50))
     assert len(caught.value.faults) == 50
-    assert caught.value.messages()[20:] == ["and 30 more in the same query"]
+    assert caught.value.messages[20:] == ("and 30 more in the same query",)
 
 
 def test_categories_are_open_when_none_are_known():

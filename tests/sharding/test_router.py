@@ -8,9 +8,8 @@ from redis import Redis
 
 from framework.declare import port, registry
 from framework.declare.worker import ApplicationWorker
-from framework.errors import ConfigurationError, DeclarationError, PushError, UnroutedCallError
+from framework.errors import ConfigurationError, DeclarationError, PushError, UnknownShardError, UnroutedCallError
 from framework.settings.load import load
-from framework.shard.shards import UnknownShardError
 from framework.sharding import ShardRouter, allow_unrouted, router
 from framework.wiring.client import ProcessClient
 from tests.servers.guarded import with_all_rights

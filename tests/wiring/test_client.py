@@ -5,8 +5,8 @@ import pytest
 from framework import ConfigurationError
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
+from framework.errors import UnknownShardError
 from framework.settings.load import load
-from framework.shard.shards import UnknownShardError
 from framework.wiring.client import checked_router, open_shards
 from framework.wiring.endpoints import endpoint_of
 

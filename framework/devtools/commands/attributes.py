@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from framework.cli.atomic_write import write_all
-from framework.cli.errors import EXIT_FAILED, refuse_unknown
+from framework.cli.errors import refuse_unknown
 from framework.cli.terminal import echo, echo_lines
 from framework.command_line import command, with_local_commands
 from framework.declare.attributes import ATTRIBUTES, GROUPS
 from framework.devtools.docs_pages import PageError, constraint_texts, default_text, fill_page
+from framework.exit_codes import EXIT_FAILED
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 """The documentation of this checkout; beside an installed package there is none."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from framework.cli.atomic_write import display_path, write_all
-from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors, unknown_worker_message
+from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.options import json_option, modules_option
 from framework.cli.project import Project, load_project
 from framework.cli.terminal import echo, echo_json, echo_lines
@@ -20,6 +20,7 @@ from framework.devtools.compat.compare import ReleaseComparison, ServedByFleet, 
 from framework.devtools.compat.findings import CompatFinding
 from framework.devtools.compat.manifest import Manifest
 from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.exit_codes import EXIT_FAILED
 from framework.route.topology import queues_on
 
 

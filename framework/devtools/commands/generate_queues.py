@@ -10,7 +10,7 @@ import click
 import yaml
 
 from framework.cli.atomic_write import display_path, write_all
-from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors, unknown_worker_message
+from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.options import modules_option
 from framework.cli.project import Project, load_project
 from framework.cli.terminal import echo, echo_lines
@@ -23,6 +23,7 @@ from framework.devtools import catalog
 from framework.devtools.compat.manifest import read_manifest
 from framework.devtools.explain_entry import explain_entry
 from framework.devtools.queues_schema import all_queues_schema
+from framework.exit_codes import EXIT_FAILED
 from framework.settings.yaml_file import YamlError, read_yaml
 from framework.typeguards import is_list, is_mapping
 from framework.wiring.queue_checks import read_entries

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from framework.cli.atomic_write import display_path
-from framework.cli.errors import EXIT_FAILED, EXIT_USAGE, refuse_unknown, reports_errors
+from framework.cli.errors import refuse_unknown, reports_errors
 from framework.cli.options import ChoiceOption
 from framework.cli.terminal import echo, echo_json, echo_lines
 from framework.command_line import command, with_local_commands
@@ -22,6 +22,7 @@ from framework.devtools.lint.linter import lint
 from framework.devtools.lint.registry import RULES, SETS, set_of
 from framework.devtools.lint.rule import LintFinding, LintRule
 from framework.devtools.lint.workspace import ApplicationFacts, read_workspace
+from framework.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 _MAX_WIDTH = 120
 

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from framework.cli.errors import EXIT_FAILED, refuse_unknown, reports_errors, unknown_worker_message
+from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.options import modules_option
 from framework.cli.project import Project, load_project
 from framework.cli.shards import progress_reporter
 from framework.cli.terminal import columns, echo, echo_lines
 from framework.declare.declaration import Declaration
 from framework.devtools.compat.manifest import read_manifest
+from framework.exit_codes import EXIT_FAILED
 from framework.route.router import Router
 from framework.route.rule_checks import RuleChecks, RuleFinding, unserved_queues
 from framework.route.split import ShardSplit, splits_observed

@@ -402,7 +402,8 @@ def f() -> None:
     urlopen("x")  # here
 """,
     "SEW027": """
-from framework.errors import FrameworkError
+from framework import BusinessError
+from framework.errors import FlowControl, FrameworkError
 class A(TeamWorker):
     def perform(self) -> None:
         try: ...
@@ -417,6 +418,11 @@ class A(TeamWorker):
         try: ...
         except Exception: pass
         try: raise RetryLater(1)
+        except ValueError: pass
+        except FrameworkError: pass
+        try: raise RetryLater(1)
+        except FlowControl: pass # here
+        try: raise BusinessError("no")
         except ValueError: pass
         except FrameworkError: pass # here
         try: raise RetryLater

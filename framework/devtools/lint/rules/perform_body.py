@@ -21,8 +21,16 @@ _DEADLINES: Mapping[str, int | None] = {
     "socket.create_connection": 1,
 }
 """Calls that wait for ever by themselves, and at which position they take a timeout."""
-_FLOW_CONTROL = frozenset({"RetryLater", "Discard", "BusinessError", "RetryError"})
-_CATCH_ALL = frozenset({"Exception", "BaseException", "framework.FrameworkError", "framework.errors.FrameworkError"})
+_CATCH_ALL = frozenset({"Exception", "BaseException"})
+_FLOW_CONTROL = _CATCH_ALL | {"framework.errors.FlowControl"}
+_FRAMEWORK_ERROR = _CATCH_ALL | {"framework.FrameworkError", "framework.errors.FrameworkError"}
+_SWALLOWED_BY = {
+    "RetryLater": _FLOW_CONTROL,
+    "Discard": _FLOW_CONTROL,
+    "BusinessError": _FRAMEWORK_ERROR,
+    "RetryError": _FRAMEWORK_ERROR,
+}
+"""What a job raises to say what happens to it next, and the handlers that would swallow each."""
 
 
 def _sleep(site: CallSite) -> Matches:
@@ -53,7 +61,7 @@ def _swallowed(module: Module, classes: ClassIndex) -> Matches:
                 yield Match(module, handler, f"{worker.name} catches Shutdown here, so its process cannot stop")
                 break
             order = _raised_flow_control(module, node)
-            if names & _CATCH_ALL and order is not None:
+            if order is not None and names & _SWALLOWED_BY[order]:
                 yield Match(module, handler, f"the {order} that is raised above never gets past this handler")
                 break
             if order is not None and any(name.endswith(f".{order}") for name in names):
@@ -83,7 +91,7 @@ def _raised_flow_control(module: Module, node: ast.Try) -> str | None:
                 raised = inner.exc.func if isinstance(inner.exc, ast.Call) else inner.exc
                 name = module.dotted(raised) or ""
                 last = name.rpartition(".")[2]
-                if name.startswith("framework.") and last in _FLOW_CONTROL and last not in passed:
+                if name.startswith("framework.") and last in _SWALLOWED_BY and last not in passed:
                     return last
     return None
 
