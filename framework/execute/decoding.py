@@ -12,7 +12,6 @@ from typing import Protocol
 from framework.errors import Shutdown
 from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.telemetry.logs import logger
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, decompress_arguments
@@ -87,13 +86,14 @@ class PayloadDecoder:
             raise Shutdown
         run.reserved = taken
         waited_s = time.monotonic() - asked
-        if waited_s > _SLOW_WAIT_S and (count := self._log_rate.hit("", asked)):
-            logger(queue=unit.queue).warning(
+        if waited_s > _SLOW_WAIT_S:
+            self._log_rate.warning(
+                "",
                 "large jobs wait for one another's memory; raise size_limit.decoding_budget if this host has more",
-                event_name="decoding.memory_wait",
+                "decoding.memory_wait",
+                queue=unit.queue,
                 memory_bytes=wanted,
                 waited_s=round(waited_s, 3),
-                count=count,
             )
 
     def _is_stopping(self) -> bool:

@@ -23,7 +23,6 @@ from framework.telemetry.logs import (
     error_fields,
     iso_time,
     json_text,
-    logger,
     object_text,
     shorten,
 )
@@ -175,25 +174,25 @@ class JobLog:
 
     def policy_unavailable(self, unit: UnitOfWork, error: BaseException) -> None:
         """Tell, from time to time, that a job cannot begin as a policy's question to Redis is not answered."""
-        if count := self._log_rate.hit(unit.queue, time.monotonic()):
-            logger(queue=unit.queue).warning(
-                "jobs wait for an answer of Redis before they may begin",
-                event_name="policy.redis_unavailable",
-                count=count,
-                error=error,
-            )
+        self._log_rate.warning(
+            unit.queue,
+            "jobs wait for an answer of Redis before they may begin",
+            "policy.redis_unavailable",
+            queue=unit.queue,
+            error=error,
+        )
 
     def right_refused(self, declaration: Declaration, error: BaseException) -> None:
         """Tell, from time to time, that jobs of a class are put off because an ACL refuses a policy's question."""
         name = declaration.wire_name
-        if count := self._log_rate.hit(f"rights of {name}", time.monotonic()):
-            logger(**{"class": name}).error(
-                f"the jobs of {name} do not run: Redis refuses a right that a limit, pause or lock needs. Grant what "
-                f"`{command('acl worker')}` prints",
-                event_name="policy.right_refused",
-                count=count,
-                error=error,
-            )
+        self._log_rate.error(
+            f"rights of {name}",
+            f"the jobs of {name} do not run: Redis refuses a right that a limit, pause or lock needs. Grant what "
+            f"`{command('acl worker')}` prints",
+            "policy.right_refused",
+            error=error,
+            **{"class": name},
+        )
 
     def _start_line_of_failure(self, unit: UnitOfWork, declaration: Declaration | None, now: float) -> StartLine | None:
         try:

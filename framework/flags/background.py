@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 
 DEADLINE_S = 5.0
@@ -37,10 +36,11 @@ class BackgroundValue(Generic[A]):
         """Ask, unless an answer is still awaited; returns at once."""
         now = time.monotonic()
         if self._started_at is not None and self._pid == os.getpid():  # a fork has no such thread
-            if now - self._started_at >= DEADLINE_S and self._log_limit.hit("hangs", now):
-                logs.logger().warning(
+            if now - self._started_at >= DEADLINE_S:
+                self._log_limit.warning(
+                    "timeout",
                     f"{self._name} has not answered for {now - self._started_at:.0f} s; its last answer counts",
-                    event_name="callback.timeout",
+                    "callback.timeout",
                     answer=str(self.value),
                 )
             return
@@ -57,14 +57,13 @@ class BackgroundValue(Generic[A]):
         try:
             self.value = self._callback()
         except BaseException as error:  # noqa: BLE001 - whatever it raises, work goes on
-            if count := self._log_limit.hit("fails", time.monotonic()):
-                logs.logger().error(
-                    f"{self._name} failed; its last answer counts",
-                    event_name="callback.failed",
-                    answer=str(self.value),
-                    count=count,
-                    error=error,
-                )
+            self._log_limit.error(
+                "failed",
+                f"{self._name} failed; its last answer counts",
+                "callback.failed",
+                answer=str(self.value),
+                error=error,
+            )
         finally:
             self._started_at = None
             done.set()

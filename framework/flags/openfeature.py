@@ -8,7 +8,6 @@ from typing import Any
 from framework.flags.background import BackgroundValue
 from framework.flags.flag import Flag, FlagSource
 from framework.flags.redis_flags import MAX_AGE_S
-from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 
 _LOG_INTERVAL_S = 300.0
@@ -73,14 +72,14 @@ class OpenFeatureFlags(FlagSource):
         if details.error_code == self._unknown:
             return None
         if details.error_code is not None:
-            if self._log_limit.hit(name, time.monotonic()):
-                logs.logger().warning(
-                    "the OpenFeature provider cannot say a flag; its last word counts",
-                    event_name="flags.provider_error",
-                    flag=name,
-                    error_code=str(details.error_code),
-                    reason=details.error_message,
-                )
+            self._log_limit.warning(
+                name,
+                "the OpenFeature provider cannot say a flag; its last word counts",
+                "flags.provider_error",
+                flag=name,
+                error_code=str(details.error_code),
+                reason=details.error_message,
+            )
             return known
         # A provider may give back our own default for a flag that it does not know: then the other default comes back too.
         if not details.value and client.get_boolean_value(name, True, self._context):

@@ -11,7 +11,6 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.flags.flag import Flag, FlagSource, decode_flag
-from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire import keys
 
@@ -79,9 +78,7 @@ class RedisFlags(FlagSource):
         except (RedisConnectionError, RedisTimeoutError):
             raise
         except ResponseError as error:
-            self._warn(
-                "refused", "flags cannot be read; those last known stay", event_name="flags.read_failed", error=error
-            )
+            self._warn("refused", "flags cannot be read; those last known stay", "flags.read_failed", error=error)
             return False
         # How long a flag still holds is taken from Redis's clock, so that no clock of a host can end it early, or never.
         offset = time.monotonic() - (seconds + microseconds / 1_000_000)
@@ -99,9 +96,7 @@ class RedisFlags(FlagSource):
         try:
             self.read()
         except (RedisError, OSError) as error:
-            self._warn(
-                "away", "flags cannot be read; those last known stay", event_name="flags.unavailable", error=error
-            )
+            self._warn("away", "flags cannot be read; those last known stay", "flags.unavailable", error=error)
 
     def _decode(self, name: str, data: bytes, offset: float) -> _CachedFlag | None:
         try:
@@ -109,13 +104,12 @@ class RedisFlags(FlagSource):
         except ValueError as error:
             reason = f"the flag cannot be read and counts as not set: {error}"
             shown = data[:_MAX_VALUE].decode(errors="backslashreplace")
-            self._warn(f"{name} {shown}", reason, event_name="flags.unreadable", flag=name, value=shown)
+            self._warn(f"{name} {shown}", reason, "flags.unreadable", flag=name, value=shown)
             return None
         return _CachedFlag(flag, offset + (math.inf if flag.expires_at is None else flag.expires_at))
 
-    def _warn(self, topic: str, message: str, **fields: Any) -> None:
-        if count := self._log_limit.hit(topic, time.monotonic()):
-            logs.logger(shard=self._shard).warning(message, count=count, **fields)
+    def _warn(self, topic: str, message: str, event_name: str, **fields: Any) -> None:
+        self._log_limit.warning(topic, message, event_name, shard=self._shard, **fields)
 
 
 def set_flag(client: "redis.Redis", flag: Flag, duration_s: float | None) -> Flag:

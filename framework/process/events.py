@@ -79,8 +79,8 @@ class ProcessEvents:
 
     def lease_lost(self) -> None:
         """Told by whoever notices first: the beat, or the next call of the fetcher."""
-        if self._hit("lease"):
-            self._log.warning("the lease has lapsed; nothing is fetched until it is renewed", event_name="lease.lost")
+        text = "the lease has lapsed; nothing is fetched until it is renewed"
+        self._rate_limit.warning("lease", text, "lease.lost", shard=self._shard)
 
     def data_lost(self) -> None:
         self._log.error(
@@ -108,24 +108,22 @@ class ProcessEvents:
         )
 
     def clock_skewed(self, seconds: float) -> None:
-        count = self._hit("clock")
-        if count:
-            self._log.warning(
-                "this host's clock and Redis's are apart; leases and due jobs go by Redis's, times in lines and payloads by ours",
-                event_name="clock.skew",
-                skew_s=round(seconds, 3),
-                count=count,
-            )
+        self._rate_limit.warning(
+            "clock",
+            "this host's clock and Redis's are apart; leases and due jobs go by Redis's, times in lines and payloads by ours",
+            "clock.skew",
+            shard=self._shard,
+            skew_s=round(seconds, 3),
+        )
 
     def queue_wrong_type(self, queue: str) -> None:
-        count = self._hit(f"queue {queue}")
-        if count:
-            self._log.error(
-                "a queue's key is no list; look what is there (TYPE) and remove it",
-                event_name="queue.wrong_type",
-                queue=queue,
-                count=count,
-            )
+        self._rate_limit.error(
+            f"queue {queue}",
+            "a queue's key is no list; look what is there (TYPE) and remove it",
+            "queue.wrong_type",
+            shard=self._shard,
+            queue=queue,
+        )
 
     def fetch_failed(self, error: BaseException) -> None:
         self.redis_failed("fetcher", error)
@@ -216,7 +214,7 @@ class ProcessEvents:
                 **facts,
             )
             self.handlers.call_error_handlers(error, {"job": payload, "queue": unit.queue})
-        elif count := self._unknown_classes.hit(name, time.monotonic()):
+        elif count := self._unknown_classes.hit(name):
             self._log.warning(
                 "jobs meet a process that does not have their class, and wait for one that has; their retries are untouched",
                 event_name="class.unknown",
@@ -252,16 +250,15 @@ class ProcessEvents:
 
     def status_write_failed(self, tracked: TrackedJob, state: JobState, error: BaseException) -> None:
         """The state of a tracked job was not written; the job goes on without it."""
-        count = self._hit("state")
-        if count:
-            self._log.warning(
-                "the state of a tracked job was not written; the job goes on",
-                event_name="status.write_failed",
-                jid=tracked.jid,
-                state=state,
-                count=count,
-                error=error,
-            )
+        self._rate_limit.warning(
+            "state",
+            "the state of a tracked job was not written; the job goes on",
+            "status.write_failed",
+            shard=self._shard,
+            jid=tracked.jid,
+            state=state,
+            error=error,
+        )
 
     def due_job_malformed(self, source: str, data: bytes, error: BaseException) -> None:
         self._log.error(
@@ -284,26 +281,24 @@ class ProcessEvents:
             )
 
     def due_set_wrong_type(self, source: str, error: BaseException) -> None:
-        count = self._hit(f"set {source}")
-        if count:
-            self._log.error(
-                "a set of due jobs cannot be read; look what is at its key (TYPE) and remove it",
-                event_name="set.wrong_type",
-                source=source,
-                count=count,
-                error=error,
-            )
+        self._rate_limit.error(
+            f"set {source}",
+            "a set of due jobs cannot be read; look what is at its key (TYPE) and remove it",
+            "set.wrong_type",
+            shard=self._shard,
+            source=source,
+            error=error,
+        )
 
     def shard_failed(self, shard: str, error: BaseException) -> None:
-        count = self._hit(f"shard {shard}")
-        if count:
-            self._log.error(
-                "another shard does not take the jobs that are due there; they are due again in a minute",
-                event_name="shard.failed",
-                destination=shard,
-                count=count,
-                error=error,
-            )
+        self._rate_limit.error(
+            f"shard {shard}",
+            "another shard does not take the jobs that are due there; they are due again in a minute",
+            "shard.failed",
+            shard=self._shard,
+            destination=shard,
+            error=error,
+        )
 
     def due_job_dropped(self, source: str, payload: Payload) -> None:
         self._log.info(
@@ -359,7 +354,7 @@ class ProcessEvents:
 
     def _hit(self, what: str) -> int:
         """Return how often ``what`` happened since its last line, 0 when it is too early for another."""
-        return self._rate_limit.hit(what, time.monotonic())
+        return self._rate_limit.hit(what)
 
 
 def _failure_kind(component: str, error: BaseException) -> str:

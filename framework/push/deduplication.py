@@ -47,8 +47,7 @@ class Deduplicator:
         self, enabled: Callable[[str, str], bool] = flag_always_on, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._enabled = enabled
-        self._monotonic = monotonic
-        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S, monotonic)
 
     def policy(self, declaration: Declaration, shard: str, *, scheduled: bool) -> Deduplicate | None:
         """Return what the class says of its duplicates; ``None`` when this push is not to look for any."""
@@ -130,25 +129,25 @@ class Deduplicator:
             return shortest
 
     def _hook_failed(self, declaration: Declaration, error: Exception) -> None:
-        if count := self._log_limit.hit(declaration.wire_name, self._monotonic()):
-            logs.logger(**{"class": declaration.wire_name}).warning(
-                "idempotency_arguments failed; all arguments count",
-                event_name="deduplication.hook_failed",
-                count=count,
-                error=error,
-            )
+        self._log_limit.warning(
+            declaration.wire_name,
+            "idempotency_arguments failed; all arguments count",
+            "deduplication.hook_failed",
+            error=error,
+            **{"class": declaration.wire_name},
+        )
 
     def _flag_enabled(self, shard: str, flag: str, declaration: Declaration) -> bool:
         try:
             return self._enabled(shard, flag)
         except Exception as error:  # noqa: BLE001 - whatever keeps the flags; nothing is refused on a guess
-            if count := self._log_limit.hit(flag, self._monotonic()):
-                logs.logger(**{"class": declaration.wire_name}).warning(
-                    f"whether the feature flag {flag} is on is not known; nothing is deduplicated meanwhile",
-                    event_name="deduplication.flag_unknown",
-                    count=count,
-                    error=error,
-                )
+            self._log_limit.warning(
+                flag,
+                f"whether the feature flag {flag} is on is not known; nothing is deduplicated meanwhile",
+                "deduplication.flag_unknown",
+                error=error,
+                **{"class": declaration.wire_name},
+            )
             return False
 
 

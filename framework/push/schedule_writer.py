@@ -6,7 +6,6 @@ from collections.abc import Callable
 from framework.declare.request import DueTime
 from framework.errors import ShardUnavailableError
 from framework.shard.shard import Shard
-from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire.status_key import TrackedJob
 
@@ -22,9 +21,8 @@ class ScheduleWriter:
 
     def __init__(self, clock: Callable[[], float], *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._monotonic = monotonic
-        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
-        self._clock_check_limit = LogRateLimit(_CLOCK_CHECK_PERIOD_S)
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S, monotonic)
+        self._clock_check_limit = LogRateLimit(_CLOCK_CHECK_PERIOD_S, monotonic)
 
     def write(self, shard: Shard, payload: bytes, due: DueTime, tracked: TrackedJob | None) -> None:
         """Put one job into the shard's schedule set. Raises ShardUnavailableError."""
@@ -50,7 +48,7 @@ class ScheduleWriter:
 
     def check_clock(self, shard: Shard) -> None:
         """Compare the clocks, once in a while: a push at a moment, not after a delay, relies on its host's."""
-        if not self._clock_check_limit.hit(shard.name, self._monotonic()):
+        if not self._clock_check_limit.hit(shard.name):
             return
         began = self._clock()
         try:
@@ -64,12 +62,12 @@ class ScheduleWriter:
         skew_s = max(0.0, began - now) + min(0.0, self._clock() - now)
         if abs(skew_s) < SKEW_S:
             return
-        if count := self._log_limit.hit(shard.name, self._monotonic()):
-            side = "ahead of" if skew_s > 0 else "behind"
-            logs.logger(shard=shard.name).warning(
-                f"this host's clock is {abs(skew_s):,.1f} s {side} that of the shard's Redis. Delays are counted by Redis's; the "
-                "moments of perform_at, and the times in payloads, are as wrong as this clock: synchronise it",
-                event_name="clock.skew",
-                skew_s=round(skew_s, 3),
-                count=count,
-            )
+        side = "ahead of" if skew_s > 0 else "behind"
+        self._log_limit.warning(
+            shard.name,
+            f"this host's clock is {abs(skew_s):,.1f} s {side} that of the shard's Redis. Delays are counted by Redis's; the "
+            "moments of perform_at, and the times in payloads, are as wrong as this clock: synchronise it",
+            "clock.skew",
+            shard=shard.name,
+            skew_s=round(skew_s, 3),
+        )

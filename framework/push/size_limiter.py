@@ -144,13 +144,12 @@ class OversizeReporter:
         self, tracker: Callable[[], Tracker] = NoTracker, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._tracker = LazyTracker(tracker)
-        self._log_limit = LogRateLimit(LOG_INTERVAL_S)
-        self._monotonic = monotonic
+        self._log_limit = LogRateLimit(LOG_INTERVAL_S, monotonic)
 
     def __call__(self, error: ExceedLimitError) -> None:
         """Tell of one job, unless its class had a report a moment ago."""
         name = error.worker_class
-        count = self._log_limit.hit(name, self._monotonic())
+        count = self._log_limit.hit(name)
         if not count:
             return
         tags = {"class": name}

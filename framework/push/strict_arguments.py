@@ -30,8 +30,7 @@ class StrictArgumentsCheck:
 
     def __init__(self, setting: StrictArguments = "raise", *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._setting: StrictArguments = setting
-        self._log_limit = LogRateLimit(LOG_INTERVAL_S)
-        self._monotonic = monotonic
+        self._log_limit = LogRateLimit(LOG_INTERVAL_S, monotonic)
 
     def coerce(self, declaration: Declaration, args: list[Any], error: ArgumentsError) -> list[Any]:
         """Return arguments of a push that were refused with ``error`` as JSON gives them, if the class's mode lets them pass.
@@ -71,7 +70,7 @@ class StrictArgumentsCheck:
 
     def warn(self, declaration: Declaration, message: str, complaints: dict[str, str], **facts: Any) -> None:
         """Write a line, unless the class had one a moment ago: names and reasons, never values."""
-        count = self._log_limit.hit(declaration.wire_name, self._monotonic())
+        count = self._log_limit.hit(declaration.wire_name)
         if count:
             logs.logger(**{"class": declaration.wire_name}).warning(
                 message,

@@ -24,7 +24,6 @@ from framework.shard.transaction import TOKEN_MS, Command, Transaction
 from framework.store.channel import Channel
 from framework.store.connect import Endpoint
 from framework.store.script import Script
-from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire.status_key import StatusCommand
 
@@ -243,24 +242,24 @@ class ShardConnection:
 
     def log_queue_name_refused(self, error: RedisError | str) -> None:
         """Tell, once a minute at most, that a name was not added to ``queues``; its queue is served all the same."""
-        if count := self._log_limit.hit("queues", monotonic()):
-            logs.logger(shard=self._name).warning(
-                "Redis refuses to add to the set `queues`. The jobs are in their queue, but Sidekiq's Web UI does not list it: see "
-                "that `queues` is a set, and that the ACL allows SADD on it",
-                event_name="queues.write_failed",
-                count=count,
-                error=error,
-            )
+        self._log_limit.warning(
+            "queues",
+            "Redis refuses to add to the set `queues`. The jobs are in their queue, but Sidekiq's Web UI does not list it: see "
+            "that `queues` is a set, and that the ACL allows SADD on it",
+            "queues.write_failed",
+            shard=self._name,
+            error=error,
+        )
 
     def log_status_refused(self, error: RedisError | str) -> None:
         """Tell, once a minute at most, that the state of a tracked job was refused; its job is in."""
-        if count := self._log_limit.hit("marks", monotonic()):
-            logs.logger(shard=self._name).warning(
-                "the states of tracked jobs are refused; the jobs are in",
-                event_name="status.write_failed",
-                count=count,
-                error=error,
-            )
+        self._log_limit.warning(
+            "statuses",
+            "the states of tracked jobs are refused; the jobs are in",
+            "status.write_failed",
+            shard=self._name,
+            error=error,
+        )
 
     def _check_status_replies(
         self,

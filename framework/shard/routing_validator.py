@@ -6,7 +6,6 @@ is unrouted. The framework's own clients are no application pools and are never 
 """
 
 import inspect
-import time
 import traceback
 from collections.abc import Callable, Collection
 from contextvars import ContextVar
@@ -137,7 +136,7 @@ class RoutingValidator:
         self._report(error, _caller())
 
     def _report(self, error: UnroutedCallError, caller: str) -> None:
-        count = self._log_limit.hit(caller, time.monotonic())
+        count = self._log_limit.hit(caller)
         if not count:
             return
         logs.logger().warning(

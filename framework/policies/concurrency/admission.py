@@ -1,6 +1,5 @@
 """The doors of limited classes and limited queues: a job has a slot, or it waits where it is handed the next one."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +57,7 @@ class CapacityLimit:
         if limit <= 0:
             release_reservation(request.unit, request.payload, name)
             return Discarded(f"max_running_jobs is {limit}")
-        answer = _take_slot(self._slots, request, name, limit, parks=False)
+        answer = _take_slot(self._slots, request, name, limit, may_wait=False)
         if answer is None or answer.state == "taken":
             return None
         if answer.state == "fenced":
@@ -111,13 +110,13 @@ def _take_slot(
     except ResponseError as error:
         if not is_wrong_type(error):
             raise
-        if count := _log_limit.hit(name, time.monotonic()):
-            logger(limit=name).error(
-                "the keys of this limit cannot be used, so its jobs run without it",
-                event_name="concurrency_limit.unusable",
-                count=count,
-                error=error,
-            )
+        _log_limit.error(
+            name,
+            "the keys of this limit cannot be used, so its jobs run without it",
+            "concurrency_limit.unusable",
+            limit=name,
+            error=error,
+        )
         return None
 
 

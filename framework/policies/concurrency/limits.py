@@ -12,7 +12,6 @@ import redis
 
 from framework.declare.declaration import Declaration
 from framework.telemetry.context import META_PREFIX
-from framework.telemetry.logs import logger
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload, Urgency
 from framework.wire import keys
@@ -86,7 +85,7 @@ class Limits:
         self._by_urgency = by_urgency
         self._clock = clock
         self._callable_limits: dict[str, _CallableLimit] = {}
-        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S, clock)
 
     def may_limit(self, declaration: Declaration) -> bool:
         """Whether a class is, or at times may be, limited."""
@@ -195,10 +194,9 @@ class Limits:
         return previous
 
     def _warn(self, declaration: Declaration, message: str, error: BaseException | None = None) -> None:
-        if count := self._log_limit.hit(declaration.wire_name + message, self._clock()):
-            logger(**{"class": declaration.wire_name}).warning(
-                f"{declaration.wire_name}: {message}", event_name="concurrency_limit.unknown", count=count, error=error
-            )
+        text = f"{declaration.wire_name}: {message}"
+        fields = {"class": declaration.wire_name}
+        self._log_limit.warning(text, text, "concurrency_limit.unknown", error=error, **fields)
 
 
 def _describe_fallback(limit: int | None) -> str:

@@ -64,13 +64,13 @@ class LimitSweeper:
         """Tell of keys that cannot be used, of one limit or of all; raise what may pass."""
         if not is_lasting(error):
             raise error
-        if count := self._log_limit.hit(name, time.monotonic()):
-            logger(limit=name or None).error(
-                "the keys of limits cannot be used, so what waits there may wait until they can",
-                event_name="concurrency_limit.unusable",
-                count=count,
-                error=error,
-            )
+        self._log_limit.error(
+            name,
+            "the keys of limits cannot be used, so what waits there may wait until they can",
+            "concurrency_limit.unusable",
+            limit=name or None,
+            error=error,
+        )
 
     def _update_operator_limits(self, names: list[str]) -> None:
         """See which limits are the operators' alone: their word stands in the limit's own key, where each job's step reads it."""

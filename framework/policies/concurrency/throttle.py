@@ -5,7 +5,6 @@ one, and up by a tenth or by one.
 """
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -131,5 +130,4 @@ class Throttle:
             )
 
     def _warn(self, message: str, error: BaseException | None = None) -> None:
-        if count := self._log_limit.hit(message, time.monotonic()):
-            logger().warning(message, event_name="concurrency_limit.signal_failed", count=count, error=error)
+        self._log_limit.warning(message, message, "concurrency_limit.signal_failed", error=error)

@@ -13,7 +13,6 @@ from framework.policies.consistency import replica_context
 from framework.policies.consistency.databases import ConsistencyLevels, Databases, weakest_level
 from framework.policies.consistency.positions import required_positions
 from framework.policies.consistency.servers import DatabaseServer
-from framework.telemetry import logs
 from framework.telemetry.counters import counters
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
@@ -126,13 +125,13 @@ class ConsistencyPolicy:
         return sight
 
     def _warn(self, declaration: Declaration, error: Exception) -> None:
-        if count := self._log_limit.hit(declaration.wire_name, time.monotonic()):
-            logs.logger(**{"class": declaration.wire_name}).warning(
-                "no replica could be chosen for jobs of a class; they read from the primary",
-                event_name="consistency.choice_failed",
-                count=count,
-                error=error,
-            )
+        self._log_limit.warning(
+            declaration.wire_name,
+            "no replica could be chosen for jobs of a class; they read from the primary",
+            "consistency.choice_failed",
+            error=error,
+            **{"class": declaration.wire_name},
+        )
 
 
 def _can_retry(payload: Payload) -> bool:

@@ -15,7 +15,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 
 if TYPE_CHECKING:
@@ -110,14 +109,13 @@ class DatabaseServer:
         """It is out of use for ``QUIET_S``: nobody waits for it meanwhile."""
         self._unavailable_until = monotonic() + RETRY_AFTER_S
         self._last_position_at = 0.0
-        count = self._log_limit.hit(self.name, monotonic())
-        if count:
-            logs.logger(database=self.name).warning(
-                f"a database server does not say its position; jobs use the primary, and it is asked again in {RETRY_AFTER_S:g} s",
-                event_name="consistency.server_unavailable",
-                count=count,
-                error=error,
-            )
+        self._log_limit.warning(
+            self.name,
+            f"a database server does not say its position; jobs use the primary, and it is asked again in {RETRY_AFTER_S:g} s",
+            "consistency.server_unavailable",
+            database=self.name,
+            error=error,
+        )
 
     def dispose(self, *, close: bool = True) -> None:
         """Let go of all connections; those of a parent process are not closed, as it goes on with them."""

@@ -69,7 +69,7 @@ class SkipTracker:
 
     def _warn_if_stale(self, record: _SkipRecord) -> None:
         lasted_s = time.time() - record.since
-        if not record.jobs or lasted_s < STALE_AFTER_S or not self._log_limit.hit(record.flag.name, time.monotonic()):
+        if not record.jobs or lasted_s < STALE_AFTER_S or not self._log_limit.hit(record.flag.name):
             return
         logs.logger(**{"class": record.worker}).warning(
             f"jobs have been {record.action} for {lasted_s / 3_600:.1f} h by the flag {record.flag.name}: is it still wanted? "

@@ -1,6 +1,5 @@
 """The door of paused classes: their jobs are parked, whole, until the pause ends."""
 
-import time
 from typing import Any
 
 import redis
@@ -14,7 +13,6 @@ from framework.finish.outcome import Held, Outcome
 from framework.flags.flag import pause_flag
 from framework.policies.pause.state import Pause, PauseState
 from framework.store.script import HOLD_PAUSED, is_wrong_type
-from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire import keys
 
@@ -89,10 +87,10 @@ class PausePolicy:
         return int(parked)
 
     def _log_unusable(self, declaration: Declaration, error: ResponseError) -> None:
-        if count := self._log_limit.hit(declaration.wire_name, time.monotonic()):
-            logs.logger(**{"class": declaration.wire_name}).error(
-                "the keys of this pause cannot be used, so its jobs run",
-                event_name="pause.unusable",
-                count=count,
-                error=error,
-            )
+        self._log_limit.error(
+            declaration.wire_name,
+            "the keys of this pause cannot be used, so its jobs run",
+            "pause.unusable",
+            error=error,
+            **{"class": declaration.wire_name},
+        )

@@ -77,7 +77,13 @@ class PauseResumer:
         except ResponseError as error:
             if not is_lasting(error):
                 raise
-            self._warn("index", "which classes have parked jobs cannot be read; none is resumed", error=error)
+            self._log_limit.warning(
+                "index",
+                "the set of classes with held jobs cannot be read, so no class is resumed. Look at the error, then at the key",
+                "pause.blocked",
+                key=keys.PAUSED_CLASSES,
+                error=error,
+            )
             return
         for name in sorted(parked):
             self._resume_class(name.decode(errors="surrogateescape"))
@@ -101,16 +107,13 @@ class PauseResumer:
         if done.moved:
             log_resumed(worker, done.moved, class_known=known)
         if done.blocked:
-            self._warn(
-                f"stayed {worker}",
-                "parked jobs cannot go back, as the keys of their queues are no lists; they stay parked",
+            self._log_limit.warning(
+                f"blocked {worker}",
+                "held jobs cannot return to their queues because the keys of these queues are not lists; the jobs stay held",
+                "pause.blocked",
                 worker=worker,
                 jobs=done.blocked,
             )
-
-    def _warn(self, topic: str, message: str, **fields: Any) -> None:
-        if count := self._log_limit.hit(topic, time.monotonic()):
-            logs.logger().warning(message, event_name="pause.blocked", count=count, **fields)
 
 
 def log_resumed(worker: str, jobs: int, *, class_known: bool = True) -> None:

@@ -1,7 +1,6 @@
 """Jobs of a class that heeds the health of a database go back to the schedule set while it is unwell."""
 
 import random
-import time
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -110,7 +109,7 @@ class HealthEvents:
             )
 
     def _count_if_due(self, *topic: str) -> int:
-        return self._log_limit.hit(" ".join(topic), time.monotonic())
+        return self._log_limit.hit(" ".join(topic))
 
 
 class HealthPolicy:
