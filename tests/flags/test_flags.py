@@ -96,7 +96,7 @@ def test_what_cannot_be_read_anew_stays_known(redis, granted, monkeypatch):
     redis.set(keys.FLAGS, "no hash")
     with server_lines("info") as lines:
         assert flags.read() is False
-        monkeypatch.setattr(redis_flags, "FRESH_S", 0.0)
+        monkeypatch.setattr(redis_flags, "MAX_AGE_S", 0.0)
         assert flags.enabled("a")
         assert lazy.enabled("a")
         assert [line["event_name"] for line in lines()] == ["flags.read_failed"] * 2
@@ -110,7 +110,7 @@ def test_a_store_that_is_away_costs_a_producer_nothing_but_news(make_server, mon
     assert flags.enabled("a")
     eager.read()
     server.stop()
-    monkeypatch.setattr(redis_flags, "FRESH_S", 0.0)
+    monkeypatch.setattr(redis_flags, "MAX_AGE_S", 0.0)
     with server_lines("info") as lines:
         assert flags.enabled("a")
         assert [line["event_name"] for line in lines()] == ["flags.unavailable"]

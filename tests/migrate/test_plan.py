@@ -107,7 +107,7 @@ def test_a_chosen_queue_that_the_rules_name_too_is_where_it_belongs():
 @each_row("data", [b"", b"\xff", b"{", b"[1]", b'{"class":"BillWorker"}', b'{"args":[],"jid":"x"}', b"NaN"])
 @each_row("plan", [routing, mapping])
 def test_what_is_no_job_stays(plan, data):
-    verdict = plan().judge(data, "old")
+    verdict = plan().decide(data, "old")
     assert (verdict.target, verdict.reason, verdict.queue) == ("", "unreadable", "old")
     assert verdict.jid == ("x" if b'"jid"' in data else "")
 

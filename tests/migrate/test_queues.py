@@ -73,7 +73,7 @@ def tidy(redis):
 @pytest.fixture
 def small_pages(monkeypatch):
     monkeypatch.setattr(module, "PAGE", 7)
-    monkeypatch.setattr(module, "LOOK", 5)
+    monkeypatch.setattr(module, "SCAN_PAGE", 5)
 
 
 @pytest.mark.parametrize("memory", ["room", "full"])
@@ -164,7 +164,7 @@ def test_a_key_that_cannot_take_jobs_keeps_them_where_they_are(redis, granted, s
     assert {reason for reason, _, _ in account.skipped["old"]} == {"wrong type"}
     assert sum(found.jobs for found in account.skipped["old"].values()) == sum(not stays(data) for data in jobs)
     # And when that is seen by the script only:
-    monkeypatch.setattr(QueueMigrator, "_open", lambda *_: True)
+    monkeypatch.setattr(QueueMigrator, "_is_list", lambda *_: True)
     monkeypatch.setattr(module, "MAX_ROUNDS", 1)
     queues, account, _ = migration(granted)
     queues.migrate("old")
@@ -273,7 +273,7 @@ class Others:
         for _ in range(times):
             getattr(self, what.replace(" ", "_"))()
 
-    def empty_message(self):
+    def nothing(self):
         pass
 
     def push_old(self, name="MoveWorker", queue="old"):
@@ -414,7 +414,7 @@ def test_struck_at_any_command_each_job_is_in_one_place_and_the_next_run_ends_it
     movers = [data for data in jobs if not stays(data)]
     redis.lpush(OLD, *jobs)
     names = struck(redis_url, None, tmp_path, 0)
-    assert {"RENAMENX", "beat", "migrate", "retire", "forget"} <= {*names}
+    assert {"RENAMENX", "heartbeat", "migrate", "mark_dead", "unregister"} <= {*names}
     for at, name in enumerate(names, 1):
         redis.flushall()
         redis.lpush(OLD, *jobs)

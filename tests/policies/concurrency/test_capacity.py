@@ -21,7 +21,7 @@ QUICK = """
 from framework.process import launcher
 launcher.RECORD_PERIOD_S = launcher.SWEEP_PERIOD_S = 0.2
 from framework.policies.concurrency import limits
-limits.ASKED_AGAIN_S = 0.05
+limits.CALLABLE_TTL_S = 0.05
 from framework.cli.worker import main
 main()
 """

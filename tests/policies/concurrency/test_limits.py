@@ -95,9 +95,9 @@ def test_a_callable_is_asked_each_second_and_its_last_good_answer_stands_in_for_
         for answer, limit in [(3, 3), (True, 3), (5, 5), ("7", 5), (SystemExit(), 5), (10**10, 5), (None, 0), (-1, -1)]:
             ANSWER["limit"] = answer
             clock.now += 0.9
-            limits.of(declared(AskedLimitedWorker))  # it is too early to ask
+            limits.class_limit(declared(AskedLimitedWorker))  # it is too early to ask
             clock.now += 0.2
-            assert limits.of(declared(AskedLimitedWorker)) == limit, answer
+            assert limits.class_limit(declared(AskedLimitedWorker)) == limit, answer
         told = [line["message"] for line in lines()]
     assert len(told) == 4
     assert "AskedLimitedWorker: its concurrency_limit returned True, no whole number; 3 still counts" in told
@@ -108,26 +108,26 @@ def test_a_callable_is_asked_each_second_and_its_last_good_answer_stands_in_for_
 
 def test_while_one_thread_asks_the_others_go_on_with_what_was_said(limits, clock, monkeypatch):
     ANSWER["limit"] = 3
-    assert limits.of(declared(AskedLimitedWorker)) == 3
+    assert limits.class_limit(declared(AskedLimitedWorker)) == 3
     clock.now += 1.5
     asked, go = threading.Event(), threading.Event()
     monkeypatch.setitem(ANSWER, "limit", 4)
     monkeypatch.setattr(
-        limits, "_answer", lambda *said, answer=limits._answer: (asked.set(), go.wait(20), answer(*said))[2]
+        limits, "_evaluate", lambda *said, answer=limits._evaluate: (asked.set(), go.wait(20), answer(*said))[2]
     )
-    slow = threading.Thread(target=limits.of, args=(declared(AskedLimitedWorker),))
+    slow = threading.Thread(target=limits.class_limit, args=(declared(AskedLimitedWorker),))
     slow.start()
     assert asked.wait(20)
-    assert limits.of(declared(AskedLimitedWorker)) == 3
+    assert limits.class_limit(declared(AskedLimitedWorker)) == 3
     go.set()
     slow.join(20)
-    assert limits.of(declared(AskedLimitedWorker)) == 4
+    assert limits.class_limit(declared(AskedLimitedWorker)) == 4
     clock.now += 60  # no job came: what was said then is not what holds now
     go.clear()
     asked.clear()
     monkeypatch.setitem(ANSWER, "limit", 5)
     found = []
-    one, other = (threading.Thread(target=lambda: found.append(limits.of(declared(AskedLimitedWorker)))) for _ in "12")
+    one, other = (threading.Thread(target=lambda: found.append(limits.class_limit(declared(AskedLimitedWorker)))) for _ in "12")
     one.start()
     assert asked.wait(20)
     other.start()
@@ -140,7 +140,7 @@ def test_while_one_thread_asks_the_others_go_on_with_what_was_said(limits, clock
 
 def test_a_share_is_of_the_slots_of_all_that_live_and_what_nobody_knows_is_no_limit(redis, granted, limits):
     with server_lines("info") as lines:
-        assert limits.of(declared(ShareLimitedWorker)) == 0
+        assert limits.class_limit(declared(ShareLimitedWorker)) == 0
         (told,) = lines()
     assert "nobody's slots are known" in told["message"]
     now = redis.time()[0]
@@ -250,7 +250,7 @@ def test_an_override_that_is_no_number_is_none(redis, granted, limits, nonsense)
 
 def test_operators_limit_what_nobody_limits(redis, granted, limits):
     reopened = []
-    keeper = LimitSweeper(redis, limits, lambda: reopened.append(limits.imposed))
+    keeper = LimitSweeper(redis, limits, lambda: reopened.append(limits.operator_limits))
     slots = LimitSlots(granted, IDENTITY)
     by_class, by_queue = ClassLimit(slots, limits), QueueLimit(slots, limits)
     keeper.sweep()
@@ -276,10 +276,10 @@ def test_operators_limit_what_nobody_limits(redis, granted, limits):
 
 class Load:
     def __init__(self):
-        self.summary = {}
+        self.answers = {}
 
     def __call__(self, worker):
-        answer = self.summary.get(worker)
+        answer = self.answers.get(worker)
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -297,7 +297,7 @@ def test_a_limit_goes_down_by_steps_and_up_again_and_stays_where_nobody_knows(re
     throttle = Throttle(redis, limits, [load, lambda worker: None])
 
     def step(answer):
-        load.summary = {"TenantLimitedWorker": answer}
+        load.answers = {"TenantLimitedWorker": answer}
         throttle.adjust()  # somebody has asked in this period
         redis.delete(keys.LIMITS_THROTTLING)
         throttle.adjust()
@@ -329,15 +329,15 @@ def test_a_limit_whose_callable_hangs_holds_up_no_other_class(limits, monkeypatc
 
     body = {"wire_name": "HangingLimitWorker", "concurrency_limit": staticmethod(hangs)}
     hanging = type("HangingLimitWorker", (Base,), body).declaration()
-    asking = threading.Thread(target=limits.of, args=(hanging,))
+    asking = threading.Thread(target=limits.class_limit, args=(hanging,))
     asking.start()
     asked.wait()
-    assert limits.of(hanging) == 0  # another job of its class
+    assert limits.class_limit(hanging) == 0  # another job of its class
     ANSWER["limit"] = 3
-    assert limits.of(AskedLimitedWorker.declaration()) == 3
+    assert limits.class_limit(AskedLimitedWorker.declaration()) == 3
     answer.set()
     asking.join()
-    assert limits.of(hanging) == 2
+    assert limits.class_limit(hanging) == 2
 
 
 def test_a_signal_that_hangs_is_waited_for_once_and_changes_nothing(redis, limits, monkeypatch):
