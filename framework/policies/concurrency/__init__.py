@@ -1,1 +1,1 @@
-"""Concurrency limits: how many jobs of a class, of a queue, or of one tenant run at a time over all processes of a shard."""
+"""Limit how many jobs of a class, a queue or a scope run at the same time, over all processes of a shard."""

@@ -1,4 +1,4 @@
-"""The doors of limited classes and limited queues: a job has a slot, or it waits where it is handed the next one."""
+"""Admit jobs of limited classes and queues: take a slot, or let the job wait for one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,18 +21,18 @@ _log_limit = LogRateLimit(60.0)
 
 
 class ClassLimit:
-    """Lets in as many jobs of a class as its limit says, and of one scope as its share says."""
+    """Admit as many jobs of a class as its limit allows, and as many of one scope as its share allows."""
 
     def __init__(self, slots: LimitSlots, limits: Limits) -> None:
         self._slots = slots
         self._limits = limits
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """Whether the class has a limit, or may have one."""
+        """Tell whether the class has a limit, or may get one."""
         return self._limits.may_limit(declaration)
 
     def admit(self, request: AdmissionRequest) -> Outcome | None:
-        """Give the job a slot, or say that it waits."""
+        """Take a slot for the job; without a free slot, hold it at the limit."""
         declaration, limits = request.declaration, self._limits
         limit = limits.class_limit(declaration)
         scope = limits.scope(declaration, request.payload)
@@ -41,44 +41,44 @@ class ClassLimit:
 
 
 class CapacityLimit:
-    """Lets in as many jobs of a limited capacity worker as may run. One that finds no slot is not needed, and ends (GitLab)."""
+    """Admit as many jobs of a limited capacity worker as may run. A job without a slot is superfluous and ends (GitLab)."""
 
     def __init__(self, slots: LimitSlots, limits: Limits) -> None:
         self._slots = slots
         self._limits = limits
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """Whether the class is such a worker."""
+        """Tell whether the class is a limited capacity worker."""
         return declaration.max_running_jobs is not None
 
     def admit(self, request: AdmissionRequest) -> Outcome | None:
-        """Give the job a slot, its own if one was reserved for it, or say that it is not needed."""
+        """Take a slot, the reserved one if there is one; without a free slot, discard the job."""
         name, limit = request.declaration.wire_name, self._limits.capacity(request.declaration)
         if limit <= 0:
             release_reservation(request.unit, request.payload, name)
             return Discarded(f"max_running_jobs is {limit}")
-        answer = _take_slot(self._slots, request, name, limit, may_wait=False)
-        if answer is None or answer.state == "taken":
+        result = _take_slot(self._slots, request, name, limit, may_wait=False)
+        if result is None or result.state == "taken":
             return None
-        if answer.state == "fenced":
+        if result.state == "fenced":
             return Held("fenced")
-        return Discarded(f"{answer.taken} of {answer.limit} jobs are running or about to (max_running_jobs)")
+        return Discarded(f"{result.taken} of {result.limit} jobs are running or about to (max_running_jobs)")
 
 
 class QueueLimit:
-    """Lets in as many jobs of a queue as the setting ``limits`` says (sidekiq-limit_fetch's, over all processes)."""
+    """Admit as many jobs of a queue as the setting ``limits`` allows (like sidekiq-limit_fetch, over all processes)."""
 
     def __init__(self, slots: LimitSlots, limits: Limits) -> None:
         self._slots = slots
         self._limits = limits
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """Every class, where any queue is limited: jobs of a class may wait in any queue."""
+        """Apply to every class if any queue is limited: any class may have jobs in any queue."""
         del declaration
         return self._limits.limits_queues
 
     def admit(self, request: AdmissionRequest) -> Outcome | None:
-        """Give the job a slot of its queue, or say that it waits."""
+        """Take a slot of the job's queue; without a free slot, hold the job at the limit."""
         limit = self._limits.queue_limit(request.unit.queue)
         return None if limit is None else _admit(self._slots, request, QUEUE_PREFIX + request.unit.queue, limit)
 
@@ -87,24 +87,24 @@ def _admit(
     slots: LimitSlots, request: AdmissionRequest, name: str, limit: int, scope: str = "", share: int = 0
 ) -> Outcome | None:
     declaration = request.declaration
-    answer = _take_slot(slots, request, name, limit, scope=scope, share=share)
-    if answer is None:
+    result = _take_slot(slots, request, name, limit, scope=scope, share=share)
+    if result is None:
         return None
-    if answer.state == "taken":
+    if result.state == "taken":
         if BUFFERED_AT in request.payload:
             _call_hook(request, "on_concurrency_limit_resumed", request.worker.on_concurrency_limit_resumed)
         return None
-    if answer.state == "fenced":
+    if result.state == "fenced":
         return Held("fenced")
     counters.add(DEFERRED_JOBS, declaration.wire_name)
     _call_hook(request, "on_concurrency_limit_deferred", request.worker.on_concurrency_limit_deferred)
-    return Held("concurrency_limit", _log_fields(answer, name, scope))
+    return Held("concurrency_limit", _log_fields(result, name, scope))
 
 
 def _take_slot(
     slots: LimitSlots, request: AdmissionRequest, name: str, limit: int, **options: Any
 ) -> SlotResult | None:
-    """Return what became of the job at the limit; ``None`` when its keys cannot be used, which is told."""
+    """Return the result of the request for a slot; ``None`` if the limit's keys cannot be used, which is logged."""
     try:
         return slots.take(request.unit, request.payload, name, limit, **options)
     except ResponseError as error:
@@ -112,7 +112,7 @@ def _take_slot(
             raise
         _log_limit.error(
             name,
-            "the keys of this limit cannot be used, so its jobs run without it",
+            "a key of this concurrency limit has the wrong type, so its jobs run without the limit. Look at the key and delete it",
             "concurrency_limit.unusable",
             limit=name,
             error=error,
@@ -120,11 +120,11 @@ def _take_slot(
         return None
 
 
-def _log_fields(answer: SlotResult, name: str, scope: str) -> dict[str, Any]:
+def _log_fields(result: SlotResult, name: str, scope: str) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        "concurrency_limit": answer.limit,
-        "current_concurrency": answer.taken,
-        "concurrency_limit_queue_size": answer.waiting,
+        "concurrency_limit": result.limit,
+        "current_concurrency": result.taken,
+        "concurrency_limit_queue_size": result.waiting,
     }
     if name.startswith(QUEUE_PREFIX):
         facts["concurrency_limit_name"] = name
@@ -136,7 +136,7 @@ def _log_fields(answer: SlotResult, name: str, scope: str) -> dict[str, Any]:
 def _call_hook(request: AdmissionRequest, hook: str, call: Callable[[list[Any]], object]) -> None:
     try:
         call(list(request.payload["args"]))
-    except BaseException as error:  # noqa: BLE001 - somebody else's code must not decide a job's fate
+    except BaseException as error:  # noqa: BLE001 - an application's error must not decide what becomes of a job
         logger(jid=request.payload.get("jid")).error(
-            f"{hook} raised", event_name="concurrency_limit.hook_failed", error=error
+            f"{hook} raised an error; the job goes on", event_name="concurrency_limit.hook_failed", error=error
         )

@@ -1,4 +1,4 @@
-"""What a class's limit is, as this process knows it now: a number, what a callable says, or a share of all slots."""
+"""Work out the limit of a class: a number, the result of a callable, or a share of all slots."""
 
 import math
 import threading
@@ -17,25 +17,26 @@ from framework.types import Payload, Urgency
 from framework.wire import keys
 
 SHARE_BY_URGENCY: dict[Urgency, float] = {"high": 0.35, "low": 0.25, "throttled": 0.15}
-"""The share of all slots that a class may have which says nothing, where the setting says so (GitLab's defaults)."""
+"""The share of all slots for a class that declares no limit, if the setting turns this on (GitLab's defaults)."""
 
 QUEUE_PREFIX = "queue/"
-"""What the name of a queue's limit begins with; no class can be called so."""
+"""The prefix of a queue limit's name; no wire name of a class contains it."""
 
 CALLABLE_TTL_S = 1.0
-"""How long the answer of a callable is believed."""
+"""How long a callable's result is reused."""
 
 FIRST_CALL_TIMEOUT_S = 1.0
-"""How long jobs wait for the first answer of a callable; one that hangs limits nobody, and holds up no class but its own."""
+"""How long jobs wait for a callable's first result. A callable that hangs imposes no limit, and delays no other class."""
 
 _COUNT_TTL_S = 10.0
-_ALIVE_S = 20.0  # a lease, and a beat
+# A lease and one heartbeat period.
+_ALIVE_S = 20.0
 _LOG_INTERVAL_S = 60.0
 _MAX_LIMIT = 10**9
 
 
 class FleetSlots:
-    """How many slots the processes of a shard have together, counted every few seconds by whoever asks."""
+    """Count the slots of all processes of a shard, again after a few seconds."""
 
     def __init__(self, client: "redis.Redis") -> None:
         self._client = client
@@ -43,7 +44,7 @@ class FleetSlots:
         self._counted_at = -math.inf
 
     def total(self) -> int:
-        """Return their number, 0 when nobody is known. Raises redis errors, when it was never counted."""
+        """Return the number of slots, 0 if no process is registered. Raises redis errors."""
         now = time.monotonic()
         if now - self._counted_at >= _COUNT_TTL_S:
             self._total, self._counted_at = self._count(), now
@@ -62,13 +63,16 @@ class FleetSlots:
 @dataclass(slots=True)
 class _CallableLimit:
     limit: int | None = None
-    """Its last good answer."""
+    """The last valid result."""
     valid_until: float = -math.inf
     call_lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Limits:
-    """The limits of classes and ``queues``. Safe to call from any thread; ``by_urgency`` gives one to classes that declare none."""
+    """Know the limits of classes and ``queues``. Safe to call from any thread.
+
+    ``by_urgency`` gives a limit to classes that declare none.
+    """
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class Limits:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.operator_limits: frozenset[str] = frozenset()
-        """Names of limits that only the operators have set: a class that declares none, or ``queue/NAME``."""
+        """Limits that exist only because operators set them: a class that declares none, or ``queue/NAME``."""
         self._fleet = fleet
         self._queues = queues
         self._by_urgency = by_urgency
@@ -88,28 +92,29 @@ class Limits:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S, clock)
 
     def may_limit(self, declaration: Declaration) -> bool:
-        """Whether a class is, or at times may be, limited."""
+        """Tell whether a class is limited, or may become limited."""
         return self.declares_limit(declaration) or declaration.wire_name in self.operator_limits
 
     def declares_limit(self, declaration: Declaration) -> bool:
-        """Whether class or settings say so."""
+        """Tell whether the class or the settings define a limit."""
         declared = declaration.concurrency_limit
         return callable(declared) or bool(declared) or self._fleet_share(declaration) > 0
 
     @property
     def limits_queues(self) -> bool:
-        """Whether any queue is limited."""
+        """Tell whether any queue is limited."""
         return bool(self._queues) or any(name.startswith(QUEUE_PREFIX) for name in self.operator_limits)
 
     def queue_limit(self, queue: str) -> int | None:
-        """Return the limit of a queue: ``None`` when it has none and nobody says otherwise, 0 when only the operators do."""
+        """Return the limit of a queue: ``None`` without one, 0 if only operators limit it."""
         limit = self._queues.get(queue)
         return 0 if limit is None and QUEUE_PREFIX + queue in self.operator_limits else limit
 
     def class_limit(self, declaration: Declaration) -> int:
-        """Return the limit of a class: 0 for none, below 0 for a pause. Raises redis errors where it is a share of all slots.
+        """Return the limit of a class: 0 for none, negative for a pause. Raises redis errors if the limit is a share of
+        all slots.
 
-        A number that is not 0 counts, then the share (GitLab).
+        As in GitLab, a number other than 0 wins over a share.
         """
         declared = declaration.concurrency_limit
         limit = self._call_limit(declaration, declared) if callable(declared) else declared
@@ -121,18 +126,21 @@ class Limits:
         slots = self._fleet.total()
         if not slots:
             self._warn(
-                declaration, "nobody's slots are known, of which its limit is a share; it has none until they are"
+                declaration,
+                "its limit is a share of all slots, and no process has registered its slots yet; until then it has no limit",
             )
         return math.ceil(share * slots)
 
     def capacity(self, declaration: Declaration) -> int:
-        """Return how many jobs of a limited capacity worker may run; 1 when nobody knows, so that work goes on."""
+        """Return how many jobs of a limited capacity worker may run; 1 if the callable has no valid result, so that
+        work goes on.
+        """
         declared = declaration.max_running_jobs
         limit = self._call_limit(declaration, declared) if callable(declared) else declared
         return 1 if limit is None else limit
 
     def scope(self, declaration: Declaration, payload: Payload) -> str:
-        """Return whose job it is, ``""`` when nobody's; what a function of the application raises is told."""
+        """Return the scope of a job, ``""`` for none. An error of the application's function is logged."""
         scope = declaration.concurrency_scope
         if scope is None:
             return ""
@@ -140,13 +148,13 @@ class Limits:
         if callable(scope.by):
             try:
                 found = scope.by(tuple(payload["args"]))
-            except BaseException as error:  # noqa: BLE001 - somebody else's code must not decide a job's fate
-                self._warn(declaration, "its concurrency_scope raised; the job counts for nobody", error)
+            except BaseException as error:  # noqa: BLE001 - an application's error must not decide what becomes of a job
+                self._warn(declaration, "its concurrency_scope raised an error; the job counts for no scope", error)
         usable = isinstance(found, str | int) and not isinstance(found, bool)
         return str(found) if usable else ""
 
     def scope_share(self, declaration: Declaration, limit: int) -> int:
-        """Return the most slots of one scope, 0 for no such limit."""
+        """Return the maximum of slots for one scope, 0 for no maximum."""
         scope = declaration.concurrency_scope
         if scope is None:
             return 0
@@ -159,37 +167,39 @@ class Limits:
         return share or 0.0
 
     def _call_limit(self, declaration: Declaration, callback: Callable[[], Any]) -> int | None:
-        """Return what a callable says: one thread asks, and meanwhile, or when it fails, its last good answer counts."""
-        said = self._callable_limits.setdefault(declaration.wire_name, _CallableLimit())
+        """Return the callable's result. One thread calls it; the others use the last valid result meanwhile, or if it fails."""
+        known = self._callable_limits.setdefault(declaration.wire_name, _CallableLimit())
         now = self._clock()
-        if now < said.valid_until:
-            return said.limit
-        # Whoever comes while another asks goes on with what was said before. What is old, as no job came, all wait for, a while.
-        is_old = now >= said.valid_until + CALLABLE_TTL_S
-        if not said.call_lock.acquire(timeout=FIRST_CALL_TIMEOUT_S if is_old else 0):
+        if now < known.valid_until:
+            return known.limit
+        # A thread that arrives during a call uses the previous result. If that is stale, because no job came for a
+        # while, all threads wait for the call, up to a timeout.
+        is_old = now >= known.valid_until + CALLABLE_TTL_S
+        if not known.call_lock.acquire(timeout=FIRST_CALL_TIMEOUT_S if is_old else 0):
             if is_old:
-                said.valid_until = self._clock()  # it hangs: the others do not wait as long, each in its turn
-                self._warn(declaration, f"its concurrency_limit does not answer; {_describe_fallback(said.limit)}")
-            return said.limit
+                # The callable hangs. Without this line each waiting thread would wait as long, one after the other.
+                known.valid_until = self._clock()
+                self._warn(declaration, f"its concurrency_limit does not return; {_describe_fallback(known.limit)}")
+            return known.limit
         try:
-            if self._clock() >= said.valid_until:
-                said.limit = self._evaluate(declaration, callback, said.limit)
-                said.valid_until = self._clock() + CALLABLE_TTL_S
+            if self._clock() >= known.valid_until:
+                known.limit = self._evaluate(declaration, callback, known.limit)
+                known.valid_until = self._clock() + CALLABLE_TTL_S
         finally:
-            said.call_lock.release()
-        return said.limit
+            known.call_lock.release()
+        return known.limit
 
     def _evaluate(self, declaration: Declaration, callback: Callable[[], Any], previous: int | None) -> int | None:
         try:
-            answer = callback()
+            result = callback()
         except BaseException as error:  # noqa: BLE001 - as above
-            self._warn(declaration, f"its concurrency_limit raised; {_describe_fallback(previous)}", error)
+            self._warn(declaration, f"its concurrency_limit raised an error; {_describe_fallback(previous)}", error)
             return previous
-        if answer is None or (type(answer) is int and abs(answer) <= _MAX_LIMIT):
-            return answer
+        if result is None or (type(result) is int and abs(result) <= _MAX_LIMIT):
+            return result
         self._warn(
             declaration,
-            f"its concurrency_limit returned {answer!r:.60}, no whole number; {_describe_fallback(previous)}",
+            f"its concurrency_limit returned {result!r:.60}, not a whole number; {_describe_fallback(previous)}",
         )
         return previous
 
@@ -200,4 +210,4 @@ class Limits:
 
 
 def _describe_fallback(limit: int | None) -> str:
-    return f"{limit} still counts" if limit else "there is no limit"
+    return f"the limit stays {limit}" if limit else "it has no limit"

@@ -1,4 +1,4 @@
-"""Looks after limits that jobs wait at, for the case that nobody else does: no job of theirs ends, or nobody knows them any more."""
+"""Release jobs that wait at limits in the cases where no ending job does: a raised limit, a dead holder, a removed class."""
 
 import time
 from collections.abc import Callable
@@ -15,19 +15,20 @@ from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire import keys
 
 FORGET_AFTER_S = 60
-"""When no process has known a limit for so long, its class is gone, or the setting: what waits goes back to its queue."""
+"""If no process has known a limit for this long, its class or setting is gone: the waiting jobs return to their queues."""
 
 _KEY_PREFIX = keys.limit("")
-_CLOCK_TOLERANCE_S = 60.0  # the clocks of two hosts differ; whether it still holds is asked of Redis for each job
+# Clocks of hosts differ. Redis checks the exact end of an override for each job.
+_CLOCK_TOLERANCE_S = 60.0
 _PAGE = 100  # jobs of one step: a few milliseconds of Redis's time
 _MAX_PER_LIMIT_S = 2.0  # for one limit, then the others have theirs
 _LOG_INTERVAL_S = 60.0
 
 
 class LimitSweeper:
-    """One process's look at the limits of a shard. Any number of processes may look at once.
+    """Sweep the limits of a shard. Any number of processes may do so at the same time.
 
-    ``on_operator_limits`` is called when the operators have limited what nobody else limits, or do no longer.
+    ``on_operator_limits`` is called when the set of limits that only operators define has changed.
     """
 
     def __init__(self, client: "redis.Redis", limits: Limits, on_operator_limits: Callable[[], None]) -> None:
@@ -37,9 +38,10 @@ class LimitSweeper:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def sweep(self) -> None:
-        """Hand over whatever may run: a slot whose holder is gone, a limit that was raised or lifted. Raises redis errors.
+        """Release every job that may run: its slot's holder is gone, or its limit was raised or removed. Raises redis errors.
 
-        Costs one round trip of two commands when nobody waits. A limit whose keys cannot be used keeps no other from its turn.
+        Without waiting jobs it costs one round trip of two commands. A limit with unusable keys does not block the
+        others.
         """
         pipeline: Any = self._client.pipeline(transaction=False)
         pipeline.smembers(keys.LIMITS).smembers(keys.LIMITS_WAITING)
@@ -61,30 +63,35 @@ class LimitSweeper:
         return reply
 
     def _log_unusable(self, name: str, error: ResponseError) -> None:
-        """Tell of keys that cannot be used, of one limit or of all; raise what may pass."""
+        """Log an error about keys that cannot be used, of one limit or of all; raise errors that may be temporary."""
         if not is_lasting(error):
             raise error
         self._log_limit.error(
             name,
-            "the keys of limits cannot be used, so what waits there may wait until they can",
+            "keys of a concurrency limit have the wrong type or are refused; jobs that wait at it may stay there. Look at "
+            f"the error, then at the keys {_KEY_PREFIX}{name}*",
             "concurrency_limit.unusable",
             limit=name or None,
             error=error,
         )
 
     def _update_operator_limits(self, names: list[str]) -> None:
-        """See which limits are the operators' alone: their word stands in the limit's own key, where each job's step reads it."""
+        """Find the limits that only operators define. Their values stay in Redis, where the script for each job reads them."""
         undeclared = [name for name in names if not self._is_declared(name)]
-        imposed = frozenset[str]()
+        active = frozenset[str]()
         if undeclared:
             pipeline: Any = self._client.pipeline(transaction=False)
             for name in undeclared:
                 pipeline.hmget(keys.limit(name), "override", "override_until")
             replies: list[Any] = pipeline.execute(raise_on_error=False)
-            said = [cast("list[bytes | None]", reply) if isinstance(reply, list) else [None, None] for reply in replies]
-            imposed = frozenset(name for name, reply in zip(undeclared, said, strict=True) if _may_be_active(*reply))
-        if imposed != self._limits.operator_limits:
-            self._limits.operator_limits = imposed
+            overrides = [
+                cast("list[bytes | None]", reply) if isinstance(reply, list) else [None, None] for reply in replies
+            ]
+            active = frozenset(
+                name for name, reply in zip(undeclared, overrides, strict=True) if _may_be_active(*reply)
+            )
+        if active != self._limits.operator_limits:
+            self._limits.operator_limits = active
             self._on_operator_limits()
 
     def _is_declared(self, name: str) -> bool:
@@ -104,9 +111,9 @@ class LimitSweeper:
         resumed = 0
         while True:
             reply: Any = RELEASE_WAITING(self._client, [base], [limit, share, _PAGE, FORGET_AFTER_S])
-            handed, taken, holds, waits = reply
-            resumed += handed
-            if handed < _PAGE or not waits or time.monotonic() > deadline:
+            released, taken, current_limit, waiting = reply
+            resumed += released
+            if released < _PAGE or not waiting or time.monotonic() > deadline:
                 break
         if resumed:
             logger(**{"class": name}).info(
@@ -114,13 +121,13 @@ class LimitSweeper:
                 event_name="concurrency_limit.resumed",
                 job_status="resumed",
                 resumed_job_count=resumed,
-                concurrency_limit=int(holds or 0),
+                concurrency_limit=int(current_limit or 0),
                 current_concurrency=taken,
                 unknown=known is None,
             )
 
     def _limit_and_share(self, name: str) -> tuple[int, int] | None:
-        """Return limit and share of a scope as this process knows them; ``None`` when it does not."""
+        """Return the limit and the share of one scope; ``None`` if this process does not know the limit."""
         if name.startswith(QUEUE_PREFIX):
             limit = self._limits.queue_limit(name.removeprefix(QUEUE_PREFIX))
             return None if limit is None else (limit, 0)
@@ -128,7 +135,7 @@ class LimitSweeper:
         if worker is None:
             return None
         if worker.declaration().wire_name != name:
-            return 0, 0  # a former name: what waits under it is to wait under the new one
+            return 0, 0  # an alias: its waiting jobs return to their queues, and then wait under the new name
         limit = self._limits.class_limit(worker.declaration())
         return limit, self._limits.scope_share(worker.declaration(), limit)
 
@@ -138,7 +145,7 @@ def _limit_name(base: bytes) -> str:
 
 
 def _may_be_active(limit: bytes | None, until: bytes | None) -> bool:
-    """Whether the operators have said something that may still hold."""
+    """Tell whether an override may still be in force."""
     try:
         return limit is not None and (not until or float(until) > time.time() - _CLOCK_TOLERANCE_S)
     except ValueError:

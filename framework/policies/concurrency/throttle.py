@@ -1,7 +1,7 @@
-"""Adaptive limits: when what the jobs of a class use is overloaded, fewer of them run, until it is not (GitLab).
+"""Adapt limits to load: while a resource that a class uses is overloaded, run fewer of its jobs (GitLab).
 
-The application says what is overloaded; the numbers are GitLab's: down to a half or to four fifths once a minute, never below
-one, and up by a tenth or by one.
+The application reports the overload through load signals. The steps are GitLab's: once a minute down to a half or to
+four fifths, never below 1; then up again by a tenth, or by 1.
 """
 
 import threading
@@ -22,20 +22,21 @@ from framework.wire import keys
 Strategy: TypeAlias = Literal["hard", "soft"]
 
 DEADLINE_S = 5.0
-"""How long the signals may take for all classes together; a class of which they have said nothing by then stays as it is."""
+"""How long all signals together may take. A class without a result by then keeps its limit."""
 
 THROTTLING_EVENTS = "sidekiq_throttling_events_total"
-_PERIOD_S = 10.0  # how often one process of the shard asks
+# How often one process of the shard calls the signals.
+_PERIOD_S = 10.0
 _LOWER_INTERVAL_S, _RAISE_INTERVAL_S = 60, 25
 _STATE_TTL_S = 1_800
 _LOG_INTERVAL_S = 60.0
 
 
 class LoadSignal(Protocol):
-    """Says whether what a class uses is overloaded. Called in a thread of its own, for each limited class in turn."""
+    """Report whether a resource of a class is overloaded. Called in a thread of its own, for each limited class in turn."""
 
     def __call__(self, worker: str, /) -> Strategy | None:
-        """Return ``"hard"`` when this class (its wire name) is the main cause, ``"soft"`` when it is one, else ``None``."""
+        """Return ``"hard"`` if this class (its wire name) is the main cause, ``"soft"`` if it is one of several, else ``None``."""
         ...
 
 
@@ -44,14 +45,14 @@ _signals: list[LoadSignal] = []
 
 
 def register(signal: LoadSignal) -> LoadSignal:
-    """From now on the limits of classes heed ``signal``; of several, the worst counts."""
+    """Add a load signal to all classes with a limit; of several results, the strongest counts."""
     if signal not in _signals:
         _signals.append(signal)
     return signal
 
 
 class Throttle:
-    """One process's part in it. In each period one process of the shard asks; ``signals`` are the registered ones."""
+    """Lower and raise the limits of a shard. In each period one process does it; ``signals`` defaults to the registered ones."""
 
     def __init__(self, client: "redis.Redis", limits: Limits, signals: Sequence[LoadSignal] = _signals) -> None:
         self._client = client
@@ -61,7 +62,9 @@ class Throttle:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def adjust(self) -> None:
-        """Take a step for each class, if it is our turn to ask. Raises redis errors. Costs nothing without a signal."""
+        """Adapt the limit of each class, unless another process has done it in this period. Raises redis errors. Free
+        without signals.
+        """
         if not self._signals or (self._thread is not None and self._thread.is_alive()):
             return
         if not self._client.set(keys.LIMITS_THROTTLING, 1, px=int(_PERIOD_S * 1000), nx=True):
@@ -75,13 +78,15 @@ class Throttle:
             self._apply(limited, self._collect_signals(list(limited)))
 
     def _collect_signals(self, names: list[str]) -> "Mapping[str, Strategy | None]":
-        said: dict[str, Strategy | None] = {}
-        self._thread = threading.Thread(target=self._call_signals, args=(names, said), name="load-signals", daemon=True)
+        results: dict[str, Strategy | None] = {}
+        self._thread = threading.Thread(
+            target=self._call_signals, args=(names, results), name="load-signals", daemon=True
+        )
         self._thread.start()
         self._thread.join(DEADLINE_S)
         if self._thread.is_alive():
             self._warn(f"a load signal has taken longer than {DEADLINE_S:g} s; limits stay as they are")
-        return dict(said)
+        return dict(results)
 
     def _call_signals(self, names: list[str], found: "dict[str, Strategy | None]") -> None:
         for name in names:
@@ -93,11 +98,11 @@ class Throttle:
     def _call_signal(self, signal: LoadSignal, name: str) -> object:
         try:
             answer = signal(name)
-        except BaseException as error:  # noqa: BLE001 - somebody else's code must not stop work
-            self._warn("a load signal raised; limits stay as they are", error)
+        except BaseException as error:  # noqa: BLE001 - an application's error must not stop work
+            self._warn("a load signal raised an error; limits stay as they are", error)
             return error
         if answer not in (None, *_STRONGEST_FIRST):
-            self._warn(f"a load signal returned {answer!r:.60}: neither 'hard', 'soft' nor None")
+            self._warn(f"a load signal returned {answer!r:.60}; return 'hard', 'soft' or None")
         return answer
 
     def _apply(self, limited: Mapping[str, int], answers: "Mapping[str, Strategy | None]") -> None:
@@ -110,7 +115,10 @@ class Throttle:
         ]
         for name, reply in zip(answers, THROTTLE.each(self._client, calls), strict=True):
             if isinstance(reply, ResponseError) and is_lasting(reply):
-                self._warn(f"the keys of the limit of {name} cannot be used; it stays as it is", reply)
+                self._warn(
+                    f"the keys of the limit of {name} cannot be used; it stays as it is. Look at {keys.limit(name)}",
+                    reply,
+                )
                 continue
             if isinstance(reply, Exception):
                 raise reply
@@ -121,7 +129,7 @@ class Throttle:
             if strategy is not None:
                 counters.add(THROTTLING_EVENTS, name, strategy=strategy)
             logger(**{"class": name}).info(
-                f"{name}: its concurrency limit is {after} for the time being, after {before}",
+                f"{name}: its concurrency limit is {after} for now; it was {before}",
                 event_name="concurrency_limit.throttled" if after < before else "concurrency_limit.recovered",
                 strategy=strategy or "recovery",
                 previous_concurrency_limit=before,

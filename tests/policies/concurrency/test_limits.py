@@ -100,8 +100,8 @@ def test_a_callable_is_asked_each_second_and_its_last_good_answer_stands_in_for_
             assert limits.class_limit(declared(AskedLimitedWorker)) == limit, answer
         told = [line["message"] for line in lines()]
     assert len(told) == 4
-    assert "AskedLimitedWorker: its concurrency_limit returned True, no whole number; 3 still counts" in told
-    assert "AskedLimitedWorker: its concurrency_limit raised; 5 still counts" in told
+    assert "AskedLimitedWorker: its concurrency_limit returned True, not a whole number; the limit stays 3" in told
+    assert "AskedLimitedWorker: its concurrency_limit raised an error; the limit stays 5" in told
     ANSWER["limit"] = ValueError("from the start")
     assert Limits(FleetSlots(None), clock=lambda: 0.0).class_limit(declared(AskedLimitedWorker)) == 0
 
@@ -142,7 +142,7 @@ def test_a_share_is_of_the_slots_of_all_that_live_and_what_nobody_knows_is_no_li
     with server_lines("info") as lines:
         assert limits.class_limit(declared(ShareLimitedWorker)) == 0
         (told,) = lines()
-    assert "nobody's slots are known" in told["message"]
+    assert "no process has registered its slots" in told["message"]
     now = redis.time()[0]
     for identity, beat, slots in (
         ("a", now, 10),
@@ -312,8 +312,8 @@ def test_a_limit_goes_down_by_steps_and_up_again_and_stays_where_nobody_knows(re
     throttled = [(line["previous_concurrency_limit"], line["concurrency_limit"]) for line in told if "strategy" in line]
     assert throttled == [(4, 2), (2, 1), (1, 2), (2, 3), (3, 4)]
     assert [line["message"] for line in told if "load signal" in line["message"]] == [
-        "a load signal raised; limits stay as they are",
-        "a load signal returned 'nonsense': neither 'hard', 'soft' nor None",
+        "a load signal raised an error; limits stay as they are",
+        "a load signal returned 'nonsense'; return 'hard', 'soft' or None",
     ]
     assert current(redis, "AskedLimitedWorker") is None  # it has no limit now
 

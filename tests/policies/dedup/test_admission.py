@@ -53,7 +53,7 @@ def test_until_executing_gives_the_lock_away_before_the_run(scene, held):
     slots = scene.start(1)
     assert held.began.acquire(timeout=30)
     assert scene.locks() == {}
-    assert [unit.holds for unit in slots.fetcher.custody.running()] == [None]  # its end needs no script of its own
+    assert [unit.resources for unit in slots.fetcher.in_flight.running()] == [None]  # its end needs no script of its own
     second = job.perform_async(1)
     assert job.perform_async(1) is None
     held.free.release(2)
@@ -137,7 +137,7 @@ def test_a_job_that_goes_back_takes_its_lock_again(scene, held):
     slots = scene.start(2)
     assert all(held.began.acquire(timeout=30) for _ in range(2))
     rival = job.perform_async(2)
-    units = slots.fetcher.custody.running()
+    units = slots.fetcher.in_flight.running()
     assert requeue(slots.shard.client, IDENTITY, [(unit, unit.data) for unit in units]) == 2
     assert scene.locks().keys() == {first, rival}
     assert 590_000 < scene.redis.pttl(scene.locks()[first]) <= 600_000

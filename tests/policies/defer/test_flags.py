@@ -109,16 +109,16 @@ def test_a_flag_that_skips_for_hours_is_told_once_in_a_while(redis, flags, skips
     with server_lines("info") as lines:
         drop.admit(entry)
         run.admit(entry)
-        skips.look()  # both are new
+        skips.warn_stale()  # both are new
         monkeypatch.setattr(gates, "STALE_AFTER_S", -60.0)
-        skips.look()  # they have skipped nothing since
+        skips.warn_stale()  # they have skipped nothing since
         drop.admit(entry)
-        skips.look()
+        skips.warn_stale()
         drop.admit(entry)
-        skips.look()  # told a moment ago
+        skips.warn_stale()  # told a moment ago
         set_flag(redis, Flag(run_flag("FloodWorker"), 1), None)
         flags.read()
-        skips.look()
+        skips.warn_stale()
         told = lines()
     (line,) = told
     assert line["event_name"] == "flags.stale"

@@ -18,37 +18,37 @@ class Scripted:
     """An indicator that does what it is told, and counts."""
 
     def __init__(self, does=lambda question: Normal("fine")) -> None:
-        self.effect = does
+        self.does = does
         self.asked: list = []
 
     def evaluate(self, question):
         self.asked.append((question.database, question.tables))
-        return self.effect(question)
+        return self.does(question)
 
 
 class Echo:
     """A database that says what it was asked."""
 
     def __init__(self) -> None:
-        self.rests: list[float] = []
+        self.closed_idle: list[float] = []
 
     def query(self, statement, parameters=None):
         return [(statement, parameters)]
 
-    def rest(self, idle_s):
-        self.rests.append(idle_s)
+    def close_idle(self, idle_s):
+        self.closed_idle.append(idle_s)
 
 
 class Told:
     def __init__(self) -> None:
         self.unknowns: list = []
-        self.unavailable_error: list = []
+        self.unavailable: list = []
 
     def unknown(self, indicator, database, signal, error):
         self.unknowns.append((indicator, database, signal.reason, type(error)))
 
     def not_available(self, indicator, database, signal):
-        self.unavailable_error.append((indicator, database, str(signal.reason)))
+        self.unavailable.append((indicator, database, str(signal.reason)))
 
 
 @pytest.fixture
@@ -87,9 +87,9 @@ def test_an_answer_counts_for_a_while_per_indicator_database_and_tables(checks, 
 def test_an_old_answer_is_asked_for_again(checks):
     one = Scripted()
     asked = checks(cache_s=0.0, one=one)
-    one.effect = lambda _: Stop("now")
+    one.does = lambda _: Stop("now")
     assert asked.signals(("one",), "main", ()) == [("one", Stop("now"))]
-    one.effect = lambda _: Normal("again")
+    one.does = lambda _: Normal("again")
     assert asked.signals(("one",), "main", ()) == [("one", Normal("again"))]
 
 
@@ -174,7 +174,7 @@ def raising(error):
     ],
 )
 def test_what_raises_or_returns_nonsense_is_unknown_and_told(checks, told, does, reason, error):
-    asked = checks(wrong_type_keys=Scripted(does), fine=Scripted())
+    asked = checks(odd=Scripted(does), fine=Scripted())
     (_, signal), (_, other) = asked.signals(("odd", "fine"), "main", ())
     assert isinstance(signal, Unknown)
     assert reason in signal.reason
@@ -189,21 +189,21 @@ def test_the_database_is_the_one_asked_about(checks, told):
 
     asked = checks(databases={"ci": Echo()}, one=Scripted(does))
     assert asked.signals(("one",), "ci", ()) == [("one", NotAvailable("[('SELECT %(a)s', {'a': 1})]"))]
-    assert told.unavailable_error == [("one", "ci", "[('SELECT %(a)s', {'a': 1})]")]
+    assert told.unavailable == [("one", "ci", "[('SELECT %(a)s', {'a': 1})]")]
 
 
 def test_a_database_that_nobody_asks_about_is_told_to_rest_and_can_be_asked_again(checks):
     ci = Echo()
     asked = checks(rest_s=0.05, databases={"ci": ci}, one=Scripted(), other=Scripted())
     asked.signals(("one",), "ci", ())
-    until(lambda: ci.rests == [0.05])
+    until(lambda: ci.closed_idle == [0.05])
     asked.signals(("one",), "ci", ("again",))
-    until(lambda: ci.rests == [0.05, 0.05])
+    until(lambda: ci.closed_idle == [0.05, 0.05])
 
 
 def test_tables_without_end_take_no_memory_without_end(checks):
     asked = checks(one=Scripted())
     for number in range(2_500):
         asked.signals(("one",), "main", (str(number),))
-    assert len(asked._answers) <= 1_000
-    assert not asked._asked
+    assert len(asked._signals) <= 1_000
+    assert not asked._pending

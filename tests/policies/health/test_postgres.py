@@ -163,9 +163,9 @@ def test_one_connection_which_only_reads_and_is_made_anew(unwell, asked):
     ((first,),) = query("SELECT pg_backend_pid()")
     assert query("SELECT pg_backend_pid(), %(x)s::int", {"x": 5}) == [(first, 5)]
     assert query("SELECT '100%'") == [("100%",)]
-    ask.database.rest(600.0)  # it was used a moment ago
+    ask.database.close_idle(600.0)  # it was used a moment ago
     assert query("SELECT pg_backend_pid()") == [(first,)]
-    ask.database.rest(0.0)
+    ask.database.close_idle(0.0)
     until(
         lambda: not unwell.execute(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {first}"),
         "its session has ended",

@@ -16,12 +16,12 @@ JOBS = Path(__file__).resolve().parent / "pause_jobs.py"
 
 QUICK = """
 from framework.process import launcher
-from framework.policies.pause import keeper, strategies
+from framework.policies.pause import resumer, strategies
 launcher.RECORD_PERIOD_S = launcher.SWEEP_PERIOD_S = 0.2
-strategies.ASKED_EVERY_S = 0.5
-keeper.PAGE = 25
-from framework.flags import inquiry
-inquiry.DEADLINE_S = 0.5
+strategies.POLL_PERIOD_S = 0.5
+resumer.PAGE = 25
+from framework.flags import background
+background.DEADLINE_S = 0.5
 from framework.cli.worker import main
 main()
 """

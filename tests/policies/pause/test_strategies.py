@@ -94,16 +94,16 @@ def test_the_last_answer_counts_and_nonsense_is_none():
 def test_a_strategy_of_a_forked_child_is_asked_there():
     text = """
         import os, time
-        from framework.flags.background import Inquiry
+        from framework.flags.background import BackgroundValue
         go_on = []
-        inquiry = Inquiry("it", lambda: (time.sleep(0 if go_on else 60), os.getpid())[1], 0)
-        inquiry.ask()
+        answer = BackgroundValue("it", lambda: (time.sleep(0 if go_on else 60), os.getpid())[1], 0)
+        answer.refresh()
         child = os.fork()
         if not child:
             go_on.append(1)
-            inquiry.ask()
-            inquiry.wait(20)
-            os._exit(0 if inquiry.answer == os.getpid() else 1)
+            answer.refresh()
+            answer.wait(20)
+            os._exit(0 if answer.value == os.getpid() else 1)
         os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
     assert subprocess.run([sys.executable, "-c", textwrap.dedent(text)], check=False, timeout=60).returncode == 0
