@@ -127,7 +127,9 @@ def test_while_one_thread_asks_the_others_go_on_with_what_was_said(limits, clock
     asked.clear()
     monkeypatch.setitem(ANSWER, "limit", 5)
     found = []
-    one, other = (threading.Thread(target=lambda: found.append(limits.class_limit(declared(AskedLimitedWorker)))) for _ in "12")
+    one, other = (
+        threading.Thread(target=lambda: found.append(limits.class_limit(declared(AskedLimitedWorker)))) for _ in "12"
+    )
     one.start()
     assert asked.wait(20)
     other.start()

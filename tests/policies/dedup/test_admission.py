@@ -53,7 +53,9 @@ def test_until_executing_gives_the_lock_away_before_the_run(scene, held):
     slots = scene.start(1)
     assert held.began.acquire(timeout=30)
     assert scene.locks() == {}
-    assert [unit.resources for unit in slots.fetcher.in_flight.running()] == [None]  # its end needs no script of its own
+    assert [unit.resources for unit in slots.fetcher.in_flight.running()] == [
+        None
+    ]  # its end needs no script of its own
     second = job.perform_async(1)
     assert job.perform_async(1) is None
     held.free.release(2)
