@@ -235,10 +235,10 @@ def _disposition(
     try:
         payload, queue = _read(data, decoded_limit)
         guilt = evidence.classify(data, payload, rank)
-        changed = data if guilt == "waited" else dumps(_mark_suspect(payload, guilt))
+        changed = data if guilt == "not_started" else dumps(_mark_suspect(payload, guilt))
     except PayloadError as error:
         return _Disposition(data, keys.DEAD, "", dead_set_entry(data, error, time.time()), {})
-    if guilt == "ran" and limit.reached(payload, DEATH_COUNT):
+    if guilt == "started" and limit.reached(payload, DEATH_COUNT):
         return _Disposition(data, keys.INTERRUPTED, "", changed, payload, tracked_job(payload))
     if may_exceed(len(data), LARGE_PAYLOAD):
         payload["args"] = []  # a page of large ones would take much memory, and nothing asks for the arguments
@@ -268,7 +268,7 @@ def _read(data: bytes, decoded_limit: int) -> tuple[Payload, str]:
 
 def _mark_suspect(payload: Payload, start_state: StartState) -> Payload:
     payload[SUSPECT_FIELD] = True
-    if start_state == "ran":
+    if start_state == "started":
         payload[DEATH_COUNT] = count_of(payload, DEATH_COUNT) + 1
     return payload
 

@@ -25,7 +25,7 @@ from framework.store.script import NOTE_START
 from framework.types import Payload
 from framework.wire import keys
 
-SUSPECT_FIELD = "suspect"
+SUSPECT_FIELD = "aw_suspect"
 """Field of a payload: it was in the hands of a process that died, where it may have run."""
 
 TURN_S = 0.5
@@ -42,7 +42,7 @@ _MAX_DIGITS = 9
 CONCURRENCY_FIELD = "slots"
 """Field of what a process says about its runs, beside a field per announced job."""
 
-StartState: TypeAlias = Literal["ran", "perhaps", "waited"]
+StartState: TypeAlias = Literal["started", "maybe_started", "not_started"]
 
 
 def is_suspect(payload: Payload) -> bool:
@@ -111,12 +111,12 @@ class RunEvidence:
     def classify(self, data: bytes, payload: Payload, rank: int) -> StartState:
         """Judge the job at ``rank`` of the working list, 0 being the oldest."""
         if is_suspect(payload):
-            return "ran" if _digest(data).encode() in self.started_suspects else "waited"
+            return "started" if _digest(data).encode() in self.started_suspects else "not_started"
         if self.concurrency is None:
-            return "perhaps"
+            return "maybe_started"
         if rank < self.concurrency:
-            return "ran"
-        return "perhaps" if rank < self.concurrency + MAX_UNACKNOWLEDGED else "waited"
+            return "started"
+        return "maybe_started" if rank < self.concurrency + MAX_UNACKNOWLEDGED else "not_started"
 
 
 def _digest(data: bytes) -> str:

@@ -91,7 +91,7 @@ AS_SUBREAPER = "import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); from fra
 def test_what_a_job_leaves_running_holds_nothing_of_ours_and_ends_with_its_process(scene):
     options = ["-r", "jobs", "-r", scene.module("hostile_jobs"), "default", "--max-concurrency", "1"]
     process = scene.site.start("-c", AS_SUBREAPER, *options, REDIS_URL=scene.url)
-    scene.enqueue("FamilyWorker", jid="family", aw_death_count=2, is_suspect=True)  # quarantined by its death
+    scene.enqueue("FamilyWorker", jid="family", aw_death_count=2, aw_suspect=True)  # quarantined by its death
     (family,) = until(lambda: scene.proven("family"), "the job has its children")
     worker, stray, daemon = map(int, family.split())
     for pid in (stray, daemon):

@@ -24,34 +24,34 @@ def calls(redis, command):
 
 def test_first_look_sees_rubys_cancellation(redis, cancellations):
     redis.hset(KEY, "cancelled", 1_795_284_241)
-    assert cancellations.of("j").cancelled
-    assert not cancellations.of("another").cancelled
+    assert cancellations.watch("j").cancelled
+    assert not cancellations.watch("another").cancelled
     assert redis.hgetall(KEY) == {b"cancelled": b"1795284241", b"c": b"null"}
     assert 2_000_000 < redis.ttl(KEY) <= 2_592_000
 
 
 def test_cursor_of_a_ruby_job_is_left_alone(redis, cancellations):
     redis.hset(KEY, mapping={"ex": 1, "c": "[7]", "rt": "0.5"})
-    running = cancellations.of("j")
+    running = cancellations.watch("j")
     assert not running.cancelled
     redis.hset(KEY, "cancelled", 5)
-    cancellations.look()
+    cancellations.refresh()
     assert running.cancelled
     assert redis.hget(KEY, "c") == b"[7]"
 
 
 def test_later_looks_ask_once_for_all_and_no_more_when_cancelled(redis, cancellations):
-    running = [cancellations.of(str(number)) for number in range(20)]
+    running = [cancellations.watch(str(number)) for number in range(20)]
     redis.hset(keys.iteration("7"), "cancelled", 5)
     before = calls(redis, "hget")
-    cancellations.look()
+    cancellations.refresh()
     assert calls(redis, "hget") - before == 20
     assert [one.cancelled for one in running] == [number == 7 for number in range(20)]
-    cancellations.look()
+    cancellations.refresh()
     assert calls(redis, "hget") - before == 39
     del running[:15]
     gc.collect()
-    cancellations.look()
+    cancellations.refresh()
     assert calls(redis, "hget") - before == 44  # of jobs that have ended nothing is asked
 
 
@@ -59,21 +59,21 @@ def test_on_the_event_loop_no_job_waits_for_redis(redis, cancellations):
     redis.hset(KEY, "cancelled", 5)
 
     async def look():
-        return cancellations.of("j")
+        return cancellations.watch("j")
 
     running = asyncio.run(look())
     assert not running.cancelled
-    cancellations.look()
+    cancellations.refresh()
     assert running.cancelled
 
 
 def test_what_redis_refuses_cancels_nothing_and_stops_nothing(redis, cancellations):
     redis.set(keys.iteration("odd"), "no hash")
     redis.hset(KEY, "cancelled", 5)
-    odd = cancellations.of("odd")
+    odd = cancellations.watch("odd")
     with full_memory(redis):
-        assert cancellations.of("j").cancelled
-    cancellations.look()
+        assert cancellations.watch("j").cancelled
+    cancellations.refresh()
     assert not odd.cancelled
 
 
@@ -87,5 +87,5 @@ def test_a_redis_that_is_away_cancels_nothing():
 
 def test_a_job_without_id_is_never_asked_for(redis, cancellations):
     redis.hset(keys.iteration(""), "cancelled", 5)
-    assert not cancellations.of("").cancelled
+    assert not cancellations.watch("").cancelled
     assert not RunningJobs(list).cancellation("j").cancelled

@@ -30,7 +30,7 @@ class Latch:
         await self._event.wait()
 
     def open(self):
-        self._loop._started().call_soon_threadsafe(self._event.set)
+        self._loop._running_loop().call_soon_threadsafe(self._event.set)
 
 
 def submitted(loop, coroutine, name=""):
@@ -222,4 +222,4 @@ def test_a_run_within_a_run_raises_what_it_raises_and_the_loop_goes_on(loop):
         return threading.current_thread().name
 
     assert in_time(lambda: loop.run(outer())) == "event-loop"
-    assert not loop._held
+    assert not loop._blocked

@@ -95,7 +95,7 @@ def executed(executor, unit):
     own = copy_context()
     execution = own.run(executor.begin, unit)
     if execution.coroutine is not None:
-        own.run(LOOP.run, executor.complete(execution))
+        own.run(LOOP.run, executor.complete_async(execution))
     return execution
 
 

@@ -275,7 +275,9 @@ def test_the_pieces_add_up_to_the_same_fields_for_any_payload(both, job, loggabl
         start, end = both.take()
     read, _ = on_the_wire(job)
     expected = plainly(read, unit, declaration)
-    label = f"{read['class']} JID-{expected.get('jid')}"  # a long one is cut there too
+    jid = read.get("jid")
+    # The field of a jid like 1e999 is null, which is all that JSON has; the message shows the number. A long jid is cut in both.
+    label = f"{read['class']} JID-{jid if isinstance(jid, float) else expected.get('jid')}"
     time = iso_time(NOW)
     assert exactly(start) == exactly(
         {
@@ -429,7 +431,7 @@ def test_names_from_the_wire_are_not_kept(lines):
         job = payload(f"Unknown{number}", **{f"meta.{number}": 1})
         both.log.start(job, unit_of(job), None)
     assert len(both.take()) == 5_000
-    assert len(both.log._known) == 0
+    assert len(both.log._class_fields) == 0
     assert len(both.log._optional_fields) < 1_000
 
 

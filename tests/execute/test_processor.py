@@ -234,7 +234,7 @@ def test_async_jobs_that_a_death_interrupted_begin_one_after_the_other_in_one_th
 
     worker(perform)
     for number in range(200):
-        enqueue(redis, "Job", jid=str(number), is_suspect=True)
+        enqueue(redis, "Job", jid=str(number), aw_suspect=True)
     for number in range(20):
         enqueue(redis, "Job", jid=str(1_000 + number))
     one = slots(220).start()
@@ -256,7 +256,7 @@ def test_an_async_job_that_a_death_interrupted_may_fail_before_it_begins(slots, 
         await gate()
 
     worker(perform)
-    enqueue(redis, "Job", args=["no number", "and one too many"], is_suspect=True)
+    enqueue(redis, "Job", args=["no number", "and one too many"], aw_suspect=True)
     one = slots(2).start()
     until(lambda: redis.zcard(keys.RETRY) == 1)
     until(one.done)
@@ -281,16 +281,16 @@ def test_at_the_stop_jobs_that_await_their_turn_are_left_to_be_given_back(slots,
 
     worker(asynchronous if is_async else plain)
     for number in range(3):
-        enqueue(redis, "Job", jid=str(number), is_suspect=True)
+        enqueue(redis, "Job", jid=str(number), aw_suspect=True)
     one = slots(3).start()
-    until(lambda: running and len(one.fetcher.custody.running()) == 3)
-    one.runs.ending = True
+    until(lambda: running and len(one.fetcher.in_flight.running()) == 3)
+    one.runs.stopping = True
     one.fetcher.stop()
     opened_.set()
     one.processor.cancel_async(0.0)  # the turn of the first is over
     until(lambda: one.processor.join(0.1), "the end of every thread")
     assert len(running) == 1
-    assert len(one.fetcher.custody.running()) == 3
+    assert len(one.fetcher.in_flight.running()) == 3
     assert redis.llen(WORKING) == 3
     assert one.died == []
 
@@ -395,13 +395,13 @@ def test_at_the_stop_async_jobs_are_cancelled_and_left_to_be_given_back(slots, r
     data = [enqueue(redis, "Job", jid=str(number)) for number in range(3)]
     one = slots(3).start()
     until(lambda: len(one.loop.tasks()) == 3)
-    one.runs.interrupted = one.runs.ending = True
+    one.runs.interrupted = one.runs.stopping = True
     one.fetcher.stop()
     assert not one.processor.join(0.0)
     one.processor.cancel_async(20.0)
     until(lambda: one.processor.join(0.1))
     assert ends == [True] * 3
-    assert sorted(unit.data for unit in one.fetcher.custody.running()) == sorted(data)  # Interrupted: in custody
+    assert sorted(unit.data for unit in one.fetcher.in_flight.running()) == sorted(data)  # Interrupted: in custody
     assert redis.llen(WORKING) == 3
     assert redis.zcard(keys.RETRY) == 0
     assert one.lines(job_status="fail") == []
@@ -839,7 +839,7 @@ def test_the_time_of_its_own_code_is_known_and_no_other(slots, redis):
     one.settle_failed = lambda unit, error: settling.set()
     one.start()
     assert asked.wait(20)
-    (unit,) = one.fetcher.custody.running()
+    (unit,) = one.fetcher.in_flight.running()
     assert unit.performing_since == 0
     before = time.perf_counter()
     open_.set()
@@ -848,7 +848,7 @@ def test_the_time_of_its_own_code_is_known_and_no_other(slots, redis):
     redis.set(keys.RETRY, "of another type")
     ended.set()
     assert settling.wait(20)  # it has ended, and Redis does not take its end
-    assert (one.fetcher.custody.running(), unit.performing_since) == ([unit], 0)
+    assert (one.fetcher.in_flight.running(), unit.performing_since) == ([unit], 0)
     redis.delete(keys.RETRY)
     until(one.done)
 
@@ -925,7 +925,7 @@ def test_gates_are_asked_in_their_order_and_only_of_the_classes_they_concern(slo
     assert [entry.payload["jid"] for entry in last.entries] == ["0", "1", "2"]
     assert never.asked_of == ["Async", "Free"]
     some.concerned = lambda declaration: True
-    one.gates.reopen()
+    one.gates.invalidate()
     enqueue(redis, "Free", jid="3")
     until(lambda: one.lines(job_status="dropped", jid="3"))
     until(one.done)
@@ -961,7 +961,7 @@ def test_a_gate_that_waits_for_redis_does_not_hold_up_the_end(slots, redis):
     data = enqueue(redis, "Job", jid="j1")
     one = slots(gates=[door]).start()
     until(lambda: door.entries)
-    one.runs.ending = True
+    one.runs.stopping = True
     one.fetcher.stop()
     until(lambda: one.processor.join(0.1), "the end of every thread")
     assert redis.lrange(WORKING, 0, -1) == [data]  # given back by whoever ends the process
@@ -1094,7 +1094,7 @@ def test_a_stop_ends_the_wait_for_memory_and_the_job_stays(redis, slots):
     one = slots(1, budget=budget).start()
     redis.lpush("queue:default", LARGE)
     until(lambda: budget._waiters, "it waits")
-    one.runs.ending = True
+    one.runs.stopping = True
     until(lambda: not budget._waiters, "it waits no more")
     assert redis.lrange(WORKING, 0, -1) == [LARGE]
     assert [line["job_status"] for line in one.lines()] == ["start"]

@@ -96,7 +96,7 @@ def test_newer_version_waits_even_where_a_pattern_matches():
 
 def test_nearest_names_are_kept_for_a_bounded_number_of_names(monkeypatch):
     asked = []
-    monkeypatch.setattr(registry, "nearest", lambda name: asked.append(name) or name.lower())
+    monkeypatch.setattr(registry, "nearest_name", lambda name: asked.append(name) or name.lower())
     chosen = classes()
     errors = [chosen.outcome(payload(name)).error for name in ("A", "A", "B")]
     assert ([error.nearest for error in errors], asked) == (["a", "a", "b"], ["A", "B"])

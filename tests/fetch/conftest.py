@@ -38,8 +38,8 @@ class FetcherBench:
         self.answered = 0
         self.threads = []
         self.most_at_once = 0
-        self._stop_now = deque()
-        self._encode_with_lock_request = job or self._last
+        self._at_once = deque()
+        self._job = job or self._last
         self._ends = {}
         redis.config_resetstat()
         self.beat()
@@ -75,13 +75,13 @@ class FetcherBench:
         try:
             self.fetcher.threads.check_in()
             while (unit := self.fetcher.next()) is not None:
-                self._stop_now.append(unit)
-                self.most_at_once = max(self.most_at_once, len(self._stop_now))
+                self._at_once.append(unit)
+                self.most_at_once = max(self.most_at_once, len(self._at_once))
                 self._ends[unit] = SimpleQueue()
                 self.units.append(unit)
                 self.fetcher.ensure_fetching()
-                settled = self._encode_with_lock_request(unit)
-                self._stop_now.pop()
+                settled = self._job(unit)
+                self._at_once.pop()
                 if settled is not None:
                     self.fetcher.finish(unit, settled=settled)
         except BaseException as error:

@@ -76,7 +76,7 @@ def test_ending_the_calls_brings_what_came_meanwhile(parking, redis):
     assert [(unit.queue, unit.data) for unit in parking.cancel_all()] == [("a", b"late")]
     assert blocked(redis) == []
     assert parking.queues == set()
-    assert parking.lost_at is None  # each has answered: nothing can come any more
+    assert parking.connection_lost_at is None  # each has answered: nothing can come any more
 
 
 def test_a_broken_call_is_given_up_and_told(parking, redis):
@@ -86,7 +86,7 @@ def test_a_broken_call_is_given_up_and_told(parking, redis):
     with pytest.raises(RedisError):
         parking.wait(20.0)
     assert parking.queues == set()
-    assert parking.lost_at is not None
+    assert parking.connection_lost_at is not None
 
 
 def test_a_full_server_refuses_and_the_connection_stays(parking, redis):
@@ -95,7 +95,7 @@ def test_a_full_server_refuses_and_the_connection_stays(parking, redis):
         with pytest.raises(OutOfMemoryError):
             parking.wait(20.0)
     assert parking.queues == set()
-    assert parking.lost_at is None
+    assert parking.connection_lost_at is None
     parking.arm("a")
     until(lambda: blocked(redis))
 
@@ -108,16 +108,16 @@ def test_a_call_that_is_never_answered_is_given_up(parking, redis, monkeypatch):
     with pytest.raises(RedisError, match="no answer"):
         parking.wait(0.0)
     assert parking.queues == set()
-    assert parking.lost_at is not None
+    assert parking.connection_lost_at is not None
 
 
 @pytest.mark.proves("R11")
 def test_abandoned_calls_are_closed_and_may_be_left_on_the_server(parking, redis):
     parking.arm("a")
     until(lambda: blocked(redis))
-    parking.abandon()
+    parking.drop_connections()
     assert parking.queues == set()
-    assert parking.lost_at is not None
+    assert parking.connection_lost_at is not None
     until(lambda: not blocked(redis))
 
 
@@ -125,10 +125,10 @@ def test_a_job_that_came_while_another_call_broke_is_not_overlooked(parking, red
     parking.arm("a")
     parking.arm("b")
     until(lambda: len(blocked(redis)) == 2)
-    broken = parking._parked["a"].client_id
+    broken = parking._armed["a"].client_id
     redis.client_kill_filter(_id=broken)
     redis.lpush("queue:b", "job")
-    ready = {call.descriptor for call in parking._parked.values()}
+    ready = {call.descriptor for call in parking._armed.values()}
     until(lambda: set(select.select(list(ready), [], [], 0)[0]) == ready, "both have something to say")
     assert [(queue, data) for queue, data, _ in parking.wait(20.0)] == [("b", b"job")]
     assert parking.queues == set()
@@ -148,7 +148,7 @@ def test_a_server_that_hangs_is_waited_for_once(parking, redis, monkeypatch):
     monkeypatch.setattr(parking, "_unblock", hang)
     assert parking.cancel_all() == []
     assert len(asked) == 1
-    assert parking.lost_at is not None
+    assert parking.connection_lost_at is not None
 
 
 # --- connections that die without a sign ----------------------------------------------------------------------------

@@ -9,16 +9,22 @@ from tests.harness import encoded, until
 QUEUE = "queue:default"
 
 PLACES = {
-    "custody": ("take_done", "confirm", "add", "take_buffer", "drop", "note_returned"),
-    "exchange._prefetch": ("wanted", "ended", "arrived"),
-    "exchange._rounds": ("next", "found"),
-    "exchange._local": ("grant", "arrived", "open", "may_park", "parked_at"),
-    "exchange._call": ("send", "read", "close"),
-    "exchange._call._channel": ("send", "read", "close"),
-    "exchange": ("_collect", "_ask", "_take_in", "_answered", "gather", "probe", "replenish"),
-    "parking": ("park", "wait", "unpark", "_open", "_collect", "_unblock", "_check_overdue"),
-    "post": ("_tend", "_park", "_watch", "_receive", "_patience_s", "_empty_buffer", "_stalled"),
-    "reconciler": ("look_at_rest",),
+    "in_flight": ("take_done", "confirm", "add", "take_buffer", "remove", "note_returned"),
+    "pipeline._prefetch": ("wanted", "ended", "arrived"),
+    "pipeline._rotation": ("next", "record_found"),
+    "pipeline._process_limits": (
+        "quotas",
+        "fetch_ended",
+        "queues_with_room",
+        "reserve_for_blocking",
+        "keep_blocking_only",
+    ),
+    "pipeline._call": ("send", "read", "close"),
+    "pipeline._call._channel": ("send", "read", "close"),
+    "pipeline": ("_read_reply", "_send", "_apply_reply", "_note_reply_read", "drain_reply", "probe", "fetch_and_wait"),
+    "blocking": ("arm", "wait", "cancel_all", "_open", "_read_reply", "_unblock", "_check_overdue"),
+    "leader": ("_step", "_arm_queues", "_wait_for_jobs", "_receive", "_wait_timeout_s", "_return_buffer", "_stalled"),
+    "reconciler": ("reconcile_idle",),
 }
 """What the threads of the slots call on their way to Redis and back."""
 
@@ -66,25 +72,25 @@ def test_exchange_fault_anywhere_loses_no_unit_and_no_lock(bench, redis, monkeyp
     until(lambda: ({unit.data for unit in one.units} == set(jobs) and not one.working()) or one.died)
     until(lambda: (raised and one.faults) or one.died)
     assert one.died == []
-    until(lambda: not one.custody.known() and one.exchange.failures == 0)
-    assert not one.custody.running()
-    assert one.custody.free == one.slots
+    until(lambda: not one.in_flight.payloads() and one.pipeline.failures == 0)
+    assert not one.in_flight.running()
+    assert one.in_flight.free_capacity == one.slots
 
 
 @pytest.mark.proves("R4")
 def test_exchange_fault_that_keeps_coming_ends_its_thread(bench, redis, monkeypatch):
     one = bench(slots=1, job=lambda unit: False)
-    raise_at(monkeypatch, one.exchange, "_ask", range(1, 1_000, 2))
+    raise_at(monkeypatch, one.pipeline, "_send", range(1, 1_000, 2))
     redis.lpush(QUEUE, encoded())
     one.start()
     until(lambda: one.died)
     one.fetcher.stop()
     one.join()
     assert [count for _, count in one.faults][:MAX_ERRORS] == list(range(1, MAX_ERRORS + 1))
-    assert str(one.died[0]) == "a bug before _ask"
-    assert not one.post.lock.locked()
-    assert not one.exchange._lock.locked()
-    assert (one.custody.sent, one.exchange._call.pending) == (0, False)
+    assert str(one.died[0]) == "a bug before _send"
+    assert not one.leader.lock.locked()
+    assert not one.pipeline._lock.locked()
+    assert (one.in_flight.sent, one.pipeline._call.pending) == (0, False)
     one.died.clear()  # it is what was to come
 
 
@@ -96,7 +102,7 @@ def noted(one, number, where=0):
                 raise ValueError(f"there {number}")
             raise ValueError(f"here {number}")
         except ValueError as error:
-            one.note(error)
+            one.record(error)
     except ValueError:
         return True
     return False

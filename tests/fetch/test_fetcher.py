@@ -34,7 +34,7 @@ def test_finished_jobs_leave_the_working_list_and_memory(bench, redis):
     redis.lrem(WORKING, 0, "a")
     one.end(one.unit(b"a"), settled=True)  # its retry has moved it
     one.end(one.unit(b"c"))
-    until(lambda: one.custody.known() == set())
+    until(lambda: one.in_flight.payloads() == set())
     assert one.working() == []
     assert one.fenced_units == []
 
@@ -46,7 +46,7 @@ def test_an_end_that_comes_too_late_is_told(bench, redis):
     one.got(2)
     redis.lrem(WORKING, 0, "a")  # somebody has taken it over
     one.end(*one.units)
-    until(lambda: one.custody.known() == set())
+    until(lambda: one.in_flight.payloads() == set())
     assert [unit.data for unit in one.fenced_units] == [b"a"]
 
 
@@ -56,7 +56,7 @@ def test_many_ends_need_several_round_trips_and_none_is_forgotten(bench, redis):
     one.got(100)
     one.end(*one.units)
     until(lambda: one.working() == [])
-    until(lambda: one.custody.known() == set())
+    until(lambda: one.in_flight.payloads() == set())
     assert one.fenced_units == []
 
 
@@ -88,7 +88,7 @@ def test_a_job_that_comes_without_a_free_slot_goes_back_where_it_was(bench, redi
     redis.lpush("queue:a", "first")
     one.got(1)
     redis.lpush("queue:b", "x")  # a parked call of b takes it
-    until(lambda: one.parked() == 0)
+    until(lambda: one.blocked_calls() == 0)
     redis.lpush("queue:b", "y")
     until(lambda: redis.lrange("queue:b", 0, -1) == [b"y", b"x"], "back at the right end")
     assert one.working() == [b"first"]
@@ -112,7 +112,7 @@ def test_stopping_ends_every_parked_call_and_takes_nothing_more(bench, redis):
     one.fetcher.stop()
     one.join()
     one.fetcher.shutdown(20)
-    until(lambda: one.parked() == 0)
+    until(lambda: one.blocked_calls() == 0)
     redis.lpush("queue:a", "late")
     assert redis.lrange("queue:a", 0, -1) == [b"late"]
     assert one.units == []
@@ -124,7 +124,7 @@ def test_a_quiet_process_takes_nothing_and_still_acknowledges(bench, redis):
     one.got(1)
     one.fetcher.quiet()
     one.fetcher.quiet()
-    until(lambda: one.parked() == 0)
+    until(lambda: one.blocked_calls() == 0)
     redis.lpush(QUEUE, "b")
     one.end(one.units[0])
     until(lambda: one.working() == [])
@@ -139,7 +139,7 @@ def test_ends_after_the_stop_are_acknowledged_on_request(bench, redis):
     one.fetcher.stop()
     one.fetcher.shutdown(20)
     one.end(one.unit(b"a"))
-    until(lambda: len(one.custody.running()) == 1)
+    until(lambda: len(one.in_flight.running()) == 1)
     one.fetcher.acknowledge_all()
     assert one.working() == [b"b"]
 
@@ -179,7 +179,7 @@ def test_a_lease_lost_while_waiting_takes_nothing_from_the_parked_calls(bench, r
     redis.delete(keys.lease(IDENTITY))
     one.end(one.units[0])  # makes it speak to the server
     until(lambda: one.lost)
-    until(lambda: one.parked() == 0, "the parked calls end: they would go on fetching")
+    until(lambda: one.blocked_calls() == 0, "the parked calls end: they would go on fetching")
 
 
 @pytest.mark.proves("R1")

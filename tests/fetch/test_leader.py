@@ -25,11 +25,11 @@ def test_the_post_is_manned_while_every_slot_runs_a_job(bench, redis, slots):
     redis.lpush(QUEUE, *range(slots))
     one = bench(slots=slots).start()
     one.got(slots)
-    until(one.post.lock.locked)
-    until(lambda: one.post.sleeping)
+    until(one.leader.lock.locked)
+    until(lambda: one.leader.sleeping)
     assert len(one.threads) <= slots + 1
     one.fetcher.pause(["other"])  # whoever stands there hears
-    until(lambda: not one.post._leaving)
+    until(lambda: not one.leader._rearm_requested)
 
 
 def test_never_more_jobs_at_once_than_slots_nor_more_threads_than_one_more(bench, redis):
@@ -62,15 +62,15 @@ def test_slow_jobs_run_at_once_on_every_slot(bench, redis):
 def test_what_is_under_way_goes_back_behind_what_is_older(bench, redis, why):
     one = bench(slots=1)
     redis.lpush(WORKING, "running", "older")
-    one.custody.add([UnitOfWork("default", b"running", clock()), UnitOfWork("default", b"older", clock() - 1)])
-    one.custody.start(clock() - 1)
+    one.in_flight.add([UnitOfWork("default", b"running", clock()), UnitOfWork("default", b"older", clock() - 1)])
+    one.in_flight.start(clock() - 1)
     redis.lpush(QUEUE, "younger", "waiting")
-    one.exchange._call.send([], [("default", 1)], 1, clock())
+    one.pipeline._call.send([], [("default", 1)], 1, clock())
     if why == "quiet":
         one.fetcher.quiet()
     one.fetcher._leader.wake()  # nobody sleeps
-    with one.post.lock:
-        one.post._step()
+    with one.leader.lock:
+        one.leader._step()
     assert redis.lrange(QUEUE, 0, -1) == [b"waiting", b"younger", b"older"]
     assert one.working() == [b"running"]
 
@@ -97,7 +97,7 @@ def test_a_process_that_was_full_hears_the_next_job(bench, redis, slots):
     redis.lpush(QUEUE, *range(slots))
     one = bench(slots=slots).start()
     one.got(slots)
-    until(lambda: one.post.sleeping and not one.parked())
+    until(lambda: one.leader.sleeping and not one.blocked_calls())
     one.end(*one.units)
     until(one.idle, "somebody waits at the queue again", SOON_S)
     redis.lpush(QUEUE, "next")
@@ -109,7 +109,7 @@ def test_an_end_that_nobody_called_next_for_is_acknowledged(bench, redis):
     redis.lpush(QUEUE, "a")
     one = bench(slots=1, job=lambda unit: None).start()
     one.got(1)
-    until(lambda: one.post.sleeping)
+    until(lambda: one.leader.sleeping)
     one.fetcher.finish(one.units[0])
     one.fetcher.request_acknowledgement()
     until(lambda: one.working() == [], "", SOON_S)
@@ -120,16 +120,16 @@ def test_an_end_that_nobody_called_next_for_is_acknowledged(bench, redis):
 def test_a_slot_that_comes_free_elsewhere_as_everybody_falls_asleep_is_seen(bench, redis):
     redis.lpush(QUEUE, "a", "b")
     one = bench(slots=1, job=lambda unit: None)
-    wait = one.parking.wait
+    wait = one.blocking.wait
 
     def settled_in_between(timeout_s):
-        if len(one.units) == 1 and one.custody.running():
+        if len(one.units) == 1 and one.in_flight.running():
             redis.lrem(WORKING, 0, "a")
             one.fetcher.finish(one.units[0], settled=True)  # a retry: nothing to acknowledge
             one.fetcher.request_acknowledgement()
         return wait(timeout_s)
 
-    one.parking.wait = settled_in_between
+    one.blocking.wait = settled_in_between
     one.start()
     until(lambda: len(one.units) == 2, "the second", SOON_S)
 
@@ -140,7 +140,7 @@ def test_a_slot_that_comes_free_elsewhere_as_everybody_falls_asleep_is_seen(benc
 def buffered(one, *names):
     units = [UnitOfWork("default", name, clock()) for name in names]
     one.redis.lpush(WORKING, *names)
-    one.custody.add(units)
+    one.in_flight.add(units)
 
 
 @pytest.mark.proves("I12", "I16")
@@ -154,7 +154,7 @@ def test_what_waits_behind_slow_jobs_goes_back_in_order(bench, redis, slots):
     assert sorted(one.got(slots)) == running
     until(lambda: redis.lrange(QUEUE, 0, -1) == [b"later", b"3", b"2", b"1"])
     assert sorted(one.working()) == running
-    until(lambda: one.custody.known() == set(running))  # it learns so from the reply, after Redis has done it
+    until(lambda: one.in_flight.payloads() == set(running))  # it learns so from the reply, after Redis has done it
     one.end(one.units[0])
     assert one.got(slots + 1)[-1] == b"1"
 
@@ -162,27 +162,27 @@ def test_what_waits_behind_slow_jobs_goes_back_in_order(bench, redis, slots):
 def test_what_waits_stays_while_a_slot_is_free_or_a_job_has_just_begun(bench):
     one = bench(slots=1)
     buffered(one, b"1", b"2")
-    one.post.stepped_at = clock() + 60
-    assert not one.post._stalled()  # a slot is free
+    one.leader.stepped_at = clock() + 60
+    assert not one.leader._stalled()  # a slot is free
     started = clock()
-    one.custody.start(started)
-    one.custody.buffer[0].fetched_at = started - 1
+    one.in_flight.start(started)
+    one.in_flight.buffer[0].fetched_at = started - 1
     for passed, stalled in ((STALLED_S / 2, False), (STALLED_S * 1.01, True)):
-        one.post.stepped_at = started + passed
-        assert one.post._stalled() is stalled
-    one.custody.buffer[0].fetched_at = started + STALLED_S
-    assert not one.post._stalled()  # it has only just come
+        one.leader.stepped_at = started + passed
+        assert one.leader._stalled() is stalled
+    one.in_flight.buffer[0].fetched_at = started + STALLED_S
+    assert not one.leader._stalled()  # it has only just come
 
 
 def test_what_could_not_be_given_back_is_still_held(bench, redis, monkeypatch):
     one = bench(slots=1)
     buffered(one, b"1", b"2")
     redis.client_kill_filter(_type="normal", skipme=True)
-    monkeypatch.setattr(one.post, "_client", BrokenClient())
+    monkeypatch.setattr(one.leader, "_client", BrokenClient())
     with pytest.raises(ConnectionResetError):
-        one.post._return_buffer()
-    assert [unit.data for unit in one.custody.buffer] == [b"1", b"2"]
-    assert one.custody.known() == {b"1", b"2"}
+        one.leader._return_buffer()
+    assert [unit.data for unit in one.in_flight.buffer] == [b"1", b"2"]
+    assert one.in_flight.payloads() == {b"1", b"2"}
     monkeypatch.undo()
 
 
@@ -201,7 +201,7 @@ def test_at_the_end_what_has_not_begun_goes_back(bench, redis):
     one.fetcher.shutdown(20)
     assert redis.lrange(QUEUE, 0, -1) == [b"2", b"1"]
     assert one.working() == [b"later"]
-    assert one.custody.known() == {b"later"}
+    assert one.in_flight.payloads() == {b"later"}
 
 
 # --- queues ---------------------------------------------------------------------------------------------------------
@@ -212,11 +212,11 @@ def test_paused_queues_give_nothing_until_they_are_not(bench, redis):
     one = bench(queues=(("a", 0), ("b", 0)), slots=4).start()
     until(one.idle)
     one.fetcher.pause(["a"])
-    until(lambda: one.parked() == 1)
+    until(lambda: one.blocked_calls() == 1)
     redis.lpush("queue:a", "paused")
     redis.lpush("queue:b", "goes on")
     assert one.got(1) == [b"goes on"]
-    until(lambda: one.parking.queues == {"b"})
+    until(lambda: one.blocking.queues == {"b"})
     assert redis.lrange("queue:a", 0, -1) == [b"paused"]
     one.fetcher.pause([])
     assert one.got(2)[1] == b"paused"
@@ -229,8 +229,8 @@ def test_a_queue_paused_from_the_start_is_never_asked(bench, redis):
     one = bench(queues=(("a", 0), ("b", 0)), slots=2)
     one.fetcher.pause(["a", "b"])
     one.start()
-    until(lambda: one.post.sleeping)
-    assert (one.parked(), one.units) == (0, [])
+    until(lambda: one.leader.sleeping)
+    assert (one.blocked_calls(), one.units) == (0, [])
     one.fetcher.pause(["a"])
     assert one.got(1) == [b"2"]
 
@@ -270,13 +270,13 @@ def test_a_newly_filled_queue_of_many_is_found_while_others_are_busy(bench, redi
 def test_of_many_queues_those_that_are_busy_are_asked_alone(bench, redis):
     asked = []
     one = bench(queues=[(f"q{number}", 0) for number in range(100)], slots=2, job=lambda unit: False)
-    send = one.exchange._call.send
+    send = one.pipeline._call.send
 
     def look(ended, queues, *rest):
         asked.append([name for name, _ in queues])
         send(ended, queues, *rest)
 
-    one.exchange._call.send = look
+    one.pipeline._call.send = look
     redis.lpush("queue:q10", *range(500))
     one.start()
     one.got(500)
@@ -295,4 +295,4 @@ def test_a_full_server_that_refuses_to_park_is_asked_from_time_to_time(bench, re
         redis.config_set("maxmemory", 1)
         assert one.got(1) == [b"a"]
     assert one.errors == []  # that is no trouble
-    assert one.parking.lost_at is None
+    assert one.blocking.connection_lost_at is None

@@ -23,13 +23,13 @@ def taken(one, count):
     """``count`` units as after a fetch: in the working list and in the buffer."""
     units = [UnitOfWork("default", b"%d" % number, clock()) for number in range(count)]
     one.redis.lpush(WORKING, *(unit.data for unit in units))
-    one.custody.add(units)
+    one.in_flight.add(units)
     return units
 
 
 def ended(one, count):
     for _ in range(count):
-        one.custody.end(one.custody.start(clock()), settled=False)
+        one.in_flight.end(one.in_flight.start(clock()), settled=False)
 
 
 def test_between_two_jobs_nobody_waits_for_the_reply(bench, redis):
@@ -37,14 +37,14 @@ def test_between_two_jobs_nobody_waits_for_the_reply(bench, redis):
     taken(one, 60)
     ended(one, ACK_BATCH)
     with one.mute():
-        one.exchange.flush_if_due(clock())  # returns although the server is silent
-        assert one.exchange.unfinished
-        assert one.custody.sent == ACK_BATCH
+        one.pipeline.flush_if_due(clock())  # returns although the server is silent
+        assert one.pipeline.unfinished
+        assert one.in_flight.sent == ACK_BATCH
         ended(one, 3)
-    assert one.exchange.fetch_and_wait()
+    assert one.pipeline.fetch_and_wait()
     until(lambda: redis.llen(WORKING) == 60 - ACK_BATCH)
-    assert not one.custody.sent
-    assert one.custody.unsent == 3
+    assert not one.in_flight.sent
+    assert one.in_flight.unsent == 3
 
 
 def test_what_ended_goes_in_groups(bench):
@@ -52,13 +52,13 @@ def test_what_ended_goes_in_groups(bench):
     taken(one, 60)
     now = clock()
     ended(one, ACK_BATCH)
-    one.exchange.flush_if_due(now)
+    one.pipeline.flush_if_due(now)
     ended(one, ACK_BATCH - 1)
-    one.exchange.flush_if_due(now)
-    assert (one.custody.sent, one.custody.unsent) == (ACK_BATCH, ACK_BATCH - 1)
+    one.pipeline.flush_if_due(now)
+    assert (one.in_flight.sent, one.in_flight.unsent) == (ACK_BATCH, ACK_BATCH - 1)
     ended(one, 1)
-    one.exchange.flush_if_due(now)
-    assert (one.custody.sent, one.custody.unsent) == (ACK_BATCH, 0)
+    one.pipeline.flush_if_due(now)
+    assert (one.in_flight.sent, one.in_flight.unsent) == (ACK_BATCH, 0)
 
 
 def test_what_ended_goes_after_a_moment_even_if_it_is_little(bench):
@@ -66,10 +66,10 @@ def test_what_ended_goes_after_a_moment_even_if_it_is_little(bench):
     taken(one, 60)
     now = clock()
     ended(one, ACK_BATCH)
-    one.exchange.flush_if_due(now)
+    one.pipeline.flush_if_due(now)
     ended(one, 1)
-    one.exchange.flush_if_due(now + 1.001 * pipeline_module.ACK_INTERVAL_S)
-    assert one.custody.sent == 1
+    one.pipeline.flush_if_due(now + 1.001 * pipeline_module.ACK_INTERVAL_S)
+    assert one.in_flight.sent == 1
 
 
 @pytest.mark.proves("R9", "R17")
@@ -79,20 +79,20 @@ def test_a_lost_reply_sends_the_acknowledgements_again_and_loses_no_job(bench, r
     one = bench(slots=4)
     units = taken(one, 3)
     ended(one, 2)
-    one.exchange._ask(clock(), 32)
+    one.pipeline._send(clock(), 32)
     until(lambda: redis.llen(QUEUE) == 0)
-    channel = one.exchange._call._channel
+    channel = one.pipeline._call._channel
     assert channel._socket.recv(1 << 16)  # the reply is on its way, and gets lost
     redis.client_kill_filter(_type="normal", skipme=True)
-    one.exchange.queues_empty = True  # nothing more is wanted of this look
-    one.exchange.fetch_and_wait()
-    assert one.exchange.failures == 1
+    one.pipeline.queues_empty = True  # nothing more is wanted of this look
+    one.pipeline.fetch_and_wait()
+    assert one.pipeline.failures == 1
     assert len(one.errors) == 1
-    assert list(one.custody.done) == units[:2]
-    assert {unit.data for unit in units} <= one.custody.known()
+    assert list(one.in_flight.done) == units[:2]
+    assert {unit.data for unit in units} <= one.in_flight.payloads()
     assert redis.lrange(WORKING, 0, -1) == [b"new", b"2"]  # reconciliation finds it: memory does not know it
-    one.exchange.probe(lambda: None)
-    assert (one.exchange.failures, one.custody.known()) == (0, {b"2"})
+    one.pipeline.probe(lambda: None)
+    assert (one.pipeline.failures, one.in_flight.payloads()) == (0, {b"2"})
     assert one.units == []
 
 
@@ -101,11 +101,11 @@ def test_a_call_that_was_never_heard_is_made_again(bench, redis):
     units = taken(one, 3)
     ended(one, 2)
     with one.mute():
-        one.exchange._ask(clock(), 32)
+        one.pipeline._send(clock(), 32)
         redis.client_kill_filter(_type="normal", skipme=True)
-    one.exchange.fetch_and_wait()
-    assert list(one.custody.done) == units[:2]
-    one.exchange.probe(lambda: None)
+    one.pipeline.fetch_and_wait()
+    assert list(one.in_flight.done) == units[:2]
+    one.pipeline.probe(lambda: None)
     until(lambda: one.working() == [b"2"])
     assert len(one.fenced_units) in {0, 2}  # of a call that was heard after all
 
@@ -116,9 +116,9 @@ def test_while_redis_is_silent_no_more_jobs_end_than_a_kill_may_repeat(bench, re
     taken(one, 200)
     with one.mute():
         one.start()
-        until(lambda: one.custody.full and not one.custody.running())
+        until(lambda: one.in_flight.acknowledgements_full and not one.in_flight.running())
         assert MAX_UNACKNOWLEDGED <= len(one.units) < MAX_UNACKNOWLEDGED + one.slots
-        assert len(one.custody.done) == len(one.units)
+        assert len(one.in_flight.done) == len(one.units)
     one.got(200)
     until(lambda: one.working() == [])
     assert len({unit.data for unit in one.units}) == len(one.units) == 200
@@ -130,8 +130,8 @@ def test_acknowledging_waits_for_what_another_thread_has_sent(bench):
     with ThreadPoolExecutor(2) as pool:
         with one.mute():
             ended(one, 1)
-            other = pool.submit(one.exchange.fetch_and_wait)
-            until(lambda: one.exchange._call.pending, "the other waits for the reply")
+            other = pool.submit(one.pipeline.fetch_and_wait)
+            until(lambda: one.pipeline._call.pending, "the other waits for the reply")
             waiting = pool.submit(one.fetcher.acknowledge_all)
             with pytest.raises(TimeoutError):
                 waiting.result(0.05)
@@ -145,16 +145,16 @@ def test_acknowledging_waits_for_what_another_thread_is_sending(bench, monkeypat
     taken(one, 1)
     ended(one, 1)
     sending, go = threading.Event(), threading.Event()
-    send = one.exchange._call._channel.send
+    send = one.pipeline._call._channel.send
 
     def slow(*commands):
         sending.set()
         assert go.wait(20)
         send(*commands)
 
-    monkeypatch.setattr(one.exchange._call._channel, "send", slow)
+    monkeypatch.setattr(one.pipeline._call._channel, "send", slow)
     with ThreadPoolExecutor(2) as pool:
-        other = pool.submit(one.exchange.fetch_and_wait)
+        other = pool.submit(one.pipeline.fetch_and_wait)
         assert sending.wait(20)
         waiting = pool.submit(one.fetcher.acknowledge_all)
         try:
@@ -170,13 +170,13 @@ def test_acknowledging_waits_for_what_another_thread_is_sending(bench, monkeypat
 def test_one_thread_at_a_time_talks_to_redis(bench):
     one = bench(slots=2)
     taken(one, 40)
-    with one.exchange._lock:
+    with one.pipeline._lock:
         ended(one, ACK_BATCH)
-        one.exchange.flush_if_due(clock())
-        assert not one.exchange.fetch_and_wait()
-        assert len(one.custody.done) == ACK_BATCH
-    one.exchange.flush_if_due(clock())
-    assert one.custody.sent == ACK_BATCH
+        one.pipeline.flush_if_due(clock())
+        assert not one.pipeline.fetch_and_wait()
+        assert len(one.in_flight.done) == ACK_BATCH
+    one.pipeline.flush_if_due(clock())
+    assert one.in_flight.sent == ACK_BATCH
 
 
 # --- what lies unread is not lost -----------------------------------------------------------------------------------
@@ -185,34 +185,34 @@ def test_one_thread_at_a_time_talks_to_redis(bench):
 def test_what_a_call_brought_is_not_given_back_before_its_reply_is_read(bench, redis):
     one = bench(slots=2)
     redis.lpush(QUEUE, encoded())
-    one.exchange._ask(clock(), 32)
+    one.pipeline._send(clock(), 32)
     until(lambda: redis.llen(QUEUE) == 0)
-    one.reconciler.look()
+    one.reconciler.reconcile()
     for _ in range(2):  # whoever is at the post looks, but the reply is another thread's to read
-        one.post._watch()
-    assert [one.reconciler.look(), one.reconciler.look()] == [0, 0]
-    one.exchange._read_reply()
-    assert [one.reconciler.look(), one.reconciler.look()] == [0, 0]
-    assert one.working() == list(one.custody.known()) == [encoded()]
+        one.leader._wait_for_jobs()
+    assert [one.reconciler.reconcile(), one.reconciler.reconcile()] == [0, 0]
+    one.pipeline._read_reply()
+    assert [one.reconciler.reconcile(), one.reconciler.reconcile()] == [0, 0]
+    assert one.working() == list(one.in_flight.payloads()) == [encoded()]
 
 
 def test_what_a_parked_call_brought_is_not_given_back_before_its_reply_is_read(bench, redis):
     one = bench(slots=2)
-    one.exchange.queues_empty = True
-    one.post._park()
+    one.pipeline.queues_empty = True
+    one.leader._arm_queues()
     redis.lpush(QUEUE, encoded())
-    assert [one.reconciler.look() for _ in range(3)] == [0, 0, 0]
-    one.post._watch()
-    assert [one.reconciler.look() for _ in range(3)] == [0, 0, 0]
-    assert one.working() == list(one.custody.known()) == [encoded()]
+    assert [one.reconciler.reconcile() for _ in range(3)] == [0, 0, 0]
+    one.leader._wait_for_jobs()
+    assert [one.reconciler.reconcile() for _ in range(3)] == [0, 0, 0]
+    assert one.working() == list(one.in_flight.payloads()) == [encoded()]
 
 
 def test_what_no_reply_brings_is_given_back_as_soon_as_all_are_read(bench, redis):
     one = bench(slots=2).start()
     until(one.idle)
     redis.lpush(WORKING, encoded(queue="elsewhere"))
-    assert one.reconciler.look() == 0
-    until(one.reconciler.look, "whoever sleeps at the post, for ten seconds, is woken to look", timeout_s=5)
+    assert one.reconciler.reconcile() == 0
+    until(one.reconciler.reconcile, "whoever sleeps at the post, for ten seconds, is woken to look", timeout_s=5)
     assert redis.lrange("queue:elsewhere", 0, -1) == [encoded(queue="elsewhere")]
 
 
@@ -232,7 +232,7 @@ def test_after_a_jump_of_the_clock_buffered_jobs_are_not_started_and_go_back(ben
     until(lambda: redis.lrange(QUEUE, 0, -1) == [b"waiting", b"2", b"1", b"0"], "given back, in order")
     assert one.units == []
     assert one.lost == 1
-    assert one.exchange.suspended
+    assert one.pipeline.suspended
     one.beat()
     assert sorted(one.got(2)) == [b"0", b"1"]
 
@@ -259,14 +259,14 @@ def test_jobs_whose_reply_is_read_long_after_the_question_are_not_started(bench,
     """We slept while the reply waited: what it brought may have been taken over."""
     one = bench(slots=2)
     redis.lpush(QUEUE, "a")
-    one.exchange._ask(clock(), 32)
+    one.pipeline._send(clock(), 32)
     until(lambda: redis.llen(WORKING) == 1)
     redis.delete(keys.lease(IDENTITY))
     real = clock
     for module in (pipeline_module, fetcher_module):
         monkeypatch.setattr(module, "clock", lambda: real() + 60)
     one.start()
-    until(lambda: one.exchange.suspended or one.units)
+    until(lambda: one.pipeline.suspended or one.units)
     assert one.units == []
 
 
@@ -276,11 +276,11 @@ def test_a_lost_lease_gives_the_buffer_back_and_starts_nothing_until_a_beat(benc
     redis.lpush(QUEUE, "waiting")
     taken(one, 2)
     redis.delete(keys.lease(IDENTITY))
-    one.exchange.probe(lambda: None)
-    assert one.exchange.suspended
+    one.pipeline.probe(lambda: None)
+    assert one.pipeline.suspended
     one.start()
     until(lambda: redis.lrange(QUEUE, 0, -1) == [b"waiting", b"1", b"0"], "given back, in order")
-    until(lambda: not one.custody.known())
+    until(lambda: not one.in_flight.payloads())
     assert (one.units, one.lost) == ([], 1)
     one.beat()
     assert one.got(1) == [b"0"]
@@ -297,7 +297,7 @@ def test_jobs_in_hand_go_on_through_an_outage_and_none_is_lost(bench, redis):
     for count in range(500, 3_000, 500):
         until(lambda: len(one.units) >= count or not redis.llen(QUEUE), "progress")  # noqa: B023
         redis.client_kill_filter(_type="normal", skipme=True)
-    until(lambda: redis.llen(QUEUE) == 0 and not one.custody.known() and one.exchange.queues_empty)
+    until(lambda: redis.llen(QUEUE) == 0 and not one.in_flight.payloads() and one.pipeline.queues_empty)
     names = [unit.data for unit in one.units] + [unwrapped(entry) for entry in redis.zrange(keys.DEAD, 0, -1)]
     assert sorted(names, key=int) == [b"%d" % number for number in range(3_000)]
 

@@ -9,7 +9,7 @@ QUEUES = (("a", 0), ("b", 0))
 
 
 def running(one, queue):
-    return sum(unit.queue == queue for unit in one.custody.unfinished())
+    return sum(unit.queue == queue for unit in one.in_flight.unfinished())
 
 
 def test_no_more_of_a_queue_come_than_there_is_room_for_and_each_end_makes_some(bench, redis):
@@ -17,12 +17,12 @@ def test_no_more_of_a_queue_come_than_there_is_room_for_and_each_end_makes_some(
     redis.lpush("queue:b", *[f"b{number}" for number in range(2)])
     one = bench(queues=QUEUES, slots=6, limits={"a": 2}).start()
     one.got(4)
-    until(lambda: one.parked() == 1, "only the other queue is waited at")
+    until(lambda: one.blocked_calls() == 1, "only the other queue is waited at")
     assert (running(one, "a"), running(one, "b"), redis.llen("queue:a")) == (2, 2, 7)
     redis.lpush("queue:b", "b2")
     one.got(5)
     for count in range(6, 13):
-        ended = next(unit for unit in one.units if unit.queue == "a" and unit in one.custody.running())
+        ended = next(unit for unit in one.units if unit.queue == "a" and unit in one.in_flight.running())
         one.end(ended)
         one.got(count)
         assert running(one, "a") <= 2
@@ -31,12 +31,12 @@ def test_no_more_of_a_queue_come_than_there_is_room_for_and_each_end_makes_some(
 
 def test_a_parked_call_is_room_that_is_taken(bench, redis):
     one = bench(queues=QUEUES, slots=6, limits={"a": 1, "b": 3}).start()
-    until(lambda: one.parked() == 2, "both are waited at")
+    until(lambda: one.blocked_calls() == 2, "both are waited at")
     redis.lpush("queue:b", *[f"b{number}" for number in range(5)])
     one.got(3)
     redis.lpush("queue:a", "a0", "a1")
     one.got(4)
-    until(lambda: one.parked() == 0, "there is no more room")
+    until(lambda: one.blocked_calls() == 0, "there is no more room")
     assert (running(one, "a"), running(one, "b")) == (1, 3)
     assert (redis.llen("queue:a"), redis.llen("queue:b")) == (1, 2)
     one.end(one.unit(b"a0"))

@@ -147,8 +147,8 @@ def looked_at(rounds, jobs=()):
         looks.append(asked)
         given = [name for name in asked if name in left][:5]
         left -= set(given)
-        rounds.found(given, enough=len(given) == 5)
-        if not given and rounds.complete:
+        rounds.record_found(given, enough=len(given) == 5)
+        if not given and rounds.all_checked:
             assert not left
             return looks
 

@@ -33,7 +33,7 @@ def test_a_dead_acknowledgement_renews_the_parked_calls_too(bench, redis, hole):
     redis.lpush(QUEUE, encoded(jid="first"))
     one = bench(url=hole.url).start()
     one.got(1)
-    until(lambda: one.parked() == 1, "the free slot waits for a job")
+    until(lambda: one.blocked_calls() == 1, "the free slot waits for a job")
     die_without_a_sign(hole)
     redis.lpush(QUEUE, encoded(jid="next"))  # the server gives it to the call that is dead
     until(lambda: one.working() == [encoded(jid="next"), encoded(jid="first")])
@@ -41,7 +41,9 @@ def test_a_dead_acknowledgement_renews_the_parked_calls_too(bench, redis, hole):
     until(lambda: len(one.units) == 2, "the next", SOON_S)
     assert [(lost.job.jid, lost.cause) for lost in one.recovered] == [("next", "lost reply")]
     assert one.answered == 1
-    until(lambda: one.parked() == 1 and one.working() == [encoded(jid="next")])  # one call, not the dead one beside it
+    until(
+        lambda: one.blocked_calls() == 1 and one.working() == [encoded(jid="next")]
+    )  # one call, not the dead one beside it
 
 
 @pytest.mark.proves("F11", "R3")

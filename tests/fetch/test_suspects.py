@@ -17,34 +17,40 @@ def evidence(redis):
 @pytest.mark.proves("R25")
 @each_row(
     ("rank", "guilt"),
-    [(0, "ran"), (1, "ran"), (2, "perhaps"), (1 + MAX_UNACKNOWLEDGED, "perhaps"), (2 + MAX_UNACKNOWLEDGED, "waited")],
+    [
+        (0, "started"),
+        (1, "started"),
+        (2, "maybe_started"),
+        (1 + MAX_UNACKNOWLEDGED, "maybe_started"),
+        (2 + MAX_UNACKNOWLEDGED, "not_started"),
+    ],
 )
 def test_as_many_as_there_are_slots_ran_and_who_stood_behind_did_not(rank, guilt):
     assert RunEvidence(2, frozenset()).classify(encoded(), payload(), rank) == guilt
 
 
 def test_of_whom_nothing_is_known_nobody_is_accused():
-    assert RunEvidence.from_hash({}).classify(encoded(), payload(), 0) == "perhaps"
+    assert RunEvidence.from_hash({}).classify(encoded(), payload(), 0) == "maybe_started"
     assert RunEvidence.from_hash({b"slots": b"many"}).concurrency is None
     assert RunEvidence.from_hash({b"slots": b"9" * 20_000}).concurrency is None
 
 
 @pytest.mark.proves("R25")
 def test_a_suspect_ran_if_it_was_announced(redis, granted):
-    fields = payload(is_suspect=True)
-    data = encoded(is_suspect=True)
+    fields = payload(aw_suspect=True)
+    data = encoded(aw_suspect=True)
     redis.hset(keys.process(IDENTITY), "slots", 5)
     assert is_suspect(fields)
-    assert evidence(redis).classify(data, fields, 0) == "waited"
+    assert evidence(redis).classify(data, fields, 0) == "not_started"
     SuspectRunner(granted, IDENTITY, 2).begin(data, 0)
     assert evidence(redis).concurrency == 5
-    assert evidence(redis).classify(data, fields, 4_000) == "ran"
+    assert evidence(redis).classify(data, fields, 4_000) == "started"
     assert redis.hkeys(keys.process(IDENTITY)) == [b"slots", hashlib.sha1(data).hexdigest().encode()]
 
 
 @each_row("value", [None, "true", 1, False])
 def test_odd_values_make_no_suspect(value):
-    assert not is_suspect(payload(is_suspect=value))
+    assert not is_suspect(payload(aw_suspect=value))
     assert not is_suspect(payload(interrupted_count=2))  # given back by a process that stopped
 
 
@@ -65,15 +71,19 @@ def test_announcements_are_heard_on_a_full_server(redis, granted):
 
 def test_what_has_ended_is_taken_back_with_the_next_start(redis, granted):
     announcer = SuspectRunner(granted, IDENTITY, 2)
-    one, two, three = (encoded(jid=jid, is_suspect=True) for jid in ("1", "2", "3"))
+    one, two, three = (encoded(jid=jid, aw_suspect=True) for jid in ("1", "2", "3"))
     announcer.begin(one, 0)
     announcer.end(one)
     announcer.begin(two, 0)
     announcer.begin(three, 0)  # after the turn of the second
     announcer.end(three)
     announcer.begin(three, 0)  # again, after a push-back
-    fields = payload(is_suspect=True)
-    assert [evidence(redis).classify(data, fields, 0) for data in (one, two, three)] == ["waited", "ran", "ran"]
+    fields = payload(aw_suspect=True)
+    assert [evidence(redis).classify(data, fields, 0) for data in (one, two, three)] == [
+        "not_started",
+        "started",
+        "started",
+    ]
 
 
 def test_ends_that_redis_did_not_hear_are_told_again(redis, granted, make_server):

@@ -11,8 +11,8 @@ class WaitingThreads:
     """Threads that rest in a crew until they are woken, and say so."""
 
     def __init__(self, most):
-        self.crew = WorkerThreads(most)
-        self.crew.spawn = self._hire
+        self.pool = WorkerThreads(most)
+        self.pool.spawn = self._hire
         self.woken = []
         self.threads = []
 
@@ -22,24 +22,24 @@ class WaitingThreads:
         thread.start()
 
     def _rest(self, name):
-        self.crew.check_in()
-        self.crew.wait(lambda: False)
+        self.pool.check_in()
+        self.pool.wait(lambda: False)
         self.woken.append(name)
 
     def resting(self, count):
-        until(lambda: len(self.crew._waiting) == count, f"{count} rest")
+        until(lambda: len(self.pool._waiting) == count, f"{count} rest")
 
 
 def test_as_many_are_hired_as_allowed_and_no_more():
     some = WaitingThreads(3)
     for hired in (1, 2, 3):
-        assert some.crew.notify_one()
+        assert some.pool.notify_one()
         some.resting(1)
-        some.crew._waiting.clear()  # they are up, and rest no more
+        some.pool._waiting.clear()  # they are up, and rest no more
         assert len(some.threads) == hired
-    assert not some.crew.notify_one()
+    assert not some.pool.notify_one()
     assert len(some.threads) == 3
-    assert not some.crew.wake_pending  # nobody is on the way
+    assert not some.pool.wake_pending  # nobody is on the way
 
 
 def test_who_rests_is_woken_before_another_is_hired_the_last_one_first():
@@ -47,12 +47,12 @@ def test_who_rests_is_woken_before_another_is_hired_the_last_one_first():
     for count in (1, 2):
         some._hire()
         some.resting(count)
-    assert some.crew.notify_one()
+    assert some.pool.notify_one()
     until(lambda: some.woken == [1])
-    assert some.crew.notify_one()
+    assert some.pool.notify_one()
     until(lambda: some.woken == [1, 0])
     assert len(some.threads) == 2
-    assert not some.crew.wake_pending
+    assert not some.pool.wake_pending
 
 
 def test_nobody_rests_who_is_needed():
@@ -87,7 +87,7 @@ def test_everybody_is_woken_at_the_end():
     for count in (1, 2, 3):
         some._hire()
         some.resting(count)
-    some.crew.notify_all()
+    some.pool.notify_all()
     for thread in some.threads:
         thread.join(20)
     assert sorted(some.woken) == [0, 1, 2]

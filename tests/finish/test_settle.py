@@ -103,14 +103,14 @@ def hook(name, answer, calls):
 
 @pytest.mark.parametrize("outcome", [Succeeded(), Discarded("enough")])
 def test_what_is_done_is_left_to_the_acknowledgement(bench, outcome):
-    assert bench.go(outcome).fate == "acknowledged"
+    assert bench.go(outcome).moved_to == "acknowledged"
     assert bench.finished == [(bench.unit, False)]
     assert bench.places() == {WORKING: [bench.unit.data]}
 
 
 def test_a_failure_moves_to_the_retry_set_due_by_the_servers_clock(bench, redis):
     settled = bench.go(ERROR, bid="x")
-    assert (settled.fate, settled.delay_s) == ("retry", 15.0)
+    assert (settled.moved_to, settled.delay_s) == ("retry", 15.0)
     assert bench.finished == [(bench.unit, True)]
     ((member, due),) = redis.zrange(keys.RETRY, 0, -1, withscores=True)
     seconds, microseconds = redis.time()
@@ -132,7 +132,7 @@ def test_a_retry_goes_back_to_the_queue_it_was_fetched_from(bench, redis):
 
 def test_the_last_failure_buries_and_tells_hook_then_death_handlers(bench, redis):
     calls = []
-    assert bench.go(ERROR, worker(**hook("retries_exhausted", None, calls)), retry=0).fate == "dead"
+    assert bench.go(ERROR, worker(**hook("retries_exhausted", None, calls)), retry=0).moved_to == "dead"
     ((_, job, error),) = calls
     assert (job.jid, error) == ("ab" * 12, ERROR.error)
     assert bench.died == [("ab" * 12, "no")]
@@ -155,28 +155,28 @@ def test_the_hook_is_asked_only_when_retries_are_used_up(bench, fields, told):
 
 @pytest.mark.parametrize("fields", [{"retry": False}, {"retry": 0, "dead": False}])
 def test_what_is_dropped_is_acknowledged_and_its_death_told(bench, fields):
-    assert bench.go(ERROR, **fields).fate == "dropped"
+    assert bench.go(ERROR, **fields).moved_to == "dropped"
     assert bench.finished == [(bench.unit, False)]
     assert bench.died == [("ab" * 12, "no")]
     assert list(bench.places()) == [WORKING]
 
 
 def test_the_hook_may_keep_a_job_out_of_the_dead_set(bench):
-    assert bench.go(ERROR, worker(**hook("retries_exhausted", "discard", [])), retry=0).fate == "dropped"
+    assert bench.go(ERROR, worker(**hook("retries_exhausted", "discard", [])), retry=0).moved_to == "dropped"
     assert list(bench.places()) == [WORKING]
     assert len(bench.died) == 1
 
 
 @pytest.mark.parametrize("error", [LookupError("hook"), SystemExit("hook")])
 def test_a_hook_that_raises_is_reported_and_changes_nothing(bench, error):
-    assert bench.go(ERROR, worker(**hook("retries_exhausted", error, [])), retry=0).fate == "dead"
+    assert bench.go(ERROR, worker(**hook("retries_exhausted", error, [])), retry=0).moved_to == "dead"
     assert bench.reported == [("retries_exhausted", "hook")]
 
 
 @pytest.mark.parametrize("error", [LookupError("hook"), SystemExit("hook")])
 def test_a_retry_in_that_raises_costs_its_advice_only(bench, error):
     settled = bench.go(ERROR, worker(**hook("retry_in", error, [])), retry_count=1)
-    assert (settled.fate, settled.delay_s) == ("retry", 31.0)
+    assert (settled.moved_to, settled.delay_s) == ("retry", 31.0)
     assert settled.payload["retry_count"] == 2
     assert bench.reported == [("retry_in", "hook")]
 
@@ -184,15 +184,15 @@ def test_a_retry_in_that_raises_costs_its_advice_only(bench, error):
 def test_retry_in_may_end_it(bench):
     calls = []
     discarding = worker(**hook("retry_in", "discard", calls), **hook("retries_exhausted", None, calls))
-    assert bench.go(ERROR, discarding).fate == "dropped"
+    assert bench.go(ERROR, discarding).moved_to == "dropped"
     assert [call[0] for call in calls] == ["retry_in"]  # Sidekiq: a discarded job is told to death handlers only
     assert len(bench.died) == 1
-    assert bench.go(ERROR, worker(**hook("retry_in", "kill", calls))).fate == "dead"
+    assert bench.go(ERROR, worker(**hook("retry_in", "kill", calls))).moved_to == "dead"
 
 
 def test_a_business_error_is_told_and_kept_nowhere(bench):
     calls = []
-    assert bench.go(REFUSED, worker(**hook("retries_exhausted", None, calls))).fate == "dropped"
+    assert bench.go(REFUSED, worker(**hook("retries_exhausted", None, calls))).moved_to == "dropped"
     assert ([call[0] for call in calls], bench.died) == (["retries_exhausted"], [("ab" * 12, "closed")])
     assert bench.places() == {WORKING: [bench.unit.data]}  # its acknowledgement waits
     assert bench.finished == [(bench.unit, False)]
@@ -229,7 +229,7 @@ def test_business_errors_never_push_out_a_real_death(redis, granted):
 
 def test_run_later_keeps_the_payloads_bytes(bench, redis):
     settled = bench.go(Snoozed(60.0, "busy"), retry_count=3)
-    assert (settled.fate, settled.delay_s) == ("scheduled", 60.0)
+    assert (settled.moved_to, settled.delay_s) == ("scheduled", 60.0)
     ((member, due),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
     expected = json.loads(bench.unit.data)
     del expected["enqueued_at"]  # it is in no queue now
@@ -264,7 +264,7 @@ def test_compressed_arguments_stay_the_bytes_they_were(bench, redis, outcome, re
 @pytest.mark.proves("F38")
 def test_unreadable_is_buried_as_the_outcome_says(bench):
     unit = hold(bench.redis, b"{not json \xff\x00")
-    assert bench.settler.settle(unit, Malformed(PayloadError("x"), b"wrapped"), None).fate == "dead"
+    assert bench.settler.settle(unit, Malformed(PayloadError("x"), b"wrapped"), None).moved_to == "dead"
     assert bench.places() == {keys.DEAD: [b"wrapped"]}
 
 
@@ -285,7 +285,7 @@ def test_what_we_would_not_write_moves_on_with_its_bytes(bench, argument, outcom
 
 
 def test_an_interrupted_job_stays_in_custody(bench):
-    assert bench.go(Interrupted()).fate == "interrupted"
+    assert bench.go(Interrupted()).moved_to == "interrupted"
     assert bench.finished == []
     assert bench.places() == {WORKING: [bench.unit.data]}
 
@@ -294,7 +294,7 @@ def test_an_interrupted_job_stays_in_custody(bench):
 @pytest.mark.parametrize("outcome", [ERROR, Snoozed(5, "")])
 @pytest.mark.parametrize("fields", [{}, {"retry": 0}])
 def test_what_somebody_else_has_taken_over_is_not_written(bench, outcome, fields):
-    assert bench.go(outcome, held=False, **fields).fate == "fenced"
+    assert bench.go(outcome, held=False, **fields).moved_to == "fenced"
     assert bench.places() == {}
     assert bench.died == []
     assert bench.finished == [(bench.unit, True)]
@@ -326,12 +326,12 @@ def test_the_dead_set_forgets_what_is_too_old(redis, granted):
 
 
 @pytest.mark.proves("F14", "R14")
-@pytest.mark.parametrize(("fields", "fate"), [({}, "retry"), ({"retry": 0}, "dead")])
-def test_failures_are_kept_at_maxmemory(bench, redis, fields, fate):
+@pytest.mark.parametrize(("fields", "moved_to"), [({}, "retry"), ({"retry": 0}, "dead")])
+def test_failures_are_kept_at_maxmemory(bench, redis, fields, moved_to):
     unit = hold(redis, encoded(**fields))
     with full_memory(redis):
-        verdict = bench.settler.judge(unit, None, ERROR)
-        assert bench.settler.settle(unit, ERROR, verdict).fate == fate
+        verdict = bench.settler.decide_retry(unit, None, ERROR)
+        assert bench.settler.settle(unit, ERROR, verdict).moved_to == moved_to
     assert WORKING not in bench.places()
 
 
@@ -358,7 +358,7 @@ class LosesReply:
 
 @pytest.mark.proves("R17", "I19")
 @pytest.mark.parametrize(
-    ("outcome", "fields", "fate", "place", "deaths"),
+    ("outcome", "fields", "moved_to", "place", "deaths"),
     [
         (ERROR, {}, "retry", keys.RETRY, 0),
         (ERROR, {"retry": 0}, "dead", keys.DEAD, 1),
@@ -366,14 +366,14 @@ class LosesReply:
     ],
     ids=["retry", "dead", "scheduled"],
 )
-def test_a_lost_reply_is_no_loss_of_the_job_or_of_its_handlers(bench, redis, outcome, fields, fate, place, deaths):
+def test_a_lost_reply_is_no_loss_of_the_job_or_of_its_handlers(bench, redis, outcome, fields, moved_to, place, deaths):
     bench.settler._client = LosesReply(redis)
     unit = hold(redis, encoded(**fields))
-    verdict = bench.settler.judge(unit, None, outcome)
+    verdict = bench.settler.decide_retry(unit, None, outcome)
     with pytest.raises(Cut):
         bench.settler.settle(unit, outcome, verdict)
     assert (bench.died, bench.finished) == ([], [])
-    assert bench.settler.settle(unit, outcome, verdict).fate == fate
+    assert bench.settler.settle(unit, outcome, verdict).moved_to == moved_to
     assert len(bench.died) == deaths
     assert bench.finished == [(unit, True)]
     assert [(key, len(jobs)) for key, jobs in bench.places().items()] == [(place, 1)]
@@ -386,12 +386,12 @@ def test_an_end_that_is_to_be_confirmed_frees_its_slot_when_redis_has_heard_it(b
     with pytest.raises(Cut):
         bench.settler.settle(unit, outcome, None, confirmed=True)
     assert (bench.finished, redis.llen(WORKING)) == ([], 0)
-    assert bench.settler.settle(unit, outcome, None, confirmed=True).fate == "acknowledged"
+    assert bench.settler.settle(unit, outcome, None, confirmed=True).moved_to == "acknowledged"
     assert bench.finished == [(unit, True)]
     other = hold(redis, encoded(jid="other"))
-    assert bench.settler.settle(other, outcome, None, confirmed=True).fate == "acknowledged"
+    assert bench.settler.settle(other, outcome, None, confirmed=True).moved_to == "acknowledged"
     assert redis.llen(WORKING) == 0
-    assert bench.settler.settle(other, outcome, None, confirmed=True).fate == "fenced"  # somebody has taken it over
+    assert bench.settler.settle(other, outcome, None, confirmed=True).moved_to == "fenced"  # somebody has taken it over
 
 
 @pytest.mark.proves("R22")
@@ -406,11 +406,11 @@ def test_a_try_that_never_arrived_and_a_job_taken_over_since_is_fenced(bench, re
 
     bench.settler._client = Silent(redis)
     unit = hold(redis, encoded(**fields))
-    verdict = bench.settler.judge(unit, None, ERROR)
+    verdict = bench.settler.decide_retry(unit, None, ERROR)
     with pytest.raises(Cut):
         bench.settler.settle(unit, ERROR, verdict)
     redis.delete(WORKING)
-    assert bench.settler.settle(unit, ERROR, verdict).fate == "fenced"
+    assert bench.settler.settle(unit, ERROR, verdict).moved_to == "fenced"
     assert bench.died == []
     assert bench.settler._in_doubt == set()
 
@@ -427,7 +427,7 @@ def test_death_handlers_see_the_arguments_as_they_were_pushed(bench, redis):
     bench.settler._handlers.death.append(lambda job, error: seen.append(job.args))
     for fields in ({"retry": 0}, {"retry": False}):
         unit = hold(redis, encoded(args=["eJw="], compressed=True, **fields))
-        bench.settler.settle(unit, ERROR, bench.settler.judge(unit, None, ERROR, ["plain"]))
+        bench.settler.settle(unit, ERROR, bench.settler.decide_retry(unit, None, ERROR, ["plain"]))
     assert seen == [["plain"], ["plain"]]
 
 
@@ -438,7 +438,7 @@ def test_a_hook_that_changes_what_it_is_shown_changes_nothing_that_is_stored(ben
 
     data = encoded(args=[1])
     unit = hold(bench.redis, data)
-    verdict = bench.settler.judge(
+    verdict = bench.settler.decide_retry(
         unit, worker(retry_in=classmethod(scribble), perform=lambda self, n: None), ERROR, [1]
     )
     bench.settler.settle(unit, ERROR, verdict)
@@ -449,7 +449,7 @@ def test_a_hook_that_changes_what_it_is_shown_changes_nothing_that_is_stored(ben
 def test_a_kill_of_a_class_that_keeps_no_dead_is_dropped_and_its_hook_asked(bench):
     calls = []
     killing = worker(**hook("retry_in", "kill", calls), **hook("retries_exhausted", None, calls))
-    assert bench.go(ERROR, killing, dead=False).fate == "dropped"
+    assert bench.go(ERROR, killing, dead=False).moved_to == "dropped"
     assert [call[0] for call in calls] == ["retry_in", "retries_exhausted"]
 
 
@@ -477,7 +477,7 @@ def test_unknown_class_waits_and_no_retry_is_spent(bench, redis, retry):
         "error_backtrace": "x",
         "bid": "b",
     }
-    assert bench.go(UNKNOWN, **before).fate == "scheduled"
+    assert bench.go(UNKNOWN, **before).moved_to == "scheduled"
     ((member, due),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
     seconds, microseconds = redis.time()
     assert 0 < due - (seconds + microseconds / 1e6) <= 2
@@ -489,7 +489,7 @@ def test_unknown_class_waits_and_no_retry_is_spent(bench, redis, retry):
 
 
 def test_job_given_up_is_interrupted_with_state_in_one_step(bench, redis):
-    assert bench.go(GIVEN_UP, retry=3, status_expiration=60).fate == "interrupted"
+    assert bench.go(GIVEN_UP, retry=3, status_expiration=60).moved_to == "interrupted"
     ((member, since),) = redis.zrange(keys.INTERRUPTED, 0, -1, withscores=True)
     assert abs(since - time.time()) < 60
     stored = json.loads(member)
@@ -510,7 +510,7 @@ def test_set_of_interrupted_jobs_keeps_its_limits(bench, redis):
 
 def test_foreign_job_is_counted_and_keeps_its_own_error(bench, redis):
     own = {"retry_count": 1, "error_class": "ArgumentError", "error_message": "of Ruby", "failed_at": 5.5}
-    assert bench.go(FOREIGN, **own).fate == "scheduled"
+    assert bench.go(FOREIGN, **own).moved_to == "scheduled"
     wanted = {**json.loads(encoded(**own)), "aw_unknown_class_count": 4}
     del wanted["enqueued_at"]
     assert json.loads(redis.zrange(keys.SCHEDULE, 0, -1)[0]) == wanted
@@ -528,7 +528,7 @@ def test_foreign_job_goes_straight_back_as_the_next_to_run(bench, redis):
 
 def test_foreign_job_whose_queue_is_no_list_waits(bench, redis):
     redis.set("queue:default", "text")
-    assert bench.go(HANDED_BACK).fate == "scheduled"
+    assert bench.go(HANDED_BACK).moved_to == "scheduled"
     assert list(bench.places()) == [keys.SCHEDULE]
 
 
@@ -541,7 +541,7 @@ def test_job_handed_back_is_fenced_and_repeatable(bench, redis, trouble):
             bench.settler.settle(unit, HANDED_BACK, None)
     else:
         redis.delete(WORKING)
-    assert bench.settler.settle(unit, HANDED_BACK, None).fate == (
+    assert bench.settler.settle(unit, HANDED_BACK, None).moved_to == (
         "fenced" if trouble == "taken over" else "acknowledged"
     )
     assert redis.llen("queue:default") == (trouble == "lost reply")
@@ -563,7 +563,7 @@ def test_fields_of_the_wait_go_once_the_class_is_known(bench, outcome, place):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "place", "fate"),
+    ("outcome", "place", "moved_to"),
     [
         (UNKNOWN, keys.SCHEDULE, "scheduled"),
         (FOREIGN, keys.SCHEDULE, "scheduled"),
@@ -572,7 +572,7 @@ def test_fields_of_the_wait_go_once_the_class_is_known(bench, outcome, place):
     ids=["waits", "goes back", "given up"],
 )
 @pytest.mark.parametrize("trouble", ["lost reply", "taken over", "wrong type", "full"])
-def test_move_of_unknown_job_is_fenced_and_repeatable(bench, redis, outcome, place, fate, trouble):
+def test_move_of_unknown_job_is_fenced_and_repeatable(bench, redis, outcome, place, moved_to, trouble):
     unit = hold(redis, encoded())
     if trouble == "lost reply":
         bench.settler._client = LosesReply(redis)
@@ -580,7 +580,7 @@ def test_move_of_unknown_job_is_fenced_and_repeatable(bench, redis, outcome, pla
             bench.settler.settle(unit, outcome, None)
     if trouble == "taken over":
         redis.delete(WORKING)
-        assert bench.settler.settle(unit, outcome, None).fate == "fenced"
+        assert bench.settler.settle(unit, outcome, None).moved_to == "fenced"
         assert bench.places() == {}
         return
     if trouble == "wrong type":
@@ -591,9 +591,9 @@ def test_move_of_unknown_job_is_fenced_and_repeatable(bench, redis, outcome, pla
         redis.delete(place)
     if trouble == "full":
         with full_memory(redis):
-            assert bench.settler.settle(unit, outcome, None).fate == fate
+            assert bench.settler.settle(unit, outcome, None).moved_to == moved_to
     else:
-        assert bench.settler.settle(unit, outcome, None).fate == fate
+        assert bench.settler.settle(unit, outcome, None).moved_to == moved_to
     assert [(key, len(jobs)) for key, jobs in bench.places().items()] == [(place, 1)]
 
 
@@ -618,16 +618,16 @@ RETIRED = Retired("Gone::Worker", "replaced")
 
 def test_a_job_of_a_retired_class_is_gone_and_counted_in_one_step(bench, redis):
     for number in range(3):
-        assert bench.go(RETIRED, jid=f"j{number}", retry=0).fate == "dropped"
+        assert bench.go(RETIRED, jid=f"j{number}", retry=0).moved_to == "dropped"
         assert bench.finished[-1] == (bench.unit, True)
-    assert bench.go(Retired("Older", "x")).fate == "dropped"
+    assert bench.go(Retired("Older", "x")).moved_to == "dropped"
     assert redis.hgetall(keys.RETIRED) == {b"Gone::Worker": b"3", b"Older": b"1"}
     assert bench.places() == {}
     assert bench.died == []
 
 
 def test_a_retired_job_that_somebody_else_has_taken_over_is_his_to_count(bench, redis):
-    assert bench.go(RETIRED, held=False).fate == "fenced"
+    assert bench.go(RETIRED, held=False).moved_to == "fenced"
     assert bench.finished == [(bench.unit, True)]
     assert not redis.exists(keys.RETIRED)
 
@@ -637,7 +637,7 @@ def test_after_a_lost_reply_a_retired_job_is_not_counted_again(bench, redis):
     unit = hold(redis, encoded())
     with pytest.raises(Cut):
         bench.settler.settle(unit, RETIRED, None)
-    assert bench.settler.settle(unit, RETIRED, None).fate == "dropped"
+    assert bench.settler.settle(unit, RETIRED, None).moved_to == "dropped"
     assert redis.hgetall(keys.RETIRED) == {b"Gone::Worker": b"1"}
     assert bench.finished == [(unit, True)]
     assert bench.settler._in_doubt == set()
@@ -651,14 +651,14 @@ def test_a_retired_job_waits_where_it_is_while_it_cannot_be_counted(bench, redis
             bench.settler.settle(unit, RETIRED, None)
     assert bench.places() == {WORKING: [unit.data]}
     redis.delete(keys.RETIRED)
-    assert bench.settler.settle(unit, RETIRED, None).fate == "dropped"
+    assert bench.settler.settle(unit, RETIRED, None).moved_to == "dropped"
     assert redis.hgetall(keys.RETIRED) == {b"Gone::Worker": b"1"}
 
 
 def test_retired_jobs_are_dropped_at_maxmemory(bench, redis):
     unit = hold(redis, encoded())
     with full_memory(redis):
-        assert bench.settler.settle(unit, RETIRED, None).fate == "dropped"
+        assert bench.settler.settle(unit, RETIRED, None).moved_to == "dropped"
     assert redis.hget(keys.RETIRED, "Gone::Worker") == b"1"
 
 
@@ -704,7 +704,7 @@ def test_the_state_of_what_is_acknowledged_is_written_before(bench, outcome, fie
 @pytest.mark.parametrize("outcome", [ERROR, Snoozed(10.0, ""), Malformed(PayloadError("x"), b"x"), RETIRED])
 def test_whoever_was_fenced_says_nothing(bench, redis, outcome):
     redis.set(STATUS, "completed")
-    assert bench.go(outcome, held=False, status_expiration=60).fate == "fenced"
+    assert bench.go(outcome, held=False, status_expiration=60).moved_to == "fenced"
     assert redis.get(STATUS) == b"completed"
 
 
@@ -712,7 +712,7 @@ def test_whoever_was_fenced_says_nothing(bench, redis, outcome):
 def test_a_full_server_takes_the_state_of_what_moves(bench, redis, fields, state):
     unit = hold(redis, encoded(status_expiration=60, **fields))
     with full_memory(redis):
-        bench.settler.settle(unit, ERROR, bench.settler.judge(unit, None, ERROR), TrackedJob("ab" * 12, 60))
+        bench.settler.settle(unit, ERROR, bench.settler.decide_retry(unit, None, ERROR), TrackedJob("ab" * 12, 60))
     assert redis.get(STATUS) == state
 
 

@@ -59,7 +59,7 @@ PAYLOADS: tuple[bytes, ...] = (
 
 FIELDS = (
     "class", "args", "queue", "jid", "retry", "created_at", "enqueued_at", "failed_at", "retried_at", "retry_count", "version",
-    "interrupted_count", "aw_death_count", "suspect",
+    "interrupted_count", "aw_death_count", "aw_suspect",
     "compressed", "original_job_size_bytes", "status_expiration", "at", "aw_transfer", "aw_shard",
     "aw_queue", "retry_queue", "retry_for", "backtrace", "dead", "correlation_id", "tags", "meta.user", "error_message",
     "error_backtrace", "size_limiter", "bid", "wrapped", "\u2028", "",
@@ -148,8 +148,8 @@ def check_frames(frames: list[bytes]) -> str:
     said = dict(zip(frames[::2], frames[1::2], strict=False))
     evidence = RunEvidence.from_hash(said)
     expect(evidence.concurrency is None or evidence.concurrency >= 0, "slots are a count")
-    guilt = evidence.classify(frames[0], {"suspect": True}, 0)
-    expect(guilt in ("ran", "waited"), "of a suspect it is known")
+    guilt = evidence.classify(frames[0], {"aw_suspect": True}, 0)
+    expect(guilt in ("started", "not_started"), "of a suspect it is known")
     evidence.classify(frames[0], {}, 3)
     seen = record._process_info("h:1:abc", *(frames * 4)[:4])
     expect(seen.busy >= 0 and seen.slots >= 0, "slots are a count")

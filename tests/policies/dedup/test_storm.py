@@ -67,7 +67,7 @@ class Judge:
         fields = self.keyspace.keys.get(key.encode())
         owner = fields[b"jid"].decode() if isinstance(fields, Fields) else None
         # One that was interrupted amid its run has given its lock away; an equal one may wait beside it.
-        waiting = [job for job, place in jobs if place == WAITING and not job.get("suspect")]
+        waiting = [job for job, place in jobs if place == WAITING and not job.get("aw_suspect")]
         live = [job for job, _ in jobs] if jobs[0][0]["class"] != "ExecutingWorker" else waiting
         if len(live) > 1:
             self.problems.append((number, "two live jobs", key, [job["jid"] for job in live]))

@@ -20,7 +20,7 @@ from tests.proofs.crash_points.stage import FOREIGN, Stage
 from tests.proofs.places import END, payload_in, place_of, unwrapped
 
 DOCUMENTED = {
-    *("queue", "enqueued_at", "at", "interrupted_count", "aw_death_count", "suspect", TRANSFER, BUFFERED_AT),
+    *("queue", "enqueued_at", "at", "interrupted_count", "aw_death_count", "aw_suspect", TRANSFER, BUFFERED_AT),
     *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace"),
 }
 """Fields that the framework may write, change or take out on a job's way (invariant I5)."""

@@ -366,7 +366,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("run sync", "acknowledge each before the next", _work, prepare=_waiting(jobs.SyncWorker)),
         Scenario("run tracked", "the state is kept", _work, _always(state="completed"), _waiting(jobs.TrackedWorker)),
         Scenario(
-            "suspect", "a death is announced that may come", _work, prepare=_waiting(jobs.PlainWorker, is_suspect=True)
+            "suspect", "a death is announced that may come", _work, prepare=_waiting(jobs.PlainWorker, aw_suspect=True)
         ),
         Scenario("unloaded", "the server has lost the scripts", _work_twice, _always(), _unloaded, batches=(1,)),
         Scenario(

@@ -36,7 +36,7 @@ KINDS: dict[str, Callable[[str, str], bytes]] = {
     "retired class": lambda jid, queue: _plain(jid, queue, **{"class": "Gone"}),
     "for another shard": lambda jid, queue: _plain(jid, queue, aw_shard="second"),
     "limited": lambda jid, queue: _plain(jid, queue, **{"class": "Limited"}),
-    "suspect": lambda jid, queue: _plain(jid, queue, is_suspect=True, aw_death_count=2),
+    "suspect": lambda jid, queue: _plain(jid, queue, aw_suspect=True, aw_death_count=2),
     "stopped twice": lambda jid, queue: _plain(jid, queue, interrupted_count=2),
 }
 
