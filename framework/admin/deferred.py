@@ -61,6 +61,7 @@ def run_sooner(client: "redis.Redis", worker: str, limit: int, rate: float, on_p
     Each keeps its place, so that it is due then or now at any moment: one that is due sooner is left alone, and so is one that
     somebody has taken meanwhile. Raises redis errors: what was set forward is.
     """
+    # At a rate: a deferred backlog that became due at once was an incident at GitLab (June 2023).
     now = server_time(client)
     moved = 0
     page: dict[bytes, float] = {}

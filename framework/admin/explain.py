@@ -80,6 +80,7 @@ class KnownClasses:
         return Interruptions(stops, deaths, limit)
 
 
+# Decision 140: `explain` names the remedy for each reason.
 class Explainer:
     """Explains sightings on one shard. Methods raise redis errors."""
 

@@ -103,6 +103,7 @@ def read_slot_holders(client: "redis.Redis", name: str, now: float, scope: str =
     return [_holder(display_name(member), clamp_time(expiry) - now) for member, expiry in found]
 
 
+# Decision 141: limit overrides always expire.
 def set_override(client: "redis.Redis", name: str, new: LimitOverride) -> None:
     """The operators' word stands over the application's from now on; slots that are free by it are handed out. Redis errors."""
     fields = {

@@ -11,6 +11,7 @@ from framework.telemetry.visible import visible, visible_json
 _MAX_CELL_WIDTH = 400
 
 
+# Decision 171: foreign text is escaped where it is printed.
 def echo(text: object = "", *, err: bool = False) -> None:
     """Print one line; a very long one is cut."""
     click.echo(visible(str(text)), err=err)

@@ -31,6 +31,7 @@ _LATE_S = 2 * LEASE_PERIOD_S
 _FINAL_STEP_S = 2.0
 
 
+# Decision 3: the supervisor manages leases, and workers take jobs back.
 class ChildLeases:
     """One shard's children. A thread and a connection of its own: a shard that hangs delays neither others nor restarts."""
 

@@ -48,6 +48,7 @@ class GroupSize:
 
     def slots_for(self, queues: int) -> int:
         """GitLab's rule: the number of queues and one, within the two bounds. ``most`` alone is the number itself."""
+        # GitLab's rule fits one queue per worker. Under routing rules it would give `--max-concurrency 20 default` two.
         if self.least is None:
             return self.slots if self.most is None else self.most
         return max(self.least, min(queues + 1, self.most or MOST_SLOTS))
@@ -101,6 +102,7 @@ class Planner:
         group = self._group(selector)
         copy, shown_as = 0, f"all but {selector}" if self._selection.negate else selector
         for shard in sort_main_first({shard for shards in group.queues.values() for shard in shards}):
+            # Weights of 1 mean a random order. A strict order would starve all queues but the first of a namespace or of `*`.
             queues = {name: group.weights.get(name, 1) for name, shards in group.queues.items() if shard in shards}
             exact = any(serves(queues, name) for name in self._places.known if name not in queues)
             for _ in range(size.processes):

@@ -23,6 +23,7 @@ _PLAIN_TYPES = frozenset({str, int, float, bool, NoneType})
 _JOB_SEPARATOR, _LINE_SEPARATOR = b'],"",[', b"]\n["
 
 
+# A bulk is kept as JSON until it is written, since all jobs are checked first: a million tuples take some ten megabytes.
 class BulkChunk(NamedTuple):
     """Up to 1,000 jobs: their arguments as JSON, a line per job, and the bytes of the longest line."""
 

@@ -25,6 +25,7 @@ def to_json_value(value: Any, depth_left: int = MAX_DEPTH) -> Any:
     Raises InexactError for what JSON cannot carry at all: NaN, bytes, half a surrogate pair, what holds itself, and
     objects that are neither dataclasses nor pydantic models.
     """
+    # The serialiser of pydantic-core would accept bytes, NaN and two keys of one text, and change them silently.
     if isinstance(value, enum.Enum):
         return to_json_value(value.value, depth_left)
     if isinstance(value, _TEXT_TYPES):

@@ -90,6 +90,7 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
             return
         self.log_extra(remaining_work_count=remaining)
         if remaining > 0:
+            # Not inside `perform`: an idle process would take the next job at once and find no free slot.
             self._aw_on_success = partial(copy_context().run, self._aw_push_next, args)
 
     def _aw_push_next(self, args: list[Any]) -> None:

@@ -46,6 +46,7 @@ FOREIGN_METHODS: Mapping[str, str] = {
 """How Celery, RQ, Dramatiq, Huey, Procrastinate, Taskiq and Active Job call a push -> what to write here."""
 
 
+# A descriptor and not a metaclass, which would forbid `class W(ApplicationWorker, SomeProtocol)`.
 class ForeignMethod:
     """One of those names on a class: an AttributeError that tells the way, so ``hasattr`` stays false.
 
@@ -142,6 +143,7 @@ def reject_constructor_arguments(cls: type[Any], given: tuple[Any, ...]) -> None
     raise MisuseError(_qualified_name(cls), reason)
 
 
+# A str subclass with `__await__` was rejected: `type(jid) is str` would be false, and the error would follow the write.
 def reject_await(declaration: Declaration) -> None:
     """Raise MisuseError when the push that is being made is awaited; asked on an event loop only.
 

@@ -33,6 +33,7 @@ class VersionHandler:
         return self.signature.method
 
 
+# A handler runs exactly its version. A handler for "1 and older" would have to guess the arguments of version 0.
 def is_handler(name: str) -> bool:
     """Whether a method of this name runs jobs of an older version."""
     return _HANDLER.fullmatch(name) is not None

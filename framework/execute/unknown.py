@@ -21,6 +21,7 @@ _MAX_FOREIGN_DELAY_S = 5.0
 _MAX_NAMES = 1_000  # names come from the wire: there is no end of them
 
 
+# Decision 160: a job of an unknown class waits and spends no retry.
 class UnknownClassDelays:
     """Decides how long such a job waits. Safe to call from any thread.
 

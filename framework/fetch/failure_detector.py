@@ -13,6 +13,7 @@ _MISSED_HEARTBEATS = 2
 """So many periods without a beat are a gap: an outage that may have cost somebody its lease is longer."""
 
 
+# Decision 28: failure detection waits 18 s after an outage.
 class FailureDetector:
     """The limits, and Redis's clock as one observer's beats have seen it. Fed by one thread, asked by any."""
 

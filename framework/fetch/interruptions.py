@@ -84,6 +84,7 @@ class _Interruption:
     gives_up: bool
 
 
+# Decision 155: forced stops and deaths are counted separately.
 def interrupt(
     client: "redis.Redis", identity: str, running: Sequence[tuple[UnitOfWork, float]], limit: InterruptionLimit
 ) -> list[InterruptedJob]:

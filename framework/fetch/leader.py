@@ -33,6 +33,7 @@ _MAX_BACKOFF_S = 2.0  # between two tries to reach Redis
 _MAX_BACKOFF_AFTER_ERROR_S = 0.5  # so that one that is for good comes often enough to end the process
 
 
+# Decision 38: the leader-follower pattern, without a fetcher thread.
 class Leader:
     """``run`` is for one thread at a time, the holder of ``lock``; everything else is safe from any."""
 

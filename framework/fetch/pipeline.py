@@ -60,6 +60,7 @@ class FetchEvents(Protocol):
         """Redis answers again after ``fetch_failed``."""
 
 
+# Decision 38: worker threads fetch their own jobs, and at most 32 finished jobs are unconfirmed.
 class FetchPipeline:
     """Acknowledges and fetches for all threads. ``trouble`` is called when calls have to stop until ``probe`` succeeds.
 

@@ -39,6 +39,7 @@ UNREGISTER_AFTER_S = LEASE_MS // 1000 + 2 * int(BLOCK_TIMEOUT_S + REPLY_MARGIN_S
 
 _PAGE = 50
 _MAX_RESTORED_JOBS, _MAX_RESTORED_BYTES = 500, 1_000_000  # of one step: half a millisecond of Redis's time
+# Decision 73: every sweep looks for working lists without an owner.
 _SCAN_COUNT = 500
 """So many keys of the shard does one sweep look at in search of lists without an owner: a tenth of a millisecond of Redis's time."""
 

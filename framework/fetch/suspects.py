@@ -50,6 +50,7 @@ def is_suspect(payload: Payload) -> bool:
     return payload.get(SUSPECT_FIELD) is True
 
 
+# Decision 30: only jobs that were running count as interrupted; their serial trial is time-bounded.
 class SuspectRunner:
     """Says of a process with so many slots which suspect jobs run in it, and lets them take turns. Safe from any thread."""
 

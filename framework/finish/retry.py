@@ -89,6 +89,7 @@ class RetryPolicy:
         count = self._count_failure(payload, worker, error)
         if limit is None:
             return Delete(payload, args)
+        # Decision 10: a business error is not a failure of the system.
         if has_type(error, BusinessError):
             return self._kill_or_delete(payload, worker, args, business=True)
         if self._exhausted(payload, worker, count, limit):

@@ -20,6 +20,7 @@ _UNAVAILABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 """Nothing that changes Redis comes through: no acknowledgement either."""
 
 
+# Decision 55: the status of a job never decides about the job.
 class StatusWriter:
     """The states of the jobs of one shard. ``on_write_failed`` is told of one that was not written."""
 

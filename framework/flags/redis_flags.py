@@ -30,6 +30,7 @@ class _CachedFlag(NamedTuple):
         return time.monotonic() < self.valid_until
 
 
+# Decision 133: flags are cached in each process.
 class RedisFlags(FlagSource):
     """The flags of one shard as they were when they were last read; what could not be read anew stays as it was.
 

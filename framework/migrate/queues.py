@@ -43,6 +43,7 @@ OnJobsScanned = Callable[[int], None]
 """Hears how many jobs more have been looked at."""
 
 
+# Decision 95: a migration renames a queue before it moves jobs.
 class QueueMigrator:
     """Goes through the queues of one shard, one at a time."""
 

@@ -20,6 +20,7 @@ class EvictionEvents(Protocol):
         """This Redis evicts keys by ``policy``."""
 
 
+# Decision 70: eviction and data loss are reported, not refused.
 class EvictionCheck:
     """Tells of each policy but ``noeviction`` once. For one thread."""
 

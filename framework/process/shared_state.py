@@ -29,6 +29,7 @@ class ProcessState(IntEnum):
     STOPPING = 4
 
 
+# Decision 86: workers report health through shared memory.
 class SharedState:
     """The numbers of one process, all 0 at first."""
 

@@ -30,6 +30,7 @@ class UnservedCallbacks(NamedTuple):
     on_served: Callable[[frozenset[QueueLocation]], None]
 
 
+# Decision 194: two looks, because the processes of a fleet start at the same time.
 class UnservedWatch:
     """Warns of a place that two looks in a row found unserved, and says when a process serves it. For one thread.
 

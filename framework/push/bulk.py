@@ -25,6 +25,7 @@ class PreparedChunk(Protocol):
         ...
 
 
+# Decision 166: a failed bulk push resumes under tokens.
 class BulkPush:
     """Takes slices from ``prepare``, which returns ``None`` after the last one. For one thread at a time."""
 

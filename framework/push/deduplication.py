@@ -37,6 +37,7 @@ def flag_always_on(shard: str, flag: str) -> bool:
     return True
 
 
+# Decisions 120 and 165: the script that writes a job takes its lock, whose key names the method that runs the job.
 class Deduplicator:
     """Makes the claims of jobs on their locks. Shared between threads.
 

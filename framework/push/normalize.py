@@ -73,6 +73,7 @@ def inherited_context(declaration: Declaration) -> dict[str, Json]:
     (``meta.root_caller_id``, kept once set), and the category of the work: the class's own, else the caller's.
     """
     found = context.context_source()
+    # Unlike GitLab's, a push outside of a context adds no category: the log lines have that of the class anyway.
     if found is None:
         return {}
     fields = (

@@ -16,6 +16,7 @@ from framework.wire.footprint import DECODED_LIMIT, DECODED_LIMIT_SETTING, MAX_M
 from framework.wire.json import dumps
 
 SIZE_LIMITER = "size_limiter"
+# The mark keeps a Ruby poller with smaller limits from compressing or refusing the job again. Small jobs need none.
 VALIDATED, TRACKED = "validated", "tracked"
 """What a payload says that was looked at. GitLab's limiter leaves a job alone that says either."""
 

@@ -51,6 +51,7 @@ def per_shard_controls(declaration: Declaration) -> tuple[tuple[str, ...], bool]
     return (*limits, *locks), bool(limits)
 
 
+# Decision 20: limits and locks are not spread over shards, so each shard would allow the whole limit.
 def splits_by_rules(
     router: Router, declarations: Iterable[Declaration], queue_limits: Collection[str] = (), *, source: str
 ) -> Iterator[ShardSplit]:

@@ -35,6 +35,7 @@ UNAVAILABLE_S = 10.0
 """How long a shard that did not answer is left alone: its jobs step aside without costing a time-out each page."""
 
 
+# Decision 25: a job changes shards under a token.
 class CrossShardTransfer:
     """Carries jobs from the shard named ``here``, whose client is ``client``, to the others of ``shards``."""
 

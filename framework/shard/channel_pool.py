@@ -16,6 +16,7 @@ HEALTH_CHECK_AFTER_S = 0.1
 """A channel that idle for longer is looked at before it is used: its server may have gone or been restarted meanwhile."""
 
 
+# Decision 15: channels of its own, because redis-py's pool, packing and parsing cost as much as the round trip.
 class ChannelPool:
     """A free list. A channel is one thread's between ``take`` and ``release``; one that failed is not given back."""
 

@@ -23,6 +23,7 @@ _NO_REPLY_ERRORS = (RedisConnectionError, RedisTimeoutError, MasterNotFoundError
 """Exactly these: redis-py derives refusals (LOADING, wrong passwords, too many clients) from the first, and they are answers."""
 
 
+# Decision 71: a push to a silent shard fails at once, except for one in two seconds.
 class CircuitBreaker:
     """Of one shard, for any number of threads, without a lock: a race lets one call more through, and nothing else.
 

@@ -28,6 +28,7 @@ _LIBRARY_PACKAGES = ("redis", "framework", "contextlib")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+# Decision 49: a routed scope ends for every thread that copied it.
 class RoutedScope:
     """``with Block(shards):`` calls to these shards are routed within. A pool, task or thread kept beyond the end is not."""
 

@@ -47,7 +47,7 @@ class QueueTransaction:
 
     The last job goes into its queue by way of the token's key: RPUSH of a mark and of that job, then LMOVE. So the key holds the
     mark alone where the jobs are in, and the job as well where the queue turned out to be of another type. A script that looks at
-    the type says the same, but costs Redis 16 us a slice where these commands cost 6 (``docs/decisions``, 166).
+    the type says the same, but costs Redis 16 us a slice where these commands cost 6 (decision 166).
     """
 
     def __init__(self, token: str, queue: str, payloads: Sequence[bytes]) -> None:

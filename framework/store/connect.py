@@ -62,6 +62,7 @@ class Endpoint:
         return str(dict(self.options).get("username") or unquote(urlsplit(self.url).username or "") or "default")
 
 
+# Decision 15: the Redis client never repeats a command by itself.
 def open_client(endpoint: Endpoint, *, name: str, read_timeout_s: float = COMMAND_TIMEOUT_S) -> "redis.Redis":
     """Return a client that connects at its first command and never retries; ``read_timeout_s`` is the deadline of each call."""
     settings: dict[str, Any] = {

@@ -26,6 +26,7 @@ _CHUNK_BYTES = 1 << 16
 _UNCHANGED_SHARE = 0.98
 
 
+# Decision 152: a deadline covers a whole call and moves only while data flows.
 class Deadline:
     """Of one call. It moves on while the last seconds have brought ``SLOWEST_BYTES_PER_S``."""
 

@@ -193,6 +193,7 @@ OPERATOR = Role(
     (_NAME,),
 )
 
+# Decision 175: four roles define the rights of a Redis user.
 ROLES = {role.name: role for role in (PRODUCER, WORKER, OPERATOR, READ_ONLY)}
 
 

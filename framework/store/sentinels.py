@@ -145,6 +145,7 @@ class _DiscoveryAnswers:
         return place not in self._answered
 
 
+# Decision 65: all connections of a process follow the master together.
 class MasterWatch:
     """Shuts down the connections to a master that was replaced. One for all clients of a shard in a process."""
 

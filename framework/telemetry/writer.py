@@ -26,6 +26,7 @@ _RETRY_S = 0.02
 _CLOSED_ERRORS = {errno.EPIPE, errno.EBADF, errno.ECONNRESET}
 
 
+# Decision 11: lines are written in batches, and dropped lines are counted.
 class LogWriter:
     """Takes lines from any thread and writes them in order, whole lines only.
 

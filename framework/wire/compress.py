@@ -95,4 +95,5 @@ def _inflated(data: bytes, limit: int) -> Iterator[bytes]:
 def pack_backtrace(lines: list[str]) -> str:
     """Return Sidekiq's form of ``error_backtrace``: base64 of the deflated JSON list of lines."""
     printable = [line.encode("utf-8", "replace").decode("utf-8") for line in lines]
+    # Only JSON: bytes that are not JSON are read by Sidekiq 6.4 with Ruby's Marshal, which is unsafe with foreign data.
     return base64.b64encode(zlib.compress(dumps(printable))).decode("ascii")

@@ -136,6 +136,7 @@ class Footprint:
             self._width = max(self._width, _WIDE if chunk.translate(None, _OF_LATIN_1) else _LATIN_1)
 
 
+# Decision 170: payload memory is bounded before parsing.
 def measure(read: Callable[[], Iterable[bytes]], limit: int) -> Footprint:
     """Return what the document takes that ``read`` gives in pieces; reading ends where it is more than ``limit`` bytes of memory.
 

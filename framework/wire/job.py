@@ -143,6 +143,7 @@ def _seconds(value: object) -> float | None:
 
 def wire_timestamp(seconds: float) -> float:
     """Return ``seconds`` as a time that every Sidekiq reads right: float seconds that keep a fraction in JSON."""
+    # Sidekiq 8 reads an integer as milliseconds, 6.4 and 7 read it as seconds. All of them read a fraction right.
     rounded = round(seconds, 6)
     return rounded + 0.000001 if rounded.is_integer() else rounded
 
@@ -167,6 +168,7 @@ def version_of(payload: Payload) -> int:
 
 def deferral_count(payload: Payload, reason: str) -> int:
     """Return how often in a row a job was deferred for this reason: another's deferrals prolong nothing, and use up nothing."""
+    # With one count for all reasons a day behind a flag (288 deferrals) would start the health backoff at its maximum.
     if payload.get(DEFERRED_BY, reason) != reason:
         return 0
     return count_of(payload, DEFERRED_COUNT)

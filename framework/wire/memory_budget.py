@@ -13,6 +13,7 @@ DECODING_BUDGET = 256_000_000
 _STOP_CHECK_S = 0.1  # between two looks whether the process stops
 
 
+# Decision 170: first come, first served, so that small requests do not pass a large one for ever.
 class MemoryBudget:
     """Hands out bytes, first come first served, so that a large request is not passed by small ones for ever. Shared between threads.
 

@@ -30,6 +30,7 @@ class OwnQueues(NamedTuple):
     """Those that the generated file lacks: queues of classes that are newer than the file."""
 
 
+# Decision 194: a process serves the queues of its loaded classes by default.
 def of_loaded_classes(settings: Settings, router: Router, shard: str) -> OwnQueues:
     """Return the queues of the loaded classes on a shard, weighted as ``generate-queues`` would; without any, ``default``."""
     found = queues_on(router, _declarations(), shard)

@@ -115,6 +115,7 @@ class ReleasedWorker(_FrozenModel):
         return [self.queue, *([self.retry_queue] if self.retry_queue else [])]
 
 
+# Decision 89: the manifest describes jobs of earlier releases.
 class Manifest(_FrozenModel):
     """Every worker by wire name, and the retired ones with the date of the first release without them.
 

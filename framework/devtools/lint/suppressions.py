@@ -9,6 +9,8 @@ from typing import NamedTuple
 from framework.devtools.lint.module import Module
 
 PREFIX = "SEW"
+# Not `# noqa`: ruff reports codes that it does not know, and has no place for a reason. Two words at least, because ruff
+# takes one word after a colon for an annotation that was commented out.
 _SUPPRESSION = re.compile(rf"#\s*(?P<codes>{PREFIX}\w*(?:\s*,\s*{PREFIX}\w*)*)(?P<colon>\s*:)?(?P<reason>[^#]*)")
 _WORDS = re.compile(r"[^\W\d_]\w*(?:\W+\w+)*[^\W\d_]")
 

@@ -42,6 +42,7 @@ class ApplicationFacts:
     """The modules that a process loads -> the file or folder of each."""
 
 
+# Lint reads and never imports: an import stops at the first DeclarationError, needs all dependencies and runs code.
 class Workspace:
     """The modules of some files, and those that are found by name beside them."""
 

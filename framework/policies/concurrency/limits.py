@@ -68,6 +68,7 @@ class _CallableLimit:
     call_lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+# Decision 129: limits fail open.
 class Limits:
     """Know the limits of classes and ``queues``. Safe to call from any thread.
 

@@ -92,6 +92,7 @@ class Throttle:
         for name in names:
             answers = [self._call_signal(signal, name) for signal in self._signals]
             worst: Strategy | None = next((strategy for strategy in _STRONGEST_FIRST if strategy in answers), None)
+            # A failed signal changes nothing: the failure may be the overload itself, and is no reason to admit more jobs.
             if worst is not None or all(answer is None for answer in answers):
                 found[name] = worst
 

@@ -40,6 +40,7 @@ class ReplicaStatus(NamedTuple):
     unknown: set[str]
 
 
+# Decision 111: a job reads from the primary in case of doubt.
 class ConsistencyPolicy:
     """Chooses what each job of a replica-reading class reads from. Never fails a job: in any doubt it reads from the primary."""
 

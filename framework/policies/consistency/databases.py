@@ -91,6 +91,7 @@ class Databases:
                 server.dispose()
 
 
+# One set of servers per configuration: policy, push and application must share the memory of a failed server.
 @lru_cache
 def open_databases(settings: tuple[tuple[str, DatabaseSettings], ...], file: str) -> Databases:
     """Return the databases of a configuration: the same for pushes, runs and the application's own queries."""
@@ -99,6 +100,7 @@ def open_databases(settings: tuple[tuple[str, DatabaseSettings], ...], file: str
 
 def weakest_level(levels: ConsistencyLevels) -> DataConsistency:
     """Return which word decides about a job that uses all these databases (GitLab: the most replica-loving)."""
+    # One decision for all databases: otherwise each log line and counter would need one strategy per database.
     return max(levels.values(), key=_STRICTEST_FIRST.index) if levels else "always"
 
 

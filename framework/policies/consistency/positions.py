@@ -19,6 +19,7 @@ PositionFields = Callable[[], Mapping[str, Json]]
 """Looks positions up here and now; the fields that a payload carries."""
 
 
+# Decision 110: a push records the WAL insert position.
 class PushPositions:
     """Says of a class what its pushes note; ``None`` for a class that reads from no replica, which then pays nothing."""
 

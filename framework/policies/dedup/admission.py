@@ -22,6 +22,7 @@ _MAX_POSITION_CHECKS = 2
 """How often duplicates may see more in the moment before the lock goes; after that it goes first."""
 
 
+# Decision 122: until_executing releases the lock after the replica check.
 class DedupPositions:
     """Before the choice of a replica: the job knows the newest position of its dropped duplicates.
 

@@ -62,6 +62,7 @@ def resume(
             return ResumeResult(moved, stayed, state < 0)
 
 
+# Decision 135: processes do not resume unknown classes while a pause marker exists.
 class PauseResumer:
     """One process's look at the paused classes of a shard."""
 

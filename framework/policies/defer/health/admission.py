@@ -192,6 +192,7 @@ class HealthPolicy:
 
 def deferral_delay_s(policy: DeferOnHealth, deferrals_before: int) -> float:
     """Return how long a job waits that has been deferred so often: GitLab's doubling, capped, less up to a tenth at random."""
+    # GitLab's exponent: the first two delays are equal. The random part only shortens, so `max_delay` is the maximum.
     doublings = min(max(0, deferrals_before - 1), _MAX_DOUBLINGS)
     doubled: float = policy.delay.total_seconds() * 2.0**doublings
     return min(policy.max_delay.total_seconds(), doubled) * (1 - _JITTER * random.random())

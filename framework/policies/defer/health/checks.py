@@ -62,6 +62,7 @@ class _PendingCheck(NamedTuple):
     deadline: float
 
 
+# Decision 115: health checks fail open.
 class HealthChecker:
     """Asks ``indicators`` about ``databases``. An answer counts for ``cache_s``; one that takes longer than ``timeout_s`` is
     awaited by nobody, and counts when it comes.
