@@ -18,7 +18,7 @@ from framework.errors import MisuseError, NoSuchMethodError
 running_loop: Callable[[], object] = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage]
 """The event loop of this thread, or None: get_running_loop raises instead, which costs a push a microsecond."""
 
-_PUSH_MODULES = frozenset(f"framework.declare.{name}" for name in ("misuse", "setter", "worker", "capacity"))
+_PUSH_MODULES = frozenset(f"framework.declare.{name}" for name in ("misuse", "setter", "worker", "limited_capacity"))
 """The modules between a push that an application makes and the question whether it is awaited."""
 
 _FUNCTION_ATTRIBUTES = ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__")

@@ -54,8 +54,8 @@ def register(worker: type[Any]) -> None:
             if holder is not None and _declaration(holder).qualified_name != declaration.qualified_name:
                 raise DeclarationError(
                     declaration.qualified_name,
-                    f"the wire name {name!r} is taken by {_declaration(holder).qualified_name}. Rename one of the two classes, or "
-                    f"give one its own `wire_name`.",
+                    f"the wire name {name!r} is already taken by {_declaration(holder).qualified_name}. Rename one of the two "
+                    f"classes, or give one its own `wire_name`.",
                     attribute="wire_name" if name == declaration.wire_name else "aliases",
                 )
         key = (declaration.module, declaration.class_name)

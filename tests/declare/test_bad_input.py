@@ -267,14 +267,14 @@ def assert_names_the_rule(error: DeclarationError, rule: Any, forbidden: Any) ->
     message = str(error)
     assert (error.worker, error.attribute) == (PLACE, rule.attribute)
     assert f"{rule.attribute} = {rule.value!r}" in message
-    assert f"{rule.other} = {forbidden!r}" in message
+    assert f"{rule.other_attribute} = {forbidden!r}" in message
     assert str(rule) in message
-    assert rule.instead in message
+    assert rule.remedy in message
 
 
 @each_row(("rule", "forbidden"), BROKEN, around=registry.isolated)
 def test_a_cross_rule_in_one_class_and_over_classes(rule: Any, forbidden: Any):
-    one, other = {rule.attribute: rule.value}, {rule.other: forbidden}
+    one, other = {rule.attribute: rule.value}, {rule.other_attribute: forbidden}
     assert_names_the_rule(refused("SampleWorker", (ApplicationWorker,), body(**one, **other)), rule, forbidden)
     for above, below in ((one, other), (other, one)):
         base = type("Base", (ApplicationWorker,), {"__module__": MODULE, **above}, abstract=True)
@@ -292,10 +292,10 @@ def test_a_cross_rule_in_one_class_and_over_classes(rule: Any, forbidden: Any):
 
 @each_row(("rule", "forbidden"), BROKEN, around=registry.isolated)
 def test_a_child_may_take_back_what_breaks_the_rule(rule: Any, forbidden: Any):
-    default = vars(ApplicationWorker)[rule.other]
-    parent = type("ParentWorker", (ApplicationWorker,), body(**{rule.other: forbidden}))
-    child: Any = type("SampleWorker", (parent,), body(**{rule.attribute: rule.value, rule.other: default}))
-    assert getattr(child.declaration(), rule.other) == default
+    default = vars(ApplicationWorker)[rule.other_attribute]
+    parent = type("ParentWorker", (ApplicationWorker,), body(**{rule.other_attribute: forbidden}))
+    child: Any = type("SampleWorker", (parent,), body(**{rule.attribute: rule.value, rule.other_attribute: default}))
+    assert getattr(child.declaration(), rule.other_attribute) == default
 
 
 # --- grouped facts --------------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ def test_plain_values_that_do_not_fit(perform, wrong, words):
 
 def test_plain_jobs_are_never_looked_at_one_by_one(monkeypatch):
     """The whole point of a slice; a slower way would be right as well, and nobody would notice."""
-    monkeypatch.setattr(bulk, "_lines", None)
+    monkeypatch.setattr(bulk, "_checked_chunk", None)
     assert lines(SIGNATURES[0], [(1,), [2, "é"], (3, "y", 0.5), (4, "", 1), (5, "", None)])
     assert lines(SIGNATURES[1], [(1,), (2, "a", "b")])
     assert lines(SIGNATURES[4], [(), []]) == [b"[]", b"[]"]

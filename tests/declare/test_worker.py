@@ -559,7 +559,7 @@ def test_bulk_for_waits_as_bulk_in_does(recorder: Any):
     worker.perform_bulk_for([1], arguments=worker.arguments, delay=4_000_000_000)
     worker.perform_bulk_for([1], arguments=worker.arguments, delay=4_000_000_000, batch_size=2, batch_delay=3)
     worker.perform_bulk_for([1], arguments=worker.arguments, batch_size=2, batch_delay=3)
-    whens = [(bulk.due, bulk.pace) for bulk in recorder.bulks]
+    whens = [(bulk.due, bulk.pacing) for bulk in recorder.bulks]
     far, pace = DueTime(4_000_000_000.0), BulkPacing(2, 3.0)
     assert whens[:4] == [(None, None), (None, None), (far, None), (far, pace)]
     assert (whens[4][0].delay_s, whens[4][1]) == (0.0, pace)
@@ -572,7 +572,7 @@ def test_a_spread_bulk_takes_a_generator(recorder: Any):
     jids = make().perform_bulk_in(4_000_000_000, ((n,) for n in range(5)), batch_size=2, batch_delay=10)
     (bulk,) = recorder.bulks
     assert bulk.due == DueTime(4_000_000_000.0)
-    assert [bulk.offset(index) for index in range(len(jids))] == [0, 0, 10, 10, 20]
+    assert [bulk.delay_s_of(index) for index in range(len(jids))] == [0, 0, 10, 10, 20]
 
 
 def test_inline_and_route_go_through_the_port(recorder: Any):

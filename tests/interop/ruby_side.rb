@@ -34,7 +34,7 @@ end
 
 # GitLab's size limiter, written after its description: what a Ruby client of such a fleet does around each push.
 class SizeLimiter
-  LARGE = SourceClass.new(StandardError)
+  LARGE = Class.new(StandardError)
 
   class << self
     attr_accessor :threshold, :limit
@@ -139,7 +139,7 @@ module Console
   # Pushes and promotions from here on go through GitLab's limiter; without numbers they do not.
   def limit_sizes(command)
     SizeLimiter.threshold = command["threshold"]
-    SizeLimiter.limit_payload = command["limit"]
+    SizeLimiter.limit = command["limit"]
     true
   end
 

@@ -821,7 +821,7 @@ def test_variables_between_processes_are_known(tmp_path):
 
 
 def from_checkout() -> list[str]:
-    code = "from framework import command_line as c; c.start_from_checkout(); print(*c.handed_to_children())"
+    code = "from framework import command_line as c; c.use_checkout_commands(); print(*c.child_environment())"
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
 
@@ -974,7 +974,7 @@ def test_a_file_that_nobody_would_read_is_named(tmp_path, name, content, meant):
     assert caught.value.problems == ((f"config/{name}", "", message),)
 
 
-@pytest.mark.parametrize("name", ["routing.yaml", "RoutedTarget.yml"])
+@pytest.mark.parametrize("name", ["routing.yaml", "Routing.yml"])
 def test_a_second_file_of_nearly_the_same_name_is_named(found, name):
     problems = found({"routing.yml": "routing_rules: []", name: "routing_rules: []"})
     assert [problem.file for problem in problems] == [f"config/{name}"]
