@@ -26,6 +26,7 @@ redis.call('UNLINK', KEYS[1])
 """
 
 
+# In the same Redis, so that one order of commands has both. A file of the job would carry another clock.
 def mark(jid: str, shard: str = "main") -> None:
     """Say in the history of ``shard`` that this job has ended. It is there when this returns; a server that is away is waited for.
 

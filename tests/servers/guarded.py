@@ -99,6 +99,7 @@ def narrowed(client: "Redis", *rules: str) -> Iterator[None]:
         client.execute_command("ACL", "SETUSER", "default", *_default(None))
 
 
+# Decision 175: the tests run under the published roles.
 class GuardedServer(EmbeddedServer):
     """Remembers what it has refused to its users, over restarts too."""
 

@@ -22,6 +22,7 @@ class Killed(BaseException):
     """The process of this thread has died."""
 
 
+# Decision 64: interleavings are tested with one runnable thread at a time.
 class Act:
     """One thread. ``resume`` lets it move until it stops again."""
 
