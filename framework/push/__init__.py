@@ -1,1 +1,1 @@
-"""Step 2 of a job's way: from a checked call to a payload on a list, in one atomic write to one shard."""
+"""Push jobs: from a checked call to a payload in a Redis list or set, in one atomic write to one shard."""

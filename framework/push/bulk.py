@@ -1,4 +1,4 @@
-"""One bulk push: slices written one after the other; where it stops, it can go on without writing a slice twice."""
+"""Write a bulk push chunk by chunk, and resume it after a failure without writing a chunk twice."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,25 +9,29 @@ from framework.shard.transaction import TOKEN_S
 from framework.types import Jid
 
 _RESUME_WITHIN_S = TOKEN_S - 30.0
-"""How long after it was sent a slice in doubt may be repeated: well before Redis forgets its token."""
+"""A chunk in doubt may be repeated this long after it was sent: well before Redis deletes its token."""
 
 
 class PreparedChunk(Protocol):
-    """The jobs of one slice, made and judged, as they are written however often that is tried."""
+    """Represent the prepared jobs of one chunk. Every try writes the same bytes."""
 
     @property
     def jids(self) -> Sequence[Jid]:
-        """Return the ids of the jobs that are to be written."""
+        """Return the ids of the jobs to write."""
         ...
 
     def write(self) -> Sequence[Jid | None]:
-        """Write what is not in yet; return ids aligned with the slice, ``None`` where dropped. Raises ShardUnavailableError."""
+        """Write the jobs that are not written yet; return ids in input order, ``None`` for dropped jobs.
+
+        Raises:
+            ShardUnavailableError: the shard did not confirm the write.
+        """
         ...
 
 
 # Decision 166: a failed bulk push resumes under tokens.
 class BulkPush:
-    """Takes slices from ``prepare``, which returns ``None`` after the last one. For one thread at a time."""
+    """Write the chunks returned by ``prepare`` until it returns ``None``. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -40,20 +44,22 @@ class BulkPush:
         self._jids: list[Jid | None] = []
         self._chunk: PreparedChunk | None = None
         self._in_doubt_since: float | None = None
-        """When the slice was first sent, if it may be in."""
+        """When the current chunk was first sent, if it may have been written."""
 
     def run(self) -> list[Jid | None]:
-        """Write all slices that are left; return the ids of all jobs, aligned with the input.
+        """Write all remaining chunks; return the ids of all jobs in input order.
 
         Raises:
-            BulkPushError: a slice was not, or not surely, written, or could not be prepared.
-            Exception: what preparing the first slice raised: nothing was written.
+            BulkPushError: a chunk was not or not certainly written, or could not be prepared.
+            Exception: preparing the first chunk failed; nothing was written.
         """
         while True:
             try:
                 if self._chunk is None:
                     self._chunk = self._prepare()
-            except Exception as error:  # a client middleware may raise anything; the caller must learn what is in
+            except (
+                Exception
+            ) as error:  # a client middleware may raise anything; the caller must learn which jobs are written
                 if not self._jids and not isinstance(error, ShardUnavailableError):
                     raise
                 raise self._failure(error) from error
@@ -72,20 +78,20 @@ class BulkPush:
         if self._in_doubt_since is not None and self._monotonic() - self._in_doubt_since > _RESUME_WITHIN_S:
             raise self._failure(
                 PushError(
-                    f"its slice was sent more than {_RESUME_WITHIN_S:.0f} s ago, and Redis may have forgotten it."
+                    f"Its chunk was sent more than {_RESUME_WITHIN_S:.0f} s ago: Redis may no longer know whether it was written."
                 )
             )
         return self.run()[start:]
 
     def _failure(self, cause: Exception) -> BulkPushError:
         start = len(self._jids)
-        doubted = self._chunk.jids if self._chunk is not None and self._in_doubt_since is not None else ()
+        in_doubt = self._chunk.jids if self._chunk is not None and self._in_doubt_since is not None else ()
         maybe_written = self._in_doubt_since is not None
         return BulkPushError(
             self._jids,
             start,
             cause,
             maybe_written=maybe_written,
-            in_doubt=doubted,
+            in_doubt=in_doubt,
             resume=lambda: self._resume(start),
         )

@@ -1,4 +1,4 @@
-"""The client: takes requests, runs the client middleware where there is any, writes to the class's shard."""
+"""Push requests to the shard of their class, through the client middlewares if there are any."""
 
 import time
 from collections import deque
@@ -38,39 +38,39 @@ from framework.wire.status_key import StatusCommand, TrackedJob
 
 
 class PushPlan(NamedTuple):
-    """Where the jobs of one class and set of options go, and what else is the same for all of them: worked out once."""
+    """Hold everything that all jobs of one class with the same options share: destination, template, context, limits."""
 
     declaration: Declaration
     shard: Shard
     template: JobTemplate
     context: Mapping[str, Json]
     status_ttl_s: int
-    """How long their states are kept; 0: they are not tracked."""
+    """Seconds that their status is kept; 0 if they are not tracked."""
     extra_fields: ExtraFields | None
     raw_size_limit: int
-    """Arguments of fewer bytes are written as they are; 0 where jobs may be duplicates of others."""
+    """Arguments of fewer bytes are written without a size check; 0 if the class is deduplicated."""
     deduplicates: bool
 
     def ambient_fields(self) -> Mapping[str, Json]:
-        """Return the context of a push made here and now, and what it is stamped with."""
+        """Return the context fields and extra fields of a push made here and now."""
         ambient = inherited_context(self.declaration)
         if self.extra_fields is not None:
             ambient = {**ambient, **self.extra_fields()}
         return {**ambient, **self.context} if self.context else ambient
 
     def tracked_job(self, jid: Jid) -> TrackedJob | None:
-        """Return what says that a job is tracked, ``None`` when it is not."""
+        """Return the tracked job for a status, or ``None`` if the class is not tracked."""
         return TrackedJob(jid, self.status_ttl_s) if self.status_ttl_s else None
 
     def status_commands(self, jids: Sequence[Jid], times: Sequence[float | None]) -> list[StatusCommand]:
-        """Return what says that jobs wait, now or for these times."""
+        """Return the commands that record jobs as queued, now or for their due times."""
         if not self.status_ttl_s:
             return []
         return [TrackedJob(jid, self.status_ttl_s).queued_command(at) for jid, at in zip(jids, times, strict=True)]
 
 
 class Client:
-    """Pushes jobs. Safe to share between threads; connects when it first writes."""
+    """Push jobs. Safe to share between threads; connects at the first write."""
 
     def __init__(
         self,
@@ -105,19 +105,19 @@ class Client:
         self._has_middleware = bool(middleware)
 
     def route(self, declaration: Declaration) -> Route:
-        """Return queue, shard and the rule that decided."""
+        """Return the queue, the shard and the deciding rule of a class."""
         return self._router.route(declaration)
 
     def shard(self, request: PushRequest) -> Shard:
-        """Return the shard that the job goes to."""
+        """Return the shard of a request."""
         return self._plan_for(request.declaration, request.options).shard
 
     def push(self, request: PushRequest) -> Jid | None:
-        """Write one job and return its id, or ``None`` when a client middleware dropped it or it is a duplicate.
+        """Write one job; return its id, or ``None`` if a client middleware dropped it or it is a duplicate.
 
         Raises:
-            ArgumentsError, ExceedLimitError: refused; nothing was written.
-            ShardUnavailableError: the shard did not take it; see ``maybe_written``.
+            ArgumentsError, ExceedLimitError: the job is refused; nothing was written.
+            ShardUnavailableError: the shard did not confirm the write; see ``maybe_written``.
         """
         declaration, args, due, options = request
         try:
@@ -127,29 +127,31 @@ class Client:
             args = request.args
         if self._has_middleware:
             return self._middleware_pusher.push(request)
-        way = self._plan_for(declaration, options)
+        plan = self._plan_for(declaration, options)
         try:
             arguments = dumps_exact(args, outer_levels=1)
         except PayloadError as error:
             raise ArgumentsError(declaration.wire_name, f"refused: {error.reason}") from error
-        if len(arguments) >= way.raw_size_limit:
-            if way.deduplicates:
+        if len(arguments) >= plan.raw_size_limit:
+            if plan.deduplicates:
                 return self._middleware_pusher.push(request)
-            arguments = way.template.fit_to_limit(arguments)
+            arguments = plan.template.fit_to_limit(arguments)
         jid, now = generate_jid(), wire_timestamp_json(self._clock())
-        payload = way.template.encode(arguments, jid.encode(), now, way.ambient_fields(), scheduled=due is not None)
+        payload = plan.template.encode(arguments, jid.encode(), now, plan.ambient_fields(), scheduled=due is not None)
         if due is None:
-            marks = (TrackedJob(jid, way.status_ttl_s).queued_command(None),) if way.status_ttl_s else ()
-            way.shard.enqueue_one(way.template.queue, payload, marks)
+            commands = (TrackedJob(jid, plan.status_ttl_s).queued_command(None),) if plan.status_ttl_s else ()
+            plan.shard.enqueue_one(plan.template.queue, payload, commands)
         else:
-            self._schedule_writer.write(way.shard, payload, due, way.tracked_job(jid))
+            self._schedule_writer.write(plan.shard, payload, due, plan.tracked_job(jid))
         return jid
 
     def push_up_to(self, request: PushRequest, limit: int, max_new: int | None = None) -> list[Jid]:
-        """Write copies of a job until ``limit`` of its class run or wait, at most ``most``; return the ids of the new ones.
+        """Write copies of a job until ``limit`` jobs of its class run or wait, at most ``max_new``; return the new ids.
 
-        How many are missing is asked first, so that no copy is made in vain, and decided in the step that writes them.
-        Raises as ``push``.
+        The first call only asks how many are missing, so that no copy is prepared in vain. The script that writes decides again.
+
+        Raises:
+            Exception: as ``push``.
         """
         if limit <= 0:
             return []
@@ -166,7 +168,7 @@ class Client:
         return [entry.jid for entry in entries[:written]]
 
     def payload_bytes(self, request: PushRequest) -> bytes | None:
-        """Return what ``push`` would write now, without writing; ``None`` when a client middleware dropped it."""
+        """Return the bytes that ``push`` would write now, or ``None`` if a client middleware drops the job. Writes nothing."""
         try:
             request.declaration.signature.check(request.args)
         except ArgumentsError as error:
@@ -174,30 +176,34 @@ class Client:
         return self._middleware_pusher.payload_bytes(request)
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
-        """Write jobs in slices of 1,000, one round trip each; return ids aligned with the input, ``None`` where dropped.
+        """Write jobs in chunks of 1,000, one round trip each; return ids in input order, ``None`` for dropped jobs.
 
-        Every job's arguments are checked before the first is written, and so are their sizes unless there is a client
-        middleware, which may change them.
+        The arguments of all jobs are checked before the first write. So are their sizes, unless there is a client middleware,
+        which may change them.
 
         Raises:
-            ArgumentsError, ExceedLimitError: refused; nothing was written.
-            BulkPushError: a shard failed; or the chain of client middlewares did for a later slice, or left it a job that is
-                too large. It says what is in, what may be, and can be resumed.
+            ArgumentsError, ExceedLimitError: a job is refused; nothing was written.
+            BulkPushError: a shard failed; or in a later chunk a client middleware raised or left a job too large. The error
+                says which jobs are written and which may be, and can be resumed.
         """
         signature = request.declaration.signature
-        loosener = self._strict_arguments.coercer(request.declaration)
+        coercer = self._strict_arguments.coercer(request.declaration)
         if self._has_middleware or deduplicates(request.declaration):
-            prepare = self._middleware_pusher.chunk_source(request, bind_all(signature, request.args, loosener))
+            prepare = self._middleware_pusher.chunk_source(request, bind_all(signature, request.args, coercer))
         else:
-            way = self._plan_for(request.declaration, request.options)
-            waiting = _fit_chunks(way.template, json_chunks(signature, request.args, loosener))
-            prepare = _TemplateChunks(way, request, waiting, self._clock, self._schedule_writer).prepare
-        if loosener is not None:
-            loosener.log_complaints()
+            plan = self._plan_for(request.declaration, request.options)
+            chunks = _fit_chunks(plan.template, json_chunks(signature, request.args, coercer))
+            prepare = _TemplateChunks(plan, request, chunks, self._clock, self._schedule_writer).prepare
+        if coercer is not None:
+            coercer.log_complaints()
         return BulkPush(prepare).run()
 
     def _coerced(self, request: PushRequest, error: ArgumentsError) -> PushRequest:
-        """Return the request with its arguments as JSON gives them; raises ``error`` where the class's mode wants them strict."""
+        """Return the request with its arguments in JSON form.
+
+        Raises:
+            ArgumentsError: ``error``, if the class's mode is ``raise``.
+        """
         return request._replace(args=self._strict_arguments.coerce(request.declaration, request.args, error))
 
     def _plan_for(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
@@ -212,15 +218,22 @@ class Client:
     def _make_plan(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         route = self._router.route_push(declaration, options)
         template = JobTemplate(declaration, route.queue, options, self._limiter)
-        kept = options.get("status_expiration", declaration.status_expiration)
-        kept_s = 0 if kept is None else int(wire_value(kept))
-        shard, stamp, looks = self._shards[route.shard], self._extra_fields_for(declaration), deduplicates(declaration)
-        unquestioned = 0 if looks else template.raw_size_limit
-        return PushPlan(declaration, shard, template, option_context(options), kept_s, stamp, unquestioned, looks)
+        status_ttl = options.get("status_expiration", declaration.status_expiration)
+        unique = deduplicates(declaration)
+        return PushPlan(
+            declaration,
+            self._shards[route.shard],
+            template,
+            option_context(options),
+            status_ttl_s=0 if status_ttl is None else int(wire_value(status_ttl)),
+            extra_fields=self._extra_fields_for(declaration),
+            raw_size_limit=0 if unique else template.raw_size_limit,
+            deduplicates=unique,
+        )
 
 
 class _TemplateChunks:
-    """The slices of one bulk of a class that needs no dict for each job; what is prepared is let go of."""
+    """Prepare the chunks of one bulk without a dict per job. Frees the arguments of each prepared chunk."""
 
     def __init__(
         self,
@@ -242,9 +255,9 @@ class _TemplateChunks:
         """See ``BulkPush``."""
         if not self._pending:
             return None
-        request, way, start, due = self._request, self._plan, self._start, self._request.due
+        request, plan, start, due = self._request, self._plan, self._start, self._request.due
         if due is not None and self._first_due_at is None:
-            self._first_due_at = self._schedule_writer.first_due_at(way.shard, due)
+            self._first_due_at = self._schedule_writer.first_due_at(plan.shard, due)
         arguments = self._pending[0].split(b"\n")
         *jids, token = generate_jids(len(arguments) + 1)
         payloads = self._payloads(arguments, jids, scheduled=due is not None)
@@ -253,22 +266,22 @@ class _TemplateChunks:
             times = [self._first_due_at + request.delay_s_of(index) for index in range(start, start + len(jids))]
         self._pending.popleft()
         self._start += CHUNK_SIZE
-        return _TemplateChunk(way, jids, payloads, times, token)
+        return _TemplateChunk(plan, jids, payloads, times, token)
 
     def _payloads(self, arguments: list[bytes], jids: list[Jid], *, scheduled: bool) -> list[bytes]:
-        way, contexts, raw = self._plan, self._request.contexts, [jid.encode() for jid in jids]
-        now, ambient = wire_timestamp_json(self._clock()), way.ambient_fields()
+        plan, contexts, raw = self._plan, self._request.contexts, [jid.encode() for jid in jids]
+        now, ambient = wire_timestamp_json(self._clock()), plan.ambient_fields()
         if contexts is None:
-            return way.template.encode_many(arguments, raw, now, ambient, scheduled=scheduled)
-        own = contexts[self._start : self._start + CHUNK_SIZE]
+            return plan.template.encode_many(arguments, raw, now, ambient, scheduled=scheduled)
+        job_contexts = contexts[self._start : self._start + CHUNK_SIZE]
         return [
-            way.template.encode(args, jid, now, {**ambient, **context.meta(extra)}, scheduled=scheduled)
-            for args, jid, extra in zip(arguments, raw, own, strict=True)
+            plan.template.encode(args, jid, now, {**ambient, **context.meta(extra)}, scheduled=scheduled)
+            for args, jid, extra in zip(arguments, raw, job_contexts, strict=True)
         ]
 
 
 class _TemplateChunk:
-    """One slice of such a bulk."""
+    """Write one chunk of a bulk whose payloads come from a template."""
 
     def __init__(
         self, plan: PushPlan, jids: list[Jid], payloads: list[bytes], times: Sequence[float] | None, token: str
@@ -282,28 +295,33 @@ class _TemplateChunk:
 
     def write(self) -> Sequence[Jid | None]:
         """See ``PreparedChunk``."""
-        way, times, shard = self._plan, self._times, self._plan.shard
-        # Asked before the states are written: those of jobs that are in may have gone on since.
+        plan, times, shard = self._plan, self._times, self._plan.shard
+        # The token is checked before the statuses are written: the jobs of an earlier try may have started since, and
+        # `queued` must not overwrite their status.
         if self._tried and shard.is_pushed(self._token):
             return self.jids
         self._tried = True
         if times is None:
-            marks = way.status_commands(self.jids, [None] * len(self.jids)) if way.status_ttl_s else ()
-            shard.enqueue(way.template.queue, self._payloads, self._token, marks)
+            commands = plan.status_commands(self.jids, [None] * len(self.jids)) if plan.status_ttl_s else ()
+            shard.enqueue(plan.template.queue, self._payloads, self._token, commands)
         else:
             shard.schedule(
-                list(zip(times, self._payloads, strict=True)), self._token, way.status_commands(self.jids, times)
+                list(zip(times, self._payloads, strict=True)), self._token, plan.status_commands(self.jids, times)
             )
         return self.jids
 
 
 def _fit_chunks(template: JobTemplate, chunks: Iterable[BulkChunk]) -> deque[bytes]:
-    """Return the lines of all slices, every job within the size limits; raises ExceedLimitError naming the first that is not."""
-    found: deque[bytes] = deque()
+    """Return the argument lines of all chunks, every job within the size limits.
+
+    Raises:
+        ExceedLimitError: names the first job that is too large.
+    """
+    fitted: deque[bytes] = deque()
     for number, (lines, longest) in enumerate(chunks):
         small = longest < template.raw_size_limit
-        found.append(lines if small else b"\n".join(_fit_lines(template, lines.split(b"\n"), number * CHUNK_SIZE)))
-    return found
+        fitted.append(lines if small else b"\n".join(_fit_lines(template, lines.split(b"\n"), number * CHUNK_SIZE)))
+    return fitted
 
 
 def _fit_lines(template: JobTemplate, lines: list[bytes], start: int) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Which pushes look for an equal job, what makes jobs equal, and what is told of duplicates (GitLab guideline)."""
+"""Decide which pushes are deduplicated, compute the lock key of a job, and log duplicates (GitLab's guideline)."""
 
 import time
 from collections.abc import Callable
@@ -27,21 +27,21 @@ _LOG_INTERVAL_S = 60.0  # between two lines about one class's hook, or one flag
 
 
 def deduplicates(declaration: Declaration) -> bool:
-    """Whether jobs of the class may be duplicates of one another."""
+    """Return whether jobs of the class may be duplicates of each other."""
     return declaration.deduplicate is not None and declaration.deduplicate.strategy != "none"
 
 
 def flag_always_on(shard: str, flag: str) -> bool:
-    """Every flag is on."""
+    """Return ``True`` for every flag."""
     del shard, flag
     return True
 
 
 # Decisions 120 and 165: the script that writes a job takes its lock, whose key names the method that runs the job.
 class Deduplicator:
-    """Makes the claims of jobs on their locks. Shared between threads.
+    """Make the lock requests of jobs. Shared between threads.
 
-    ``enabled`` says whether a feature flag is on for the jobs of a shard, the first of its arguments.
+    ``enabled`` receives a shard and a feature flag, and returns whether the flag is on for jobs of the shard.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Deduplicator:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S, monotonic)
 
     def policy(self, declaration: Declaration, shard: str, *, scheduled: bool) -> Deduplicate | None:
-        """Return what the class says of its duplicates; ``None`` when this push is not to look for any."""
+        """Return the deduplication policy for a push, or ``None`` if this push must not be deduplicated."""
         policy = declaration.deduplicate if deduplicates(declaration) else None
         if policy is None or (scheduled and not policy.including_scheduled):
             return None
@@ -59,10 +59,10 @@ class Deduplicator:
         return policy if flag is None or self._flag_enabled(shard, flag, declaration) else None
 
     def set_key(self, payload: Payload, declaration: Declaration, args: list[Any]) -> None:
-        """The payload names its lock (field ``idempotency_key``), by ``args``: its arguments as the application knows them.
+        """Set the lock key of a payload (field ``idempotency_key``), computed from ``args``; an existing key is kept.
 
-        Jobs are equal when the same method would run them, and their arguments bind to the same values there. A key that it
-        has already is kept: the lock under it is the job's.
+        Two jobs are equal if the same method would run them and their arguments bind to the same values. ``args`` are the
+        arguments as the application knows them (not compressed). A payload with a key already owns the lock under that key.
         """
         if lock_of(payload, None) is None:
             version = version_of(payload)
@@ -79,7 +79,7 @@ class Deduplicator:
         due: DueTime | None,
         status_command: StatusCommand | None,
     ) -> LockRequest:
-        """Return the claim of a payload on the lock that it names; ``due``: when, if it goes to the schedule set."""
+        """Return the request of a payload for its lock. ``due`` is the due time of a job for the schedule set."""
         ttl_s, jid = policy.ttl.total_seconds(), str(payload["jid"])
         lock = Lock(payload[IDEMPOTENCY_KEY], jid, ttl_s, declaration.wire_name)
         series = series_name(COUNTER, {"worker": declaration.wire_name, "strategy": policy.strategy})
@@ -88,7 +88,7 @@ class Deduplicator:
         return LockRequest(lock, declaration.idempotent, series, wal_positions_of(payload), at, delay_s, status_command)
 
     def log_duplicate(self, payload: Payload, declaration: Declaration, policy: Deduplicate, owner: Jid) -> None:
-        """Write the line of a duplicate that was dropped, with GitLab's fields."""
+        """Log a dropped duplicate, with GitLab's fields."""
         kind = policy.strategy.replace("_", " ")
         logs.logger().info(
             f"{declaration.wire_name} JID-{payload.get('jid')}: deduplicated: {kind}",
@@ -106,10 +106,10 @@ class Deduplicator:
         )
 
     def _significant_arguments(self, declaration: Declaration, signature: JobSignature, args: Any) -> bytes:
-        """The JSON of what makes jobs equal: by the class's hook; what goes wrong there costs its advice only.
+        """Return the JSON of the arguments that make jobs equal, chosen by the class's hook if it has one.
 
-        The hook is given every argument, with defaults for those that were left out. Without a hook the shortest call counts:
-        its JSON stays the same when a release adds a parameter with a default.
+        The hook receives every argument, with defaults filled in. A failing hook is ignored and all arguments count. Without a
+        hook the defaults are left out, so that the key stays the same when a release adds a parameter with a default.
         """
         worker: Any = registry.find(declaration.wire_name)
         # A client middleware may have put in anything.
@@ -125,7 +125,7 @@ class Deduplicator:
             if not isinstance(chosen, list | tuple):
                 raise TypeError(f"it returned {type(chosen).__name__}, not a list")
             return dumps(list(cast("list[Any]", chosen)))
-        except Exception as error:  # noqa: BLE001 - a hook of the application's; its push must not fail for it
+        except Exception as error:  # noqa: BLE001 - an application's hook may raise anything; the push goes on
             self._hook_failed(declaration, error)
             return shortest
 
@@ -153,11 +153,13 @@ class Deduplicator:
 
 
 def _changed_options(policy: Deduplicate) -> dict[str, Any]:
-    """What the class has set otherwise than it is."""
-    usual = Deduplicate(policy.strategy)
-    said = {one.name: getattr(policy, one.name) for one in fields(policy) if one.name not in ("strategy", "_")}
+    """Return the options of a policy that differ from their defaults, as log fields."""
+    defaults = Deduplicate(policy.strategy)
+    options = {
+        option.name: getattr(policy, option.name) for option in fields(policy) if option.name not in ("strategy", "_")
+    }
     return {
         f"deduplication.options.{name}": value.total_seconds() if isinstance(value, timedelta) else value
-        for name, value in said.items()
-        if value != getattr(usual, name)
+        for name, value in options.items()
+        if value != getattr(defaults, name)
     }

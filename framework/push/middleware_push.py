@@ -1,4 +1,4 @@
-"""Pushes that take a dict for each job: a client middleware may change it, send it elsewhere or drop it; duplicates are dropped."""
+"""Push jobs as dicts: client middlewares may change, redirect or drop each job, and duplicates are dropped."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from framework.wire.status_key import StatusCommand, tracked_job
 
 
 class PreparedJob(NamedTuple):
-    """A job that is to be written: where, its bytes, when it is due, and what they are."""
+    """Hold a job ready to be written: its queue, its bytes, its due time and its payload."""
 
     queue: str
     data: bytes
@@ -37,12 +37,12 @@ class PreparedJob(NamedTuple):
 
     @property
     def jid(self) -> Jid:
-        """Return its id, which a middleware may have changed."""
+        """Return the job's id, which a client middleware may have changed."""
         return str(self.payload["jid"])
 
 
 class MiddlewarePusher:
-    """Takes jobs whose arguments are bound and checked through a compiled chain. Shared between threads."""
+    """Run jobs with bound and checked arguments through a compiled middleware chain and write them. Shared between threads."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class MiddlewarePusher:
         self._normalizer = Normalizer(clock)
 
     def push(self, request: PushRequest) -> Jid | None:
-        """Write one job and return its id, or ``None`` when it was dropped; errors as ``Client.push``."""
+        """Write one job; return its id, or ``None`` if it was dropped. Raises the errors of ``Client.push``."""
         declaration, due = request.declaration, request.due
         route = self._router.route_push(declaration, request.options)
         shard = self._shards[route.shard]
@@ -78,8 +78,8 @@ class MiddlewarePusher:
         if policy is not None:
             if entry.due is not None:
                 self._schedule_writer.check_clock(shard)
-            steps = self._group_by_queue(declaration, policy, [entry])
-            return _DeduplicatedChunk(shard, steps, [entry], self._result_resolver(declaration, policy)).write()[0]
+            batches = self._group_by_queue(declaration, policy, [entry])
+            return _DeduplicatedChunk(shard, batches, [entry], self._result_resolver(declaration, policy)).write()[0]
         if entry.due is None:
             shard.enqueue_one(entry.queue, entry.data, _status_commands(entry))
         else:
@@ -87,89 +87,92 @@ class MiddlewarePusher:
         return entry.jid
 
     def prepare_copies(self, request: PushRequest, count: int) -> list[PreparedJob]:
-        """Return what so many pushes would write to a queue now, without writing; those that were dropped are left out."""
+        """Return ``count`` jobs that ``push`` would write to a queue now, without those that a middleware drops. Writes nothing."""
         declaration = request.declaration
         route = self._router.route_push(declaration, request.options)
-        shard, stamped = self._shards[route.shard], self._current_extra_fields(request)
+        shard, extra_fields = self._shards[route.shard], self._current_extra_fields(request)
         payloads = (
-            self._build_payload(request, generate_jid(), list(request.args), route, stamped) for _ in range(count)
+            self._build_payload(request, generate_jid(), list(request.args), route, extra_fields) for _ in range(count)
         )
-        admitted = (self._prepare_job(payload, declaration, None, shard, None) for payload in payloads)
-        return [entry for entry in admitted if entry is not None]
+        prepared = (self._prepare_job(payload, declaration, None, shard, None) for payload in payloads)
+        return [entry for entry in prepared if entry is not None]
 
     def payload_bytes(self, request: PushRequest) -> bytes | None:
-        """Return what ``push`` would write to a queue, without writing; ``None`` when it was dropped."""
+        """Return the bytes that ``push`` would write to a queue, or ``None`` if the job would be dropped. Writes nothing."""
         route = self._router.route_push(request.declaration, request.options)
         payload = self._build_payload(request, generate_jid(), request.args, route, NO_CONTEXT)
         entry = self._prepare_job(payload, request.declaration, None, self._shards[route.shard])
         return None if entry is None else entry.data
 
     def chunk_source(self, request: BulkRequest, args: list[list[Any]]) -> Callable[[], PreparedChunk | None]:
-        """Return what prepares slice after slice."""
+        """Return a function that prepares one chunk per call."""
         return _PayloadChunks(
             self, request, args, self._router.route_push(request.declaration, request.options)
         ).prepare
 
     def first_due_at(self, route: Route, due: DueTime | None) -> float | None:
-        """Return when the first job of a bulk is due, by the clock of the Redis that it goes to; ``None`` for now."""
+        """Return the due time of a bulk's first job by the clock of its Redis, or ``None`` for immediate jobs."""
         return None if due is None else self._schedule_writer.first_due_at(self._shards[route.shard], due)
 
     def prepare_chunk(
         self, request: BulkRequest, args: list[list[Any]], start: int, route: Route, first_due_at: float | None
     ) -> PreparedChunk:
-        """Take the jobs of one slice through the chain; ``first``: when the bulk's first job is due, by Redis's clock."""
+        """Run the jobs of one chunk through the chain. ``first_due_at`` is the due time of the bulk's first job by Redis's clock."""
         declaration, shard = request.declaration, self._shards[route.shard]
         policy = self._deduplicator.policy(declaration, shard.name, scheduled=request.due is not None)
         entries: list[PreparedJob | None] = []
-        stamped = self._current_extra_fields(request)
+        extra_fields = self._current_extra_fields(request)
         for index, (given, jid) in enumerate(zip(args, generate_jids(len(args)), strict=True), start):
             extra = context.meta(request.contexts[index]) if request.contexts else None
-            payload = self._build_payload(request, jid, given, route, stamped, extra)
+            payload = self._build_payload(request, jid, given, route, extra_fields, extra)
             due = None if request.due is None else DueTime(request.due.at + request.delay_s_of(index))
             try:
                 entry = self._prepare_job(payload, declaration, due, shard, policy)
             except ExceedLimitError as error:
                 raise error.for_bulk_index(index) from None
-            # A moment that a middleware chose stays; what this host's clock made of the delay becomes what Redis's does.
+
+            # A due time set by a middleware stays. One computed with this host's clock is replaced by one of Redis's clock.
             if entry is not None and due is not None and entry.due == due and first_due_at is not None:
                 entry = entry._replace(due=DueTime(first_due_at + request.delay_s_of(index)))
             entries.append(entry)
         if policy is None:
             return _PlainChunk(shard, entries)
-        steps = self._group_by_queue(declaration, policy, entries)
-        return _DeduplicatedChunk(shard, steps, entries, self._result_resolver(declaration, policy), generate_jid())
+        batches = self._group_by_queue(declaration, policy, entries)
+        return _DeduplicatedChunk(shard, batches, entries, self._result_resolver(declaration, policy), generate_jid())
 
     def _group_by_queue(
         self, declaration: Declaration, policy: Deduplicate, entries: Sequence[PreparedJob | None]
     ) -> "list[_QueueBatch]":
-        """Return the steps that write jobs of a deduplicated class, each with its lock: one for each queue."""
-        steps: dict[str | None, _QueueBatch] = {}
-        for number, entry in enumerate(entries):
+        """Group the jobs of a deduplicated class into one batch per queue, each job with its lock request."""
+        batches: dict[str | None, _QueueBatch] = {}
+        for index, entry in enumerate(entries):
             if entry is not None:
                 queue = entry.queue if entry.due is None else None
-                step = steps.setdefault(queue, _QueueBatch(queue))
-                step.indexes.append(number)
-                step.entries.append(entry)
-                step.jobs.append(self._encode_with_lock_request(entry, declaration, policy))
-        return list(steps.values())
+                batch = batches.setdefault(queue, _QueueBatch(queue))
+                batch.indexes.append(index)
+                batch.entries.append(entry)
+                batch.jobs.append(self._encode_with_lock_request(entry, declaration, policy))
+        return list(batches.values())
 
     def _result_resolver(self, declaration: Declaration, policy: Deduplicate) -> "_ResolveResult":
-        """Return what tells of a job that had an owner, and returns its id, ``None`` if it was dropped."""
+        """Return a function that maps a job and its lock's owner to the job's id, or to ``None`` for a duplicate."""
 
-        def tell(entry: PreparedJob, owner: Jid) -> Jid | None:
+        def resolve(entry: PreparedJob, owner: Jid) -> Jid | None:
             if not owner or not declaration.idempotent:
                 return entry.jid
             self._deduplicator.log_duplicate(entry.payload, declaration, policy, owner)
             return None
 
-        return tell
+        return resolve
 
     def _encode_with_lock_request(
         self, entry: PreparedJob, declaration: Declaration, policy: Deduplicate
     ) -> tuple[bytes, bytes]:
-        marks = _status_commands(entry)
-        mark = marks[0] if marks else None
-        return entry.data, self._deduplicator.lock_request(entry.payload, declaration, policy, entry.due, mark).encode()
+        commands = _status_commands(entry)
+        command = commands[0] if commands else None
+        return entry.data, self._deduplicator.lock_request(
+            entry.payload, declaration, policy, entry.due, command
+        ).encode()
 
     def _build_payload(
         self,
@@ -207,10 +210,10 @@ class MiddlewarePusher:
         shard: Shard,
         policy: Deduplicate | None = None,
     ) -> PreparedJob | None:
-        """Take a payload through the client middleware; return what is to be written, ``None`` when it was dropped.
+        """Run a payload through the client middlewares; return the job to write, or ``None`` if it was dropped.
 
-        With a ``policy`` it names its lock: what the middlewares have made of its arguments makes it equal to others. The chain
-        sees when a job for later is due, in the field ``at`` (Sidekiq), by this host's clock.
+        With a ``policy`` the payload gets its lock key after the chain, because middlewares may change the arguments. The chain
+        reads the due time of a delayed job in the field ``at`` (as in Sidekiq), by this host's clock.
         """
         if due is None:
             payload["enqueued_at"] = self._normalizer.now()
@@ -218,9 +221,9 @@ class MiddlewarePusher:
             if due is not None:
                 payload["at"] = due.at
             worker = registry.find(declaration.wire_name)
-            passage = ChainInvocation(self._middleware, worker, payload, payload["queue"], shard.pool)
-            with RoutedScope((shard.name,)), passage as open_:
-                if not open_:
+            invocation = ChainInvocation(self._middleware, worker, payload, payload["queue"], shard.pool)
+            with RoutedScope((shard.name,)), invocation as reached_end:
+                if not reached_end:
                     return None
             if due is not None:
                 due = _due_after_middleware(declaration, payload.pop("at", due.at), due)
@@ -231,7 +234,7 @@ class MiddlewarePusher:
 
 
 def _due_after_middleware(declaration: Declaration, value: Any, due: DueTime) -> DueTime:
-    """Return when a job is due after its chain: at another moment where a middleware has put one in ``at``."""
+    """Return the due time after the chain: the value of ``at`` if a middleware changed it."""
     if value == due.at:
         return due
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
@@ -241,7 +244,7 @@ def _due_after_middleware(declaration: Declaration, value: Any, due: DueTime) ->
 
 
 def _status_commands(entry: PreparedJob) -> tuple[StatusCommand, ...]:
-    """Return what says that the job waits, if it is tracked; a middleware may have seen to that."""
+    """Return the command that records a tracked job as queued or delayed; empty if untracked. A middleware may have set tracking."""
     found = tracked_job(entry.payload)
     if found is None:
         return ()
@@ -252,7 +255,7 @@ def _status_commands(entry: PreparedJob) -> tuple[StatusCommand, ...]:
 
 
 class _PayloadChunks:
-    """The slices of one bulk, made when their turn comes."""
+    """Prepare the chunks of one bulk push one after the other."""
 
     def __init__(self, pusher: MiddlewarePusher, request: BulkRequest, args: list[list[Any]], route: Route) -> None:
         self._pusher = pusher
@@ -269,15 +272,15 @@ class _PayloadChunks:
             return None
         if self._first_due_at is None:
             self._first_due_at = self._pusher.first_due_at(route, self._request.due)
-        made = self._pusher.prepare_chunk(
+        chunk = self._pusher.prepare_chunk(
             self._request, self._args[start : start + CHUNK_SIZE], start, route, self._first_due_at
         )
         self._start += CHUNK_SIZE
-        return made
+        return chunk
 
 
 class _PlainChunk:
-    """A slice of jobs that are written beside one another: for each queue, and for the schedule set, in one step."""
+    """Write the jobs of one chunk: one atomic write for each queue and one for the schedule set."""
 
     def __init__(self, shard: Shard, entries: Sequence[PreparedJob | None]) -> None:
         self._shard = shard
@@ -299,7 +302,8 @@ class _PlainChunk:
         for queue, entries in list(self._pending_by_queue.items()):
             token = self._tokens[queue]
             try:
-                # Asked before the states are written: those of jobs that are in may have gone on since.
+                # The token is checked before the statuses are written: the jobs of an earlier try may have started since,
+                # and `queued` must not overwrite their status.
                 if queue not in self._tried or not self._shard.is_pushed(token):
                     self._tried.add(queue)
                     self._write(queue, entries, token)
@@ -310,17 +314,17 @@ class _PlainChunk:
         return [None if entry is None else entry.jid for entry in self._entries]
 
     def _write(self, queue: str | None, entries: Sequence[PreparedJob], token: str) -> None:
-        marks = [mark for entry in entries for mark in _status_commands(entry)]
+        commands = [command for entry in entries for command in _status_commands(entry)]
         if queue is not None:
-            self._shard.enqueue(queue, [entry.data for entry in entries], token, marks)
+            self._shard.enqueue(queue, [entry.data for entry in entries], token, commands)
         else:
             scheduled = [(entry.due.at, entry.data) for entry in entries if entry.due is not None]
-            self._shard.schedule(scheduled, token, marks)
+            self._shard.schedule(scheduled, token, commands)
 
 
 @dataclass(slots=True)
 class _QueueBatch:
-    """Jobs of a deduplicated class for one queue, or the schedule set, and where in the slice they stand."""
+    """Collect the jobs of a deduplicated class for one queue or the schedule set, with their indexes in the chunk."""
 
     queue: str | None
     indexes: list[int] = field(default_factory=list[int])
@@ -332,7 +336,7 @@ _ResolveResult: TypeAlias = Callable[[PreparedJob, Jid], Jid | None]
 
 
 class _DeduplicatedChunk:
-    """A slice of jobs of a deduplicated class: each is written with its lock, or dropped."""
+    """Write the jobs of one chunk of a deduplicated class: each with its lock, or not at all."""
 
     def __init__(
         self,
@@ -351,17 +355,17 @@ class _DeduplicatedChunk:
         self.jids: Sequence[Jid] = [entry.jid for entry in entries if entry is not None]
 
     def write(self) -> Sequence[Jid | None]:
-        """See ``PreparedChunk``; steps that were done before are not repeated, one in doubt says again what it found."""
+        """Write the remaining batches (see ``PreparedChunk``). A repeated batch in doubt returns the result of its first write."""
         while self._remaining:
-            position, step = self._remaining[0]
+            position, batch = self._remaining[0]
             token = f"{self._token}:{position}" if self._token else ""
             try:
-                owners = self._shard.enqueue_unique(step.queue, step.jobs, token)
+                owners = self._shard.enqueue_unique(batch.queue, batch.jobs, token)
             except ShardUnavailableError as error:
                 error.maybe_written = error.maybe_written or self._any_written
                 raise
             self._any_written = True
             del self._remaining[0]
-            for number, entry, owner in zip(step.indexes, step.entries, owners, strict=True):
-                self._results[number] = self._resolve_result(entry, owner)
+            for index, entry, owner in zip(batch.indexes, batch.entries, owners, strict=True):
+                self._results[index] = self._resolve_result(entry, owner)
         return self._results

@@ -1,4 +1,4 @@
-"""From a request to a Sidekiq payload: what the class says, what ``set`` overrides, what this push adds."""
+"""Build the Sidekiq payload of a request from its class, the options of ``set`` and the context of the push."""
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -13,18 +13,18 @@ from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, wire_timestamp
 
 NO_CONTEXT: Mapping[str, Json] = {}
 ExtraFields: TypeAlias = Callable[[], Mapping[str, Json]]
-"""Gives further fields of the jobs that one push, or one slice of a bulk push, is about to write."""
+"""Returns additional payload fields for the jobs that one push, or one chunk of a bulk push, is about to write."""
 
 ExtraFieldsFactory: TypeAlias = Callable[[Declaration], ExtraFields | None]
-"""Says what stamps the jobs of a class; asked once per class and set of options, ``None`` of a class whose jobs need none."""
+"""Returns the ``ExtraFields`` of a class, or ``None``. Called once per class and set of options."""
 
 _CHOICE_FIELDS = (("queue", CHOSEN_QUEUE), ("shard", CHOSEN_SHARD))
-"""Options whose values the payload says once more, as a choice: what routing gave may be changed by routing."""
+"""Options also stored as the caller's choice: later routing may change a routed queue or shard, but not a chosen one."""
 _OPTIONS_WITHOUT_FIELD = frozenset({"queue", "shard", "context", "sync"})
 
 
 class Normalizer:
-    """Makes payloads. What a class contributes is worked out once per class."""
+    """Build payloads. The fields of a class are computed once per class."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -40,7 +40,7 @@ class Normalizer:
         options: Mapping[str, Any],
         job_context: Mapping[str, Json] | None = None,
     ) -> Payload:
-        """Return a new payload without ``enqueued_at``: the write adds it when the job really enters a queue."""
+        """Return a new payload without ``enqueued_at``, which is added when the job enters a queue."""
         template = self._templates.get(declaration.wire_name)
         # A reloaded class has a new declaration under its old name.
         if template is None or template[0] is not declaration:
@@ -51,26 +51,26 @@ class Normalizer:
         if job_context:
             payload.update(job_context)
         if context.CORRELATION_ID not in payload:
-            payload[context.CORRELATION_ID] = jid  # the first job of a chain names the chain
+            payload[context.CORRELATION_ID] = jid  # the id of a chain's first job is the chain's correlation id
         if options:
             payload.update(option_fields(options))
         return payload
 
     def now(self) -> float:
-        """Return the time for ``enqueued_at``, in the form all versions of Sidekiq read."""
+        """Return the time for ``enqueued_at``, in the format that all versions of Sidekiq read."""
         return wire_timestamp(self._clock())
 
 
 def no_extra_fields(declaration: Declaration) -> None:
-    """No class's jobs are stamped."""
+    """Return ``None`` for every class."""
     del declaration
 
 
 def inherited_context(declaration: Declaration) -> dict[str, Json]:
     """Return the context fields of a job of this class pushed here and now; empty outside of any context.
 
-    GitLab's guideline: besides the facts of whoever pushes, who that is (``meta.caller_id``), who began the chain
-    (``meta.root_caller_id``, kept once set), and the category of the work: the class's own, else the caller's.
+    GitLab's guideline: the facts of the pushing code, its name (``meta.caller_id``), the first caller of the chain
+    (``meta.root_caller_id``, kept once set), and the feature category of the class, else of the caller.
     """
     found = context.context_source()
     # Unlike GitLab's, a push outside of a context adds no category: the log lines have that of the class anyway.
@@ -90,14 +90,14 @@ def inherited_context(declaration: Declaration) -> dict[str, Json]:
 
 
 def _context_of_job(job: Mapping[str, Any] | None) -> dict[str, Json]:
-    """What a running job leaves to those that it pushes."""
+    """Return the context fields that a running job passes on to the jobs that it pushes."""
     if job is None:
         return {}
     fields = context.fields_of(job)
     worker: Any = registry.find(job["class"])
     caller: Declaration | None = worker.declaration() if worker is not None else None
     name = caller.wire_name if caller is not None else job["class"]
-    # The job's own caller began the chain if nobody else is known to have.
+    # If no root caller is known, the caller of the running job is the root of the chain.
     fields.setdefault(context.ROOT_CALLER_ID, fields.get(context.CALLER_ID, name))
     fields[context.CALLER_ID] = name
     if caller is not None and caller.owning_category is not None:
@@ -106,7 +106,7 @@ def _context_of_job(job: Mapping[str, Any] | None) -> dict[str, Json]:
 
 
 def class_fields(declaration: Declaration) -> Payload:
-    """Return the payload fields that a class decides. Fields at Sidekiq's defaults are left out, except ``retry``."""
+    """Return the payload fields that a class decides. Fields with Sidekiq's default are left out, except ``retry``."""
     fields: Payload = {"class": declaration.wire_name, "args": [], "retry": declaration.retry}
     optional = {
         "version": declaration.version or None,
@@ -124,20 +124,20 @@ def class_fields(declaration: Declaration) -> Payload:
 
 
 def option_fields(options: Mapping[str, Any]) -> Payload:
-    """Return the payload fields that the options of ``set`` decide, but for the queue and the context."""
+    """Return the payload fields set by the options of ``set``, without the queue and the context."""
     fields = {name: wire_value(value) for name, value in options.items() if name not in _OPTIONS_WITHOUT_FIELD}
     fields.update({field: options[name] for name, field in _CHOICE_FIELDS if name in options})
     return fields
 
 
 def option_context(options: Mapping[str, Any]) -> Mapping[str, Json]:
-    """Return what ``set(context=...)`` adds to the ambient context: it stands over that, and under a job's own."""
+    """Return the context fields of ``set(context=...)``. They override the ambient context; a job's own context overrides them."""
     facts: Mapping[str, Json] | None = options.get("context")
     return context.meta(facts) if facts else NO_CONTEXT
 
 
 def wire_value(value: Any) -> Any:
-    """Return an attribute's value as the wire has it: durations in whole seconds, begun ones counted; tuples as lists."""
+    """Return an attribute's value in wire format: durations in seconds, rounded up; tuples as lists."""
     if isinstance(value, timedelta):
         return ceil(value.total_seconds())
     return list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

@@ -1,4 +1,4 @@
-"""Jobs for later: a delay counts by Redis's clock, whatever the clock of this host says; a host whose clock is wrong hears of it."""
+"""Write delayed jobs. A delay counts by Redis's clock; a host with a wrong clock gets a warning."""
 
 import time
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire.status_key import TrackedJob
 
 SKEW_S = 2.0
-"""How far a host's clock may be from Redis's before a warning."""
+"""The clock difference between a host and Redis from which a warning is logged."""
 
-_LOG_INTERVAL_S = 3_600.0  # between two lines about one shard
-_CLOCK_CHECK_PERIOD_S = 60.0  # between two questions of pushes that Redis's clock decides nothing about
+_LOG_INTERVAL_S = 3_600.0  # between two warnings about one shard
+_CLOCK_CHECK_PERIOD_S = 60.0  # between two clock checks of pushes whose due time does not need Redis's clock
 
 
 class ScheduleWriter:
-    """Writes jobs to the schedule set. Shared between threads."""
+    """Write jobs to the schedule set. Shared between threads."""
 
     def __init__(self, clock: Callable[[], float], *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -34,9 +34,12 @@ class ScheduleWriter:
         shard.schedule_one(due.at, payload, () if tracked is None else (tracked.queued_command(due.at),))
 
     def first_due_at(self, shard: Shard, due: DueTime) -> float:
-        """Return when the first job of a bulk is due, by Redis's clock: asked once, so that the others keep their distance.
+        """Return the due time of a bulk's first job by Redis's clock.
 
-        Raises ShardUnavailableError.
+        Redis's time is read once per bulk, so that the jobs keep their spacing.
+
+        Raises:
+            ShardUnavailableError: the shard did not answer.
         """
         if due.delay_s is None:
             self.check_clock(shard)
@@ -54,11 +57,11 @@ class ScheduleWriter:
         try:
             now = shard.time()
         except ShardUnavailableError:
-            return  # the push itself says so
+            return  # the push itself raises this error
         self._warn_if_skewed(shard, began, now)
 
     def _warn_if_skewed(self, shard: Shard, began: float, now: float) -> None:
-        # Redis answered between the two looks at our clock: only what lies outside of them is skew.
+        # Redis answered between the two readings of the host's clock: only a time outside of that interval is skew.
         skew_s = max(0.0, began - now) + min(0.0, self._clock() - now)
         if abs(skew_s) < SKEW_S:
             return

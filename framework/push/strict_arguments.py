@@ -1,4 +1,4 @@
-"""What becomes of arguments that are not strict: refused, or taken as JSON gives them, with or without a line (Sidekiq's modes)."""
+"""Refuse arguments that do not fit their annotations, or convert them to JSON values (Sidekiq's strict-argument modes)."""
 
 import time
 from collections.abc import Callable
@@ -13,19 +13,21 @@ from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Jid, StrictArguments
 
 LOG_INTERVAL_S = 60.0
-"""At most one line per class in this time."""
+"""At most one warning per class in this time."""
 
 _MAX_SHOWN = 20
-"""Arguments in one line: ``*args`` may be any number."""
+"""The most arguments named in one warning: ``*args`` may be any number."""
 
-_PUSH_MESSAGE = "arguments are not strict: they are pushed as JSON gives them"
-_RUN_MESSAGE = "a job's arguments do not fit {}: it runs with what came"
+_PUSH_MESSAGE = "arguments are not strict: their JSON values are pushed. Correct the call or the annotations."
+_RUN_MESSAGE = (
+    "a job's arguments do not fit {}: it runs with the arguments it has. Correct the caller or the annotations."
+)
 
 
 class StrictArgumentsCheck:
-    """Decides by the class's ``strict_arguments``, and where that is ``None`` by ``setting``. Shared between threads.
+    """Apply the mode of the class's ``strict_arguments``, or ``setting`` where it is ``None``. Shared between threads.
 
-    Asked only about arguments that were refused: those that fit pay nothing.
+    Called only for arguments that were refused: a push with strict arguments has no cost.
     """
 
     def __init__(self, setting: StrictArguments = "raise", *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -33,27 +35,27 @@ class StrictArgumentsCheck:
         self._log_limit = LogRateLimit(LOG_INTERVAL_S, monotonic)
 
     def coerce(self, declaration: Declaration, args: list[Any], error: ArgumentsError) -> list[Any]:
-        """Return arguments of a push that were refused with ``error`` as JSON gives them, if the class's mode lets them pass.
+        """Return the JSON values of a push's arguments that were refused with ``error``, if the class's mode allows it.
 
         Raises:
-            ArgumentsError: ``error`` in the mode ``raise``; another where JSON has no form for them.
+            ArgumentsError: ``error`` in the mode ``raise``; another error if JSON cannot carry the arguments.
         """
-        loosener = self.coercer(declaration)
-        if loosener is None:
+        coercer = self.coercer(declaration)
+        if coercer is None:
             raise error
-        form = loosener(args)
-        loosener.log_complaints()
-        return form
+        values = coercer(args)
+        coercer.log_complaints()
+        return values
 
     def coercer(self, declaration: Declaration) -> "ArgumentCoercer | None":
-        """Return what loosens the arguments of one bulk push; ``None`` in the mode ``raise``."""
+        """Return the coercer for the arguments of one bulk push; ``None`` in the mode ``raise``."""
         mode = self._mode(declaration)
         return None if mode == "raise" else ArgumentCoercer(self, declaration, warns=mode == "warn")
 
     def allows_run(self, declaration: Declaration, signature: JobSignature, args: list[Any], jid: Jid) -> bool:
-        """Tell whether a job runs with arguments that were refused before its run: of the right number, and not in ``raise``.
+        """Return whether a job runs with arguments that were refused: their count is right and the mode is not ``raise``.
 
-        ``signature`` is that of the method which runs it.
+        ``signature`` is the signature of the method that runs the job.
         """
         mode = self._mode(declaration)
         if mode == "raise":
@@ -81,12 +83,12 @@ class StrictArgumentsCheck:
             )
 
     def _mode(self, declaration: Declaration) -> StrictArguments:
-        said = declaration.strict_arguments
-        return self._setting if said is None else said
+        mode = declaration.strict_arguments
+        return self._setting if mode is None else mode
 
 
 class ArgumentCoercer:
-    """Makes the JSON form of one push's arguments, and remembers why it had to."""
+    """Convert the arguments of one push to JSON values and collect the reasons."""
 
     def __init__(self, check: StrictArgumentsCheck, declaration: Declaration, *, warns: bool) -> None:
         self._check = check
@@ -96,7 +98,11 @@ class ArgumentCoercer:
         self._jobs = 0
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        """Return the form. Raises ArgumentsError for a wrong number of arguments, and for what JSON cannot carry at all."""
+        """Return the JSON values.
+
+        Raises:
+            ArgumentsError: the number of arguments is wrong, or JSON cannot carry one of them.
+        """
         signature = self._declaration.signature
         form = signature.to_json_values(args)
         if self._warns:
@@ -105,6 +111,6 @@ class ArgumentCoercer:
         return form
 
     def log_complaints(self) -> None:
-        """Write one line for the push, where the mode is ``warn`` and there is anything to tell."""
+        """Log one warning for the push if the mode is ``warn`` and there are complaints."""
         if self._complaints:
             self._check.warn(self._declaration, _PUSH_MESSAGE, self._complaints, jobs=self._jobs)

@@ -36,7 +36,7 @@ A, B, C = layer("A"), layer("B"), layer("C")
 
 def names(chain):
     found = [call.__self__.__class__.__name__ for call in chain.compile()]
-    chain.reopen()
+    chain.allow_changes()
     return found
 
 

@@ -332,7 +332,7 @@ def test_a_tracker_that_fails_does_not_fail_the_push(door, redis, caplog):
 
 def test_small_arguments_are_never_looked_at(door, redis, caplog, monkeypatch):
     """The whole hot path of a size limit is one comparison."""
-    monkeypatch.setattr(SizeLimiter, "stored", None)
+    monkeypatch.setattr(SizeLimiter, "encode_arguments", None)
     with caplog.at_level(logging.DEBUG):
         cls = worker(queue="default")
         cls.perform_async("x" * 99_995)

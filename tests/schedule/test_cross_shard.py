@@ -181,7 +181,7 @@ def test_a_death_after_any_step_neither_loses_nor_doubles(
 
         with monkeypatch.context() as patch:
             patch.setattr(poller_module, "ENQUEUE_DUE", dying(poller_module.ENQUEUE_DUE))
-            patch.setattr("framework.schedule.cross_shard.LAND", dying(RECEIVE_TRANSFER))
+            patch.setattr("framework.schedule.cross_shard.RECEIVE_TRANSFER", dying(RECEIVE_TRANSFER))
             wait(redis, "a", "b")
             try:
                 Bench(redis_url, second_redis_url).drain()
@@ -246,7 +246,7 @@ def test_a_poller_that_was_stopped_just_before_it_writes_writes_nothing(
         return real(client, places, arguments)
 
     wait(redis, "a")
-    monkeypatch.setattr("framework.schedule.cross_shard.LAND", late)
+    monkeypatch.setattr("framework.schedule.cross_shard.RECEIVE_TRANSFER", late)
     bench.drain()
     assert held
     assert [job["jid"] for job in landed(second_redis)] == ["a"]
@@ -275,7 +275,7 @@ def test_a_lost_reply_of_the_other_shard_does_not_double(bench, redis, second_re
 
     wait(redis, "a")
     with monkeypatch.context() as patch:
-        patch.setattr("framework.schedule.cross_shard.LAND", cut)
+        patch.setattr("framework.schedule.cross_shard.RECEIVE_TRANSFER", cut)
         bench.drain()
     assert len(landed(second_redis)) == 1
     ((member, score),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)

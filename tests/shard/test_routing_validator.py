@@ -255,7 +255,7 @@ def test_tasks_do_not_enter_for_each_other(pool):
                 pool.ping()
             asked.set()
 
-        await asyncio.drain_reply(one(), other())
+        await asyncio.gather(one(), other())
 
     asyncio.run(main())
 

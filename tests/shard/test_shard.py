@@ -190,7 +190,7 @@ def test_push_is_in_when_only_the_name_of_its_queue_is_refused(shard, redis, cap
     redis.set(keys.QUEUES, "text")
     shard.enqueue_one("default", b"1")
     shard.enqueue("default", [b"2", b"3"], "token")
-    assert shard.admit("default", [(b"4", CLAIM)]) == [""]
+    assert shard.enqueue_unique("default", [(b"4", CLAIM)]) == [""]
     assert redis.lrange("queue:default", 0, -1) == [b"4", b"3", b"2", b"1"]
     (line,) = caplog.records
     assert line.levelname == "WARNING"

@@ -16,11 +16,11 @@ class Taker(threading.Thread):
         self.start()
 
     def run(self):
-        self.share = self.budget.take(self.amount, self.stopping)
+        self.share = self.budget.acquire(self.amount, self.stopping)
 
 
 def waiting(budget, count):
-    until(lambda: len(budget._waiting) == count, f"{count} wait")
+    until(lambda: len(budget._waiters) == count, f"{count} wait")
 
 
 def test_take_without_room_waits_until_some_is_given_back():
