@@ -1,1 +1,1 @@
-"""Step 4 of a job's way: which Redis. A shard is one whole Sidekiq data model; a pool is always an argument, never ambient."""
+"""Write to one of several Redis servers. A shard is one whole Sidekiq data model; its pool is always passed as an argument."""

@@ -1,6 +1,6 @@
-"""A client for application code: a plain redis-py client whose connections ask the validator before anything leaves.
+"""Make redis-py clients for application code whose connections check the routing of every command before sending it.
 
-The connection is the one place that every command of redis-py passes, whether of a pipeline, a transaction, a script, a
+The connection is the one place that every command of redis-py passes: of a pipeline, a transaction, a script, a
 subscription or a module's own client.
 """
 
@@ -17,21 +17,21 @@ def validated_client(client: "redis.Redis", shard: str, validator: RoutingValida
     pool: Any = client.connection_pool
     kind = pool.connection_class
     pool.connection_class = type(
-        f"Judged{kind.__name__}", (_ValidatedConnection, kind), {"shard": shard, "validator": validator}
+        f"Validated{kind.__name__}", (_ValidatedConnection, kind), {"shard": shard, "validator": validator}
     )
     return client
 
 
 class _ValidatedConnection(AbstractConnection):
-    """Mixed into the class of a pool's connections."""
+    """Check the routing of every command; mixed into the connection class of a pool."""
 
     shard: str
     validator: RoutingValidator
     _in_handshake = False
-    """What is sent belongs to the connection itself: credentials, its name."""
+    """Whether the connection sends its own commands (credentials, its name), which are not checked."""
 
     def connect(self) -> None:
-        # A pool connects before it knows the command. One that will be refused needs no connection, and is named then.
+        # A pool connects before it knows the command. A refused command needs no connection; `check` names it when it is sent.
         if self.is_connected or self.validator.refuses(self.shard):
             return
         self._in_handshake = True

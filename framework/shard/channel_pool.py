@@ -1,4 +1,4 @@
-"""The open channels of one shard that nobody uses at the moment: taken and given back by any thread, without a lock."""
+"""Keep the idle connections of one shard. Any thread takes and returns them without a lock."""
 
 import os
 from collections import deque
@@ -10,22 +10,26 @@ import redis
 from framework.store.channel import Channel
 
 MAX_IDLE_CHANNELS = 16
-"""Channels kept open; threads beyond that connect for their push alone."""
+"""The most idle channels kept open. A thread beyond that connects for one push only."""
 
 HEALTH_CHECK_AFTER_S = 0.1
-"""A channel that idle for longer is looked at before it is used: its server may have gone or been restarted meanwhile."""
+"""A channel idle for longer is checked before use: its server may have stopped or restarted meanwhile."""
 
 
 # Decision 15: channels of its own, because redis-py's pool, packing and parsing cost as much as the round trip.
 class ChannelPool:
-    """A free list. A channel is one thread's between ``take`` and ``release``; one that failed is not given back."""
+    """Keep a free list of channels.
+
+    A channel belongs to one thread between ``acquire`` and ``release``; a failed channel is not returned.
+    """
 
     def __init__(self, client: "redis.Redis", *, read_timeout_s: float) -> None:
         self._client = client
         self._read_timeout_s = read_timeout_s
+        # append and pop of a deque are atomic, so that threads need no lock (decision 150).
         self._free: deque[tuple[Channel, float]] = deque()
         self.last_reply_at = 0.0
-        """When some channel was last given back, all of its replies read (monotonic seconds)."""
+        """When a channel was last released with all of its replies read (monotonic seconds)."""
         _pools.add(self)
 
     def acquire(self) -> Channel:
@@ -41,13 +45,13 @@ class ChannelPool:
         return channel
 
     def new_channel(self, began: float) -> Channel:
-        """Return a new channel, which connects when it first sends, for a call that began then (monotonic seconds)."""
+        """Return a new channel for a call that began at ``began`` (monotonic seconds). It connects when it first sends."""
         channel = Channel(self._client, read_timeout_s=self._read_timeout_s)
         channel.began = began
         return channel
 
     def release(self, channel: Channel) -> None:
-        """Keep a channel all of whose replies were read; one that a refusal has closed connects anew when it next sends."""
+        """Return a channel with all replies read to the pool. A closed channel connects again when it next sends."""
         self.last_reply_at = now = monotonic()
         if len(self._free) < MAX_IDLE_CHANNELS:
             self._free.append((channel, now))
@@ -55,7 +59,7 @@ class ChannelPool:
             channel.close()
 
     def close(self) -> None:
-        """Close what is kept; channels in use are their users' to give back."""
+        """Close the idle channels. Channels in use stay with their threads."""
         while self._free:
             try:
                 channel, _ = self._free.pop()
@@ -64,7 +68,7 @@ class ChannelPool:
             channel.close()
 
     def reset_after_fork(self) -> None:
-        """Drop what is kept without a word to the server: after a fork it belongs to the parent."""
+        """Discard the idle channels without a message to the server: after a fork they belong to the parent."""
         self._free = deque()
 
 

@@ -1,7 +1,7 @@
-"""A shard that swallows what is sent to it: who pushes is told at once, and few have to find out whether it is back.
+"""Fail pushes to a silent shard at once, and let one call per period probe whether it answers again.
 
-A dead server refuses connections, which costs a caller nothing. One that is frozen, or behind a network that drops packets, costs
-each caller seconds until a deadline has passed; with a thread for each request, an application stands still in no time.
+A stopped server refuses connections, which costs a caller no time. A frozen server, or a network that drops packets, costs
+each caller a whole timeout; an application with one thread per request would soon have no free thread.
 """
 
 from time import monotonic
@@ -14,21 +14,22 @@ from redis.sentinel import MasterNotFoundError
 from framework.telemetry import logs
 
 SLOW_FAILURE_S = 0.25
-"""A failure that comes sooner costs its caller nothing, so nobody else needs to be spared it."""
+"""A faster failure costs its caller no time and does not open the circuit."""
 
 PROBE_PERIOD_S = 2.0
-"""While the circuit is open, one call in this time is let through; it closes so much later than the shard is back, at most."""
+"""While the circuit is open, one call per period is sent. The circuit closes at most this long after the shard answers again."""
 
 _NO_REPLY_ERRORS = (RedisConnectionError, RedisTimeoutError, MasterNotFoundError)
-"""Exactly these: redis-py derives refusals (LOADING, wrong passwords, too many clients) from the first, and they are answers."""
+"""Compared by exact type: redis-py derives refusals (LOADING, wrong password, too many clients) from the first class, and a
+refusal is a reply."""
 
 
 # Decision 71: a push to a silent shard fails at once, except for one in two seconds.
 class CircuitBreaker:
-    """Of one shard, for any number of threads, without a lock: a race lets one call more through, and nothing else.
+    """Hold the state of one shard's circuit. Used by any number of threads without a lock: a race only sends one call more.
 
-    It opens when a call has failed slowly and in silence while no other was answered. Any answer closes it, be it a refusal,
-    and however slow.
+    The circuit opens when a call failed slowly and without a reply while no other call got one. Any reply closes it, also a
+    refusal or a slow one.
     """
 
     def __init__(self, shard: str) -> None:
@@ -38,7 +39,7 @@ class CircuitBreaker:
         self._probe_at = 0.0
 
     def rejects(self, now: float) -> bool:
-        """Whether a call is to fail at once, asked while the circuit is open; the one that is told no finds out for all."""
+        """Return whether a call must fail at once; asked only while the circuit is open. One call per period is the probe."""
         if now < self._probe_at:
             return True
         self._probe_at = now + PROBE_PERIOD_S
@@ -46,11 +47,11 @@ class CircuitBreaker:
 
     @property
     def open_s(self) -> float:
-        """Return for how long it has been open."""
+        """Return the seconds since the circuit opened."""
         return monotonic() - self._opened_at
 
     def record_failure(self, error: BaseException | None, began: float, last_reply_at: float) -> None:
-        """A call that ``began`` then has failed; some call was last answered at ``last_reply_at`` (all monotonic)."""
+        """Record a failed call that began at ``began``; the shard's last reply was at ``last_reply_at`` (monotonic seconds)."""
         if type(error) not in _NO_REPLY_ERRORS:
             self.record_reply()
             return
@@ -61,15 +62,16 @@ class CircuitBreaker:
         if not self.open:
             self._opened_at, self.open = now, True
             logs.logger(shard=self._shard).error(
-                f"a shard does not answer; one push in {PROBE_PERIOD_S:g} s is sent there, all others fail at once",
+                f"the shard does not answer: one push per {PROBE_PERIOD_S:g} s is sent as a probe, all others fail at once. "
+                "Check its Redis and the network.",
                 event_name="shard.circuit_open",
                 error=error if isinstance(error, RedisError) else None,
             )
 
     def record_reply(self) -> None:
-        """The shard answers."""
+        """Record a reply: close the circuit."""
         if self.open:
             self.open = False
             logs.logger(shard=self._shard).info(
-                "a shard answers again", event_name="shard.circuit_closed", open_s=round(self.open_s, 3)
+                "the shard answers again", event_name="shard.circuit_closed", open_s=round(self.open_s, 3)
             )

@@ -1,4 +1,4 @@
-"""Sending packed commands to one Redis, under its circuit breaker: what failed becomes an error that says whether a job is in."""
+"""Send packed commands to one Redis through its circuit breaker; an error says whether the jobs may be written."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,13 +27,13 @@ from framework.store.script import Script
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire.status_key import StatusCommand
 
-_LOG_INTERVAL_S = 60.0  # between two lines about refused states
+_LOG_INTERVAL_S = 60.0  # between two warnings about refused statuses, or queue names
 _RETRYABLE = (RedisConnectionError, BusyLoadingError, ReadOnlyError)
-"""What a new connection, its address looked up again, may not meet again."""
+"""Errors that a new connection to the address, resolved again, may not meet."""
 
 _TRANSACTION_REFUSED = (
-    "no permission to note in a transaction what was pushed, so whether it is in is not known; `application-worker acl producer` "
-    "prints the rights"
+    "no permission to record the push in a transaction, so it is not known whether the jobs were written; "
+    "`application-worker acl producer` prints the rights"
 )
 _BEFORE_WRITES = 3  # commands of a transaction before its first write: WATCH, PEXPIRE, MULTI
 
@@ -41,7 +41,7 @@ pack = cast("Callable[[tuple[Any, ...]], bytes]", hiredis.pack_command)
 
 
 class ShardConnection:
-    """The way to one Redis for pushes. Safe to share between threads; connects at its first command."""
+    """Connect pushes to one Redis. Safe to share between threads; connects at its first command."""
 
     def __init__(self, name: str, endpoint: Endpoint, channel_pool: ChannelPool) -> None:
         self._name = name
@@ -50,24 +50,24 @@ class ShardConnection:
         self._circuit = CircuitBreaker(name)
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
         self._tokens_refused = False
-        """Whether an ACL refuses the keys of tokens, or a transaction: a bulk push cannot be resumed after a lost reply then."""
+        """Whether an ACL refuses token keys or transactions. A bulk push then cannot be resumed after a lost reply."""
 
     def close(self) -> None:
-        """Close the connections that no thread uses; the next command opens another."""
+        """Close the idle connections; the next command opens another."""
         self._channel_pool.close()
 
     def read(self, packet: bytes) -> Any:
-        """Send one packed command that changes nothing, again, once, where another connection may help; return its reply."""
+        """Send one packed read-only command, at most twice; return its reply. The second try uses a new connection."""
         return self._with_one_retry(lambda channel: self._send(channel, packet))
 
     def write_once(
         self, transaction: Transaction, queue_commands: Sequence[Command], status_commands: Sequence[StatusCommand]
     ) -> None:
-        """Send a slice of a bulk push in a transaction that notes it, if it is not noted already.
+        """Write a chunk of a bulk push and record its token in one transaction, unless the token is already recorded.
 
-        MULTI without a script around the jobs: a script would copy each of them once more. WATCH, then a PEXPIRE that changes the
-        token's key if it is there, then EXEC, which does nothing where a watched key has changed: so neither a second try
-        after the first nor a first that arrives late, after the second, writes anything. An ACL that refuses the token's key or
+        The transaction is MULTI and not a script, because a script would copy each job once more. WATCH on the token's key is
+        followed by a PEXPIRE, which changes the key if it exists; EXEC does nothing if a watched key has changed. Thus neither a
+        second try after the first writes twice, nor a first try that arrives late. An ACL that refuses the token's key or
         transactions costs the token, not the jobs.
         """
         if self._tokens_refused:
@@ -94,7 +94,7 @@ class ShardConnection:
             try:
                 self._write_all(transaction.remaining_commands(), 0, ())
             except ShardUnavailableError as again:
-                again.maybe_written = True  # the others are in
+                again.maybe_written = True  # the other jobs are written
                 raise
 
     def _write_all(
@@ -113,10 +113,10 @@ class ShardConnection:
         )
 
     def is_written(self, key: str) -> bool:
-        """Return whether the transaction that this key notes was carried out, and wrote its jobs.
+        """Return whether the transaction recorded under this key was executed and wrote its jobs.
 
         Raises:
-            ShardUnavailableError: it does not answer, or refuses transactions or the key: then this cannot be known.
+            ShardUnavailableError: Redis does not answer, or refuses transactions or the key; the result is then unknown.
         """
         if self._tokens_refused:
             raise self._failure(NoPermissionError(_TRANSACTION_REFUSED), maybe_written=False)
@@ -125,7 +125,7 @@ class ShardConnection:
             return bool(kind != b"none")
         if self.read(pack(("LLEN", key))) == 1:
             return True
-        # The queue was of another type: the transaction may be sent again.
+        # The key still holds the job, so the queue was not a list: delete the key, and the transaction may be sent again.
         self.read(pack(("UNLINK", key)))
         return False
 
@@ -138,10 +138,10 @@ class ShardConnection:
         status_commands: Sequence[StatusCommand] = (),
         job_commands: slice | None = None,
     ) -> None:
-        """Send packed commands and read their replies; again, once, where surely no job was written the first time.
+        """Send packed commands and read their replies, at most twice. The second try happens only if certainly no job was written.
 
-        The first ``names`` commands write no job. ``marks`` go before all of them. With ``jobs``, those commands of a
-        transaction do (``write_once``), else all others.
+        The first ``queue_command_count`` commands write no job. ``status_commands`` are sent before all others. With
+        ``job_commands``, that slice of the commands of a transaction writes the jobs (``write_once``), else all others do.
         """
         circuit, began = self._circuit, monotonic()
         if circuit.open and circuit.rejects(began):
@@ -152,7 +152,7 @@ class ShardConnection:
             self._channel_pool.acquire(), packet, command_count, queue_command_count, status_commands, job_commands
         )
         if failure is not None and not failure.maybe_written and _is_retryable(failure.__cause__):
-            self._channel_pool.close()  # its siblings lead to the same server
+            self._channel_pool.close()  # the other connections lead to the same server
             failure = self._attempt(
                 self._channel_pool.new_channel(began),
                 packet,
@@ -165,7 +165,7 @@ class ShardConnection:
             self._record(began, failure)
 
     def _record(self, began: float, failure: ShardUnavailableError | None) -> None:
-        """Tell the circuit what a call that ``began`` then came to, and raise what failed."""
+        """Record the result of a call that began at ``began`` in the circuit breaker, and raise its failure."""
         if failure is None:
             self._circuit.record_reply()
             return
@@ -173,11 +173,9 @@ class ShardConnection:
         raise failure
 
     def _open_error(self) -> ShardUnavailableError:
-        """Return what is told instead of making another wait."""
+        """Return the error of a call that the open circuit rejects."""
         reason = f"{self._endpoint.shown}: it has not answered for {self._circuit.open_s:.1f} s"
-        advice = (
-            f"nothing was sent; one push in {PROBE_PERIOD_S:g} s is, and as soon as one is answered all others are, too"
-        )
+        advice = f"nothing was sent; one push per {PROBE_PERIOD_S:g} s is sent as a probe, and after its reply all pushes are sent"
         return ShardUnavailableError(self._name, reason, advice=advice)
 
     def _attempt(
@@ -193,29 +191,30 @@ class ShardConnection:
             channel.send_packet(packet)
             replies = channel.replies(len(status_commands) + command_count)
         except RedisError as error:
-            self._channel_pool.close()  # the others lead the same way, and each would cost another push its time
+            # The other connections lead to the same server: each would cost one more push a timeout.
+            self._channel_pool.close()
             return self._failure(error, maybe_written=channel.sent)
-        answers = replies[len(status_commands) :] if status_commands else replies
+        job_replies = replies[len(status_commands) :] if status_commands else replies
         failure = None
         if job_commands is not None:
-            failure = self._check_transaction(channel, answers, queue_command_count, job_commands)
+            failure = self._check_transaction(channel, job_replies, queue_command_count, job_commands)
         else:
-            for reply in answers:
+            for reply in job_replies:
                 if isinstance(reply, RedisError):
-                    failure = self._check_replies(answers[:queue_command_count], answers[queue_command_count:])
+                    failure = self._check_replies(job_replies[:queue_command_count], job_replies[queue_command_count:])
                     break
         if status_commands:
             self._check_status_replies(channel, status_commands, replies, failure)
         self._channel_pool.release(channel)
         return failure
 
-    def _check_replies(self, listed: Sequence[Any], written: Sequence[Any]) -> ShardUnavailableError | None:
-        """Return what the replies to the commands that write jobs say; a name that is not ``listed`` is only told of."""
-        refused = next((reply for reply in written if isinstance(reply, RedisError)), None)
+    def _check_replies(self, queue_replies: Sequence[Any], job_replies: Sequence[Any]) -> ShardUnavailableError | None:
+        """Return the failure of the commands that write jobs. A refused queue name is only logged."""
+        refused = next((reply for reply in job_replies if isinstance(reply, RedisError)), None)
         if refused is not None:
-            accepted = any(not isinstance(reply, RedisError) for reply in written)
+            accepted = any(not isinstance(reply, RedisError) for reply in job_replies)
             return self._failure(refused, maybe_written=accepted)
-        for reply in listed:
+        for reply in queue_replies:
             if isinstance(reply, RedisError):
                 self.log_queue_name_refused(reply)
         return None
@@ -224,16 +223,16 @@ class ShardConnection:
         self, channel: Channel, answers: Sequence[Any], queue_command_count: int, job_commands: slice
     ) -> ShardUnavailableError | None:
         done, queued = answers[-1], answers[queue_command_count:-1]
-        if done is None:  # an earlier try of ours wrote it
+        if done is None:  # the token exists: an earlier try wrote the chunk
             return None
         if isinstance(done, list):
             return self._check_replies(answers[:queue_command_count], cast("list[Any]", done)[job_commands])
-        channel.close()  # whether it is still in a transaction is not known
+        channel.close()  # the connection may still be inside of a transaction
         if isinstance(queued[_BEFORE_WRITES - 1], RedisError):
-            # An ACL without MULTI: what follows was carried out at once, and a note says nothing about the whole.
+            # The ACL refuses MULTI: Redis executed the following commands at once, and the token proves nothing.
             self._tokens_refused = True
             direct = queued[_BEFORE_WRITES:]
-            # An LMOVE that finds nothing: the RPUSH before it was refused.
+            # An LMOVE without a result: the RPUSH before it was refused.
             return self._check_replies(
                 answers[:queue_command_count], [direct[0] if reply is None else reply for reply in direct[job_commands]]
             )
@@ -268,20 +267,23 @@ class ShardConnection:
         replies: Sequence[Any],
         failure: ShardUnavailableError | None,
     ) -> None:
-        """See that no state is left of jobs that were refused; what becomes of a job is never decided by its state's reply."""
+        """Delete the statuses of refused jobs, and log refused statuses. The reply of a status never decides about its job."""
         refused = [reply for reply in replies[: len(status_commands)] if isinstance(reply, RedisError)]
-        if failure is None and refused:  # an ACL without our keys
+        if failure is None and refused:  # an ACL without the keys of statuses
             self.log_status_refused(refused[0])
         elif failure is not None and not failure.maybe_written and len(refused) < len(status_commands):
-            with suppress(RedisError):  # should it fail too, they expire
-                channel.call("UNLINK", *(mark[1] for mark in status_commands))
+            with suppress(RedisError):  # if this fails too, the statuses expire
+                channel.call("UNLINK", *(command[1] for command in status_commands))
 
     def run_script(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        """Run a script that writes all or nothing, again, once, where surely nothing was written; return its reply."""
+        """Run a script that writes all or nothing, at most twice; return its reply.
+
+        The second try happens only if certainly nothing was written.
+        """
         return self._with_one_retry(lambda channel: self._run_script(channel, script, keys, arguments))
 
     def _with_one_retry(self, send: Callable[[Channel], tuple[Any, ShardUnavailableError | None]]) -> Any:
-        """Ask, and once more where another connection may help and surely nothing was written; return the reply."""
+        """Send, and send once more over a new connection if that may help and certainly nothing was written; return the reply."""
         circuit, began = self._circuit, monotonic()
         if circuit.open and circuit.rejects(began):
             raise self._open_error()
@@ -295,17 +297,20 @@ class ShardConnection:
     def _run_script(
         self, channel: Channel, script: Script, keys: Sequence[str], arguments: Sequence[Any]
     ) -> tuple[Any, ShardUnavailableError | None]:
-        """Run a script that writes all or nothing; return its reply, or what failed."""
-        told = (len(keys), *keys, *arguments)
-        reply, failure = self._send(channel, pack(("EVALSHA", script.digest, *told)), writes=True)
+        """Run a script that writes all or nothing; return its reply and its failure."""
+        parameters = (len(keys), *keys, *arguments)
+        reply, failure = self._send(channel, pack(("EVALSHA", script.digest, *parameters)), writes=True)
         if failure is None or not isinstance(failure.__cause__, NoScriptError):
             return reply, failure
-        return self._send(self._channel_pool.acquire(), pack(("EVAL", script.source, *told)), writes=True)
+        return self._send(self._channel_pool.acquire(), pack(("EVAL", script.source, *parameters)), writes=True)
 
     def _send(
         self, channel: Channel, packet: bytes, *, writes: bool = False
     ) -> tuple[Any, ShardUnavailableError | None]:
-        """Send one packed command, which changes nothing when it fails; return its reply, or what failed."""
+        """Send one packed command; return its reply and its failure.
+
+        A failed command has written nothing unless ``maybe_written``.
+        """
         try:
             channel.send_packet(packet)
             (reply,) = channel.replies(1)
@@ -316,9 +321,9 @@ class ShardConnection:
         return reply, self._failure(reply, maybe_written=False) if isinstance(reply, RedisError) else None
 
     def _failure(self, error: RedisError, *, maybe_written: bool) -> ShardUnavailableError:
-        # redis-py takes the server's word for it (OOM, READONLY) out of the text.
-        words = f"{error.status_code or ''} {str(error) or type(error).__name__}".strip()
-        reason = f"{self._endpoint.shown}: {words}".rstrip(".")
+        # redis-py removes the server's error code (OOM, READONLY) from the text: put it back.
+        text = f"{error.status_code or ''} {str(error) or type(error).__name__}".strip()
+        reason = f"{self._endpoint.shown}: {text}".rstrip(".")
         source = self._endpoint.source
         advice = advice_for(error, source)
         failure = ShardUnavailableError(self._name, reason, maybe_written=maybe_written, advice=advice, source=source)

@@ -1,4 +1,4 @@
-"""What to do about a Redis that answers, but refuses."""
+"""Name the remedy for an error that a Redis server replied."""
 
 from collections.abc import Mapping
 
@@ -17,11 +17,11 @@ _ADVICE: Mapping[str, str] = {
     "LOADING": "it is reading its data after a start; push again in a moment",
     "MASTERDOWN": "it is a replica without its master; point the shard at a master in {source}",
     "MISCONF": "it cannot save to its disk; its log says why",
-    "NOREPLICAS": "too few of its replicas are in touch (its setting min-replicas-to-write)",
-    "NOAUTH": "it wants credentials; give the shard a username and password in {source}",
+    "NOREPLICAS": "too few of its replicas are connected (its setting min-replicas-to-write)",
+    "NOAUTH": "it requires credentials; give the shard a username and password in {source}",
     "WRONGPASS": "it does not accept the shard's username and password in {source}",
-    "NOPERM": "its ACL does not let this user do that; `application-worker acl ROLE` prints what to grant (producer, worker, ...)",
-    "WRONGTYPE": "a key that is no list has the name of the queue, or one that is no set is named queues (or schedule)",
+    "NOPERM": "its ACL refuses the command; `application-worker acl ROLE` prints the rights (ROLE: producer, worker, ...)",
+    "WRONGTYPE": "the key of the queue is not a list, the key `queues` is not a set, or `schedule` is not a sorted set",
 }
 
 _NO_MASTER_ADVICE = (
@@ -30,33 +30,33 @@ _NO_MASTER_ADVICE = (
 
 
 def error_code(error: RedisError) -> str:
-    """Return the server's own word for its refusal (OOM, READONLY), empty when it gave none."""
-    word = error.status_code or str(error).partition(" ")[0]
-    return word if word.isalpha() and word.isupper() else ""
+    """Return the server's error code (OOM, READONLY), or an empty string."""
+    code = error.status_code or str(error).partition(" ")[0]
+    return code if code.isalpha() and code.isupper() else ""
 
 
 def advice_for(error: RedisError, source: str = "config/redis.yml") -> str | None:
-    """Return what to do, or ``None`` when the error is no refusal that we know; ``source`` is the file to change."""
+    """Return the remedy, or ``None`` for an unknown error; ``source`` is the file to change."""
     if isinstance(error, SentinelSettingsError):
         return f"{error.setting} stands in {source}, or in the environment"
     if isinstance(error, MasterNotFoundError):
-        of_tls = tls_advice(error)
+        tls_remedy = tls_advice(error)
         return (
-            f"of a sentinel: {of_tls} (sentinel_tls is for the sentinels alone)"
-            if of_tls
+            f"of a sentinel: {tls_remedy} (sentinel_tls is for the sentinels alone)"
+            if tls_remedy
             else _NO_MASTER_ADVICE.format(source=source)
         )
     if isinstance(error, UnsupportedServerError):
         return f"its address stands in {source}, or in the environment"
     if isinstance(error, NoPermissionError):
         return _ADVICE["NOPERM"]
-    word = error_code(error)
-    known = _ADVICE.get(word)
-    return known.format(source=source) if known else cluster_advice(word) or tls_advice(error)
+    code = error_code(error)
+    known = _ADVICE.get(code)
+    return known.format(source=source) if known else cluster_advice(code) or tls_advice(error)
 
 
 def wrong_setting(error: BaseException) -> str | None:
-    """Return the key of a shard's settings that an error shows to be wrong, ``None`` for an outage, which may end."""
+    """Return the key of a shard's settings that an error shows to be wrong; ``None`` for an outage, which may end."""
     if isinstance(error, SentinelSettingsError):
         return error.setting
     if isinstance(error, UnsupportedServerError) or (
@@ -67,7 +67,7 @@ def wrong_setting(error: BaseException) -> str | None:
 
 
 def unavailable_error(shard: str, endpoint: Endpoint, error: RedisError | OSError) -> ShardUnavailableError:
-    """Return what a command prints of a shard that does not answer, or refuses."""
+    """Return the error that a command prints for a shard that does not answer, or refuses."""
     advice = advice_for(error, endpoint.source) if isinstance(error, RedisError) else None
     reason = f"{endpoint.shown}: {str(error).rstrip('.')}"
     return ShardUnavailableError(shard, reason, advice=advice, source=endpoint.source)

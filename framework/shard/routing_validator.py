@@ -1,8 +1,8 @@
-"""Was this call to a job Redis routed? (GitLab's SidekiqSharding::Validator.)
+"""Check that application code calls a job Redis only inside of a route (GitLab's SidekiqSharding::Validator).
 
-Application code says whose jobs a call concerns by entering that shard; every command on an application's pool is checked
-against what was entered where it is sent: after the block's end, in a thread that never entered, on another shard's pool it
-is unrouted. The framework's own clients are no application pools and are never asked.
+Application code enters the shard of a worker's jobs. Each command on an application's pool is checked when it is sent: it
+is unrouted after the scope has ended, in a thread that never entered it, and on another shard's pool. The framework's own
+clients are not checked.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from framework.telemetry.rate_limit import LogRateLimit
 from framework.telemetry.sentry import LazyTracker, NoTracker, Tracker
 
 LOG_INTERVAL_S = 60.0
-"""An unrouted call that goes on is reported once in this time per place in the application's code, with a count."""
+"""An allowed unrouted call is reported at most once in this time per line of the application's code, with a count."""
 
 _SHOWN_COMMANDS = 3
 _LIBRARY_PACKAGES = ("redis", "framework", "contextlib")
@@ -30,37 +30,37 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Decision 49: a routed scope ends for every thread that copied it.
 class RoutedScope:
-    """``with Block(shards):`` calls to these shards are routed within. A pool, task or thread kept beyond the end is not."""
+    """Allow calls to these shards inside of a ``with`` scope. A pool, task or thread kept beyond its end is refused."""
 
     def __init__(self, shards: Collection[str], reason: str = "") -> None:
         self.shards = shards
         self.reason = reason
-        """Why calls to any shard may go unrouted; empty: they may not."""
+        """Why calls to any shard may be unrouted; empty if they may not."""
         self.active = False
 
     def __enter__(self) -> None:
         self.active = True
-        # Those that ended in another context, as a generator's may, were not taken out of this one.
-        _scopes.set((*(block for block in _scopes.get() if block.active), self))
+        # Scopes that ended in another context, for example a generator's, are still in this one: remove them here.
+        _scopes.set((*(scope for scope in _scopes.get() if scope.active), self))
 
     def __exit__(self, *_: object) -> None:
-        # What was copied from this context, or holds it up (a generator), must learn of the end as well.
+        # The flag ends the scope for every copy of this context (threads, tasks, generators) as well (decision 49).
         self.active = False
-        _scopes.set(tuple(block for block in _scopes.get() if block is not self))
+        _scopes.set(tuple(scope for scope in _scopes.get() if scope is not self))
 
 
 _scopes: ContextVar[tuple[RoutedScope, ...]] = ContextVar("framework_shards_entered", default=())
-"""The blocks that this thread or task is in, outermost first, and those that a context it was copied from was in."""
+"""The scopes of this thread or task, outermost first, and those of the context it was copied from."""
 
 
 class UnroutedScope(RoutedScope):
-    """What ``allow_unrouted`` returns: a context manager for one block, or a decorator for any number of calls."""
+    """Allow unrouted calls: a context manager for one block, or a decorator for any number of calls."""
 
     def __init__(self, reason: str) -> None:
         super().__init__((), reason)
 
     def __call__(self, function: F) -> F:
-        """Return ``function`` with every call inside a block of its own; ``async def`` until it has been awaited."""
+        """Return ``function`` with each call inside of its own scope; for ``async def`` until it has been awaited."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"allow_unrouted cannot decorate the generator {function.__qualname__}: it would end before the first value is "
@@ -85,10 +85,12 @@ class UnroutedScope(RoutedScope):
 
 
 def allow_unrouted(*, reason: str) -> UnroutedScope:
-    """Within the block, or the decorated function, unrouted calls pass without a report.
+    """Allow unrouted calls inside of the block or the decorated function.
 
-    ``reason`` says why this code may do without a route; it stands in a debug line for each such call. Raises ValueError
-    when it is empty.
+    ``reason`` says why this code needs no route; it is in the debug line of each such call.
+
+    Raises:
+        ValueError: ``reason`` is empty.
     """
     given: Any = reason
     if not isinstance(given, str) or not given.strip():
@@ -100,7 +102,7 @@ def allow_unrouted(*, reason: str) -> UnroutedScope:
 
 
 class RoutingValidator:
-    """Judges for one process: ``strict`` raises, else the call goes through and is reported."""
+    """Check calls in one process: raise if ``strict``, else report the call and let it pass."""
 
     def __init__(self, *, strict: bool = True, tracker: Callable[[], Tracker] = NoTracker) -> None:
         self.strict = strict
@@ -108,14 +110,14 @@ class RoutingValidator:
         self._log_limit = LogRateLimit(LOG_INTERVAL_S)
 
     def refuses(self, shard: str) -> bool:
-        """Tell whether ``check`` would raise now."""
+        """Return whether ``check`` would raise now."""
         return self.strict and not _is_routed(shard) and not _unrouted_reason()
 
     def check(self, shard: str, packet: Any) -> None:
-        """Judge what is about to be sent to ``shard``, commands packed by redis-py.
+        """Check commands packed by redis-py that are about to be sent to ``shard``.
 
         Raises:
-            UnroutedCallError: in development and test.
+            UnroutedCallError: the call is unrouted, in development and test.
         """
         if _is_routed(shard):
             return
@@ -123,14 +125,14 @@ class RoutingValidator:
         reason = _unrouted_reason()
         if reason:
             logs.logger().debug(
-                "an unrouted call, allowed",
+                "an unrouted call to a job Redis was allowed",
                 event_name="shard.unrouted_allowed",
                 shard=shard,
                 command=command,
                 reason=reason,
             )
             return
-        inside = {name for block in _scopes.get() if block.active for name in block.shards}
+        inside = {name for scope in _scopes.get() if scope.active for name in scope.shards}
         error = UnroutedCallError(shard, command, sorted(inside))
         if self.strict:
             raise error
@@ -141,7 +143,8 @@ class RoutingValidator:
         if not count:
             return
         logs.logger().warning(
-            "a call to a job Redis went unrouted",
+            "an unrouted call to a job Redis: enter the shard with `framework.sharding.router`, or state a reason with "
+            "`allow_unrouted`",
             event_name="shard.unrouted",
             shard=error.shard,
             command=error.command,
@@ -153,29 +156,29 @@ class RoutingValidator:
 
 
 def command_names(packet: Any) -> str:
-    """Return what packed commands do, for people: their names, without MULTI and EXEC, the first few of many."""
+    """Return the names of packed commands for messages, without MULTI and EXEC, and only the first few of many."""
     reader: Any = hiredis.Reader()
     names: list[str] = []
     try:
         reader.feed(b"".join(packet))
         while command := reader.gets():
             names.append(command[0].decode(errors="replace").upper())
-    except Exception:  # noqa: BLE001 - somebody packed it by hand; what lets it through must not fail of it
+    except Exception:  # noqa: BLE001 - the application may have packed it itself; a wrong packet must not fail here
         names.append("?")
     plain = [name for name in names if name not in ("MULTI", "EXEC")] or names
     return ", ".join(plain[:_SHOWN_COMMANDS] + ["..."] * (len(plain) > _SHOWN_COMMANDS))
 
 
 def _is_routed(shard: str) -> bool:
-    return any(block.active and shard in block.shards for block in _scopes.get())
+    return any(scope.active and shard in scope.shards for scope in _scopes.get())
 
 
 def _unrouted_reason() -> str:
-    return next((block.reason for block in reversed(_scopes.get()) if block.active and block.reason), "")
+    return next((scope.reason for scope in reversed(_scopes.get()) if scope.active and scope.reason), "")
 
 
 def _caller() -> str:
-    """Return file:line of the innermost frame that is neither ours nor redis-py's."""
+    """Return file:line of the innermost frame outside of the framework and redis-py."""
     place = ""
     for frame, line in traceback.walk_stack(None):
         place = f"{frame.f_code.co_filename}:{line}"

@@ -1,4 +1,4 @@
-"""One shard: a named Redis, the ways of writing jobs to it, and the states of those that are tracked."""
+"""Write jobs to one shard, a named Redis, and read the statuses of tracked jobs."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,15 +18,16 @@ from framework.types import Jid
 from framework.wire import keys
 from framework.wire.status_key import StatusCommand, TrackedJob
 
-_SCHEDULE_CHUNK_SIZE = 500  # members a ZADD; two arguments each
-_UNIQUE_CHUNK_SIZE = 100  # jobs a script, some milliseconds of the server's time
-_RESERVATION_S = (
-    600  # a job that waits longer in its queue is no longer counted, lest one that was lost is counted for ever
-)
+# Members per ZADD; two arguments each.
+_SCHEDULE_CHUNK_SIZE = 500
+# Jobs per script: some milliseconds of the server's time.
+_UNIQUE_CHUNK_SIZE = 100
+# A job that waits longer in its queue is no longer counted, so that a lost job is not counted forever.
+_RESERVATION_S = 600
 
 
 class Shard:
-    """A named Redis. Opening it opens no socket; the first command does."""
+    """Represent a named Redis. Opening it opens no socket; the first command does."""
 
     def __init__(
         self,
@@ -41,17 +42,17 @@ class Shard:
         self.endpoint = endpoint
         self.role = role
         self.client: redis.Redis = open_client(endpoint, name=f"framework:{role}")
-        """The framework's own; application code is given ``pool``."""
+        """The framework's client. Application code receives ``pool``."""
         opened = open_client(endpoint, name=f"framework:{role}:application")
         self.pool: redis.Redis = validated_client(opened, name, validator or RoutingValidator())
         self._connection = ShardConnection(name, endpoint, ChannelPool(self.client, read_timeout_s=read_timeout_s))
 
     def open_client(self, role: str, *, read_timeout_s: float) -> "redis.Redis":
-        """Return another client of this shard, with connections of its own (a lease must not queue behind a bulk push)."""
+        """Return another client of this shard with its own connections (a lease must not wait behind a bulk push)."""
         return open_client(self.endpoint, name=f"framework:{self.role}:{role}", read_timeout_s=read_timeout_s)
 
     def enqueue_one(self, queue: str, payload: bytes, status_commands: Sequence[StatusCommand] = ()) -> None:
-        """Append one payload to its queue; otherwise as ``enqueue``."""
+        """Append one payload to its queue. Raises as ``enqueue``."""
         self._connection.write(
             b"%b$%d\r\n%b\r\n" % (_packed_head(queue), len(payload), payload),
             2,
@@ -64,12 +65,12 @@ class Shard:
     ) -> None:
         """Append payloads, oldest first, to their queue, in one round trip.
 
-        The name comes first and the jobs in one transaction: all are in their queue or none. ``marks``, the states of
-        those that are tracked, come before all: a job that a worker sees has its state, and what is refused leaves none.
-        Under a ``token`` the jobs are written once, however often this is called with it within ``TOKEN_S``.
+        The queue's name is sent first, then the jobs in one transaction: all are in their queue or none. The statuses of tracked
+        jobs (``status_commands``) come before all: a job that a worker sees has its status, and a refused job leaves none.
+        Under one ``token`` the jobs are written once, however often this is called with it within ``TOKEN_S``.
 
         Raises:
-            ShardUnavailableError: it does not answer or refuses; ``maybe_written`` says whether the jobs may be in.
+            ShardUnavailableError: Redis does not answer or refuses; ``maybe_written`` says whether the jobs may be written.
         """
         names = [("SADD", keys.QUEUES, queue)]
         self._connection.write_once(QueueTransaction(token, queue, payloads), names, status_commands)
@@ -77,7 +78,7 @@ class Shard:
     def schedule(
         self, entries: Sequence[tuple[float, bytes]], token: str, status_commands: Sequence[StatusCommand] = ()
     ) -> None:
-        """Put payloads into the ``schedule`` set, each due at its epoch second; ``token`` and ``marks`` as in ``enqueue``.
+        """Add payloads to the ``schedule`` set, each due at its epoch second. ``token`` and ``status_commands`` as in ``enqueue``.
 
         Raises:
             ShardUnavailableError: as ``enqueue``.
@@ -91,7 +92,7 @@ class Shard:
         self._connection.write_once(ScheduleTransaction(token, commands), [], status_commands)
 
     def schedule_one(self, at: float, payload: bytes, status_commands: Sequence[StatusCommand] = ()) -> None:
-        """Put one payload into the ``schedule`` set, due at an epoch second; otherwise as ``schedule``, without a token."""
+        """Add one payload to the ``schedule`` set, due at an epoch second. Raises as ``schedule``; has no token."""
         self._connection.write(
             pack(("ZADD", keys.SCHEDULE, f"{at:.6f}", payload)),
             1,
@@ -100,69 +101,69 @@ class Shard:
         )
 
     def schedule_in(self, delay_s: float, payload: bytes, tracked: TrackedJob | None = None) -> float:
-        """Put a payload into the ``schedule`` set, due ``delay_s`` from now by Redis's clock; return what that clock says.
+        """Add a payload to the ``schedule`` set, due in ``delay_s`` by Redis's clock; return the time of that clock.
 
         Raises:
             ShardUnavailableError: as ``enqueue``.
         """
-        state: tuple[str, int] = ("", 0)
+        status: tuple[str, int] = ("", 0)
         if tracked is not None:
-            state = (keys.status(tracked.jid), tracked.lifetime_s(delay_s))
-        now, *refused = self._connection.run_script(PUSH_DELAYED, [keys.SCHEDULE], (f"{delay_s:.6f}", payload, *state))
+            status = (keys.status(tracked.jid), tracked.lifetime_s(delay_s))
+        now, *refused = self._connection.run_script(PUSH_DELAYED, [keys.SCHEDULE], (f"{delay_s:.6f}", payload, *status))
         if refused:
             self._connection.log_status_refused(refused[0].decode(errors="replace"))
         return float(now)
 
     def time(self) -> float:
-        """Return what Redis's clock says, epoch seconds.
+        """Return the time of Redis's clock in epoch seconds.
 
         Raises:
-            ShardUnavailableError: it does not answer or refuses.
+            ShardUnavailableError: Redis does not answer or refuses.
         """
         seconds, microseconds = self._connection.read(pack(("TIME",)))
         return int(seconds) + int(microseconds) / 1e6
 
     def is_pushed(self, token: str) -> bool:
-        """Return whether what was to be written under this token is in; no later than ``TOKEN_S`` after that.
+        """Return whether the jobs of this token are written. Valid for ``TOKEN_S`` after the write.
 
         Raises:
-            ShardUnavailableError: it does not answer or refuses.
+            ShardUnavailableError: Redis does not answer or refuses.
         """
         return self._connection.is_written(keys.pushed(token))
 
     def enqueue_unique(self, queue: str | None, entries: Sequence[tuple[bytes, bytes]], token: str = "") -> list[Jid]:
-        """Write jobs of a deduplicated class, payloads and claims on their locks, to a queue, or (``None``) to the ``schedule`` set.
+        """Write jobs of a deduplicated class with their lock requests to a queue, or (``None``) to the ``schedule`` set.
 
-        Returns for each the jid of the job whose duplicate it is, empty for none (``push_unique.lua``). ``token`` as in ``enqueue``.
+        Returns for each job the jid of the job that it duplicates, empty for none (``push_unique.lua``). ``token`` as in ``enqueue``.
 
         Raises:
-            ShardUnavailableError: as ``enqueue``; of the jobs in one of its steps all are in, or none.
+            ShardUnavailableError: as ``enqueue``; each script call writes all of its jobs or none.
         """
         names = (keys.QUEUES, keys.SCHEDULE if queue is None else keys.queue(queue))
-        found: list[Jid] = []
+        owners: list[Jid] = []
         for start in range(0, len(entries), _UNIQUE_CHUNK_SIZE):
             part = entries[start : start + _UNIQUE_CHUNK_SIZE]
-            step = keys.pushed(f"{token}:{start}") if token else ""
-            payloads, claims = zip(*part, strict=True)
+            token_key = keys.pushed(f"{token}:{start}") if token else ""
+            payloads, lock_requests = zip(*part, strict=True)
             try:
                 reply = self._connection.run_script(
-                    PUSH_UNIQUE, names, (len(part), queue or "", step, TOKEN_MS, *payloads, *claims)
+                    PUSH_UNIQUE, names, (len(part), queue or "", token_key, TOKEN_MS, *payloads, *lock_requests)
                 )
             except ShardUnavailableError as failure:
-                failure.maybe_written = failure.maybe_written or bool(found)
+                failure.maybe_written = failure.maybe_written or bool(owners)
                 raise
             if len(reply) > len(part):
                 self._connection.log_queue_name_refused(reply.pop().decode(errors="replace"))
-            found += [owner.decode() for owner in reply]
-        return found
+            owners += [owner.decode() for owner in reply]
+        return owners
 
     def enqueue_up_to(self, limit: str, most: int, jobs: Sequence[tuple[str, bytes, Jid]]) -> tuple[int, int]:
-        """Write jobs (queue, payload, id) of a limited capacity worker, as many as are missing of ``most``; see ``push_up_to.lua``.
+        """Write jobs (queue, payload, id) of a limited-capacity worker until ``most`` run or wait; see ``push_up_to.lua``.
 
-        Returns how many were written, in the order given, and how many are missing still.
+        Returns how many were written, in the given order, and how many are still missing.
 
         Raises:
-            ShardUnavailableError: as ``enqueue``; all are in that were to be, or none.
+            ShardUnavailableError: as ``enqueue``; all of these jobs are written or none.
         """
         queues, payloads, jids = zip(*jobs, strict=True) if jobs else ((), (), ())
         names = (limit, keys.QUEUES, *map(keys.queue, queues))
@@ -172,13 +173,13 @@ class Shard:
         return written, missing
 
     def close(self) -> None:
-        """Close the connections that no thread uses; the shard may be used again."""
+        """Close the idle connections; the shard may be used again."""
         self._connection.close()
         self.client.close()
         self.pool.close()
 
     def write_status(self, command: StatusCommand) -> None:
-        """Write the state of one job.
+        """Write the status of one job.
 
         Raises:
             ShardUnavailableError: as ``enqueue``.
@@ -186,17 +187,18 @@ class Shard:
         self._connection.write(pack(command), 1, queue_command_count=0)
 
     def states(self, jids: Sequence[Jid]) -> Sequence[bytes | None]:
-        """Return the words under the status keys of these jobs, ``None`` where there is none.
+        """Return the values of the status keys of these jobs, ``None`` for a missing key.
 
         Raises:
-            ShardUnavailableError: it does not answer or refuses.
+            ShardUnavailableError: Redis does not answer or refuses.
         """
         return cast("Sequence[bytes | None]", self._connection.read(pack(("MGET", *map(keys.status, jids)))))
 
 
 @lru_cache(maxsize=1_000)
 def _packed_head(queue: str) -> bytes:
-    """The packed commands that append one job to a queue, as far as they are always the same."""
+    """Return the constant part of the packed commands that append one job to a queue."""
+    # A push of one job then formats only its payload: packing SADD and LPUSH again would cost more than the rest.
     name, key = queue.encode(), keys.queue(queue).encode()
     listed = pack(("SADD", keys.QUEUES, name))
     return b"%b*3\r\n$5\r\nLPUSH\r\n$%d\r\n%b\r\n" % (listed, len(key), key)

@@ -1,4 +1,4 @@
-"""All shards of the configuration, by name."""
+"""Hold all shards of the configuration by name."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ _LOOK_UP_CHUNK_SIZE = 1_000
 
 
 class Shards(Mapping[str, Shard]):
-    """All shards by name; ``main`` is always among them."""
+    """Map names to shards; ``main`` is always among them."""
 
     def __init__(self, shards: Mapping[str, Shard], *, source: str = "config/redis.yml") -> None:
         self._shards = dict(shards)
@@ -35,17 +35,17 @@ class Shards(Mapping[str, Shard]):
         return len(self._shards)
 
     def look_up(self, jids: Sequence[Jid]) -> dict[Jid, JobState]:
-        """Return the state of each job, merged over all shards: a MGET each for a thousand jobs.
+        """Return the state of each job, merged over all shards, with one MGET per shard for a thousand jobs.
 
         Raises:
-            ShardUnavailableError: one does not answer; without its word no state is certain.
+            ShardUnavailableError: a shard does not answer; without its reply no state is certain.
         """
         states: dict[Jid, JobState] = {}
         wanted = list(dict.fromkeys(jids))
         for start in range(0, len(wanted), _LOOK_UP_CHUNK_SIZE):
             part = wanted[start : start + _LOOK_UP_CHUNK_SIZE]
-            words = zip(*(shard.states(part) for shard in self._shards.values()), strict=True)
-            states.update({jid: most_advanced(found) for jid, found in zip(part, words, strict=True)})
+            values = zip(*(shard.states(part) for shard in self._shards.values()), strict=True)
+            states.update({jid: most_advanced(per_shard) for jid, per_shard in zip(part, values, strict=True)})
         return states
 
     def close(self) -> None:

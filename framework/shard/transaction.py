@@ -1,4 +1,4 @@
-"""A slice of a bulk push as a transaction: what writes its jobs also notes that they are in, so that it can be repeated."""
+"""Build the transaction of a bulk push's chunk: it writes the jobs and records its token, so that it can be repeated."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
@@ -7,7 +7,7 @@ from framework.store.script import NOTE_PUSHED
 from framework.wire import keys
 
 TOKEN_S = 600
-"""How long a slice of a bulk push is known to be in: until then it may be repeated."""
+"""How long Redis keeps the token of a written chunk. Until then the chunk may be repeated."""
 
 TOKEN_MS = TOKEN_S * 1_000
 _SENTINEL = b""
@@ -16,38 +16,38 @@ Command: TypeAlias = tuple[Any, ...]
 
 
 class Transaction(Protocol):
-    """The commands between MULTI and EXEC, and the same jobs without a note of them."""
+    """Hold the commands between MULTI and EXEC, and the commands that write the same jobs without a token."""
 
     @property
     def key(self) -> str:
-        """Return the key that notes it."""
+        """Return the key of the token."""
         ...
 
     @property
     def commands(self) -> Sequence[Command]:
-        """Return what is carried out as a whole or not at all."""
+        """Return the commands that are executed as a whole or not at all."""
         ...
 
     @property
     def job_commands(self) -> slice:
-        """Return which of the commands write the jobs."""
+        """Return the slice of the commands that write the jobs."""
         ...
 
     def plain_commands(self) -> Sequence[Command]:
-        """Return the commands for a Redis that refuses the note."""
+        """Return the commands for a Redis that refuses the token."""
         ...
 
     def remaining_commands(self) -> Sequence[Command]:
-        """Return the commands that are left where the note and MULTI are refused: Redis carried out the others at once."""
+        """Return the commands still to send if Redis refused MULTI and the token but executed the others at once."""
         ...
 
 
 class QueueTransaction:
     """Append jobs, oldest first, to a queue.
 
-    The last job goes into its queue by way of the token's key: RPUSH of a mark and of that job, then LMOVE. So the key holds the
-    mark alone where the jobs are in, and the job as well where the queue turned out to be of another type. A script that looks at
-    the type says the same, but costs Redis 16 us a slice where these commands cost 6 (decision 166).
+    The last job passes through the token's key: RPUSH of a sentinel and that job, then LMOVE into the queue. Afterwards the
+    key holds only the sentinel if the jobs are written, and also the job if the queue was of another type. A script that
+    checks the type would say the same, but costs Redis 16 us per chunk where these commands cost 6 (decision 166).
     """
 
     def __init__(self, token: str, queue: str, payloads: Sequence[bytes]) -> None:
@@ -74,7 +74,10 @@ class QueueTransaction:
 
 
 class ScheduleTransaction:
-    """Put jobs into the ``schedule`` set. No command moves a member between such sets: a script looks at the type and notes it."""
+    """Add jobs to the ``schedule`` set.
+
+    No command moves a member between sorted sets, so a script checks the type of the set and records the token.
+    """
 
     def __init__(self, token: str, writes: Sequence[Command]) -> None:
         self.key = keys.pushed(token)
@@ -87,5 +90,5 @@ class ScheduleTransaction:
         return self._writes
 
     def remaining_commands(self) -> Sequence[Command]:
-        """See ``Transaction``: none, as no job goes by way of the note."""
+        """See ``Transaction``. Empty, because no job passes through the token's key."""
         return ()

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from framework import middleware
 from framework.declare import port, registry
 from framework.declare.bulk import bind_all
 from framework.declare.declaration import Declaration
@@ -12,7 +13,6 @@ from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.inline import run_inline
 from framework.finish.status_writer import StatusWriter
 from framework.flags.flag import FlagSource
-from framework.middleware import chains
 from framework.policies.consistency.databases import Databases, open_databases
 from framework.policies.consistency.positions import PushPositions
 from framework.policies.pause import strategies
@@ -49,7 +49,7 @@ class ProcessClient:
         self.client = Client(
             self.shards,
             open_router(settings),
-            middleware=chains.client.compile(),
+            middleware=middleware.client.compile(),
             limiter=open_limiter(settings),
             strict_arguments=self._strict_arguments,
             extra_fields=PushPositions(self.databases),
@@ -82,7 +82,7 @@ class ProcessClient:
         return run_inline(
             worker,
             data,
-            chains.server.compile(),
+            middleware.server.compile(),
             sizes.decompressed_limit,
             self._strict_arguments,
             states,

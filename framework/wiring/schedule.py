@@ -4,9 +4,9 @@ import os
 
 import redis
 
+from framework import middleware
 from framework.finish.settle import DeadSetLimits
 from framework.finish.status_writer import StatusWriter
-from framework.middleware import chains
 from framework.process.events import ProcessEvents
 from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.destination import DestinationResolver
@@ -36,7 +36,7 @@ def open_poller(
         DestinationResolver(open_router(settings), shard),
         crossings,
         states,
-        middleware=chains.client.compile(),
+        middleware=middleware.client.compile(),
         limiter=open_limiter(settings),
         deduplicator=open_deduplicator(settings, shards),
         budget=budget,

@@ -11,6 +11,7 @@ from functools import partial
 import redis
 from redis.exceptions import RedisError
 
+from framework import middleware
 from framework.command_line import command
 from framework.declare import queue_facts, registry
 from framework.errors import ConfigurationError, ConfigurationProblem
@@ -36,7 +37,6 @@ from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.finish.status_writer import StatusWriter
 from framework.messages import nearest
-from framework.middleware import chains
 from framework.process.descriptors import check_worker
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import LEASE_PERIOD_S, Lease
@@ -222,7 +222,7 @@ def build_worker(
     runs = RunningJobs(custody.running, cancellations := Cancellations(shard.client))
     policies = open_policies(settings, events.tracker, shard, upkeep, identity)
     executor = Executor(
-        chains.server.compile(),
+        middleware.server.compile(),
         log,
         runs,
         PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget),

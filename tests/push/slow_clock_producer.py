@@ -11,8 +11,11 @@ time.time = lambda: _true() + _off_s
 
 from datetime import timedelta  # noqa: E402
 
-from framework import ApplicationWorker, Deduplicate  # noqa: E402
-from framework.middleware import chains  # noqa: E402
+from framework import (  # noqa: E402
+    ApplicationWorker,
+    Deduplicate,
+    middleware,
+)
 
 logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
 seen: list[float] = []
@@ -42,7 +45,7 @@ class EqualWorker(PlainWorker):
 
 
 if "middleware" in sys.argv:
-    chains.client.add(See)
+    middleware.client.add(See)
 jids = {}
 for cls in (PlainWorker, TrackedWorker, EqualWorker):
     jids[cls.__name__] = cls.perform_in(300, "in")

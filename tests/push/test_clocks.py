@@ -56,7 +56,7 @@ def test_delay_of_a_producer_with_a_wrong_clock_is_redis_s(site, redis, off_s, m
     locks = {redis.hget(key, "jid").decode(): redis.pttl(key) / 1_000 for key in redis.keys("aw:lock:*")}
     assert near(locks[said["jids"]["EqualWorker"]], 300 + 600)
     assert done.stderr.count("clock.skew") == 1
-    assert f"{'ahead of' if off_s > 0 else 'behind'} that of the shard's Redis" in done.stderr
+    assert f"{'ahead of' if off_s > 0 else 'behind'} the clock of the shard's Redis" in done.stderr
     # The chain sees what this host's clock makes of it.
     assert all(299 < one < 421 or abs(one - 1_000) < 1 for one in said["seen"])
     assert len(said["seen"]) == (13 if middleware else 0)

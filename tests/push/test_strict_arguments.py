@@ -48,7 +48,7 @@ def opened_with(request, door):
 
     def open_(mode, **more):
         strictness = StrictArgumentsCheck(mode, **more)
-        client = door.open(*middleware, strictness=strictness).client
+        client = door.open(*middleware, strict_arguments=strictness).client
 
         def perform_inline(cls, request):
             run_inline(cls, client.payload_bytes(request), (), 1_000_000, strictness, None)

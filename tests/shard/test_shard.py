@@ -69,7 +69,7 @@ def test_names_and_jobs_are_written(shard, redis):
         (b"-NOREPLICAS Not enough good replicas to write.\r\n", ("NOREPLICAS", "min-replicas-to-write")),
         (b"-NOAUTH Authentication required.\r\n", ("NOAUTH", "username and password")),
         (b"-NOPERM User default has no permissions\r\n", ("NOPERM", "ACL")),
-        (b"-WRONGTYPE Operation against a key\r\n", ("WRONGTYPE", "no list")),
+        (b"-WRONGTYPE Operation against a key\r\n", ("WRONGTYPE", "is not a list")),
         (b"-ERR something nobody has heard of\r\n", ("nobody has heard of", "application-worker store start")),
     ],
 )

@@ -185,7 +185,7 @@ import asyncio
 
 from framework import ApplicationWorker
 from framework.sharding import allow_unrouted, router
-from framework.middleware import chains
+from framework import middleware
 
 from jobs import NoopWorker, prove
 

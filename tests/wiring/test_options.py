@@ -6,11 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from framework import status
+from framework import middleware, status
 from framework.declare import port, registry
 from framework.declare.options import PushOptions
 from framework.errors import ArgumentsError, Discard
-from framework.middleware import chains
 from framework.middleware.chain import CLIENT, Chain
 from framework.settings.load import load
 from framework.telemetry import context
@@ -62,7 +61,7 @@ def client_chain(request, monkeypatch):
     chain = Chain(CLIENT)
     for one in request.param:
         chain.add(one)
-    monkeypatch.setattr(chains, "client", chain)
+    monkeypatch.setattr(middleware, "client", chain)
 
 
 @pytest.fixture
@@ -199,15 +198,15 @@ def test_a_tracked_inline_run_has_its_states(job, ran, redis, number, state):
             seen.append(status.of(payload["jid"]))
             yield
 
-    chains.server.allow_changes()
-    chains.server.add(Look)
+    middleware.server.allow_changes()
+    middleware.server.add(Look)
     try:
         job.set(status_expiration=60).perform_inline(number)
     except (LookupError, Discard):
         assert number != 1
     finally:
-        chains.server.allow_changes()
-        chains.server.remove(Look)
+        middleware.server.allow_changes()
+        middleware.server.remove(Look)
     assert seen == ["running"]
     assert status.of(ran[0]["jid"]) == state
     assert redis.keys("*") == [keys.status(ran[0]["jid"]).encode()]
@@ -235,13 +234,13 @@ def test_an_inline_run_that_no_middleware_lets_through_is_discarded(job, redis):
             return
             yield
 
-    chains.server.allow_changes()
-    chains.server.add(Stop)
+    middleware.server.allow_changes()
+    middleware.server.add(Stop)
     try:
         jid = job.set(status_expiration=60, sync=True).perform_async(1)
     finally:
-        chains.server.allow_changes()
-        chains.server.remove(Stop)
+        middleware.server.allow_changes()
+        middleware.server.remove(Stop)
     assert status.of(jid) == "discarded"
 
 

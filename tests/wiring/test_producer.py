@@ -81,17 +81,17 @@ def test_configuration_errors_come_with_boot_or_the_first_push(site):
 def test_inline_runs_through_both_chains_and_touches_no_queue(site, redis):
     code = """
 import jobs
-from framework.middleware import chains
+from framework import middleware
 
-def middleware(name):
+def noting(name):
     class Middleware:
         def call(self, worker, job, queue, pool=None):
             print(name, job["args"])
             yield
     return Middleware
 
-chains.client.add(middleware("client"))
-chains.server.add(middleware("server"))
+middleware.client.add(noting("client"))
+middleware.server.add(noting("server"))
 jobs.StrictWorker.perform_inline(7)
 try:
     jobs.FailWorker.perform_inline("boom")
@@ -113,13 +113,13 @@ except ValueError as error:
 
 def test_middleware_of_the_application_runs_in_its_worker_process(site, redis, proofs):
     (site.folder / "chained.py").write_text(
-        "from framework.middleware import chains\n"
+        "from framework import middleware\n"
         "from jobs import NoopWorker, prove\n"
         "class Server:\n"
         "    def call(self, worker, job, queue):\n"
         "        prove('server', queue)\n"
         "        yield\n"
-        "chains.server.add(Server)\n"
+        "middleware.server.add(Server)\n"
     )
     site.worker("-r", "chained", "-q", "default").ready()
     assert site.run("-c", "import jobs; jobs.NoopWorker.perform_async()").returncode == 0
@@ -167,13 +167,13 @@ def test_the_size_settings_reach_due_jobs_that_a_middleware_changes(site, redis,
         "application.yml", {"size_limit": {"compression_threshold": 100, "limit": 200, "decompressed_limit": 3_000}}
     )
     (site.folder / "chained.py").write_text(
-        "from framework.middleware import chains\n"
+        "from framework import middleware\n"
         "from jobs import NoopWorker\n"
         "class Grow:\n"
         "    def call(self, worker, job, queue, pool):\n"
         "        job['args'].append('x' * 500)\n"
         "        yield\n"
-        "chains.client.add(Grow)\n"
+        "middleware.client.add(Grow)\n"
     )
     redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", args=["small"], jid="due"): 1})
     process = site.worker("-r", "chained", "-q", "default").ready()

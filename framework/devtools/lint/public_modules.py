@@ -8,12 +8,12 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "errors": "every error of the framework, with its fields",
     "handlers": "error and death handlers: `on_error`, `on_death`",
     "health": "indicators of your own for `defer_on_health`: `register`, and their answers",
+    "middleware": "middlewares around pushes and runs: the chains `client` and `server`",
     "pause": "strategies of your own for `pause_control`: `register`",
     "sharding": "the Redis of a worker's jobs for application code: `router`, `allow_unrouted`",
     "status": "the state of a tracked job, by its id",
     "throttling": "signals of load of your own that lower concurrency limits: `register`",
     "types": "types for annotations: `Json`, `Payload`, `Jid` and the words of attributes",
-    "wiring.chains": "the client and the server chain of middlewares: `client`, `server`",
 }
 """Module within ``framework`` -> what it is for. What `framework` itself exports stands beside it."""
 

@@ -145,7 +145,7 @@ import framework_extras
 from framework import boot
 from framework import wiring # here
 from framework.types import Payload
-from framework.wiring import chains
+from framework import middleware
 from framework import databases, health, pause, throttling
 from framework.health import register
 from framework.admin import search

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from framework.middleware import chains
+from framework import middleware
 from tests.proofs.crash_points.actor import Actor, move_clock_by_steps, settle
 from tests.proofs.crash_points.jobs import SECOND
 from tests.proofs.crash_points.judge import Judge
@@ -208,8 +208,8 @@ def _rescue(stage: Stage, scenario: Scenario, name: str, dead: tuple[str, ...], 
 
 def _set_up(scenario: Scenario) -> None:
     if scenario.refuses:
-        chains.client.allow_changes()
-        chains.client.add(_Refusal)
+        middleware.client.allow_changes()
+        middleware.client.add(_Refusal)
 
 
 class _Refusal:
