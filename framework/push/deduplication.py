@@ -132,7 +132,7 @@ class Deduplicator:
     def _hook_failed(self, declaration: Declaration, error: Exception) -> None:
         self._log_limit.warning(
             declaration.wire_name,
-            "idempotency_arguments failed; all arguments count",
+            "idempotency_arguments failed: all arguments count. Correct the hook of the class.",
             "deduplication.hook_failed",
             error=error,
             **{"class": declaration.wire_name},
@@ -141,10 +141,10 @@ class Deduplicator:
     def _flag_enabled(self, shard: str, flag: str, declaration: Declaration) -> bool:
         try:
             return self._enabled(shard, flag)
-        except Exception as error:  # noqa: BLE001 - whatever keeps the flags; nothing is refused on a guess
+        except Exception as error:  # noqa: BLE001 - the flag store may raise anything; without an answer no job is dropped
             self._log_limit.warning(
                 flag,
-                f"whether the feature flag {flag} is on is not known; nothing is deduplicated meanwhile",
+                f"the feature flag {flag} could not be read: jobs of the class are not deduplicated until it can",
                 "deduplication.flag_unknown",
                 error=error,
                 **{"class": declaration.wire_name},

@@ -68,8 +68,8 @@ class ScheduleWriter:
         side = "ahead of" if skew_s > 0 else "behind"
         self._log_limit.warning(
             shard.name,
-            f"this host's clock is {abs(skew_s):,.1f} s {side} that of the shard's Redis. Delays are counted by Redis's; the "
-            "moments of perform_at, and the times in payloads, are as wrong as this clock: synchronise it",
+            f"this host's clock is {abs(skew_s):,.1f} s {side} the clock of the shard's Redis. Delays count by Redis's "
+            "clock, but the times of perform_at and in payloads are wrong. Synchronise this host's clock.",
             "clock.skew",
             shard=shard.name,
             skew_s=round(skew_s, 3),

@@ -243,8 +243,8 @@ class ShardConnection:
         """Tell, once a minute at most, that a name was not added to ``queues``; its queue is served all the same."""
         self._log_limit.warning(
             "queues",
-            "Redis refuses to add to the set `queues`. The jobs are in their queue, but Sidekiq's Web UI does not list it: see "
-            "that `queues` is a set, and that the ACL allows SADD on it",
+            "Redis refuses SADD on the set `queues`. The jobs are in their queue, but Sidekiq's Web UI does not list it. Check "
+            "that `queues` is a set, and that the ACL allows SADD on it.",
             "queues.write_failed",
             shard=self._name,
             error=error,
@@ -254,7 +254,8 @@ class ShardConnection:
         """Tell, once a minute at most, that the state of a tracked job was refused; its job is in."""
         self._log_limit.warning(
             "statuses",
-            "the states of tracked jobs are refused; the jobs are in",
+            "Redis refuses the status of tracked jobs: the jobs are written, but `framework.status` does not know them. Check "
+            "that the ACL allows SET on the keys of statuses (`application-worker acl producer`).",
             "status.write_failed",
             shard=self._name,
             error=error,
