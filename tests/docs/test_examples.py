@@ -10,10 +10,11 @@ A fenced block says after its language what it is:
     text log              lines that must turn up in what the background command logs
     bash by-hand          not run here: it installs, or takes minutes
 
-The folder is that of an application outside of the checkout, with the installed command `application-worker` on its PATH: the command
-of this environment. `REDIS_URL` points at an empty embedded server. On a page that
-names them, `PRIMARY_URL` and `REPLICA_URL` are those of an empty database and of its streaming replica. The pages of
-`STRANGERS` begin without any configuration, as in a folder outside of the checkout: the files of this one do not count there.
+The folder is that of an application outside of the checkout, with the command `application-worker` on its PATH. Its processes are
+forked from a Python that has imported the framework (`tests/warm_command.py`), but for those of the pages of `STRANGERS`.
+`REDIS_URL` points at an empty embedded server. On a page that names them, `PRIMARY_URL` and `REPLICA_URL` are those of an empty
+database and of its streaming replica. The pages of `STRANGERS` begin without any configuration, as in a folder outside of the
+checkout: the files of this one do not count there.
 """
 
 import os
@@ -32,8 +33,11 @@ from redis import Redis
 from tests.fork_server import FORK_SERVER
 from tests.postgres import Postgres, database_on, standby_of
 from tests.tables import each_row
+from tests.warm_command import WarmCommand
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+BIN = Path(sys.executable).parent
+COMMAND = "application-worker"
 PAGES = sorted(path for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")) if path.exists())
 FENCE = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 30.0
@@ -69,9 +73,9 @@ def pattern(expected: str) -> re.Pattern[str]:
 class Reader:
     """Somebody who works through one page."""
 
-    def __init__(self, folder: Path, redis_url: str) -> None:
+    def __init__(self, folder: Path, redis_url: str, commands: Path) -> None:
         self.folder = folder
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join([str(commands), str(BIN), os.environ["PATH"]])
         self.environment = {**os.environ, "PATH": path, "REDIS_URL": redis_url, "PYTHONUNBUFFERED": "1"}
         self.said = ""
         self.background: list[subprocess.Popen[bytes]] = []
@@ -149,12 +153,15 @@ class Reader:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, redis: Redis, redis_url: str) -> Iterator[Reader]:
+def reader(tmp_path: Path, short_path: Path, redis: Redis, redis_url: str) -> Iterator[Reader]:
     # Pages have clients of the application's own: these name their library to Redis, and one asks it for a PING.
     redis.execute_command("ACL", "SETUSER", "default", "+client|setinfo", "+ping")
-    one = Reader(tmp_path, redis_url)
-    yield one
-    one.leave(politely=False)
+    folder = tmp_path / "page"
+    folder.mkdir()
+    with WarmCommand(short_path, BIN / COMMAND):
+        one = Reader(folder, redis_url, short_path)
+        yield one
+        one.leave(politely=False)
 
 
 @pytest.fixture
@@ -169,6 +176,7 @@ def test_examples(page: Path, reader: Reader, request: pytest.FixtureRequest) ->
     if "$REPLICA_URL" in page.read_text():
         reader.environment.update(request.getfixturevalue("replicated"))
     if page in STRANGERS:
+        (Path(reader.environment["PATH"].partition(os.pathsep)[0]) / COMMAND).unlink()  # it is started cold there
         (reader.folder / "config").mkdir()
         reader.environment["FRAMEWORK_CONFIG_DIR"] = "config"
     for block in blocks(page):

@@ -1,0 +1,79 @@
+"""A command for PATH whose processes the fork server starts: a shell script that asks for them and hands signals and status on.
+
+It costs a hundredth of the half second in which Python starts and imports the framework. ``with WarmCommand(folder, program)``
+makes ``folder / program.name``; the process has the arguments, folder, environment and output of the script.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.fork_server import FORK_SERVER, Forked
+
+SCRIPT = """#!/usr/bin/env bash
+answers=$(mktemp -u "{folder}/answers.XXXXXX")
+mkfifo "$answers"
+exec 3<>"$answers"
+(echo "$$ $answers" > "{requests}")  # in a shell of its own: the output of this one is read meanwhile
+until read -r pid <&3; do :; done
+for signal in TERM INT HUP QUIT TSTP USR1 USR2; do trap "kill -$signal $pid 2>/dev/null" "$signal"; done
+until read -r status <&3; do :; done
+exit "$status"
+"""
+
+
+class WarmCommand:
+    """Serves the requests of its script in threads, as long as its block lasts."""
+
+    def __init__(self, folder: Path, program: Path) -> None:
+        self._program = program
+        self._requests = folder / "requests"
+        os.mkfifo(self._requests)
+        script = folder / program.name
+        script.write_text(SCRIPT.format(folder=folder, requests=self._requests))
+        script.chmod(0o755)
+        self._reader = os.fdopen(os.open(self._requests, os.O_RDWR), "r+b", buffering=0)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._processes: list[Forked] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._reader.write(b"\n")
+        self._thread.join(10)
+        self._reader.close()
+        for process in self._processes:
+            process.kill()
+
+    def _serve(self) -> None:
+        with open(self._reader.fileno(), "rb", closefd=False) as requests:
+            while request := requests.readline().decode().split():
+                shell, answers = request
+                with suppress(OSError):  # the script was killed meanwhile
+                    threading.Thread(target=self._start(int(shell), answers), daemon=True).start()
+
+    def _start(self, shell: int, answers: str) -> Callable[[], None]:
+        """Start what the script stands for; return what waits for its end and hands its status on."""
+        home = Path(f"/proc/{shell}")
+        arguments = (home / "cmdline").read_bytes().decode().split("\0")[2:-1]  # after bash and the script
+        environment = dict(one.split("=", 1) for one in (home / "environ").read_bytes().decode().split("\0") if one)
+        answer = os.fdopen(os.open(answers, os.O_RDWR), "wb", buffering=0)
+        out, err = (os.fdopen(os.open(home / "fd" / number, os.O_WRONLY | os.O_APPEND), "wb") for number in "12")
+        with out, err:
+            argv = [str(self._program), *arguments]
+            process = FORK_SERVER.start(argv, (home / "cwd").readlink(), environment, out, err)
+        self._processes.append(process)
+        answer.write(b"%d\n" % process.pid)
+
+        def wait() -> None:
+            with answer:
+                status = process.wait()
+                answer.write(b"%d\n" % (status if status >= 0 else 128 - status))
+
+        return wait
