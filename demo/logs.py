@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 Entry: TypeAlias = dict[str, Any]
 
 _BEGUN = ("start", "running")
-RAN = ("done", "fail", "dropped", "rescheduled")
+RAN = ("done", "fail", "dropped", "snoozed")
 """The ends of runs; the others are of jobs that were put off, parked or refused before they ran."""
 
 _FIRST_FIELD = b'{"severity"'

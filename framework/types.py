@@ -1,6 +1,7 @@
 """Words used by every layer: type aliases, and the shape of a name that several layers check."""
 
 import re
+from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
 from pydantic import JsonValue
@@ -28,3 +29,31 @@ DataConsistency: TypeAlias = Literal["always", "sticky", "delayed"]
 Ack: TypeAlias = Literal["batch", "sync"]
 StrictArguments: TypeAlias = Literal["raise", "warn", "off"]
 JobState: TypeAlias = Literal["queued", "running", "retrying", "completed", "failed", "discarded", "unknown"]
+
+
+class Outcome(StrEnum):
+    """Name how a run ended, or a job that did not run.
+
+    ``framework/finish/endings.py`` has the table from outcome to log status, state, script and counters.
+    """
+
+    SUCCEEDED = "succeeded"
+    """``perform`` returned."""
+    FAILED = "failed"
+    """``perform`` or a middleware raised, or the arguments do not fit the signature."""
+    SNOOZED = "snoozed"
+    """The job raised ``RetryLater``."""
+    DISCARDED = "discarded"
+    """The job raised ``Discard``, a middleware did not yield, or a policy dropped it."""
+    RETIRED = "retired"
+    """The class of the job is in the setting ``retired_workers``."""
+    MALFORMED = "malformed"
+    """The payload cannot be read."""
+    DEFERRED = "deferred"
+    """A policy, or a process without the class of the job, sends it away for a while."""
+    HELD = "held"
+    """A policy has moved the job out of the working list until a pause ends or a limit has a slot."""
+    INTERRUPTED = "interrupted"
+    """The process stopped or died while the job was in flight."""
+    LOST = "lost"
+    """Fenced: another process owns the job, and nothing was written."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from framework.declare.declaration import Declaration
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Outcome
+from framework.finish.outcome import RunOutcome
 from framework.types import Payload
 
 
@@ -27,7 +27,7 @@ class AdmissionPolicy(Protocol):
         """Whether jobs of this class are to be asked about: answered once per class, until ``AdmissionChain.reopen``."""
         ...
 
-    def admit(self, request: AdmissionRequest) -> Outcome | None:
+    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
         """Return ``None`` to let the job go on, or what becomes of it instead.
 
         May raise redis errors: the job is in the working list, and is asked about again when Redis answers. What else goes

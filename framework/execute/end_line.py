@@ -1,4 +1,4 @@
-"""What the last line of a run says: its status, and the fields besides those that every line has."""
+"""Build the end line of a run: its further fields, beside those of every line of a job."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,42 +12,24 @@ from framework.finish.outcome import (
     Discarded,
     Failed,
     Held,
-    Malformed,
-    Outcome,
+    Lost,
     Retired,
     Snoozed,
-    Succeeded,
     UnknownClass,
 )
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision
 from framework.typeguards import has_type
 from framework.wire.job import LOAD_BALANCING_STRATEGY, deferral_count
 
-_STATUS: dict[type[Outcome], str] = {
-    Succeeded: "done",
-    Failed: "fail",
-    Snoozed: "rescheduled",
-    Discarded: "dropped",
-    Retired: "dropped",
-    Malformed: "fail",
-    Deferred: "deferred",
-    UnknownClass: "deferred",
-}
-
-
-def log_status(outcome: Outcome) -> str:
-    """Return the field ``job_status`` (GitLab's words)."""
-    return outcome.status if isinstance(outcome, Held) else _STATUS[type(outcome)]
-
 
 def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any] | None:
-    """Return what the end line says besides the usual; ``None`` for nothing."""
+    """Return the further fields of the end line; ``None`` for none."""
     extra = run.instance._aw_extra if run.instance is not None else None  # pyright: ignore[reportPrivateUsage]
     if extra is None and run.outcome is SUCCEEDED:
         return None
     more = {**_retry_fields(decision), **_outcome_fields(run)}
     if not run.admitted and run.payload and LOAD_BALANCING_STRATEGY in run.payload:
-        more[LOAD_BALANCING_STRATEGY] = run.payload[LOAD_BALANCING_STRATEGY]  # there was no start line to have it
+        more[LOAD_BALANCING_STRATEGY] = run.payload[LOAD_BALANCING_STRATEGY]  # no start line had it
     if extra and run.declaration is not None:
         prefix = queue_name(run.declaration.wire_name, None)
         more.update({f"extra.{prefix}_worker.{name}": value for name, value in dict(extra).items()})
@@ -60,11 +42,11 @@ def _outcome_fields(run: Execution) -> Mapping[str, Any]:
             return {"error_kind": "business"}
         case Snoozed(delay_s):
             return {"retry_in_s": delay_s}
-        case Discarded(reason):
-            return {"dropped_reason": reason}
+        case Discarded(reason, by):
+            return {"dropped_by": by, "dropped_reason": reason}
         case Retired(reason=reason):
-            return {"dropped_reason": f"the class is retired: {reason}"}
-        case Held(fields=fields):
+            return {"dropped_by": "retired_workers", "dropped_reason": f"the class is retired: {reason}"}
+        case Held(fields=fields) | Lost(fields=fields):
             return fields
         case Deferred(delay_s, reason, fields):
             return {**_deferral(reason, deferral_count(run.payload or {}, reason) + 1, delay_s), **fields}

@@ -29,6 +29,7 @@ from framework.execute.stats import RunningJobs
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.suspects import SuspectRunner, is_suspect
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.endings import POLICY_REFUSED, RIGHT_REFUSED
 from framework.finish.outcome import (
     SUCCEEDED,
     AwaitsTurn,
@@ -37,8 +38,8 @@ from framework.finish.outcome import (
     Failed,
     Interrupted,
     Malformed,
-    Outcome,
     Retired,
+    RunOutcome,
     Snoozed,
 )
 from framework.finish.status_writer import StatusWriter
@@ -59,7 +60,7 @@ DEFAULT_UNKNOWN_CLASSES = UnknownClassDelays()
 _MAX_BACKOFF_S = 2.0  # between two questions of a gate while Redis is away
 _MAX_REFUSALS = 4
 _REFUSED_DELAY_S = 30.0
-_MIDDLEWARE_STOPPED = "a server middleware did not yield"
+_MIDDLEWARE_STOPPED = Discarded("a server middleware did not yield", "middleware")
 
 
 class Execution:
@@ -87,7 +88,7 @@ class Execution:
 
     def __init__(self, unit: UnitOfWork) -> None:
         self.unit = unit
-        self.outcome: Outcome = SUCCEEDED
+        self.outcome: RunOutcome = SUCCEEDED
         self.worker: Any = None
         self.declaration: Declaration | None = None
         self.payload: Payload | None = None
@@ -230,7 +231,7 @@ class Executor:
         run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         return True
 
-    def _ask_policy(self, policy: AdmissionPolicy, request: AdmissionRequest) -> Outcome | None:
+    def _ask_policy(self, policy: AdmissionPolicy, request: AdmissionRequest) -> RunOutcome | None:
         """Ask one gate, however long Redis is away: the job is in our working list, and our lease keeps it ours.
 
         A Redis that answers and refuses may do so for ever: then the job is put off, and its thread is free. So it is at once where
@@ -242,13 +243,13 @@ class Executor:
                 return policy.admit(request)
             except NoPermissionError as error:
                 self._log.right_refused(request.declaration, error)
-                return Deferred(_REFUSED_DELAY_S, "right_refused", error_fields(error))
+                return Deferred(_REFUSED_DELAY_S, RIGHT_REFUSED, error_fields(error))
             except (RedisError, ConnectionError) as error:
                 if self._running_jobs.stopping:
                     return Interrupted()
                 refused += isinstance(error, ResponseError)
                 if refused > _MAX_REFUSALS:
-                    return Deferred(_REFUSED_DELAY_S, "policy_refused", error_fields(error))
+                    return Deferred(_REFUSED_DELAY_S, POLICY_REFUSED, error_fields(error))
                 self._log.policy_unavailable(request.unit, error)
                 time.sleep(pause_s)
                 pause_s = min(_MAX_BACKOFF_S, pause_s * 2)
@@ -292,13 +293,13 @@ class Executor:
             return
         with ExitStack() as stack:
             if not stack.enter_context(ChainInvocation(self._middleware, instance, payload, run.unit.queue)):
-                run.outcome = Discarded(_MIDDLEWARE_STOPPED)
+                run.outcome = _MIDDLEWARE_STOPPED
                 return
             run.coroutine = call_perform(instance, declaration, payload, self._strictness)
             if run.coroutine is not None:
                 run.passage = stack.pop_all()  # the way out is gone when the coroutine has ended
 
-    def _outcome(self, run: Execution, error: BaseException) -> Outcome:
+    def _outcome(self, run: Execution, error: BaseException) -> RunOutcome:
         """Turn what was raised into one word; even SystemExit and KeyboardInterrupt are only this job's failure."""
         try:
             said = _requested_outcome(run.unit, error)
@@ -378,7 +379,7 @@ def new_instance(worker: Any, payload: Payload) -> Any:
     return instance
 
 
-def _requested_outcome(unit: UnitOfWork, error: BaseException) -> Outcome | None:
+def _requested_outcome(unit: UnitOfWork, error: BaseException) -> RunOutcome | None:
     """What a job said on purpose by what it raised, ``None`` for a failure; raises what its own subclass of ours raises."""
     if has_type(error, PayloadError):
         return _malformed(unit, error)

@@ -1,7 +1,7 @@
-"""The slots: threads made on demand, each of which takes a unit, runs it, logs it, settles it, and takes the next.
+"""Run jobs on worker threads: each fetches a unit, runs it, logs it, settles it, and fetches the next.
 
-A thread only starts an async job; the job goes on upon the event loop and keeps its slot, and the thread takes the next.
-A child that a job forks ends where it would come out of the job: the run, its unit and every connection are its parent's.
+A thread only starts an async job: the job continues on the event loop and keeps its place, and the thread fetches the next.
+A child process that a job forks exits where the job's code returns: the run, its unit and every connection belong to the parent.
 """
 
 import os
@@ -16,63 +16,62 @@ from weakref import WeakSet
 from redis.exceptions import RedisError
 
 from framework.errors import BusinessError
-from framework.execute.end_line import end_fields, log_status
+from framework.execute.end_line import end_fields
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs, ThreadCounts
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.endings import SUCCEEDED as SUCCEEDED_ENDING
+from framework.finish.endings import Ending, ending_of
 from framework.finish.outcome import (
     SUCCEEDED,
     AwaitsTurn,
-    Deferred,
-    Discarded,
     Failed,
     ForeignClass,
-    Held,
     Interrupted,
+    Lost,
     Malformed,
-    Retired,
-    Snoozed,
     UnknownClass,
 )
-from framework.finish.retry import Kill, Retry, RetryDecision
+from framework.finish.retry import RetryDecision
 from framework.finish.settle import Settler, SettleResult
 from framework.telemetry.counters import counters
 from framework.typeguards import has_type
 from framework.types import Payload
 
-BUSINESS_FAILED = "sidekiq_jobs_business_failed_total"  # what ended by a BusinessError; `stat:failed` does not count it
+BUSINESS_FAILED = "sidekiq_jobs_business_failed_total"
+"""Jobs that ended by a ``BusinessError``; ``stat:failed`` does not count them."""
 
 
 class ProcessorEvents(Protocol):
-    """What the slots tell besides the two lines of each job."""
+    """Receive the events of jobs, beside the two log lines of each."""
 
     def job_failed(self, error: BaseException, facts: dict[str, Any]) -> None:
-        """A job failed; error handlers run."""
+        """A job failed: call the error handlers."""
 
     def malformed(self, unit: UnitOfWork, error: BaseException) -> None:
-        """A payload could not be read and went to the dead set (``wire/malformed.py``)."""
+        """A payload cannot be read; it moves to the dead set (``wire/malformed.py``)."""
 
     def unknown_class(self, unit: UnitOfWork, payload: Payload, outcome: UnknownClass) -> None:
-        """This process lacks the code of a job, which waits for another process, or is given up."""
+        """This process lacks the class of a job; the job waits for another process, or is given up."""
 
     def foreign_class(self, name: str) -> None:
-        """A job of another application went back to it."""
+        """A job of another application returns to its queue."""
 
     def fenced(self, unit: UnitOfWork) -> None:
-        """A job that ended had been taken over; its result was not written."""
+        """Another process owned the job before its end was written."""
 
     def settle_failed(self, unit: UnitOfWork, error: BaseException) -> None:
-        """Redis did not take the result; it is tried again."""
+        """Redis did not take the result; the processor tries again."""
 
     def component_died(self, component: str, error: BaseException) -> None:
-        """A thread of the framework itself ended by an error: the process must end."""
+        """A thread of the framework ended by an error: the process must end."""
 
 
 class Processor:
-    """Runs what ``fetcher`` gives, on threads that the fetcher's crew hires through ``spawn``."""
+    """Run the units of ``fetcher`` on threads that its ``WorkerThreads`` start with ``spawn``."""
 
     def __init__(
         self,
@@ -93,10 +92,10 @@ class Processor:
         self._events = events
         self._threads: list[threading.Thread] = []
         self._settling_stopped = threading.Event()
-        # Settling a failure waits for Redis, which the event loop must not.
+        # Settling a failure waits for Redis, and the event loop must not wait.
         self._settle_executor = ThreadPoolExecutor(1, "async-settler")
         self._pending_settles: set[Future[None]] = set()
-        # So does the begin of a job that a death interrupted; one thread will do, as they take turns.
+        # The start of a suspect waits too. One thread is enough, because suspects take turns (decision 30).
         self._start_executor = ThreadPoolExecutor(1, "async-starter")
         self._pending_starts: set[Future[None]] = set()
         self._async_counts = running_jobs.new_thread_counts()
@@ -110,7 +109,7 @@ class Processor:
         self._threads.append(thread)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait at most ``timeout_s`` for a thread to end; tell whether every job has."""
+        """Wait at most ``timeout_s`` for a thread to end; tell whether every job has ended."""
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(timeout_s)
@@ -119,11 +118,11 @@ class Processor:
         return not waiting and self._loop.idle and not any(thread.is_alive() for thread in self._threads)
 
     def stop_settling(self) -> None:
-        """From now on nothing is settled: the jobs in flight are given back by somebody else."""
+        """Settle no further job: the launcher returns the jobs in flight to their queues."""
         self._settling_stopped.set()
 
     def async_stacks(self) -> list[tuple[str, list[str]]]:
-        """Return (jid, lines) of every async job, for a dump; a thread's own stack is the interpreter's to tell."""
+        """Return (jid, lines) of every async job for a stack dump; the interpreter dumps the stacks of threads."""
         return [
             (task.get_name(), [f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in task.get_stack()])
             for task in self._loop.tasks()
@@ -135,12 +134,12 @@ class Processor:
         self._loop.wait_idle(timeout_s)
 
     def after_fork_in_child(self) -> None:
-        """This process is a child that a job has forked: no run comes out of its job, and none is begun."""
+        """Stop all work in a child process that a job has forked: the runs and connections belong to the parent."""
         self._executor.after_fork_in_child()
         self._fetcher.after_fork_in_child()
 
     def _work(self) -> None:
-        tally = self._running_jobs.new_thread_counts()
+        counts = self._running_jobs.new_thread_counts()
         fetcher = self._fetcher
         fetcher.threads.check_in()
         try:
@@ -149,7 +148,7 @@ class Processor:
                 run = context.run(self._executor.begin, unit)
                 if run.outcome is SUCCEEDED:
                     if run.coroutine is None:
-                        self._finish_run(run, tally)
+                        self._finish_run(run, counts)
                     else:
                         unit.thread = 0
                         self._loop.submit(self._run_async(run), context, str(run.instance.jid))
@@ -157,9 +156,9 @@ class Processor:
                     unit.thread = 0
                     self._start_in_turn(run, context)
                 else:
-                    context.run(self._finish_run, run, tally)
-                del context, run  # an idle thread would keep the arguments of its last job
-        except BaseException as error:  # noqa: BLE001 - nothing may kill a slot unseen
+                    context.run(self._finish_run, run, counts)
+                del context, run  # else an idle thread keeps the arguments of its last job in memory
+        except BaseException as error:  # noqa: BLE001 - a worker thread must not end unseen
             self._events.component_died(threading.current_thread().name, error)
 
     def _start_in_turn(self, run: Execution, context: Context) -> None:
@@ -169,7 +168,7 @@ class Processor:
 
     def _take_turn(self, run: Execution, context: Context) -> None:
         if self._running_jobs.stopping:
-            return  # it goes back
+            return  # the shutdown returns the job to its queue
         context.run(self._executor.begin_in_turn, run)
         if run.outcome is SUCCEEDED and run.coroutine is not None:
             self._loop.submit(self._run_async(run), context, str(run.instance.jid))
@@ -183,7 +182,7 @@ class Processor:
         self._pending_starts.discard(starting)
 
     async def _run_async(self, run: Execution) -> None:
-        """The rest of an async job's run, upon the event loop."""
+        """Run the rest of an async job on the event loop."""
         try:
             await self._executor.complete_async(run)
             if run.outcome is SUCCEEDED and _is_acknowledged_with_others(run):
@@ -195,7 +194,7 @@ class Processor:
         self._fetcher.request_acknowledgement()
 
     def _settle_in_thread(self, run: Execution) -> None:
-        """Conclude an async run in a thread of its own; not awaited, as a job may have cancelled its own task."""
+        """Finish an async run in a thread of its own. Not awaited, because the job may have cancelled its own task."""
         settling = self._settle_executor.submit(copy_context().run, self._finish_run, run, self._async_settled_counts)
         self._pending_settles.add(settling)
         settling.add_done_callback(self._on_settled)
@@ -215,16 +214,16 @@ class Processor:
             else:
                 self._finish_other(run, counts)
         finally:
-            if run.reserved:  # nearly none has: they are spared the call
+            if run.reserved:  # almost no run has reserved memory: the check is cheaper than the call
                 self._executor.release_memory(run)
 
     def _finish_succeeded(self, run: Execution, counts: ThreadCounts) -> None:
         counts.processed += 1
         if run.declaration is not None:
             counts.for_class(run.declaration.wire_name).record_run(run.duration_s)
-        # The line comes before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
+        # The line is written before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
         if run.started_log is not None:
-            self._write_end(run, None)
+            self._write_end(run, SUCCEEDED_ENDING, None)
         if _is_acknowledged_with_others(run):
             self._fetcher.finish(run.unit)
         else:
@@ -233,14 +232,16 @@ class Processor:
 
     def _finish_other(self, run: Execution, counts: ThreadCounts) -> None:
         unit, outcome = run.unit, run.outcome
-        if not (isinstance(outcome, Interrupted) and self._running_jobs.deadline_passed):  # in time: not cut off
+        if not (isinstance(outcome, Interrupted) and self._running_jobs.deadline_passed):
+            # The job returned before the deadline: a later look at running jobs must not count it as cut off.
             unit.performing_since = 0.0
         if isinstance(outcome, Interrupted):
             return
         args = run.payload["args"] if run.payload else None
-        verdict = self._settler.decide_retry(unit, run.worker, outcome, args)
-        self._count(counts, run, verdict)
-        self._write_end(run, verdict)
+        decision = self._settler.decide_retry(unit, run.worker, outcome, args)
+        ending = ending_of(outcome, decision)
+        self._count(counts, run, ending)
+        self._write_end(run, ending, decision)
         if isinstance(outcome, Failed):
             self._events.job_failed(outcome.error, {"job": run.payload, "queue": unit.queue})
         elif isinstance(outcome, Malformed):
@@ -249,44 +250,41 @@ class Processor:
             self._events.unknown_class(unit, run.payload, outcome)
         elif run.payload is not None and isinstance(outcome, ForeignClass):
             self._events.foreign_class(run.payload["class"])
-        self._retry_until_done(unit, partial(self._settle, run, verdict))
+        self._retry_until_done(unit, partial(self._settle, run, decision))
 
-    def _count(self, counts: ThreadCounts, run: Execution, decision: RetryDecision | None) -> None:
+    def _count(self, counts: ThreadCounts, run: Execution, ending: Ending) -> None:
         outcome = run.outcome
-        if isinstance(outcome, Malformed | Deferred | Held | UnknownClass | ForeignClass):
-            return  # Sidekiq does not count what was never a job; nor do we what has not run
+        if ending.processed == "no":
+            return  # it has not run; and Sidekiq counts no payload that cannot be read
         counts.processed += 1
-        if isinstance(outcome, Snoozed | Retired) or isinstance(decision, Retry | Kill):
+        if ending.processed == "record":
             counts.uncounted += 1
         if run.declaration is not None and run.admitted:
-            measure = counts.for_class(run.declaration.wire_name)
+            metrics = counts.for_class(run.declaration.wire_name)
             if isinstance(outcome, Failed) and not has_type(outcome.error, BusinessError):
-                measure.record_failure()
+                metrics.record_failure()
             else:
-                measure.record_run(run.duration_s)
+                metrics.record_run(run.duration_s)
         if isinstance(outcome, Failed):
             if run.declaration is not None and has_type(outcome.error, BusinessError):
-                counters.add(BUSINESS_FAILED, run.declaration.wire_name)  # the system did what it was to do
+                counters.add(BUSINESS_FAILED, run.declaration.wire_name)  # the system worked as designed
             else:
                 counts.failed += 1
 
-    def _write_end(self, run: Execution, decision: RetryDecision | None) -> None:
+    def _write_end(self, run: Execution, ending: Ending, decision: RetryDecision | None) -> None:
+        if run.payload is None or ending.line in ("none", "event"):
+            return
+        if ending.line == "single":
+            more = end_fields(run, decision) or {}
+            self._log.log_not_started(run.payload, run.unit, run.declaration, ending.log_status, more)
+            return
         outcome = run.outcome
-        if run.payload is None or isinstance(outcome, ForeignClass):
-            return
-        if isinstance(outcome, UnknownClass) and outcome.gives_up:
-            return  # an error line says it
-        if isinstance(outcome, Deferred | Held | UnknownClass) or (isinstance(outcome, Discarded) and not run.admitted):
-            self._log.log_not_started(
-                run.payload, run.unit, run.declaration, log_status(outcome), end_fields(run, decision) or {}
-            )
-            return
         error = outcome.error if isinstance(outcome, Failed | Malformed) else None
         self._log.end(
             run.started_log,
             run.unit,
             run.declaration,
-            log_status(outcome),
+            ending.log_status,
             run.duration_s,
             run.cpu_s,
             end_fields(run, decision),
@@ -296,13 +294,13 @@ class Processor:
     def _settle(self, run: Execution, decision: RetryDecision | None) -> None:
         confirmed = _awaits_acknowledgement(run)
         settled: SettleResult = self._settler.settle(run.unit, run.outcome, decision, run.tracked, confirmed=confirmed)
-        if settled.moved_to == "fenced":
+        if settled.moved_to == "lost" and not isinstance(run.outcome, Lost):
             self._events.fenced(run.unit)
         elif run.outcome is SUCCEEDED and run.instance._aw_on_success is not None:  # pyright: ignore[reportPrivateUsage]
             run.instance._aw_on_success()  # pyright: ignore[reportPrivateUsage]
 
     def _retry_until_done(self, unit: UnitOfWork, step: Callable[[], None]) -> None:
-        """Do ``step``, however long Redis is away: meanwhile the job is in our working list and our lease keeps it ours."""
+        """Repeat ``step`` until Redis answers. Meanwhile the job is in the working list of this process, protected by its lease."""
         pause_s = 0.05
         while not self._settling_stopped.is_set():
             try:
@@ -316,7 +314,7 @@ class Processor:
 
 
 def _is_acknowledged_with_others(run: Execution) -> bool:
-    """Whether a job that succeeded needs no step of its own: it is untracked, holds nothing, and need not be confirmed."""
+    """Tell whether a successful job is acknowledged with others: it is untracked, without resources, and needs no confirmation."""
     return run.tracked is None and run.unit.resources is None and not _awaits_acknowledgement(run)
 
 

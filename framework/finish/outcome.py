@@ -1,112 +1,149 @@
-"""What one run came to. ``execute`` says it, ``settle`` acts on it; a new outcome fails the type check until it is settled."""
+"""Describe what one run came to: one dataclass per outcome, with its facts.
+
+``execute`` returns one, ``settle`` acts on it. A new dataclass fails the type check (``assert_never``) until it is settled.
+``framework/finish/endings.py`` has the table of what each outcome writes.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from framework.errors import NewerVersionError, PayloadError, UnknownWorkerError
+from framework.types import Outcome
+
+DroppedBy: TypeAlias = Literal["job", "middleware", "feature_flag", "max_running_jobs", "retired_workers"]
+"""What dropped a job: the log field ``dropped_by``."""
+
+HeldBy: TypeAlias = Literal["paused", "concurrency_limit"]
+"""Why a policy holds a job: the log status of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
     """``perform`` returned."""
 
+    outcome: ClassVar[Outcome] = Outcome.SUCCEEDED
+
 
 SUCCEEDED = Succeeded()
-"""The one there is; most runs end so."""
+"""The only instance: most runs end so, and none allocates another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     """``perform`` or a middleware raised, or the arguments do not fit."""
 
+    outcome: ClassVar[Outcome] = Outcome.FAILED
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """The job asked to run again later (``RetryLater``); no retry is used up."""
+    """The job asked to run again later (``RetryLater``). It uses up no retry."""
 
+    outcome: ClassVar[Outcome] = Outcome.SNOOZED
     delay_s: float
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """The job asked to be forgotten (``Discard``), or a server middleware did not yield."""
+    """The job raised ``Discard``, a server middleware did not yield, or a policy dropped the job."""
 
+    outcome: ClassVar[Outcome] = Outcome.DISCARDED
     reason: str
+    by: DroppedBy = "job"
 
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """Its class was removed, and the setting ``retired_workers`` says so: it was not run."""
+    """The class of the job is in the setting ``retired_workers``: the job did not run."""
 
+    outcome: ClassVar[Outcome] = Outcome.RETIRED
     worker: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """The payload cannot be read: to the dead set, where it is ``stored``."""
+    """The payload cannot be read. ``stored`` is the member that the dead set gets."""
 
+    outcome: ClassVar[Outcome] = Outcome.MALFORMED
     error: PayloadError
     stored: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The process is stopping and the job did not end; shutdown gives it back."""
+    """The process stops and the job did not end. The shutdown returns the job to its queue."""
+
+    outcome: ClassVar[Outcome] = Outcome.INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitsTurn:
-    """It has not begun: an async job that a death interrupted, and others of the kind are before it."""
+    """The job has not begun: it is an async suspect, and other suspects run before it. No outcome yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A policy sends it away for a while (GitLab's deferral): it has not run, and comes back through the schedule set."""
+    """A policy sends the job away for a while (GitLab's deferral). It has not run, and returns by the schedule set."""
 
+    outcome: ClassVar[Outcome] = Outcome.DEFERRED
     delay_s: float
     reason: str
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What the line says besides."""
+    """Further fields of the log line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A policy has taken it out of the working list, in a step of its own, to where it waits; ``status`` is its log status."""
+    """A policy has moved the job, by a script of its own, to where it waits; ``status`` is the log status."""
 
-    status: str
+    outcome: ClassVar[Outcome] = Outcome.HELD
+    status: HeldBy
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The script of a policy was fenced: another process owns the job. It has not run, and nothing is left to write."""
+
+    outcome: ClassVar[Outcome] = Outcome.LOST
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownClass:
-    """This process lacks the class of the job, or that version of it. The job has not run, and waits for a process that has it."""
+    """This process lacks the class of the job, or that version of it. The job waits for a process that has it."""
 
     error: UnknownWorkerError | NewerVersionError
     delay_s: float
     count: int
-    """How often it has been put off for this, this time included."""
+    """How often the job has been deferred for this reason, this time included."""
     since: float
-    """When it was put off first, epoch seconds."""
+    """When the job was first deferred for this reason, in epoch seconds."""
     gives_up: bool = False
-    """Whether it has waited for too long: then it goes to the ``interrupted`` set."""
+    """Whether the job has waited too long. It then moves to the ``interrupted`` set."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return the outcome: deferred, or interrupted for good."""
+        return Outcome.INTERRUPTED if self.gives_up else Outcome.DEFERRED
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignClass:
-    """The class belongs to another application that shares the queue (setting ``foreign_classes``): the job goes back to it."""
+    """The class belongs to another application that shares the queue (setting ``foreign_classes``)."""
 
+    outcome: ClassVar[Outcome] = Outcome.DEFERRED
     delay_s: float
-    """0: straight back into its queue."""
+    """Seconds until the job is in its queue again. 0: the job returns to its queue at once."""
     count: int
-    """How often it has gone back, this time included."""
+    """How often the job has been returned, this time included."""
 
 
-Outcome: TypeAlias = (
+RunOutcome: TypeAlias = (
     Succeeded
     | Failed
     | Snoozed
@@ -117,7 +154,8 @@ Outcome: TypeAlias = (
     | AwaitsTurn
     | Deferred
     | Held
+    | Lost
     | UnknownClass
     | ForeignClass
 )
-"""All there are."""
+"""Every dataclass above."""

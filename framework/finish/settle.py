@@ -1,9 +1,9 @@
-"""From an outcome to the job's next place: one case each, one atomic script each."""
+"""Move a job to its next place by its outcome: one case per outcome, one atomic script per case."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, assert_never
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, assert_never
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -14,6 +14,7 @@ from framework.fetch.call import LEASE_MS
 from framework.fetch.interruptions import INTERRUPTED_SET_LIMITS
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.delayed_payload import DelayedOutcome, delayed_payload, payload_leaving_queue
+from framework.finish.endings import DELETED, DISCARDED, KILLED, RETIRED, RETRIED, SUCCEEDED, ending_of
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import (
     AwaitsTurn,
@@ -23,9 +24,10 @@ from framework.finish.outcome import (
     ForeignClass,
     Held,
     Interrupted,
+    Lost,
     Malformed,
-    Outcome,
     Retired,
+    RunOutcome,
     Snoozed,
     Succeeded,
     UnknownClass,
@@ -40,39 +42,42 @@ from framework.wire.payload_edit import rewrite
 from framework.wire.resources import Lock, NextRun
 from framework.wire.status_key import TrackedJob
 
-_RUNS_AGAIN = 2  # what finish.lua says
+_RUNS_AGAIN = 2  # reply of finish.lua: it has enqueued the one more run that a duplicate asked for
 RETRY_SOON_S = 10.0
-"""A retry that is due within this may be due before anybody looks: ``on_retry_soon`` is called."""
+"""A retry that is due within so many seconds may be due before the next poll: ``on_retry_soon`` is called."""
+
+MovedTo: TypeAlias = Literal["acknowledged", "retry", "dead", "deleted", "scheduled", "held", "interrupted", "lost"]
+"""Where a settled job is: ``lost`` means that another process owns it."""
 
 
 class Acknowledges(Protocol):
-    """Where a unit goes when its job has come to an end (the fetcher)."""
+    """Acknowledge a unit whose job has ended (the fetcher)."""
 
     def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
-        """The unit's job has come to an end; ``settled``: it has left the working list already."""
+        """Free the unit's place; ``settled``: the job has left the working list already."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadSetLimits:
-    """Sidekiq's: at most 9,999 entries for ``max_jobs`` 10,000, none older than 180 days."""
+    """Limit the dead set as Sidekiq does: at most 9,999 jobs for ``max_jobs`` 10,000, none older than 180 days."""
 
     max_jobs: int = 10_000
     timeout_s: float = 180 * 86_400
     business_max_jobs: int = 1_000
-    """Most of them that the business refused."""
+    """Most of these jobs that ended by a ``BusinessError``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettleResult:
-    """What became of a job, for its log line: ``fate`` is acknowledged, retry, dead, dropped, scheduled, or fenced."""
+    """Say where a job is now, with the payload stored there and its delay."""
 
-    moved_to: str
+    moved_to: MovedTo
     payload: Payload | None = None
     delay_s: float | None = None
 
 
 class Settler:
-    """Moves one job according to its outcome. Raises redis errors; the job is then still in the working list."""
+    """Move one job by its outcome. Raises redis errors; the job is then still in the working list."""
 
     def __init__(
         self,
@@ -99,82 +104,82 @@ class Settler:
         self._in_doubt: set[bytes] = set()
 
     def decide_retry(
-        self, unit: UnitOfWork, worker: Any | None, outcome: Outcome, args: list[Any] | None = None
+        self, unit: UnitOfWork, worker: Any | None, outcome: RunOutcome, args: list[Any] | None = None
     ) -> RetryDecision | None:
-        """Return what becomes of a failed job, ``None`` for every other outcome. Moves nothing.
+        """Return the retry decision for a failed job, ``None`` for every other outcome. Moves nothing.
 
-        ``args`` are its arguments as the hooks shall see them: decompressed.
+        ``args`` are the arguments for the hooks: decompressed.
         """
         if not isinstance(outcome, Failed):
             return None
         payload = payload_leaving_queue(unit)
         decide = partial(self._policy.decide, worker=worker, error=outcome.error, args=args)
         guarded = self._handlers.guard("retry_in", lambda: decide(dict(payload)))
-        # A hook that raises costs its own advice only: decide again without asking it.
-        verdict: RetryDecision = guarded if guarded is not None else decide(payload, ask_class=False)
-        if worker is not None and _exhausted(verdict):
+        # A hook that raises loses only its own advice: decide again without it.
+        decision: RetryDecision = guarded if guarded is not None else decide(payload, ask_class=False)
+        if worker is not None and _exhausted(decision):
             advice = self._handlers.guard(
                 "retries_exhausted",
-                lambda: worker.retries_exhausted(job_for_hooks(verdict.payload, args), outcome.error),
+                lambda: worker.retries_exhausted(job_for_hooks(decision.payload, args), outcome.error),
             )
             if advice == "discard":
-                return Delete(self._policy.mark_discarded(verdict.payload), args)
-        return verdict
+                return Delete(self._policy.mark_discarded(decision.payload), args)
+        return decision
 
     def settle(
         self,
         unit: UnitOfWork,
-        outcome: Outcome,
+        outcome: RunOutcome,
         decision: RetryDecision | None,
         tracked: TrackedJob | None = None,
         *,
         confirmed: bool = False,
     ) -> SettleResult:
-        """Move the job to its next place and free its slot; return where it went. ``confirmed``: only when Redis has heard its end.
+        """Move the job to its next place and free its place in this process; return where the job is.
 
-        The state of a ``tracked`` one moves with it, in the same script. One that leaves Redis by its acknowledgement gets its
-        last state before: a kill in between runs it again, and then it is running again.
+        ``confirmed``: free the place only after Redis has confirmed the acknowledgement (``ack = "sync"``).
+        The script that moves a ``tracked`` job writes its state too. A job that leaves Redis by its acknowledgement gets its last
+        state before: if the process is killed in between, the job runs again and is ``running`` again.
         """
         match outcome:
             case Succeeded() | Discarded():
                 if tracked is not None:
-                    self._status_writer.write_last(
-                        tracked, "discarded" if isinstance(outcome, Discarded) else "completed"
-                    )
+                    ending = DISCARDED if isinstance(outcome, Discarded) else SUCCEEDED
+                    self._status_writer.write_last(tracked, ending.state)
                 return self._remove(unit, confirmed=confirmed, done=True)
             case Failed(error):
-                assert decision is not None, "a failure is judged before it is settled"  # noqa: S101
+                assert decision is not None, "a failure is settled after decide_retry"  # noqa: S101
                 return self._fail(unit, error, decision, tracked)
             case Snoozed() | Deferred() | ForeignClass() | UnknownClass():
                 return self._delay(unit, outcome, tracked)
-            case Held():
+            case Held() | Lost():  # the policy's script has moved the job, or found that another process owns it
                 self._finish_unit(unit)
-                return SettleResult("parked")
+                return SettleResult("held" if isinstance(outcome, Held) else "lost")
             case Retired(name):
                 return self._remove_retired(unit, name, tracked)
             case Malformed(error, stored):
                 return self._kill(unit, stored, None, error, tracked)
             case Interrupted() | AwaitsTurn():
-                return SettleResult("interrupted")  # still in custody; shutdown gives it back
+                return SettleResult("interrupted")  # still in flight: the shutdown returns it to its queue
             case _:
                 assert_never(outcome)
 
     def _remove(self, unit: UnitOfWork, *, confirmed: bool = False, done: bool = False) -> SettleResult:
-        """The job leaves Redis: by its acknowledgement, or, if it holds anything, by a script that lets go in the same step.
+        """Remove the job from Redis: by its acknowledgement, or by a script that also releases its resources.
 
-        One that is ``done`` runs once more, where its class wants that, when a duplicate came while it ran: in the same step, too.
+        If the job is ``done`` and a duplicate arrived during its run, the same script enqueues the one more run.
         """
         if unit.resources is not None:
             gone = self._complete(unit, done=done)
             self._finish_unit(unit)
-            return SettleResult("acknowledged" if gone else "fenced")
+            return SettleResult("acknowledged" if gone else "lost")
         if confirmed:
             return self._acknowledge_confirmed(unit)
         self._fetcher.finish(unit)
         return SettleResult("acknowledged")
 
     def _complete(self, unit: UnitOfWork, *, done: bool = False) -> bool:
-        """Take what holds anything out of Redis; whether it was ours to take."""
+        """Remove a job with resources from Redis, and release these; tell whether this process owned the job."""
         names, arguments = [self._working], [unit.data, _resources_on_end(unit)]
         holds = unit.resources
         next_run = holds.next_run() if done and holds is not None and holds.next_run is not None else None
@@ -187,12 +192,15 @@ class Settler:
         return bool(gone) or unit.data in self._in_doubt
 
     def _acknowledge_confirmed(self, unit: UnitOfWork) -> SettleResult:
-        """Take the job out of Redis, and free its slot when that is certain: nothing runs there meanwhile that could end us."""
+        """Acknowledge the job and wait for the reply before its place is free.
+
+        So no other job starts in this place that could kill the process before the acknowledgement arrived.
+        """
         reply: Any = self._run_tracked(unit, FETCH, [self._lease, self._working], [LEASE_MS, 0, 1, unit.data])
         _, fenced, _ = reply
         gone = not fenced or unit.data in self._in_doubt
         self._finish_unit(unit)
-        return SettleResult("acknowledged" if gone else "fenced")
+        return SettleResult("acknowledged" if gone else "lost")
 
     def _fail(
         self, unit: UnitOfWork, error: BaseException, decision: RetryDecision, tracked: TrackedJob | None
@@ -200,18 +208,18 @@ class Settler:
         match decision:
             case Delete(payload, args):
                 if tracked is not None:
-                    self._status_writer.write_last(tracked, "failed")
+                    self._status_writer.write_last(tracked, DELETED.state)
                 held = unit.resources is not None
-                # Before the handlers: it may be tried again, and they are told once.
+                # Before the handlers: this script may be tried again, and the handlers must be called once.
                 gone = self._complete(unit) if held else True
                 if gone:
                     self._handlers.call_death_handlers(job_for_hooks(payload, args), error)
                 self._in_doubt.discard(unit.data)
                 self._fetcher.finish(unit, settled=held)
-                return SettleResult("dropped" if gone else "fenced", payload)
+                return SettleResult("deleted" if gone else "lost", payload)
             case Retry(payload, delay_s):
-                data, state = rewrite(unit.data, payload), _status_write(tracked, "retrying", delay_s)
-                settled = self._schedule(unit, keys.RETRY, data, delay_s, state, "retry", payload)
+                data, status = rewrite(unit.data, payload), _status_write(tracked, RETRIED.state, delay_s)
+                settled = self._schedule(unit, keys.RETRY, data, delay_s, status, "retry", payload)
                 if delay_s < RETRY_SOON_S:
                     self._on_retry_soon()
                 return settled
@@ -227,7 +235,7 @@ class Settler:
         data: bytes,
         delay_s: float,
         status: "_StatusWrite | None",
-        moved_to: str,
+        moved_to: MovedTo,
         payload: Payload | None = None,
     ) -> SettleResult:
         holds = unit.resources.on_delay(delay_s) if unit.resources is not None else ""
@@ -235,7 +243,7 @@ class Settler:
         if not moved and self._already_moved(unit, target, data):
             moved = 1
         self._finish_unit(unit)
-        return SettleResult(moved_to if moved else "fenced", payload, delay_s)
+        return SettleResult(moved_to if moved else "lost", payload, delay_s)
 
     def _kill(
         self, unit: UnitOfWork, data: bytes, decision: Kill | None, error: BaseException, tracked: TrackedJob | None
@@ -244,26 +252,26 @@ class Settler:
         most_business = limits.business_max_jobs if decision is not None and decision.business else ""
         keep = (limits.max_jobs, limits.timeout_s, most_business)
         trimmed = self._move_to_set(unit, keys.DEAD, data, keep, tracked)
-        # Before the slot is free: a handler that takes its time takes this slot, not one that a job is dispatched to.
+        # Before the place is free: a slow handler must delay this place only, not a job that starts in it.
         if trimmed >= 0 and decision is not None:
             self._handlers.call_death_handlers(job_for_hooks(decision.payload, decision.args), error)
         self._finish_unit(unit)
         if trimmed > 0:
             self._on_trimmed(trimmed, keys.DEAD)
-        return SettleResult("fenced" if trimmed < 0 else "dead", decision.payload if decision is not None else None)
+        return SettleResult("lost" if trimmed < 0 else "dead", decision.payload if decision is not None else None)
 
     def _delay(self, unit: UnitOfWork, outcome: DelayedOutcome, tracked: TrackedJob | None) -> SettleResult:
-        """Move a job that runs another time, or elsewhere, to where it waits."""
+        """Move a job that runs later, or in another process, to where it waits."""
         if isinstance(outcome, ForeignClass) and outcome.delay_s == 0:
             return self._return_foreign(unit, outcome.count)
         if isinstance(outcome, UnknownClass) and outcome.gives_up:
             return self._give_up_unknown(unit, outcome, tracked)
         delay_s = outcome.delay_s
-        state = _status_write(tracked, "queued", delay_s)
-        return self._schedule(unit, keys.SCHEDULE, delayed_payload(unit, outcome), delay_s, state, "scheduled")
+        status = _status_write(tracked, ending_of(outcome, None).state, delay_s)
+        return self._schedule(unit, keys.SCHEDULE, delayed_payload(unit, outcome), delay_s, status, "scheduled")
 
     def _return_foreign(self, unit: UnitOfWork, count: int) -> SettleResult:
-        """Put a job of another application where it is the next to be fetched, with its count, in one step."""
+        """Return a job of another application to the head of its queue, with its count, in one step."""
         payload = decode(unit.data, None)
         payload[UNKNOWN_COUNT] = count
         data = rewrite(unit.data, payload)
@@ -272,7 +280,7 @@ class Settler:
             unit, REQUEUE, names, [1, unit.data, data, unit.queue, unit.resources_on_requeue()]
         )
         if not moved and unit.data not in self._in_doubt:
-            # Taken over, or its queue's key is no list any more: then it is still ours, and waits.
+            # Another process owns the job, or the key of its queue is no list. In the second case the job waits in the schedule set.
             return self._schedule(
                 unit, keys.SCHEDULE, delayed_payload(unit, ForeignClass(1.0, count)), 1.0, None, "scheduled"
             )
@@ -280,34 +288,35 @@ class Settler:
         return SettleResult("acknowledged")
 
     def _give_up_unknown(self, unit: UnitOfWork, outcome: UnknownClass, tracked: TrackedJob | None) -> SettleResult:
-        """Move a job whose class came nowhere into the ``interrupted`` set, with what it holds let go of, in one step."""
+        """Move a job whose class no process has to the ``interrupted`` set, and release its resources, in one step."""
         data = delayed_payload(unit, outcome)
         trimmed = self._move_to_set(unit, keys.INTERRUPTED, data, (*INTERRUPTED_SET_LIMITS, ""), tracked)
         self._finish_unit(unit)
         if trimmed > 0:
             self._on_trimmed(trimmed, keys.INTERRUPTED)
-        return SettleResult("fenced" if trimmed < 0 else "interrupted")
+        return SettleResult("lost" if trimmed < 0 else "interrupted")
 
     def _move_to_set(
         self, unit: UnitOfWork, target: str, data: bytes, limits: tuple[Any, ...], tracked: TrackedJob | None
     ) -> int:
-        """Move a job that has failed for good into ``target``, in one step; return how many older jobs left that set, -1 when fenced.
+        """Move a job that has failed for good to ``target``, in one step.
 
-        ``keep`` is how many jobs the set keeps, for how many seconds, and how many that the business refused (empty: as many).
+        Return how many older jobs were trimmed from that set, -1 if another process owns the job. ``limits`` are the arguments of
+        kill.lua: most jobs, their age in seconds, most jobs that ended by a ``BusinessError`` (empty: no limit of their own).
         """
         trimmed: Any = self._run_move(
-            KILL, unit, target, [data, *limits], _status_write(tracked, "failed"), _resources_on_end(unit)
+            KILL, unit, target, [data, *limits], _status_write(tracked, KILLED.state), _resources_on_end(unit)
         )
         return 0 if trimmed < 0 and self._already_moved(unit, target, data) else int(trimmed)
 
     def _remove_retired(self, unit: UnitOfWork, name: str, tracked: TrackedJob | None) -> SettleResult:
-        # Whoever took a job over counts it; after a lost reply nobody knows, and the count is right either way.
+        # The script counts the job only if it removed it. So the count is right even if its reply is lost and it runs twice.
         dropped: Any = self._run_move(
-            DROP_RETIRED, unit, keys.RETIRED, [name], _status_write(tracked, "discarded"), _resources_on_end(unit)
+            DROP_RETIRED, unit, keys.RETIRED, [name], _status_write(tracked, RETIRED.state), _resources_on_end(unit)
         )
         gone = bool(dropped) or unit.data in self._in_doubt
         self._finish_unit(unit)
-        return SettleResult("dropped" if gone else "fenced")
+        return SettleResult("deleted" if gone else "lost")
 
     def _run_move(
         self,
@@ -318,7 +327,7 @@ class Settler:
         status: "_StatusWrite | None",
         resources: str,
     ) -> Any:
-        """Run one moving script, which lets go of ``holds``; remember when it is not known whether it ran."""
+        """Run one script that moves the job and releases ``resources``; remember the job if the reply is lost."""
         names, arguments = [self._working, target], [unit.data, *more]
         if status is not None:
             names.append(keys.status(status.tracked.jid))
@@ -329,14 +338,15 @@ class Settler:
             arguments.append(resources)
         try:
             return self._run_tracked(unit, script, names, arguments)
-        except NoPermissionError as error:  # before anything ran; of the keys only that of the state may be missed
+        except NoPermissionError as error:
+            # Redis refuses a script before it runs. The status key may be the missing right: move the job without its state.
             if status is None:
                 raise
             self._status_writer.on_write_failed(status.tracked, status.word, error)
             return self._run_move(script, unit, target, more, None, resources)
 
     def _run_tracked(self, unit: UnitOfWork, script: Script, names: list[str], arguments: list[Any]) -> Any:
-        """Run a script; remember when it is not known whether it ran."""
+        """Run a script; remember the job if the reply is lost: the script may have run."""
         try:
             return script(self._client, names, arguments)
         except (RedisConnectionError, RedisTimeoutError, OSError):
@@ -344,7 +354,7 @@ class Settler:
             raise
 
     def _already_moved(self, unit: UnitOfWork, target: str, data: bytes) -> bool:
-        """Tell whether a fenced move is our own, made by an earlier try whose reply was lost: our very bytes are there."""
+        """Tell whether an earlier try of this process moved the job and lost its reply: ``target`` holds these very bytes."""
         if unit.data not in self._in_doubt:
             return False
         score: Any = self._client.zscore(target, data)
@@ -356,15 +366,15 @@ class Settler:
 
 
 class _StatusWrite(NamedTuple):
-    """What a moving script writes besides."""
+    """The state that a script writes with its move."""
 
     tracked: TrackedJob
     word: JobState
     lifetime_s: int
 
 
-def _status_write(tracked: TrackedJob | None, word: JobState, waits_s: float = 0.0) -> _StatusWrite | None:
-    if tracked is None:
+def _status_write(tracked: TrackedJob | None, word: JobState | None, waits_s: float = 0.0) -> _StatusWrite | None:
+    if tracked is None or word is None:
         return None
     return _StatusWrite(tracked, word, tracked.lifetime_s(waits_s))
 
@@ -380,7 +390,7 @@ def _exhausted(decision: RetryDecision) -> bool:
 
 
 def _resources_on_end(unit: UnitOfWork) -> str:
-    """Return what a script is told of a job that ends for good."""
+    """Return the script argument that releases the resources of a job that ends for good; empty for none."""
     return unit.resources.on_end() if unit.resources is not None else ""
 
 

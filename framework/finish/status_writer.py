@@ -1,4 +1,4 @@
-"""Writing the states of tracked jobs while they run. A state is no part of a job's fate: it may be missed, the job may not."""
+"""Write the states of tracked jobs. A state may be missed, a job never: no failure here changes what becomes of the job."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -17,29 +17,31 @@ from framework.wire.status_key import TrackedJob, tracked_job
 OnWriteFailed: TypeAlias = Callable[[TrackedJob, JobState, BaseException], None]
 
 _UNAVAILABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
-"""Nothing that changes Redis comes through: no acknowledgement either."""
+"""Errors under which Redis takes no write at all, so no acknowledgement either."""
 
 
 # Decision 55: the status of a job never decides about the job.
 class StatusWriter:
-    """The states of the jobs of one shard. ``on_write_failed`` is told of one that was not written."""
+    """Write the states of one shard's jobs; ``on_write_failed`` is called for a state that was not written."""
 
     def __init__(self, shard: Shard, on_write_failed: OnWriteFailed) -> None:
         self._shard = shard
         self.on_write_failed = on_write_failed
 
     def write(self, tracked: TrackedJob, state: JobState) -> None:
-        """The state is written, or the failure told; raises nothing, and waits for Redis no longer than one command may take."""
+        """Write a state, or report the failure. Raises nothing; waits for Redis no longer than one command may take."""
         try:
             self._shard.write_status(tracked.command(state))
         except ShardUnavailableError as error:
             self.on_write_failed(tracked, state, error)
 
-    def write_last(self, tracked: TrackedJob, state: JobState) -> None:
-        """As ``write``, of a job that leaves Redis next: it cannot while Redis is away, so its last state need not be missed.
+    def write_last(self, tracked: TrackedJob, state: JobState | None) -> None:
+        """Write the last state of a job, just before its acknowledgement. ``None`` writes nothing.
 
-        Raises redis errors while Redis is away.
+        Raises redis errors while Redis is away: the acknowledgement could not be written either, so both are tried again.
         """
+        if state is None:
+            return
         try:
             SET_STATUS(self._shard.client, [keys.status(tracked.jid)], [state, tracked.ttl_s])
         except _UNAVAILABLE:
@@ -48,7 +50,7 @@ class StatusWriter:
             self.on_write_failed(tracked, state, error)
 
     def write_last_if_tracked(self, payload: Payload, state: JobState) -> None:
-        """As ``end``, if the job is tracked."""
+        """Write the last state of a job if it is tracked."""
         found = tracked_job(payload)
         if found is not None:
             self.write_last(found, state)

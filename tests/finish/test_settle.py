@@ -155,14 +155,14 @@ def test_the_hook_is_asked_only_when_retries_are_used_up(bench, fields, told):
 
 @pytest.mark.parametrize("fields", [{"retry": False}, {"retry": 0, "dead": False}])
 def test_what_is_dropped_is_acknowledged_and_its_death_told(bench, fields):
-    assert bench.go(ERROR, **fields).moved_to == "dropped"
+    assert bench.go(ERROR, **fields).moved_to == "deleted"
     assert bench.finished == [(bench.unit, False)]
     assert bench.died == [("ab" * 12, "no")]
     assert list(bench.places()) == [WORKING]
 
 
 def test_the_hook_may_keep_a_job_out_of_the_dead_set(bench):
-    assert bench.go(ERROR, worker(**hook("retries_exhausted", "discard", [])), retry=0).moved_to == "dropped"
+    assert bench.go(ERROR, worker(**hook("retries_exhausted", "discard", [])), retry=0).moved_to == "deleted"
     assert list(bench.places()) == [WORKING]
     assert len(bench.died) == 1
 
@@ -184,7 +184,7 @@ def test_a_retry_in_that_raises_costs_its_advice_only(bench, error):
 def test_retry_in_may_end_it(bench):
     calls = []
     discarding = worker(**hook("retry_in", "discard", calls), **hook("retries_exhausted", None, calls))
-    assert bench.go(ERROR, discarding).moved_to == "dropped"
+    assert bench.go(ERROR, discarding).moved_to == "deleted"
     assert [call[0] for call in calls] == ["retry_in"]  # Sidekiq: a discarded job is told to death handlers only
     assert len(bench.died) == 1
     assert bench.go(ERROR, worker(**hook("retry_in", "kill", calls))).moved_to == "dead"
@@ -192,7 +192,7 @@ def test_retry_in_may_end_it(bench):
 
 def test_a_business_error_is_told_and_kept_nowhere(bench):
     calls = []
-    assert bench.go(REFUSED, worker(**hook("retries_exhausted", None, calls))).moved_to == "dropped"
+    assert bench.go(REFUSED, worker(**hook("retries_exhausted", None, calls))).moved_to == "deleted"
     assert ([call[0] for call in calls], bench.died) == (["retries_exhausted"], [("ab" * 12, "closed")])
     assert bench.places() == {WORKING: [bench.unit.data]}  # its acknowledgement waits
     assert bench.finished == [(bench.unit, False)]
@@ -294,7 +294,7 @@ def test_an_interrupted_job_stays_in_custody(bench):
 @pytest.mark.parametrize("outcome", [ERROR, Snoozed(5, "")])
 @pytest.mark.parametrize("fields", [{}, {"retry": 0}])
 def test_what_somebody_else_has_taken_over_is_not_written(bench, outcome, fields):
-    assert bench.go(outcome, held=False, **fields).moved_to == "fenced"
+    assert bench.go(outcome, held=False, **fields).moved_to == "lost"
     assert bench.places() == {}
     assert bench.died == []
     assert bench.finished == [(bench.unit, True)]
@@ -391,7 +391,7 @@ def test_an_end_that_is_to_be_confirmed_frees_its_slot_when_redis_has_heard_it(b
     other = hold(redis, encoded(jid="other"))
     assert bench.settler.settle(other, outcome, None, confirmed=True).moved_to == "acknowledged"
     assert redis.llen(WORKING) == 0
-    assert bench.settler.settle(other, outcome, None, confirmed=True).moved_to == "fenced"  # somebody has taken it over
+    assert bench.settler.settle(other, outcome, None, confirmed=True).moved_to == "lost"  # somebody has taken it over
 
 
 @pytest.mark.proves("R22")
@@ -410,7 +410,7 @@ def test_a_try_that_never_arrived_and_a_job_taken_over_since_is_fenced(bench, re
     with pytest.raises(Cut):
         bench.settler.settle(unit, ERROR, verdict)
     redis.delete(WORKING)
-    assert bench.settler.settle(unit, ERROR, verdict).moved_to == "fenced"
+    assert bench.settler.settle(unit, ERROR, verdict).moved_to == "lost"
     assert bench.died == []
     assert bench.settler._in_doubt == set()
 
@@ -449,7 +449,7 @@ def test_a_hook_that_changes_what_it_is_shown_changes_nothing_that_is_stored(ben
 def test_a_kill_of_a_class_that_keeps_no_dead_is_dropped_and_its_hook_asked(bench):
     calls = []
     killing = worker(**hook("retry_in", "kill", calls), **hook("retries_exhausted", None, calls))
-    assert bench.go(ERROR, killing, dead=False).moved_to == "dropped"
+    assert bench.go(ERROR, killing, dead=False).moved_to == "deleted"
     assert [call[0] for call in calls] == ["retry_in", "retries_exhausted"]
 
 
@@ -542,7 +542,7 @@ def test_job_handed_back_is_fenced_and_repeatable(bench, redis, trouble):
     else:
         redis.delete(WORKING)
     assert bench.settler.settle(unit, HANDED_BACK, None).moved_to == (
-        "fenced" if trouble == "taken over" else "acknowledged"
+        "lost" if trouble == "taken over" else "acknowledged"
     )
     assert redis.llen("queue:default") == (trouble == "lost reply")
     assert bench.places() == {}
@@ -580,7 +580,7 @@ def test_move_of_unknown_job_is_fenced_and_repeatable(bench, redis, outcome, pla
             bench.settler.settle(unit, outcome, None)
     if trouble == "taken over":
         redis.delete(WORKING)
-        assert bench.settler.settle(unit, outcome, None).moved_to == "fenced"
+        assert bench.settler.settle(unit, outcome, None).moved_to == "lost"
         assert bench.places() == {}
         return
     if trouble == "wrong type":
@@ -618,16 +618,16 @@ RETIRED = Retired("Gone::Worker", "replaced")
 
 def test_a_job_of_a_retired_class_is_gone_and_counted_in_one_step(bench, redis):
     for number in range(3):
-        assert bench.go(RETIRED, jid=f"j{number}", retry=0).moved_to == "dropped"
+        assert bench.go(RETIRED, jid=f"j{number}", retry=0).moved_to == "deleted"
         assert bench.finished[-1] == (bench.unit, True)
-    assert bench.go(Retired("Older", "x")).moved_to == "dropped"
+    assert bench.go(Retired("Older", "x")).moved_to == "deleted"
     assert redis.hgetall(keys.RETIRED) == {b"Gone::Worker": b"3", b"Older": b"1"}
     assert bench.places() == {}
     assert bench.died == []
 
 
 def test_a_retired_job_that_somebody_else_has_taken_over_is_his_to_count(bench, redis):
-    assert bench.go(RETIRED, held=False).moved_to == "fenced"
+    assert bench.go(RETIRED, held=False).moved_to == "lost"
     assert bench.finished == [(bench.unit, True)]
     assert not redis.exists(keys.RETIRED)
 
@@ -637,7 +637,7 @@ def test_after_a_lost_reply_a_retired_job_is_not_counted_again(bench, redis):
     unit = hold(redis, encoded())
     with pytest.raises(Cut):
         bench.settler.settle(unit, RETIRED, None)
-    assert bench.settler.settle(unit, RETIRED, None).moved_to == "dropped"
+    assert bench.settler.settle(unit, RETIRED, None).moved_to == "deleted"
     assert redis.hgetall(keys.RETIRED) == {b"Gone::Worker": b"1"}
     assert bench.finished == [(unit, True)]
     assert bench.settler._in_doubt == set()
@@ -651,14 +651,14 @@ def test_a_retired_job_waits_where_it_is_while_it_cannot_be_counted(bench, redis
             bench.settler.settle(unit, RETIRED, None)
     assert bench.places() == {WORKING: [unit.data]}
     redis.delete(keys.RETIRED)
-    assert bench.settler.settle(unit, RETIRED, None).moved_to == "dropped"
+    assert bench.settler.settle(unit, RETIRED, None).moved_to == "deleted"
     assert redis.hgetall(keys.RETIRED) == {b"Gone::Worker": b"1"}
 
 
 def test_retired_jobs_are_dropped_at_maxmemory(bench, redis):
     unit = hold(redis, encoded())
     with full_memory(redis):
-        assert bench.settler.settle(unit, RETIRED, None).moved_to == "dropped"
+        assert bench.settler.settle(unit, RETIRED, None).moved_to == "deleted"
     assert redis.hget(keys.RETIRED, "Gone::Worker") == b"1"
 
 
@@ -704,7 +704,7 @@ def test_the_state_of_what_is_acknowledged_is_written_before(bench, outcome, fie
 @pytest.mark.parametrize("outcome", [ERROR, Snoozed(10.0, ""), Malformed(PayloadError("x"), b"x"), RETIRED])
 def test_whoever_was_fenced_says_nothing(bench, redis, outcome):
     redis.set(STATUS, "completed")
-    assert bench.go(outcome, held=False, status_expiration=60).moved_to == "fenced"
+    assert bench.go(outcome, held=False, status_expiration=60).moved_to == "lost"
     assert redis.get(STATUS) == b"completed"
 
 

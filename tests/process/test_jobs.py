@@ -161,7 +161,7 @@ def test_an_async_job_that_exits_takes_nobody_with_it(site, redis, proofs):
         ("exit", "fail", "SystemExit", keys.RETRY),
         ("unspeakable", "fail", "jobs.BadError", keys.RETRY),
         ("business", "fail", "framework.errors.BusinessError", None),
-        ("later", "rescheduled", None, keys.SCHEDULE),
+        ("later", "snoozed", None, keys.SCHEDULE),
         ("discard", "dropped", None, None),
     ],
 )

@@ -150,7 +150,7 @@ def test_error_of_the_wait_does_not_outlive_the_first_run(site, redis, then):
     assert first.end() == 0
     due_now(redis)
     second = site.worker("-q", "default", RELEASE="new")
-    second.line(job_status="fail" if then == "fail" else "rescheduled")
+    second.line(job_status="fail" if then == "fail" else "snoozed")
     (job,) = until(lambda: members(redis, keys.RETRY if then == "fail" else keys.SCHEDULE), "where it goes then")
     assert not set(WAITS) & job.keys()
     assert job.get("error_class") == ("ValueError" if then == "fail" else None)

@@ -52,7 +52,7 @@ def test_retries_and_later_runs_keep_the_version_of_the_job(site, redis, proofs,
         (failed,) = until(lambda: redis.zrange(keys.RETRY, 0, -1))
         redis.zadd(keys.RETRY, {failed: 1}, xx=True)
     assert proofs("ran", 2) == ["ImportWorker 1 perform_v1 a.csv"] * 2
-    assert process.line(job_status="fail" if then == "fail" else "rescheduled")["version"] == 1
+    assert process.line(job_status="fail" if then == "fail" else "snoozed")["version"] == 1
     assert process.line(job_status="done")["version"] == 1
 
 

@@ -17,7 +17,7 @@ from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Failed, ForeignClass, Outcome, UnknownClass
+from framework.finish.outcome import Failed, ForeignClass, RunOutcome, UnknownClass
 from framework.finish.retry import MAX_BACKTRACE, MAX_MESSAGE, Kill, Retry, RetryDecision, RetryPolicy
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import logs
@@ -32,7 +32,7 @@ _LONGEST_LINE = 400_000
 _KNOWN = frozenset({"severity", "time", "message", "class", "jid", "queue", "args", "job_status"})
 
 
-_FEWEST_LINES: dict[type[Outcome], int] = {UnknownClass: 1, ForeignClass: 0}
+_FEWEST_LINES: dict[type[RunOutcome], int] = {UnknownClass: 1, ForeignClass: 0}
 """Where there is no code for a job it does not start: it is put off, of which one line tells, or left to another application."""
 
 

@@ -102,7 +102,7 @@ def test_activity_repeats_asked_for_are_no_extra_runs(logs):
     logs.run("failed", 1, 10, "fail")
     logs.run("failed", 2, 10, "fail")
     logs.run("failed", 3, 10)
-    logs.run("later", 1, 10, "rescheduled")
+    logs.run("later", 1, 10, "snoozed")
     logs.run("later", 2, 10)
     logs.run("stopped", 4, 10, "interrupted")
     logs.run("stopped", 5, 10)

@@ -7,7 +7,7 @@ from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest
-from framework.finish.outcome import Discarded, Held, Outcome
+from framework.finish.outcome import Discarded, Held, Lost, RunOutcome
 from framework.policies.concurrency.limits import QUEUE_PREFIX, Limits
 from framework.policies.concurrency.slots import LimitSlots, SlotResult, release_reservation
 from framework.store.script import is_wrong_type
@@ -31,7 +31,7 @@ class ClassLimit:
         """Tell whether the class has a limit, or may get one."""
         return self._limits.may_limit(declaration)
 
-    def admit(self, request: AdmissionRequest) -> Outcome | None:
+    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
         """Take a slot for the job; without a free slot, hold it at the limit."""
         declaration, limits = request.declaration, self._limits
         limit = limits.class_limit(declaration)
@@ -51,18 +51,20 @@ class CapacityLimit:
         """Tell whether the class is a limited capacity worker."""
         return declaration.max_running_jobs is not None
 
-    def admit(self, request: AdmissionRequest) -> Outcome | None:
+    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
         """Take a slot, the reserved one if there is one; without a free slot, discard the job."""
         name, limit = request.declaration.wire_name, self._limits.capacity(request.declaration)
         if limit <= 0:
             release_reservation(request.unit, request.payload, name)
-            return Discarded(f"max_running_jobs is {limit}")
+            return Discarded(f"max_running_jobs is {limit}", "max_running_jobs")
         result = _take_slot(self._slots, request, name, limit, may_wait=False)
         if result is None or result.state == "taken":
             return None
         if result.state == "fenced":
-            return Held("fenced")
-        return Discarded(f"{result.taken} of {result.limit} jobs are running or about to (max_running_jobs)")
+            return Lost()
+        return Discarded(
+            f"{result.taken} of {result.limit} jobs are running or about to (max_running_jobs)", "max_running_jobs"
+        )
 
 
 class QueueLimit:
@@ -77,7 +79,7 @@ class QueueLimit:
         del declaration
         return self._limits.limits_queues
 
-    def admit(self, request: AdmissionRequest) -> Outcome | None:
+    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
         """Take a slot of the job's queue; without a free slot, hold the job at the limit."""
         limit = self._limits.queue_limit(request.unit.queue)
         return None if limit is None else _admit(self._slots, request, QUEUE_PREFIX + request.unit.queue, limit)
@@ -85,7 +87,7 @@ class QueueLimit:
 
 def _admit(
     slots: LimitSlots, request: AdmissionRequest, name: str, limit: int, scope: str = "", share: int = 0
-) -> Outcome | None:
+) -> RunOutcome | None:
     declaration = request.declaration
     result = _take_slot(slots, request, name, limit, scope=scope, share=share)
     if result is None:
@@ -95,7 +97,7 @@ def _admit(
             _call_hook(request, "on_concurrency_limit_resumed", request.worker.on_concurrency_limit_resumed)
         return None
     if result.state == "fenced":
-        return Held("fenced")
+        return Lost()
     counters.add(DEFERRED_JOBS, declaration.wire_name)
     _call_hook(request, "on_concurrency_limit_deferred", request.worker.on_concurrency_limit_deferred)
     return Held("concurrency_limit", _log_fields(result, name, scope))

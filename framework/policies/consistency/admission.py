@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from framework.declare.declaration import Declaration
 from framework.errors import JobReplicaNotUpToDate
 from framework.execute.admission import AdmissionRequest
-from framework.finish.outcome import Failed, Outcome
+from framework.finish.outcome import Failed, RunOutcome
 from framework.policies.consistency import replica_context
 from framework.policies.consistency.databases import ConsistencyLevels, Databases, weakest_level
 from framework.policies.consistency.positions import required_positions
@@ -55,7 +55,7 @@ class ConsistencyPolicy:
         """See ``Gate``: classes that may read from a replica of some configured database."""
         return bool(self._databases.levels(declaration))
 
-    def admit(self, request: AdmissionRequest) -> Outcome | None:
+    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
         """See ``Gate``: the job's context knows its replicas; a job that is to come back for one fails, once."""
         declaration, payload = request.declaration, request.payload
         levels = self._databases.levels(declaration)

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionPolicy, AdmissionRequest
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Outcome
+from framework.finish.outcome import RunOutcome
 from framework.policies.dedup.next_run import next_run
 from framework.push.deduplication import deduplicates
 from framework.store.script import START_LOCKED, is_wrong_type
@@ -37,7 +37,7 @@ class DedupPositions:
         """See ``Gate``."""
         return deduplicates(declaration) and self._consistency.applies_to(declaration)
 
-    def admit(self, request: AdmissionRequest) -> Outcome | None:
+    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
         """See ``Gate``: it lets every job go on."""
         lock = _lock_of(request.unit)
         if lock is not None:
@@ -73,7 +73,7 @@ class DedupLock:
         """See ``Gate``."""
         return deduplicates(declaration)
 
-    def admit(self, request: AdmissionRequest) -> Outcome | None:
+    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
         """See ``Gate``: it lets every job go on, but for one that ``consistency`` sends away."""
         lock, declaration, policy = _lock_of(request.unit), request.declaration, request.declaration.deduplicate
         if lock is None or policy is None:
@@ -95,7 +95,7 @@ class DedupLock:
 
     def _start_with_positions(
         self, lock: Lock, request: AdmissionRequest, consistency: AdmissionPolicy, *, keep_lock: bool
-    ) -> Outcome | None:
+    ) -> RunOutcome | None:
         """Let go of the lock once the job sees all that was noted there; a lock that is kept keeps that, too."""
         looks = [] if keep_lock else ["1"] * _MAX_POSITION_CHECKS
         for unseen in (*looks, "2"):

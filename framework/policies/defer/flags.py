@@ -102,7 +102,7 @@ class DropFlag:
             return None
         self._tracker.add(flag, worker, "dropped")
         why = f": {flag.reason}" if flag.reason else ""
-        return Discarded(f"the flag {flag.name}{why}")
+        return Discarded(f"the flag {flag.name}{why}", "feature_flag")
 
 
 class DeferFlag:

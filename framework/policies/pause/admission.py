@@ -9,7 +9,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest
-from framework.finish.outcome import Held, Outcome
+from framework.finish.outcome import Held, Lost, RunOutcome
 from framework.flags.flag import pause_flag
 from framework.policies.pause.state import Pause, PauseState
 from framework.store.script import HOLD_PAUSED, is_wrong_type
@@ -37,7 +37,7 @@ class PausePolicy:
         """See ``Gate``."""
         return self._state.may_pause(declaration)
 
-    def admit(self, request: AdmissionRequest) -> Outcome | None:
+    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
         """See ``Gate``. That an operator's pause goes on is asked in the step that parks: one that has just ended parks nothing."""
         declaration = request.declaration
         for _ in range(_MAX_ATTEMPTS):
@@ -59,14 +59,13 @@ class PausePolicy:
             self._state.refresh()
         return None
 
-    def _held(self, request: AdmissionRequest, pause: Pause, *, held_here: bool) -> Held:
-        """The job is parked; or somebody else has it, unless an earlier try of ours has parked it, whose reply was lost."""
+    def _held(self, request: AdmissionRequest, pause: Pause, *, held_here: bool) -> Held | Lost:
+        """Return that the job is held, or lost to another process. After a lost reply an earlier try has held the job."""
         data = request.unit.data
-        status = "paused" if held_here or data in self._reply_lost else "fenced"
+        held = held_here or data in self._reply_lost
         self._reply_lost.discard(data)
-        return Held(
-            status, {"pause_control": pause.strategy, **({"pause_reason": pause.reason} if pause.reason else {})}
-        )
+        fields = {"pause_control": pause.strategy, **({"pause_reason": pause.reason} if pause.reason else {})}
+        return Held("paused", fields) if held else Lost(fields)
 
     def _hold(self, request: AdmissionRequest, pause: Pause) -> int:
         unit, worker = request.unit, request.declaration.wire_name

@@ -8,7 +8,7 @@ import pytest
 
 from framework import ApplicationWorker, ConcurrencyScope
 from framework.execute.admission import AdmissionRequest
-from framework.finish.outcome import Held
+from framework.finish.outcome import Held, Lost
 from framework.policies.concurrency import limits as limits_module
 from framework.policies.concurrency import throttle as throttle_module
 from framework.policies.concurrency.admission import ClassLimit, QueueLimit
@@ -186,7 +186,7 @@ def test_a_job_that_waits_has_let_go_of_the_slot_of_its_queue_and_one_with_both_
     assert redis.zcard(f"{keys.limit('queue/default')}:running") == 1
     waiter = redis.rpop("queue:default")
     assert decode(waiter)["jid"] == "j2"  # it was handed the slot, and is next
-    assert gates[1].admit(entries[0]) == Held("fenced")
+    assert gates[1].admit(entries[0]) == Lost()
 
 
 def test_a_limit_whose_keys_cannot_be_used_holds_nobody_up(redis, granted, limits):

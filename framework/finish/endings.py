@@ -1,0 +1,150 @@
+"""The table of endings: outcome -> log status, state, script, counters.
+
+One row per ending, because an outcome may end in several ways: a failure is retried, killed or deleted.
+``tests/finish/test_endings.py`` runs a real job to each row and compares what was written.
+"""
+
+from typing import Literal, NamedTuple, TypeAlias, assert_never
+
+from framework.finish.outcome import (
+    AwaitsTurn,
+    Deferred,
+    Discarded,
+    DroppedBy,
+    Failed,
+    ForeignClass,
+    Held,
+    HeldBy,
+    Interrupted,
+    Lost,
+    Malformed,
+    Retired,
+    RunOutcome,
+    Snoozed,
+    Succeeded,
+    UnknownClass,
+)
+from framework.finish.retry import Delete, Kill, Retry, RetryDecision
+from framework.types import JobState, Outcome
+
+Line: TypeAlias = Literal["end", "single", "event", "none"]
+"""The log line: ``JobLog.end``, ``JobLog.log_not_started``, an event of the process, or no line."""
+
+CountedBy: TypeAlias = Literal["script", "record", "no"]
+"""Who adds to ``stat:processed``: the script that acknowledges, the process record's heartbeat, or neither."""
+
+
+class Ending(NamedTuple):
+    """What one ending writes."""
+
+    outcome: Outcome
+    how: str
+    """Tells the endings of one outcome apart; empty if there is one."""
+    line: Line
+    log_status: str
+    """The field ``job_status`` (GitLab's words); empty without a line."""
+    state: JobState | None
+    """The state that a tracked job gets; ``None`` leaves the state as it is."""
+    script: str
+    """The Lua script that moves the job; ``fetch`` is the acknowledgement, ``finish`` replaces it for a job with resources."""
+    processed: CountedBy
+    failed: bool = False
+    """Whether ``stat:failed`` counts it; of a ``BusinessError`` a counter of its own does."""
+    counter: str = ""
+    """The counter of the policy in ``aw:counters``; empty for none."""
+
+
+RIGHT_REFUSED, POLICY_REFUSED = "right_refused", "policy_refused"
+REFUSED_REASONS = frozenset({RIGHT_REFUSED, POLICY_REFUSED})
+"""Reasons of a deferral because Redis refuses a policy's command."""
+
+_SKIPPED = "sidekiq_jobs_skipped_total"
+_LIMITED = "sidekiq_concurrency_limit_deferred_jobs_total"
+
+SUCCEEDED = Ending(Outcome.SUCCEEDED, "", "end", "done", "completed", "fetch", "script")
+RETRIED = Ending(Outcome.FAILED, "retried", "end", "fail", "retrying", "schedule", "record", failed=True)
+KILLED = Ending(Outcome.FAILED, "killed", "end", "fail", "failed", "kill", "record", failed=True)
+DELETED = Ending(Outcome.FAILED, "deleted", "end", "fail", "failed", "fetch", "script", failed=True)
+SNOOZED = Ending(Outcome.SNOOZED, "", "end", "snoozed", "queued", "schedule", "record")
+DISCARDED = Ending(Outcome.DISCARDED, "by the job", "end", "dropped", "discarded", "fetch", "script")
+DROPPED_BY_FLAG = Ending(
+    Outcome.DISCARDED, "by the drop flag", "single", "dropped", "discarded", "fetch", "script", counter=_SKIPPED
+)
+DROPPED_BY_CAPACITY = Ending(
+    Outcome.DISCARDED, "by max_running_jobs", "single", "dropped", "discarded", "fetch", "script"
+)
+RETIRED = Ending(Outcome.RETIRED, "", "end", "dropped", "discarded", "drop_retired", "record")
+# The end line is written only if the payload was decoded, so with compressed arguments that cannot be read.
+MALFORMED = Ending(Outcome.MALFORMED, "", "end", "fail", "failed", "kill", "no")
+DEFERRED = Ending(Outcome.DEFERRED, "by a policy", "single", "deferred", "queued", "schedule", "no", counter=_SKIPPED)
+DEFERRED_REFUSED = Ending(Outcome.DEFERRED, "Redis refuses a policy", "single", "deferred", "queued", "schedule", "no")
+UNKNOWN_CLASS = Ending(Outcome.DEFERRED, "unknown class", "single", "deferred", "queued", "schedule", "no")
+FOREIGN_RETURNED = Ending(Outcome.DEFERRED, "foreign class, returned", "none", "", None, "requeue", "no")
+FOREIGN_DELAYED = Ending(Outcome.DEFERRED, "foreign class, delayed", "none", "", "queued", "schedule", "no")
+HELD_BY_LIMIT = Ending(
+    Outcome.HELD, "by a limit", "single", "concurrency_limit", None, "take_slot", "no", counter=_LIMITED
+)
+HELD_BY_PAUSE = Ending(Outcome.HELD, "by a pause", "single", "paused", None, "hold_paused", "no")
+RETURNED = Ending(Outcome.INTERRUPTED, "returned to its queue", "event", "interrupted", None, "interrupt", "no")
+INTERRUPTED_TOO_OFTEN = Ending(Outcome.INTERRUPTED, "too often", "event", "quarantined", "failed", "interrupt", "no")
+RECOVERED = Ending(Outcome.INTERRUPTED, "by a death", "event", "recovered", None, "reclaim", "no")
+QUARANTINED = Ending(Outcome.INTERRUPTED, "by too many deaths", "event", "quarantined", "failed", "reclaim", "no")
+CLASS_NOT_FOUND = Ending(
+    Outcome.INTERRUPTED, "unknown class for too long", "event", "quarantined", "failed", "kill", "no"
+)
+# The job had run: its own line, counters and state were written before the acknowledgement was fenced.
+LOST_AT_END = Ending(Outcome.LOST, "at the end of a run", "event", "fenced", None, "fetch", "no")
+LOST_BEFORE_RUN = Ending(Outcome.LOST, "before the run", "single", "fenced", None, "take_slot", "no")
+
+ENDINGS: tuple[Ending, ...] = (
+    *(SUCCEEDED, RETRIED, KILLED, DELETED, SNOOZED, DISCARDED, DROPPED_BY_FLAG, DROPPED_BY_CAPACITY, RETIRED),
+    *(MALFORMED, DEFERRED, DEFERRED_REFUSED, UNKNOWN_CLASS, FOREIGN_RETURNED, FOREIGN_DELAYED),
+    *(HELD_BY_LIMIT, HELD_BY_PAUSE),
+    *(RETURNED, INTERRUPTED_TOO_OFTEN, RECOVERED, QUARANTINED, CLASS_NOT_FOUND, LOST_AT_END, LOST_BEFORE_RUN),
+)
+
+
+_BY_OUTCOME: dict[type[RunOutcome], Ending] = {
+    Succeeded: SUCCEEDED,
+    Snoozed: SNOOZED,
+    Retired: RETIRED,
+    Malformed: MALFORMED,
+    Lost: LOST_BEFORE_RUN,
+    Interrupted: RETURNED,
+    AwaitsTurn: RETURNED,
+}
+_DROPPED_BY: dict[DroppedBy, Ending] = {"feature_flag": DROPPED_BY_FLAG, "max_running_jobs": DROPPED_BY_CAPACITY}
+_HELD_BY: dict[HeldBy, Ending] = {"paused": HELD_BY_PAUSE, "concurrency_limit": HELD_BY_LIMIT}
+
+
+def ending_of(outcome: RunOutcome, decision: RetryDecision | None) -> Ending:
+    """Return the row of a run's outcome; ``decision`` is what the retry policy decided for a failure."""
+    match outcome:
+        case Failed():
+            return _ending_of_failure(decision)
+        case Discarded(by=by):
+            return _DROPPED_BY.get(by, DISCARDED)
+        case Deferred(reason=reason):
+            return DEFERRED_REFUSED if reason in REFUSED_REASONS else DEFERRED
+        case UnknownClass(gives_up=gives_up):
+            return CLASS_NOT_FOUND if gives_up else UNKNOWN_CLASS
+        case ForeignClass(delay_s=delay_s):
+            return FOREIGN_DELAYED if delay_s else FOREIGN_RETURNED
+        case Held(status=status):
+            return _HELD_BY[status]
+        case _:
+            return _BY_OUTCOME[type(outcome)]
+
+
+def _ending_of_failure(decision: RetryDecision | None) -> Ending:
+    match decision:
+        case Retry():
+            return RETRIED
+        case Kill():
+            return KILLED
+        case Delete():
+            return DELETED
+        case None:
+            raise ValueError("a failure has no ending before decide_retry")
+        case _:
+            assert_never(decision)

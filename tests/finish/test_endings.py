@@ -1,0 +1,275 @@
+"""The table of endings, compared with what a real job writes at each of them."""
+
+import time
+from typing import get_args
+
+import pytest
+from redis.exceptions import NoPermissionError
+
+from framework.declare import registry
+from framework.errors import Discard, RetryLater
+from framework.execute.unknown import UnknownClassDelays
+from framework.fetch.failure_detector import FailureDetector
+from framework.fetch.in_flight import InFlight
+from framework.fetch.interruptions import InterruptionLimit
+from framework.fetch.reaper import Reaper, SetLimits
+from framework.finish import endings
+from framework.finish.endings import ENDINGS
+from framework.finish.outcome import AwaitsTurn, Discarded, RunOutcome, UnknownClass
+from framework.flags.flag import Flag, drop_flag, pause_flag, run_flag
+from framework.flags.redis_flags import RedisFlags, set_flag
+from framework.policies.concurrency.admission import DEFERRED_JOBS, ClassLimit
+from framework.policies.concurrency.limits import FleetSlots, Limits
+from framework.policies.concurrency.slots import LimitSlots
+from framework.policies.defer.flags import SKIPPED_JOBS, DeferFlag, DropFlag, SkipTracker
+from framework.policies.pause.admission import PausePolicy
+from framework.policies.pause.state import PauseState
+from framework.policies.pause.strategies import PauseStrategies
+from framework.process.events import ProcessEvents
+from framework.process.push_back import PushBack
+from framework.store.script import Script
+from framework.telemetry.counters import counters
+from framework.types import Outcome
+from framework.wire import keys
+from tests.execute.processor_bench import WORKING, ProcessorBench, ScriptedPolicy, state, worker
+from tests.harness import IDENTITY, ROOT, encoded, enqueue, hold, server_lines, until
+
+JID = "ab" * 12
+NO_MOVES = {"set_status", "note_start", "register_orphan", "inspect_dead", "unregister"}
+"""Scripts that move no job."""
+
+POLICY_COUNTERS = {SKIPPED_JOBS, DEFERRED_JOBS}
+
+
+def name_of(ending):
+    return f"{ending.outcome} {ending.how}".strip()
+
+
+class EndingBench:
+    """Run one job to one ending, and collect what was written."""
+
+    def __init__(self, redis, url, client, monkeypatch):
+        self.redis, self.url, self.client = redis, url, client
+        self.moves = []
+        self.processor = None
+        for method in ("__call__", "each"):
+            monkeypatch.setattr(Script, method, self._recording(getattr(Script, method)))
+
+    def _recording(self, original):
+        def run(script, *arguments):
+            if script.name not in NO_MOVES and script.name not in self.moves:
+                self.moves.append(script.name)
+            return original(script, *arguments)
+
+        return run
+
+    def run(
+        self, perform=lambda self: None, *, name="Job", gates=(), attributes=None, executor=None, setup=None, **fields
+    ):
+        """Push a tracked job and wait until it has left the hands of a processor."""
+        worker(perform, **(attributes or {}))
+        self.redis.set(keys.status(JID), "queued")
+        self.processor = one = ProcessorBench(self.redis, self.url, 1, (), gates, **(executor or {}))
+        one.events = []
+        one.foreign_class = lambda name: one.fetcher.quiet()
+        enqueue(self.redis, name, **{"jid": JID, "status_expiration": 60, **fields})
+        if setup is not None:
+            setup()
+        one.start()
+        until(lambda: not self.redis.llen(WORKING) and not one.fetcher.in_flight.payloads() and self._is_settled())
+
+    def _is_settled(self):
+        return self.moves or not self.redis.llen("queue:default")
+
+    def flags(self, name):
+        set_flag(self.redis, Flag(name, 100, "why", "ops"), None)
+        flags = RedisFlags(self.client, "main")
+        flags.read()
+        return flags
+
+
+@pytest.fixture
+def bench(redis, redis_url, granted, monkeypatch):
+    monkeypatch.setattr(counters, "_counts", {})
+    with registry.isolated():
+        one = EndingBench(redis, redis_url, granted, monkeypatch)
+        yield one
+        if one.processor is not None:
+            one.processor.stop()
+
+
+def raising(error):
+    def perform(self):
+        raise error
+
+    return perform
+
+
+# --- one function per ending: what brings a job there -------------------------------------------------------------------
+
+
+def hold_by_limit(bench):
+    bench.redis.zadd(f"{keys.limit('Job')}:running", {"another job": time.time() + 1_000})
+    policy = ClassLimit(LimitSlots(bench.client, IDENTITY), Limits(FleetSlots(bench.client), {}))
+    bench.run(gates=[policy], attributes={"concurrency_limit": 1})
+
+
+def hold_by_pause(bench):
+    flags = bench.flags(pause_flag("Job"))
+    state_of_pauses = PauseState(flags, flags, PauseStrategies((), {}), flags.read)
+    bench.run(gates=[PausePolicy(bench.client, IDENTITY, state_of_pauses)])
+
+
+def drop_by_flag(bench):
+    flags = bench.flags(drop_flag("Job"))
+    bench.run(gates=[DropFlag(flags, SkipTracker(flags))])
+
+
+def defer_by_flag(bench):
+    flags = bench.flags(run_flag("Job"))
+    set_flag(bench.redis, Flag(run_flag("Job"), 0, "why", "ops"), None)
+    flags.read()
+    bench.run(gates=[DeferFlag(flags, SkipTracker(flags), 300.0)])
+
+
+def lose_before_run(bench):
+    take_over = ScriptedPolicy(lambda request: bench.redis.delete(WORKING) and None)
+    policy = ClassLimit(LimitSlots(bench.client, IDENTITY), Limits(FleetSlots(bench.client), {}))
+    bench.run(gates=[take_over, policy], attributes={"concurrency_limit": 1})
+
+
+def lose_at_end(bench):
+    bench.run(lambda self: bench.redis.delete(WORKING) and None, status_expiration=0)
+    until(lambda: bench.processor.fenced_units, "the acknowledgement is fenced")
+
+
+def cut_off(limit):
+    """A job still runs at the deadline of its process."""
+
+    def act(bench):
+        worker(lambda self: None)
+        in_flight = InFlight(1)
+        in_flight.add([hold(bench.redis, encoded(jid=JID, status_expiration=60))])
+        in_flight.start(0.0).performing_since = time.perf_counter()
+        bench.redis.set(keys.status(JID), "running")
+        PushBack(bench.client, IDENTITY, in_flight, ProcessEvents("main"), InterruptionLimit(limit)).return_jobs(0.0)
+
+    return act
+
+
+def die(limit):
+    """The process of a running job dies."""
+
+    def act(bench):
+        worker(lambda self: None)
+        detector = FailureDetector(15.0, 3.0)
+        seconds, _ = bench.redis.time()
+        bench.redis.set(keys.STEADY_SINCE, seconds - 1_000)
+        detector.record_heartbeat(float(seconds), lease_held=True)
+        other = "host:2:" + "ff" * 6
+        bench.redis.zadd(keys.REGISTRY, {other: 1})
+        hold(bench.redis, encoded(jid=JID, status_expiration=60), other)
+        bench.redis.hset(keys.process(other), "slots", 1)
+        bench.redis.set(keys.status(JID), "running")
+        limits = SetLimits(100, 3600.0)
+        recovered = ProcessEvents("main").recovered
+        assert (
+            Reaper(bench.client, recovered, detector, limits, interruption_limit=InterruptionLimit(limit)).sweep() == 1
+        )
+
+    return act
+
+
+def malformed(bench):
+    bench.run(compressed=True, args=["no compressed text"])
+
+
+ACTS = {
+    endings.SUCCEEDED: lambda bench: bench.run(),
+    endings.RETRIED: lambda bench: bench.run(raising(ValueError("no")), retry=3),
+    endings.KILLED: lambda bench: bench.run(raising(ValueError("no")), retry=0),
+    endings.DELETED: lambda bench: bench.run(raising(ValueError("no")), retry=False),
+    endings.SNOOZED: lambda bench: bench.run(raising(RetryLater(60))),
+    endings.DISCARDED: lambda bench: bench.run(raising(Discard("enough"))),
+    endings.DROPPED_BY_FLAG: drop_by_flag,
+    endings.DROPPED_BY_CAPACITY: lambda bench: bench.run(gates=[ScriptedPolicy(Discarded("full", "max_running_jobs"))]),
+    endings.RETIRED: lambda bench: bench.run(name="Gone", executor={"retired": {"Gone": "x"}}),
+    endings.MALFORMED: malformed,
+    endings.DEFERRED: defer_by_flag,
+    endings.DEFERRED_REFUSED: lambda bench: bench.run(gates=[ScriptedPolicy(NoPermissionError("no right"))]),
+    endings.UNKNOWN_CLASS: lambda bench: bench.run(name="Nowhere"),
+    endings.FOREIGN_RETURNED: lambda bench: bench.run(name="Foreign", executor={"unknown": UnknownClassDelays(("*",))}),
+    endings.FOREIGN_DELAYED: lambda bench: bench.run(
+        name="Foreign", executor={"unknown": UnknownClassDelays(("*",))}, aw_unknown_class_count=1
+    ),
+    endings.HELD_BY_LIMIT: hold_by_limit,
+    endings.HELD_BY_PAUSE: hold_by_pause,
+    endings.RETURNED: cut_off(limit=3),
+    endings.INTERRUPTED_TOO_OFTEN: cut_off(limit=1),
+    endings.RECOVERED: die(limit=3),
+    endings.QUARANTINED: die(limit=1),
+    endings.CLASS_NOT_FOUND: lambda bench: bench.run(
+        name="Nowhere", executor={"unknown": UnknownClassDelays(max_wait_s=0.0)}
+    ),
+    endings.LOST_AT_END: lose_at_end,
+    endings.LOST_BEFORE_RUN: lose_before_run,
+}
+
+
+def test_endings_cover_every_outcome_and_are_all_tested():
+    assert {ending.outcome for ending in ENDINGS} == set(Outcome)
+    assert set(ACTS) == set(ENDINGS)
+    assert len({name_of(ending) for ending in ENDINGS}) == len(ENDINGS)
+    assert {ending.counter for ending in ENDINGS} <= {"", *POLICY_COUNTERS}
+    named = {one.outcome for one in get_args(RunOutcome) if one not in (AwaitsTurn, UnknownClass)}
+    assert named == set(Outcome)
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=name_of)
+def test_ending_of_a_real_job_writes_its_row(bench, redis, ending):
+    with server_lines("info") as lines:
+        ACTS[ending](bench)
+        events = lines()
+    written = {state(redis, JID), *bench.moves}
+    assert written == {ending.state or unchanged(ending), *([] if ending.script == "fetch" else [ending.script])}
+    counted = {series.split("{")[0] for series in counters._counts} & POLICY_COUNTERS
+    assert counted == ({ending.counter} if ending.counter else set())
+    if bench.processor is None:
+        assert (ending.line, [line["job_status"] for line in events][-1]) == ("event", ending.log_status)
+        return
+    if ending is endings.LOST_AT_END:
+        return  # it has the line and the counts of its own outcome, then an event
+    assert totals(bench.processor) == expected_totals(ending)
+    job_lines = [line["job_status"] for line in bench.processor.lines(jid=JID)]
+    if ending.line == "end":
+        assert job_lines[-1] == ending.log_status
+    else:
+        assert job_lines == ([ending.log_status] if ending.line == "single" else [])
+
+
+def unchanged(ending):
+    """The state of a job that its ending leaves as it is."""
+    return "running" if ending.outcome is Outcome.INTERRUPTED else "queued"
+
+
+def totals(one):
+    found = one.runs.totals()
+    return found.processed, found.uncounted, found.failed
+
+
+def expected_totals(ending):
+    processed, uncounted = {"script": (1, 0), "record": (1, 1), "no": (0, 0)}[ending.processed]
+    return processed, uncounted, int(ending.failed)
+
+
+def test_endings_have_log_statuses_of_the_reference():
+    page = (ROOT / "docs" / "reference" / "log_fields.md").read_text()
+    assert [ending.log_status for ending in ENDINGS if ending.log_status and f"`{ending.log_status}`" not in page] == []
+
+
+def test_tracked_job_has_its_last_state_before_a_lost_ack(bench, redis):
+    """The state is written first, so a job whose acknowledgement is fenced says that it has completed."""
+    bench.run(lambda self: redis.delete(WORKING) and None)
+    assert state(redis, JID) == "completed"
+    (line,) = bench.processor.lines(job_status="done")
+    assert line["jid"] == JID
