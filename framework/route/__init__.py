@@ -1,1 +1,1 @@
-"""Step 3: which queue on which shard. Pure: rules and a declaration in, a ``Route`` out."""
+"""Decide the queue and the shard of a worker's jobs. Pure: from rules and a declaration to a ``Route``."""

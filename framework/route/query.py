@@ -1,9 +1,11 @@
-"""GitLab's worker matching query: ``urgency=high&resource_boundary!=cpu|tags=special``. ``&`` binds tighter than ``|``.
+"""Parse GitLab's worker matching query: ``urgency=high&resource_boundary!=cpu|tags=special``.
+
+``&`` binds tighter than ``|``.
 
     query := "*" | or        or := and ("|" and)*        and := term ("&" term)*
     term := attribute ("=" | "!=") value ("," value)*
 
-An attribute is a set of values: ``=`` holds when one of the given values is in it, ``!=`` when none is.
+An attribute is a set of values: ``=`` holds if the set contains one of the given values, ``!=`` if it contains none.
 """
 
 import re
@@ -19,7 +21,7 @@ from framework.typeguards import is_list, short_repr
 from framework.types import ResourceBoundary, Urgency
 
 WorkerAttributes: TypeAlias = Mapping[str, frozenset[str]]
-"""What is known about a worker: each attribute's values, the empty set for one that is not set."""
+"""The values of each attribute of a worker; the empty set for an attribute that is not set."""
 
 ATTRIBUTES = (
     "worker_name",
@@ -37,7 +39,7 @@ _CLOSED_VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     "has_external_dependencies": ("true", "false"),
 }
 _BEFORE, _AFTER = 60, 40
-"""Characters of a query that are shown before the wrong one, and from there on."""
+"""The characters of a query that a message shows before the wrong character, and from it on."""
 
 _WORD = re.compile(r"\w+", re.ASCII)
 _VALUE = re.compile(r"[\w:]+", re.ASCII)
@@ -46,7 +48,7 @@ _MAX_FAULTS = 20
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong in a query: at which character (from 0), and what."""
+    """Hold one error in a query: its character (from 0) and the reason."""
 
     position: int
     reason: str
@@ -62,7 +64,7 @@ def _messages(query: str, faults: Sequence[Fault]) -> list[str]:
 def _with_caret(query: str, fault: Fault) -> str:
     start = max(0, fault.position - _BEFORE)
     before, after = "..." if start else "", "..." if len(query) > fault.position + _AFTER else ""
-    # Anything but ASCII may be wider or narrower than one column and move the caret; the reason names the character.
+    # A character outside of ASCII may be wider or narrower than one column and would move the caret; the reason names it.
     shown = query[start : fault.position + _AFTER]
     plain = "".join(one if one.isascii() and one.isprintable() else "?" for one in shown)
     caret = " " * (len(before) + fault.position - start)
@@ -71,14 +73,14 @@ def _with_caret(query: str, fault: Fault) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One comparison."""
+    """Compare one attribute with values."""
 
     attribute: str
     negated: bool
     values: tuple[str, ...]
 
     def matches(self, attributes: WorkerAttributes) -> bool:
-        """The worker's values meet the given ones, or (negated) do not."""
+        """Return whether the worker has one of the values, or (negated) none."""
         return attributes[self.attribute].isdisjoint(self.values) is self.negated
 
     def __str__(self) -> str:
@@ -87,12 +89,12 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class WorkerQuery:
-    """A parsed query: alternatives of terms that must all hold. No alternatives means ``*``, which matches everything."""
+    """Hold a parsed query: alternatives of terms that must all hold. No alternatives means ``*``, which matches every worker."""
 
     alternatives: tuple[tuple[Term, ...], ...]
 
     def matches(self, attributes: WorkerAttributes) -> bool:
-        """One alternative holds in all its terms."""
+        """Return whether all terms of one alternative hold."""
         if not self.alternatives:
             return True
         return any(all(term.matches(attributes) for term in terms) for terms in self.alternatives)
@@ -102,9 +104,10 @@ class WorkerQuery:
 
 
 def parse(text: str, categories: Collection[str] = ()) -> WorkerQuery:
-    """The query of a text; with ``categories`` known, a feature_category outside of them is refused.
+    """Return the query of a text. If ``categories`` are given, any other feature_category is an error.
 
-    Raises QueryError with every fault: stray text, a missing part, an unknown attribute or value, each at its character.
+    Raises:
+        QueryError: lists every fault (stray text, a missing part, an unknown attribute or value) with its character.
     """
     parser = _Parser(text, closed_vocabularies(categories))
     query = parser.query()
@@ -115,7 +118,7 @@ def parse(text: str, categories: Collection[str] = ()) -> WorkerQuery:
 
 
 def closed_vocabularies(categories: Collection[str]) -> dict[str, Collection[str]]:
-    """The attributes whose every value is known; feature_category is among them when there are ``categories``."""
+    """Return the attributes with a fixed set of values; feature_category is one if there are ``categories``."""
     return (
         {**_CLOSED_VOCABULARIES, "feature_category": (*categories, NOT_OWNED)}
         if categories
@@ -124,7 +127,7 @@ def closed_vocabularies(categories: Collection[str]) -> dict[str, Collection[str
 
 
 def worker_attributes(entry: Mapping[str, Any]) -> WorkerAttributes:
-    """The facts of one entry of all_queues.yml, or of a live worker's (``catalog.entry``): matching sees nothing else."""
+    """Return the attributes of an entry of all_queues.yml, or of a loaded class (``catalog.queue_facts``)."""
     return {attribute: _value_set(entry.get(attribute)) for attribute in ATTRIBUTES}
 
 
@@ -139,11 +142,11 @@ def _value_set(value: Any) -> frozenset[str]:
 
 
 class _BrokenTerm(Exception):
-    """What stands here is no term: the parser goes on behind the next ``&`` or ``|``."""
+    """Signal text that is not a term: the parser continues after the next ``&`` or ``|``."""
 
 
 class _Parser:
-    """Reads the whole text, whatever is wrong in it, and notes each fault once, the kind of fault as its key."""
+    """Parse the whole text despite errors, and record each fault once, keyed by its kind."""
 
     def __init__(self, text: str, closed: Mapping[str, Collection[str]]) -> None:
         self.text = text
@@ -223,7 +226,7 @@ class _Parser:
         return True
 
     def skip_spaces(self) -> None:
-        """Go past spaces as if they were not there: the first of a query is told."""
+        """Skip spaces as if they were not there. The first space of a query is recorded as a fault."""
         start = self.position
         while self.text[self.position : self.position + 1].isspace():
             self.position += 1

@@ -1,9 +1,9 @@
-"""Can any worker reach a rule? An exact search over what the attributes of a worker may be.
+"""Decide whether any worker can reach a rule, by an exact search over possible attribute values.
 
-A worker reaches a rule when one alternative of it holds in all its terms, and every alternative of every rule above fails
-in one. What a term leaves open is a set of values per attribute, so the search only has to choose, for each alternative
-above, the term that fails. Attributes are taken to be free of each other, also ``name``, ``worker_name`` and
-``queue_namespace``: what an application's real workers leave unused is a finding of another kind.
+A worker reaches a rule if all terms of one of its alternatives hold, and in every alternative of every rule above one term
+fails. Open terms leave a set of values per attribute, so the search only chooses, for each alternative above, the term that
+fails. Attributes are assumed independent, also ``name``, ``worker_name`` and ``queue_namespace``: values that no real
+worker has are a finding of another kind.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,22 +12,22 @@ from typing import NamedTuple, TypeAlias
 from framework.route.query import Term, WorkerQuery
 
 MAX_STEPS = 10_000
-"""Choices that are tried for one rule. Real rules take dozens; one that takes more counts as reachable."""
+"""The most choices tried for one rule. Real rules need dozens; a rule that needs more counts as reachable."""
 
 _MULTI_VALUED = "tags"
-"""The attribute that may have many values at once, or none; of the others a worker has one, or (some) none."""
+"""The attribute with any number of values per worker. The others have one value, or none."""
 
 _Constraints: TypeAlias = Mapping[str, "_Constraint"]
 
 
 class _Constraint(NamedTuple):
-    """What one attribute may still be: none of ``forbidden``, and of each set in ``wanted`` some value."""
+    """Hold the possible values of one attribute: none of ``forbidden``, and one of each set in ``required``."""
 
     forbidden: frozenset[str] = frozenset[str]()
     required: tuple[frozenset[str], ...] = ()
 
     def is_satisfiable(self, attribute: str) -> bool:
-        """There is such a value, or such a set of tags."""
+        """Return whether a value, or a set of tags, meets the constraint."""
         if attribute == _MULTI_VALUED:
             return all(names - self.forbidden for names in self.required)
         return not self.required or bool(self.required[0].intersection(*self.required[1:]) - self.forbidden)
@@ -36,10 +36,10 @@ class _Constraint(NamedTuple):
 def reachable(
     rule: WorkerQuery, above: Sequence[WorkerQuery], vocabularies: Mapping[str, Collection[str]], steps: int = MAX_STEPS
 ) -> bool:
-    """Some worker could match ``rule`` and none of those ``above``; ``vocabularies`` has the attributes that are closed."""
+    """Return whether some worker matches ``rule`` and none of the rules ``above``; ``vocabularies`` has the closed attributes."""
     if any(not query.alternatives for query in above):
         return False
-    # Short ones first: those of one term leave no choice, and what they forbid settles others.
+    # Short alternatives first: those with one term leave no choice, and their constraints decide others.
     to_fail = sorted((terms for query in above for terms in query.alternatives), key=len)
     empty: dict[str, _Constraint] = {
         name: _Constraint(required=(frozenset(names),)) for name, names in vocabularies.items()
@@ -61,10 +61,7 @@ def reachable(
 def shadowing_rules(
     rule: WorkerQuery, above: Sequence[WorkerQuery], vocabularies: Mapping[str, Collection[str]]
 ) -> list[int]:
-    """For an unreachable rule: which of those above it together leave nothing to it, and none of them is needless.
-
-    None at all: the rule contradicts itself.
-    """
+    """Return a minimal set of rules above that together make a rule unreachable; empty if the rule contradicts itself."""
     needed = list(range(len(above)))
     for index in reversed(range(len(above))):
         others = [one for one in needed if one != index]
@@ -74,7 +71,7 @@ def shadowing_rules(
 
 
 def _where_one_fails(state: _Constraints, terms: Sequence[Term]) -> list[_Constraints]:
-    """What is left of ``state`` where not all terms hold: itself when they cannot, else one state per term that fails."""
+    """Return the states in which some term fails: ``state`` itself if all cannot hold, else one state per failing term."""
     if _where_all_hold(state, terms) is None:
         return [state]
     left = (_constrained(state, term, holds=False) for term in terms)
@@ -91,7 +88,7 @@ def _where_all_hold(state: _Constraints, terms: Sequence[Term]) -> _Constraints 
 
 
 def _constrained(state: _Constraints, term: Term, *, holds: bool) -> _Constraints | None:
-    """What is left when the term holds, or fails; None when nothing is."""
+    """Return the state in which the term holds, or fails; ``None`` if that is impossible."""
     before = state.get(term.attribute, _Constraint())
     names = frozenset(term.values)
     if term.negated is holds:

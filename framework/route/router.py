@@ -1,4 +1,4 @@
-"""Routing rules: the first that matches a worker says its queue and shard (GitLab's routing rules)."""
+"""Match workers with routing rules: the first matching rule decides queue and shard (GitLab's routing rules)."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,18 +14,18 @@ from framework.typeguards import short_repr
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 
 MAIN = "main"
-"""The shard of every job that nothing sends elsewhere."""
+"""The default shard."""
 
 
 class CompiledRule(NamedTuple):
-    """One rule and its query, read."""
+    """Hold a rule with its parsed query."""
 
     rule: RoutingRule
     query: WorkerQuery
 
 
 class RuleMatch(NamedTuple):
-    """What one rule says about a worker, for ``application-worker route``."""
+    """Hold the result of one rule for a worker, for ``application-worker route``."""
 
     rule: RoutingRule
     matches: bool
@@ -34,13 +34,14 @@ class RuleMatch(NamedTuple):
 
 
 class Router:
-    """Answers where a worker's jobs go. Made once; answers are kept per wire name.
+    """Route workers' jobs to queues and shards. Built once; each route is computed once per class.
 
-    ``source`` is where the rules stand, for messages. Without ``categories`` every feature category is allowed. ``retired`` are
-    the names whose jobs are dropped: no class that lives may have one.
+    ``source`` is the file of the rules, for messages. Without ``categories`` every feature category is allowed. ``retired`` are
+    wire names whose jobs are dropped: no existing class may have one.
 
-    Raises ConfigurationError listing every rule that is wrong, with a caret under the character: there is no running on
-    without rules, as jobs would wait on queues nobody reads.
+    Raises:
+        ConfigurationError: lists every wrong rule with a caret under the character. There is no fallback without rules,
+            because jobs would wait in queues that no process serves.
     """
 
     def __init__(
@@ -68,9 +69,10 @@ class Router:
             raise ConfigurationError(problems)
 
     def route(self, declaration: Declaration) -> Route:
-        """Queue, shard and deciding rule of a worker; its own ``queue`` and ``shard`` stand over what the rule says.
+        """Return the queue, shard and deciding rule of a worker. Its own ``queue`` and ``shard`` override the rule.
 
-        Worked out once per class. Raises ConfigurationError when the worker contradicts the configuration (``refusals``).
+        Raises:
+            ConfigurationError: the worker contradicts the configuration (``validate``).
         """
         known = self._routes.get(declaration.wire_name)
         # A reloaded class has a new declaration under its old name.
@@ -79,16 +81,17 @@ class Router:
         return known[1]
 
     def route_of(self, entry: Mapping[str, Any]) -> Route:
-        """As ``route``, for a worker of whom no more is known than its entry of all_queues.yml, which is not checked."""
+        """Return the route of a worker known only by its entry of all_queues.yml, without validation."""
         facts = worker_attributes(entry)
-        rule = next((line.rule for line in self.compiled_rules if line.query.matches(facts)), None)
+        rule = next((compiled.rule for compiled in self.compiled_rules if compiled.query.matches(facts)), None)
         queue = entry.get("queue") or (rule.queue if rule else None) or entry["name"]
         shard = entry.get("shard") or (rule.shard if rule else None) or MAIN
         return Route(queue, shard, rule.query if rule else None)
 
     def queues_of(self, declaration: Declaration) -> list[str]:
-        """Every queue its jobs may wait in: where it is routed, the generated one (no rule yet, or no longer), its retries',
-        and those of its aliases: a renamed class has jobs in the queue of its former name.
+        """Return every queue in which its jobs may wait: routed, generated, retry, and those of its aliases.
+
+        The generated queue may hold jobs from before or after a rule. A renamed class has jobs in the queues of its former name.
         """
         queues = [self.route(declaration).queue, declaration.generated_queue, declaration.retry_queue]
         for alias in declaration.aliases:
@@ -96,15 +99,15 @@ class Router:
         return list(dict.fromkeys(queue for queue in queues if queue is not None))
 
     def queues_of_alias(self, declaration: Declaration, alias: str) -> list[str]:
-        """The queues in which jobs may wait that were pushed when the class was called ``alias``."""
+        """Return the queues of jobs pushed when the class was named ``alias``."""
         return [self.route_of_alias(declaration, alias).queue, declaration.with_wire_name(alias).generated_queue]
 
     def route_of_alias(self, declaration: Declaration, alias: str) -> Route:
-        """Where jobs go that are pushed by a release in which the class was called ``alias``."""
+        """Return the route of jobs pushed by a release in which the class was named ``alias``."""
         return self._compute_route(declaration.with_wire_name(alias))
 
     def validate(self, declaration: Declaration) -> list[ConfigurationProblem]:
-        """What the worker says that the configuration does not know, a feature category or a shard, and names that are retired."""
+        """Return the errors of a worker against the configuration: unknown feature category or shard, retired names."""
         problems: list[ConfigurationProblem] = []
         category, shard = declaration.feature_category, declaration.shard
         if self.categories and category not in (*self.categories, NOT_OWNED):
@@ -127,9 +130,11 @@ class Router:
         return problems
 
     def route_push(self, declaration: Declaration, options: Mapping[str, Any]) -> Route:
-        """Where one push goes: the ``queue`` and ``shard`` of ``set`` stand over what rules and class say.
+        """Return the route of one push: ``queue`` and ``shard`` of ``set`` override the rules and the class.
 
-        Raises ArgumentsError when ``set`` names a shard that does not exist, otherwise as ``route``.
+        Raises:
+            ArgumentsError: ``set`` names an unknown shard.
+            ConfigurationError: as ``route``.
         """
         route = self.route(declaration)
         if not options:
@@ -143,24 +148,24 @@ class Router:
         return Route(options.get("queue", route.queue), shard, route.rule)
 
     def has_shard(self, shard: object) -> bool:
-        """Whether a shard of this name exists."""
+        """Return whether a shard of this name exists."""
         return isinstance(shard, str) and shard in self._shards
 
     def worker_attributes(self, declaration: Declaration) -> WorkerAttributes:
-        """What rules can see of a worker."""
+        """Return the attributes of a worker that rules can match."""
         return worker_attributes(queue_facts.queue_facts(declaration, {}))  # no rule can ask for a weight
 
     def explain(self, declaration: Declaration) -> list[RuleMatch]:
-        """What each rule says about a worker, in order; the first that matches decides."""
+        """Return the result of each rule for a worker, in order. The first match decides."""
         facts = self.worker_attributes(declaration)
-        verdicts: list[RuleMatch] = []
+        results: list[RuleMatch] = []
         decided = False
-        for line in self.compiled_rules:
-            matches = line.query.matches(facts)
-            reason = _reason(line.query, facts)
-            verdicts.append(RuleMatch(line.rule, matches, matches and not decided, reason))
+        for compiled in self.compiled_rules:
+            matches = compiled.query.matches(facts)
+            reason = _reason(compiled.query, facts)
+            results.append(RuleMatch(compiled.rule, matches, matches and not decided, reason))
             decided = decided or matches
-        return verdicts
+        return results
 
     def _compute_route(self, declaration: Declaration) -> Route:
         problems = self.validate(declaration)
@@ -169,7 +174,7 @@ class Router:
         return self.route_of(queue_facts.queue_facts(declaration, {}))
 
     def _compile_rule(self, place: ConfigurationProblem, rule: RoutingRule) -> Iterator[ConfigurationProblem]:
-        """The rule is among the lines, or what is wrong with it is told, each with the file and key of ``place``."""
+        """Add the compiled rule, and yield its errors, each with the file and key of ``place``."""
         try:
             self.compiled_rules.append(CompiledRule(rule, parse(rule.query, self.categories)))
         except QueryError as error:
@@ -181,13 +186,13 @@ class Router:
             yield place._replace(message=self.unknown_shard_message(rule.shard))
 
     def unknown_shard_message(self, shard: object) -> str:
-        """What to say of a shard that does not exist."""
+        """Return the message for an unknown shard."""
         known = sorted(self._shards)
         return f"unknown shard {short_repr(shard)}{did_you_mean(shard, known)}; {self.folder}/redis.yml has: {join_names(known)}"
 
 
 def _reason(query: WorkerQuery, attributes: WorkerAttributes) -> str:
-    """Why a query matches or not: the first alternative that holds, else the first term that fails in each."""
+    """Return why a query matches or not: its first alternative that holds, else the first failing term of each."""
     if not query.alternatives:
         return "matches every worker"
     failures: list[str] = []

@@ -1,4 +1,4 @@
-"""Lint of routing rules: what is legal, and yet cannot be meant. Pure: rules, workers and served queues in, findings out."""
+"""Check routing rules for legal mistakes. Pure: from rules, workers and served queues to findings."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
@@ -13,14 +13,14 @@ from framework.route.router import CompiledRule, Router
 RuleFindingKind: TypeAlias = Literal["unreachable", "unknown-name", "unused", "unserved", "split", "override"]
 
 INFORMATION = frozenset({"override"})
-"""Kinds that are worth knowing and wrong in no way."""
+"""Kinds that are information and no errors."""
 
 _FREE_ATTRIBUTES = ("worker_name", "name", "tags", "queue_namespace", "feature_category")
-"""Attributes whose values somebody made up, so that a rule may name one that no worker has."""
+"""Attributes with values chosen by the application, so that a rule may name a value that no worker has."""
 
 
 class RuleFinding(NamedTuple):
-    """One thing to look at: what kind, where it stands (file and key, or a class), what it is and what to do."""
+    """Hold one finding: its kind, its place (file and key, or a class), and a message with the remedy."""
 
     kind: RuleFindingKind
     place: str
@@ -28,7 +28,7 @@ class RuleFinding(NamedTuple):
 
     @property
     def is_error(self) -> bool:
-        """It is to be mended, and no mere information."""
+        """Return whether the finding must be corrected."""
         return self.kind not in INFORMATION
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class RuleFinding(NamedTuple):
 
 
 class RuleChecks:
-    """Looks at the rules of ``router`` and at all ``declarations``; ``served`` are the names in config/queues.yml."""
+    """Check the rules of ``router`` against all ``declarations``; ``served`` are the queue names in config/queues.yml."""
 
     def __init__(self, router: Router, declarations: Sequence[Declaration], served: Collection[str]) -> None:
         self._router = router
@@ -53,7 +53,7 @@ class RuleChecks:
         self._served = served
 
     def findings(self, namespace_weights: Collection[str] = ()) -> list[RuleFinding]:
-        """Return everything: the rules in their order, then the setting, then queues and workers by name."""
+        """Return all findings: rules in order, then the setting, then queues and workers by name."""
         found = [finding for index in range(len(self._compiled_rules)) for finding in self._check_rule(index)]
         found += self._unknown_namespaces(namespace_weights)
         found += self._unserved()
@@ -101,7 +101,7 @@ class RuleChecks:
     def _unused(self, index: int) -> Iterator[RuleFinding]:
         query = self._compiled_rules[index].query
         if not query.alternatives:
-            return  # a last rule for all is there for workers to come
+            return  # a last rule for all workers is meant for future classes
         matching = [name for name, facts in self._attributes.items() if query.matches(facts)]
         if not matching:
             message = f"no worker matches {query}: correct it, or delete the rule"
@@ -143,7 +143,7 @@ class RuleChecks:
             yield RuleFinding("unserved", place, message)
 
     def _queues_of(self, declaration: Declaration) -> Iterator[tuple[str, str]]:
-        """Each queue of a worker's jobs, with the place that says it."""
+        """Yield each queue of a worker's jobs with the file and key, or attribute, that names it."""
         index = self._deciding_rule[declaration.wire_name]
         if declaration.queue is not None:
             place = f"{declaration.qualified_name}: queue"
@@ -162,7 +162,7 @@ class RuleChecks:
         for attribute, value in offered.items():
             own = getattr(declaration, attribute)
             if own is not None and own != value:
-                message = f"{own!r} stands over {value!r} of {self._describe_rule(index)}"
+                message = f"{own!r} overrides {value!r} of {self._describe_rule(index)}"
                 yield RuleFinding("override", f"{declaration.qualified_name}: {attribute}", message)
 
     def _first_match(self, attributes: WorkerAttributes) -> int | None:
@@ -176,7 +176,7 @@ class RuleChecks:
 
 
 def serves(names: Collection[str], queue: str) -> bool:
-    """One of ``names`` is the queue, or a namespace of it."""
+    """Return whether ``names`` contain the queue or one of its namespaces."""
     parts = queue.split(":")
     return any(":".join(parts[:count]) in names for count in range(1, len(parts) + 1))
 
@@ -184,10 +184,10 @@ def serves(names: Collection[str], queue: str) -> bool:
 def unserved_queues(
     shard: str, served: Collection[str], waiting: Mapping[str, int], routed: Mapping[str, Sequence[str]]
 ) -> Iterator[RuleFinding]:
-    """What no running process of a shard serves: queues in which jobs wait, and those to which workers are ``routed``."""
+    """Yield the queues of a shard that no running process serves: with waiting jobs, or with workers ``routed`` to them."""
     for queue in sorted({*waiting, *routed} - set(served)):
         jobs = f"waiting jobs: {waiting.get(queue, 0):,}"
         users = f", to which jobs of {join_names(routed[queue], max_names=5)} go" if queue in routed else ""
-        way_out = f"start one with `{command(f'worker --shard {shard} -q {queue}')}`"
-        message = f"no running process serves the queue {queue}{users} ({jobs}): {way_out}"
+        remedy = f"start one with `{command(f'worker --shard {shard} -q {queue}')}`"
+        message = f"no running process serves the queue {queue}{users} ({jobs}): {remedy}"
         yield RuleFinding("unserved", f"shard {shard}", message)

@@ -1,7 +1,7 @@
-"""Classes and queues whose jobs are on several shards, although a limit or a lock of theirs holds on each shard by itself.
+"""Find classes and queues with jobs on several shards although a limit or lock is kept per shard.
 
-Pure: rules, workers and what was seen in, findings out. By routing rules a class has one shard; its jobs are on two when a former
-name is routed elsewhere, when the rules have changed, or when a push chose the shard (``set(shard=...)``).
+Pure: from rules, workers and observed jobs to findings. By routing rules a class has one shard. Its jobs are on two if a
+former name is routed elsewhere, the rules have changed, or a push chose the shard (``set(shard=...)``).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from framework.route.router import Router
 
 
 class ShardSplit(NamedTuple):
-    """One class, or queue, whose jobs are on several shards: what holds per shard, and why jobs are on each of the shards."""
+    """Describe a class or queue with jobs on several shards: the controls kept per shard, and the reason for each shard."""
 
     name: str
     place: str
@@ -32,15 +32,15 @@ class ShardSplit(NamedTuple):
                 f"`{command(f'jobs limits set {self.name} N --shard {first} --reason TEXT --for 1d')}`"
             )
         if len(self.controls) > int(self.limited):
-            advice.append("equal jobs run beside each other, one on each shard: perform must bear that")
+            advice.append("equal jobs run at the same time, one on each shard: perform must allow that")
         return (
             f"{self.name} ({' and '.join(self.controls)}) has jobs on shards {' and '.join(self.shards)} ({where}), and each shard "
-            f"holds its limits and locks by itself. Until one shard has all its jobs, {'; '.join(advice)}"
+            f"keeps its limits and locks by itself. Until one shard has all its jobs, {'; '.join(advice)}"
         )
 
 
 def per_shard_controls(declaration: Declaration) -> tuple[tuple[str, ...], bool]:
-    """Return what of a class holds on each shard by itself, as it is declared, and whether a limit is among it."""
+    """Return the limits and locks of a class that each shard keeps by itself, and whether one is a limit."""
     limit, most = declaration.concurrency_limit, declaration.max_running_jobs
     limits = [
         f"{name} = {'a callable' if callable(value) else value}"
@@ -55,9 +55,9 @@ def per_shard_controls(declaration: Declaration) -> tuple[tuple[str, ...], bool]
 def splits_by_rules(
     router: Router, declarations: Iterable[Declaration], queue_limits: Collection[str] = (), *, source: str
 ) -> Iterator[ShardSplit]:
-    """Yield the classes of which a former name is routed to another shard, and the limited queues that several shards have.
+    """Yield classes with a former name routed to another shard, and limited queues routed to several shards.
 
-    ``source`` is where the setting ``limits`` stands.
+    ``source`` is the file of the setting ``limits``.
     """
     queues: dict[str, dict[str, list[str]]] = {}
     for declaration in declarations:
@@ -88,7 +88,7 @@ def splits_observed(
     *,
     place_template: str,
 ) -> Iterator[ShardSplit]:
-    """Yield the classes of which jobs were seen on a shard that is not their route's: ``seen`` says by class and shard where."""
+    """Yield classes with jobs seen on another shard than their route's. ``observed`` maps class and shard to the places."""
     for declaration in declarations:
         holds, limited = per_shard_controls(declaration)
         route = router.route(declaration)
@@ -103,7 +103,7 @@ def splits_observed(
 
 
 def split_names(router: Router, declarations: Iterable[Declaration], shard: str) -> dict[str, str]:
-    """Return the names under which jobs on ``shard`` would be those of a class that another shard limits or locks: name -> class."""
+    """Map names of jobs on ``shard`` to their class, for classes that another shard limits or locks."""
     found: dict[str, str] = {}
     for declaration in declarations:
         if per_shard_controls(declaration)[0] and router.route(declaration).shard != shard:
@@ -112,5 +112,5 @@ def split_names(router: Router, declarations: Iterable[Declaration], shard: str)
 
 
 def format_counts(places: Mapping[str, int]) -> str:
-    """Return where jobs were seen, and how many: "queue mail 3, retry 1"."""
+    """Return where jobs were seen and how many, such as "queue mail 3, retry 1"."""
     return ", ".join(f"{place} {count:,}" for place, count in places.items())

@@ -1,4 +1,4 @@
-"""Which queues there are, and on which shards: from all_queues.yml and the routing rules, without a single class. Pure."""
+"""Compute the queues and their shards from all_queues.yml and the routing rules, without loading a class. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -17,30 +17,31 @@ QueueEntry: TypeAlias = Mapping[str, Any]
 ShardNames: TypeAlias = tuple[str, ...]
 
 SOURCE = "workers/all_queues.yml"
-"""How messages call the generated file, unless they are told otherwise."""
+"""The default name of the generated file in messages."""
 
 
 def regenerate_advice() -> str:
-    """Return what to do about a generated file that does not hold."""
+    """Return the remedy for a generated file that does not match the classes."""
     return f"run {command('generate-queues')} and commit what it writes"
 
 
 class QueueLocation(NamedTuple):
-    """A queue on a shard."""
+    """Name a queue on a shard."""
 
     queue: str
     shard: str
 
 
 class QueueLocations:
-    """Where the jobs of the workers wait whose entries of all_queues.yml are given; each queue with its shards, main first.
+    """Hold the queues of the jobs of all workers in all_queues.yml, each with its shards, main first.
 
-    ``routed`` are the queues to which jobs go: what the rules name, what a worker's own ``queue`` and ``shard`` say, the
-    generated name where no rule matches, retry queues; also for each alias, as an older release pushes under it. ``known`` adds
-    generated names from which a rule has taken the jobs away: some may be left there. Of ``retired`` classes only the name is
+    ``routed`` are the queues that receive jobs: those named by rules, by a worker's own ``queue`` and ``shard``, the generated
+    name where no rule matches, retry queues; also for each alias, as an older release pushes under it. ``known`` adds the
+    generated queues whose jobs a rule now routes elsewhere: some jobs may remain there. Of ``retired`` classes only the name is
     known.
 
-    Raises ConfigurationError with every entry that generate-queues cannot have written for this configuration.
+    Raises:
+        ConfigurationError: lists every entry that generate-queues cannot have written for this configuration.
     """
 
     def __init__(
@@ -52,25 +53,29 @@ class QueueLocations:
         self._router = router
         self.source = source
         self._entries = entries
-        everyone = [*entries, *({"worker_name": name, "name": queue_name(name, None)} for name in retired)]
+        all_entries = [*entries, *({"worker_name": name, "name": queue_name(name, None)} for name in retired)]
         routed = [
             QueueLocation(rule.queue, rule.shard or MAIN) for rule, _ in router.compiled_rules if rule.queue is not None
         ]
-        routed += [place for entry in everyone for place in self._routed(entry)]
+        routed += [place for entry in all_entries for place in self._routed(entry)]
         self.routed: dict[str, ShardNames] = _by_queue(routed)
         former = [
-            place for entry in everyone for place in _generated_locations(entry) if place.queue not in self.routed
+            place for entry in all_entries for place in _generated_locations(entry) if place.queue not in self.routed
         ]
         self.known: dict[str, ShardNames] = _by_queue([*routed, *former])
 
     def matching(self, text: str) -> dict[str, ShardNames]:
-        """The queues to which the jobs of those workers go that match a query, with their shards. Raises QueryError."""
+        """Return the queues that receive the jobs of the workers matching a query, with their shards.
+
+        Raises:
+            QueryError: the query is wrong.
+        """
         query = parse(text, self._router.categories)
         chosen = (entry for entry in self._entries if query.matches(worker_attributes(entry)))
         return _by_queue(place for entry in chosen for place in self._routed(entry))
 
     def unknown_value_hint(self, text: str) -> str:
-        """For a query that no worker matches: the first value in it that none has, and the nearest that one has."""
+        """Return a hint for a query that no worker matches: its first value that no worker has, and the closest value."""
         facts = [worker_attributes(entry) for entry in self._entries]
         for term in (term for terms in parse(text).alternatives for term in terms if not term.negated):
             known = {value for one in facts for value in one[term.attribute]}
@@ -87,7 +92,7 @@ class QueueLocations:
 
 
 def locations_of(router: Router, declarations: Iterable[Declaration]) -> dict[QueueLocation, list[Declaration]]:
-    """Return each place to which jobs of these classes go, and their retries, with the classes."""
+    """Return each location that receives jobs of these classes, or their retries, with the classes."""
     found: dict[QueueLocation, list[Declaration]] = {}
     for declaration in declarations:
         for place in _locations(router, declaration):
@@ -96,7 +101,7 @@ def locations_of(router: Router, declarations: Iterable[Declaration]) -> dict[Qu
 
 
 def queues_on(router: Router, declarations: Iterable[Declaration], shard: str) -> dict[str, list[Declaration]]:
-    """Return each queue of a shard to which jobs of these classes go, under their former names too, with the classes."""
+    """Return each queue of a shard that receives jobs of these classes, under former names too, with the classes."""
     found: dict[str, list[Declaration]] = {}
     for declaration in declarations:
         routes = [router.route_of_alias(declaration, alias) for alias in declaration.aliases]
@@ -115,14 +120,14 @@ def _locations(router: Router, declaration: Declaration) -> list[QueueLocation]:
 
 
 def _under_all_names(entry: QueueEntry) -> Iterator[QueueEntry]:
-    """The entry, and what it would be under each alias (``Declaration.with_wire_name``)."""
+    """Yield the entry, and the entry as it would be under each alias (``Declaration.with_wire_name``)."""
     yield entry
     for alias in entry.get("aliases") or ():
         yield {**entry, "worker_name": alias, "name": queue_name(alias, entry.get("queue_namespace"))}
 
 
 def _generated_locations(entry: QueueEntry) -> Iterator[QueueLocation]:
-    """Where jobs go that no rule matches."""
+    """Return the locations of jobs that match no rule."""
     return (QueueLocation(one["name"], entry.get("shard") or MAIN) for one in _under_all_names(entry))
 
 
@@ -134,7 +139,7 @@ def _by_queue(places: Iterable[QueueLocation]) -> dict[str, ShardNames]:
 
 
 def sort_main_first(shards: Iterable[str]) -> ShardNames:
-    """The shards in the order in which they are shown and served."""
+    """Return the shards in the order in which they are shown and served."""
     return tuple(sorted(shards, key=lambda shard: (shard != MAIN, shard)))
 
 
@@ -142,7 +147,7 @@ def _problems(router: Router, entry: QueueEntry, source: str) -> Iterator[Config
     worker = entry.get("worker_name")
     if not isinstance(worker, str) or WIRE_NAME.fullmatch(worker) is None:
         yield ConfigurationProblem(
-            source, "worker_name", f"{short_repr(worker)} is no class name: {regenerate_advice()}"
+            source, "worker_name", f"{short_repr(worker)} is not a class name: {regenerate_advice()}"
         )
         return
     for field in ("name", "queue", "retry_queue"):
@@ -153,7 +158,7 @@ def _problems(router: Router, entry: QueueEntry, source: str) -> Iterator[Config
     aliases = entry.get("aliases")
     if aliases is not None and not (is_list(aliases) and all(isinstance(one, str) for one in aliases)):
         yield ConfigurationProblem(
-            source, f"{worker}.aliases", f"{short_repr(aliases)} is no list of class names: {regenerate_advice()}"
+            source, f"{worker}.aliases", f"{short_repr(aliases)} is not a list of class names: {regenerate_advice()}"
         )
     shard = entry.get("shard")
     if shard is not None and not router.has_shard(shard):

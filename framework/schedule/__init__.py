@@ -1,1 +1,1 @@
-"""Jobs that wait for a time: retries and scheduled jobs come back to their queues when they are due."""
+"""Move jobs that wait for a time (retries and scheduled jobs) to their queues when they are due."""

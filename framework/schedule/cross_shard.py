@@ -1,12 +1,12 @@
-"""The way of due jobs to another shard, on which no move is atomic: written there first, then removed here.
+"""Transfer due jobs to another shard. No move between shards is atomic: write there first, then remove here.
 
-1. ``promote`` marks the job, still here and still due, with a token (field ``aw_transfer``).
-2. ``transfer`` writes it to its queue there, and in the same step a guard named by the token: one is never without the other. Of a
-   deduplicated class it takes its lock there in that step, or is dropped as a duplicate.
-3. ``promote`` removes it here, with its lock here.
+1. ``enqueue_due.lua`` marks the job, still here and still due, with a token (field ``aw_transfer``).
+2. ``receive_transfer.lua`` writes it to its queue there and, in the same step, a guard named by the token: never one without
+   the other. In that step a job of a deduplicated class takes its lock there, or is dropped as a duplicate.
+3. ``enqueue_due.lua`` removes it here, with its lock here.
 
-A death after 1 or 2 leaves the job in its set here, where the next poll, of anybody, finds it marked and goes on with the
-same token; the guard then says that it is there already. Pollers that race carry the same token too.
+Crash story: a death after 1 or 2 leaves the job in its set here. The next poll, of any process, finds the mark and continues
+with the same token; the guard then shows that the job is already there. Competing pollers use the same token too.
 """
 
 import time
@@ -22,22 +22,22 @@ from framework.store.script import RECEIVE_TRANSFER
 from framework.wire import keys
 
 GUARD_S = 86_400
-"""How long a guard stays while the job may still be on its old shard: longer than that shard may be away in between."""
+"""The lifetime of a guard while the job may still be on its old shard: longer than an outage of that shard."""
 
 TRANSFERRED_GUARD_S = 60
-"""And once it has been removed there: longer than ``TRANSFER_WITHIN_S``."""
+"""The lifetime of a guard after the job is removed there: longer than ``TRANSFER_WITHIN_S``."""
 
 TRANSFER_WITHIN_S = 30.0
-"""How long a look at the old shard counts: a ``transfer`` that the other shard hears later, its poller having been stopped, does
-nothing, as the job may have been removed and its guard be gone."""
+"""How long the read of the old shard is valid. A later transfer, by a poller that was suspended, writes nothing: the job may be
+removed and its guard expired."""
 
 UNAVAILABLE_S = 10.0
-"""How long a shard that did not answer is left alone: its jobs step aside without costing a time-out each page."""
+"""How long a shard that did not answer is skipped. Its jobs are delayed without a timeout per page."""
 
 
 # Decision 25: a job changes shards under a token.
 class CrossShardTransfer:
-    """Carries jobs from the shard named ``here``, whose client is ``client``, to the others of ``shards``."""
+    """Transfer jobs from ``local_shard``, whose client is ``client``, to the others of ``shards``."""
 
     def __init__(
         self,
@@ -56,23 +56,23 @@ class CrossShardTransfer:
         self._unavailable_until: dict[str, float] = {}
 
     def is_remote(self, shard: str) -> bool:
-        """Whether ``shard`` is another one."""
+        """Return whether ``shard`` is another shard."""
         return shard != self._local_shard
 
     def is_unavailable(self, shard: str) -> bool:
-        """Whether ``shard`` failed a moment ago."""
+        """Return whether ``shard`` failed a moment ago."""
         return self._monotonic() < self._unavailable_until.get(shard, 0.0)
 
     def pool(self, shard: str) -> "redis.Redis":
-        """Return the application's client of the shard a job goes to, for middlewares."""
+        """Return the application's client of a job's shard, for middlewares."""
         return self._shards[shard].pool
 
     def transfer(self, source: str, transfers: Sequence[ShardTransfer]) -> list[DueAction]:
-        """Write due jobs of ``source`` to their shards; return what is left to do here. Raises redis errors of this shard."""
+        """Write due jobs of ``source`` to their shards; return the actions that remain here. Raises redis errors of this shard."""
         by_shard: dict[str, list[ShardTransfer]] = {}
-        for crossing in transfers:
-            by_shard.setdefault(crossing.shard, []).append(crossing)
-        return [move for shard, group in by_shard.items() for move in self._transfer_to(source, shard, group)]
+        for transfer in transfers:
+            by_shard.setdefault(transfer.shard, []).append(transfer)
+        return [action for shard, group in by_shard.items() for action in self._transfer_to(source, shard, group)]
 
     def _transfer_to(self, source: str, shard: str, group: Sequence[ShardTransfer]) -> list[DueAction]:
         there = self._shards[shard].client
@@ -80,7 +80,7 @@ class CrossShardTransfer:
             seconds, microseconds = there.time()
         except (RedisError, OSError) as error:
             return self._delay(shard, group, error)
-        # Who read the page long ago (a middleware took its time) must not write what has been removed since.
+        # The page may be old (a slow middleware): do not write jobs that have been removed since.
         present = self._still_due(source, group)
         if not present:
             return []
@@ -90,9 +90,9 @@ class CrossShardTransfer:
         until = f"{seconds + microseconds / 1e6 + TRANSFER_WITHIN_S:.6f}"
         data, queues = [one.data for one in present], [one.queue for one in present]
         try:
-            claims = [one.lock_request for one in present] if any(one.lock_request for one in present) else []
+            lock_requests = [one.lock_request for one in present] if any(one.lock_request for one in present) else []
             replies: Any = RECEIVE_TRANSFER(
-                there, names, [len(present), GUARD_S * 1000, until, *data, *queues, *claims]
+                there, names, [len(present), GUARD_S * 1000, until, *data, *queues, *lock_requests]
             )
         except (RedisError, OSError) as error:
             return self._delay(shard, present, error)
@@ -120,8 +120,8 @@ class CrossShardTransfer:
         )
 
     def _shorten_guard_ttl(self, transfer: ShardTransfer) -> None:
-        """The job is removed here: its guard has little left to guard."""
+        """Shorten the guard's lifetime: the job is removed here, so only a late transfer needs it."""
         try:
             self._shards[transfer.shard].client.expire(keys.transferred(transfer.token), TRANSFERRED_GUARD_S)
-        except (RedisError, OSError) as error:  # it runs out by itself
+        except (RedisError, OSError) as error:  # the guard expires by itself
             self._events.shard_failed(transfer.shard, error)

@@ -1,4 +1,4 @@
-"""Where a due job goes: as its class is routed now, unless its queue or its shard was somebody's own choice."""
+"""Decide the queue and shard of a due job: today's route of its class, unless the push chose its queue or shard."""
 
 from typing import Any, NamedTuple
 
@@ -18,13 +18,12 @@ class Destination(NamedTuple):
 
 
 class DestinationResolver:
-    """Answers for one process and the ``shard`` whose sets it polls; ``router`` has the rules of this process.
+    """Resolve destinations for the process that polls ``shard``; ``router`` has the routing rules of this process.
 
-    A queue that routing could have given to the class, or to one of its aliases (the generated name, its own ``queue``,
-    that of any rule which matches it), is taken for routed and follows today's rules, unless the payload says that it was
-    chosen (``set(queue=...)``, ``retry_queue``). Any other stays, and so do jobs of classes that are not registered here. A
-    shard that the push named (``set(shard=...)``) stands over the rules as long as it exists; the queue follows them all the
-    same.
+    A queue that routing could have given to the class or one of its aliases (the generated name, its own ``queue``, that of
+    any matching rule) counts as routed and follows today's rules, unless the payload says that it was chosen
+    (``set(queue=...)``, ``retry_queue``). Any other queue stays, also for classes that are not registered here. A chosen shard
+    (``set(shard=...)``) overrides the rules while it exists; the queue follows them nevertheless.
     """
 
     def __init__(self, router: Router, shard: str) -> None:
@@ -33,7 +32,11 @@ class DestinationResolver:
         self._routable: dict[str, tuple[Declaration, frozenset[str]]] = {}
 
     def resolve(self, payload: Payload) -> Destination:
-        """Return where ``payload`` goes. Raises PayloadError when nothing says so."""
+        """Return the destination of ``payload``.
+
+        Raises:
+            PayloadError: it names no queue, and its class is not known here.
+        """
         queue = payload.get("queue")
         named = queue if isinstance(queue, str) and queue else None
         chosen = payload.get(CHOSEN_SHARD)
@@ -53,7 +56,7 @@ class DestinationResolver:
     def _routable_queues(self, declaration: Declaration) -> frozenset[str]:
         known = self._routable.get(declaration.wire_name)
         if known is None or known[0] is not declaration:
-            # Jobs pushed under a former name were routed by it, to a queue that nobody may serve any more.
+            # Jobs pushed under a former name were routed by that name, to a queue that may no longer be served.
             names = [declaration, *map(declaration.with_wire_name, declaration.aliases)]
             rules = [verdict.rule for one in names for verdict in self._router.explain(one) if verdict.matches]
             queues = {declaration.queue, *(one.generated_queue for one in names), *(rule.queue for rule in rules)}

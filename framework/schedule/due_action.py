@@ -1,4 +1,4 @@
-"""What is to become of one due job, and what the poller tells."""
+"""Define the action for one due job, and the events of the poller."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,39 +7,39 @@ from typing import Literal, Protocol, TypeAlias
 from framework.types import Jid, Payload
 
 Action: TypeAlias = Literal["queue", "dead", "mark", "aside", "gone"]
-"""The words of ``enqueue_due.lua``."""
+"""The actions of ``enqueue_due.lua``."""
 
 
 class PollEvents(Protocol):
-    """What the poller tells."""
+    """Receive the events of the poller."""
 
     def due_job_malformed(self, source: str, data: bytes, error: BaseException) -> None:
-        """A member could not be read and went to the dead set (``wire/malformed.py``)."""
+        """Report a member that could not be read and went to the dead set (``wire/malformed.py``)."""
 
     def due_job_failed(self, source: str, error: BaseException) -> None:
-        """A client middleware raised for a due job; the job stays in its set and is due again in a minute."""
+        """Report a client middleware that raised for a due job. The job stays in its set and is due again in a minute."""
 
     def due_job_dropped(self, source: str, payload: Payload) -> None:
-        """A client middleware did not yield for a due job: it is gone, as at a push."""
+        """Report a due job that a client middleware dropped by not yielding, as at a push."""
 
     def due_set_wrong_type(self, source: str, error: BaseException) -> None:
-        """The key of ``retry`` or ``schedule`` is of another type."""
+        """Report that the key of ``retry`` or ``schedule`` has another type."""
 
     def shard_failed(self, shard: str, error: BaseException) -> None:
-        """Another shard did not take the jobs that are due there; they are due again in a minute."""
+        """Report another shard that did not receive its due jobs. They are due again in a minute."""
 
     def queue_wrong_type(self, queue: str) -> None:
-        """A queue's key is no list; the job is due again in a minute."""
+        """Report a queue whose key is not a list. The job is due again in a minute."""
 
     def trimmed(self, count: int) -> None:
-        """Old entries left the dead set."""
+        """Report old entries removed from the dead set."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueAction:
-    """One due job's next step; ``data`` is what is written.
+    """Hold the action for one due job; ``data`` are the bytes to write.
 
-    ``first`` is called before it is done, and may raise redis errors: then nothing is done. ``tell`` is called when it was.
+    ``before`` is called before the action and may raise redis errors: then nothing is done. ``on_done`` is called after it.
     """
 
     member: bytes
@@ -49,14 +49,14 @@ class DueAction:
     before: Callable[[], None] | None = None
     on_done: Callable[[], None] | None = None
     lock_argument: bytes | str = b""
-    """Its claim on its lock, where it goes to its queue; what it holds, where it goes for good."""
+    """The lock request of a job that goes to its queue; the resources of a job that ends."""
     on_duplicate: Callable[[Jid], None] | None = None
-    """Called with the jid of the job whose duplicate it was, when it has been dropped as one."""
+    """Called with the jid of the lock's owner if the job was dropped as its duplicate."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardTransfer:
-    """One due job that goes to another shard: written there under ``token``, then removed here."""
+    """Hold one due job for another shard: written there under ``token``, then removed here."""
 
     member: bytes
     data: bytes
@@ -64,8 +64,8 @@ class ShardTransfer:
     shard: str
     token: str
     lock_request: bytes = b""
-    """On its lock there."""
+    """The request for its lock on the other shard."""
     resources: str = ""
-    """Here."""
+    """Its resources on this shard."""
     on_duplicate: Callable[[Jid], None] | None = None
-    """As of a ``DueAction``."""
+    """As in ``DueAction``."""

@@ -1,4 +1,4 @@
-"""Works out, before anything is moved, what one due job's next step is. Moves nothing."""
+"""Plan the action for one due job before anything is moved. Moves nothing itself."""
 
 import time
 import uuid
@@ -31,11 +31,11 @@ from framework.wire.status_key import tracked_job
 
 
 class _MemoryBudgetExhaustedError(BaseException):
-    """The large jobs at hand have all memory that there is for such; no error of the job's, so nothing else catches it."""
+    """Signal that running jobs use all memory for large payloads. A BaseException, so that no handler of job errors catches it."""
 
 
 class DueJobPlanner:
-    """Decides for one process; the client middleware runs here, with the queue that the job goes to."""
+    """Plan the actions of one process. The client middlewares run here, with the queue that the job goes to."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class DueJobPlanner:
         self._clock = clock
 
     def plan(self, source: str, member: bytes) -> DueAction | ShardTransfer:
-        """Return the next step of ``member``, which is due in ``source``; raises nothing."""
+        """Return the action for ``member``, which is due in ``source``. Raises nothing."""
         try:
             return self._plan(source, member)
         except PayloadError as error:
-            tell = partial(self._events.due_job_malformed, source, member, error)
+            report = partial(self._events.due_job_malformed, source, member, error)
             stored = dead_set_entry(member, error, self._clock())
-            return DueAction(member, "dead", stored, on_done=tell, lock_argument=_resources_of(member))
-        except Exception as error:  # noqa: BLE001 - one job's middleware must not stop the clock for all
+            return DueAction(member, "dead", stored, on_done=report, lock_argument=_resources_of(member))
+        except Exception as error:  # noqa: BLE001 - a middleware's error for one job must not stop the poller for all
             return DueAction(member, "aside", on_done=partial(self._events.due_job_failed, source, error))
         except _MemoryBudgetExhaustedError:
             return DueAction(member, "aside")
@@ -79,7 +79,7 @@ class DueJobPlanner:
                 self._reserved = 0
 
     def _reserve(self, memory: int) -> None:
-        """Take memory for a large job, or leave it for later: running jobs may have it for hours, and others are due."""
+        """Reserve memory for a large job, or delay it: waiting is no option, since running jobs may hold the budget for hours."""
         if self._reserved:
             self._budget.release(self._reserved)
         taken = self._budget.try_acquire(self._reserved + memory)
@@ -93,33 +93,35 @@ class DueJobPlanner:
 
     def _plan(self, source: str, member: bytes) -> DueAction | ShardTransfer:
         payload = decode(member, self._limiter.limits.decoded_limit, self._reserve)
-        lock = lock_of(payload, None)  # as it is written: a middleware may change the payload
-        place = self._destinations.resolve(payload)
-        away = self._transfer.is_remote(place.shard)
-        if away and not isinstance(payload.get(TRANSFER), str):
+        lock = lock_of(payload, None)  # read before the middlewares, which may change the payload
+        destination = self._destinations.resolve(payload)
+        remote = self._transfer.is_remote(destination.shard)
+        if remote and not isinstance(payload.get(TRANSFER), str):
             payload[TRANSFER] = uuid.uuid4().hex
             return DueAction(member, "mark", rewrite(member, payload))
-        if away and self._transfer.is_unavailable(place.shard):
+        if remote and self._transfer.is_unavailable(destination.shard):
             return DueAction(member, "aside")
         token = payload.pop(TRANSFER, "")
         payload.pop("at", None)
         payload.pop(DEFERRED, None)
-        payload["queue"] = place.queue
+        payload["queue"] = destination.queue
         payload["enqueued_at"] = wire_timestamp(self._clock())
-        if self._middleware and not self._run_middleware(payload, place):
-            # Before it goes, as with all that leaves Redis: a death in between has it judged again.
-            note = partial(self._status_writer.write_last_if_tracked, payload, "discarded")
-            tell = partial(self._events.due_job_dropped, source, payload)
-            return DueAction(member, "gone", before=note, on_done=tell, lock_argument=_on_end(lock))
+        if self._middleware and not self._run_middleware(payload, destination):
+            # The status is written before the job is removed: after a death in between the job is planned again.
+            write_status = partial(self._status_writer.write_last_if_tracked, payload, "discarded")
+            report = partial(self._events.due_job_dropped, source, payload)
+            return DueAction(member, "gone", before=write_status, on_done=report, lock_argument=_on_end(lock))
         queue = str(payload["queue"])
-        claim, tell_duplicate = self._lock_request(payload, place.shard)
+        lock_request, tell_duplicate = self._lock_request(payload, destination.shard)
         data = _encode(member, payload)
-        if away:
-            return ShardTransfer(member, data, queue, place.shard, token, claim, _on_end(lock), tell_duplicate)
-        return DueAction(member, "queue", data, queue, lock_argument=claim, on_duplicate=tell_duplicate)
+        if remote:
+            return ShardTransfer(
+                member, data, queue, destination.shard, token, lock_request, _on_end(lock), tell_duplicate
+            )
+        return DueAction(member, "queue", data, queue, lock_argument=lock_request, on_duplicate=tell_duplicate)
 
     def _lock_request(self, payload: Payload, shard: str) -> tuple[bytes, Callable[[Jid], None] | None]:
-        """Return the claim of a job of a deduplicated class on its lock, which it now names; and what tells of a duplicate."""
+        """Return the encoded lock request of a deduplicated job, and the callback for a duplicate. Sets the job's lock key."""
         worker: Any = registry.find(payload["class"])
         jid = payload.get("jid")
         if worker is None or not isinstance(jid, str) or not jid:
@@ -130,39 +132,39 @@ class DueJobPlanner:
         if policy is None or foreign:
             return b"", None
         if IDEMPOTENCY_KEY not in payload:
-            opened = dict(payload)
+            decompressed = dict(payload)
             try:
-                self._decompress(opened)
-                self._deduplicator.set_key(payload, declaration, opened["args"])
+                self._decompress(decompressed)
+                self._deduplicator.set_key(payload, declaration, decompressed["args"])
             except PayloadError:
-                # Another writer's arguments, which nothing of ours can be equal to: its run judges them.
+                # Another writer's damaged arguments, which equal no job: its run handles them.
                 return b"", None
-        found = tracked_job(payload)
-        mark = found.command("discarded") if found is not None else None
-        claim = self._deduplicator.lock_request(payload, declaration, policy, None, mark)
-        tell = (
+        tracked = tracked_job(payload)
+        status_command = tracked.command("discarded") if tracked is not None else None
+        lock_request = self._deduplicator.lock_request(payload, declaration, policy, None, status_command)
+        on_duplicate = (
             partial(self._deduplicator.log_duplicate, payload, declaration, policy) if declaration.idempotent else None
         )
-        return claim.encode(), tell
+        return lock_request.encode(), on_duplicate
 
     def _run_middleware(self, payload: Payload, destination: Destination) -> bool:
-        """Run the client middleware over the payload, with its arguments as the application knows them."""
+        """Run the client middlewares over the payload with decompressed arguments; return whether they let the job pass."""
         stored = {name: payload[name] for name in ("args", COMPRESSED, ORIGINAL_SIZE) if name in payload}
         self._decompress(payload)
         before = to_json(payload["args"])
         worker: Any = registry.find(payload["class"])
         pool = self._transfer.pool(destination.shard)
-        passage = ChainInvocation(self._middleware, worker or payload["class"], payload, destination.queue, pool)
-        with RoutedScope((destination.shard,)), passage as open_:
+        invocation = ChainInvocation(self._middleware, worker or payload["class"], payload, destination.queue, pool)
+        with RoutedScope((destination.shard,)), invocation as reached_end:
             pass
-        if open_ and to_json(payload["args"]) == before:
-            payload.update(stored)  # not compressed a second time: the bytes stay as they were
-        elif open_:
+        if reached_end and to_json(payload["args"]) == before:
+            payload.update(stored)  # unchanged arguments keep their compressed bytes
+        elif reached_end:
             self._limit_size(payload, None if worker is None else worker.declaration())
-        return open_
+        return reached_end
 
     def _limit_size(self, payload: Payload, declaration: Declaration | None) -> None:
-        """Judge arguments that a middleware has changed by their size, as at a push."""
+        """Apply the size limits to arguments that a middleware has changed, as at a push."""
         big_payload = declaration is not None and declaration.big_payload
         compress = declaration is None or declaration.compress
         try:
@@ -172,7 +174,7 @@ class DueJobPlanner:
 
 
 def _resources_of(member: bytes) -> str:
-    """Return what a member that cannot be prepared holds, as far as it can be read."""
+    """Return the resources of a member that cannot be planned, as far as it can be read."""
     try:
         return _on_end(lock_of(decode(member), None))
     except PayloadError:
@@ -180,12 +182,12 @@ def _resources_of(member: bytes) -> str:
 
 
 def _on_end(lock: Lock | None) -> str:
-    """Return what a member that goes for good holds, in the form of a script's argument."""
+    """Return the script argument that releases the resources of a job that ends."""
     return "" if lock is None else JobResources(lock).on_end()
 
 
 def _encode(member: bytes, payload: Payload) -> bytes:
-    """Return the payload's bytes. What cannot be written is a middleware's doing, and no fault of the member."""
+    """Return the payload's bytes. An error here is the fault of a middleware, not of the member."""
     try:
         return rewrite(member, payload)
     except PayloadError as error:

@@ -1,8 +1,8 @@
-"""When to look for due jobs: seldom enough for an idle fleet, in time for each job.
+"""Decide when to check for due jobs: rarely enough for an idle fleet, in time for each job.
 
-Looking is one ``ZCOUNT`` that asks whether anything will be due before the next look. Only then is the earliest due time read,
-and the poller comes back at that moment. Redis's clock is carried forward by ours between two questions for the time; it only
-says when to ask: ``read_due.lua`` decides by the server's clock at that moment.
+One check is a ``ZCOUNT`` for jobs due before the next check. Only if there are any, the earliest due time is read, and the
+poller returns at that time. Between two reads of Redis's time this host's monotonic clock advances it. The estimate only
+says when to check: ``read_due.lua`` decides by the server's clock at that moment.
 """
 
 import random
@@ -16,34 +16,34 @@ import redis
 from framework.wire import keys
 
 FLEET_SHARE = 0.8
-"""Each of N processes looks every N * 0.8 periods on average, as in Sidekiq: somebody looks every 0.8."""
+"""Each of N processes checks every N * 0.8 periods on average, as in Sidekiq: the fleet checks every 0.8 periods."""
 
 MAX_PERIOD_S = 10.0
-"""However many they are: the survivors of a large fleet must not wait for the dead."""
+"""The longest period, however large the fleet: its survivors must not wait for dead processes."""
 
 SYNC_S = 30.0
-"""How often the server's time and the number of processes are asked for."""
+"""The period of reading the server's time and the number of processes."""
 
 RETRY_SET_PERIOD_FACTOR = 5
-"""The retry set is looked at every fifth time: a retry is due 15 s after its failure unless its class chose otherwise."""
+"""The retry set is checked every fifth period: a retry is due 15 s after its failure unless its class chose otherwise."""
 
 MIN_SLEEP_S = 0.05
-"""Between two promotions of a trickle: jobs due within it move together."""
+"""The shortest sleep between two pages: jobs due within it move together."""
 
 
 @dataclass(slots=True)
 class SetTiming:
-    """One sorted set: how far ahead a look at it reaches, when the next is (our monotonic clock), and its earliest due time."""
+    """Hold the timing of one sorted set: its period factor, its next check (monotonic clock) and its earliest due time."""
 
     source: str
     period_factor: int
     check_at: float = 0.0
     due_at: float | None = None
-    """Seconds of Redis's clock; ``None``: nothing is due before the next look."""
+    """Seconds of Redis's clock; ``None`` if no job is due before the next check."""
 
 
 class PollTiming:
-    """Knows when something is due. For one thread."""
+    """Decide when a job is due. For one thread."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class PollTiming:
         self._synced_at: float | None = None
 
     def sync(self) -> None:
-        """Ask for the server's time and the size of the fleet, if that was long ago. Raises redis errors."""
+        """Read the server's time and the size of the fleet, at most every ``SYNC_S``. Raises redis errors."""
         if self._synced_at is not None and self._monotonic() - self._synced_at < SYNC_S:
             return
         pipeline: Any = self._client.pipeline(transaction=False)
@@ -75,22 +75,22 @@ class PollTiming:
         self._synced_at = self._monotonic()
 
     def reset(self) -> None:
-        """Something failed: ask for everything anew."""
+        """Discard all knowledge after an error."""
         self._synced_at = None
-        for watch in self.sets:
-            watch.check_at, watch.due_at = 0.0, None
+        for timing in self.sets:
+            timing.check_at, timing.due_at = 0.0, None
 
     def set_clock(self, redis_s: float) -> None:
-        """The server's clock says ``redis_s`` now."""
+        """Record that the server's clock is at ``redis_s`` now."""
         self._clock_offset_s = redis_s - self._monotonic()
 
     def check(self, timing: SetTiming) -> None:
-        """Look at the set if it is time. Raises redis errors."""
+        """Check the set if its check is due. Raises redis errors."""
         now = self._monotonic()
         if now < timing.check_at:
             return
         pause_s = self._period() * timing.period_factor
-        # A tenth further than the next look, which may be a little late.
+        # Look a tenth beyond the next check, which may be a little late.
         until = now + self._clock_offset_s + pause_s * 1.1
         count: Any = self._client.zcount(timing.source, "-inf", f"{until:.6f}")
         timing.due_at = None
@@ -100,35 +100,34 @@ class PollTiming:
         timing.check_at = now + pause_s
 
     def is_due(self, timing: SetTiming) -> bool:
-        """Whether something in the set should be due by now."""
+        """Return whether a job in the set should be due by now."""
         return timing.due_at is not None and timing.due_at <= self._monotonic() + self._clock_offset_s
 
     def expect_retry(self) -> None:
-        """A retry was written that may be due before the next look at its set. Safe from any thread."""
+        """Check the retry set next: a written retry may be due before its next check. Safe from any thread."""
         self.sets[0].check_at = 0.0
 
     def promoted(self, timing: SetTiming, *, more: bool) -> None:
-        """A page of the set was moved; ``more``: it was full, and the rest is due too. Otherwise it is looked at again."""
+        """Record a moved page; ``more`` if it was full and the rest is due too, otherwise the set is checked again."""
         if not more:
             timing.check_at, timing.due_at = self._monotonic(), None
 
     def skip_for(self, timing: SetTiming, seconds: float) -> None:
-        """Leave the set alone for so long."""
+        """Skip the set for ``seconds``."""
         timing.check_at, timing.due_at = self._monotonic() + seconds, None
 
     def next_step_s(self) -> float:
-        """Return the seconds until there is something to do."""
+        """Return the seconds until the next check or due job."""
         now = self._monotonic()
-        spread_s = self._random_fraction() * min(
-            0.5, 0.02 * self._processes
-        )  # of all who know the moment, one comes first
-        times = [watch.check_at for watch in self.sets]
-        times += [watch.due_at - self._clock_offset_s + spread_s for watch in self.sets if watch.due_at is not None]
+        # All processes know the due time: a random delay lets one come first.
+        spread_s = self._random_fraction() * min(0.5, 0.02 * self._processes)
+        times = [timing.check_at for timing in self.sets]
+        times += [timing.due_at - self._clock_offset_s + spread_s for timing in self.sets if timing.due_at is not None]
         return max(0.0, min(times) - now)
 
     @property
     def min_sleep_s(self) -> float:
-        """Return the pause after a page that was not full."""
+        """Return the sleep after a page that was not full."""
         return min(1.0, MIN_SLEEP_S * self._processes)
 
     def _period(self) -> float:

@@ -1,8 +1,8 @@
-"""The poller: moves due jobs of one shard from the retry and schedule sets to their queues.
+"""Move due jobs of one shard from the retry and schedule sets to their queues.
 
-Redis's clock decides what is due. The client middleware runs again for every job that moves (Sidekiq's contract), then
-one script moves it: whoever's ZREM finds the member moves it, so any number of pollers may race and a death before the
-script leaves the job where it was.
+Redis's clock decides what is due. The client middlewares run again for every moved job (Sidekiq's contract), then one
+script moves it. Only the poller whose ZREM removes the member moves it, so any number of pollers may compete, and a death
+before the script leaves the job where it was.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ from framework.store.script import ENQUEUE_DUE, READ_DUE
 from framework.wire import keys
 
 PAGE_SIZE = 100
-"""Jobs moved by one script: a million due at once must not stall Redis."""
+"""The most jobs moved by one script, so that a million due jobs do not stall Redis."""
 
 UNMOVABLE_DELAY_S = 60
-"""How long a job steps aside that cannot be moved: a page of such jobs must not hide all that is due behind it."""
+"""The delay of a job that cannot be moved: a page of such jobs must not block the due jobs behind it."""
 
-_WRONG_TYPE_DELAY_S = 30.0  # a set whose key is of another type is looked at again
+_WRONG_TYPE_DELAY_S = 30.0  # until a set whose key has another type is checked again
 
 
 class Poller:
-    """Promotes due jobs. ``step`` is for a loop; for one thread."""
+    """Move due jobs. ``step`` is called in a loop by one thread."""
 
     def __init__(
         self,
@@ -48,21 +48,21 @@ class Poller:
         self._dead_set = dead_set
 
     def step(self) -> float:
-        """Move what is due, at most a page per set; return the seconds until the next step. Raises redis errors."""
-        rhythm = self._timing
+        """Move due jobs, at most a page per set; return the seconds until the next step. Raises redis errors."""
+        timing = self._timing
         try:
-            rhythm.sync()
-            found = [self._check_set(watch) for watch in rhythm.sets]
+            timing.sync()
+            found = [self._check_set(set_timing) for set_timing in timing.sets]
         except (RedisError, OSError):
-            rhythm.reset()
+            timing.reset()
             raise
         if PAGE_SIZE in found:
             return 0.0
-        return rhythm.min_sleep_s if any(found) else rhythm.next_step_s()
+        return timing.min_sleep_s if any(found) else timing.next_step_s()
 
     def poll(self) -> int:
-        """Move what is due now, at most a page per set, without asking whether it is time; return how many were found."""
-        return sum(self._skip_wrong_type(watch, self._promote_page) for watch in self._timing.sets)
+        """Move jobs that are due now, at most a page per set, without waiting for the next check; return how many were found."""
+        return sum(self._skip_wrong_type(set_timing, self._promote_page) for set_timing in self._timing.sets)
 
     def _check_set(self, timing: SetTiming) -> int:
         return self._skip_wrong_type(timing, self._promote_if_due)
@@ -72,7 +72,7 @@ class Poller:
         return self._promote_page(timing) if self._timing.is_due(timing) else 0
 
     def _skip_wrong_type(self, timing: SetTiming, step: Any) -> int:
-        """One set's key of a wrong type must not hide the other set."""
+        """Run the step; report and skip a set whose key has another type, so that it does not stop the other set."""
         try:
             return int(step(timing))
         except ResponseError as error:
@@ -92,37 +92,37 @@ class Poller:
         return len(members)
 
     def _promote(self, source: str, members: Sequence[bytes]) -> None:
-        steps = [self._planner.plan(source, member) for member in members]
-        moves = [step for step in steps if isinstance(step, DueAction)]
-        moves += self._transfer.transfer(source, [step for step in steps if isinstance(step, ShardTransfer)])
-        if not moves:
+        plans = [self._planner.plan(source, member) for member in members]
+        actions = [plan for plan in plans if isinstance(plan, DueAction)]
+        actions += self._transfer.transfer(source, [plan for plan in plans if isinstance(plan, ShardTransfer)])
+        if not actions:
             return
-        for move in moves:
-            if move.before is not None:
-                move.before()
+        for action in actions:
+            if action.before is not None:
+                action.before()
         done: Any
         done, trimmed = ENQUEUE_DUE(
             self._client,
-            [source, keys.QUEUES, keys.DEAD, *(keys.queue(m.queue) if m.queue else keys.DEAD for m in moves)],
+            [source, keys.QUEUES, keys.DEAD, *(keys.queue(one.queue) if one.queue else keys.DEAD for one in actions)],
             [
-                *(len(moves), self._dead_set.max_jobs, self._dead_set.timeout_s, UNMOVABLE_DELAY_S),
-                *(m.member for m in moves),
-                *(m.action for m in moves),
-                *(m.data for m in moves),
-                *(m.queue for m in moves),
-                *((m.lock_argument for m in moves) if any(m.lock_argument for m in moves) else ()),
+                *(len(actions), self._dead_set.max_jobs, self._dead_set.timeout_s, UNMOVABLE_DELAY_S),
+                *(one.member for one in actions),
+                *(one.action for one in actions),
+                *(one.data for one in actions),
+                *(one.queue for one in actions),
+                *((one.lock_argument for one in actions) if any(one.lock_argument for one in actions) else ()),
             ],
         )
-        self._report(moves, done, trimmed)
+        self._report(actions, done, trimmed)
 
     def _report(self, actions: Sequence[DueAction], done: Sequence[int | bytes], trimmed: int) -> None:
-        for move, outcome in zip(actions, done, strict=True):
+        for action, outcome in zip(actions, done, strict=True):
             if isinstance(outcome, bytes):
-                if move.on_duplicate is not None:
-                    move.on_duplicate(outcome.decode(errors="replace"))
-            elif outcome == 1 and move.on_done is not None:
-                move.on_done()
+                if action.on_duplicate is not None:
+                    action.on_duplicate(outcome.decode(errors="replace"))
+            elif outcome == 1 and action.on_done is not None:
+                action.on_done()
             elif outcome < 0:
-                self._events.queue_wrong_type(move.queue or keys.DEAD)
+                self._events.queue_wrong_type(action.queue or keys.DEAD)
         if trimmed:
             self._events.trimmed(trimmed)

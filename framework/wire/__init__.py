@@ -1,1 +1,1 @@
-"""What stands on the wire: payloads, their JSON, their compression, the names of keys. Pure: no Redis, no logging."""
+"""Define the wire format: payloads, their JSON, their compression, the names of keys. Pure: no Redis, no logging."""

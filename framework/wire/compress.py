@@ -1,4 +1,4 @@
-"""GitLab's payload compression: arguments deflated at level 5 and base64-encoded, marked in the payload."""
+"""Compress arguments as GitLab does: deflate at level 5, encode in base64, mark the payload."""
 
 import base64
 import binascii
@@ -14,14 +14,12 @@ from framework.wire.json import dumps, loads
 COMPRESSED = "compressed"
 ORIGINAL_SIZE = "original_job_size_bytes"
 _LEVEL = 5
-_INPUT_CHUNK, _OUTPUT_CHUNK = (
-    1 << 12,
-    1 << 16,
-)  # bytes that go in and come out at a time: what is left of the first is copied each time
+# Bytes per call of the inflater. The input chunk is small because zlib copies its unconsumed rest after each call.
+_INPUT_CHUNK, _OUTPUT_CHUNK = 1 << 12, 1 << 16
 
 
 def deflate_arguments(arguments_json: bytes) -> bytes:
-    """Return the one string that stands for compressed arguments; it needs no escapes in JSON."""
+    """Return the one string that stores compressed arguments; it needs no escapes in JSON."""
     return base64.b64encode(zlib.compress(arguments_json, _LEVEL))
 
 
@@ -31,14 +29,14 @@ def decompress_arguments(
     decoded_limit: int = DECODED_LIMIT,
     reserve: Callable[[int], None] | None = None,
 ) -> None:
-    """Put the original arguments back and remove both marks; a payload that is not compressed stays as it is.
+    """Restore the original arguments and remove both marker fields; an uncompressed payload stays unchanged.
 
-    ``reserve`` is called, before they are inflated whole, with the bytes of memory that they take if that is much.
+    ``reserve`` is called with the bytes of memory that large arguments take, before they are inflated whole.
 
     Raises:
         PayloadLimitError: they inflate beyond ``limit`` bytes, or their values would take more memory than ``decoded_limit``.
-        PayloadError: the compressed form is damaged (GitLab's PayloadDecompressionError), or was altered (its
-            PayloadDecompressionConflictError). The payload is as it was.
+        PayloadError: the compressed form is damaged (GitLab's PayloadDecompressionError) or was altered (its
+            PayloadDecompressionConflictError). The payload is unchanged.
     """
     if not payload.get(COMPRESSED):
         return
@@ -49,27 +47,33 @@ def decompress_arguments(
         )
     try:
         deflated_arguments = base64.b64decode(arguments[0], validate=True)
-        found = measure(partial(_inflated, deflated_arguments, limit), decoded_limit)
+        footprint = measure(partial(_inflated, deflated_arguments, limit), decoded_limit)
     except (binascii.Error, ValueError, zlib.error) as error:
         raise PayloadError(f"its compressed arguments are damaged: {error}") from error
-    said = payload.get(ORIGINAL_SIZE)
-    if said is not None and said != found.size:
+    stated_size = payload.get(ORIGINAL_SIZE)
+    if stated_size is not None and stated_size != footprint.size:
         raise PayloadError(
-            f"its {ORIGINAL_SIZE} is {said!r:.40}, but its arguments inflate to {found.size:,} bytes: one of them was changed"
+            f"its {ORIGINAL_SIZE} is {stated_size!r:.40}, but its arguments inflate to {footprint.size:,} bytes: "
+            "one of them was changed"
         )
-    if reserve is not None and found.memory > LARGE_PAYLOAD:
-        reserve(found.memory + found.size)
-    # Told its size, zlib fills one buffer, and does not join several.
-    original = loads(zlib.decompress(deflated_arguments, bufsize=max(1, found.size)), None)
+    if reserve is not None and footprint.memory > LARGE_PAYLOAD:
+        reserve(footprint.memory + footprint.size)
+    # With the size known, zlib fills one buffer instead of joining several.
+    original = loads(zlib.decompress(deflated_arguments, bufsize=max(1, footprint.size)), None)
     if not isinstance(original, list):
-        raise PayloadError("its compressed arguments are no list")
+        raise PayloadError("its compressed arguments are not a list")
     payload["args"] = original
     payload.pop(COMPRESSED)
     payload.pop(ORIGINAL_SIZE, None)
 
 
 def _inflated(data: bytes, limit: int) -> Iterator[bytes]:
-    """Inflate in pieces, of which none is kept; raise for what is damaged, or inflates beyond ``limit`` bytes."""
+    """Inflate in chunks, keeping none.
+
+    Raises:
+        PayloadLimitError: the data inflates beyond ``limit`` bytes.
+        PayloadError: the data is damaged.
+    """
     inflater = zlib.decompressobj()
     size = 0
     for start in range(0, len(data), _INPUT_CHUNK):

@@ -1,11 +1,11 @@
-"""The texts of an error, as payloads (``error_class``, ``error_message``) and log lines hold them."""
+"""Return the texts of an error for payloads (``error_class``, ``error_message``) and log lines."""
 
 _MAX_NAME = 500
 
 
 def error_class(error: BaseException) -> str:
-    """Return any error's class with its module, as Unicode; builtins without."""
-    # Read past the metaclass, which may do anything when asked; __module__ itself may be anything too.
+    """Return an error's class name with its module, as Unicode; builtins without module."""
+    # Bypass the metaclass, whose attribute access may run any code; __module__ itself may be any object.
     kind = type(error)
     name, module = (vars(type)[part].__get__(kind) for part in ("__qualname__", "__module__"))
     package = _plain(module) if isinstance(module, str) else "builtins"
@@ -13,15 +13,15 @@ def error_class(error: BaseException) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return the text of a str, or of a subclass that may do anything, as Unicode of some length."""
+    """Return the first characters of a str, or of a subclass with any behaviour, as Unicode."""
     return str.encode(str.__getitem__(text, slice(_MAX_NAME)), "utf-8", "replace").decode()
 
 
 def error_message(error: BaseException, limit: int) -> str:
-    """Return at most ``limit`` characters of any error's message, as Unicode, whatever its ``__str__`` does."""
+    """Return at most ``limit`` characters of an error's message, as Unicode, whatever its ``__str__`` does."""
     try:
-        # Sliced as a plain str: what __str__ returns may be of a subclass that does anything when sliced.
+        # Slice as a plain str: __str__ may return a subclass whose slicing runs any code.
         text = str.__getitem__(str(error), slice(limit))
-    except BaseException as failure:  # noqa: BLE001 - a job's exception may do anything, and telling of it must not fail
+    except BaseException as failure:  # noqa: BLE001 - a job's exception may raise anything, and reporting it must not fail
         text = f"<its message cannot be read: __str__ raised {type(failure).__name__}>"
     return text.encode("utf-8", "replace").decode("utf-8")

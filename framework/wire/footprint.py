@@ -1,8 +1,8 @@
-"""How much memory JSON takes when it is parsed, found out before it is: from its structure, in pieces, without keeping any.
+"""Compute the memory that JSON takes when it is parsed, before parsing it, from its structure and in chunks.
 
-``[],`` is three bytes of JSON and 82 of memory, and 100 kB of compressed text hold 30 million of them. The figures below are what
-CPython takes at most for each kind of value, measured by ``tests/wire/test_footprint.py``; small integers and repeated keys, which
-are cached, take less.
+``[],`` is three bytes of JSON and 82 bytes of memory, and 100 kB of compressed text hold 30 million of them. The figures
+below are the most that CPython takes for each kind of value, measured by ``tests/wire/test_footprint.py``. Small integers
+and repeated keys, which are cached, take less.
 """
 
 import re
@@ -12,20 +12,20 @@ from itertools import accumulate
 from framework.errors import PayloadLimitError
 
 DECODED_LIMIT = 256_000_000
-"""Bytes of memory that one payload's values may take, where no setting says otherwise."""
+"""The default limit in bytes of memory for the values of one payload."""
 
 DECODED_LIMIT_SETTING = "size_limit.decoded_limit"
 
 MAX_MEMORY_PER_BYTE = 80
-"""No valid JSON takes more memory than this for each of its bytes (``{},`` counts as 67): what is shorter need not be looked at."""
+"""The most memory per byte of valid JSON (``{},`` counts as 67). JSON that cannot exceed a limit by this factor is not measured."""
 
 LARGE_PAYLOAD = 4_000_000
-"""Bytes of memory from which on decoding waits for its share of the process's budget."""
+"""Bytes of memory from which decoding reserves its share of the process's memory budget."""
 
 _POINTER, _SCALAR, _TEXT, _KEY, _LIST, _OBJECT = 16, 32, 64, 80, 88, 184
 _CHUNK = 1 << 16
 _ASCII, _LATIN_1, _WIDE, _ASTRAL = 1, 2, 3, 5
-"""Bytes for each byte of a text by the widest character in it, the copy that is made while it is read included."""
+"""Bytes of memory per byte of a text by its widest character, including the copy made while parsing."""
 
 _OF_LATIN_1, _BELOW_ASTRAL = (
     bytes(range(0xC4)),
@@ -37,20 +37,20 @@ _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 class _Structure:
-    """Reads JSON piece by piece and leaves its texts out."""
+    """Read JSON chunk by chunk and leave out the contents of its texts."""
 
     __slots__ = ("_carry", "_inside", "quotes", "width")
 
     def __init__(self) -> None:
         self.quotes = 0
-        """How many begin or end a text."""
+        """The number of quotes that begin or end a text."""
         self.width = _ASCII
-        """How wide the characters are that are written as escapes."""
+        """The width of the characters written as escapes."""
         self._carry = b""
         self._inside = 0
 
     def outside(self, chunk: bytes) -> bytes:
-        """Return what of the next piece stands outside of texts."""
+        """Return the bytes of the next chunk that are outside of texts."""
         if self._carry or b"\\" in chunk:
             chunk = self._without_escapes(self._carry + chunk)
         parts = chunk.split(b'"')
@@ -61,9 +61,9 @@ class _Structure:
         return found
 
     def _without_escapes(self, chunk: bytes) -> bytes:
-        """Take the escapes out, so that every quote left begins or ends a text."""
+        """Remove the escapes, so that every remaining quote begins or ends a text."""
         backslashes = len(chunk) - len(chunk.rstrip(b"\\"))
-        # The character that the last backslash escapes comes with the next piece.
+        # The character escaped by a last single backslash comes with the next chunk.
         self._carry = b"\\" if backslashes % 2 else b""
         chunk = chunk[: len(chunk) - len(self._carry)].replace(b"\\\\", b"")
         if self.width < _ASTRAL and b"\\u" in chunk:
@@ -74,9 +74,10 @@ class _Structure:
 
 
 class Footprint:
-    """Adds up the memory of one JSON document from its pieces, in order.
+    """Sum the memory of one JSON document from its chunks, in order.
 
-    Without a ``structure`` what stands in texts counts as if it stood outside: never too little, and found several times as fast.
+    Without a ``structure``, characters inside of texts count as structure. The result is then never too low, and computed
+    several times as fast.
     """
 
     __slots__ = ("_colons", "_commas", "_empty", "_lists", "_objects", "_quotes", "_structure", "_width", "size")
@@ -89,7 +90,7 @@ class Footprint:
         self._structure = structure
 
     def add(self, chunk: bytes) -> None:
-        """Take in the next piece; small ones keep the memory small that this takes itself."""
+        """Add the next chunk. Small chunks keep the memory of the measurement itself small."""
         self.size += len(chunk)
         if not chunk.isascii() and self._width < _ASTRAL:
             self._widen(chunk)
@@ -110,11 +111,11 @@ class Footprint:
 
     @property
     def memory(self) -> int:
-        """Bytes that the values take at most, the JSON itself not counted."""
+        """Return the most bytes that the values take, without the JSON itself."""
         containers = self._lists + self._objects
         values = self._commas + containers + 1 - self._empty
         texts = self._quotes // 2
-        # Of a key the figure has the text, too. Not told apart, no text is taken for a key.
+        # The figure of a key includes its text. Without a structure keys are not recognized and all texts count as texts.
         texts, scalars = (
             (texts, values) if self._structure is None else (texts - self._colons, values - texts - containers)
         )
@@ -129,7 +130,7 @@ class Footprint:
         )
 
     def _widen(self, chunk: bytes) -> None:
-        """A text takes as many bytes for each character as its widest one needs."""
+        """Raise the width to that of the chunk's widest character: it decides the size of all characters of its text."""
         if chunk.translate(None, _BELOW_ASTRAL):
             self._width = _ASTRAL
         else:
@@ -138,14 +139,14 @@ class Footprint:
 
 # Decision 170: payload memory is bounded before parsing.
 def measure(read: Callable[[], Iterable[bytes]], limit: int) -> Footprint:
-    """Return what the document takes that ``read`` gives in pieces; reading ends where it is more than ``limit`` bytes of memory.
+    """Return the footprint of the document that ``read`` returns in chunks; stop reading above ``limit`` bytes of memory.
 
-    Most are small even if their texts are counted as structure. Only what is not is read again, and counted exactly.
+    Most documents are small even if their texts count as structure. Only others are read again and measured exactly.
 
     Raises:
-        PayloadLimitError: it is more.
+        PayloadLimitError: the document takes more than ``limit``.
     """
-    # Two passes cost less than one exact one: texts are found by their quotes, of which there may be many.
+    # Two passes cost less than one exact pass: finding texts by their quotes is slow if there are many.
     enough = min(limit, LARGE_PAYLOAD)
     found = Footprint()
     for chunk in read():
@@ -164,7 +165,7 @@ def measure(read: Callable[[], Iterable[bytes]], limit: int) -> Footprint:
 
 
 def footprint_of(data: bytes) -> Footprint:
-    """Return what ``data`` takes, all of it counted exactly."""
+    """Return the exact footprint of ``data``."""
     found = Footprint(_Structure())
     for chunk in pieces(data):
         found.add(chunk)
@@ -172,7 +173,7 @@ def footprint_of(data: bytes) -> Footprint:
 
 
 def is_nested_deeper(data: bytes, levels: int) -> bool:
-    """Whether arrays and objects of this JSON are nested deeper than so many levels; counted, not built."""
+    """Return whether arrays and objects of this JSON are nested deeper than ``levels``, without building them."""
     structure, depth = _Structure(), 0
     for chunk in pieces(data):
         brackets = structure.outside(chunk).translate(None, _NO_BRACKETS)
@@ -186,10 +187,10 @@ def is_nested_deeper(data: bytes, levels: int) -> bool:
 
 
 def may_exceed(size: int, limit: int) -> bool:
-    """Whether JSON of so many bytes may take more memory than ``limit``."""
+    """Return whether JSON of ``size`` bytes may take more memory than ``limit``."""
     return size > limit // MAX_MEMORY_PER_BYTE
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
-    """Return ``data`` in pieces that ``Footprint`` takes in without much memory."""
+    """Return ``data`` in chunks for ``Footprint``."""
     return (data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK))

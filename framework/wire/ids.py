@@ -1,4 +1,4 @@
-"""Job ids: 12 random bytes as 24 lower-case hexadecimal digits, as Sidekiq draws them."""
+"""Generate job ids: 12 random bytes as 24 lower-case hexadecimal digits, as Sidekiq does."""
 
 import os
 
@@ -9,7 +9,7 @@ _DIGITS = 2 * _BYTES
 
 
 def base36(number: int) -> str:
-    """Return a number as Sidekiq writes those of threads."""
+    """Return a number in base 36, as Sidekiq writes the ids of threads."""
     digits = "0123456789abcdefghijklmnopqrstuvwxyz"
     text = ""
     while number:
@@ -24,6 +24,6 @@ def generate_jid() -> Jid:
 
 
 def generate_jids(count: int) -> list[Jid]:
-    """Return ``count`` new job ids for one system call."""
+    """Return ``count`` new job ids with one system call."""
     digits = os.urandom(_BYTES * count).hex()
     return [digits[start : start + _DIGITS] for start in range(0, len(digits), _DIGITS)]

@@ -1,4 +1,4 @@
-"""One job as the wire has it: reading its fields whoever wrote them, and the view of it that hooks receive."""
+"""Read the fields of a job, whichever writer wrote them, and define the view of a job for hooks."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -9,90 +9,91 @@ from framework.wire.footprint import DECODED_LIMIT
 from framework.wire.json import loads
 
 TRANSFER = "aw_transfer"
-"""Field of a due job that is on its way to another shard: the token under which it is written there, once."""
+"""Field of a due job in transfer to another shard: the token under which it is written there once."""
 
 CHOSEN_SHARD = "aw_shard"
-"""Field of a job whose push named its shard (``set(shard=...)``): the rules do not send it elsewhere."""
+"""Field of a job whose push chose its shard (``set(shard=...)``): routing rules do not change it."""
 
 CHOSEN_QUEUE = "aw_queue"
-"""Field of a job whose push named its queue (``set(queue=...)``): as long as it is for that queue, it stays there."""
+"""Field of a job whose push chose its queue (``set(queue=...)``): routing rules do not change it."""
 
 DEFERRED, DEFERRED_BY, DEFERRED_COUNT = "deferred", "deferred_by", "deferred_count"
-"""Fields of a job that a policy has sent away for a while: that it was, why, and how often in a row for that reason (GitLab)."""
+"""Fields of a deferred job (GitLab): the mark, the reason, and the number of deferrals in a row for that reason."""
 
 LOAD_BALANCING_STRATEGY = "load_balancing_strategy"
-"""Field of a running job's payload and of its lines: which database servers it reads from, and why (GitLab)."""
+"""Field of a running job's payload and log lines: the database server it reads from, and why (GitLab)."""
 
 BUFFERED_AT = "concurrency_limit_buffered_at"
-"""Field of a job that has waited for a slot of a concurrency limit: since when, epoch seconds of Redis's clock (GitLab)."""
+"""Field of a job that waited for a slot of a limit: the start of the wait in epoch seconds of Redis's clock (GitLab)."""
 
 MALFORMED = "aw.Malformed"
-"""In the field ``class``: no job, but an object around bytes that are none (``wire/malformed.py``)."""
+"""Value of the field ``class`` in an object that wraps malformed bytes (``wire/malformed.py``)."""
 
 MALFORMED_RAW = "aw_raw"
-"""Field of such an object: the bytes, in base64."""
+"""Field of such an object: the malformed bytes in base64."""
 
 INTERRUPTED_COUNT = "interrupted_count"
-"""Field of a job that still ran when its process had to stop: how often (GitLab, which counts deaths here too)."""
+"""Field of a job: how often it was still running when its process had to stop (GitLab counts deaths here too)."""
 
 DEATH_COUNT = "aw_death_count"
-"""Field of a job that ran when its process died: how often."""
+"""Field of a job: how often it was running when its process died."""
 
 UNKNOWN_COUNT, UNKNOWN_SINCE = "aw_unknown_class_count", "aw_unknown_class_since"
-"""Fields of a job that processes without its class have put off: how often, and since when (epoch seconds)."""
+"""Fields of a job delayed by processes without its class: the number of delays, and the first in epoch seconds."""
 
 _ERROR_FIELDS = ("error_class", "error_message", "error_backtrace")
-_OLDEST_MILLISECONDS = 100_000_000_000  # 1973 as milliseconds, the year 5138 as seconds: no stamp is ambiguous
+# 1973 in milliseconds, the year 5138 in seconds: no timestamp is ambiguous.
+_OLDEST_MILLISECONDS = 100_000_000_000
 _MOST_DIGITS = 18
 _YEAR_10000 = 253_402_300_800
 
 
 class Job(dict[str, Any]):
-    """A job as hooks and handlers see it: its payload, other writers' fields included, with names for the usual ones."""
+    """Show a job to hooks and handlers: its payload, other writers' fields included, with names for the usual fields."""
 
     @property
     def jid(self) -> str:
-        """The job's id, empty when its writer gave none."""
+        """Return the job's id, empty if its writer gave none."""
         return str(self.get("jid", ""))
 
     @property
     def worker(self) -> str:
-        """The wire name of its class."""
+        """Return the wire name of its class."""
         return str(self.get("class", ""))
 
     @property
     def queue(self) -> str:
-        """The queue it was written for, without prefix."""
+        """Return the name of the queue that it was written for, without prefix."""
         return str(self.get("queue", ""))
 
     @property
     def args(self) -> list[Any]:
-        """Its arguments by position, decompressed."""
+        """Return its arguments by position, decompressed."""
         return cast("list[Any]", self.get("args", []))
 
     @property
     def retry_count(self) -> int | None:
-        """Failures so far minus one; ``None`` before the first."""
+        """Return the number of failures minus one; ``None`` before the first failure."""
         return whole_number(self.get("retry_count"))
 
     @property
     def interrupted_count(self) -> int:
-        """How often it still ran when its process had to stop."""
+        """Return how often it was still running when its process had to stop."""
         return count_of(self, INTERRUPTED_COUNT)
 
     @property
     def death_count(self) -> int:
-        """How often it ran when its process died."""
+        """Return how often it was running when its process died."""
         return count_of(self, DEATH_COUNT)
 
     @property
     def interruptions(self) -> dict[str, int]:
-        """Both counts by their fields, for a log line."""
+        """Return both counts by their fields, for a log line."""
         return {INTERRUPTED_COUNT: self.interrupted_count, DEATH_COUNT: self.death_count}
 
     @property
     def enqueued_at(self) -> float | None:
-        """When it came into its queue, epoch seconds."""
+        """Return when it entered its queue, in epoch seconds."""
         return timestamp(self.get("enqueued_at"))
 
 
@@ -103,32 +104,32 @@ def decode(
 
     Raises:
         PayloadLimitError: it would take more memory than ``decoded_limit``.
-        PayloadError: it is not a JSON object with a class name and a list of arguments, or stands for bytes that are none.
+        PayloadError: it is not a JSON object with a class name and a list of arguments, or it wraps malformed bytes.
     """
     payload = loads(data, decoded_limit, reserve)
     if not isinstance(payload, dict):
-        raise PayloadError(f"it is JSON, but no object: {type(payload).__name__}")
+        raise PayloadError(f"it is JSON, but not an object: {type(payload).__name__}")
     fields = cast("Payload", payload)
     if not isinstance(fields.get("class"), str) or not fields["class"]:
         raise PayloadError("it names no class")
     if not isinstance(fields.get("args"), list):
-        raise PayloadError("its arguments are no list")
+        raise PayloadError("its arguments are not a list")
     if fields["class"] == MALFORMED:
-        raise PayloadError(f"it stands for bytes that are no job, which its field {MALFORMED_RAW} has in base64")
+        raise PayloadError(f"it wraps malformed bytes, which are in its field {MALFORMED_RAW} in base64")
     return fields
 
 
 def timestamp(value: object) -> float | None:
-    """Return epoch seconds whoever wrote them: float seconds (Sidekiq up to 7, us) or integer milliseconds (Sidekiq 8).
+    """Return epoch seconds from float seconds (Sidekiq up to 7, this framework) or integer milliseconds (Sidekiq 8).
 
-    ``None`` for what is no time between 1970 and 9999: nothing a payload holds may break what reckons with it.
+    Returns ``None`` for a value that is no time between 1970 and 9999, so that no payload can break a calculation.
     """
     seconds = _seconds(value)
     return seconds if seconds is not None and 0 <= seconds < _YEAR_10000 else None
 
 
 def clamp_time(score: float) -> float:
-    """Return a score of a sorted set as epoch seconds: what is no time is the nearest that is one, 1970 or the year 9999."""
+    """Return a sorted set's score as epoch seconds, clamped to 1970 or the year 9999."""
     return min(max(score, 0.0), _YEAR_10000 - 1.0)
 
 
@@ -142,22 +143,23 @@ def _seconds(value: object) -> float | None:
 
 
 def wire_timestamp(seconds: float) -> float:
-    """Return ``seconds`` as a time that every Sidekiq reads right: float seconds that keep a fraction in JSON."""
+    """Return ``seconds`` as a time that every Sidekiq reads correctly: float seconds that keep a fraction in JSON."""
     # Sidekiq 8 reads an integer as milliseconds, 6.4 and 7 read it as seconds. All of them read a fraction right.
+    # Sidekiq 8 reads an integer as milliseconds, and JSON writers may drop a fraction of 0.
     rounded = round(seconds, 6)
     return rounded + 0.000001 if rounded.is_integer() else rounded
 
 
 def wire_timestamp_json(seconds: float) -> bytes:
-    """Return ``stamp(seconds)`` as JSON."""
+    """Return ``wire_timestamp(seconds)`` as JSON."""
     text = b"%.6f" % seconds
     return text[:-1] + b"1" if text.endswith(b".000000") else text
 
 
 def version_of(payload: Payload) -> int:
-    """Return the version a job was written with: a whole number from 0 on, as text too; 0 where it says nothing that is one.
+    """Return the version that a job was written with: a whole number from 0, also from text; 0 if missing or invalid.
 
-    Our producers leave 0 out; others may write what a form or a variable of the environment gave them.
+    This framework leaves 0 out; other writers may store a value from a form or an environment variable as text.
     """
     version = payload.get("version")
     if isinstance(version, str) and len(version) <= _MOST_DIGITS and version.isascii() and version.isdigit():
@@ -167,7 +169,7 @@ def version_of(payload: Payload) -> int:
 
 
 def deferral_count(payload: Payload, reason: str) -> int:
-    """Return how often in a row a job was deferred for this reason: another's deferrals prolong nothing, and use up nothing."""
+    """Return how often in a row a job was deferred for this reason. Deferrals for other reasons do not count."""
     # With one count for all reasons a day behind a flag (288 deferrals) would start the health backoff at its maximum.
     if payload.get(DEFERRED_BY, reason) != reason:
         return 0
@@ -175,24 +177,24 @@ def deferral_count(payload: Payload, reason: str) -> int:
 
 
 def clear_unknown_class(payload: Payload) -> None:
-    """Drop what processes without the class of a job have written into it: it has met one that has the class."""
+    """Remove the fields written by processes without the job's class: this process has the class."""
     payload.pop(UNKNOWN_COUNT, None)
-    # Without this field the error is one of the job's own runs.
+    # Without this field the error comes from the job's own runs and stays.
     if payload.pop(UNKNOWN_SINCE, None) is not None:
         clear_error(payload)
 
 
 def clear_error(payload: Payload) -> None:
-    """Drop the fields that name the last error."""
+    """Remove the fields that name the last error."""
     for name in _ERROR_FIELDS:
         payload.pop(name, None)
 
 
 def count_of(payload: Payload, field: str) -> int:
-    """Return a count of a job: 0 where there is none, or what is no count."""
+    """Return a count of a job: 0 if it is missing or invalid."""
     return max(0, whole_number(payload.get(field)) or 0)
 
 
 def whole_number(value: object) -> int | None:
-    """Return ``value`` if it is an integer, else ``None``: other writers' fields hold anything."""
+    """Return ``value`` if it is an integer, else ``None``: other writers' fields may hold any value."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None

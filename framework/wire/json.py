@@ -1,4 +1,4 @@
-"""JSON as the wire needs it: exact integers, no NaN, nothing that a reader in Ruby or Python would refuse."""
+"""Read and write JSON for the wire: exact integers, no NaN, nothing that a Ruby or Python reader would refuse."""
 
 import math
 from collections.abc import Callable
@@ -11,11 +11,12 @@ from framework.errors import PayloadError
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, is_nested_deeper, may_exceed, measure, pieces
 
 MAX_NESTING = 64
-"""Levels of arrays and objects allowed in a payload. pydantic_core reads 200, Ruby's JSON 100; both are out of reach here."""
+"""The most nested arrays and objects in a payload, below the limits of pydantic_core (200) and of Ruby's JSON (100)."""
 
 _class_of: Callable[[Any], type[Any]] = type
 _TOO_DEEP = f"it is nested deeper than {MAX_NESTING} levels"
-_UNCHECKED_BYTES = 4_000  # an integer of over 4,300 digits cannot be read back; below this size there is room for none
+# Python refuses to read an integer of more than 4,300 digits. Shorter JSON cannot contain one.
+_UNCHECKED_BYTES = 4_000
 _ALL_DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
 _DIGITS_IN_A_ROW = b"0" * _UNCHECKED_BYTES
 
@@ -29,37 +30,37 @@ def dumps(value: object) -> bytes:
     data = _encode(value)
     if b"NaN" in data or b"Infinity" in data:
         _refuse_non_finite(value)
-        loads(data, None)  # whatever that walk does not know, such as a tuple of a middleware's
-    # Counting two bytes is far cheaper than looking at each; only what might be too deep or too long is looked at.
+        loads(data, None)  # finds what the walk does not, such as NaN in a middleware's tuple
+    # Counting two bytes is far cheaper than parsing: only data that may be too deep or too long is checked.
     if len(data) > _UNCHECKED_BYTES or data.count(b"[") + data.count(b"{") > MAX_NESTING:
         _refuse_unreadable(data)
     return data
 
 
 def dumps_ordered(value: object) -> bytes:
-    """Return like ``dumps``, with the names of every object in order: equal values have equal bytes."""
+    """Return ``value`` as JSON with the names of every object sorted: equal values have equal bytes. Raises as ``dumps``."""
     return dumps(_ordered(value))
 
 
 def dumps_exact(value: object, *, outer_levels: int) -> bytes:
-    """Return like ``dumps`` what is known to be exact JSON but for its nesting, ``inside`` levels of a payload.
+    """Return as JSON a value already checked except for its nesting, which will be inside of ``outer_levels`` levels.
 
     Raises:
-        PayloadError: the nesting is deeper than readers allow, or another thread has put something else in meanwhile.
+        PayloadError: the nesting is deeper than readers allow, or another thread has changed the value meanwhile.
     """
     data = _encode(value)
     room = MAX_NESTING - outer_levels
-    # A level takes two bytes at least.
+    # Each level takes at least two bytes.
     if len(data) > 2 * room and data.count(b"[") + data.count(b"{") > room and _deeper_than(value, room):
         raise PayloadError(_TOO_DEEP)
     return data
 
 
 def loads(data: bytes, decoded_limit: int | None = DECODED_LIMIT, reserve: Callable[[int], None] | None = None) -> Any:
-    """Return the value that ``data`` holds; integers of any size stay exact.
+    """Return the value in ``data``; integers of any size stay exact.
 
-    ``reserve`` is called before parsing with the bytes of memory that the value takes, if they are many. What was read before
-    needs no ``decoded_limit``.
+    ``reserve`` is called before parsing with the bytes of memory that a large value takes. Data checked before needs no
+    ``decoded_limit``.
 
     Raises:
         PayloadError: ``data`` is not strict JSON (NaN, trailing bytes, invalid UTF-8, too deep).
@@ -93,20 +94,20 @@ def _encode(value: object) -> bytes:
 
 
 def _refuse_unreadable(data: bytes) -> None:
-    """By its bytes: to read it back would take its memory a second time."""
-    # Each level takes one of these bytes, so that fewer of them need no look at their depth.
+    """Raise PayloadError for JSON that readers refuse, by its bytes: parsing it would take its memory a second time."""
+    # Each level takes one of these bytes: with few of them the depth needs no check.
     if data.count(b"[") + data.count(b"{") > MAX_NESTING and is_nested_deeper(data, MAX_NESTING):
         raise PayloadError(_TOO_DEEP)
-    # Digits in a row may stand in a text; what they are, reading says.
+    # A long row of digits may be inside of a text: only parsing tells.
     if len(data) > _UNCHECKED_BYTES and _DIGITS_IN_A_ROW in data.translate(_ALL_DIGITS_TO_ZERO):
         loads(data, None)
 
 
 def _deeper_than(value: object, levels: int) -> bool:
-    """Level by level, so that a deep value costs no stack."""
+    """Return whether ``value`` is nested deeper than ``levels``, level by level, so that a deep value costs no stack."""
     layer: list[Any] = [value] if isinstance(value, list | dict) else []
     for _ in range(levels):
-        # By exact type, without a call: this looks at every value of a large payload.
+        # Exact types and no function call per value: this loop visits every value of a large payload.
         layer = [
             child
             for parent in layer
@@ -126,6 +127,6 @@ def _children(value: object) -> list[object]:
 
 def _refuse_non_finite(value: object) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise PayloadError(f"the number {value} is not finite, and JSON has no word for it")
+        raise PayloadError(f"the number {value} is not finite: JSON cannot represent it")
     for child in _children(value):
         _refuse_non_finite(child)

@@ -1,4 +1,7 @@
-"""Every Redis key we touch. Sidekiq's own names first; ours begin with ``aw:``. ``docs/reference/keys.md`` has types and TTLs."""
+"""Name every Redis key: Sidekiq's keys, then this framework's, which begin with ``aw:``.
+
+``docs/reference/keys.md`` has types and TTLs.
+"""
 
 import time
 
@@ -13,68 +16,69 @@ STAT_PROCESSED = "stat:processed"
 STAT_FAILED = "stat:failed"
 
 REGISTRY = "aw:processes"
-"""ZSET of the identities that may own a working list; score = last beat, seconds of Redis's clock, or below 0: seen dead then."""
+"""ZSET of the identities that may own a working list; score: last heartbeat in seconds of Redis's clock; negative if dead."""
 
 
 STEADY_SINCE = "aw:steady_since"
-"""STRING that expires when nobody has beaten for two periods: since when there was no such gap, seconds of Redis's clock."""
+"""STRING that expires after two periods without any heartbeat: the start of the gapless time, in seconds of Redis's clock."""
 
 RETIRED = "aw:retired"
-"""HASH from wire names of retired classes to how many of their jobs were dropped on this shard."""
+"""HASH from wire names of retired classes to the number of their jobs dropped on this shard."""
 
 
 DEAD_BUSINESS = "aw:dead:business"
-"""ZSET from the SHA-1 of an entry of the dead set that is a refusal of the business to its score there (scripts/parts/trim.lua)."""
+"""ZSET from the SHA-1 of a dead set entry of a BusinessError to its score there (scripts/parts/trim.lua)."""
 
 COUNTERS = "aw:counters"
-"""HASH from a counter's name with its labels, as Prometheus writes them, to its value: what this shard's processes have counted."""
+"""HASH from a counter's name and labels in Prometheus's notation to the sum of this shard's processes."""
 
 LIMITS = "aw:limits"
-"""SET of the limits (their HASHes) that a process has evaluated on this shard."""
+"""SET of the limits that a process has evaluated on this shard, by the keys of their HASHes."""
 
 LIMITS_WAITING = "aw:limits:waiting"
-"""SET of those that jobs wait at."""
+"""SET of the limits with waiting jobs."""
+
 FLAGS = "aw:flags"
-"""HASH from a flag's name to what it says, as JSON: percentage, reason, until when, by whom."""
+"""HASH from a flag's name to its value as JSON: percentage, reason, end, operator."""
 
 PAUSED_CLASSES = "aw:paused_classes"
-"""SET of the wire names of the classes that have parked jobs."""
+"""SET of the wire names of the classes with held jobs."""
 
 HELD_ALERT = "aw:held_alert"
-"""STRING with a TTL: a process has just looked for how long jobs have been parked here, and the others need not."""
+"""STRING with a TTL: a process has just checked the age of held jobs on this shard, so that the others need not."""
 
 LIMITS_THROTTLING = "aw:limits:throttling"
-"""STRING with a TTL: somebody has asked the load signals in this period."""
+"""STRING with a TTL: a process has read the load signals in this period."""
 
 LOCKS = "aw:lock:"
 
 
 def lock(digest: str) -> str:
-    """HASH with a TTL: the lock of equal jobs; ``jid`` says whose it is."""
+    """HASH with a TTL: the lock of equal jobs; field ``jid`` names the owner."""
     return LOCKS + digest
 
 
 def limit(base: str) -> str:
-    """HASH, and begin of the other keys, of one concurrency limit; ``base`` is a class's wire name, or ``queue/NAME``.
+    """HASH, and prefix of the other keys, of one concurrency limit; ``base`` is a wire name, or ``queue/NAME``.
 
-    ``scripts/parts/slots.lua`` has the fields and the others: ``:running``, ``:waiting:SCOPE``, ``:turns``, ``:full``,
+    ``scripts/parts/slots.lua`` has the fields and the other keys: ``:running``, ``:waiting:SCOPE``, ``:turns``, ``:full``,
     ``:scopes``, ``:held``.
     """
     return f"aw:limit:{base}"
 
 
 def paused_jobs(worker: str) -> str:
-    """ZSET of the jobs of a paused class: a ticket, a line feed, the payload; score = since when."""
+    """ZSET of the jobs of a paused class: a ticket, a line feed, the payload; score: start of the hold."""
     return f"aw:paused_jobs:{worker}"
 
 
 def pause_strategy(worker: str) -> str:
-    """STRING with a TTL: a process that knows the class has said that its pause goes on; holds the strategy's name."""
+    """STRING with a TTL: the strategy's name, written by a process that knows the class while the pause goes on."""
     return f"aw:pause_strategy:{worker}"
 
 
 def queue(name: str) -> str:
-    """LIST of waiting jobs; producers push left, consumers take right."""
+    """LIST of waiting jobs; producers push left, consumers pop right."""
     return f"queue:{name}"
 
 
@@ -84,45 +88,45 @@ WORKING_LISTS = f"{_WORKING}*"
 
 
 def working(identity: str) -> str:
-    """LIST of the jobs that one process has taken and not finished."""
+    """LIST of the jobs that one process has fetched and not finished."""
     return _WORKING + identity
 
 
 def owner(working_list: str) -> str:
-    """Return the identity whose working list this is."""
+    """Return the identity that owns a working list."""
     return working_list.removeprefix(_WORKING)
 
 
-_MIGRATION = "aw:migration:"  # of the form host:pid:nonce, with a pid that no process has
+_MIGRATION = "aw:migration:"  # has the form host:pid:nonce of an identity, with a pid that no process has
 
 
 def migration_identity(queue_name: str) -> str:
-    """Return the identity that holds a queue's jobs while they are gone through, one by one: the same for every such process."""
+    """Return the identity that holds a queue's jobs during a migration. It is the same for every migrating process."""
     return _MIGRATION + queue_name
 
 
 def migrated_queue(identity: str) -> str | None:
-    """Return the name of the queue whose jobs this identity holds, ``None`` for that of a process."""
+    """Return the name of the queue whose jobs this identity holds, or ``None`` for a process's identity."""
     return identity.removeprefix(_MIGRATION) if identity.startswith(_MIGRATION) else None
 
 
 def lease(identity: str) -> str:
-    """STRING with a TTL; while it exists nobody may touch the working list of that process."""
+    """STRING with a TTL: the lease of a process. While it exists no other process may change its working list."""
     return f"aw:lease:{identity}"
 
 
 def process(identity: str) -> str:
-    """HASH of what a process has said about its runs: its ``slots``, and the digests of the suspect jobs it started."""
+    """HASH of a process's runs: its ``slots``, and the digests of the suspect jobs that it started."""
     return f"aw:process:{identity}"
 
 
 def pushed(token: str) -> str:
-    """STRING with a TTL: the slice of a bulk push that carries this token is in, and is not written again."""
+    """STRING with a TTL: the token of a written chunk of a bulk push, which is not written again."""
     return f"aw:push:{token}"
 
 
 def transferred(token: str) -> str:
-    """STRING with a TTL: the job that carried this token has come over from another shard, and is not written again."""
+    """STRING with a TTL: the token of a job received from another shard, which is not written again."""
     return f"aw:transferred:{token}"
 
 
@@ -132,11 +136,11 @@ def status(jid: str) -> str:
 
 
 METRICS_SHORT_S, METRICS_LONG_S = 8 * 3_600, 3 * 86_400
-"""How long Sidekiq keeps the figures of a minute, and those of ten."""
+"""How long Sidekiq keeps the metrics of one minute and of ten minutes."""
 
 
 def metrics(version: int, at: time.struct_time) -> list[tuple[str, int]]:
-    """HASHes of what the classes did around a time of UTC, with their TTL, as Sidekiq 7 or 8 reads them on its Metrics page."""
+    """HASHes of class metrics around a UTC time, with their TTLs, as Sidekiq 7 or 8 reads them on its Metrics page."""
     if version < 8:
         return [(f"j|{time.strftime('%Y%m%d', at)}|{at.tm_hour}:{at.tm_min}", METRICS_SHORT_S)]
     minute = f"j|{time.strftime('%y%m%d', at)}|{at.tm_hour}:{at.tm_min:02d}"
@@ -144,22 +148,22 @@ def metrics(version: int, at: time.struct_time) -> list[tuple[str, int]]:
 
 
 def histogram(version: int, name: str, at: time.struct_time) -> str:
-    """STRING, a bit field of 26 counters: how long the runs of a class took that ended in a minute of UTC."""
+    """STRING, a bit field of 26 counters: the durations of a class's runs that ended in one UTC minute."""
     if version < 8:
         return f"{name}-{at.tm_mday:02d}-{at.tm_hour:02d}:{at.tm_min}"
     return f"h|{name}-{at.tm_mday}-{at.tm_hour}:{at.tm_min}"
 
 
 def iteration(jid: str) -> str:
-    """HASH of what Sidekiq keeps of a job that iterates; its field ``cancelled`` says that the job is to stop."""
+    """HASH of Sidekiq's state of an iterating job; its field ``cancelled`` asks the job to stop."""
     return f"it-{jid}"
 
 
 def work(identity: str) -> tuple[str, str]:
-    """HASHes of running jobs: Sidekiq from 6.4.2 on reads the first, Debian's 6.4.1 the second."""
+    """HASHes of running jobs: Sidekiq from 6.4.2 reads the first, Debian's 6.4.1 the second."""
     return f"{identity}:work", f"{identity}:workers"
 
 
 def signals(identity: str) -> str:
-    """LIST of signals that a dashboard asks a process to obey."""
+    """LIST of signals that a dashboard sends to a process."""
     return f"{identity}-signals"

@@ -1,8 +1,8 @@
-"""How bytes that are no job stand in the dead set: in an object that every Sidekiq can show.
+"""Build dead set entries for malformed bytes that every Sidekiq can display.
 
-JSON that is no object takes Ruby's whole Dead page away (answer 500), and a retry of what is no JSON loses it there: Ruby takes
-it out of the set before it reads it. The object has the bytes themselves in base64, and is no job either: put back into a queue,
-by hand or by Ruby's Web UI, it is found there to be what it is, and returns to the dead set.
+JSON that is not an object makes Ruby's whole Dead page fail (status 500), and a retry of bytes that are not JSON loses
+them: Ruby removes the entry before it parses it. The entry therefore is an object with the bytes in base64. It is not a
+job either: moved to a queue, by hand or by Ruby's Web UI, it is recognized there and returns to the dead set.
 """
 
 import base64
@@ -26,41 +26,41 @@ _JID = re.compile(rb'"jid"\s*:\s*"([\w.:-]{1,64})"')
 
 
 def dead_set_entry(data: bytes, error: PayloadError, now: float, queue: str = "") -> bytes:
-    """Return what the dead set gets of a payload that cannot be run for ``error``, taken from ``queue`` (empty: not known).
+    """Return the dead set entry of a payload that cannot run because of ``error``, taken from ``queue`` (empty if unknown).
 
-    A job that Ruby shows, one whose arguments cannot be decompressed, stays as it is, byte for byte; all else is wrapped, once.
-    What takes too much memory is not decoded for this either: it keeps its bytes, and the error stands behind them.
+    A job that Ruby can display, such as one with damaged compressed arguments, keeps its bytes. Everything else is wrapped
+    once. A payload above the memory limit is not decoded here either: it keeps its bytes, and the error is appended.
     """
     limit = DECODED_LIMIT
     if isinstance(error, PayloadLimitError) and error.setting == DECODED_LIMIT_SETTING:
         limit = error.limit
     if isinstance(error, PayloadLimitError) and _begins_and_ends_as_object(data):
-        told = {
+        error_fields = {
             "error_class": error_class(error),
             "error_message": str(error)[:_MAX_MESSAGE],
             "failed_at": wire_timestamp(now),
         }
-        # Its arguments are what takes so much, or the job itself, which is not read.
-        return set_fields(data, told) if _is_job(data, limit) else append_fields(data, told)
-    found = _object(data, limit)
-    if _is_displayable(data, found, limit):
+        # A job with large compressed arguments can be parsed; any other is too large, and only its end is changed.
+        return set_fields(data, error_fields) if _is_job(data, limit) else append_fields(data, error_fields)
+    parsed = _object(data, limit)
+    if _is_displayable(data, parsed, limit):
         return data
-    wrapped = found.get("class") == MALFORMED and _is_base64(found.get(MALFORMED_RAW))
-    created_at = timestamp(found.get("created_at"))
+    wrapped = parsed.get("class") == MALFORMED and _is_base64(parsed.get(MALFORMED_RAW))
+    created_at = timestamp(parsed.get("created_at"))
     entry: Payload = {
         "class": MALFORMED,
         "args": [],
-        "jid": _name(found.get("jid")) or _find_jid(data) or generate_jid(),
-        "queue": queue or _name(found.get("queue")) or _DEFAULT_QUEUE,
-        "retry": 0,  # a Ruby process that takes it from a queue buries it too, at once
+        "jid": _name(parsed.get("jid")) or _find_jid(data) or generate_jid(),
+        "queue": queue or _name(parsed.get("queue")) or _DEFAULT_QUEUE,
+        "retry": 0,  # a Ruby process that fetches it moves it to the dead set at once
         "created_at": wire_timestamp(now if created_at is None else created_at),
         "failed_at": wire_timestamp(now),
         "error_class": error_class(error),
         "error_message": str(error)[:_MAX_MESSAGE],
-        MALFORMED_RAW: found[MALFORMED_RAW] if wrapped else base64.b64encode(data).decode(),
+        MALFORMED_RAW: parsed[MALFORMED_RAW] if wrapped else base64.b64encode(data).decode(),
     }
     if wrapped:
-        entry.update({name: found[name] for name in ("error_class", "error_message") if _name(found.get(name))})
+        entry.update({name: parsed[name] for name in ("error_class", "error_message") if _name(parsed.get(name))})
     return dumps(entry)
 
 
@@ -73,12 +73,12 @@ def _is_job(data: bytes, limit: int) -> bool:
 
 
 def _begins_and_ends_as_object(data: bytes) -> bool:
-    """Whether this is an object or no JSON: Ruby shows both."""
+    """Return whether the bytes may be an object: Ruby displays objects and invalid JSON in braces."""
     return data.lstrip().startswith(b"{") and data.rstrip().endswith(b"}")
 
 
 def _is_displayable(data: bytes, found: Payload, limit: int) -> bool:
-    """Whether it is a job that Ruby's pages bear: 8.1 answers 500 for a queue that is no text, all do for tags that are no list."""
+    """Return whether Ruby's pages can display the job: 8.1 fails for a queue that is not text, all for tags that are not a list."""
     return (
         _is_job(data, limit)
         and bool(_name(found.get("queue")))
@@ -96,7 +96,7 @@ def _object(data: bytes, limit: int) -> Payload:
 
 
 def _find_jid(data: bytes) -> str:
-    """Return the one id that stands in what is no JSON, a job cut off for one, so that it is found by it."""
+    """Return the only jid in bytes that are not JSON (such as a truncated job), for searching."""
     found: list[bytes] = _JID.findall(data)
     return found[0].decode(errors="replace") if len(found) == 1 else ""
 

@@ -1,6 +1,7 @@
-"""The memory that large payloads of one process may take together: one that finds too little left waits for others to end.
+"""Limit the memory that the large payloads of one process take together; a job without room waits for others to end.
 
-Crash story: the budget is this process's own; a death in a wait leaves the job in the working list, whence another takes it.
+Crash story: the budget belongs to this process. A death while waiting leaves the job in the working list, from which
+another process takes it.
 """
 
 import threading
@@ -8,17 +9,17 @@ from collections import deque
 from collections.abc import Callable
 
 DECODING_BUDGET = 256_000_000
-"""Bytes, where no setting says otherwise."""
+"""The default budget in bytes."""
 
-_STOP_CHECK_S = 0.1  # between two looks whether the process stops
+_STOP_CHECK_S = 0.1  # between two checks whether the process stops
 
 
 # Decision 170: first come, first served, so that small requests do not pass a large one for ever.
 class MemoryBudget:
-    """Hands out bytes, first come first served, so that a large request is not passed by small ones for ever. Shared between threads.
+    """Grant bytes first come, first served, so that small requests never starve a large one. Shared between threads.
 
-    A caller that has a share gives it back before it asks for a larger one: nothing is held while waiting, so no two wait for
-    each other. What is larger than all there is gets all there is.
+    A caller releases its share before it acquires a larger one. No caller holds a share while waiting, so no two wait for each
+    other. A request above the capacity gets the whole capacity.
     """
 
     def __init__(self, capacity: int = DECODING_BUDGET) -> None:
@@ -28,7 +29,7 @@ class MemoryBudget:
         self._changed = threading.Condition()
 
     def acquire(self, amount: int, stopping: Callable[[], bool]) -> int | None:
-        """Wait for one's turn and for the bytes; return the share to give back, ``None`` when the process stops meanwhile."""
+        """Wait for a share and return its size, or ``None`` if the process stops meanwhile."""
         share = min(amount, self._capacity)
         turn = object()
         with self._changed:
@@ -54,7 +55,7 @@ class MemoryBudget:
             return share
 
     def release(self, share: int) -> None:
-        """The memory is free again."""
+        """Release a share."""
         with self._changed:
             self._used -= share
             self._changed.notify_all()

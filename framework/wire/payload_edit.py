@@ -1,7 +1,7 @@
-"""Writing a payload anew without touching what did not change in it.
+"""Write a changed payload without changing the bytes of its other fields.
 
-``1e999``, or nesting deeper than we write, is JSON that others sent and that can be read, but not written again. A job that
-holds such must be retried like any other, so the fields that nobody changed keep their bytes.
+``1e999``, or nesting deeper than this framework writes, is JSON of other writers that can be read, but not written. A job
+with such a field must be retried like any other, so unchanged fields keep their bytes.
 """
 
 import re
@@ -16,10 +16,10 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}:,]', re.DOTALL)
 
 
 def rewrite(data: bytes, payload: Payload) -> bytes:
-    """Return ``payload`` as JSON; ``data`` is what it was read from, byte for byte the source of what cannot be written anew.
+    """Return ``payload`` as JSON; unchanged fields that cannot be written keep their bytes of ``data``, its source.
 
     Raises:
-        PayloadError: a field that is new or changed cannot be written.
+        PayloadError: a new or changed field cannot be written.
     """
     try:
         return dumps(payload)
@@ -34,10 +34,7 @@ def rewrite(data: bytes, payload: Payload) -> bytes:
 
 
 def set_fields(data: bytes, fields: Mapping[str, Any]) -> bytes:
-    """Return ``data``, a JSON object that ``loads`` takes, with these fields set; every other byte is what it was.
-
-    A field that is not there comes last.
-    """
+    """Return ``data``, a JSON object that ``loads`` accepts, with these fields set. All other bytes stay; new fields come last."""
     pieces: list[bytes] = []
     at = 0
     missing = dict(fields)
@@ -55,9 +52,9 @@ def set_fields(data: bytes, fields: Mapping[str, Any]) -> bytes:
 
 
 def append_fields(data: bytes, fields: Mapping[str, Any]) -> bytes:
-    """Return ``data``, which ends as a JSON object does and is not parsed for this, with these fields behind its own.
+    """Return ``data``, which ends like a JSON object and is not parsed, with these fields appended.
 
-    Readers take the last field of a name.
+    Readers use the last field of a name.
     """
     close = data.rindex(b"}")
     return (
@@ -68,25 +65,25 @@ def append_fields(data: bytes, fields: Mapping[str, Any]) -> bytes:
 
 
 def raw_fields(data: bytes) -> dict[str, bytes]:
-    """Return the bytes of each field's value in ``data``, which must be a JSON object that ``loads`` takes."""
+    """Return the bytes of each field's value in ``data``, a JSON object that ``loads`` accepts."""
     return {name: data[start:end].strip() for name, start, end in _values(data)}
 
 
 def _values(data: bytes) -> Iterator[tuple[str, int, int]]:
-    """Every field of the object with begin and end of its value, as often as it stands there."""
+    """Yield name, start and end of every field's value of the object, including repeated names."""
     depth, start = 0, 0
     name: str | None = None
     for token in _TOKEN.finditer(data):
-        mark = data[token.start() : token.start() + 1]
-        depth -= mark in b"]}"
-        if depth == 1 and name is None and mark == b'"':
+        character = data[token.start() : token.start() + 1]
+        depth -= character in b"]}"
+        if depth == 1 and name is None and character == b'"':
             name = str(loads(token.group()))
-        elif depth == 1 and mark == b":":
+        elif depth == 1 and character == b":":
             start = token.end()
-        elif name is not None and ((depth == 1 and mark == b",") or depth == 0):
+        elif name is not None and ((depth == 1 and character == b",") or depth == 0):
             yield name, start, token.start()
             name = None
-        depth += mark in b"[{"
+        depth += character in b"[{"
 
 
 def _same(before: Any, value: Any) -> bool:

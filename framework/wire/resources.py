@@ -1,4 +1,7 @@
-"""What a job holds besides its place in Redis: a lock, and slots. Whoever moves it says what becomes of them."""
+"""Describe the resources of a job in Redis (its lock and slots) for the scripts that move it.
+
+Each script that moves a job says what happens to them.
+"""
 
 import hashlib
 import re
@@ -16,22 +19,22 @@ IDEMPOTENCY_KEY = "idempotency_key"
 """Field of a deduplicated job: the key of its lock (GitLab's name)."""
 
 DUPLICATE_OF = "duplicate-of"
-"""Field of a job that is a duplicate and runs all the same: the jid of the one that had the lock (GitLab's name)."""
+"""Field of a duplicate that runs nevertheless: the jid of the job that owned the lock (GitLab's name)."""
 
 RESCHEDULED_ONCE = "rescheduled_once"
-"""Field of a job that is the one more run of another (GitLab's name): it has none itself."""
+"""Field of a job that is the one rerun of another (GitLab's name). A rerun has no rerun itself."""
 
 WAL_POSITIONS, DUPLICATE_WAL_POSITIONS = "wal_locations", "dedup_wal_locations"
-"""Fields of a job: how far each database was at its push, and at the newest push that was dropped as its duplicate (GitLab's)."""
+"""Fields of a job (GitLab's): each database's WAL position at its push, and at the newest push dropped as its duplicate."""
 
 LOCK_TTL_S = 600
-"""How long the lock of a job lasts whose class is not known here (GitLab's default)."""
+"""The lifetime of a lock whose job's class is not known here (GitLab's default)."""
 
 HELD_LOCK_S = 30 * 86_400.0
-"""And how long that of a job which a policy has parked: until it goes on, unless that is never."""
+"""The lifetime of the lock of a held job, in case the job is never released."""
 
 MAX_TTL_MS = (1 << 53) - 1
-"""What Lua's numbers hold; Redis takes some more."""
+"""The largest exact integer of Lua's numbers. Redis accepts somewhat more."""
 
 _MAX_POSITIONS = 32
 _MAX_NAME = 63  # of a database
@@ -40,7 +43,7 @@ _POSITION = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock that a job took at its push. It is the job's as long as its jid stands in it."""
+    """Hold a lock that a job acquired at its push. The job owns the lock while its jid is stored in it."""
 
     key: str
     owner: str
@@ -49,29 +52,29 @@ class Lock:
 
     @property
     def ttl_ms(self) -> int:
-        """Return how long it lasts from now on."""
+        """Return its lifetime in milliseconds."""
         return _milliseconds(self.ttl_s)
 
 
 @dataclass(frozen=True, slots=True)
 class LockRequest:
-    """What a job on its way to its queue wants: the lock, and to be dropped when another has it, if it ``drop_duplicate``."""
+    """Request the lock for a job on its way to its queue; with ``drop_duplicate``, drop the job if another owns it."""
 
     lock: Lock
     drop_duplicate: bool
     counter: str
-    """The series in which dropped duplicates are counted."""
+    """The counter series of dropped duplicates."""
     wal_positions: Mapping[str, str]
     due: float | None = None
-    """Epoch seconds at which it is due, when it goes to the schedule set: the lock lasts until then and its ttl."""
+    """The due time in epoch seconds of a job for the schedule set: the lock lasts until then plus its lifetime."""
     delay_s: float | None = None
-    """In place of ``due``: after how many seconds, counted by Redis's clock from the step that writes it."""
+    """Instead of ``due``: the delay in seconds by Redis's clock, counted from the script that writes the job."""
     status_command: StatusCommand | None = None
-    """The command that writes its state, if it is tracked: at a push when it is in, in a poll when it is dropped."""
+    """The status command of a tracked job: executed at a push if the job is written, in a poll if it is dropped."""
 
     def encode(self) -> bytes:
-        """Return what a script is told (``parts/lock_request.lua``)."""
-        told: dict[str, Any] = {
+        """Return the argument of the scripts (``parts/lock_request.lua``)."""
+        fields: dict[str, Any] = {
             "key": self.lock.key,
             "jid": self.lock.owner,
             "class": self.lock.worker,
@@ -81,17 +84,17 @@ class LockRequest:
             "positions": dict(self.wal_positions),
         }
         if self.due is not None:
-            told["due"] = f"{self.due:.6f}"
+            fields["due"] = f"{self.due:.6f}"
         if self.delay_s is not None:
-            told["delay"] = f"{self.delay_s:.6f}"
+            fields["delay"] = f"{self.delay_s:.6f}"
         if self.status_command is not None:
-            told["mark"] = [str(word) for word in self.status_command]
-        return dumps(told)
+            fields["mark"] = [str(word) for word in self.status_command]
+        return dumps(fields)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place among the running jobs of one limit; ``member`` names job and process."""
+    """Identify a slot among the running jobs of one limit; ``member`` names the job and the process."""
 
     base: str
     member: str
@@ -99,68 +102,68 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """A job that is to run once more when a duplicate came while it ran: the payload of that run, and what it will hold."""
+    """Hold the payload of a job's rerun, written at its end if a duplicate was pushed while it ran."""
 
     data: bytes
     queue: str
     jid: Jid
     state: tuple[str, str, int] | None
-    """Its status key, its state and how many seconds that is kept, if it is tracked."""
+    """The status key, the state and its lifetime in seconds, if the job is tracked."""
     on_written: Callable[[], None]
-    """Called when it was written."""
+    """Called after the rerun was written."""
 
 
 @dataclass(slots=True)
 class JobResources:
-    """What one job holds."""
+    """Hold the resources of one job."""
 
     lock: Lock | None = None
     slots: list[Slot] = field(default_factory=list[Slot])
     next_run: Callable[[], NextRun] | None = None
-    """Makes what is written when the job is done and a duplicate came while it ran; ``None``: nothing ever is."""
+    """Builds the rerun to write if a duplicate was pushed while the job ran; ``None`` if the class has no reruns."""
 
     def on_end(self) -> str:
-        """Return what a script is told when the job ends for good: nothing is held any more."""
+        """Return the script argument for a job that ends for good: all resources are released."""
         return self._encode(None)
 
     def on_delay(self, delay_s: float) -> str:
-        """Return what it is told when the job will run again, ``delay_s`` from now at the earliest: it keeps its lock alone."""
+        """Return the script argument for a job that runs again in ``delay_s`` or later: it keeps only its lock."""
         return self._encode(delay_s)
 
     def on_hold(self) -> str:
-        """Return what it is told when the job waits for nobody knows how long: its lock waits with it, and then lasts as ever."""
+        """Return the script argument for a job that is held for an unknown time: it keeps its lock for ``HELD_LOCK_S``."""
         return self._encode(HELD_LOCK_S)
 
     def on_requeue(self) -> str:
-        """Return what it is told when the job goes back to its queue: as ``waits``, and a lock that nobody has is taken again."""
+        """Return the script argument for a job that returns to its queue: as ``on_delay``, and a free lock is taken again."""
         return self._encode(0.0, retake_lock=True)
 
     def _encode(self, delay_s: float | None, *, retake_lock: bool = False) -> str:
-        told: dict[str, Any] = {"slots": [{"base": slot.base, "member": slot.member} for slot in self.slots]}
+        fields: dict[str, Any] = {"slots": [{"base": slot.base, "member": slot.member} for slot in self.slots]}
         if self.lock is not None:
             keep_ms = 0 if delay_s is None else _milliseconds(delay_s + self.lock.ttl_s)
-            told["lock"] = {"key": self.lock.key, "owner": self.lock.owner, "keep_ms": keep_ms}
-            told["lock"]["after_ms"] = self.lock.ttl_ms
+            fields["lock"] = {"key": self.lock.key, "owner": self.lock.owner, "keep_ms": keep_ms}
+            fields["lock"]["after_ms"] = self.lock.ttl_ms
             if retake_lock:
-                told["lock"]["class"] = self.lock.worker
-        return dumps(told).decode()
+                fields["lock"]["class"] = self.lock.worker
+        return dumps(fields).decode()
 
 
 def lock_key(worker: str, arguments: bytes, since: int = 0) -> str:
-    """Return the key of the lock of equal jobs: of one class, whatever its queue, with the same JSON as arguments.
+    """Return the lock key of equal jobs: of one class, in any queue, with the same JSON as arguments.
 
     Objects are equal whatever the order of their names. Jobs that another method runs have another ``since``
     (``Declaration.signature_since``). With 0 the digest is that of GitLab's idempotency key: class name, colon, arguments.
     """
     if b"{" in arguments:
         arguments = dumps_ordered(loads(arguments, None))
-    # No wire name has an "@": a key of another method is that of no other class.
+    # No wire name contains "@": the key of another method cannot equal the key of another class.
     name = f"{worker}@{since}:" if since else f"{worker}:"
     return keys.lock(hashlib.sha256(name.encode() + arguments).hexdigest())
 
 
 def lock_of(payload: Payload, ttl_s: float | None = None) -> Lock | None:
-    """Return the lock that a job says it has; ``None`` when it has none, or says nonsense. ``ttl_s`` is what its class says."""
+    """Return the lock named by a payload, or ``None`` if the field is missing or invalid. ``ttl_s`` is the class's lifetime."""
     key, jid = payload.get(IDEMPOTENCY_KEY), payload.get("jid")
     if not isinstance(key, str) or not key.startswith(keys.LOCKS) or not isinstance(jid, str) or not jid:
         return None
@@ -168,36 +171,43 @@ def lock_of(payload: Payload, ttl_s: float | None = None) -> Lock | None:
 
 
 def wal_positions_of(payload: Payload) -> dict[str, str]:
-    """Return the positions that a job says its run has to see, its own and, over them, its duplicates'; nonsense is left out."""
+    """Return the WAL positions that a run must see: the job's own, overridden by those of its duplicates.
+
+    Invalid values are ignored.
+    """
     found: dict[str, str] = {}
     for name in (WAL_POSITIONS, DUPLICATE_WAL_POSITIONS):
-        said: Any = payload.get(name)
-        if isinstance(said, dict):
+        positions: Any = payload.get(name)
+        if isinstance(positions, dict):
             found.update(
-                {name: one for name, one in _first_positions(cast("dict[Any, Any]", said)) if _is_position(name, one)}
+                {
+                    name: one
+                    for name, one in _first_positions(cast("dict[Any, Any]", positions))
+                    if _is_position(name, one)
+                }
             )
     return found
 
 
 def slot_id(payload: Payload, data: bytes) -> str:
-    """Return what a job is called among the running ones: its jid, or what its bytes come to, where its writer gave none."""
+    """Return the id of a job among the running ones: its jid, or the digest of its bytes if it has none."""
     jid = payload.get("jid")
     return jid if isinstance(jid, str) and jid else hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
 
 def slot_member(identity: str, jid: object) -> str:
-    """Return how a process's job is called among the running ones."""
+    """Return the name of a process's job among the running ones."""
     return f"{identity} {jid}"
 
 
 def reservations(payload: Payload, data: bytes, limits: Iterable[str]) -> list[Slot]:
-    """Return the slots of these limits that were reserved for a job when it was handed over, if any were."""
+    """Return the slots of these limits that may have been reserved for a job at its enqueue."""
     member = slot_member("", slot_id(payload, data))
     return [Slot(keys.limit(name), member) for name in limits]
 
 
-def _first_positions(said: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    return list(islice(said.items(), _MAX_POSITIONS))
+def _first_positions(positions: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    return list(islice(positions.items(), _MAX_POSITIONS))
 
 
 def _is_position(name: Any, one: Any) -> bool:

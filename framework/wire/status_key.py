@@ -1,7 +1,7 @@
-"""What is kept of a tracked job beside its payload: its state, a word under a key of its own that expires.
+"""Define the status of a tracked job in Redis: one word under its own key, which expires.
 
-A job is tracked when its payload has ``status_expiration`` (GitLab's field). There, a missing key means completed, so that what
-is unknown or expired reads as completed, and what failed as running; here each state has its word, and no word is ``unknown``.
+A job is tracked if its payload has ``status_expiration`` (GitLab's field). In GitLab a missing key means completed, so that
+unknown and expired jobs read as completed and failed ones as running. Here each state has a word, and no word is ``unknown``.
 """
 
 import math
@@ -12,13 +12,13 @@ from framework.types import Jid, JobState, Payload
 from framework.wire import keys
 
 STATUS_EXPIRATION = "status_expiration"
-"""Field of a payload: how many seconds a state is kept after it was last written."""
+"""Field of a payload: the seconds that a state is kept after its last write."""
 
 MAX_TTL_S = 1 << 40
-"""What Redis takes as a time, in milliseconds, with room to spare."""
+"""The largest TTL in seconds: in milliseconds it is well within Redis's limit."""
 
 StatusCommand: TypeAlias = tuple[Any, ...]
-"""The command that writes a state; its second word is the key."""
+"""The Redis command that writes a state; its second element is the key."""
 
 _STATES_BY_PROGRESS: tuple[JobState, ...] = (
     "unknown",
@@ -33,38 +33,38 @@ _RANKS = {state.encode(): rank for rank, state in enumerate(_STATES_BY_PROGRESS)
 
 
 class TrackedJob(NamedTuple):
-    """A job whose state is kept, and for how many seconds after its last change."""
+    """Hold the id of a tracked job and the seconds that its state is kept after each change."""
 
     jid: Jid
     ttl_s: int
 
     def command(self, state: JobState, *, delay_s: float = 0.0) -> StatusCommand:
-        """Return the command that writes ``state``; a job that waits cannot expire before it may go on."""
+        """Return the command that writes ``state``. The status of a waiting job cannot expire before ``delay_s`` is over."""
         return ("SET", keys.status(self.jid), state, "EX", self.lifetime_s(delay_s))
 
     def queued_command(self, at: float | None) -> StatusCommand:
-        """Return the command that says it waits in its queue, or until ``at``, epoch seconds of Redis's clock, which decides."""
+        """Return the command for a job that waits in its queue, or until ``at`` in epoch seconds of Redis's clock."""
         if at is None:
             return self.command("queued")
         return ("SET", keys.status(self.jid), "queued", "EXAT", min(MAX_TTL_S, math.ceil(at) + self.ttl_s))
 
     def delayed_command(self, delay_s: float) -> StatusCommand:
-        """Return the command that says it waits for so long, by Redis's clock."""
+        """Return the command for a job that waits ``delay_s`` by Redis's clock."""
         return self.command("queued", delay_s=delay_s)
 
     def lifetime_s(self, delay_s: float) -> int:
-        """Return for how many seconds a state holds that is written now, by a job that then waits ``waits_s``."""
+        """Return the TTL in seconds of a state written now by a job that then waits ``delay_s``."""
         return min(MAX_TTL_S, math.ceil(delay_s) + self.ttl_s)
 
 
 def tracked_job(payload: Payload) -> TrackedJob | None:
-    """Return what says that a job is tracked; ``None`` when it is not, or when another writer put no time or id there."""
-    kept, jid = payload.get(STATUS_EXPIRATION), payload.get("jid")
-    if not isinstance(kept, int | float) or isinstance(kept, bool) or not kept > 0:
+    """Return the tracked job of a payload, or ``None`` if it is untracked or another writer's values are invalid."""
+    ttl_s, jid = payload.get(STATUS_EXPIRATION), payload.get("jid")
+    if not isinstance(ttl_s, int | float) or isinstance(ttl_s, bool) or not ttl_s > 0:
         return None
-    return TrackedJob(jid, math.ceil(min(kept, MAX_TTL_S))) if isinstance(jid, str) and jid else None
+    return TrackedJob(jid, math.ceil(min(ttl_s, MAX_TTL_S))) if isinstance(jid, str) and jid else None
 
 
 def most_advanced(found: Iterable[bytes | None]) -> JobState:
-    """Return the most advanced of the states that shards have of one job: it may have begun on one and gone on on another."""
+    """Return the most advanced state among shards: a job may begin on one shard and continue on another."""
     return _STATES_BY_PROGRESS[max((_RANKS.get(word, 0) for word in found if word is not None), default=0)]

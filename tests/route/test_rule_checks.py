@@ -152,8 +152,8 @@ def test_pins_over_a_rule_are_information():
     found = [one for one in findings([("*", "default")], workers) if one.kind == "override"]
     assert not any(one.is_error for one in found)
     assert [str(one) for one in found] == [
-        "workers.office.PinnedWorker: queue: 'mine' stands over 'default' of routing_rules[0] (*) [override]",
-        "workers.office.PinnedWorker: shard: 'second' stands over 'main' of routing_rules[0] (*) [override]",
+        "workers.office.PinnedWorker: queue: 'mine' overrides 'default' of routing_rules[0] (*) [override]",
+        "workers.office.PinnedWorker: shard: 'second' overrides 'main' of routing_rules[0] (*) [override]",
     ]
 
 

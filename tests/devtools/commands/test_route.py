@@ -92,8 +92,8 @@ def test_lint_tells_pins_and_ends_with_0_when_that_is_all(office):
     linted = route(office, "--lint")
     assert (linted.returncode, linted.stderr) == (0, "")
     assert linted.stdout.splitlines() == [
-        "office.PinnedWorker: queue: 'mine' stands over 'pinned' of routing_rules[1] (*) [override]",
-        "office.PinnedWorker: shard: 'second' stands over 'main' of routing_rules[1] (*) [override]",
+        "office.PinnedWorker: queue: 'mine' overrides 'pinned' of routing_rules[1] (*) [override]",
+        "office.PinnedWorker: shard: 'second' overrides 'main' of routing_rules[1] (*) [override]",
         "2 rules, 3 workers: 0 findings",
     ]
 
@@ -114,8 +114,8 @@ def test_lint_ends_with_1_when_there_are_findings_and_puts_them_first(office):
         "config/routing.yml: routing_rules[2]: no worker matches worker_name=PlainWorkr",
         "config/application.yml: namespace_weights.ofice: no worker has the queue_namespace ofice (did you mean 'office'?)",
         "office.PinnedWorker: retry_queue: no line of config/queues.yml serves the queue later",
-        "office.PinnedWorker: queue: 'mine' stands over",
-        "office.PinnedWorker: shard: 'second' stands over",
+        "office.PinnedWorker: queue: 'mine' overrides",
+        "office.PinnedWorker: shard: 'second' overrides",
     )
     assert len(lines) == len(starts) + 1
     for line, start in zip(lines, starts, strict=False):
@@ -252,7 +252,7 @@ def test_lint_of_a_former_name_elsewhere_names_the_split(limited):
         "locks by itself."
     )
     assert "scripts/jobs limits set ReportWorker N --shard second" in line
-    assert "equal jobs run beside each other, one on each shard" in line
+    assert "equal jobs run at the same time, one on each shard" in line
 
 
 def test_lint_of_a_limited_queue_on_two_shards_names_it(limited):
@@ -302,6 +302,6 @@ def test_boot_warns_of_a_split_limit(limited, redis, second_redis):
     process = limited.worker("-q", "default", "-c", "1", "-r", "limited").ready()
     (line,) = process.find(event_name="boot.split")
     assert (line["severity"], line["name"], line["shards"]) == ("WARN", "queue/mail", ["second", "main"])
-    assert "each shard holds its limits and locks by itself" in line["message"]
+    assert "each shard keeps its limits and locks by itself" in line["message"]
     told = limited.run("-c", "import limited, framework; framework.boot()")
     assert "queue/mail (limits of the queue mail) has jobs on the shards second and main" in told.stderr
