@@ -92,7 +92,7 @@ CHANGED = "a middleware changed them"
         (compressed(original_job_size_bytes=SIZE - 1), f"is {SIZE - 1}, but its arguments inflate to {SIZE:,} bytes"),
         (compressed(original_job_size_bytes="many"), "is 'many', but"),
         (compressed(zlib.compress(dumps([2]))), f"is {SIZE}, but its arguments inflate to 3 bytes"),
-        (compressed(zlib.compress(b'{"no":"list"}'), original_job_size_bytes=13), "no list"),
+        (compressed(zlib.compress(b'{"no":"list"}'), original_job_size_bytes=13), "not a list"),
         (compressed(zlib.compress(b"[1"), original_job_size_bytes=2), "EOF"),
         (compressed(zlib.compress(b"[NaN]"), original_job_size_bytes=5), "cannot be read"),
     ],

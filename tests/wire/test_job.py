@@ -73,12 +73,12 @@ def test_a_version_is_a_whole_number_and_0_where_nothing_says_one(value, version
     ("data", "reason"),
     [
         (b"\xff\x00", "expected"),
-        (b"[]", "no object: list"),
+        (b"[]", "not an object: list"),
         (b'{"args":[]}', "no class"),
         (b'{"class":"","args":[]}', "no class"),
         (b'{"class":1,"args":[]}', "no class"),
-        (b'{"class":"A","args":{}}', "no list"),
-        (b'{"class":"A"}', "no list"),
+        (b'{"class":"A","args":{}}', "not a list"),
+        (b'{"class":"A"}', "not a list"),
     ],
 )
 def test_unreadable_payloads_say_why(data, reason):
