@@ -24,9 +24,10 @@ author = "application-worker contributors"
 copyright = author  # noqa: A001  (Sphinx's name)
 version = release = VERSION
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
 nitpicky = True
+nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures: the site holds no inventory of other projects
 default_role = "code"
 
 myst_heading_anchors = 4
@@ -45,6 +46,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_ERROR = re.compile(r"[\w, ]+: ")
 _PAGE_LINK = re.compile(r"\]\(([^)#:]+)\.md\)")
 
 
@@ -72,9 +74,22 @@ def unlink_files_outside(app: Sphinx, doctree: nodes.document) -> None:
             link.replace_self(link.children)
 
 
+def mark_up(_app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+    """Give a docstring the marks that Sphinx reads: examples are code, `Raises:` with entries `Error: when` is a field list."""
+    for index in reversed(range(1, len(lines) - 1)):
+        text, gap, code = lines[index - 1 : index + 2]
+        if text and not text.startswith(" ") and not gap and code.startswith("    "):
+            lines[index:index] = ["", "::"]
+    if "Raises:" in lines:
+        start = lines.index("Raises:")
+        section = [line.strip() for line in lines[start + 1 :]]
+        lines[start:] = [f":raises {line}" if _ERROR.match(line) else f"    {line}" if line else "" for line in section]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Connect the two steps above, and show diagrams in Mermaid's language as text."""
+    """Connect the steps above, and show diagrams in Mermaid's language as text."""
     app.connect("source-read", add_contents)
     app.connect("doctree-read", unlink_files_outside, priority=400)  # before the links become downloads
+    app.connect("autodoc-process-docstring", mark_up)
     app.add_lexer("mermaid", TextLexer)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

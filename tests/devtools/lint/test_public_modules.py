@@ -25,7 +25,7 @@ def test_public_modules_are_those_beside_the_layers():
 
 
 def test_public_modules_are_those_that_the_guide_shows():
-    page = (ROOT / "docs" / "reference" / "public_modules.md").read_text()
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `framework.")]
     assert rows == [f"| `framework.{name}` | {text} |" for name, text in PUBLIC_MODULES.items()]
     assert all(f"`{name}`" in page for name in framework.__all__)
