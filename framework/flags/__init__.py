@@ -1,1 +1,1 @@
-"""Switches that operators set while everything runs: what they say, and where they come from."""
+"""Feature flags: what they say, and where they are stored."""

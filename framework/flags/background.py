@@ -1,4 +1,4 @@
-"""Questions to code that is not ours and may raise, or hang: asked beside the work, and the last answer counts."""
+"""Call slow or unreliable code in the background, and keep its last result."""
 
 import os
 import threading
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from framework.telemetry.rate_limit import LogRateLimit
 
 DEADLINE_S = 5.0
-"""After so long without an answer it is told that a question hangs."""
+"""A call that takes longer is logged."""
 
 _LOG_INTERVAL_S = 300.0
 
@@ -17,10 +17,10 @@ A = TypeVar("A")
 
 
 class BackgroundValue(Generic[A]):
-    """One question, asked again and again in a thread of its own.
+    """Keep the last result of a callable that is called in threads of its own.
 
-    ``answer`` is the last that came, at first what it is made with. A question that hangs is not asked anew before it comes
-    back: threads would pile up behind it.
+    ``value`` is the last result, at first ``initial``. No new call starts while one hangs: threads would pile up behind
+    it.
     """
 
     def __init__(self, name: str, callback: Callable[[], A], initial: A) -> None:
@@ -33,33 +33,35 @@ class BackgroundValue(Generic[A]):
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def refresh(self) -> None:
-        """Ask, unless an answer is still awaited; returns at once."""
+        """Start a call, unless one is running; return at once."""
         now = time.monotonic()
-        if self._started_at is not None and self._pid == os.getpid():  # a fork has no such thread
+        if (
+            self._started_at is not None and self._pid == os.getpid()
+        ):  # after a fork, the thread exists only in the parent
             if now - self._started_at >= DEADLINE_S:
                 self._log_limit.warning(
                     "timeout",
-                    f"{self._name} has not answered for {now - self._started_at:.0f} s; its last answer counts",
+                    f"{self._name} has not answered for {now - self._started_at:.0f} s; its last result is used",
                     "callback.timeout",
                     answer=str(self.value),
                 )
             return
         self._started_at, self._pid = now, os.getpid()
         self._done = threading.Event()
-        threading.Thread(target=self._run, args=(self._done,), name=f"inquiry {self._name}", daemon=True).start()
+        threading.Thread(target=self._run, args=(self._done,), name=f"background {self._name}", daemon=True).start()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the answer to the question that is under way, if there is one, for at most so long."""
+        """Wait for the call that is running, if there is one, for at most ``timeout_s``."""
         if self._started_at is not None:
             self._done.wait(timeout_s)
 
     def _run(self, done: threading.Event) -> None:
         try:
             self.value = self._callback()
-        except BaseException as error:  # noqa: BLE001 - whatever it raises, work goes on
+        except BaseException as error:  # noqa: BLE001 - no error of the callable may stop work
             self._log_limit.error(
                 "failed",
-                f"{self._name} failed; its last answer counts",
+                f"{self._name} failed; its last result is used",
                 "callback.failed",
                 answer=str(self.value),
                 error=error,

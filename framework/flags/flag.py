@@ -1,4 +1,4 @@
-"""One flag, and the protocol of what knows flags. A flag that is not set leaves the decision to whoever asks."""
+"""Define a feature flag and where flags come from. A flag that is not set leaves the decision to its caller."""
 
 import math
 import random
@@ -10,7 +10,7 @@ from framework.errors import PayloadError
 from framework.wire.json import dumps, loads
 
 FORMAT = 1
-"""Of the value in Redis; a newer one is left alone."""
+"""The version of the value's format in Redis; values of other versions are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,32 +19,32 @@ class Flag:
 
     name: str
     percentage: float
-    """Of how many questions in a hundred it is on."""
+    """The share of evaluations, in percent, in which the flag is on."""
     reason: str = ""
     set_by: str = ""
     set_at: float | None = None
     expires_at: float | None = None
 
     def sampled(self, sample: Callable[[], float] = random.random) -> bool:
-        """Whether it is on this time."""
+        """Tell whether the flag is on for this evaluation, at random."""
         return sample() * 100 < self.percentage
 
     def encode(self) -> bytes:
-        """Return it as Redis has it under its name."""
+        """Return the flag's value for Redis."""
         fields = {"reason": self.reason, "set_by": self.set_by, "set_at": self.set_at, "expires_at": self.expires_at}
         return dumps({"v": FORMAT, "percentage": self.percentage, **fields})
 
 
 class Flags(Protocol):
-    """What knows flags. Answers come from the memory of the process: asking costs no round trip. Safe from any thread."""
+    """Look up flags in the memory of the process, without a round trip. Safe to call from any thread."""
 
     def enabled(self, name: str, *, default: bool = False) -> bool:
-        """Whether the flag is on this time; ``default`` when it is not set."""
+        """Tell whether the flag is on for this evaluation; ``default`` if it is not set."""
         flag = self.find(name)
         return default if flag is None else flag.sampled()
 
     def find(self, name: str) -> Flag | None:
-        """Return the flag, ``None`` when it is not set."""
+        """Return the flag, ``None`` if it is not set."""
         ...
 
     def names(self) -> frozenset[str]:
@@ -53,35 +53,35 @@ class Flags(Protocol):
 
 
 class FlagSource(Flags, Protocol):
-    """Flags that are read anew from time to time, from wherever they are kept."""
+    """Flags that are read again from time to time, from where they are stored."""
 
     def read(self) -> bool:
-        """Read what is set; return whether anything has changed since the last time. May raise redis errors."""
+        """Read all flags; return whether any has changed since the last read. May raise redis errors."""
         ...
 
 
 class LayeredFlags(FlagSource):
-    """Flags of several places: the first that has a flag set decides it."""
+    """Combine several sources: the first source in which a flag is set decides."""
 
     def __init__(self, *sources: FlagSource) -> None:
         self._sources = sources
 
     def find(self, name: str) -> Flag | None:
         """See ``Flags``."""
-        return next((flag for place in self._sources if (flag := place.find(name)) is not None), None)
+        return next((flag for source in self._sources if (flag := source.find(name)) is not None), None)
 
     def names(self) -> frozenset[str]:
         """See ``Flags``."""
-        return frozenset(name for place in self._sources for name in place.names())
+        return frozenset(name for source in self._sources for name in source.names())
 
     def read(self) -> bool:
         """See ``FlagSource``."""
-        news = [place.read() for place in self._sources]
-        return any(news)
+        changes = [source.read() for source in self._sources]
+        return any(changes)
 
 
 def run_flag(worker: str) -> str:
-    """Return the name of the flag without which jobs of a class are deferred (GitLab's ``run_sidekiq_jobs_``)."""
+    """Return the name of the flag that defers jobs of a class unless it is on (GitLab's ``run_sidekiq_jobs_``)."""
     return f"run_jobs_{worker}"
 
 
@@ -91,24 +91,24 @@ def drop_flag(worker: str) -> str:
 
 
 def pause_flag(worker: str) -> str:
-    """Return the name of the flag under which jobs of a class are parked: the pause by hand."""
+    """Return the name of the flag that holds jobs of a class: the manual pause."""
     return f"pause_jobs_{worker}"
 
 
 def decode_flag(name: str, data: bytes) -> Flag:
-    """Return the flag that ``data`` says. Raises ValueError saying what is wrong with it."""
+    """Return the flag encoded in ``data``. Raises ValueError with the reason for malformed data."""
     try:
         value = loads(data)
     except PayloadError as error:
         raise ValueError(error.reason) from None
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - the value is data
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - the value is data
     fields = cast("dict[str, Any]", value)
     if fields.get("v") != FORMAT:
-        raise ValueError(f"its format v = {fields.get('v')!r} is not the one known here, {FORMAT}")
+        raise ValueError(f"its format v = {fields.get('v')!r} is not supported; expected {FORMAT}")
     percentage = _number(fields.get("percentage"))
     if percentage is None or not 0 <= percentage <= 100:
-        raise ValueError(f"percentage = {fields.get('percentage')!r} is no number from 0 to 100")
+        raise ValueError(f"percentage = {fields.get('percentage')!r} is not a number from 0 to 100")
     set_at, expires_at = (_time(key, fields.get(key)) for key in ("set_at", "expires_at"))
     reason, set_by = (str(fields.get(key) or "") for key in ("reason", "set_by"))
     return Flag(name, percentage, reason, set_by, set_at, expires_at)
@@ -117,7 +117,7 @@ def decode_flag(name: str, data: bytes) -> Flag:
 def _time(key: str, value: Any) -> float | None:
     time = _number(value)
     if time is None and value is not None:
-        raise ValueError(f"{key} = {value!r} is no time")
+        raise ValueError(f"{key} = {value!r} is not a time")
     return time
 
 

@@ -1,4 +1,4 @@
-"""Flags of an OpenFeature provider, evaluated beside the work for the names that somebody may ask for: never per job."""
+"""Read flags from an OpenFeature provider, in the background and by name: never once per job."""
 
 import importlib
 import time
@@ -16,12 +16,12 @@ _DOMAIN = "application-worker"
 
 
 class OpenFeatureFlags(FlagSource):
-    """What the provider of the application's last said of ``names()``; a flag that it does not know is not set.
+    """Keep the provider's last values of ``names()``; a flag that the provider does not know is not set.
 
-    A boolean says 0 or 100 per cent. The provider is asked as this process (``targeting_key``), so that a share is one of
+    A boolean counts as 0 or 100 percent. The targeting key is this process, so a percentage of the provider is one of
     processes, not of jobs.
 
-    Raises ImportError when the SDK is not installed.
+    Raises ImportError if the SDK is not installed.
     """
 
     def __init__(self, names: Callable[[], Iterable[str]], targeting_key: str, *, lazy: bool = False) -> None:
@@ -50,9 +50,9 @@ class OpenFeatureFlags(FlagSource):
         return frozenset(self._flags.value)
 
     def read(self) -> bool:
-        """Ask the provider anew, beside the work; return whether what it said until now is news.
+        """Read the flags again in the background; return whether the values known so far have changed.
 
-        Only the first time its answer is waited for, and not for long.
+        Only the first read waits for its result, and not for long.
         """
         first, self._read_at = self._read_at is None, time.monotonic()
         self._flags.refresh()
@@ -74,14 +74,14 @@ class OpenFeatureFlags(FlagSource):
         if details.error_code is not None:
             self._log_limit.warning(
                 name,
-                "the OpenFeature provider cannot say a flag; its last word counts",
+                f"the OpenFeature provider failed for the flag {name}; its last value is used",
                 "flags.provider_error",
                 flag=name,
                 error_code=str(details.error_code),
                 reason=details.error_message,
             )
             return known
-        # A provider may give back our own default for a flag that it does not know: then the other default comes back too.
+        # A provider may return the default for a flag that it does not know: then another default is returned too.
         if not details.value and client.get_boolean_value(name, True, self._context):
             return None
-        return Flag(name, 100.0 if details.value else 0.0, "as the OpenFeature provider says", "OpenFeature")
+        return Flag(name, 100.0 if details.value else 0.0, "set by the OpenFeature provider", "OpenFeature")

@@ -1,4 +1,4 @@
-"""Flags in a shard's Redis: one HASH, read whole, kept in the process. A job's fate lives on its own shard, so its flags do too."""
+"""Read flags from a shard's Redis: one HASH, cached in the process. Each shard has its own flags, as it has its own jobs."""
 
 import math
 import time
@@ -15,7 +15,7 @@ from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire import keys
 
 MAX_AGE_S = 5.0
-"""How old what a process knows of flags may become."""
+"""The maximum age of cached flags."""
 
 _LOG_INTERVAL_S = 300.0
 _MAX_VALUE = 200
@@ -32,10 +32,10 @@ class _CachedFlag(NamedTuple):
 
 # Decision 133: flags are cached in each process.
 class RedisFlags(FlagSource):
-    """The flags of one shard as they were when they were last read; what could not be read anew stays as it was.
+    """Cache the flags of one shard; flags that cannot be read keep their last values.
 
-    A server process reads them with each beat. A producer has no beat: ``lazy`` ones are read when somebody asks and they
-    are older than ``FRESH_S``.
+    A worker process reads them at each heartbeat. A producer has none: with ``lazy`` the flags are read on use, if
+    older than ``MAX_AGE_S``.
     """
 
     def __init__(self, client: "redis.Redis", shard: str, *, lazy: bool = False) -> None:
@@ -62,15 +62,16 @@ class RedisFlags(FlagSource):
         return frozenset(name for name, one in self._flags.items() if one.is_valid())
 
     def raw_value(self, name: str) -> bytes:
-        """Return what Redis had under the name when it was last read, whatever it counts for; empty when there was nothing."""
+        """Return the stored bytes of a flag at the last read, valid or not; empty if there was none."""
         return self._raw.get(name, b"")
 
     def read(self) -> bool:
-        """Read all anew; return whether anything has changed. Raises redis errors of the connection.
+        """Read all flags; return whether any has changed. Raises redis errors of the connection.
 
-        What the server refuses (the key is of another type, an ACL) is told; what was known stays.
+        A refusal by the server (a key of another type, an ACL) is logged, and the known flags stay.
         """
-        self._read_at = time.monotonic()  # before: threads that ask meanwhile do not read too
+        # Set before the read, so that other threads do not read at the same time.
+        self._read_at = time.monotonic()
         pipeline: Any = self._client.pipeline(transaction=False)
         pipeline.time()
         pipeline.hgetall(keys.FLAGS)
@@ -79,9 +80,11 @@ class RedisFlags(FlagSource):
         except (RedisConnectionError, RedisTimeoutError):
             raise
         except ResponseError as error:
-            self._warn("refused", "flags cannot be read; those last known stay", "flags.read_failed", error=error)
+            self._warn(
+                "refused", "flags cannot be read; their last values stay in force", "flags.read_failed", error=error
+            )
             return False
-        # How long a flag still holds is taken from Redis's clock, so that no clock of a host can end it early, or never.
+        # The end of a flag is converted by Redis's clock, so that no host's clock ends it too early or never.
         offset = time.monotonic() - (seconds + microseconds / 1_000_000)
         raw = {field.decode(errors="backslashreplace"): data for field, data in fields.items()}
         before, known = self._valid_names(), self._flags
@@ -97,15 +100,17 @@ class RedisFlags(FlagSource):
         try:
             self.read()
         except (RedisError, OSError) as error:
-            self._warn("away", "flags cannot be read; those last known stay", "flags.unavailable", error=error)
+            self._warn(
+                "away", "flags cannot be read; their last values stay in force", "flags.unavailable", error=error
+            )
 
     def _decode(self, name: str, data: bytes, offset: float) -> _CachedFlag | None:
         try:
             flag = decode_flag(name, data)
         except ValueError as error:
-            reason = f"the flag cannot be read and counts as not set: {error}"
+            text = f"the flag {name} is malformed and counts as not set: {error}"
             shown = data[:_MAX_VALUE].decode(errors="backslashreplace")
-            self._warn(f"{name} {shown}", reason, "flags.unreadable", flag=name, value=shown)
+            self._warn(f"{name} {shown}", text, "flags.unreadable", flag=name, value=shown)
             return None
         return _CachedFlag(flag, offset + (math.inf if flag.expires_at is None else flag.expires_at))
 
@@ -114,7 +119,7 @@ class RedisFlags(FlagSource):
 
 
 def set_flag(client: "redis.Redis", flag: Flag, duration_s: float | None) -> Flag:
-    """Set a flag from now on for ``lasts_s``, or without an end; return it with its times. Raises redis errors."""
+    """Set a flag for ``duration_s``, or without an end; return it with its times. Raises redis errors."""
     seconds, microseconds = client.time()
     now = seconds + microseconds / 1_000_000
     ends = None if duration_s is None else now + duration_s
@@ -124,18 +129,18 @@ def set_flag(client: "redis.Redis", flag: Flag, duration_s: float | None) -> Fla
 
 
 def unset_flag(client: "redis.Redis", name: str) -> bool:
-    """Take a flag away; return whether there was one. Raises redis errors."""
+    """Remove a flag; return whether it existed. Raises redis errors."""
     removed: Any = client.hdel(keys.FLAGS, name)
     return bool(removed)
 
 
 def read_flags(client: "redis.Redis") -> dict[str, Flag]:
-    """Return the flags that are set on a shard by name, expired ones among them; garbage is left out. Raises redis errors."""
+    """Return the flags of a shard by name, including expired ones, without malformed ones. Raises redis errors."""
     return {name: flag for name, flag in read_flags_or_none(client).items() if flag is not None}
 
 
 def read_flags_or_none(client: "redis.Redis") -> dict[str, Flag | None]:
-    """Return all that stands on a shard as a flag, by name; ``None`` for what cannot be read. Raises redis errors."""
+    """Return the flags of a shard by name, ``None`` for malformed ones. Raises redis errors."""
     found: dict[str, Flag | None] = {}
     fields: Any = client.hgetall(keys.FLAGS)
     for name, data in fields.items():

@@ -1,1 +1,1 @@
-"""What bends the way of a job: locks, limits, pauses, deferrals, replicas. One folder each; none knows another."""
+"""Policies that stop, delay or change a job before its run: locks, limits, pauses, deferrals, replicas. None imports another."""

@@ -23,7 +23,7 @@ class LogRateLimit:
     Beyond 1,000 topics it forgets all of them and counts again from zero.
     """
 
-    def __init__(self, period_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, period_s: float, clock: Callable[[], float] | None = None) -> None:
         self._period_s = period_s
         self._clock = clock
         self._lock = threading.Lock()
@@ -42,7 +42,8 @@ class LogRateLimit:
 
     def hit(self, topic: str) -> int:
         """Count one event; return the events since the last line about ``topic``, or 0 if no line is due."""
-        now = self._clock()
+        # Looked up here and not at the begin: tests and simulations replace the clock of the module.
+        now = time.monotonic() if self._clock is None else self._clock()
         with self._lock:
             last, count = self._seen.get(topic, (now - self._period_s, 0))
             due = now - last >= self._period_s

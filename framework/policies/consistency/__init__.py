@@ -1,1 +1,3 @@
-"""How fresh a job's reads must be: positions of the WAL taken at the push, a replica that has come so far at the run."""
+"""Let jobs read from a replica that is fresh enough: the push records WAL positions, the run chooses a replica that has
+reached them.
+"""

@@ -1,4 +1,4 @@
-"""At the start of a run: a replica that shows what the push saw, or the primary (GitLab's load balancing of jobs)."""
+"""Choose what a job reads from: a replica that shows what the push saw, or the primary (GitLab's load balancing of jobs)."""
 
 import random
 import time
@@ -22,18 +22,18 @@ ReadStrategy: TypeAlias = Literal["primary", "primary_no_wal", "replica", "repli
 
 _POLLS_BY_URGENCY = {"high": (5, 0.1)}
 _DEFAULT_POLLS = (3, 0.5)
-"""How often to look again for a replica that has come so far, and after how many seconds each time."""
+"""How often to check again for a replica that has caught up, and the seconds between checks."""
 
 
 class ReplicaChoice(NamedTuple):
-    """What was decided about a job, and the replica of each database that it reads from."""
+    """The decision about a job, and the replica of each database that it reads from."""
 
     strategy: ReadStrategy
     replicas: Mapping[str, DatabaseServer] = {}
 
 
 class ReplicaStatus(NamedTuple):
-    """Of each database: a replica that has caught up, or those that are on their way, or that none says where it is."""
+    """The state per database: a replica that has caught up, replicas that are behind, or no known position."""
 
     caught_up: dict[str, DatabaseServer]
     behind: dict[str, list[DatabaseServer]]
@@ -42,21 +42,21 @@ class ReplicaStatus(NamedTuple):
 
 # Decision 111: a job reads from the primary in case of doubt.
 class ConsistencyPolicy:
-    """Chooses what each job of a replica-reading class reads from. Never fails a job: in any doubt it reads from the primary."""
+    """Choose what each job of a replica-reading class reads from. It never fails a job: in doubt the job reads from the primary."""
 
     def __init__(self, databases: Databases, sleep: Callable[[float], None] = time.sleep) -> None:
         self._databases = databases
         self._sleep = sleep
         self._log_limit = LogRateLimit(60.0)
         self._stalled_at: dict[DatabaseServer, int] = {}
-        """Where replicas stood after a job had waited for them in vain: until they move on, no other job does."""
+        """Positions of replicas for which a job has waited in vain: until they advance, no other job waits for them."""
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """See ``Gate``: classes that may read from a replica of some configured database."""
+        """See ``AdmissionPolicy``: it applies to classes that may read from a replica of a configured database."""
         return bool(self._databases.levels(declaration))
 
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:
-        """See ``Gate``: the job's context knows its replicas; a job that is to come back for one fails, once."""
+        """See ``AdmissionPolicy``: the job's context gets its replicas. A job that shall come back for a replica fails, once."""
         declaration, payload = request.declaration, request.payload
         levels = self._databases.levels(declaration)
         try:
@@ -73,7 +73,8 @@ class ConsistencyPolicy:
         )
         if choice.strategy == "retry":
             return Failed(JobReplicaNotUpToDate(declaration.wire_name))
-        replica_context.use(choice.replicas)  # without any, too: it may be asked again, and think better of it
+        # Set even without replicas: a second call must undo the choice of the first.
+        replica_context.use(choice.replicas)
         return None
 
     def _choose(self, declaration: Declaration, payload: Payload, levels: ConsistencyLevels) -> ReplicaChoice:
@@ -81,54 +82,54 @@ class ConsistencyPolicy:
         if not positions:
             return ReplicaChoice("primary_no_wal")
         retried = "retry_count" in payload
-        sight = self._wait_for_replicas(positions, *_POLLS_BY_URGENCY.get(declaration.urgency, _DEFAULT_POLLS))
-        if len(sight.caught_up) == len(positions):
+        status = self._wait_for_replicas(positions, *_POLLS_BY_URGENCY.get(declaration.urgency, _DEFAULT_POLLS))
+        if len(status.caught_up) == len(positions):
             delayed = any(levels[name] == "delayed" for name in positions)
-            return ReplicaChoice("replica_retried" if delayed and retried else "replica", sight.caught_up)
-        waits = any(levels[name] == "delayed" for name in sight.behind) and not sight.unknown
-        return ReplicaChoice("retry" if waits and not retried and _can_retry(payload) else "primary")
+            return ReplicaChoice("replica_retried" if delayed and retried else "replica", status.caught_up)
+        may_catch_up = any(levels[name] == "delayed" for name in status.behind) and not status.unknown
+        return ReplicaChoice("retry" if may_catch_up and not retried and _can_retry(payload) else "primary")
 
     def _wait_for_replicas(self, positions: Mapping[str, int], times: int, pause_s: float) -> "ReplicaStatus":
-        """Look for replicas that have come so far, again while waiting may help."""
-        sight = self._check_replicas(positions)
+        """Check the replicas again while waiting may help."""
+        status = self._check_replicas(positions)
         for _ in range(times):
-            late = [replica for replicas in sight.behind.values() for replica in replicas]
+            behind = [replica for replicas in status.behind.values() for replica in replicas]
             if (
-                not late
-                or sight.unknown
-                or all(self._stalled_at.get(replica) == replica.last_position for replica in late)
+                not behind
+                or status.unknown
+                or all(self._stalled_at.get(replica) == replica.last_position for replica in behind)
             ):
-                return sight
+                return status
             self._sleep(pause_s)
-            sight = self._check_replicas(positions)
+            status = self._check_replicas(positions)
         self._stalled_at.update(
-            {replica: replica.last_position for replicas in sight.behind.values() for replica in replicas}
+            {replica: replica.last_position for replicas in status.behind.values() for replica in replicas}
         )
-        return sight
+        return status
 
     def _check_replicas(self, positions: Mapping[str, int]) -> "ReplicaStatus":
-        sight = ReplicaStatus({}, {}, set())
+        status = ReplicaStatus({}, {}, set())
         for name, position in positions.items():
             replicas = self._databases[name].replicas
-            late: list[DatabaseServer] = []
+            behind: list[DatabaseServer] = []
             for replica in random.sample(replicas, len(replicas)):
                 reached = replica.has_reached(position)
                 if reached:
-                    sight.caught_up[name] = replica
+                    status.caught_up[name] = replica
                     break
                 if reached is False:
-                    late.append(replica)
+                    behind.append(replica)
             else:
-                if late:
-                    sight.behind[name] = late
+                if behind:
+                    status.behind[name] = behind
                 else:
-                    sight.unknown.add(name)
-        return sight
+                    status.unknown.add(name)
+        return status
 
     def _warn(self, declaration: Declaration, error: Exception) -> None:
         self._log_limit.warning(
             declaration.wire_name,
-            "no replica could be chosen for jobs of a class; they read from the primary",
+            f"the choice of a replica failed for jobs of {declaration.wire_name}; they read from the primary",
             "consistency.choice_failed",
             error=error,
             **{"class": declaration.wire_name},
@@ -136,6 +137,6 @@ class ConsistencyPolicy:
 
 
 def _can_retry(payload: Payload) -> bool:
-    """Whether a failure brings the job back: what ``set(retry=False)`` pushed, a failure would lose."""
+    """Tell whether a failure brings the job back: a job pushed with ``set(retry=False)`` would be lost."""
     retry = payload.get("retry")
     return retry is True or (type(retry) is int and retry > 0)

@@ -1,4 +1,4 @@
-"""The application's databases, and what each class may read from a replica of them."""
+"""Know the application's databases, and which of them a class may read from a replica."""
 
 import random
 from collections.abc import Iterable, Mapping
@@ -15,13 +15,13 @@ from framework.types import DataConsistency
 from framework.version import install_extra
 
 ConsistencyLevels: TypeAlias = Mapping[str, DataConsistency]
-"""What a class says of each database that has replicas."""
+"""A class's data consistency for each database that has replicas."""
 
 SETTINGS_FILE = "config/application.yml"
-"""How messages call the file of the setting, unless they are told otherwise."""
+"""The default name of the settings file in messages."""
 
 _STRICTEST_FIRST: tuple[DataConsistency, ...] = ("always", "sticky", "delayed")
-"""Each is more content with a replica than the one before it."""
+"""Each level accepts staler replicas than the level before it."""
 
 
 class Database(NamedTuple):
@@ -33,7 +33,7 @@ class Database(NamedTuple):
 
 
 class Databases:
-    """Every configured database. Nothing is loaded or connected before it is used."""
+    """Hold every configured database. Drivers are loaded, and connections made, on first use."""
 
     def __init__(self, settings: Mapping[str, DatabaseSettings], file: str = SETTINGS_FILE) -> None:
         self._file = file
@@ -41,14 +41,14 @@ class Databases:
 
     def __getitem__(self, name: str) -> Database:
         if name not in self._all:
-            message = f"there is no database {name!r}{did_you_mean(name, self._all)}; name it there with its url"
+            message = f"there is no database {name!r}{did_you_mean(name, self._all)}; add it there with its url"
             raise ConfigurationError([ConfigurationProblem(self._file, "databases", message)])
         if (problem := missing_extra(self._file)) is not None:
             raise ConfigurationError([problem])
         return self._all[name]
 
     def levels(self, declaration: Declaration) -> ConsistencyLevels:
-        """Return what the class says of each database with replicas; empty when it reads from no replica."""
+        """Return the class's consistency for each database with replicas; empty if it reads from no replica."""
         overrides: ConsistencyLevels = declaration.data_consistency_overrides or {}
         levels: dict[str, DataConsistency] = {
             name: overrides.get(name, declaration.data_consistency)
@@ -58,24 +58,24 @@ class Databases:
         return levels if weakest_level(levels) != "always" else {}
 
     def problems(self, declarations: Iterable[Declaration]) -> list[ConfigurationProblem]:
-        """Return what these classes say that cannot be done with this configuration."""
+        """Return the problems of these classes with this configuration."""
         problems: list[ConfigurationProblem] = []
         wanted = False
         for declaration in declarations:
             wanted = wanted or bool(self.levels(declaration))
             for name in declaration.data_consistency_overrides or ():
                 if self._all and name not in self._all:
-                    said = f"{declaration.qualified_name}: data_consistency_overrides names {name!r}, and there is no such database"
-                    known = join_names(self._all)
-                    near = (
-                        f"{did_you_mean(name, self._all)}; there are {known}: take one, or name it there with its url"
+                    message = (
+                        f"{declaration.qualified_name}: data_consistency_overrides names {name!r}, which is no database"
                     )
-                    problems.append(ConfigurationProblem(self._file, "databases", f"{said}{near}"))
+                    known = join_names(self._all)
+                    near = f"{did_you_mean(name, self._all)}; there are {known}: use one of them, or add it there with its url"
+                    problems.append(ConfigurationProblem(self._file, "databases", f"{message}{near}"))
         problem = missing_extra(self._file) if wanted else None
         return [*problems, problem] if problem is not None else problems
 
     def available_replicas(self) -> dict[str, DatabaseServer]:
-        """Return a replica of each database that has one which answers, whatever it shows."""
+        """Return a replica that answers of each database that has one, however stale it is."""
         found: dict[str, DatabaseServer] = {}
         for name, _, replicas in self._all.values():
             shuffled = random.sample(replicas, len(replicas))
@@ -94,18 +94,18 @@ class Databases:
 # One set of servers per configuration: policy, push and application must share the memory of a failed server.
 @lru_cache
 def open_databases(settings: tuple[tuple[str, DatabaseSettings], ...], file: str) -> Databases:
-    """Return the databases of a configuration: the same for pushes, runs and the application's own queries."""
+    """Return the databases of a configuration; pushes, runs and the application's own queries share one object."""
     return Databases(dict(settings), file)
 
 
 def weakest_level(levels: ConsistencyLevels) -> DataConsistency:
-    """Return which word decides about a job that uses all these databases (GitLab: the most replica-loving)."""
+    """Return the level that applies to a job that uses all these databases (GitLab: the one that prefers replicas most)."""
     # One decision for all databases: otherwise each log line and counter would need one strategy per database.
     return max(levels.values(), key=_STRICTEST_FIRST.index) if levels else "always"
 
 
 def missing_extra(file: str = SETTINGS_FILE) -> ConfigurationProblem | None:
-    """Return what to do when the libraries that replicas take are not installed."""
+    """Return the problem, with its remedy, if the libraries for replicas are not installed."""
     missing = [name for name in ("sqlalchemy", "psycopg") if find_spec(name) is None]
     if not missing:
         return None

@@ -1,4 +1,4 @@
-"""Positions of the WAL in a payload: what the push notes, and what the run has to find."""
+"""Write WAL positions into a payload at the push, and read them at the run."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -16,32 +16,32 @@ PER_DATABASE_FIELD = "worker_data_consistency_per_db"
 SOURCES_FIELD = "wal_location_sources"
 
 PositionFields = Callable[[], Mapping[str, Json]]
-"""Looks positions up here and now; the fields that a payload carries."""
+"""Looks up the current positions; returns the fields to add to a payload."""
 
 
 # Decision 110: a push records the WAL insert position.
 class PushPositions:
-    """Says of a class what its pushes note; ``None`` for a class that reads from no replica, which then pays nothing."""
+    """Prepare the position fields for pushes of a class; ``None`` for a class that reads from no replica."""
 
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
 
     def __call__(self, declaration: Declaration) -> PositionFields | None:
-        """Return what looks the positions up. Raises ConfigurationError when the libraries for it are missing."""
+        """Return the function that looks the positions up. Raises ConfigurationError if the libraries for it are missing."""
         levels = self._databases.levels(declaration)
         if not levels:
             return None
-        said: dict[str, Json] = {CONSISTENCY_FIELD: weakest_level(levels)}
+        fields: dict[str, Json] = {CONSISTENCY_FIELD: weakest_level(levels)}
         if declaration.data_consistency_overrides:
-            said[PER_DATABASE_FIELD] = cast("dict[str, Json]", dict(levels))
-        asked = [self._databases[name] for name, level in levels.items() if level != "always"]
+            fields[PER_DATABASE_FIELD] = cast("dict[str, Json]", dict(levels))
+        databases = [self._databases[name] for name, level in levels.items() if level != "always"]
 
-        def stamp() -> Mapping[str, Json]:
+        def look_up() -> Mapping[str, Json]:
             positions: dict[str, Json] = {}
             sources: dict[str, Json] = {}
-            for name, primary, _ in asked:
+            for name, primary, _ in databases:
                 replica = replica_context.replica_of(name)
-                # What has been read from a replica, and nothing written, is all that the job has to see.
+                # Reads so far went to this replica and nothing was written: the job need not see more than the replica shows.
                 server = replica or primary
                 position = server.position()
                 if position is None and replica is not None:
@@ -49,16 +49,16 @@ class PushPositions:
                 if position is not None:
                     positions[name] = format_lsn(position)
                     sources[name] = "replica" if server.is_replica else "primary"
-            return {**said, WAL_POSITIONS: positions, SOURCES_FIELD: sources} if positions else said
+            return {**fields, WAL_POSITIONS: positions, SOURCES_FIELD: sources} if positions else fields
 
-        return stamp
+        return look_up
 
 
 def required_positions(payload: Payload, levels: ConsistencyLevels) -> dict[str, int]:
-    """Return the position that each database has to show, for those databases of which the payload says one.
+    """Return the position that each database has to show, for the databases that the payload names.
 
-    Of a push and its dropped duplicates it is the newest: a job has to see what they saw, too. Raises ValueError for what is no
-    position.
+    It is the newest of the push and its dropped duplicates: a job has to see what they saw. Raises ValueError for a
+    malformed position.
     """
     newest: dict[str, int] = {}
     for field in (WAL_POSITIONS, DUPLICATE_WAL_POSITIONS):
@@ -66,7 +66,7 @@ def required_positions(payload: Payload, levels: ConsistencyLevels) -> dict[str,
         if found is None:
             continue
         if not is_mapping(found):
-            raise ValueError(f"{field} is no object")
+            raise ValueError(f"{field} is not an object")
         for name, level in levels.items():
             if level != "always" and name in found:
                 newest[name] = max(newest.get(name, 0), parse_lsn(found[name]))

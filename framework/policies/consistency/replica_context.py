@@ -1,4 +1,4 @@
-"""What a piece of work reads from, per database: kept in its context, so each job has its own and takes it along into threads."""
+"""Keep the replicas that a job reads from, per database, in its context: threads that it starts inherit them."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
@@ -7,7 +7,7 @@ from framework.policies.consistency.servers import DatabaseServer
 
 
 class ReplicaContext:
-    """The replicas chosen for a piece of work. One object for all copies of its context, so that a write counts in all."""
+    """The replicas chosen for a job. All copies of its context share one object, so a write in one thread counts in all."""
 
     __slots__ = ("parent", "replicas")
 
@@ -20,20 +20,20 @@ _current: ContextVar[ReplicaContext | None] = ContextVar("aw_reads", default=Non
 
 
 def replica_of(database: str) -> DatabaseServer | None:
-    """Return the replica chosen here and now, None for the primary: outside of a job that has one, it always is."""
+    """Return the replica chosen for this context, ``None`` for the primary. Outside of a job it is always the primary."""
     found = _current.get()
     return None if found is None else found.replicas.get(database)
 
 
 def discard(database: str) -> None:
-    """The replica chosen here is of no use: from now on every query goes to the primary."""
+    """Drop the replica of this context: from now on every query goes to the primary."""
     found = _current.get()
     if found is not None:
         found.replicas.pop(database, None)
 
 
 def mark_written(database: str) -> None:
-    """Something was written to the primary: from now on every query goes there, here and in whatever is around it."""
+    """Record a write: from now on every query goes to the primary, in this context and in the enclosing ones."""
     found = _current.get()
     while found is not None:
         found.replicas.pop(database, None)
@@ -41,10 +41,10 @@ def mark_written(database: str) -> None:
 
 
 def use(replicas: Mapping[str, DatabaseServer]) -> "Token[ReplicaContext | None]":
-    """From now on reads in this context go to these replicas, and of all other databases to the primary."""
+    """Send the reads of this context to these replicas, and those of all other databases to the primary."""
     return _current.set(ReplicaContext(replicas, _current.get()))
 
 
 def restore(token: "Token[ReplicaContext | None]") -> None:
-    """Reads go where they went before ``use``."""
+    """Undo ``use``."""
     _current.reset(token)

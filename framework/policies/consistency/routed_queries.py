@@ -1,7 +1,7 @@
-"""Queries that go where they may: reads to the replica chosen for this piece of work, from the first write on to the primary.
+"""Route queries: reads go to the job's replica until the first write, everything else goes to the primary.
 
-Whoever imports this module has SQLAlchemy; pushes and runs do without it. What is a read is told from the statement. A text that
-might write is no read, and what a replica refuses as a write is done again on the primary: it had no effect there.
+This module imports SQLAlchemy; pushes and runs do not need it. A statement counts as a read by its text or structure:
+text that might write is no read. A write that a replica refuses had no effect there and is executed on the primary.
 """
 
 import re
@@ -23,13 +23,13 @@ _WRITE_WORDS = re.compile(
     r"\b(?:insert|update|delete|merge|into|nextval|setval|share|lock|pg_notify|pg_(?:try_)?advisory\w*)\b",
     re.IGNORECASE,
 )
-"""Words of statements that write, and of those that mean nothing on another server than the primary: locks."""
+"""Words of statements that write, or that make sense on the primary only, as locks do."""
 _READ_ONLY_TRANSACTION, _RECOVERY_CONFLICT = "25006", "40001"
-"""A replica refuses a write, and ends a read that stands in the way of the replay: both are as if never begun."""
+"""SQLSTATEs of a replica: it refuses a write, or it cancels a read that blocks the replay. Neither has any effect."""
 
 
 def is_read(statement: object) -> bool:
-    """Whether a statement surely only reads."""
+    """Tell whether a statement certainly only reads."""
     if isinstance(statement, TextClause):
         return _READ_STATEMENT.match(statement.text) is not None and _WRITE_WORDS.search(statement.text) is None
     element = getattr(statement, "element", None)
@@ -45,7 +45,9 @@ def is_read(statement: object) -> bool:
 
 
 class RoutedConnection:
-    """One transaction on the primary, begun by the first query that goes there; reads may go to the replica meanwhile."""
+    """Execute statements in one transaction on the primary, begun by the first statement that needs it; reads may use
+    the replica.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -77,7 +79,7 @@ class RoutedConnection:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Commit, or roll back when the block raises; every connection goes back to its pool."""
+        """Commit, or roll back if the block raises; return every connection to its pool."""
         primary = self._connections.get(self._database.primary)
         try:
             if primary is not None and kind is None:
@@ -97,7 +99,7 @@ class RoutedConnection:
 
 
 class RoutedSession(Session):
-    """A Session whose reads go to the replica; a flush, and every statement that may write, makes the primary its only bind."""
+    """Send a Session's reads to the replica; after a flush or a statement that may write, the primary is its only bind."""
 
     def __init__(self, database: Database, **options: Any) -> None:
         super().__init__(**options)
@@ -128,7 +130,7 @@ class RoutedSession(Session):
         return self._with_fallback(super().scalar, args, options)
 
     def _is_reachable(self, replica: DatabaseServer) -> bool:
-        """Whether the replica takes connections, tried once: a Session cannot go on with one that is lost."""
+        """Tell whether the replica accepts connections. It is tried once: a Session cannot survive the loss of a connection."""
         if replica not in self._reachable and (connection := _connect(replica, self._database.name)):
             connection.close()
             self._reachable.add(replica)
@@ -140,7 +142,7 @@ class RoutedSession(Session):
         try:
             return run(*args, **options)
         except DBAPIError as error:
-            # Still chosen: then it was not the primary that raised it.
+            # If the replica is still chosen, it raised the error, not the primary.
             if (
                 replica is None
                 or replica_context.replica_of(name) is not replica
@@ -151,7 +153,7 @@ class RoutedSession(Session):
 
 
 def _connect(replica: DatabaseServer, database: str) -> Connection | None:
-    """Return a connection to a replica, None when it takes none: then nobody asks for it for a while."""
+    """Return a connection to a replica; ``None`` if it accepts none, and then it is not tried again for a while."""
     try:
         return replica.engine.connect()
     except OperationalError as error:
@@ -165,7 +167,7 @@ def _discard_replica(replica: DatabaseServer, database: str, error: DBAPIError) 
 
 
 def _is_replica_refusal(error: DBAPIError, database: str) -> bool:
-    """Whether a replica has refused a statement as such; then the primary is asked from now on."""
+    """Tell whether the error is a replica's refusal; if so, the primary is used from now on."""
     state = getattr(error.orig, "sqlstate", None)
     if state == _READ_ONLY_TRANSACTION:
         replica_context.mark_written(database)

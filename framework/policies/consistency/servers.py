@@ -1,7 +1,8 @@
-"""One PostgreSQL: the pool of the application's connections, and the position that its WAL is at.
+"""Connect to one PostgreSQL server: a pool for the application's queries, and the server's WAL position.
 
-SQLAlchemy is loaded with the first server that is really used. Whoever asks for a position waits ``DEADLINE_S`` at most,
-whatever the server, the network or a resolver of names does meanwhile; a server that did not answer is left alone for ``QUIET_S``.
+SQLAlchemy is loaded with the first server that is used. A request for a position takes at most ``DEADLINE_S``, even if
+the server, the network or the resolver of names hangs. A server that did not answer is not asked again for
+``RETRY_AFTER_S``.
 """
 
 import importlib
@@ -23,39 +24,40 @@ if TYPE_CHECKING:
 DEADLINE_S = 1.0
 RETRY_AFTER_S = 5.0
 POSITION_TTL_S = 1.0
-"""A replica only ever moves on, so for so long what it has shown need not be asked for again."""
+"""How long a replica's position is reused. A replica only advances, so an older position stays true."""
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 _CONNECT_ARGS = {"connect_timeout": 2, "tcp_user_timeout": 2000, "application_name": "application-worker: positions"}
-"""What ends the thread that we no longer wait for; libpq knows no shorter time for a connection."""
+"""Limits for a connection attempt whose caller has stopped waiting; libpq accepts no shorter timeout."""
 _PRIMARY_POSITION = "SELECT pg_current_wal_insert_lsn()::text"
-"""The insert position, not the written one: with synchronous_commit = off a commit may not be written yet (as GitLab's)."""
+"""The insert position, not the written position: with synchronous_commit = off a commit may not be written yet (as in GitLab).
+"""
 _REPLICA_POSITION = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()::text END"
 
 
 class PositionUnavailable(Exception):
-    """A server has not said its position in time, or has none to say."""
+    """A server did not return its position in time, or has none."""
 
 
 def parse_lsn(text: object) -> int:
-    """Return a position of the WAL as a number of bytes. Raises ValueError for what is none."""
+    """Return a WAL position as a number of bytes. Raises ValueError for malformed text."""
     found = _LSN.fullmatch(text) if isinstance(text, str) else None
     if found is None:
-        raise ValueError("is no position of the WAL, for example 0/3000060")
+        raise ValueError("is not a WAL position such as 0/3000060")
     return (int(found[1], 16) << 32) + int(found[2], 16)
 
 
 def format_lsn(position: int) -> str:
-    """Return a position as PostgreSQL writes it."""
+    """Return a position in PostgreSQL's notation."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
 class DatabaseServer:
-    """A primary, or a replica of one. Connects when it is first used; safe to share between threads, and after a fork."""
+    """A primary or a replica. Connects on first use; safe to share between threads, and after a fork."""
 
     def __init__(self, name: str, url: str, *, is_replica: bool) -> None:
         self.name = name
-        """What it is called in log lines; its URL holds a password."""
+        """The name in log lines; the URL contains a password."""
         self.is_replica = is_replica
         self._url = url
         self._log_limit = LogRateLimit(60.0)
@@ -65,17 +67,17 @@ class DatabaseServer:
     def _reset(self) -> None:
         self._lock = Lock()
         self._engine: Engine | None = None
-        """For the application's queries."""
+        """The pool for the application's queries."""
         self._position_engine: Engine | None = None
-        """For ours."""
+        """The pool for position queries."""
         self._unavailable_until = 0.0
         self.last_position = -1
-        """The position that it said last."""
+        """The last known position."""
         self._last_position_at = 0.0
 
     @property
     def engine(self) -> "Engine":
-        """The pool for the application's queries. Its size follows the jobs that run: nobody waits in vain for a connection."""
+        """Return the pool for the application's queries. It grows with the number of jobs, so no job waits for a connection."""
         with self._lock:
             if self._engine is None:
                 made = self._create_engine(pool_pre_ping=True, pool_size=5, max_overflow=-1)
@@ -83,49 +85,51 @@ class DatabaseServer:
             return self._engine
 
     def position(self) -> int | None:
-        """Return the position that a primary writes at or a replica has replayed to, in bytes, within ``DEADLINE_S``.
+        """Return the position of a primary's WAL or of a replica's replay, in bytes, within ``DEADLINE_S``.
 
-        None: it did not answer, or is not what it is configured as. It is logged, and nobody asks again for ``QUIET_S``.
+        ``None`` if the server does not answer or has not the role it is configured with. That is logged, and the server
+        is not asked again for ``RETRY_AFTER_S``.
         """
         if monotonic() < self._unavailable_until:
             return None
         try:
-            asking = self._open_position_engine()  # what takes time here is Python's own: loading SQLAlchemy, once
-            self.last_position = _run_with_deadline(DEADLINE_S, partial(self._query_position, asking))
-        except Exception as error:  # noqa: BLE001 - whatever a driver, a resolver or a server does: the work goes on
+            # Opened outside of the deadline: loading SQLAlchemy takes a while, once per process.
+            engine = self._open_position_engine()
+            self.last_position = _run_with_deadline(DEADLINE_S, partial(self._query_position, engine))
+        except Exception as error:  # noqa: BLE001 - no error of a driver, a resolver or a server may stop the work
             self.mark_failed(error)
             return None
         self._last_position_at = monotonic()
         return self.last_position
 
     def has_reached(self, position: int) -> bool | None:
-        """Whether a replica shows everything up to ``position``; None when it does not say where it is."""
+        """Tell whether a replica has reached ``position``; ``None`` if its position is unknown."""
         if position <= self.last_position and monotonic() - self._last_position_at < POSITION_TTL_S:
             return True
         found = self.position()
         return None if found is None else found >= position
 
     def mark_failed(self, error: BaseException) -> None:
-        """It is out of use for ``QUIET_S``: nobody waits for it meanwhile."""
+        """Take the server out of use for ``RETRY_AFTER_S``; no caller waits for it meanwhile."""
         self._unavailable_until = monotonic() + RETRY_AFTER_S
         self._last_position_at = 0.0
         self._log_limit.warning(
             self.name,
-            f"a database server does not say its position; jobs use the primary, and it is asked again in {RETRY_AFTER_S:g} s",
+            f"the database server {self.name} does not return its WAL position. Jobs use the primary; retry in {RETRY_AFTER_S:g} s",
             "consistency.server_unavailable",
             database=self.name,
             error=error,
         )
 
     def dispose(self, *, close: bool = True) -> None:
-        """Let go of all connections; those of a parent process are not closed, as it goes on with them."""
+        """Drop all connections. After a fork, the child does not close them: the parent still uses them."""
         for engine in (self._engine, self._position_engine):
             if engine is not None:
                 engine.dispose(close=close)
         self._reset()
 
     def _query_position(self, engine: "Engine") -> int:
-        """Return the position, however long it takes. A connection that has died while idle is no answer: another is made."""
+        """Return the position, without a deadline. A connection that died while idle is replaced once."""
         question = importlib.import_module("sqlalchemy").text(
             _REPLICA_POSITION if self.is_replica else _PRIMARY_POSITION
         )
@@ -137,13 +141,13 @@ class DatabaseServer:
                 raise
             answer = _fetch_scalar(engine, question)
         if answer is None:
-            raise PositionUnavailable("it is not in recovery, so it is no replica (any more)")
+            raise PositionUnavailable("the server is not in recovery, so it is not a replica (any more)")
         return parse_lsn(answer)
 
     def _open_position_engine(self) -> "Engine":
         with self._lock:
             if self._position_engine is None:
-                # No transaction and no reset: one round trip.
+                # Without a transaction and a reset, a query is one round trip.
                 self._position_engine = self._create_engine(
                     pool_size=2,
                     max_overflow=2,
@@ -165,7 +169,7 @@ def _fetch_scalar(engine: "Engine", statement: Any) -> object:
 
 
 def _run_with_deadline(deadline_s: float, call: Callable[[], int]) -> int:
-    """Return what ``ask`` returns, or raise what it raises; Unavailable when it has not done either in time."""
+    """Return the result of ``call``, or raise its error. Raises PositionUnavailable if it takes longer than ``deadline_s``."""
     answers: SimpleQueue[int | Exception] = SimpleQueue()
 
     def run() -> None:

@@ -1,1 +1,1 @@
-"""Equal jobs: what becomes of a job's lock as its run begins. The lock is taken at the push (``push/deduplication.py``)."""
+"""Deduplicate equal jobs: the push takes the lock, the run renews or releases it."""

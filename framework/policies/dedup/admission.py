@@ -1,4 +1,4 @@
-"""At the start of a run: its lock goes, or is renewed, and what its dropped duplicates saw it is sure to see (GitLab guideline)."""
+"""Release or renew the lock of a job before its run, and make the run see what its dropped duplicates saw (GitLab guideline)."""
 
 import time
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from framework.types import Payload
 from framework.wire.resources import DUPLICATE_WAL_POSITIONS, RESCHEDULED_ONCE, Lock, wal_positions_of
 
 _MAX_POSITION_CHECKS = 2
-"""How often duplicates may see more in the moment before the lock goes; after that it goes first."""
+"""How often newer positions of duplicates are checked before the lock is released; then the lock is released first."""
 
 
 # Decision 122: until_executing releases the lock after the replica check.
 class DedupPositions:
-    """Before the choice of a replica: the job knows the newest position of its dropped duplicates.
+    """Add the newest WAL positions of dropped duplicates to a job, before the replica check.
 
-    For classes that ``consistency``, which comes next, is asked about; others need not look.
+    It applies only to classes that ``consistency``, the next policy, applies to.
     """
 
     def __init__(self, client: "redis.Redis", consistency: AdmissionPolicy) -> None:
@@ -34,11 +34,11 @@ class DedupPositions:
         self._consistency = consistency
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """See ``Gate``."""
+        """See ``AdmissionPolicy``."""
         return deduplicates(declaration) and self._consistency.applies_to(declaration)
 
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:
-        """See ``Gate``: it lets every job go on."""
+        """See ``AdmissionPolicy``: every job passes."""
         lock = _lock_of(request.unit)
         if lock is not None:
             fields = self._read_lock(lock.key)
@@ -52,14 +52,14 @@ class DedupPositions:
         except ResponseError as error:
             if not is_wrong_type(error):
                 raise
-            return {}  # it is no lock, as for every script
+            return {}  # a key of another type is not a lock, as in every script
 
 
 class DedupLock:
-    """The last gate: a lock ``until_executing`` goes, one ``until_executed`` is renewed.
+    """Release a lock with ``until_executing``, renew one with ``until_executed``: the last policy before the run.
 
-    A duplicate that has come since the positions were looked at may have seen more: then ``consistency`` is asked once more,
-    before the lock goes and nobody can add to it.
+    A duplicate that arrived after the positions were read may have seen a later position. Then ``consistency`` decides
+    again, before the lock is released and no duplicate can add a position any more.
     """
 
     def __init__(
@@ -70,23 +70,23 @@ class DedupLock:
         self._clock = clock
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """See ``Gate``."""
+        """See ``AdmissionPolicy``."""
         return deduplicates(declaration)
 
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:
-        """See ``Gate``: it lets every job go on, but for one that ``consistency`` sends away."""
+        """See ``AdmissionPolicy``: every job passes, unless ``consistency`` decides otherwise."""
         lock, declaration, policy = _lock_of(request.unit), request.declaration, request.declaration.deduplicate
         if lock is None or policy is None:
             return None
-        keeps = policy.strategy == "until_executed"
+        keep_lock = policy.strategy == "until_executed"
         consistency = self._consistency if self._consistency and self._consistency.applies_to(declaration) else None
         if consistency is None:
-            self._start_locked(lock, request.payload, keep_lock=keeps, unseen="0")
+            self._start_locked(lock, request.payload, keep_lock=keep_lock, unseen="0")
         else:
-            outcome = self._start_with_positions(lock, request, consistency, keep_lock=keeps)
+            outcome = self._start_with_positions(lock, request, consistency, keep_lock=keep_lock)
             if outcome is not None:
                 return outcome
-        if not keeps:
+        if not keep_lock:
             _release(request.unit, lock)
         elif policy.if_deduplicated and declaration.idempotent and not request.payload.get(RESCHEDULED_ONCE):
             assert request.unit.resources is not None, "it has a lock"  # noqa: S101
@@ -96,9 +96,9 @@ class DedupLock:
     def _start_with_positions(
         self, lock: Lock, request: AdmissionRequest, consistency: AdmissionPolicy, *, keep_lock: bool
     ) -> RunOutcome | None:
-        """Let go of the lock once the job sees all that was noted there; a lock that is kept keeps that, too."""
-        looks = [] if keep_lock else ["1"] * _MAX_POSITION_CHECKS
-        for unseen in (*looks, "2"):
+        """Release the lock once the job's replica shows every position noted in it; a renewed lock is checked once."""
+        checks = [] if keep_lock else ["1"] * _MAX_POSITION_CHECKS
+        for unseen in (*checks, "2"):
             found = self._start_locked(lock, request.payload, keep_lock=keep_lock, unseen=unseen)
             if not found:
                 return None
@@ -120,7 +120,7 @@ def _lock_of(unit: UnitOfWork) -> Lock | None:
 
 
 def _release(unit: UnitOfWork, lock: Lock) -> None:
-    """It holds no lock any more, and ends as jobs do that hold nothing."""
+    """Remove the lock from the unit; a unit without resources then ends without a script of its own."""
     unit.released_lock = lock
     if unit.resources is not None:
         unit.resources.lock = None
@@ -134,10 +134,10 @@ def _position(field: bytes, value: bytes) -> list[bytes]:
 
 
 def _add_positions(request: AdmissionRequest, positions: list[bytes]) -> None:
-    """The job has these positions, database and position in turn, as those of its duplicates, wherever it goes."""
-    said = [part.decode(errors="replace") for part in positions]
-    if said:
+    """Add the duplicates' positions, a flat list of database and position, to the job; they stay with it wherever it goes."""
+    decoded = [part.decode(errors="replace") for part in positions]
+    if decoded:
         own = cast("dict[str, str]", request.payload.get(DUPLICATE_WAL_POSITIONS) or {})
-        newest = {**own, **dict(zip(said[::2], said[1::2], strict=True))}
+        newest = {**own, **dict(zip(decoded[::2], decoded[1::2], strict=True))}
         request.payload[DUPLICATE_WAL_POSITIONS] = newest
         request.unit.extra_fields = {DUPLICATE_WAL_POSITIONS: newest}

@@ -1,4 +1,4 @@
-"""The one more run of a job during whose run a duplicate came (GitLab's ``if_deduplicated: :reschedule_once``)."""
+"""Build the one further run of a job whose duplicate came during its run (GitLab's ``if_deduplicated: :reschedule_once``)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,11 +40,11 @@ _RUN_FIELDS = (
     *(INTERRUPTED_COUNT, DEATH_COUNT, SUSPECT_FIELD, DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSFER, DUPLICATE_OF),
     *(UNKNOWN_COUNT, UNKNOWN_SINCE),
 )
-"""What a payload says of the run that is done."""
+"""The payload fields that describe the finished run."""
 
 
 def next_run(unit: UnitOfWork, policy: Deduplicate, clock: Callable[[], float]) -> NextRun:
-    """Return the job that is to run next: new, with the arguments and the context of the one that ``unit`` holds."""
+    """Return the next run: a new job with the arguments and the context of the job that ``unit`` holds."""
     payload = decode(unit.data, None)
     former, jid, now = payload.get("jid"), generate_jid(), wire_timestamp(clock())
     for name in _RUN_FIELDS:
@@ -53,10 +53,10 @@ def next_run(unit: UnitOfWork, policy: Deduplicate, clock: Callable[[], float]) 
     found = tracked_job(payload)
     state = None if found is None else (keys.status(jid), "queued", found.ttl_s)
 
-    def tell() -> None:
+    def log() -> None:
         _log_rescheduled(str(payload["class"]), former, jid, unit.queue, policy)
 
-    return NextRun(rewrite(unit.data, payload), unit.queue, jid, state, tell)
+    return NextRun(rewrite(unit.data, payload), unit.queue, jid, state, log)
 
 
 def _log_rescheduled(worker: str, previous_jid: Any, jid: Jid, queue: str, policy: Deduplicate) -> None:

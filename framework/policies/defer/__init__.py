@@ -1,1 +1,1 @@
-"""Jobs that are put off: while a flag says so, or a database is unwell."""
+"""Defer or drop jobs: while an operators' flag says so, or while a database is overloaded."""

@@ -1,4 +1,4 @@
-"""Operators' valves: jobs of a class are dropped, or put off, while a flag says so (GitLab's SkipJobs)."""
+"""Drop or defer jobs of a class by feature flags of operators (GitLab's SkipJobs)."""
 
 import random
 import threading
@@ -19,11 +19,11 @@ REASON: Final = "feature_flag"
 SKIPPED_JOBS: Final = "sidekiq_jobs_skipped_total"
 
 STALE_AFTER_S = 3 * 3_600.0
-"""After so long a flag that still skips jobs is taken for forgotten (GitLab's alert)."""
+"""A flag that still skips jobs after this time is considered forgotten (GitLab's alert)."""
 
 _LOG_INTERVAL_S = 900.0
 _JITTER = 0.5
-"""Of the delay: those that are deferred together do not come back together."""
+"""The random part of the delay: jobs that are deferred together return at different times."""
 
 
 @dataclass(slots=True)
@@ -34,11 +34,11 @@ class _SkipRecord:
     since: float
     """Epoch seconds."""
     jobs: int = 0
-    """Since the last look."""
+    """Jobs skipped since the last check."""
 
 
 class SkipTracker:
-    """What flags keep from running: counted, and told when it goes on for so long that somebody may have forgotten it."""
+    """Count the jobs that flags skip, and warn if a flag skips jobs for so long that it may be forgotten."""
 
     def __init__(self, flags: Flags) -> None:
         self._flags = flags
@@ -47,7 +47,7 @@ class SkipTracker:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def add(self, flag: Flag, worker: str, action: str) -> None:
-        """A job was skipped."""
+        """Record a skipped job."""
         counters.add(SKIPPED_JOBS, worker, action=action, reason=REASON)
         with self._lock:
             known = self._records.get(flag.name)
@@ -57,12 +57,12 @@ class SkipTracker:
             known.jobs += 1
 
     def warn_stale(self) -> None:
-        """Tell of flags that have skipped jobs since the last look and are old; asks Redis nothing."""
+        """Warn of old flags that have skipped jobs since the last check. Sends nothing to Redis."""
         with self._lock:
             seen = [replace(one) for one in self._records.values()]
             for one in self._records.values():
                 one.jobs = 0
-            # Whoever sets a flag anew has not forgotten it.
+            # A flag that was set again is not forgotten.
             self._records = {n: one for n, one in self._records.items() if self._flags.find(n) == one.flag}
         for one in seen:
             self._warn_if_stale(one)
@@ -72,8 +72,8 @@ class SkipTracker:
         if not record.jobs or lasted_s < STALE_AFTER_S or not self._log_limit.hit(record.flag.name):
             return
         logs.logger(**{"class": record.worker}).warning(
-            f"jobs have been {record.action} for {lasted_s / 3_600:.1f} h by the flag {record.flag.name}: is it still wanted? "
-            f"{command(f'jobs flags clear {record.worker}')} ends it",
+            f"the flag {record.flag.name} has {record.action} jobs for {lasted_s / 3_600:.1f} h. If it is no longer needed: "
+            f"{command(f'jobs flags clear {record.worker}')}",
             event_name="flags.stale",
             feature_flag=record.flag.name,
             feature_flag_reason=record.flag.reason,
@@ -84,18 +84,18 @@ class SkipTracker:
 
 
 class DropFlag:
-    """Drops jobs of a class, for as many in a hundred as its flag ``drop_jobs_`` says."""
+    """Drop the share of a class's jobs that its flag ``drop_jobs_`` says."""
 
     def __init__(self, flags: Flags, tracker: SkipTracker) -> None:
         self._flags = flags
         self._tracker = tracker
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """See ``Gate``."""
+        """See ``AdmissionPolicy``."""
         return self._flags.find(drop_flag(declaration.wire_name)) is not None
 
     def admit(self, request: AdmissionRequest) -> Discarded | None:
-        """See ``Gate``; asks Redis nothing."""
+        """See ``AdmissionPolicy``. Sends nothing to Redis."""
         worker = request.declaration.wire_name
         flag = self._flags.find(drop_flag(worker))
         if flag is None or not flag.sampled():
@@ -106,7 +106,7 @@ class DropFlag:
 
 
 class DeferFlag:
-    """Puts jobs of a class off, but for as many in a hundred as its flag ``run_jobs_`` says; without the flag all run."""
+    """Defer jobs of a class, except for the share that its flag ``run_jobs_`` says; without the flag all run."""
 
     def __init__(self, flags: Flags, tracker: SkipTracker, delay_s: float) -> None:
         self._flags = flags
@@ -114,11 +114,11 @@ class DeferFlag:
         self._delay_s = delay_s
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """See ``Gate``."""
+        """See ``AdmissionPolicy``."""
         return self._flags.find(run_flag(declaration.wire_name)) is not None
 
     def admit(self, request: AdmissionRequest) -> Deferred | None:
-        """See ``Gate``; asks Redis nothing. Drawn anew each time the job comes."""
+        """See ``AdmissionPolicy``. Sends nothing to Redis. The flag is evaluated again each time the job comes."""
         worker = request.declaration.wire_name
         flag = self._flags.find(run_flag(worker))
         if flag is None or flag.sampled():

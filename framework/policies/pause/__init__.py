@@ -1,1 +1,1 @@
-"""Pauses: jobs of a class are parked while a strategy, or an operator, says so, and go back in order afterwards."""
+"""Hold the jobs of paused classes, and return them to their queues in order when the pause ends."""

@@ -1,4 +1,4 @@
-"""The door of paused classes: their jobs are parked, whole, until the pause ends."""
+"""Hold the jobs of paused classes, unchanged, until the pause ends."""
 
 from typing import Any
 
@@ -17,14 +17,14 @@ from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire import keys
 
 MARKER_TTL_MS = 60_000
-"""How long a class counts as paused, for processes that do not know it, after one that does has said so."""
+"""How long a class counts as paused for processes that do not know it, after a process that knows it has said so."""
 
 _LOG_INTERVAL_S = 60.0
 _MAX_ATTEMPTS = 3
 
 
 class PausePolicy:
-    """Parks jobs of paused classes."""
+    """Hold the jobs of paused classes."""
 
     def __init__(self, client: "redis.Redis", identity: str, state: PauseState) -> None:
         self._client = client
@@ -34,18 +34,18 @@ class PausePolicy:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """See ``Gate``."""
+        """See ``AdmissionPolicy``."""
         return self._state.may_pause(declaration)
 
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:
-        """See ``Gate``. That an operator's pause goes on is asked in the step that parks: one that has just ended parks nothing."""
+        """See ``AdmissionPolicy``. The script that holds a job checks the operator's flag again, so an ended pause holds no job."""
         declaration = request.declaration
         for _ in range(_MAX_ATTEMPTS):
             pause = self._state.pause_of(declaration.wire_name, declaration.pause_control)
             if pause is None:
                 return None
             try:
-                parked = self._hold(request, pause)
+                held = self._hold(request, pause)
             except (RedisConnectionError, RedisTimeoutError, OSError):
                 self._reply_lost.add(request.unit.data)
                 raise
@@ -54,8 +54,8 @@ class PausePolicy:
                     raise
                 self._log_unusable(declaration, error)
                 return None
-            if parked >= 0:
-                return self._held(request, pause, held_here=bool(parked))
+            if held >= 0:
+                return self._held(request, pause, held_here=bool(held))
             self._state.refresh()
         return None
 
@@ -69,7 +69,7 @@ class PausePolicy:
 
     def _hold(self, request: AdmissionRequest, pause: Pause) -> int:
         unit, worker = request.unit, request.declaration.wire_name
-        parked: Any = HOLD_PAUSED(
+        held: Any = HOLD_PAUSED(
             self._client,
             [self._working, keys.paused_jobs(worker), keys.PAUSED_CLASSES, keys.FLAGS, keys.pause_strategy(worker)],
             [
@@ -83,12 +83,12 @@ class PausePolicy:
                 unit.resources.on_hold() if unit.resources is not None else "",
             ],
         )
-        return int(parked)
+        return int(held)
 
     def _log_unusable(self, declaration: Declaration, error: ResponseError) -> None:
         self._log_limit.error(
             declaration.wire_name,
-            "the keys of this pause cannot be used, so its jobs run",
+            f"a key of the pause of {declaration.wire_name} has the wrong type, so its jobs run. Look at the key and delete it",
             "pause.unusable",
             error=error,
             **{"class": declaration.wire_name},

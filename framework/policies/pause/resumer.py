@@ -1,4 +1,4 @@
-"""Brings parked jobs back once their pause has ended, those of classes that nobody knows any more too."""
+"""Return held jobs to their queues after a pause has ended, also for classes that no process knows any more."""
 
 import math
 import time
@@ -20,51 +20,52 @@ from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire import keys
 
 PAGE = 1_000
-"""Jobs of one step: some milliseconds of Redis's time."""
+"""Jobs per step: a few milliseconds of Redis's time."""
 
 PAGE_BYTES = 4_000_000
-_MAX_PER_CLASS_S = 2.0  # for one class, then the others have theirs
+# Time for one class; then the next class has its turn.
+_MAX_PER_CLASS_S = 2.0
 _LOG_INTERVAL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeResult:
-    """What became of the parked jobs of one class."""
+    """The result of resuming one class."""
 
     moved: int
     blocked: int
-    """Jobs whose queue's key is no list."""
+    """Jobs that could not return because the key of their queue is not a list."""
     paused: bool
-    """Whether the class is paused (again)."""
+    """True if the class is paused again."""
 
 
 def resume(
     client: "redis.Redis", worker: str, seen_flag: bytes, *, class_known: bool, max_s: float = math.inf
 ) -> ResumeResult:
-    """Move the parked jobs of a class back to their queues, in their order; raises redis errors.
+    """Move the held jobs of a class back to their queues, in their order. Raises redis errors.
 
-    They stand where pushes do, behind what waits already and before what is pushed from now on. ``seen`` is what the caller knows
-    the operators' flag to say; ``known`` whether the caller knows the class, and so its strategy. Any number of callers may do it
-    at once.
+    They are placed where a push places them: behind the waiting jobs. ``seen_flag`` is the operators' flag as the
+    caller read it last. ``class_known`` says whether the caller knows the class, and so its pause strategy. Several
+    callers may resume the same class at the same time.
     """
-    places = [keys.paused_jobs(worker), keys.PAUSED_CLASSES, keys.QUEUES, keys.FLAGS, keys.pause_strategy(worker)]
-    moved, stayed = 0, 0
+    script_keys = [keys.paused_jobs(worker), keys.PAUSED_CLASSES, keys.QUEUES, keys.FLAGS, keys.pause_strategy(worker)]
+    moved, blocked = 0, 0
     deadline = time.monotonic() + max_s
     while True:
         reply: Any = RELEASE_PAUSED(
             client,
-            places,
-            [worker, pause_flag(worker), seen_flag, "" if class_known else "heed", PAGE, PAGE_BYTES, stayed],
+            script_keys,
+            [worker, pause_flag(worker), seen_flag, "" if class_known else "heed", PAGE, PAGE_BYTES, blocked],
         )
-        state, gone, left = cast("tuple[int, int, int]", reply)
-        moved, stayed = moved + gone, stayed + left
-        if state < 0 or not gone + left or time.monotonic() > deadline:
-            return ResumeResult(moved, stayed, state < 0)
+        state, moved_now, blocked_now = cast("tuple[int, int, int]", reply)
+        moved, blocked = moved + moved_now, blocked + blocked_now
+        if state < 0 or not moved_now + blocked_now or time.monotonic() > deadline:
+            return ResumeResult(moved, blocked, state < 0)
 
 
 # Decision 135: processes do not resume unknown classes while a pause marker exists.
 class PauseResumer:
-    """One process's look at the paused classes of a shard."""
+    """Resume the classes of a shard whose pause has ended."""
 
     def __init__(self, client: "redis.Redis", state: PauseState) -> None:
         self._client = client
@@ -72,9 +73,9 @@ class PauseResumer:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def resume_ended(self) -> None:
-        """Resume what is paused no more. Raises redis errors. Costs one command when nothing is parked."""
+        """Resume each class that is no longer paused. Raises redis errors. Costs one command if no jobs are held."""
         try:
-            parked = cast("set[bytes]", self._client.smembers(keys.PAUSED_CLASSES))
+            held = cast("set[bytes]", self._client.smembers(keys.PAUSED_CLASSES))
         except ResponseError as error:
             if not is_lasting(error):
                 raise
@@ -86,7 +87,7 @@ class PauseResumer:
                 error=error,
             )
             return
-        for name in sorted(parked):
+        for name in sorted(held):
             self._resume_class(name.decode(errors="surrogateescape"))
 
     def _resume_class(self, worker: str) -> None:
@@ -103,22 +104,24 @@ class PauseResumer:
             return
         if not self._state.strategies.is_pause_over(strategy):
             return
-        known = declaration is not None
-        done = resume(self._client, worker, self._state.flag_value(worker), class_known=known, max_s=_MAX_PER_CLASS_S)
-        if done.moved:
-            log_resumed(worker, done.moved, class_known=known)
-        if done.blocked:
+        class_known = declaration is not None
+        result = resume(
+            self._client, worker, self._state.flag_value(worker), class_known=class_known, max_s=_MAX_PER_CLASS_S
+        )
+        if result.moved:
+            log_resumed(worker, result.moved, class_known=class_known)
+        if result.blocked:
             self._log_limit.warning(
                 f"blocked {worker}",
                 "held jobs cannot return to their queues because the keys of these queues are not lists; the jobs stay held",
                 "pause.blocked",
                 worker=worker,
-                jobs=done.blocked,
+                jobs=result.blocked,
             )
 
 
 def log_resumed(worker: str, jobs: int, *, class_known: bool = True) -> None:
-    """Write the line of a resumption (GitLab's)."""
+    """Log that jobs of a class were resumed, with GitLab's fields."""
     logs.logger(**{"class": worker}).info(
         f"{worker}: resumed: {jobs} jobs",
         event_name="pause.resumed",

@@ -1,4 +1,4 @@
-"""Whether a class is paused, as this process knows it: by an operator's flag, or by its strategy."""
+"""Know whether a class is paused: by an operator's flag or by its pause strategy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ MANUAL_PAUSE = "manual"
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Jobs of a class are parked: ``strategy`` says so, ``manual`` for an operator, who gave a ``reason``."""
+    """A pause of a class. ``strategy`` is its cause: ``manual`` for an operator, who gave a ``reason``."""
 
     strategy: str
     reason: str = ""
     expected_flag: bytes = b""
-    """What the flag in Redis has to say for this to be true, empty when it is not for Redis to say."""
+    """The flag's value in Redis while this pause is in force; empty if the pause has another source."""
 
 
 class PauseState:
-    """Joins flags and strategies. Safe to call from any thread."""
+    """Combine flags and pause strategies. Safe to call from any thread."""
 
     def __init__(
         self, flags: Flags, redis_flags: RedisFlags, strategies: PauseStrategies, refresh: Callable[[], None]
@@ -31,15 +31,15 @@ class PauseState:
         self._redis_flags = redis_flags
         self.strategies = strategies
         self.refresh = refresh
-        """Read the flags anew. May raise redis errors."""
+        """Read the flags again. May raise redis errors."""
 
     def may_pause(self, declaration: Declaration) -> bool:
-        """Whether jobs of a class have to be asked about."""
+        """Tell whether jobs of a class have to pass the pause policy."""
         named = declaration.pause_control is not None and declaration.pause_control not in BUILT_IN
         return named or self._flags.find(pause_flag(declaration.wire_name)) is not None
 
     def pause_of(self, worker: str, strategy: str | None) -> Pause | None:
-        """Return the pause of a class, ``None`` when its jobs may run."""
+        """Return the pause of a class, ``None`` if its jobs may run."""
         name = pause_flag(worker)
         flag = self._flags.find(name)
         if flag is not None and flag.percentage > 0:
@@ -48,5 +48,5 @@ class PauseState:
         return Pause(strategy) if strategy is not None and self.strategies.is_paused(strategy) else None
 
     def flag_value(self, worker: str) -> bytes:
-        """Return what Redis said last of an operator's pause of a class, empty for nothing."""
+        """Return the operator's pause flag of a class as Redis had it at the last read, empty without one."""
         return self._redis_flags.raw_value(pause_flag(worker))

@@ -1,4 +1,4 @@
-"""Who says whether a class is paused: strategies by name, asked beside the work (GitLab's pause control)."""
+"""Register pause strategies by name, and poll them in the background (GitLab's pause control)."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -12,30 +12,32 @@ from framework.messages import did_you_mean, join_names
 from framework.typeguards import is_class, short_repr
 
 BUILT_IN: Final = ("none", "deprecated", "manual")
-"""Built in: they never pause. ``deprecated`` says that a class is about to lose its pause control, so that what is still parked
-drains (GitLab); ``manual`` that it is paused by operators alone, as every class may be."""
+"""Built-in names that never pause. ``deprecated`` marks a class that will lose its pause control, so that its held jobs
+drain (GitLab). ``manual`` says that only operators pause the class, as they may pause any class.
+"""
 
 POLL_PERIOD_S: Final = 5.0
 _FIRST_POLL_TIMEOUT_S: Final = 2.0
 
 
 class PauseStrategy(Protocol):
-    """Decides for every class that names it."""
+    """Decide whether the classes that name this strategy are paused."""
 
     def should_pause(self) -> bool:
-        """Whether jobs are to be parked now. Called every few seconds, from a thread of its own."""
+        """Tell whether to hold jobs now. Called every few seconds, from a thread of its own."""
         ...
 
 
 registered: dict[str, "PauseStrategy"] = {}
-"""By name, those of the application."""
+"""The application's strategies by name."""
 
 
 def register(name: str, strategy: "PauseStrategy | type[PauseStrategy]") -> None:
-    """From now on workers may say ``pause_control = name``; a class is made to an object without arguments, here and now.
+    """Allow workers to declare ``pause_control = name``. A class is instantiated without arguments, immediately.
 
-    To be called where workers are declared, so that every worker process knows it; a second one of a name replaces the first.
-    Raises ValueError for a name that is no word or built in, TypeError for what has no ``should_pause``.
+    Call it where workers are declared, so that every worker process knows the strategy. A second registration of a name
+    replaces the first. Raises ValueError for a name that is no word or is built in, TypeError for an object without
+    ``should_pause``.
     """
     try:
         identifier(name)
@@ -50,19 +52,19 @@ def register(name: str, strategy: "PauseStrategy | type[PauseStrategy]") -> None
 
 
 def validate_pause_control(declaration: Declaration) -> list[ConfigurationProblem]:
-    """Return what is wrong with what a class says of its pause: a strategy that nobody has registered."""
+    """Return the problems of a class's ``pause_control``: a name that no strategy is registered under."""
     name, known = declaration.pause_control, (*BUILT_IN, *registered)
     if name is None or name in known:
         return []
     message = (
-        f"names a strategy {name!r} that nobody knows{did_you_mean(name, known)}: there are {join_names(known)}. Register it where "
-        "workers are declared (framework.pause.register)"
+        f"names a strategy {name!r} that is not registered{did_you_mean(name, known)}: there are {join_names(known)}. Register it "
+        "where workers are declared (framework.pause.register)"
     )
     return [ConfigurationProblem(declaration.qualified_name, "pause_control", message)]
 
 
 class PauseStrategies:
-    """What the strategies of this process say: the last answer of each. A process asks those that its classes name."""
+    """Keep the last result of each pause strategy that a class of this process names."""
 
     def __init__(self, names: Iterable[str], strategies: Mapping[str, PauseStrategy]) -> None:
         self._values: dict[str, BackgroundValue[bool]] = {
@@ -71,30 +73,30 @@ class PauseStrategies:
             if name in strategies
         }
         self._paused_at: dict[str, float] = {}
-        """When one was last seen to pause, seconds of the monotonic clock."""
+        """The monotonic time at which a strategy last paused."""
         self._is_first_poll = True
 
     def poll(self) -> None:
-        """Ask each anew, beside the work. Only the first time their answers are waited for, and not for long."""
-        for inquiry in self._values.values():
-            inquiry.refresh()
+        """Poll each strategy in the background. Only the first poll waits for results, and not for long."""
+        for value in self._values.values():
+            value.refresh()
         deadline = time.monotonic() + _FIRST_POLL_TIMEOUT_S
-        for inquiry in self._values.values() if self._is_first_poll else ():
-            inquiry.wait(max(0.0, deadline - time.monotonic()))
+        for value in self._values.values() if self._is_first_poll else ():
+            value.wait(max(0.0, deadline - time.monotonic()))
         self._is_first_poll = False
 
     def is_paused(self, name: str | None) -> bool:
-        """Whether the strategy says that its classes are paused."""
-        inquiry = self._values.get(name or "")
-        if inquiry is None or not inquiry.value:
+        """Tell whether the strategy pauses its classes now."""
+        value = self._values.get(name or "")
+        if value is None or not value.value:
             return False
         self._paused_at[name or ""] = time.monotonic()
         return True
 
     def is_pause_over(self, name: str | None) -> bool:
-        """Whether the strategy has not paused for so long that every process has heard of it."""
-        inquiry = self._values.get(name or "")
-        if inquiry is None:
+        """Tell whether the strategy has been off for a full poll period, so that every process has seen it."""
+        value = self._values.get(name or "")
+        if value is None:
             return True
         return time.monotonic() - self._paused_at.get(name or "", float("-inf")) > POLL_PERIOD_S
 

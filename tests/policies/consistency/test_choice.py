@@ -249,7 +249,7 @@ def test_what_is_wrong_with_the_configuration_is_said_with_the_nearest_name(sett
     (problem,) = databases.problems([wrong, right])
     assert (problem.file, problem.key) == ("config/application.yml", "databases")
     assert "Wrong: data_consistency_overrides names 'mian'" in problem.message
-    assert problem.message.endswith("take one, or name it there with its url")
+    assert problem.message.endswith("use one of them, or add it there with its url")
     assert "did you mean 'main'?" in problem.message
     assert Databases({}).problems([wrong, right]) == []
 

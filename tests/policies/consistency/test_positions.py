@@ -179,7 +179,7 @@ def test_a_silent_server_costs_one_push_a_second_and_the_others_nothing(opened, 
     assert all(job["worker_data_consistency"] == "sticky" for job in jobs())
     held = connections(silent)
     assert len(held) == 1
-    assert "does not say its position" in caplog.text
+    assert "does not return its WAL position" in caplog.text
     for one in held:
         one.close()
 

@@ -135,7 +135,7 @@ def test_servers_that_are_gone_hold_up_no_push_and_fail_no_job(site, redis, push
     main["url"] += "&port=1"
     site.write("application.yml", {"databases": {"main": main}})
     told = push("StickyWorker.perform_async(5)").stderr
-    assert "does not say its position" in told
+    assert "does not return its WAL position" in told
     assert proof("StickyWorker") == {"id": 5, "seen": 1, "before": False, "after": False}
     until(lambda: len(process.find(job_status="done")) == 3)
     assert process.find(job_status="done")[-1]["load_balancing_strategy"] == "primary_no_wal"

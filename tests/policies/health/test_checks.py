@@ -112,11 +112,11 @@ def test_nobody_waits_longer_than_an_answer_may_take_and_a_late_one_counts(check
     slow, quick = Scripted(hangs), Scripted()
     asked = checks(timeout_s=0.2, slow=slow, quick=quick)
     begun = time.monotonic()
-    assert asked.signals(("slow",), "main", ()) == [("slow", Unknown("it did not answer within 0.2 s"))]
+    assert asked.signals(("slow",), "main", ()) == [("slow", Unknown("it did not respond within 0.2 s"))]
     assert time.monotonic() - begun < 0.2 + 2.0
     until(lambda: asked.signals(("quick",), "main", ()) == [("quick", Normal("fine"))])
-    assert told.unknowns[0] == ("slow", "main", "it did not answer within 0.2 s", TimeoutError)
-    assert asked.signals(("slow",), "main", ()) == [("slow", Unknown("it did not answer within 0.2 s"))]
+    assert told.unknowns[0] == ("slow", "main", "it did not respond within 0.2 s", TimeoutError)
+    assert asked.signals(("slow",), "main", ()) == [("slow", Unknown("it did not respond within 0.2 s"))]
     assert len(slow.asked) == 1
     assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("health-"))
     gate.set()

@@ -146,7 +146,7 @@ def test_an_indicator_that_hangs_holds_up_neither_its_jobs_nor_the_end(site, red
     worker = site.worker("-q", "default", "-c", "1").ready()
     done(worker, push(redis, "HangingWorker"))
     line = worker.line(event_name="health.unknown")
-    assert line["signal_reason"] == "it did not answer within 0.2 s"
+    assert line["signal_reason"] == "it did not respond within 0.2 s"
     assert worker.end() == 0
 
 

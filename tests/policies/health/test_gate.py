@@ -131,7 +131,7 @@ def test_after_max_deferrals_it_runs_anyway_and_says_so():
             assert door.admit(policy, **counts, deferred_count=2) is None
         stop, runs = [line for line in lines() if line["event_name"].startswith("health.")]
     assert (stop["event_name"], runs["event_name"]) == ("health.stop", "health.max_deferrals_reached")
-    assert runs["message"] == "jobs of Job run, as they have waited often enough: it is bad"
+    assert runs["message"] == "jobs of Job run because they have reached max_deferrals: it is bad"
     assert sum(counters._counts.values()) == 1
 
 

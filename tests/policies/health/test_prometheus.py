@@ -52,25 +52,25 @@ def test_a_value_beyond_the_threshold(ask, query, threshold, signal):
 @each_row(
     ("query", "reason"),
     [
-        ("vector", "the query gives no number"),
-        ("vector NaN NaN", "the query gives no number"),
-        ("scalar NaN", "the query gives no number"),
-        ("scalar many", "the query gives no number"),
-        ("matrix", "no answer of Prometheus: {"),
-        ("status 500", 'Prometheus answers with status 500: {"status":"error"'),
-        ("status 302", "Prometheus answers with status 302"),
-        ("status 503", "Prometheus answers with status 503"),
-        ("html", "no answer of Prometheus: <html>"),
-        ("raw {}", "no answer of Prometheus: {}"),
+        ("vector", "the query returns no number"),
+        ("vector NaN NaN", "the query returns no number"),
+        ("scalar NaN", "the query returns no number"),
+        ("scalar many", "the query returns no number"),
+        ("matrix", "the response is not Prometheus's: {"),
+        ("status 500", 'Prometheus responds with status 500: {"status":"error"'),
+        ("status 302", "Prometheus responds with status 302"),
+        ("status 503", "Prometheus responds with status 503"),
+        ("html", "the response is not Prometheus's: <html>"),
+        ("raw {}", "the response is not Prometheus's: {}"),
         (
             'raw {"data":{"resultType":"vector","result":[1,null,{"value":[1]},{"value":[1,2]}]}}',
-            "the query gives no number",
+            "the query returns no number",
         ),
-        ('raw {"data":{"resultType":"scalar","result":null}}', "the query gives no number"),
-        ("deep", "no answer of Prometheus: [["),
-        ("endless", "Prometheus does not answer: http.client.HTTPException: more than 1048576 bytes"),
-        ("cut", "Prometheus does not answer: http.client.IncompleteRead"),
-        ("noise", "Prometheus does not answer: http.client.BadStatusLine"),
+        ('raw {"data":{"resultType":"scalar","result":null}}', "the query returns no number"),
+        ("deep", "the response is not Prometheus's: [["),
+        ("endless", "Prometheus does not respond: http.client.HTTPException: more than 1048576 bytes"),
+        ("cut", "Prometheus does not respond: http.client.IncompleteRead"),
+        ("noise", "Prometheus does not respond: http.client.BadStatusLine"),
     ],
 )
 def test_no_number_is_unknown(ask, query, reason):
@@ -84,7 +84,7 @@ def test_all_of_an_answer_has_one_deadline(ask, query):
     begun = time.monotonic()
     signal = ask(query, timeout_s=TIMEOUT_S, above=1)
     assert time.monotonic() - begun < TIMEOUT_S + 3.0
-    assert signal == Unknown("Prometheus does not answer: TimeoutError: timed out")
+    assert signal == Unknown("Prometheus does not respond: TimeoutError: timed out")
 
 
 def test_a_server_that_is_not_there_or_hears_nobody(ask):
@@ -111,6 +111,6 @@ def test_it_may_speak_of_one_database_only(ask, server):
     before = len(server.asked)
     assert ask("vector 5", database="ci", above=4) == Stop("5 is above 4")
     asked = Prometheus(server.url, PrometheusIndicatorSettings(query="vector 5", above=4, database="main"))
-    assert asked.evaluate(Question("ci", (), 10.0, lambda *_: [])) == NotAvailable("it speaks of the database main")
+    assert asked.evaluate(Question("ci", (), 10.0, lambda *_: [])) == NotAvailable("it measures the database main")
     assert asked.evaluate(Question("main", (), 10.0, lambda *_: [])) == Stop("5 is above 4")
     assert len(server.asked) == before + 2

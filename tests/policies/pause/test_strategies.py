@@ -64,7 +64,7 @@ def test_a_strategy_that_nobody_knows_refuses_to_boot_and_names_the_nearest():
         with pytest.raises(ConfigurationError) as caught:
             register("reindexing", Says())
             checked_router(load())
-        assert "'reindxing' that nobody knows (did you mean 'reindexing'?)" in str(caught.value)
+        assert "'reindxing' that is not registered (did you mean 'reindexing'?)" in str(caught.value)
         register("reindxing", Says())
         checked_router(load())
 

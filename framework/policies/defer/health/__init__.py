@@ -1,1 +1,1 @@
-"""The health of databases: indicators, what they last said, and the gate that heeds it."""
+"""Defer jobs while a database is overloaded: indicators, a cache of their signals, and the policy."""

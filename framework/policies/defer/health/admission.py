@@ -1,4 +1,4 @@
-"""Jobs of a class that heeds the health of a database go back to the schedule set while it is unwell."""
+"""Defer jobs of a class while a database that it depends on is overloaded."""
 
 import random
 from collections.abc import Collection, Sequence
@@ -25,7 +25,7 @@ _MAX_DOUBLINGS = 16
 
 
 class HealthEvents:
-    """One line per event, of a kind at most one in 30 s; what indicators raise is reported to the error tracker, too."""
+    """Log health events, each kind at most once in 30 s; report errors of indicators to the error tracker."""
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = LazyTracker(lambda: tracker)
@@ -34,15 +34,15 @@ class HealthEvents:
         self._unknown_tables: set[tuple[str, str]] = set()
 
     def stop(self, worker: str, jid: str, database: str, indicator: str, signal: Stop, *, runs: bool) -> None:
-        """An indicator says stop: jobs of the class wait, or run as they have waited often enough."""
-        event, fate = (
-            ("health.max_deferrals_reached", "run, as they have waited often enough")
+        """Log that an indicator stops jobs of a class, or that a job runs because it has been deferred often enough."""
+        event, effect = (
+            ("health.max_deferrals_reached", "run because they have reached max_deferrals")
             if runs
-            else ("health.stop", "wait")
+            else ("health.stop", "are deferred")
         )
         if count := self._count_if_due(event, worker, indicator, database):
             logs.logger().warning(
-                f"jobs of {worker} {fate}: {signal.reason}",
+                f"jobs of {worker} {effect}: {signal.reason}",
                 event_name=event,
                 status_checker_type="worker",
                 status_checker_id=jid,
@@ -52,10 +52,10 @@ class HealthEvents:
             )
 
     def unknown(self, indicator: str, database: str, signal: Unknown, error: BaseException | None) -> None:
-        """See ``CheckEvents``."""
+        """Log that an indicator could not judge a database."""
         if count := self._count_if_due("health.unknown", indicator, database):
             logs.logger().warning(
-                f"{indicator} cannot say how the database {database} is, and stops nothing: {signal.reason}",
+                f"the indicator {indicator} cannot judge the database {database}, so jobs run: {signal.reason}",
                 event_name="health.unknown",
                 count=count,
                 error=error,
@@ -63,31 +63,33 @@ class HealthEvents:
             )
             if error is not None:
                 tags = {"health_status_indicator": indicator, "database": database}
-                self._tracker.capture(error, tags, "health", on_failure="an indicator's error could not be reported")
+                self._tracker.capture(
+                    error, tags, "health", on_failure="the error of an indicator could not be reported"
+                )
 
     def not_available(self, indicator: str, database: str, signal: NotAvailable) -> None:
-        """See ``CheckEvents``; told once, and again when the reason is another."""
+        """Log that an indicator does not apply to a database: once, and again when the reason changes."""
         if self._unavailable.get((indicator, database)) != signal.reason:
             self._unavailable[indicator, database] = signal.reason
             logs.logger().info(
-                f"{indicator} has nothing to say of the database {database}: {signal.reason}",
+                f"the indicator {indicator} does not apply to the database {database}: {signal.reason}",
                 event_name="health.not_available",
                 **_log_fields(indicator, database, signal),
             )
 
     def unknown_table(self, database: str, table: str) -> None:
-        """A worker names a table that the database does not have; told once."""
+        """Log, once, that a worker names a table that does not exist."""
         if (database, table) not in self._unknown_tables and len(self._unknown_tables) < 1_000:
             self._unknown_tables.add((database, table))
             logs.logger().warning(
-                f"a worker heeds the table {table}, which the database {database} does not have: is its schema or its name right?",
+                f"defer_on_health names the table {table}, which the database {database} does not have. Check schema and name",
                 event_name="health.unknown_table",
                 database=database,
                 table=table,
             )
 
     def resolver_failed(self, worker: str, reason: str, error: BaseException | None) -> None:
-        """A class's resolver gave no place, so the declared one counts."""
+        """Log that a class's resolver failed, so that the declared database and tables count."""
         if count := self._count_if_due("health.resolver_failed", worker):
             logs.logger().error(
                 f"the resolver of {worker} {reason}; its declared database and tables count",
@@ -98,10 +100,10 @@ class HealthEvents:
             )
 
     def failed(self, worker: str, error: BaseException) -> None:
-        """The question itself failed, so jobs run."""
+        """Log that the health check itself failed, so that jobs run."""
         if count := self._count_if_due("health.failed", worker):
             logs.logger().error(
-                f"the health that {worker} heeds could not be asked for; its jobs run",
+                f"the health check of {worker} failed, so its jobs run",
                 event_name="health.failed",
                 job_class_name=worker,
                 count=count,
@@ -113,7 +115,7 @@ class HealthEvents:
 
 
 class HealthPolicy:
-    """Defers jobs while an indicator that their class heeds says stop. ``available``: the indicators there are to ask."""
+    """Defer jobs while an indicator that their class names says Stop. ``available`` lists the indicators of this process."""
 
     def __init__(
         self, checks: HealthChecker, available: Sequence[str], databases: Collection[str], events: HealthEvents
@@ -124,16 +126,16 @@ class HealthPolicy:
         self._events = events
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """See ``Gate``."""
+        """See ``AdmissionPolicy``."""
         policy = declaration.defer_on_health
         return policy is not None and bool(self._indicators_of(policy))
 
     def admit(self, request: AdmissionRequest) -> Deferred | None:
-        """See ``Gate``; asks Redis nothing."""
+        """See ``AdmissionPolicy``. Sends nothing to Redis."""
         policy = request.declaration.defer_on_health
         try:
             return self._decide(request, policy) if policy is not None else None
-        except Exception as error:  # noqa: BLE001 - an unwell check stops no job
+        except Exception as error:  # noqa: BLE001 - a failed check stops no job
             self._events.failed(request.declaration.wire_name, error)
             return None
 
@@ -161,7 +163,7 @@ class HealthPolicy:
         return tuple(name for name in policy.indicators if name in self._available)
 
     def _checked_tables(self, request: AdmissionRequest, policy: DeferOnHealth) -> tuple[str, tuple[str, ...]]:
-        """Return whose health counts: what the resolver says of the arguments, else what is declared."""
+        """Return the database and tables to check: the resolver's result for these arguments, else the declared ones."""
         declared = policy.database, policy.tables
         if policy.resolver is None:
             return declared
@@ -177,7 +179,7 @@ class HealthPolicy:
         return declared
 
     def _invalid_result(self, found: object) -> str | None:
-        """Return why this is no (database, tables), or ``None``."""
+        """Return why this is not a valid (database, tables), or ``None``."""
         if not is_tuple(found) or len(found) != 2:
             return f"returned {short_repr(found)}, which is not (database, tables)"
         database, tables = found
@@ -191,7 +193,7 @@ class HealthPolicy:
 
 
 def deferral_delay_s(policy: DeferOnHealth, deferrals_before: int) -> float:
-    """Return how long a job waits that has been deferred so often: GitLab's doubling, capped, less up to a tenth at random."""
+    """Return the delay of a job after so many deferrals: GitLab's doubling, capped, minus up to a tenth at random."""
     # GitLab's exponent: the first two delays are equal. The random part only shortens, so `max_delay` is the maximum.
     doublings = min(max(0, deferrals_before - 1), _MAX_DOUBLINGS)
     doubled: float = policy.delay.total_seconds() * 2.0**doublings

@@ -1,4 +1,4 @@
-"""What the indicators said last, in this process: each is asked by one thread at a time, and waited for so long and no longer."""
+"""Run health checks in threads, one per indicator and database, and cache their signals."""
 
 import threading
 import time
@@ -24,25 +24,25 @@ _MAX_MESSAGE = 300
 
 
 class CheckEvents(Protocol):
-    """What is told besides the signals."""
+    """Receive what is logged besides the signals."""
 
     def unknown(self, indicator: str, database: str, signal: Unknown, error: BaseException | None) -> None:
-        """An indicator could not say how the database is."""
+        """An indicator could not judge the database."""
 
     def not_available(self, indicator: str, database: str, signal: NotAvailable) -> None:
-        """An indicator has nothing to say of this database."""
+        """An indicator does not apply to this database."""
 
 
 class CheckedDatabase(Protocol):
-    """A database that can be asked."""
+    """A database that health checks can query."""
 
     @property
     def query(self) -> HealthQuery:
-        """How."""
+        """Execute a statement."""
         ...
 
     def close_idle(self, idle_s: float) -> None:
-        """Nobody asks at present: after ``idle_s`` without a question it need not be at hand."""
+        """Close the connection if it has been idle for ``idle_s``."""
         ...
 
 
@@ -64,10 +64,10 @@ class _PendingCheck(NamedTuple):
 
 # Decision 115: health checks fail open.
 class HealthChecker:
-    """Asks ``indicators`` about ``databases``. An answer counts for ``cache_s``; one that takes longer than ``timeout_s`` is
-    awaited by nobody, and counts when it comes.
+    """Check ``databases`` by ``indicators``. A signal counts for ``cache_s``. A check that takes longer than
+    ``timeout_s`` is not awaited, but its signal counts when it arrives.
 
-    Its threads are daemons: they hold up no exit, whatever an indicator does.
+    The threads are daemons: a check that hangs does not delay the exit of the process.
     """
 
     def __init__(
@@ -92,12 +92,17 @@ class HealthChecker:
         self._threads: dict[tuple[str, str], _CheckThread] = {}
 
     def signals(self, names: Sequence[str], database: str, tables: tuple[str, ...]) -> list[tuple[str, Signal]]:
-        """Return what each indicator says of the tables, within ``timeout_s``; raises nothing. All are asked at once."""
-        subjects = [_CheckKey(name, database, tables) for name in names]
-        begun = [self._cached(subject) or self._start_check(subject) for subject in subjects]
+        """Return the signal of each indicator for the tables, within ``timeout_s``. Raises no errors. The checks run in
+        parallel.
+        """
+        check_keys = [_CheckKey(name, database, tables) for name in names]
+        checks = [self._cached(check_key) or self._start_check(check_key) for check_key in check_keys]
         return [
-            (subject.indicator, self._wait_for_signal(subject, one) if isinstance(one, _PendingCheck) else one.signal)
-            for subject, one in zip(subjects, begun, strict=True)
+            (
+                check_key.indicator,
+                self._wait_for_signal(check_key, one) if isinstance(one, _PendingCheck) else one.signal,
+            )
+            for check_key, one in zip(check_keys, checks, strict=True)
         ]
 
     def _cached(self, key: _CheckKey) -> _CachedSignal | None:
@@ -106,28 +111,29 @@ class HealthChecker:
 
     def _start_check(self, key: _CheckKey) -> _PendingCheck | _CachedSignal:
         with self._lock:
-            under_way = self._pending.get(key)
-            if under_way is not None:
-                return under_way
-            known = self._cached(key)  # since we looked, another thread may have asked and heard
+            pending = self._pending.get(key)
+            if pending is not None:
+                return pending
+            # Looked up again under the lock: another thread may have finished the same check meanwhile.
+            known = self._cached(key)
             if known is not None:
                 return known
-            place = (key.indicator, key.database)
-            asker = self._threads.get(place)
-            if asker is None:
-                asker = self._threads[place] = _CheckThread(key, self._idle_s, self._databases.get(key.database))
-            asked = self._pending[key] = _PendingCheck(Future(), time.monotonic() + self._timeout_s)
-        asker.submit(lambda: self._run_check(key, asked.signal))
-        return asked
+            name = (key.indicator, key.database)
+            thread = self._threads.get(name)
+            if thread is None:
+                thread = self._threads[name] = _CheckThread(key, self._idle_s, self._databases.get(key.database))
+            check = self._pending[key] = _PendingCheck(Future(), time.monotonic() + self._timeout_s)
+        thread.submit(lambda: self._run_check(key, check.signal))
+        return check
 
     def _wait_for_signal(self, key: _CheckKey, check: _PendingCheck) -> Signal:
         try:
             return check.signal.result(max(0.0, check.deadline - time.monotonic()))
         except TimeoutError:
-            signal = Unknown(f"it did not answer within {self._timeout_s:g} s")
+            signal = Unknown(f"it did not respond within {self._timeout_s:g} s")
         with self._lock:
             if self._pending.get(key) is not check:
-                return check.signal.result()  # it has answered at the last moment
+                return check.signal.result()  # it responded at the last moment
             self._store_signal(key, signal)
         self._events.unknown(key.indicator, key.database, signal, TimeoutError(signal.reason))
         return signal
@@ -151,7 +157,7 @@ class HealthChecker:
                 self._events.unknown(name, database, signal, None)
             elif isinstance(signal, NotAvailable):
                 self._events.not_available(name, database, signal)
-        except BaseException as error:  # noqa: BLE001 - an indicator is the application's own code, or a database's fault
+        except BaseException as error:  # noqa: BLE001 - no error of an application's indicator, or of a database, may stop work
             signal = Unknown(f"{error_class(error)}: {error_message(error, _MAX_MESSAGE)}")
             self._events.unknown(name, database, signal, error)
         return signal
@@ -165,9 +171,9 @@ class HealthChecker:
         return found.query if found is not None else refuse
 
     def _store_signal(self, key: _CheckKey, signal: Signal) -> None:
-        """Keep an answer; the lock is held."""
+        """Cache a signal; the caller holds the lock."""
         now = time.monotonic()
-        if len(self._signals) >= _MAX_CACHED:  # tables that a resolver names may be any
+        if len(self._signals) >= _MAX_CACHED:  # a resolver may name any tables
             self._signals = {one: answer for one, answer in self._signals.items() if answer.valid_until > now}
         if len(self._signals) >= _MAX_CACHED:
             self._signals = {}
@@ -175,7 +181,7 @@ class HealthChecker:
 
 
 class _CheckThread:
-    """A thread that asks one indicator about one database, one question after the other."""
+    """Run the checks of one indicator for one database, one after the other, in a thread."""
 
     def __init__(self, key: _CheckKey, idle_s: float, database: CheckedDatabase | None) -> None:
         self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -187,9 +193,9 @@ class _CheckThread:
     def _run(self) -> None:
         while True:
             try:
-                question = self._tasks.get(timeout=self._idle_s)
+                task = self._tasks.get(timeout=self._idle_s)
             except Empty:
                 if self._database is not None:
                     self._database.close_idle(self._idle_s)
-                question = self._tasks.get()
-            question()
+                task = self._tasks.get()
+            task()

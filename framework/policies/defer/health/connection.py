@@ -1,4 +1,4 @@
-"""One connection to a database, for the questions about its health: made when first asked, and never waited for without end."""
+"""Keep one connection to a database for health checks; connect on first use, and never wait without a deadline."""
 
 import threading
 import time
@@ -18,25 +18,27 @@ _CONNECTION = {
     "keepalives_count": 2,
     "tcp_user_timeout": 5_000,
 }
-_POLL_S = 0.1  # how often a wait for the server looks whose time is up
-_CANCEL_GRACE_S = 0.5  # in which the server may cancel the statement itself, which says more
+# How often a wait for the server checks its deadline.
+_POLL_S = 0.1
+# The server gets this much longer to cancel the statement itself: its error is more precise than ours.
+_CANCEL_GRACE_S = 0.5
 _NO_DEADLINE = float("inf")
 
 
 class HealthConnection:
-    """Answers one statement at a time, over one connection; one that failed is closed, and the next statement makes another.
+    """Execute one statement at a time. A connection that failed is closed; the next statement opens a new one.
 
-    Raises ImportError where the extra ``sql`` is not installed.
+    Raises ImportError without the extra ``sql``.
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        from sqlalchemy import make_url  # noqa: PLC0415 - paid by those who have a database
+        from sqlalchemy import make_url  # noqa: PLC0415 - loaded only where a database is configured
 
         parsed = make_url(url)
         arguments, named = parsed.get_dialect()().create_connect_args(parsed)
         self._driver = _driver()
         self._arguments: tuple[Any, ...] = tuple(arguments)
-        # libpq and psycopg take no less than two seconds for a connection.
+        # libpq and psycopg accept no connection timeout below two seconds.
         limits = {"connect_timeout": max(2, round(timeout_s))}
         self._options: dict[str, Any] = {
             **limits,
@@ -51,19 +53,18 @@ class HealthConnection:
         self._connection: psycopg.Connection[Any] | None = None
 
     def query(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Rows:
-        """Return the rows of a statement that only reads; raises what the database or the driver says, or TimeoutError."""
+        """Return the rows of a read-only statement. Raises the driver's error, or TimeoutError."""
         if not self._lock.acquire(timeout=self._timeout_s):
-            raise TimeoutError(f"other questions held the connection for {self._timeout_s:g} s")
+            raise TimeoutError(f"other health checks used the connection for {self._timeout_s:g} s")
         try:
-            at_hand = self._connection
+            existing = self._connection
             try:
                 return self._execute(statement, parameters)
             except Exception:
-                if at_hand is None or not at_hand.closed:
+                if existing is None or not existing.closed:
                     raise
-                return self._execute(
-                    statement, parameters
-                )  # it had died while nobody asked, which says nothing of today
+                # The connection died while idle, which says nothing about the database's health: try once more.
+                return self._execute(statement, parameters)
         except BaseException:
             self.close()
             raise
@@ -74,7 +75,7 @@ class HealthConnection:
     def _execute(self, statement: str, parameters: Mapping[str, Any] | None) -> Rows:
         connection = self._open()
         connection.deadline = time.monotonic() + self._timeout_s + _CANCEL_GRACE_S
-        # Of the transaction, so that it also holds behind a pooler that shares its sessions.
+        # Set for the transaction only, so that it also works behind a pooler that shares its sessions.
         begin = f"BEGIN READ ONLY; SET LOCAL statement_timeout = {max(1, round(self._timeout_s * 1_000))}"
         connection.execute(begin.encode())
         rows: Rows = connection.execute(statement.encode(), parameters or None).fetchall()
@@ -87,13 +88,13 @@ class HealthConnection:
         return self._connection
 
     def close_idle(self, idle_s: float) -> None:
-        """Close a connection over which nothing has been asked for ``idle_s``: a fleet at rest takes up no connections."""
+        """Close a connection that has been idle for ``idle_s``: an idle fleet uses no connections."""
         with self._lock:
             if time.monotonic() - self._used_at >= idle_s:
                 self.close()
 
     def close(self) -> None:
-        """Close the connection; the next statement makes another."""
+        """Close the connection; the next statement opens a new one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -101,21 +102,21 @@ class HealthConnection:
 
 @cache
 def _driver() -> "type[psycopg.Connection[Any]]":
-    """Return a kind of connection that gives up at its ``deadline``: a server that is frozen keeps no statement_timeout."""
+    """Return a connection class with a deadline for each wait: a frozen server would ignore its statement_timeout."""
     import psycopg  # noqa: PLC0415 - as above
 
     class Bounded(psycopg.Connection[Any]):
         deadline = _NO_DEADLINE
 
         def wait(self, gen: Any, interval: float = _POLL_S, timeout: float | None = None) -> Any:
-            del timeout  # the driver's own, which it has since 3.3
+            del timeout  # the driver has a timeout of its own since 3.3
             return super().wait(_run_until(gen, self.deadline), min(interval, _POLL_S))
 
     return Bounded
 
 
 def _run_until(work: Generator[Any, Any, Any], deadline: float) -> Generator[Any, Any, Any]:
-    """Go on with what the driver does, which is woken every ``_LOOK_S``, until the deadline."""
+    """Run the driver's generator, which is resumed every ``_POLL_S``, until the deadline."""
     try:
         wanted = next(work)
         while True:

@@ -1,4 +1,4 @@
-"""What an indicator is: asked about a database and some tables, it gives a signal. And the application's own ones."""
+"""Define health indicators and their signals, and register those of the application."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ Rows: TypeAlias = list[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What an indicator says, and why in one sentence, for the log. The class's name is the word that is logged."""
+    """The result of an indicator, with the reason in one sentence for the log. The name of the class is logged."""
 
     reason: str
 
     @property
     def name(self) -> str:
-        """The word: Stop, Normal, Unknown or NotAvailable (GitLab's)."""
+        """The name that is logged: Stop, Normal, Unknown or NotAvailable (GitLab's)."""
         return type(self).__name__
 
 
 class Stop(Signal):
-    """Jobs are to wait."""
+    """Jobs must wait."""
 
     __slots__ = ()
 
@@ -36,13 +36,13 @@ class Normal(Signal):
 
 
 class Unknown(Signal):
-    """It could not be found out; stops nothing."""
+    """The state could not be determined; jobs may run."""
 
     __slots__ = ()
 
 
 class NotAvailable(Signal):
-    """There is nothing to find out here, as with archiving that is switched off; stops nothing."""
+    """The indicator does not apply here, for example because archiving is off; jobs may run."""
 
     __slots__ = ()
 
@@ -51,45 +51,46 @@ class HealthQuery(Protocol):
     """``query("SELECT ... WHERE name = %(name)s", {"name": ...})``, with psycopg's placeholders."""
 
     def __call__(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Rows:
-        """Return the rows of a statement that only reads; raises what the database says, or TimeoutError."""
+        """Return the rows of a read-only statement. Raises the database's error, or TimeoutError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Asked of an indicator: how is this ``database``, and these ``tables`` of it? An answer after ``timeout_s`` is late."""
+    """A health check of ``database`` and some of its ``tables``. A signal after ``timeout_s`` is late."""
 
     database: str
     tables: tuple[str, ...]
     timeout_s: float
     query: HealthQuery
-    """Asks that database's primary, with a deadline of ``timeout_s`` of its own, over the one connection for such questions."""
+    """Queries that database's primary over the one connection for health checks, with a deadline of ``timeout_s``."""
 
 
 class HealthIndicator(Protocol):
-    """Something that knows how a database is."""
+    """Judge the health of a database."""
 
     def evaluate(self, question: Question) -> Signal:
-        """Return a signal. It is called in a thread of its own, one call at a time per database; what it raises is Unknown."""
+        """Return a signal. Called in a thread of its own, one call at a time per database; an error becomes Unknown."""
         ...
 
 
 registered: dict[str, HealthIndicator] = {}
-"""The application's own, by name."""
+"""The application's indicators by name."""
 
 
 def register(name: str, indicator: HealthIndicator) -> None:
-    """From now on ``indicator`` is asked under this name: by workers that name it, and by those that ask all.
+    """Register ``indicator`` for workers that name it, and for workers that use all indicators.
 
-    To be called where workers are declared, so that every worker process knows it; a second one of a name replaces the first.
-    Raises ValueError for a name that is no word or PostgreSQL's, TypeError for an object without ``evaluate``.
+    Call it where workers are declared, so that every worker process knows the indicator. A second registration of a
+    name replaces the first. Raises ValueError for a name that is no word or is PostgreSQL's, TypeError for an object
+    without ``evaluate``.
     """
     try:
         identifier(name)
     except InvalidValue as error:
         raise ValueError(f"the name of an indicator must be {error}, not {short_repr(name)}") from None
     if name in POSTGRES_INDICATORS:
-        raise ValueError(f"there is an indicator called {name!r} already: choose another name")
+        raise ValueError(f"the indicator {name!r} is built in: choose another name")
     if not callable(getattr(indicator, "evaluate", None)) or isinstance(indicator, type):
         raise TypeError(f"{short_repr(indicator)} is no indicator: pass an object with evaluate(question)")
     registered[name] = indicator

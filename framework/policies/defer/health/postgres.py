@@ -1,4 +1,4 @@
-"""The indicators that PostgreSQL itself answers. Each is one statement on catalogs and statistics views, and touches no table."""
+"""Health indicators from PostgreSQL itself. Each runs one statement on catalogs and statistics views, and reads no table."""
 
 from collections.abc import Callable
 from typing import Final
@@ -21,7 +21,7 @@ class Autovacuum:
     ``on_unknown_table(database, table)`` is called for a table that does not exist; it stops nothing.
     """
 
-    # The names are resolved as the session would, but letter by letter: an unquoted "Orders" is orders to PostgreSQL.
+    # Names are resolved as in a session, but exactly: an unquoted "Orders" would be orders to PostgreSQL.
     _STATEMENT: Final = """
         WITH listed AS (
             SELECT name, CASE WHEN cardinality(parts) <= 2 THEN to_regclass(
@@ -61,12 +61,13 @@ class Autovacuum:
 
 
 class WalArchiving:
-    """Stop while more segments of the write-ahead log than ``above`` lie between the current one and the last archived.
+    """Stop while more WAL segments than ``above`` lie between the current one and the last archived one.
 
-    A server that has archived none yet, or not since its statistics were reset, has archived all before the one that failed.
+    A server that has archived none yet, or none since its statistics were reset, counts as having archived all before
+    the one that failed.
     """
 
-    # A segment's number stands in its name: 8 hex digits timeline, 8 log, 8 segment; a log holds 4 GiB of segments.
+    # A segment's name contains its number: 8 hex digits timeline, 8 log, 8 segment; a log holds 4 GiB of segments.
     _STATEMENT: Final = """
         WITH facts AS (
             SELECT pg_is_in_recovery() AS is_replica, current_setting('archive_mode') AS mode,
@@ -105,7 +106,7 @@ class WalArchiving:
 
 
 class ReplicationLag:
-    """Stop while the replay of a replica that streams from the primary is behind by more seconds or bytes."""
+    """Stop while the replay of a replica that streams from the primary lags by more seconds or bytes than allowed."""
 
     _STATEMENT: Final = """
         SELECT pg_is_in_recovery(), pg_has_role(current_user, 'pg_read_all_stats', 'usage'),
@@ -124,12 +125,13 @@ class ReplicationLag:
             return NotAvailable("both thresholds are null")
         ((is_replica, permitted, replicas, seconds, size),) = question.query(self._STATEMENT, {})
         if is_replica:
-            return NotAvailable("this server is a replica; its primary knows the lag")
+            return NotAvailable("this server is a replica; only its primary reports the lag")
         if not permitted:
             return Unknown(_NOT_PERMITTED)
         if not replicas:
             return NotAvailable("no replica streams from this server")
-        behind_s, behind_bytes = seconds or 0.0, size or 0.0  # null seconds: nothing is under way
+        # The lag in seconds is null while no data is on its way.
+        behind_s, behind_bytes = seconds or 0.0, size or 0.0
         found = f"the slowest of {replicas} replicas is {behind_s:.1f} s and {behind_bytes:,.0f} bytes behind"
         if self._above_s is not None and behind_s > self._above_s:
             return Stop(f"{found}, more than {self._above_s:g} s")
@@ -141,7 +143,8 @@ class ReplicationLag:
 class Connections:
     """Stop while clients hold a larger share of ``max_connections`` than ``above``."""
 
-    # Who may not see a session's kind still sees its database: helpers of the server have none.
+    # Without the right to see a session's kind, its database is still visible; the server's background processes have
+    # none.
     _STATEMENT: Final = """
         SELECT count(*) FILTER (WHERE datid IS NOT NULL AND coalesce(backend_type, 'client backend') = 'client backend'),
             current_setting('max_connections')::int
@@ -166,7 +169,7 @@ def _list_names(names: list[str]) -> str:
 def postgres_indicators(
     settings: HealthSettings, on_unknown_table: Callable[[str, str], None]
 ) -> dict[str, Autovacuum | WalArchiving | ReplicationLag | Connections]:
-    """Return the four by name."""
+    """Return the four indicators by name."""
     return {
         "autovacuum": Autovacuum(on_unknown_table),
         "wal_archiving": WalArchiving(settings.wal_archiving),

@@ -1,4 +1,4 @@
-"""An indicator that asks Prometheus: any query, and a value beyond which jobs wait."""
+"""Query Prometheus, and stop jobs while the value is beyond a threshold."""
 
 import base64
 import io
@@ -24,7 +24,7 @@ _MAX_EXCERPT = 100
 class Prometheus:
     """Stop while a value of the query is beyond the threshold.
 
-    A query that gives nothing, or no number, is unknown: the sick must not be taken for well because nobody measures.
+    A query without a result, or with a result that is no number, gives Unknown: missing data must not look like health.
     """
 
     def __init__(self, url: str, settings: PrometheusIndicatorSettings) -> None:
@@ -35,19 +35,19 @@ class Prometheus:
         """See the class."""
         wanted = self._settings
         if wanted.database not in (None, question.database):
-            return NotAvailable(f"it speaks of the database {wanted.database}")
+            return NotAvailable(f"it measures the database {wanted.database}")
         try:
             reply = _get(f"{self._url}/api/v1/query?query={quote(wanted.query, safe='')}", question.timeout_s)
         except (OSError, HTTPException) as error:
-            return Unknown(f"Prometheus does not answer: {error_class(error)}: {error_message(error, _MAX_EXCERPT)}")
+            return Unknown(f"Prometheus does not respond: {error_class(error)}: {error_message(error, _MAX_EXCERPT)}")
         if reply.status != 200:
-            return Unknown(f"Prometheus answers with status {reply.status}: {_excerpt(reply.body)}")
+            return Unknown(f"Prometheus responds with status {reply.status}: {_excerpt(reply.body)}")
         values = _values(reply.body)
         if not values:
             return Unknown(
-                "the query gives no number"
+                "the query returns no number"
                 if values is not None
-                else f"no answer of Prometheus: {_excerpt(reply.body)}"
+                else f"the response is not Prometheus's: {_excerpt(reply.body)}"
             )
         return self._compare(values)
 
@@ -69,7 +69,7 @@ class _Reply(NamedTuple):
 
 
 class _ReceivedSocket:
-    """What a server has sent, where http.client expects a socket."""
+    """Received bytes in the form of a socket, for ``http.client``."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -79,13 +79,13 @@ class _ReceivedSocket:
 
 
 def _get(url: str, timeout_s: float) -> _Reply:
-    """GET with one deadline for all of it; a client of the standard library has one for each read."""
+    """Send a GET request with one deadline for all of it; the standard library's client has one per read."""
     deadline = time.monotonic() + timeout_s
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = parts.hostname or ""
     lines = [
-        f"GET {parts.path}?{parts.query} HTTP/1.0",  # a reply of HTTP/1.0 ends where the connection does
+        f"GET {parts.path}?{parts.query} HTTP/1.0",  # a response of HTTP/1.0 ends with its connection
         f"Host: {parts.netloc.rpartition('@')[2]}",
         "Accept: application/json",
         "Connection: close",
@@ -124,7 +124,7 @@ def _remaining(deadline: float) -> float:
 
 
 def _values(body: bytes) -> list[float] | None:
-    """Return the numbers of an answer, scalar or instant vector, without those that are none; ``None`` when it is no answer."""
+    """Return the numbers of a result, scalar or instant vector, without NaN; ``None`` for a malformed result."""
     try:
         answer: Any = json.loads(body)
     except (ValueError, RecursionError):
