@@ -1,1 +1,1 @@
-"""Looking at the jobs of a shard, and releasing what holds them: functions of the shard's client, in bounded steps."""
+"""Inspect the jobs of a shard, and release those that are held: functions of the shard's client, in bounded steps."""

@@ -1,4 +1,4 @@
-"""What the policies say to the jobs of a class, in the order of the gates: what would hold one up, and what ends that."""
+"""Explain what policies do with a job: what would block it, in the order of the policies, and the remedy."""
 
 from typing import NamedTuple
 
@@ -9,11 +9,11 @@ from framework.command_line import command
 from framework.flags.flag import Flag, drop_flag, run_flag
 
 _MAX_HOLDERS = 5
-"""So many of those that have the slots are named."""
+"""The most slot holders that are named."""
 
 
 class Blocker(NamedTuple):
-    """What stands in a job's way (``code`` for machines), and the command, event or time that ends it."""
+    """A reason why a job does not run, with a ``code`` for programs, and the remedy: a command, an event or a time."""
 
     code: str
     why: str
@@ -21,18 +21,18 @@ class Blocker(NamedTuple):
 
 
 class PolicyBlockers:
-    """The valves of one shard. Methods raise redis errors."""
+    """Find the policies of one shard that block a job. Methods raise redis errors."""
 
     def __init__(self, snapshot: ShardSnapshot) -> None:
         self._snapshot = snapshot
 
     def at_admission(self, worker: str, queue: str) -> list[Blocker]:
-        """What stands before a job of the class that is fetched from the queue."""
+        """Return what blocks a job of the class when a process fetches it from the queue."""
         limits = [reason for base in (f"queue/{queue}", worker) for reason in self.limit(base)]
         return [*self._dropped(worker), *self.pause(worker), *self._deferred(worker), *limits]
 
     def pause(self, worker: str) -> list[Blocker]:
-        """Who pauses the class, if anybody does."""
+        """Return the pause of the class, empty without one."""
         pause = self._snapshot.pauses.get(worker)
         if pause is None or not pause.by:
             return []
@@ -41,12 +41,12 @@ class PolicyBlockers:
         release = (
             f"{command(f'jobs resume {worker}')}{ends}"
             if pause.manual
-            else f"the strategy {pause.by}, when it pauses no more"
+            else f"the end of the pause by the strategy {pause.by}"
         )
         return [Blocker("paused", why, release)]
 
     def limit(self, base: str, *, is_waiting: bool = False, scope: str = "") -> list[Blocker]:
-        """What a limit says to one more job, or to one of a scope that ``waits`` at it."""
+        """Return what a limit does with one more job, or with a job of ``scope`` that waits at it."""
         limit = self._snapshot.limit(base)
         if not (limit.is_full or is_waiting):
             return []
@@ -54,7 +54,7 @@ class PolicyBlockers:
             return [
                 Blocker(
                     "limit_paused",
-                    f"the limit {base} is {limit.limit}: nobody runs ({self._limit_origin(limit)})",
+                    f"the limit {base} is {limit.limit}: no job runs ({self._limit_origin(limit)})",
                     self._limit_remedy(limit),
                 )
             ]
@@ -62,9 +62,9 @@ class PolicyBlockers:
         if limit.share and held >= limit.share and limit.limit != 0:
             why = f"its scope {scope} has its share of the limit {base} ({held}/{limit.share}; all: {limit.usage})"
             why = f"{why}: {self._slot_holders(base, scope)}"
-            return [Blocker("share_reached", why, f"the end of a job of {scope}, which hands its slot over")]
+            return [Blocker("share_reached", why, f"the end of a job of {scope}, whose slot goes to the next")]
         if not limit.is_full:
-            why = f"the limit {base} has free slots ({limit.usage}) and jobs wait: they are handed out just now"
+            why = f"the limit {base} has free slots ({limit.usage}) and jobs wait: they are being released now"
             return [
                 Blocker("limit_free", why, f"any process, in seconds; at once: {command(f'jobs limits sweep {base}')}")
             ]
@@ -86,7 +86,9 @@ class PolicyBlockers:
         return f"held by {', '.join(named)}{more}"
 
     def _slot_remedy(self, limit: LimitState) -> str:
-        return f"the end of any of these hands its slot over; a dead process's slot ends by itself; {self._limit_remedy(limit)}"
+        return (
+            f"the end of any of these jobs; the slot of a dead process expires by itself; {self._limit_remedy(limit)}"
+        )
 
     def _limit_remedy(self, limit: LimitState) -> str:
         if limit.source == "operators":
@@ -97,7 +99,7 @@ class PolicyBlockers:
     def _limit_origin(self, limit: LimitState) -> str:
         if limit.source == "operators" and limit.override is not None:
             return f"set by {limit.override.by}: {limit.override.reason}"
-        return {"throttled": "throttled", "application": "as the application says"}.get(limit.source, "nobody said so")
+        return {"throttled": "throttled", "application": "set by the application"}.get(limit.source, "not set")
 
     def _dropped(self, worker: str) -> list[Blocker]:
         flag = self._snapshot.flags.get(drop_flag(worker))

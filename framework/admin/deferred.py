@@ -1,4 +1,4 @@
-"""Jobs of the schedule set that a policy has put off: how many of which class and why, and setting them forward."""
+"""Summarize the jobs of the schedule set that a policy deferred, and let them run sooner."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ _NEEDLE = b'"%s":' % DEFERRED.encode()
 
 @dataclass(slots=True)
 class Deferral:
-    """The jobs of one class that were put off for one reason; times are epoch seconds."""
+    """The jobs of one class that were deferred for one reason; times are epoch seconds."""
 
     worker: str
     by: str
     jobs: int = 0
     max_deferrals: int = 0
-    """How often the one was put off that was put off most often."""
+    """The highest number of deferrals of one job."""
     next_due: float = 0.0
     oldest: float | None = None
-    """When the first of them was pushed."""
+    """When the oldest of the jobs was pushed."""
 
     def add(self, payload: Payload, due: float) -> None:
-        """One more of them."""
+        """Add one job."""
         self.jobs += 1
         self.max_deferrals = max(self.max_deferrals, deferral_count(payload))
         self.next_due = due if self.jobs == 1 else min(self.next_due, due)
@@ -42,12 +42,12 @@ class Deferral:
 
 
 def deferral_count(payload: Payload) -> int:
-    """Return how often a put-off job was, as far as anybody counts."""
+    """Return how often a job was deferred; at least once, as it is marked as deferred."""
     return min(max(whole_number(payload.get(DEFERRED_COUNT)) or 1, 1), _MAX_COUNT)
 
 
 def summarize_deferrals(client: "redis.Redis", on_progress: OnProgress) -> list[Deferral]:
-    """Return what is put off by class and reason, the oldest first. Goes through the schedule set in pages. Raises redis errors."""
+    """Return the deferred jobs by class and reason, the oldest first. Reads the schedule set in pages. Raises redis errors."""
     found: dict[tuple[str, str], Deferral] = {}
     for payload, _, due in _scan_deferred(client, on_progress):
         name = str(payload.get("class", "")), str(payload.get(DEFERRED_BY, ""))
@@ -56,10 +56,10 @@ def summarize_deferrals(client: "redis.Redis", on_progress: OnProgress) -> list[
 
 
 def run_sooner(client: "redis.Redis", worker: str, limit: int, rate: float, on_progress: OnProgress) -> int:
-    """Make at most so many put-off jobs of a class due from now on, ``rate`` of them a second; return how many are.
+    """Make up to ``limit`` deferred jobs of a class due from now on, ``rate`` per second; return how many.
 
-    Each keeps its place, so that it is due then or now at any moment: one that is due sooner is left alone, and so is one that
-    somebody has taken meanwhile. Raises redis errors: what was set forward is.
+    A job keeps its place in the set, and only its time changes: a job that is due sooner, or that a poller has taken
+    meanwhile, is left alone. Raises redis errors; the jobs changed until then stay changed.
     """
     # At a rate: a deferred backlog that became due at once was an incident at GitLab (June 2023).
     now = server_time(client)
@@ -78,16 +78,16 @@ def run_sooner(client: "redis.Redis", worker: str, limit: int, rate: float, on_p
 def _write_times(client: "redis.Redis", times: dict[bytes, float]) -> int:
     if not times:
         return 0
-    # XX: it may have become due and be gone. LT: it may be due sooner.
+    # XX: a job that is no longer in the set is not added again. LT: a time only moves forward.
     moved: Any = client.zadd(keys.SCHEDULE, cast("Any", times), xx=True, lt=True, ch=True)
     return int(moved)
 
 
 def _scan_deferred(client: "redis.Redis", on_progress: OnProgress) -> Iterator[tuple[Payload, bytes, float]]:
-    looked = 0
+    scanned = 0
     for page in scan_members(client, keys.SCHEDULE, _NEEDLE):
-        looked += len(page)
-        on_progress(keys.SCHEDULE, looked)
+        scanned += len(page)
+        on_progress(keys.SCHEDULE, scanned)
         for data, due in page:
             payload = parse_object(data)
             if payload.get(DEFERRED):

@@ -1,4 +1,4 @@
-"""Why a job does not run, and what will make it: one reason after the other, in the order in which they stand in its way."""
+"""Explain why a job does not run and what makes it run: its blockers, in the order in which they apply."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,17 +29,17 @@ from framework.wire.resources import lock_of, slot_member
 _MAX_TEXT = 200
 _MAX_TIMES = 1_000_000
 _SILENT_AFTER_S = 9.0
-"""Three beats of a process that were to come and did not."""
+"""Three missed heartbeats."""
 
 _SWEEP_PERIOD_S = 6.0
-"""A sweep of every process comes each 5 s, give or take a fifth."""
+"""Every process sweeps each 5 s, plus or minus a fifth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interruptions:
-    """How often a job still ran when its process had to stop, and when it died; ``limit`` of either ends it, below 0 never.
+    """How often a job was interrupted by the stop of its process, and by its death; a negative ``limit`` means no limit.
 
-    ``limit`` is ``None`` where the settings could not be read.
+    ``limit`` is ``None`` if the settings could not be read.
     """
 
     stops: int
@@ -49,7 +49,7 @@ class Interruptions:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One sighting of a job, told: ``since`` and ``due`` are epoch seconds of the shard's clock, ``now`` is its present."""
+    """The explanation of a job at one place. ``since`` and ``due`` are epoch seconds of the shard's clock, as is ``now``."""
 
     shard: str
     location: JobLocation
@@ -64,7 +64,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class KnownClasses:
-    """What this installation knows of worker classes; ``declarations`` is ``None`` when they could not be loaded."""
+    """The worker classes of this installation; ``declarations`` is ``None`` if they could not be loaded."""
 
     declarations: Mapping[str, Declaration] | None = None
     retired: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -72,7 +72,7 @@ class KnownClasses:
     """The setting ``max_retries_after_interruption``."""
 
     def interruptions(self, payload: Payload) -> Interruptions:
-        """Return how often a job was interrupted, and how often it may be."""
+        """Return how often a job was interrupted, and the limit."""
         declaration = (self.declarations or {}).get(str(payload.get("class")))
         own = None if declaration is None else declaration.max_retries_after_interruption
         limit = self.interruption_limit if own is None else own
@@ -82,7 +82,7 @@ class KnownClasses:
 
 # Decision 140: `explain` names the remedy for each reason.
 class Explainer:
-    """Explains sightings on one shard. Methods raise redis errors."""
+    """Explain jobs of one shard. Methods raise redis errors."""
 
     def __init__(self, client: "redis.Redis", shard: str, classes: KnownClasses) -> None:
         self._snapshot = ShardSnapshot(client, shard)
@@ -90,7 +90,7 @@ class Explainer:
         self._classes = classes
 
     def explain(self, location: JobLocation) -> Explanation:
-        """Return what is to be said of a job that was seen there."""
+        """Return the explanation of a job at the place where it was found."""
         payload, place = location.payload, location.store
         where, reasons = self._blockers_at(location, payload)
         return Explanation(
@@ -106,44 +106,44 @@ class Explainer:
         )
 
     def _blockers_at(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
-        """What there is to say of its place."""
-        name, spot = location.store.name, _ordinal(location)
+        """Return a description of the job's place, and its blockers there."""
+        name, position = location.store.name, _ordinal(location)
         match location.store.kind:
             case "scheduled":
-                met = (
-                    [] if self._unknown_class(payload) else self._unknown_class_so_far(payload)
-                )  # else among what follows
-                put_off = [*_deferral_blockers(payload), *met]
-                told = f"schedule, {spot}", [*put_off, *self._until_due(location, payload)]
+                unknown = [] if self._unknown_class(payload) else self._unknown_class_so_far(payload)
+                deferrals = [*_deferral_blockers(payload), *unknown]
+                result = f"schedule, {position}", [*deferrals, *self._until_due(location, payload)]
             case "retry":
                 failed = Blocker("failed", f"it failed: {_error_text(payload)}", "its next run")
-                told = f"retry, {spot}", [failed, *self._until_due(location, payload)]
+                result = f"retry, {position}", [failed, *self._until_due(location, payload)]
             case "queue":
-                told = f"queue {name}, {spot}", self._in_queue(location, payload)
+                result = f"queue {name}, {position}", self._in_queue(location, payload)
             case "waiting":
-                told = self._at_limit(location, payload)
+                result = self._at_limit(location, payload)
             case "paused":
-                told = f"parked for the pause of {name}, {spot}", self._held_by_pause(name, payload)
+                result = f"held by the pause of {name}, {position}", self._held_by_pause(name, payload)
             case "in flight":
-                told = f"in the hands of {name}", [self._in_flight(name, payload)]
+                result = f"in flight in {name}", [self._in_flight(name, payload)]
             case "migrating":
-                told = f"queue {name}, put aside", [self._migrating(name)]
+                result = f"queue {name}, put aside", [self._migrating(name)]
             case "dead":
-                release = "nothing by itself: Retry on the Dead page of a dashboard, while the set still keeps it"
-                told = f"dead set, {spot}", [Blocker("dead", f"given up: {_error_text(payload)}", release)]
+                remedy = "nothing by itself: Retry on the Dead page of a dashboard, while the set still keeps it"
+                result = f"dead set, {position}", [Blocker("dead", f"given up: {_error_text(payload)}", remedy)]
             case "interrupted":
-                told = f"interrupted set, {spot}", [_interrupted_blocker(payload)]
-        return told
+                result = f"interrupted set, {position}", [_interrupted_blocker(payload)]
+        return result
 
     def _in_queue(self, location: JobLocation, payload: Payload) -> list[Blocker]:
         name = location.store.name
         reasons = self._queue_blockers(name)
         if not reasons and location.position > 1:
             ahead = f"{location.position - 1:,} {'job is' if location.position == 2 else 'jobs are'} before it"
-            reasons.append(Blocker("queue_position", ahead, "it is its turn when those have been fetched"))
+            reasons.append(Blocker("queue_position", ahead, "the fetch of the jobs before it"))
         reasons += self._admission_blockers(payload)
         if not reasons:
-            reasons.append(Blocker("next", "nothing is in its way: it is the next of its queue", "the next free slot"))
+            reasons.append(
+                Blocker("next", "nothing blocks it: it is the next job of its queue", "the next free thread")
+            )
         return reasons
 
     def _in_flight(self, identity: str, payload: Payload) -> Blocker:
@@ -151,31 +151,33 @@ class Explainer:
         if owner.lease_s is None:
             silent = "" if owner.silent_s is None else f", silent for {format_duration(owner.silent_s)}"
             return Blocker(
-                "process_dead", f"the process {identity} is dead: its lease is gone{silent}", self._sweep_remedy()
+                "process_dead", f"the process {identity} is dead: its lease has expired{silent}", self._sweep_remedy()
             )
-        held = f"its lease holds for {format_duration(owner.lease_s)}"
+        lease = f"its lease expires in {format_duration(owner.lease_s)}"
         if owner.silent_s is not None and owner.silent_s > _SILENT_AFTER_S:
-            silent = f"the process {identity} has not beaten for {format_duration(owner.silent_s)}: it is dead, frozen or cut off"
+            silent = f"the process {identity} sent no heartbeat for {format_duration(owner.silent_s)}: it is dead, frozen or cut off"
             return Blocker(
-                "process_silent", f"{silent}; {held}", f"its next beat; else {self._sweep_remedy()} after that"
+                "process_silent", f"{silent}; {lease}", f"its next heartbeat; else {self._sweep_remedy()} after that"
             )
         if owner.running_since is not None:
             return Blocker(
                 "running",
-                f"it runs, since {format_duration(self._snapshot.now - owner.running_since)}; {held}",
+                f"it runs, since {format_duration(self._snapshot.now - owner.running_since)}; {lease}",
                 "its end",
             )
-        why = f"fetched, and not begun when its process last wrote what it does (each 5 s); {held}"
-        release = "a free slot of that process, or its stop, which gives it back"
-        return Blocker("fetched", why, f"{release}; should it die, a sweep when the lease has run out")
+        why = f"fetched, but not begun when its process last wrote its record (each 5 s); {lease}"
+        remedy = "a free thread of that process; or its stop, which puts the job back"
+        return Blocker("fetched", why, f"{remedy}; if it dies, a sweep after the lease has expired")
 
     def _migrating(self, queue: str) -> Blocker:
         owner = self._snapshot.owner(keys.migration_identity(queue), "")
-        why = f"{command('migrate-jobs')} has put the queue {queue} aside to go through it"
+        why = f"{command('migrate-jobs')} has set the queue {queue} aside to migrate its jobs"
         if owner.lease_s is None:
             return Blocker("migration_dead", f"{why}, and is dead", self._sweep_remedy())
-        release = "the command, which hands it on; should it die, a sweep puts it back when the lease has run out"
-        return Blocker("migrating", why, f"{release} ({format_duration(owner.lease_s)})")
+        remedy = (
+            "the command, which moves the job on; if it dies, a sweep puts the job back after the lease has expired"
+        )
+        return Blocker("migrating", why, f"{remedy} ({format_duration(owner.lease_s)})")
 
     def _at_limit(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
         base = location.store.name
@@ -186,7 +188,7 @@ class Explainer:
         return where, [*reasons, *self._queue_blockers(queue), *self._unknown_class(payload)]
 
     def _held_by_pause(self, name: str, payload: Payload) -> list[Blocker]:
-        why = f"it was parked while {name} was paused, and nobody pauses it now"
+        why = f"it was held while {name} was paused, and the pause has ended"
         reasons = self._policies.pause(name) or [Blocker("resuming", why, "any process, in seconds")]
         return [*reasons, *self._queue_blockers(str(payload.get("queue", ""))), *self._unknown_class(payload)]
 
@@ -196,12 +198,12 @@ class Explainer:
         if due > facts.now:
             reasons = [Blocker("not_due", f"it is due in {format_duration(due - facts.now)}", "its time")]
         else:
-            late = f"it has been due for {format_duration(facts.now - due)}"
-            reasons = [Blocker("overdue", late, "a poller of any process, within a second or a few")]
+            overdue = f"it has been due for {format_duration(facts.now - due)}"
+            reasons = [Blocker("overdue", overdue, "a poller of any process, within seconds")]
         return [*reasons, *self._queue_blockers(queue), *self._admission_blockers(payload)]
 
     def _queue_blockers(self, name: str) -> list[Blocker]:
-        """What keeps any job of the queue from being fetched."""
+        """Return what prevents every job of the queue from being fetched."""
         facts = self._snapshot
         start = command(f"worker --shard {facts.shard} -q {name}")
         serving = facts.processes_serving(name)
@@ -212,46 +214,46 @@ class Explainer:
             )
         elif not serving:
             quiet = sum(seen.quiet for seen in facts.processes)
-            note = f" ({quiet} of {len(facts.processes)} are quiet and take no more)" if quiet else ""
+            note = f" ({quiet} of {len(facts.processes)} are quiet and fetch no more)" if quiet else ""
             why = f"no running process of {facts.shard} serves the queue {name}{note}"
             reasons.append(Blocker("queue_unserved", why, f"one that does: {start}"))
         if name in facts.paused_queues:
-            release = f"Unpause on a dashboard's Queues page, or SREM paused {name}"
-            reasons.append(Blocker("queue_paused", f"the queue {name} is paused (Sidekiq's set `paused`)", release))
+            remedy = f"Unpause on a dashboard's Queues page, or SREM paused {name}"
+            reasons.append(Blocker("queue_paused", f"the queue {name} is paused (Sidekiq's set `paused`)", remedy))
         if serving and all(seen.busy >= seen.slots for seen in serving):
-            slots = sum(seen.slots for seen in serving)
+            threads = sum(seen.slots for seen in serving)
             many = f"{len(serving)} {'process' if len(serving) == 1 else 'processes'}"
             reasons.append(
                 Blocker(
-                    "busy", f"all {slots} slots of the {many} that serve {name} are busy", "the first job that ends"
+                    "busy", f"all {threads} threads of the {many} that serve {name} are busy", "the first job that ends"
                 )
             )
         return reasons
 
     def _admission_blockers(self, payload: Payload) -> list[Blocker]:
-        """What a process that fetches it will find, in the order of the gates."""
+        """Return what blocks the job in a process that fetches it, in the order of the policies."""
         name = str(payload.get("class", ""))
         declarations = self._classes.declarations
         if unknown := self._unknown_class(payload):
             return unknown
         if declarations is not None:
-            name = declarations[name].wire_name  # what it was called once is not what valves know it by
+            name = declarations[name].wire_name  # policies know a class by its present name only
         return self._policies.at_admission(name, str(payload.get("queue", "")))
 
     def _unknown_class(self, payload: Payload) -> list[Blocker]:
-        """What becomes of it if no class is called so any more: also of a job that is parked, once it is let go."""
+        """Return what happens to the job if no class has its name any more; also for a held job after its release."""
         name, classes = str(payload.get("class", "")), self._classes
         if name in classes.retired:
             why = f"its class {name} is retired: {classes.retired[name]}"
-            return [Blocker("retired", why, "who fetches it drops and counts it")]
+            return [Blocker("retired", why, "the process that fetches it drops and counts it")]
         if classes.declarations is not None and name not in classes.declarations:
-            why = f"no worker here is called {name}: a process without the class that fetches it puts it off, its retries untouched"
+            why = f"no worker here is called {name}: a process without the class defers it, and its retries stay untouched"
             reason = Blocker("unknown_class", why, "a release with the class, or an alias of its new name")
             return self._unknown_class_so_far(payload) or [reason]
         return []
 
     def _unknown_class_so_far(self, payload: Payload) -> list[Blocker]:
-        """Tell of the processes without its class that have put it off."""
+        """Return how often processes without its class have deferred it."""
         count = min(count_of(payload, UNKNOWN_COUNT), _MAX_TIMES)
         if count < 1:
             return []
@@ -261,17 +263,17 @@ class Explainer:
             why = f"{name} belongs to another application (foreign_classes): processes of this one have put it back {times}"
             return [Blocker("foreign_class", why, "a process of that application")]
         for_s = format_duration(max(0.0, self._snapshot.now - since))
-        why = f"processes without its class put it off {format_times(count)} in {for_s}: {_error_text(payload)}"
-        release = "a process that has the class; it is set aside when it has waited for unknown_class_max_wait"
-        return [Blocker("unknown_class", why, release)]
+        why = f"processes without its class deferred it {format_times(count)} in {for_s}: {_error_text(payload)}"
+        remedy = "a process that has the class; after unknown_class_max_wait it goes to the interrupted set"
+        return [Blocker("unknown_class", why, remedy)]
 
     def _sweep_remedy(self) -> str:
         if self._snapshot.processes:
-            return f"the sweep of any process of {self._snapshot.shard}, within {_SWEEP_PERIOD_S:g} s, takes it back"
-        return f"nobody: no process of {self._snapshot.shard} is running, and the first that starts takes it back"
+            return f"the sweep of any process of {self._snapshot.shard}, within {_SWEEP_PERIOD_S:g} s, reclaims it"
+        return f"the next process of {self._snapshot.shard} that starts reclaims it; none is running"
 
     def _held_resources(self, store: JobStore, payload: Payload) -> list[str]:
-        """Its lock, and its slots: those of a run, or of one that was handed over to it."""
+        """Return the job's lock and slots: those of a run, and those reserved for it."""
         jid = str(payload.get("jid"))
         bases = [str(payload.get("class")), f"queue/{payload.get('queue')}"]
         members = [slot_member("", jid), *([slot_member(store.name, jid)] if store.kind == "in flight" else [])]
@@ -289,15 +291,15 @@ class Explainer:
             return []
         fields, left_s = self._snapshot.lock(lock.key)
         if not fields:
-            return [f"no lock any more: {lock.key} has run out or was released; an equal job may be pushed"]
+            return [f"no lock: {lock.key} has expired or was released; an equal job may be pushed"]
         left = "without end" if left_s is None else f"for {format_duration(left_s)}"
         if fields.get("jid") == lock.owner:
             return [f"the lock {lock.key} {left}: equal jobs are dropped"]
-        return [f"no lock any more: {lock.key} has gone over to the job {fields.get('jid')}, {left}"]
+        return [f"no lock: {lock.key} now belongs to the job {fields.get('jid')}, {left}"]
 
 
 def _since(location: JobLocation, payload: Payload) -> float | None:
-    """Since when it has been where it is, as far as anybody wrote it down."""
+    """Return since when the job has been at its place, ``None`` if that was not recorded."""
     match location.store.kind:
         case "queue" | "migrating" | "in flight":
             return timestamp(payload.get("enqueued_at"))
@@ -312,21 +314,21 @@ def _since(location: JobLocation, payload: Payload) -> float | None:
 def _deferral_blockers(payload: Payload) -> list[Blocker]:
     if not payload.get(DEFERRED):
         return []
-    times_put_off = format_times(deferral_count(payload))
+    times = format_times(deferral_count(payload))
     worker = payload.get("class")
-    release = f"its time; earlier: {command(f'jobs deferred run-now {worker}')}"
-    return [Blocker("deferred", f"put off {times_put_off}, the last time by {payload.get(DEFERRED_BY)}", release)]
+    remedy = f"its due time; earlier: {command(f'jobs deferred run-now {worker}')}"
+    return [Blocker("deferred", f"deferred {times}, the last time by {payload.get(DEFERRED_BY)}", remedy)]
 
 
 def _interrupted_blocker(payload: Payload) -> Blocker:
     if UNKNOWN_SINCE in payload:
         why = f"it waited too long for a process that has its class: {_error_text(payload)}"
-        return Blocker("unknown_class", why, "nothing by itself: deploy the class, and push it anew")
+        return Blocker("unknown_class", why, "nothing by itself: deploy the class, and push the job again")
     if count_of(payload, DEATH_COUNT) > count_of(payload, INTERRUPTED_COUNT):
         why = "too many processes died while it ran: it is suspected of killing them"
     else:
-        why = "it still ran too often when its process had to stop: it takes longer than the deadline -t"
-    return Blocker("interrupted", why, "nothing by itself: look at what it does, and push it anew")
+        why = "it was still running too often when its process had to stop: it takes longer than the deadline -t"
+    return Blocker("interrupted", why, "nothing by itself: examine what it does, and push it again")
 
 
 def _ordinal(location: JobLocation) -> str:
@@ -335,7 +337,7 @@ def _ordinal(location: JobLocation) -> str:
 
 def _error_text(payload: Payload) -> str:
     if not payload:
-        return "its bytes are no job that can be read"
+        return "its payload is malformed"
     name, message = payload.get("error_class"), payload.get("error_message")
-    text = f"{name}: {message}" if message else str(name or "nobody wrote down why")
+    text = f"{name}: {message}" if message else str(name or "no error was recorded")
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."

@@ -1,4 +1,4 @@
-"""How many jobs of some classes are left on one shard, and where. Read in bounded steps beside running processes; moves nothing."""
+"""Count the jobs of some classes on one shard, by place. Reads in bounded steps beside running processes; moves nothing."""
 
 import re
 from collections import Counter
@@ -13,45 +13,43 @@ from framework.wire import keys
 from framework.wire.job import decode
 
 PAGE_SIZE = 500
-"""Jobs or keys of one command: Redis answers others in between, whatever the size of a queue."""
+"""Jobs or keys per command: Redis serves other clients in between, however long a queue is."""
 
 IN_FLIGHT = "in flight"
-"""Where jobs are that a process has fetched."""
+"""The place of jobs that a process has fetched and not acknowledged."""
 
 QUEUE_PREFIX = "queue "
-"""How a place begins that is a queue; its name follows."""
+"""The prefix of a place that is a queue; the queue's name follows."""
 
-_QUEUE_KEY_PREFIX, _WORKING_KEY_PREFIX = (
-    keys.queue("").encode(),
-    keys.working("").encode(),
-)  # names are bytes: nobody says that they are text
+# Bytes: names that other programs wrote need not be text.
+_QUEUE_KEY_PREFIX, _WORKING_KEY_PREFIX = keys.queue("").encode(), keys.working("").encode()
 
 
 def count_jobs_by_class(
     client: "redis.Redis", names: Collection[str], on_progress: Callable[[str, int], None]
 ) -> Mapping[str, Counter[str]]:
-    """Return for each wire name how many jobs wait where: ``queue NAME``, a sorted set's key, or ``in flight``.
+    """Return for each wire name how many jobs are at which place: ``queue NAME``, a sorted set's key, or ``in flight``.
 
-    A job that moves meanwhile may be counted twice, and one that goes back may be missed: it is a look, no snapshot. ``told``
-    hears the place and how many jobs were looked at, after every step. Raises redis errors.
+    A job that moves meanwhile may be counted twice, and one that goes back may be missed: the counts are no snapshot.
+    ``on_progress`` receives the place and the number of jobs scanned so far, after every step. Raises redis errors.
     """
     found = {name: Counter[str]() for name in names}
-    # Most payloads are of other classes: those are not parsed. A name may be written with escapes.
+    # Most payloads belong to other classes, and are not parsed. JSON may write a name with escapes.
     likely = re.compile(b"|".join([rb"\\u00", *(re.escape(name.encode()) for name in names)]))
-    looked = 0
+    scanned = 0
     for place, page in _pages(client):
         for data in page:
             if likely.search(data):
                 name = _class_of(data)
                 if name in found:
                     found[name][place] += 1
-        looked += len(page)
-        on_progress(place, looked)
+        scanned += len(page)
+        on_progress(place, scanned)
     return found
 
 
 def _pages(client: "redis.Redis") -> Iterator[tuple[str, list[bytes]]]:
-    """Every job of the shard with its place: first where jobs come from, then where they go to."""
+    """Yield all jobs of the shard with their place: first where jobs come from, then where they go to."""
     for key in (keys.SCHEDULE, keys.RETRY):
         yield from _members(client, key)
     for queue in queue_names(client):
@@ -64,7 +62,7 @@ def _pages(client: "redis.Redis") -> Iterator[tuple[str, list[bytes]]]:
 
 
 def queue_names(client: "redis.Redis") -> list[bytes]:
-    """Return the named queues, and those whose name somebody did not write down. Raises redis errors."""
+    """Return the queues in ``queues``, and those with jobs that are missing there. Raises redis errors."""
     held = cast("Iterator[bytes]", client.scan_iter(match=_QUEUE_KEY_PREFIX + b"*", count=PAGE_SIZE, _type="list"))
     return sorted({*named_queues(client), *(key.removeprefix(_QUEUE_KEY_PREFIX) for key in held)})
 
@@ -75,7 +73,7 @@ def named_queues(client: "redis.Redis") -> Iterator[bytes]:
 
 
 def _elements(client: "redis.Redis", key: bytes, place: str) -> Iterator[tuple[str, list[bytes]]]:
-    """A list from its left end: what is pushed meanwhile moves jobs into the next page, and none past it."""
+    """Yield a list's pages from its left end: pushes meanwhile move jobs into the next page, so none is missed."""
     start = 0
     try:
         while True:

@@ -1,4 +1,4 @@
-"""The concurrency limits of one shard: what holds now and who says so, who has the slots, who waits."""
+"""Read and override the concurrency limits of one shard: the limit in force and its source, slots, waiting jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from framework.wire.job import clamp_time
 LimitSource: TypeAlias = Literal["application", "operators", "throttled", "nobody"]
 
 _FORGET_AFTER_S = 365 * 86_400
-"""A look by an operator is no reason to let go of a limit that no process knows."""
+"""Sweeps by an operator never make a shard forget a limit that no process knows."""
 
 _BATCH = 100
 _MAX_NUMBER = 1e12  # epoch seconds, or jobs
@@ -24,17 +24,17 @@ _MAX_NUMBER = 1e12  # epoch seconds, or jobs
 
 @dataclass(frozen=True, slots=True)
 class SlotHolder:
-    """One slot: of a job that runs in a process, or (``identity`` is empty) was handed over and has not begun."""
+    """One slot: of a job that runs in a process, or (``identity`` is empty) reserved for a job that has not begun."""
 
     identity: str
     jid: str
     left_s: float
-    """Until it is free whatever happens; below 0, it is as soon as anybody looks."""
+    """Seconds until the slot expires; negative for a slot that the next sweep frees."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitOverride:
-    """The operators' word: times are epoch seconds, ``until`` ``None`` for no end."""
+    """An override by operators. Times are epoch seconds; ``until`` is ``None`` for no end."""
 
     limit: int
     until: float | None
@@ -44,39 +44,39 @@ class LimitOverride:
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """One limit. ``limit`` is what holds: 0 none, below 0 nobody runs, ``None`` nobody has said anything."""
+    """One limit. ``limit`` is the value in force: 0 for none, negative for a pause, ``None`` if no source defines one."""
 
     name: str
     limit: int | None
     source: LimitSource
     application: int | None
     until: float | None
-    """When what holds ends by itself: an override, or throttling."""
+    """When an override or throttling ends by itself."""
     override: LimitOverride | None
     share: int
-    """Most slots of one scope, 0 for no such limit."""
+    """The maximum of slots for one scope, 0 for no maximum."""
     running: int
     waiting: HeldJobs | None
 
     @property
     def is_full(self) -> bool:
-        """Whether a job that comes now has to wait for a slot."""
+        """Tell whether a job that arrives now has to wait for a slot."""
         return self.limit is not None and self.limit != 0 and self.running >= self.limit
 
     @property
     def usage(self) -> str:
-        """Slots taken, of how many."""
+        """The slots in use and the limit, as text."""
         if self.limit is None or self.limit == 0:
             return f"{self.running}, no limit"
         return f"{self.running}/{self.limit}" if self.limit > 0 else f"{self.running}, paused ({self.limit})"
 
 
 def read_limits(client: "redis.Redis", now: float, names: Sequence[str] | None = None) -> list[LimitState]:
-    """Return every limit of the shard, or the named ones: those that most wait at first. Raises redis errors."""
+    """Return every limit of the shard, or the named ones; the limit with the longest-waiting job first. Raises redis errors."""
     places = [
         place for place in held_keys(client) if place.kind == "waiting" and (names is None or place.name in names)
     ]
-    waiting = {parked.name: parked for parked in measure_held(client, places)}
+    waiting = {held.name: held for held in measure_held(client, places)}
     if names is None:
         known: Any = client.smembers(keys.LIMITS)
         names = sorted({display_name(key).removeprefix(keys.limit("")) for key in known} | set(waiting))
@@ -93,7 +93,7 @@ def read_limits(client: "redis.Redis", now: float, names: Sequence[str] | None =
 
 
 def read_slot_holders(client: "redis.Redis", name: str, now: float, scope: str = "") -> list[SlotHolder]:
-    """Return the slots of a limit, or of one scope of it, those that are free first among them. Raises redis errors."""
+    """Return the slots of a limit, or of one scope of it, those that expire first in front. Raises redis errors."""
     found: Any = client.zrange(keys.limit(name) + ":running", 0, -1, withscores=True)
     if scope and found:
         scopes: Any = client.hmget(keys.limit(name) + ":scopes", [member for member, _ in found])
@@ -105,7 +105,7 @@ def read_slot_holders(client: "redis.Redis", name: str, now: float, scope: str =
 
 # Decision 141: limit overrides always expire.
 def set_override(client: "redis.Redis", name: str, new: LimitOverride) -> None:
-    """The operators' word stands over the application's from now on; slots that are free by it are handed out. Redis errors."""
+    """Set an override of the application's limit. Raises redis errors."""
     fields = {
         "override": str(new.limit),
         "override_until": "" if new.until is None else f"{new.until:.6f}",
@@ -119,29 +119,29 @@ def set_override(client: "redis.Redis", name: str, new: LimitOverride) -> None:
 
 
 def clear_override(client: "redis.Redis", name: str) -> bool:
-    """The application's word stands again; return whether there was another. Raises redis errors."""
+    """Remove the override; return whether there was one. Raises redis errors."""
     fields = ("override", "override_until", "override_reason", "override_by")
     return bool(client.hdel(keys.limit(name), *fields))
 
 
 def assign_free_slots(client: "redis.Redis", name: str) -> tuple[int, int]:
-    """Free the slots that nobody renews and hand over what is free; return the jobs handed over and the slots freed.
+    """Free slots that are not renewed, and release waiting jobs; return the jobs released and the slots freed.
 
-    Only what the limit allows: this is what each end of a job does, and a look of every process from time to time. After an outage
-    no slot counts as given up before beats have come through for a while.
-    Raises redis errors: what was handed over is in its queue.
+    It releases only what the limit allows, as the end of a job and the sweep of a process do. After an outage no slot
+    counts as expired until heartbeats have arrived for a while. Raises redis errors; jobs released until then are in
+    their queues.
     """
-    handed = freed = 0
+    released = freed = 0
     running = keys.limit(name) + ":running"
     while True:
         now = server_time(client)
         stale: Any = client.zcount(running, "-inf", now)
         reply: Any = RELEASE_WAITING(client, [keys.limit(name)], ["", "0", str(_BATCH), str(_FORGET_AFTER_S)])
         left: Any = client.zcount(running, "-inf", now)
-        handed += int(reply[0])
+        released += int(reply[0])
         freed += max(0, stale - left)
         if int(reply[0]) < _BATCH and stale - left < _BATCH:
-            return handed, freed
+            return released, freed
 
 
 def _limit(name: str, fields: Any, running: Any, waiting: HeldJobs | None, now: float) -> LimitState:

@@ -1,4 +1,4 @@
-"""The locks of equal jobs on one shard: whose they are, how long still, how many duplicates each has kept away."""
+"""Read and delete deduplication locks of one shard: owner, time left, duplicates dropped."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from framework.wire.job import timestamp
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """One lock. Without ``left_s`` it has no end, which no script of ours writes."""
+    """One lock. ``left_s`` is ``None`` for a lock without an expiry, which no script of the framework writes."""
 
     key: str
     worker: str
@@ -27,7 +27,7 @@ class HeldLock:
 
 @dataclass(slots=True)
 class LockCount:
-    """The locks of one class on a shard; ``oldest`` is since when the first of them has been held."""
+    """The locks of one class on a shard; ``oldest`` is the time at which the oldest was taken."""
 
     worker: str
     locks: int = 0
@@ -48,14 +48,14 @@ def count_locks(client: "redis.Redis", on_progress: OnProgress) -> list[LockCoun
 
 
 def scan_locks(client: "redis.Redis", on_progress: OnProgress) -> Iterator[HeldLock]:
-    """Every lock of the shard that is there from begin to end, found by name in pages. Raises redis errors."""
-    cursor, looked = 0, 0
+    """Yield every lock that exists during the whole scan, in pages. Raises redis errors."""
+    cursor, scanned = 0, 0
     while True:
         reply: Any = client.scan(cursor, match=f"{keys.LOCKS}*", count=PAGE, _type="hash")
         cursor, page = reply
         yield from _read_page(client, page)
-        looked += PAGE
-        on_progress(keys.LOCKS, looked)
+        scanned += PAGE
+        on_progress(keys.LOCKS, scanned)
         if not cursor:
             return
 
@@ -66,7 +66,7 @@ def find_lock(client: "redis.Redis", key: str) -> HeldLock | None:
 
 
 def delete_lock(client: "redis.Redis", held: HeldLock) -> bool:
-    """Remove the lock, if it is still that job's; return whether it was. Raises redis errors."""
+    """Delete the lock if the same job still owns it; return whether it did. Raises redis errors."""
 
     def remove(pipeline: "Pipeline") -> None:
         owner: Any = pipeline.hget(held.key, "jid")
@@ -85,15 +85,15 @@ def _read_page(client: "redis.Redis", page: list[bytes]) -> Iterator[HeldLock]:
     replies: list[Any] = pipeline.execute(raise_on_error=False)
     for index, key in enumerate(page):
         fields, left_ms = replies[2 * index], replies[2 * index + 1]
-        if isinstance(fields, ResponseError) or b"jid" not in fields:  # gone meanwhile, or no lock of ours
+        if isinstance(fields, ResponseError) or b"jid" not in fields:  # expired meanwhile, or not a lock
             continue
-        said = {display_name(name): display_name(value) for name, value in cast("dict[bytes, bytes]", fields).items()}
-        duplicates = said.get("duplicates", "0")
+        text = {display_name(name): display_name(value) for name, value in cast("dict[bytes, bytes]", fields).items()}
+        duplicates = text.get("duplicates", "0")
         yield HeldLock(
             display_name(key),
-            said.get("class", ""),
-            said["jid"],
-            timestamp(said.get("since")),
+            text.get("class", ""),
+            text["jid"],
+            timestamp(text.get("since")),
             left_ms / 1_000 if left_ms > 0 else None,
             int(duplicates) if duplicates.isascii() and duplicates.isdigit() else 0,
         )

@@ -1,4 +1,4 @@
-"""What is paused on one shard: queues, by Sidekiq's set; classes, by hand or by a strategy, with the jobs that are parked for it."""
+"""Read the pauses of one shard: queues (Sidekiq's set), and classes, paused by operators or strategies, with their held jobs."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,15 +17,15 @@ _PAUSE_FLAG_PREFIX = pause_flag("")
 
 @dataclass(frozen=True, slots=True)
 class PauseSummary:
-    """One pause: by whom (an operator, or a strategy's name) and why, its jobs, and since when the oldest is there.
+    """One pause: its cause (an operator or a strategy) and reason, the number of its jobs, and since when the oldest waits.
 
-    A class with parked jobs and nobody who pauses it is on its way: its jobs are being resumed.
+    A class with held jobs and an empty ``by`` is no longer paused: its jobs are being resumed.
     """
 
     kind: Literal["queue", "class"]
     name: str
     manual: bool
-    """Whether an operator said so."""
+    """True for a pause by an operator."""
     by: str
     reason: str
     until: float | None
@@ -34,7 +34,7 @@ class PauseSummary:
 
 
 def read_pauses(client: "redis.Redis") -> list[PauseSummary]:
-    """Return the pauses of a shard: queues, then classes with the oldest parked job first. Raises redis errors."""
+    """Return the pauses of a shard: queues, then classes with the oldest held job first. Raises redis errors."""
     queues: Any = client.smembers(keys.PAUSED)
     names = sorted(map(display_name, queues))
     pipeline: Any = client.pipeline(transaction=False)
@@ -58,15 +58,15 @@ def _read_class_pauses(client: "redis.Redis") -> list[PauseSummary]:
         and (flag.expires_at is None or flag.expires_at > now)
     }
     places = [place for place in held_keys(client) if place.kind == "paused"]
-    parked = {one.name: one for one in measure_held(client, places)}
-    names = [*parked, *sorted(flags.keys() - parked.keys())]
+    held = {one.name: one for one in measure_held(client, places)}
+    names = [*held, *sorted(flags.keys() - held.keys())]
     pipeline: Any = client.pipeline(transaction=False)
     for name in names:
         pipeline.get(keys.pause_strategy(name))
     strategies: list[Any] = pipeline.execute(raise_on_error=False)
     found: list[PauseSummary] = []
     for name, kept in zip(names, strategies, strict=True):
-        flag, jobs = flags.get(name), parked.get(name)
+        flag, jobs = flags.get(name), held.get(name)
         by = flag.set_by or "an operator" if flag is not None else display_name(kept) if isinstance(kept, bytes) else ""
         reason, until = (flag.reason, flag.expires_at) if flag is not None else ("", None)
         since = jobs.since if jobs else None

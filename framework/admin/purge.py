@@ -1,4 +1,4 @@
-"""Dropping parked jobs by what their payloads say of themselves: whose they are, where they came from (GitLab's admin purge)."""
+"""Drop held jobs by the fields of their payloads, such as their user or caller (GitLab's admin purge)."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from framework.wire.status_key import tracked_job
 
 @dataclass(slots=True)
 class PurgeResult:
-    """What came of it: ``completed`` says that every parked job was looked at before the time was up."""
+    """The result of a purge; ``completed`` is true if every held job was examined before the deadline."""
 
     scanned: int = 0
     matched: int = 0
@@ -39,26 +39,27 @@ class PurgeResult:
 def purge(
     client: "redis.Redis", wanted: Mapping[str, str], deadline: float, on_progress: OnProgress, *, dry_run: bool
 ) -> tuple[PurgeResult, set[str]]:
-    """Drop every parked job whose payload has all of these fields; return what came of it, and the limits that had some.
+    """Drop every held job whose payload has all of these fields; return the result and the limits that had such jobs.
 
-    Page by page until ``deadline`` (of the monotonic clock); what comes meanwhile may be left. A job that is handed over while
-    it is judged runs. Its lock goes with it, and its state says ``discarded``. Raises redis errors: what was dropped is.
+    It works page by page until ``deadline`` (monotonic clock); jobs that arrive meanwhile may be missed. A job that is
+    released before its turn runs. The lock of a dropped job is released, and its status becomes ``discarded``. Raises
+    redis errors; jobs dropped until then are gone.
     """
-    done, limits = PurgeResult(), set[str]()
+    result, limits = PurgeResult(), set[str]()
     needle = _needle(wanted)
     for place in list_held_stores(client):
         for page in scan_members(client, place.key, needle):
             if time.monotonic() >= deadline:
-                done.completed = False
-                return done, limits
+                result.completed = False
+                return result, limits
             found = [member for member, _ in page if _matches(parse_object(payload_of_member(member)), wanted)]
-            done.scanned += len(page)
-            done.matched += len(found)
-            on_progress(display_name(place.key), done.scanned)
+            result.scanned += len(page)
+            result.matched += len(found)
+            on_progress(display_name(place.key), result.scanned)
             if found and not dry_run:
-                done.dropped += sum(_drop(client, place, found))
+                result.dropped += sum(_drop(client, place, found))
                 limits |= {place.name} if place.kind == "waiting" else set()
-    return done, limits
+    return result, limits
 
 
 def _drop(client: "redis.Redis", store: JobStore, found: list[bytes]) -> Iterator[int]:
@@ -86,12 +87,14 @@ def _matches(payload: Payload, wanted: Mapping[str, str]) -> bool:
 
 
 def _as_text(value: object) -> str:
-    """A number is asked for as it is written."""
+    """Return the value as operators write it: a number as in JSON."""
     return value if isinstance(value, str) else dumps(value).decode()
 
 
 def _needle(wanted: Mapping[str, str]) -> bytes | None:
-    """The longest of the values, when it stands in a payload as it is asked for: Redis picks by it."""
+    """Return the longest value that stands in a payload exactly as it is written: Redis filters by it."""
     plain = [value.encode() for value in wanted.values() if value.isascii() and value.isprintable()]
-    plain = [value for value in plain if not set(value) & set(b"\"\\/<>&'")]  # some writers escape these
+    plain = [
+        value for value in plain if not set(value) & set(b"\"\\/<>&'")
+    ]  # some JSON writers escape these characters
     return max(plain, key=len, default=None)

@@ -1,4 +1,4 @@
-"""Where a job is: every key of a shard that may hold it, gone through in bounded steps beside running processes."""
+"""Find a job: search every key of a shard that may hold it, in bounded steps beside running processes."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,14 +23,14 @@ StoreKind: TypeAlias = Literal[
 ]
 _Page: TypeAlias = list[tuple[bytes, float]]
 OnProgress: TypeAlias = Callable[[str, int], None]
-"""Hears, after every step, the key that is gone through and how many jobs have been looked at."""
+"""Receives, after every step, the key that is scanned and the number of jobs scanned so far."""
 
 PAGE = 1_000
 STEP_JOBS, STEP_BYTES = 5_000, 1_000_000
-"""So much of lists does one step read at most: some milliseconds of Redis's time."""
+"""The most that one step reads of lists: a few milliseconds of Redis's time."""
 
 _KEYS_PER_STEP = 1_000
-"""So many keys does one step look at, at most."""
+"""The most keys in one step."""
 
 _LISTS = ("queue", "in flight", "migrating")
 _GLOB = re.compile(rb"([*?\[\]\\^-])")
@@ -47,7 +47,7 @@ class JobStore(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of what it holds jobs: a queue, an identity, a limit's base, a class; empty for a set of which there is one."""
+        """The queue, identity, limit or class whose jobs the key holds; empty for a set that exists once."""
         match self.kind:
             case "queue":
                 return display_name(self.key.removeprefix(_QUEUE))
@@ -63,13 +63,15 @@ class JobStore(NamedTuple):
                 return ""
 
     def as_held_jobs(self) -> HeldJobsKey:
-        """Return it as one of those with parked jobs."""
+        """Return the key as one of those with held jobs."""
         return HeldJobsKey("paused" if self.kind == "paused" else "waiting", self.name, self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class JobLocation:
-    """A job, and where it was seen: ``position`` 1 is the next to leave, ``score`` is its place's (due, or since when)."""
+    """A job and where it was found. ``position`` 1 leaves next; ``score`` is its score in a sorted set (due time, or
+    since when).
+    """
 
     store: JobStore
     data: bytes
@@ -79,30 +81,31 @@ class JobLocation:
 
     @property
     def payload(self) -> Payload:
-        """The job, as far as it can be read."""
+        """The job's payload, empty if it is malformed."""
         return parse_object(self.data)
 
 
 def search(client: "redis.Redis", jid: str, on_progress: OnProgress) -> list[JobLocation]:
-    """Return everywhere that the job is. Raises redis errors.
+    """Return every place of the job. Raises redis errors.
 
-    What moves from a place that has not been looked at to one that has would be missed: places are gone through in the order
-    of a job's way, and once more against it when nothing was found. Several sightings of one job are no rarity: a job that
-    was taken back from a dead process may be in a queue and in the hands of who was thought dead.
+    A job that moves to a place that was already searched would be missed. So places are searched in the order of a
+    job's way, and then once in the opposite order if nothing was found. Several places for one job are normal: a job
+    that was reclaimed from a dead process may be in a queue, and still in the working list of a process that was only
+    slow.
     """
     wanted = dumps(jid)[1:-1]
-    looked = 0
+    scanned = 0
 
-    def told(key: str, jobs: int) -> None:
-        nonlocal looked
-        looked += jobs
-        on_progress(key, looked)
+    def on_step(key: str, jobs: int) -> None:
+        nonlocal scanned
+        scanned += jobs
+        on_progress(key, scanned)
 
     for turn in (1, -1):
-        on_the_way = list_job_stores(client, told)[::turn]
-        sightings = (one for group in _batches(on_the_way) for one in _search_batch(client, group, wanted, told))
-        # What cannot be read is reported; a job that has the id among its arguments is another.
-        found = [one for one in sightings if one.payload.get("jid", jid) == jid]
+        stores = list_job_stores(client, on_step)[::turn]
+        locations = (one for group in _batches(stores) for one in _search_batch(client, group, wanted, on_step))
+        # A malformed payload is reported; a job with the id only among its arguments is a different one.
+        found = [one for one in locations if one.payload.get("jid", jid) == jid]
         if found:
             return found
     return []
@@ -124,19 +127,20 @@ def list_job_stores(client: "redis.Redis", on_progress: OnProgress = lambda _key
 
 
 def list_held_stores(client: "redis.Redis") -> list[JobStore]:
-    """Return the keys of those jobs that wait behind a limit or a pause: found by name, so that no index can hide one."""
+    """Return the keys of jobs held at a limit or by a pause. They are found by name, so a broken index hides none."""
     return _held_stores(_keys_by_prefix(client, (_LIMIT, _PAUSED), lambda _key, _jobs: None, kind="zset"))
 
 
 def payload_of_member(member: bytes) -> bytes:
-    """Return the payload of a parked job: what comes after its ticket, a line of JSON."""
+    """Return the payload of a held job: it follows a line of JSON, its ticket."""
     return member.partition(b"\n")[2]
 
 
 def scan_members(client: "redis.Redis", key: bytes | str, needle: bytes | None = None) -> Iterator[_Page]:
-    """Every member of a sorted set that stays in it meanwhile, in pages, with its score; those with ``needle`` in them alone.
+    """Yield, in pages with scores, each member that stays in a sorted set during the scan; with ``needle``, only those
+    that contain it.
 
-    Redis does the picking: what is not wanted is not sent. A key of another type has no members. Raises redis errors.
+    Redis filters, so other members are not sent. A key of another type has no members. Raises redis errors.
     """
     try:
         first: Any = client.zscan(key, 0, match=_glob_containing(needle), count=PAGE)
@@ -146,7 +150,7 @@ def scan_members(client: "redis.Redis", key: bytes | str, needle: bytes | None =
 
 
 def _remaining_pages(client: "redis.Redis", key: bytes | str, needle: bytes | None, reply: Any) -> Iterator[_Page]:
-    """The page in ``reply`` of ZSCAN, and those after it."""
+    """Yield the page in ``reply`` of ZSCAN, and the pages after it."""
     try:
         while True:
             if isinstance(reply, ResponseError):
@@ -166,7 +170,7 @@ def _glob_containing(needle: bytes | None) -> bytes | None:
 
 
 def display_name(raw: bytes) -> str:
-    """Return a name as it is shown: nobody says that what others wrote is text."""
+    """Return a name as text. Names from other programs need not be valid UTF-8."""
     return raw.decode(errors="backslashreplace")
 
 
@@ -182,8 +186,9 @@ def parse_object(data: bytes) -> Payload:
 def _keys_by_prefix(
     client: "redis.Redis", prefixes: Sequence[bytes], on_progress: OnProgress, kind: str | None = None
 ) -> Mapping[bytes, set[bytes]]:
-    """Return the keys with each of the prefixes, found in one walk through the key space however many prefixes there are."""
-    # One pattern for all of them: at each position, the characters that one of them has there. The rest is sorted out here.
+    """Return the keys with each of the prefixes, found in one scan of the key space."""
+    # One pattern for all prefixes: at each position, any character that one of them has there. False matches are
+    # removed below.
     match = b"".join(b"[%b]" % bytes(sorted(set(column))) for column in zip(*prefixes, strict=False)) + b"*"
     found: dict[bytes, set[bytes]] = {prefix: set() for prefix in prefixes}
     cursor = 0
@@ -206,11 +211,11 @@ def _working_list_store(key: bytes) -> JobStore:
     return JobStore("in flight" if keys.migrated_queue(keys.owner(display_name(key))) is None else "migrating", key)
 
 
-def _batches(on_the_way: Sequence[JobStore]) -> Iterator[list[JobStore]]:
-    """Yield the places in their order, those together that one step may look through: many lists, or many parked sets."""
-    for _, group in groupby(on_the_way, lambda place: "list" if place.kind in _LISTS else place.kind):
-        together = list(group)
-        yield from (together[start : start + _KEYS_PER_STEP] for start in range(0, len(together), _KEYS_PER_STEP))
+def _batches(stores: Sequence[JobStore]) -> Iterator[list[JobStore]]:
+    """Yield the stores in their order, grouped by what one step can search: many lists, or many sets of held jobs."""
+    for _, group in groupby(stores, lambda store: "list" if store.kind in _LISTS else store.kind):
+        same_kind = list(group)
+        yield from (same_kind[start : start + _KEYS_PER_STEP] for start in range(0, len(same_kind), _KEYS_PER_STEP))
 
 
 def _search_batch(
@@ -222,18 +227,18 @@ def _search_batch(
 def _search_sets(
     client: "redis.Redis", batch: Sequence[JobStore], wanted: bytes, on_progress: OnProgress
 ) -> Iterator[JobLocation]:
-    """The first page of every set in one round trip: most parked sets, one to a scope, have no more."""
+    """Search the first page of every set in one round trip: most sets of held jobs, one per scope, have only one."""
     pipeline: Any = client.pipeline(transaction=False)
-    for place in batch:
-        pipeline.zscan(place.key, 0, match=_glob_containing(wanted), count=PAGE)
-        pipeline.zcard(place.key)
+    for store in batch:
+        pipeline.zscan(store.key, 0, match=_glob_containing(wanted), count=PAGE)
+        pipeline.zcard(store.key)
     replies: list[Any] = pipeline.execute(raise_on_error=False)
-    for place, reply, size in zip(batch, replies[::2], replies[1::2], strict=True):
+    for store, reply, size in zip(batch, replies[::2], replies[1::2], strict=True):
         left = size if isinstance(size, int) else 0
-        for page in _remaining_pages(client, place.key, wanted, reply):
-            on_progress(display_name(place.key), min(left, PAGE))
+        for page in _remaining_pages(client, store.key, wanted, reply):
+            on_progress(display_name(store.key), min(left, PAGE))
             left = max(0, left - PAGE)
-            yield from _with_ranks(client, place, page)
+            yield from _with_ranks(client, store, page)
 
 
 def _with_ranks(client: "redis.Redis", store: JobStore, page: _Page) -> Iterator[JobLocation]:
@@ -250,17 +255,17 @@ def _with_ranks(client: "redis.Redis", store: JobStore, page: _Page) -> Iterator
 def _search_lists(
     client: "redis.Redis", batch: Sequence[JobStore], wanted: bytes, on_progress: OnProgress
 ) -> Iterator[JobLocation]:
-    """From the left end: what is pushed meanwhile moves jobs into the next page, and none past it.
+    """Search lists from the left end: pushes meanwhile move jobs into the next page, so none is missed.
 
-    Redis does the picking here too, in steps of a few milliseconds each, however many lists and bytes there are.
+    Redis filters here too, in steps of a few milliseconds, however many lists and bytes there are.
     """
     done, start = 0, 0
     while done < len(batch):
         left = batch[done:]
-        reply: Any = SEARCH(client, [place.key for place in left], [wanted, start, STEP_BYTES, STEP_JOBS])
-        finished, start, looked = reply[:3]
+        reply: Any = SEARCH(client, [store.key for store in left], [wanted, start, STEP_BYTES, STEP_JOBS])
+        finished, start, scanned = reply[:3]
         hits: list[tuple[int, int, int, bytes]] = reply[3:]
-        on_progress(display_name(left[max(0, finished - 1)].key), looked)
+        on_progress(display_name(left[max(0, finished - 1)].key), scanned)
         for number, index, length, data in hits:
             yield JobLocation(left[number - 1], data, max(1, length - index), length)
         done += finished

@@ -1,4 +1,4 @@
-"""What is true of one shard while a job of it is explained: read when it is first asked for, each thing once."""
+"""Read facts about one shard for explanations: each on first use, and only once."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ from framework.wire.job import clamp_time, timestamp
 
 @dataclass(frozen=True, slots=True)
 class ListOwner:
-    """Who has a working list: how long its lease still holds, when it last beat, and since when it has run the job."""
+    """The process that owns a working list: its lease, its last heartbeat, and since when it runs the job."""
 
     lease_s: float | None
-    """``None``: the lease is gone, and with it the process."""
+    """``None`` for an expired lease: the process is dead."""
     silent_s: float | None
-    """Seconds since its last beat; ``None`` when the registry does not know it."""
+    """Seconds since the last heartbeat; ``None`` if the process is not registered."""
     running_since: float | None
 
 
 class ShardSnapshot:
-    """Every answer may raise redis errors."""
+    """Cache the facts about one shard. Every method may raise redis errors."""
 
     def __init__(self, client: "redis.Redis", shard: str) -> None:
         self.client = client
@@ -39,12 +39,12 @@ class ShardSnapshot:
 
     @cached_property
     def now(self) -> float:
-        """Seconds of the shard's clock, which decides."""
+        """The time of the shard's clock, which decides what is due."""
         return server_time(self.client)
 
     @cached_property
     def processes(self) -> list[ProcessInfo]:
-        """Those that run: with a record, and of ours only who has a lease, as a record outlives a death by up to a minute."""
+        """The live processes. One with a record but without a lease is dead: a record outlives its process by up to a minute."""
         seen = read_processes(self.client)
         pipeline: Any = self.client.pipeline(transaction=False)
         for one in seen:
@@ -55,12 +55,12 @@ class ShardSnapshot:
 
     @cached_property
     def paused_queues(self) -> frozenset[str]:
-        """Sidekiq Pro's set."""
+        """The paused queues (Sidekiq Pro's set)."""
         return frozenset(display_name(name) for name in cast("set[bytes]", self.client.smembers(keys.PAUSED)))
 
     @cached_property
     def flags(self) -> Mapping[str, Flag]:
-        """Those that operators have set and that hold, by name."""
+        """The operators' flags in force, by name."""
         return {
             name: flag
             for name, flag in read_flags(self.client).items()
@@ -69,24 +69,24 @@ class ShardSnapshot:
 
     @cached_property
     def pauses(self) -> Mapping[str, PauseSummary]:
-        """The classes that are paused, or have parked jobs."""
+        """The classes that are paused or have held jobs."""
         return {pause.name: pause for pause in read_pauses(self.client) if pause.kind == "class"}
 
     def limit(self, name: str) -> LimitState:
-        """What is known of one limit."""
+        """Return the state of one limit."""
         return read_limits(self.client, self.now, [name])[0]
 
     def slots_of_scope(self, base: str, scope: str) -> int:
-        """How many slots of a limit a scope has."""
+        """Return how many slots of a limit a scope uses."""
         held: Any = self.client.hget(keys.limit(base) + ":held", scope)
         return int(held) if held is not None and held.isdigit() else 0
 
     def processes_serving(self, queue: str) -> list[ProcessInfo]:
-        """Who takes jobs from the queue."""
+        """Return the processes that fetch from the queue."""
         return [seen for seen in self.processes if queue in seen.queues]
 
     def status(self, jid: str) -> str | None:
-        """The state that is kept of a tracked job, with how long it is kept still."""
+        """Return the status of a tracked job, ``None`` without one."""
         pipeline: Any = self.client.pipeline()
         pipeline.get(keys.status(jid))
         pipeline.pttl(keys.status(jid))
@@ -94,7 +94,7 @@ class ShardSnapshot:
         return None if state is None else display_name(state)
 
     def owner(self, identity: str, jid: str) -> ListOwner:
-        """What is known of a process that has the job."""
+        """Return the state of a process whose working list holds the job."""
         pipeline: Any = self.client.pipeline()
         pipeline.pttl(keys.lease(identity))
         pipeline.zscore(keys.REGISTRY, identity)
@@ -108,7 +108,7 @@ class ShardSnapshot:
         )
 
     def held_slots(self, bases: Sequence[str], members: Sequence[str]) -> Iterator[tuple[str, float]]:
-        """The limits at which one of these has a slot, and the seconds until that is free whatever happens."""
+        """Yield the limits at which one of these members has a slot, and the seconds until that slot expires."""
         pipeline: Any = self.client.pipeline(transaction=False)
         for base in bases:
             pipeline.zmscore(keys.limit(base) + ":running", members)
@@ -119,7 +119,7 @@ class ShardSnapshot:
                 yield base, clamp_time(max(expiries)) - self.now
 
     def lock(self, key: str) -> tuple[Mapping[str, str], float | None]:
-        """The fields of a lock, none when it is gone, and the seconds until it runs out."""
+        """Return the fields of a lock, empty if it is gone, and the seconds until it expires."""
         pipeline: Any = self.client.pipeline()
         pipeline.hgetall(key)
         pipeline.pttl(key)

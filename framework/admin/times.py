@@ -1,4 +1,4 @@
-"""Times as somebody reads them at 3 a.m.: how long ago, how long still."""
+"""Format times for operators: how long ago, how much longer."""
 
 import redis
 
@@ -7,7 +7,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def server_time(client: "redis.Redis") -> float:
-    """Return the seconds of a server's clock, which decides what is due and what has ended. Raises redis errors."""
+    """Return the time of a server's clock, which decides what is due and what has expired. Raises redis errors."""
     seconds, microseconds = client.time()
     return seconds + microseconds / 1_000_000
 
@@ -33,5 +33,5 @@ def format_times(count: int) -> str:
 
 
 def format_age(now: float, then: float | None) -> str:
-    """Return how long ago it was, ``-`` when nobody says."""
+    """Return how long ago ``then`` was, ``-`` if it is unknown."""
     return "-" if then is None else format_duration(now - then)
