@@ -1,14 +1,14 @@
-"""The application's databases, for jobs that may read from a replica. Code that uses them need not know which it reads from.
+"""Connect to the application's databases. In jobs that may read from a replica, reads go there without a change of code.
 
     from framework import databases
 
     with databases.session("main") as session, session.begin():
-        invoice = session.get(Invoice, invoice_id)      # from the replica chosen for this job
-        invoice.state = "sent"                          # written to the primary; every read after it comes from there
+        invoice = session.get(Invoice, invoice_id)      # from the job's replica
+        invoice.state = "sent"                          # written to the primary, which also serves all later reads
 
-``connection`` is the same for statements without models. What may be read from a replica is said by the job's class
-(``data_consistency``); outside of jobs everything goes to the primary, but inside of ``with databases.replicas():``.
-The names are those of the setting ``databases``. Takes the extra ``sql``.
+``connection`` is the same for statements without models. The class of a job says whether it may read from a replica
+(``data_consistency``). Outside of jobs everything goes to the primary, except within ``with databases.replicas():``.
+The names are those of the setting ``databases``. Needs the extra ``sql``.
 """
 
 from collections.abc import Generator
@@ -35,33 +35,33 @@ __all__ = ["connection", "mark_written", "primary", "reads_replica", "replicas",
 
 
 def connection(database: str = "main") -> RoutedConnection:
-    """Return a block's connection: ``with databases.connection() as connection: connection.execute(...)``.
+    """Return a connection for a block: ``with databases.connection() as connection: connection.execute(...)``.
 
-    The block's end commits what it wrote, an error rolls it back. Raises ConfigurationError for an unknown database.
+    The end of the block commits, an error rolls back. Raises ConfigurationError for an unknown database.
     """
     return RoutedConnection(_bound_databases()[database])
 
 
 def session(database: str = "main", **options: Any) -> Session:
-    """Return a Session, to be used as any other of SQLAlchemy, with its ``options``. Raises as ``connection``."""
+    """Return a SQLAlchemy Session with ``options``. Raises as ``connection`` does."""
     return RoutedSession(_bound_databases()[database], **options)
 
 
 def reads_replica(database: str = "main") -> bool:
-    """Whether reads go to a replica here and now: for code that has connections of its own, as Django's routers have."""
+    """Tell whether reads go to a replica here: for code with connections of its own, such as Django's routers."""
     return replica_context.replica_of(database) is not None
 
 
 def mark_written(database: str = "main") -> None:
-    """Code with connections of its own has written to the primary: from now on this job reads from there."""
+    """Record a write of code with connections of its own: from now on this job reads from the primary."""
     replica_context.mark_written(database)
 
 
 @contextmanager
 def replicas() -> Generator[None]:
-    """Within the block reads go to a replica of each database that has one, wherever it stands: an admin page, a report.
+    """Send the reads of a block to a replica of each database that has one, however stale it is: an admin page, a report.
 
-    The first write inside goes to the primary, and so do all reads after it.
+    The first write in the block goes to the primary, and so do all reads after it.
     """
     token = replica_context.use(_bound_databases().available_replicas())
     try:
@@ -72,7 +72,7 @@ def replicas() -> Generator[None]:
 
 @contextmanager
 def primary() -> Generator[None]:
-    """Within the block every query goes to the primary, whatever the job's class says."""
+    """Send every query of a block to the primary, whatever the class of the job says."""
     token = replica_context.use({})
     try:
         yield
@@ -85,6 +85,6 @@ def _bound_databases() -> Databases:
     if isinstance(bound, ProcessClient):
         return bound.databases
     raise PushError(
-        f"pushes of this process go through {type(bound).__qualname__}, which has no databases; these are configured by the "
-        "client that `import framework` or `framework.boot()` binds"
+        f"the client of this process is a {type(bound).__qualname__}, which has no databases. Use the client that "
+        "`import framework` or `framework.boot()` sets up"
     )

@@ -1,4 +1,4 @@
-"""For indicators of the application's own: what workers with ``defer_on_health`` heed besides PostgreSQL and Prometheus.
+"""Register health indicators of the application: for ``defer_on_health``, besides PostgreSQL and Prometheus.
 
     from framework.health import Normal, Question, Signal, Stop, register
 
@@ -9,7 +9,7 @@
 
     register("mail_backlog", Backlog())
 
-``question.query`` asks the database of the class; docs/guides/health.md has a whole example.
+``question.query`` queries the database of the class. A complete example is in docs/guides/health.md.
 """
 
 from framework.policies.defer.health.indicator import (

@@ -1,4 +1,4 @@
-"""For pause strategies of the application's own: what ``pause_control`` names besides ``none``, ``deprecated`` and ``manual``.
+"""Register pause strategies of the application: names for ``pause_control`` besides ``none``, ``deprecated`` and ``manual``.
 
     from framework.pause import register
 
@@ -8,8 +8,8 @@
 
     register("reindexing", Reindexing)
 
-``should_pause`` is called every few seconds in each worker process, beside the jobs; docs/operate/pausing_and_deferring.md has
-a whole example.
+``should_pause`` is called every few seconds in each worker process, in a thread of its own. A complete example is in
+docs/operate/pausing_and_deferring.md.
 """
 
 from framework.policies.pause.strategies import PauseStrategy, register

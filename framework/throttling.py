@@ -1,4 +1,4 @@
-"""For load signals of the application's own: what lowers the concurrency limits of classes for the time being.
+"""Register load signals of the application: they lower the concurrency limits of classes while a resource is overloaded.
 
     from framework.throttling import register
 
@@ -9,7 +9,7 @@
             return None
         return "hard" if has_most_connections(worker) else "soft"
 
-One process of each shard asks, every ten seconds; see docs/guides/concurrency_limits.md.
+One process of each shard calls the signals, every ten seconds; see docs/guides/concurrency_limits.md.
 """
 
 from framework.policies.concurrency.throttle import LoadSignal, Strategy, register

@@ -13,7 +13,7 @@ from framework.store.script import RELEASE_WAITING
 from framework.wire import keys
 from framework.wire.job import clamp_time
 
-LimitSource: TypeAlias = Literal["application", "operators", "throttled", "nobody"]
+LimitSource: TypeAlias = Literal["application", "operators", "throttled", "unset"]
 
 _FORGET_AFTER_S = 365 * 86_400
 """Sweeps by an operator never make a shard forget a limit that no process knows."""
@@ -150,7 +150,7 @@ def _limit(name: str, fields: Any, running: Any, waiting: HeldJobs | None, now: 
     application, chosen = _number(said.get("limit")), _override(said)
     current, current_until = _number(said.get("current")), _time(said.get("current_until")) or 0.0
     limit, until = application, None
-    source: LimitSource = "nobody" if application is None else "application"
+    source: LimitSource = "unset" if application is None else "application"
     if chosen is not None and (chosen.until is None or chosen.until > now):
         limit, source, until = chosen.limit, "operators", chosen.until
     elif current is not None and current_until > now and 0 < current < (application or 0):

@@ -1,4 +1,4 @@
-"""Works out what becomes of one job that waits: another queue, or why it stays. Moves nothing."""
+"""Decide what happens to one waiting job: another queue, or the reason why it stays. Moves nothing."""
 
 import re
 from collections.abc import Collection
@@ -16,16 +16,17 @@ from framework.wire.payload_edit import set_fields
 SkipReason: TypeAlias = Literal[
     "unknown class", "retired class", "chosen queue", "other shard", "in transit", "unreadable", "wrong type"
 ]
-"""Why a job is left in place that is not where it belongs, or of which nobody can say where it belongs."""
+"""The reason why a job stays that is at the wrong place, or whose right place is unknown."""
 
 _RETRY_QUEUE = "retry_queue"
 
 
 class MoveDecision(NamedTuple):
-    """What becomes of one job.
+    """The decision about one job.
 
-    With a ``target`` it goes there, as ``data``. With a ``reason`` it is left in place, which is told. With neither it is where it
-    belongs, or was not asked about. ``queue`` is where it is (empty: it names none).
+    With a ``target`` the job moves there, with the bytes ``data``. With a ``reason`` it stays, which is reported. With
+    neither it is already at its place, or is not part of the migration. ``queue`` is its present queue (empty: it names
+    none).
     """
 
     target: str = ""
@@ -37,17 +38,17 @@ class MoveDecision(NamedTuple):
 
 
 KEEP = MoveDecision()
-"""Of a job that is not asked about."""
+"""The decision about a job that is not part of the migration."""
 
 
 class MigrationRule(Protocol):
-    """Says where jobs go."""
+    """Decide where jobs go."""
 
     def target(self, payload: Payload, queue: str) -> str | None:
-        """Return the queue that a job of ``queue`` goes to, its own if it is there; ``None``: see ``reason``."""
+        """Return the target queue of a job of ``queue``, its own if it is in its place; ``None`` if it stays, see ``reason``."""
 
     def reason(self, payload: Payload, queue: str) -> SkipReason:
-        """Return why a job is left in place."""
+        """Return why a job stays."""
         ...
 
     def fields(self, payload: Payload, queue: str, target: str) -> dict[str, str]:
@@ -56,9 +57,9 @@ class MigrationRule(Protocol):
 
 
 class FixedTarget:
-    """Every job goes to the queue ``to``: the operator says so, and it stands over rules and choices.
+    """Send every job to the queue ``to``: the operator's choice overrides routing rules and chosen queues.
 
-    A class that is not registered here must be among those ``named``: whoever names it knows it.
+    A class that is not registered here must be in ``known_classes``, where the operator names it.
     """
 
     def __init__(self, to: str, known_classes: Collection[str], retired: Collection[str]) -> None:
@@ -66,26 +67,27 @@ class FixedTarget:
         self._known_classes = known_classes
         self._retired = retired
 
-    def target(self, payload: Payload, queue: str) -> str | None:  # noqa: ARG002 - a Rule
-        """See ``Rule``."""
+    def target(self, payload: Payload, queue: str) -> str | None:  # noqa: ARG002 - a MigrationRule
+        """See ``MigrationRule``."""
         name = payload["class"]
         return self._to if name in self._known_classes or registry.find(name) is not None else None
 
-    def reason(self, payload: Payload, queue: str) -> SkipReason:  # noqa: ARG002 - a Rule
-        """See ``Rule``."""
+    def reason(self, payload: Payload, queue: str) -> SkipReason:  # noqa: ARG002 - a MigrationRule
+        """See ``MigrationRule``."""
         return _reason_if_unknown(payload, self._retired)
 
     def fields(self, payload: Payload, queue: str, target: str) -> dict[str, str]:
-        """See ``Rule``. A queue that was chosen, or that its retries go to, is called ``target`` from now on."""
+        """See ``MigrationRule``. A chosen queue, or a retry queue, changes to ``target`` too."""
         chosen = [name for name in (CHOSEN_QUEUE, _RETRY_QUEUE) if queue and payload.get(name) == queue]
         return dict.fromkeys(["queue", *chosen], target)
 
 
 class RoutedTarget:
-    """Every job goes where the routing rules of today send its class; jobs of the ``shard`` that is gone through.
+    """Send every job of ``shard`` where the current routing rules send its class.
 
-    Unlike a due job (``schedule/destination.py``) it follows them out of a queue that no rule names any more: that queue is what
-    is to be left. Stays what somebody chose (``set(queue=...)``, ``retry_queue``). What belongs to another shard is left too.
+    Unlike a due job (``schedule/destination.py``) a job also leaves a queue that no rule names any more: such a queue
+    is to be emptied. A job stays in a queue that was chosen for it (``set(queue=...)``, ``retry_queue``), and so does a
+    job of another shard.
     """
 
     def __init__(self, router: Router, shard: str, retired: Collection[str]) -> None:
@@ -94,7 +96,7 @@ class RoutedTarget:
         self._retired = retired
 
     def target(self, payload: Payload, queue: str) -> str | None:
-        """See ``Rule``."""
+        """See ``MigrationRule``."""
         worker: Any = registry.find(payload["class"])
         if worker is None:
             return None
@@ -107,35 +109,35 @@ class RoutedTarget:
         return route.queue
 
     def reason(self, payload: Payload, queue: str) -> SkipReason:
-        """See ``Rule``."""
+        """See ``MigrationRule``."""
         if registry.find(payload["class"]) is None:
             return _reason_if_unknown(payload, self._retired)
         named = payload.get(CHOSEN_SHARD)
         away = self._router.has_shard(named) and named != self._shard
         return "chosen queue" if _is_chosen_queue(payload, queue) and not away else "other shard"
 
-    def fields(self, payload: Payload, queue: str, target: str) -> dict[str, str]:  # noqa: ARG002 - a Rule
-        """See ``Rule``."""
+    def fields(self, payload: Payload, queue: str, target: str) -> dict[str, str]:  # noqa: ARG002 - a MigrationRule
+        """See ``MigrationRule``."""
         return {"queue": target}
 
 
 class MigrationPlan:
-    """Judges jobs by ``rule``, but only those of the queues ``sources`` and of ``classes`` (empty: of all)."""
+    """Decide about jobs by ``rule``, limited to the queues ``sources`` and to ``classes`` (empty: all)."""
 
     def __init__(self, rule: MigrationRule, sources: Collection[str] = (), classes: Collection[str] = ()) -> None:
         self._rule = rule
         self._sources = frozenset(sources)
         self._classes = frozenset(classes)
-        # Of other classes a payload is not parsed. A name may be written with escapes.
+        # Payloads of other classes are not parsed. JSON may write a name with escapes.
         names = [rb"\\u00", *(re.escape(name.encode()) for name in sorted(classes))]
         self._may_match = re.compile(b"|".join(names)).search if classes else None
 
     def covers(self, queue: str) -> bool:
-        """Whether jobs of this queue are asked about at all."""
+        """Tell whether jobs of this queue are part of the migration."""
         return not self._sources or queue in self._sources
 
     def decide(self, data: bytes, place: str | None = None) -> MoveDecision:
-        """Return what becomes of the job with these bytes; ``place`` is the queue it waits in, else its payload says so."""
+        """Return the decision about the job with these bytes. ``place`` is its queue; without it, the payload names the queue."""
         if self._may_match is not None and self._may_match(data) is None:
             return KEEP
         try:
@@ -155,15 +157,16 @@ class MigrationPlan:
             return MoveDecision(reason=reason, queue=queue, worker=name, jid=_text(payload.get("jid")))
         try:
             changed = _rewrite(data, named, self._rule.fields(payload, queue, target))
-        except PayloadError:  # it names a queue that cannot be written
+        except PayloadError:  # the name of its queue is not valid JSON text
             return MoveDecision(reason="unreadable", queue=queue, worker=name, jid=_text(payload.get("jid")))
         return MoveDecision(target, changed, None, queue, name, _text(payload.get("jid")))
 
 
 def _rewrite(data: bytes, named: object, fields: dict[str, str]) -> bytes:
-    """Return the payload with these fields; every other byte stays."""
+    """Return the payload with these fields changed and every other byte unchanged."""
     if len(fields) == 1 and isinstance(named, str):
-        # As nearly every client writes it. That the field is the payload's own, and no argument's, is seen by reading it again.
+        # The form that nearly every client writes. Parsing the result shows whether the right field was replaced, and
+        # not one among the arguments.
         likely = data.replace(b'"queue":' + dumps(named), b'"queue":' + dumps(fields["queue"]), 1)
         if loads(likely)["queue"] == fields["queue"]:
             return likely

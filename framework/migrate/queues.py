@@ -1,12 +1,12 @@
-"""Moves jobs out of live queues, while others push to them and take from them.
+"""Move jobs between live queues, while clients push to them and processes fetch from them.
 
-A Redis list gives up its ends only: what stands in the middle cannot be taken out without walking to it. So the whole queue is put
-aside, by one RENAME, into the working list of an identity that belongs to the queue; from there each job goes on, the oldest
-first and a page in one step, to its new queue or back to its own. Whoever takes jobs from the queue gets them in their order, from
-the first page on. What is pushed meanwhile may come before jobs that are still put aside; there is no other change of order.
+A Redis list is cheap at its ends only; removing a job from the middle walks through the list. So the whole queue is set
+aside by one RENAME, as the working list of an identity that belongs to the queue. From there jobs move on in pages, the
+oldest first, to their new queue or back to their own. Consumers receive the jobs in order, from the first page on. A
+job that is pushed meanwhile may overtake jobs that are still set aside; no other order changes.
 
-As every working list it has a lease. A migration that dies is found by the reapers of the shard's processes, which put the rest
-back in order (``restore``); the same command run again, or at the same time, uses the same list and goes on with it.
+Like every working list it has a lease. If a migration dies, the reapers of the shard's processes find the list and put
+the rest back in order (``restore``). The same command, run again or at the same time, uses the same list and continues.
 """
 
 import time
@@ -26,26 +26,27 @@ from framework.store.script import MIGRATE
 from framework.wire import keys
 
 PAGE = 100
-"""Jobs of one step: half a millisecond of Redis's time."""
+"""Jobs per step: half a millisecond of Redis's time."""
 
 SCAN_PAGE = 500
-"""Jobs of one look: to the middle of a deep list Redis walks a millisecond, so it is not asked to for a few."""
+"""Jobs per read. Redis needs a millisecond to reach the middle of a long list, so a read must be worth it."""
 
 PAGE_BYTES = 100_000
-"""Bytes of one step; a larger job is a step of its own."""
+"""Bytes per step; a larger job is a step of its own."""
 
 MAX_ROUNDS = 5
-"""So often is a queue gone through in which jobs are found that were pushed, or given back, meanwhile."""
+"""How often a queue is migrated again because jobs were pushed, or put back, meanwhile."""
 
-_MOVED, _LEASE_EXPIRED, _QUEUE_REPLACED = 1, -1, -2  # what the script says
+# Results of the script.
+_MOVED, _LEASE_EXPIRED, _QUEUE_REPLACED = 1, -1, -2
 
 OnJobsScanned = Callable[[int], None]
-"""Hears how many jobs more have been looked at."""
+"""Receives how many more jobs have been scanned."""
 
 
 # Decision 95: a migration renames a queue before it moves jobs.
 class QueueMigrator:
-    """Goes through the queues of one shard, one at a time."""
+    """Migrate the queues of one shard, one at a time."""
 
     def __init__(
         self,
@@ -67,34 +68,38 @@ class QueueMigrator:
         return sum(self._client.llen(key) for key in _keys_of(queue))
 
     def preview(self, queue: str) -> None:
-        """Account for what would be done, and do nothing. Numbers of a queue in use are a look, no snapshot. Raises redis errors."""
+        """Record what would be done, and change nothing. The numbers of a queue in use are approximate. Raises redis errors."""
         self._scan(queue, on_scanned=self._on_scanned)
 
     def migrate(self, queue: str) -> None:
-        """Move the queue's jobs. Raises redis errors, and QueueShutError: then what is put aside is put back by others."""
-        tell = self._on_scanned
+        """Move the queue's jobs. Raises redis errors, and QueueReplacedError; then reapers put back the jobs that were
+        set aside.
+        """
+        on_scanned = self._on_scanned
         for _ in range(MAX_ROUNDS):
             if self._quota.exhausted:
                 return
-            if not self._client.exists(_keys_of(queue)[0]) and not self._scan(queue, until_first=True, on_scanned=tell):
+            if not self._client.exists(_keys_of(queue)[0]) and not self._scan(
+                queue, until_first=True, on_scanned=on_scanned
+            ):
                 return
             self._migrate_once(queue)
-            tell = _ignore_progress
-        if not self._quota.exhausted and self._scan(queue, until_first=True, on_scanned=tell):
+            on_scanned = _ignore_progress
+        if not self._quota.exhausted and self._scan(queue, until_first=True, on_scanned=on_scanned):
             self._report.still_receiving.add(queue)
 
     def _scan(self, queue: str, *, until_first: bool = False, on_scanned: OnJobsScanned) -> bool:
-        """Judge each job; return whether one is to be moved. With ``until_first``, no further: it is not moved yet."""
+        """Decide about each job; return whether one is to be moved. With ``until_first``, stop at the first such job."""
         self._report.start_place(queue)
         moving = 0
         for key in _keys_of(queue):
             start, size = 0, SCAN_PAGE
             while page := cast("list[bytes]", self._client.lrange(key, start, start + size - 1)):
-                verdicts = self._decide(queue, page, moving)
-                found = sum(bool(verdict.target) for verdict in verdicts)
+                decisions = self._decide(queue, page, moving)
+                found = sum(bool(decision.target) for decision in decisions)
                 if self._quota.stopped or (until_first and found):
                     return found > 0
-                moving += self._record(queue, verdicts)
+                moving += self._record(queue, decisions)
                 on_scanned(len(page))
                 start += len(page)
                 size = page_size(page, SCAN_PAGE)
@@ -104,11 +109,12 @@ class QueueMigrator:
     def _migrate_once(self, queue: str) -> None:
         self._report.start_place(queue)
         lease = Lease(self._client, keys.migration_identity(queue), 0, FailureDetector(LEASE_MS / 1000, LEASE_PERIOD_S))
-        # Before there is anything to hold: who dies in between leaves a name that the others forget.
+        # Registered before the rename: if this process dies in between, only an empty identity is left, which others
+        # unregister.
         lease.renew()
         stash, source = _keys_of(queue)
         try:
-            # Not if something is put aside already: that comes first.
+            # If jobs are set aside already, they are moved first.
             self._client.renamenx(source, stash)
         except ResponseError as error:
             if "no such key" not in str(error):
@@ -117,88 +123,90 @@ class QueueMigrator:
         lease.release()
 
     def _move_all(self, queue: str, lease: Lease) -> None:
-        """Take what is put aside to where it goes, until nothing is left."""
-        beat_at = time.monotonic()
-        page, verdicts = list[bytes](), list[MoveDecision]()
+        """Move the jobs that were set aside, until none is left."""
+        renewed_at = time.monotonic()
+        page, decisions = list[bytes](), list[MoveDecision]()
         while True:
-            state, refused, following = self._move_page(queue, page, verdicts)
+            state, refused, following = self._move_page(queue, page, decisions)
             if state == _QUEUE_REPLACED:
                 raise QueueReplacedError(queue, keys.queue(queue), keys.working(keys.migration_identity(queue)))
             if state == _MOVED:
-                self._quota.use(self._record(queue, [_skip_wrong_type(one, refused) for one in verdicts]))
+                self._quota.use(self._record(queue, [_skip_wrong_type(one, refused) for one in decisions]))
                 self._on_scanned(len(page))
-            if state == _LEASE_EXPIRED or time.monotonic() - beat_at > LEASE_PERIOD_S:
+            if state == _LEASE_EXPIRED or time.monotonic() - renewed_at > LEASE_PERIOD_S:
                 lease.renew()
-                beat_at = time.monotonic()
+                renewed_at = time.monotonic()
             if not following and state != _LEASE_EXPIRED:
                 return
-            page, verdicts = following, self._decide(queue, following, 0)
+            page, decisions = following, self._decide(queue, following, 0)
 
     def _move_page(
         self, queue: str, page: Sequence[bytes], decisions: Sequence[MoveDecision]
     ) -> tuple[int, set[str], list[bytes]]:
-        """Move a page as judged; return what came of it, the queues whose key is no list, and the next page."""
-        queues = list(dict.fromkeys([queue, *(verdict.target for verdict in decisions if verdict.target)]))
-        places = {name: number for number, name in enumerate(queues, 1)}
+        """Move a page by its decisions; return the state, the queues whose key is not a list, and the next page."""
+        queues = list(dict.fromkeys([queue, *(decision.target for decision in decisions if decision.target)]))
+        indexes = {name: number for number, name in enumerate(queues, 1)}
         stash, source = _keys_of(queue)
         reply: Any = MIGRATE(
             self._client,
             [keys.lease(keys.migration_identity(queue)), stash, keys.QUEUES, source, *map(keys.queue, queues[1:])],
             [
                 *(LEASE_MS, PAGE, PAGE_BYTES, len(page), len(queues), *queues, *page),
-                *(verdict.data for verdict in decisions),
-                *(places[verdict.target or queue] for verdict in decisions),
+                *(decision.data for decision in decisions),
+                *(indexes[decision.target or queue] for decision in decisions),
             ],
         )
         state, refused, *following = reply
         return state, {queues[position - 1] for position in refused}, following
 
     def _decide(self, queue: str, page: Sequence[bytes], moving: int) -> list[MoveDecision]:
-        """Judge a page after ``moving`` jobs that are not accounted for yet."""
+        """Decide about a page, after ``moving`` jobs that are not yet counted in the quota."""
         if self._quota.exhausted:
             return [KEEP] * len(page)
-        verdicts = [self._plan.decide(data, queue) for data in page]
-        shut = {verdict.target for verdict in verdicts if verdict.target and not self._is_list(verdict.target)}
-        if shut:
-            verdicts = [_skip_wrong_type(verdict, shut) for verdict in verdicts]
+        decisions = [self._plan.decide(data, queue) for data in page]
+        wrong_type = {
+            decision.target for decision in decisions if decision.target and not self._is_list(decision.target)
+        }
+        if wrong_type:
+            decisions = [_skip_wrong_type(decision, wrong_type) for decision in decisions]
         if self._quota.remaining is not None:
-            movers = [index for index, verdict in enumerate(verdicts) if verdict.target]
+            movers = [index for index, decision in enumerate(decisions) if decision.target]
             for index in movers[max(0, self._quota.remaining - moving) :]:
-                verdicts[index] = KEEP
-        return verdicts
+                decisions[index] = KEEP
+        return decisions
 
     def _is_list(self, queue: str) -> bool:
-        """Whether the queue's key can hold jobs."""
+        """Tell whether the queue's key can hold jobs."""
         if queue not in self._is_list_cache:
             self._is_list_cache[queue] = self._client.type(keys.queue(queue)) in (b"list", b"none")
         return self._is_list_cache[queue]
 
     def _record(self, queue: str, decisions: Sequence[MoveDecision]) -> int:
-        """Account for a page; return how many of it are moved."""
+        """Record a page; return how many of its jobs are moved."""
         moved = 0
-        for verdict in decisions:
-            if verdict.target:
+        for decision in decisions:
+            if decision.target:
                 moved += 1
-                self._report.add_moved(verdict)
-            elif verdict.reason is not None:
-                self._report.add_skipped(queue, verdict, verdict.reason)
+                self._report.add_moved(decision)
+            elif decision.reason is not None:
+                self._report.add_skipped(queue, decision, decision.reason)
         return moved
 
 
 def _ignore_progress(_count: int) -> None:
-    """What is looked at again is no progress."""
+    """Report no progress for jobs that were scanned before."""
 
 
 def _skip_wrong_type(decision: MoveDecision, wrong_type: Collection[str]) -> MoveDecision:
-    """A job whose queue's key is no list is left in place."""
+    """Keep a job in place if the key of its target queue is not a list."""
     return decision._replace(target="", data=b"", reason="wrong type") if decision.target in wrong_type else decision
 
 
 def page_size(page: Sequence[bytes], max_jobs: int) -> int:
-    """Return how many jobs of the size of these to ask for at once: ``most``, or as many as make ``most`` kilobytes."""
+    """Return how many jobs of this size to request at once: ``max_jobs``, or as many as fit in ``max_jobs`` kilobytes."""
     return max(1, min(max_jobs, 1_000 * max_jobs * len(page) // (sum(map(len, page)) or 1)))
 
 
 def _keys_of(queue: str) -> tuple[str, str]:
-    """Where jobs of the queue are: put aside, and waiting."""
+    """Return the two keys with jobs of the queue: set aside, and waiting."""
     return keys.working(keys.migration_identity(queue)), keys.queue(queue)

@@ -1,4 +1,4 @@
-"""Writes the jobs of a sorted set anew with the queue that they are to go to; their times stay."""
+"""Rewrite jobs of a sorted set with the name of their new queue; their times stay."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -12,9 +12,9 @@ from framework.store.script import REPLACE
 
 
 class SetMigrator:
-    """Goes through one sorted set: every job that is there from begin to end is looked at, whatever comes and goes meanwhile.
+    """Migrate one sorted set. Every job that is there during the whole run is examined.
 
-    Any number may run at once, beside pollers: whoever's ZREM finds a member moves it.
+    Any number of migrations may run beside pollers: the one whose ZREM finds a member moves it.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class SetMigrator:
         return self._client.zcard(key)
 
     def preview(self, key: str) -> None:
-        """Account for what would be done, and do nothing. Raises redis errors."""
+        """Record what would be done, and change nothing. Raises redis errors."""
         self._scan(key, dry_run=True)
 
     def migrate(self, key: str) -> None:
-        """Write the jobs anew. Raises redis errors: what was done is done, and the command may be run again."""
+        """Rewrite the jobs. Raises redis errors; jobs rewritten until then stay so, and the command may be run again."""
         self._scan(key, dry_run=False)
 
     def _scan(self, key: str, *, dry_run: bool) -> None:
@@ -57,21 +57,21 @@ class SetMigrator:
                 return
 
     def _process_page(self, key: str, page: Sequence[bytes], *, dry_run: bool) -> None:
-        verdicts = [self._plan.decide(data) for data in page]
-        moving = [(data, verdict) for data, verdict in zip(page, verdicts, strict=True) if verdict.target]
+        decisions = [self._plan.decide(data) for data in page]
+        moving = [(data, decision) for data, decision in zip(page, decisions, strict=True) if decision.target]
         moving = moving[: self._quota.remaining]
         done = [1] * len(moving) if dry_run else self._replace(key, moving)
-        for (_, verdict), outcome in zip(moving, done, strict=True):
+        for (_, decision), outcome in zip(moving, done, strict=True):
             if outcome:
-                self._report.add_moved(verdict)
-        for verdict in verdicts:
-            if verdict.reason is not None:
-                self._report.add_skipped(key, verdict, verdict.reason)
+                self._report.add_moved(decision)
+        for decision in decisions:
+            if decision.reason is not None:
+                self._report.add_skipped(key, decision, decision.reason)
         self._quota.use(sum(done))
         self._on_scanned(len(page))
 
     def _replace(self, key: str, moving: Sequence[tuple[bytes, MoveDecision]]) -> list[int]:
         if not moving:
             return []
-        members, stored = [data for data, _ in moving], [verdict.data for _, verdict in moving]
+        members, stored = [data for data, _ in moving], [decision.data for _, decision in moving]
         return cast("list[int]", REPLACE(self._client, [key], [len(moving), *members, *stored]))

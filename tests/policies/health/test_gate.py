@@ -143,7 +143,7 @@ def test_one_line_per_class_and_indicator_for_many_jobs():
         (line,) = [line for line in lines() if line["event_name"] == "health.stop"]
     wanted = {
         "severity": "WARN",
-        "message": "jobs of Job wait: it is bad",
+        "message": "jobs of Job are deferred: it is bad",
         "health_status_indicator": "a",
         "indicator_signal": "Stop",
         "signal_reason": "it is bad",
