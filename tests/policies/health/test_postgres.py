@@ -134,7 +134,9 @@ def test_replicas_that_are_behind(unwell, asked):
     with standby_of(unwell) as standby:
         until(lambda: isinstance(by_size("replication_lag"), Normal), "it streams and has caught up")
         of_standby = asked(standby)
-        assert of_standby("replication_lag") == NotAvailable("this server is a replica; only its primary reports the lag")
+        assert of_standby("replication_lag") == NotAvailable(
+            "this server is a replica; only its primary reports the lag"
+        )
         assert of_standby("wal_archiving") == NotAvailable("this server is a replica; its primary archives")
         standby.pause_replay()
         unwell.execute("INSERT INTO empty SELECT generate_series(1, 10000)")
