@@ -49,12 +49,12 @@ class Runs:
         return self.ends["fail"]
 
     @property
-    def on_failure(self) -> int:
+    def otherwise(self) -> int:
         """Runs that the job ended by itself: dropped, or put off."""
         return self.ends.total() - self.done - self.failed
 
     @property
-    def unfinished(self) -> int:
+    def unended(self) -> int:
         """Runs that have a start line and no end line: the process died first."""
         return max(0, self.begun - self.ends.total())
 
@@ -180,14 +180,14 @@ class _Counter:
         if status == "recovered":
             process.taken_back += 1
         elif status == "start" and jid:
-            self._start_submitted(entry, str(jid), process)
+            self._begin(entry, str(jid), process)
         elif status not in _NO_ENDS and jid and "duration_s" in entry:
             self._end(entry, str(jid), str(status), process, at)
         elif status not in _NO_ENDS and "class" in entry:
-            self._model_class(entry).not_run[str(status)] += 1
+            self._class(entry).not_run[str(status)] += 1
 
-    def _start_submitted(self, entry: Entry, jid: str, process: Process) -> None:
-        activity, job_class = self._activity, self._model_class(entry)
+    def _begin(self, entry: Entry, jid: str, process: Process) -> None:
+        activity, job_class = self._activity, self._class(entry)
         match self._last.get(jid):
             case None:
                 activity.jobs += 1
@@ -204,7 +204,7 @@ class _Counter:
         process.runs.begun += 1
 
     def _end(self, entry: Entry, jid: str, status: str, process: Process, at: float) -> None:
-        job_class = self._model_class(entry)
+        job_class = self._class(entry)
         self._last[jid] = status
         for runs in (self._activity.runs, job_class.runs, process.runs):
             runs.ends[status] += 1
@@ -218,7 +218,7 @@ class _Counter:
     def _process(self, shard: str, pid: int) -> Process:
         return self._processes.setdefault((shard, pid), Process(shard, pid))
 
-    def _model_class(self, entry: Entry) -> JobClass:
+    def _class(self, entry: Entry) -> JobClass:
         found = self._classes.setdefault(str(entry.get("class")), JobClass(str(entry.get("class"))))
         if "queue" in entry:
             found.queues.add(str(entry["queue"]))

@@ -13,8 +13,8 @@ from sqlalchemy import select
 
 from demo.activity import activity_of
 from demo.folder import RunFolder
-from demo.house import House
 from demo.logs import RAN, count_ends, otherwise
+from demo.processes import DemoProcesses
 from demo.receiver import Receiver, receiving
 from demo.run import (
     DONE,
@@ -188,10 +188,10 @@ def run_examples(root: Path, *, stop: StopSignal, patience_s: float) -> int:
     folder = RunFolder.under(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var"))
     os.environ[ALLOWED_VARIABLE] = "127.0.0.0/8"  # the receiver is on this machine
     registry.load(["workers"])
-    house = House(root, folder.path, registry.workers())
+    processes = DemoProcesses(root, folder.path, registry.workers())
     began = time.monotonic()
     try:
-        with receiving() as receiver, house:
+        with receiving() as receiver, processes:
             domains = [CodeIndex(folder.run_id, root), ProductImport(), Webhooks(receiver), Maintenance()]
             outcome = _run(domains, stop, patience_s)
     except FrameworkError as error:
@@ -199,11 +199,11 @@ def run_examples(root: Path, *, stop: StopSignal, patience_s: float) -> int:
         if outcome == FAILED:
             return FAILED
     if outcome == DONE:
-        _conclude(house, folder.run_id, time.monotonic() - began)
+        _conclude(processes, folder.run_id, time.monotonic() - began)
     elif outcome == INTERRUPTED:
         print(f"\n{INTERRUPTION}")
     else:
-        explain_standstill(house, patience_s)
+        explain_standstill(processes, patience_s)
     return outcome
 
 
@@ -222,15 +222,15 @@ def _run(domains: Sequence[Domain], stop: StopSignal, patience_s: float) -> int:
     return DONE
 
 
-def _conclude(house: House, run_id: str, seconds: float) -> None:
-    ended = count_ends(house.logs)
+def _conclude(processes: DemoProcesses, run_id: str, seconds: float) -> None:
+    ended = count_ends(processes.logs)
     total = sum(ends[status] for ends in ended.values() for status in RAN)
     heading(f"{total} runs of {len(ended)} classes in {seconds:.1f} s, on two Redis")
     for name, ends in sorted(ended.items()):
         print(f"  {name:<42}{ends['done']:>6}   {otherwise(ends)}".rstrip())
-    logs = [*house.logs, house.supervisor_log]
+    logs = [*processes.logs, processes.supervisor_log]
     report = show_jobs(read_run_statistics(index_engine(), run_id), activity_of(logs))
-    print(f"\nReport     {shown_path(report or house.folder)}")
+    print(f"\nReport     {shown_path(report or processes.folder)}")
     print(f"JSON logs  {', '.join(shown_path(log) for log in logs)}")
 
 

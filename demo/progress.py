@@ -22,7 +22,7 @@ class Display(ABC):
         """The run is as ``state`` says; ``None`` while the scan has not begun."""
 
     @abstractmethod
-    def message_for(self, line: str) -> None:
+    def say(self, line: str) -> None:
         """Something worth a line of its own happened."""
 
 
@@ -47,7 +47,7 @@ class Lines(Display):
     """A line every other second, and one at the end: for logs and pipes."""
 
     def __init__(self) -> None:
-        self._completion_histogram = Pace()
+        self._pace = Pace()
         self._next = 0.0
         self._last = ""
 
@@ -58,7 +58,7 @@ class Lines(Display):
             self._next, self._last = now + LINE_EVERY_S, line
             print(line, flush=True)
 
-    def message_for(self, line: str) -> None:
+    def say(self, line: str) -> None:
         print(f"  {line}", flush=True)
 
 
@@ -66,22 +66,22 @@ class Bar(Display):
     """A bar that is drawn over itself and is gone at the end."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress_bar = progress
-        self._completion_histogram = Pace()
+        self._progress = progress
+        self._pace = Pace()
         self._task: TaskID = progress.add_task("Scanning", total=None, counts="")
 
     def show(self, state: RunProgress | None) -> None:
         known = state is not None and state.files_total is not None
-        self._progress_bar.update(
+        self._progress.update(
             self._task,
             description="Indexing" if known else "Scanning",
             total=state.files_total if state else None,
             completed=state.done if state else 0,
-            counts=_counts(state, self._completion_histogram.of(state)),
+            counts=_counts(state, self._pace.of(state)),
         )
 
-    def message_for(self, line: str) -> None:
-        self._progress_bar.console.print(line, markup=False)
+    def say(self, line: str) -> None:
+        self._progress.console.print(line, markup=False)
 
 
 class Pace:

@@ -11,11 +11,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from demo.activity import Activity, activity_of
 from demo.folder import RunFolder
-from demo.house import SHARDS, House
 from demo.logs import last_words
+from demo.processes import SHARDS, DemoProcesses
 from demo.progress import Display, display
+from demo.report_section import strip, style
 from demo.stop import StopSignal
-from demo.strip import strip, style
 from demo.summary import print_summary, shown_path
 from framework.errors import FrameworkError
 from workers.atomic_write import write_atomically
@@ -38,14 +38,14 @@ def run(root: Path, paths: Sequence[Path], *, stop: StopSignal, plain: bool, pat
     roots = [str(path.resolve()) for path in paths] or _default_roots(root)
     here = Path.cwd()
     folder = RunFolder.under(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var"))
-    house = House(root, folder.path, [ScanTreeWorker, IndexFileWorker, BuildReportWorker])
+    processes = DemoProcesses(root, folder.path, [ScanTreeWorker, IndexFileWorker, BuildReportWorker])
     try:
-        outcome = _index(house, folder.run_id, roots, stop=stop, plain=plain, patience_s=patience_s)
+        outcome = _index(processes, folder.run_id, roots, stop=stop, plain=plain, patience_s=patience_s)
     except (FrameworkError, SQLAlchemyError) as error:
         outcome = outcome_of(error, stop)
     os.chdir(here)
     if outcome == DONE:
-        _conclude(house, folder.run_id)
+        _conclude(processes, folder.run_id)
     elif outcome == INTERRUPTED:
         print(INTERRUPTION)
     return outcome
@@ -64,33 +64,33 @@ def _default_roots(root: Path) -> list[str]:
     return [sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(samples)]
 
 
-def _index(house: House, run_id: str, roots: list[str], *, stop: StopSignal, plain: bool, patience_s: float) -> int:
+def _index(
+    processes: DemoProcesses, run_id: str, roots: list[str], *, stop: StopSignal, plain: bool, patience_s: float
+) -> int:
     print("Input      ", "\n           ".join(roots), sep="", flush=True)
-    with house:
-        stores = ", ".join(f"{shard} (pid {store.pid})" for shard, store in house.stores.items())
-        print(f"Stores     {stores}\nWorkers    {', '.join(house.workers)}", flush=True)
+    with processes:
+        stores = ", ".join(f"{shard} (pid {store.pid})" for shard, store in processes.stores.items())
+        print(f"Stores     {stores}\nWorkers    {', '.join(processes.workers)}", flush=True)
         if stop.asked:
             return INTERRUPTED
         ScanTreeWorker.perform_async(run_id, roots)
         with display(plain=plain) as shown:
-            outcome = _watch(house, run_id, shown, stop=stop, patience_s=patience_s)
+            outcome = _watch(processes, run_id, shown, stop=stop, patience_s=patience_s)
     if outcome == FAILED:
-        explain_standstill(house, patience_s)
+        explain_standstill(processes, patience_s)
     return outcome
 
 
-def _watch(house: House, run_id: str, shown: Display, *, stop: StopSignal, patience_s: float) -> int:
+def _watch(processes: DemoProcesses, run_id: str, shown: Display, *, stop: StopSignal, patience_s: float) -> int:
     """Show the run until it is finished, the user stops it, or nothing changed for ``patience_s``."""
     index = this_process_index()
     last: RunProgress | None = None
     changed = time.monotonic()
     while not stop.wait(LOOK_EVERY_S):
-        while house.events:
-            event = house.events.popleft()
+        while processes.events:
+            event = processes.events.popleft()
             if event.kind == "died":
-                shown.message_for(
-                    f"Worker {event.name} (pid {event.pid}) {_ending(event.status)}; another one takes over."
-                )
+                shown.say(f"Worker {event.name} (pid {event.pid}) {_ending(event.status)}; another one takes over.")
         state = index.state(run_id)
         shown.show(state)
         if state != last:
@@ -102,13 +102,13 @@ def _watch(house: House, run_id: str, shown: Display, *, stop: StopSignal, patie
     return INTERRUPTED
 
 
-def _conclude(house: House, run_id: str) -> None:
+def _conclude(processes: DemoProcesses, run_id: str) -> None:
     figures = read_run_statistics(process_engine(), run_id)
-    logs = [*house.logs, house.supervisor_log]
+    logs = [*processes.logs, processes.supervisor_log]
     activity = activity_of(logs)
     database = database_url()
     places = [
-        ("Report", shown_path(show_jobs(figures, activity) or house.folder)),
+        ("Report", shown_path(show_jobs(figures, activity) or processes.folder)),
         ("JSON logs", ", ".join(shown_path(log) for log in logs)),
         ("Database", shown_path(Path(database.database or "")) if database.database else str(database)),
     ]
@@ -137,12 +137,12 @@ def _proof(files: int, activity: Activity) -> str:
     return f"No job was lost: the index holds a result for each of the {files:,} files{silent}."
 
 
-def explain_standstill(house: House, patience_s: float) -> None:
+def explain_standstill(processes: DemoProcesses, patience_s: float) -> None:
     """Say that nothing happens any more, and what each log ends with."""
     print(
         f"\nscripts/demo: nothing has happened for {patience_s:g} s, so something is wrong. The logs:", file=sys.stderr
     )
-    for shard, log in zip(SHARDS, house.logs, strict=True):
+    for shard, log in zip(SHARDS, processes.logs, strict=True):
         lines = [f"  {line}" for line in last_words(log, LAST_WORDS)]
         print(f"\n{shard}: {shown_path(log)}", *lines, sep="\n", file=sys.stderr)
 

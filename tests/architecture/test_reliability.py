@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.proofs.marks import UnreadableMarkError, names, shown_by
 from tests.proofs.matrix import PAGE, filled, read, unknown_tests
+from tests.proofs.proves_marks import UnreadableMarkError, names, shown_by
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

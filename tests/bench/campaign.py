@@ -11,7 +11,7 @@ from tests.bench.errors import RunFailed, Skipped, Stopped
 from tests.bench.figures import Series, shown
 from tests.bench.machine import Cores, available_cores, on_cores
 from tests.bench.progress import say
-from tests.bench.workload_run import Conditions, Site
+from tests.bench.workload_run import Conditions, WorkloadRun
 from tests.bench.workloads import Workload
 
 PINNED, UNPINNED = "pinned", "unpinned"
@@ -123,9 +123,9 @@ class Campaign:
                         continue
                     found.setdefault(site.contestant.name, []).append(figures)
                     say(f"{name}: {shown(figures[workload.figure])} {workload.unit}")
-                    self._maintain_policies(workload.name, site.contestant.name, mode, found[site.contestant.name])
+                    self._keep(workload.name, site.contestant.name, mode, found[site.contestant.name])
 
-    def _maintain_policies(self, workload: str, contestant: str, mode: str, runs: list[dict[str, float]]) -> None:
+    def _keep(self, workload: str, contestant: str, mode: str, runs: list[dict[str, float]]) -> None:
         """The result of the runs so far stands in place of the one before."""
         names = [name for name in runs[0] if all(name in run for run in runs)]
         series = {name: Series(tuple(run[name] for run in runs)) for name in names}
@@ -136,10 +136,10 @@ class Campaign:
 
     def _site(
         self, stack: ExitStack, workload: Workload, entry: Contestant, mode: str, conditions: Conditions
-    ) -> Site | None:
+    ) -> WorkloadRun | None:
         folder = self._plan.runs / f"{workload.name}-{mode}-{entry.name}"
         try:
-            site = stack.enter_context(Site(entry, folder, self._environments[entry.name], conditions))
+            site = stack.enter_context(WorkloadRun(entry, folder, self._environments[entry.name], conditions))
             self.results.redis = site.store.version
             workload.prepare(site)
         except RunFailed as error:

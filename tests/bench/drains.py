@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.bench.contestants import Launch
 from tests.bench.errors import RunFailed
 from tests.bench.meters import Reading
-from tests.bench.workload_run import Running, Site
+from tests.bench.workload_run import Running, WorkloadRun
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Drain:
     lasting: bool = False
     """Jobs take a while: the clock starts when the first one begins, not when it is done."""
 
-    def prepare(self, site: Site) -> None:
+    def prepare(self, site: WorkloadRun) -> None:
         """The queue is filled by the contestant's own client and kept."""
         if self.kind not in site.contestant.queueless:
             site.produce("fill", kind=self.kind, queues=["default"], count=self._jobs(site))
             site.store.keep()
 
-    def run(self, site: Site) -> dict[str, float]:
+    def run(self, site: WorkloadRun) -> dict[str, float]:
         """Figures of one drain of the kept queue."""
         jobs = self._jobs(site)
         site.store.restore()
@@ -35,7 +35,7 @@ class Drain:
             reading = running.wait_for(jobs)
         return drained(site, running, reading, jobs, lasting=self.lasting)
 
-    def _jobs(self, site: Site) -> int:
+    def _jobs(self, site: WorkloadRun) -> int:
         return site.jobs(self.at_most_per_s)
 
 
@@ -47,7 +47,7 @@ SHORT_ASYNC = Drain("async25", concurrency=1_000, at_most_per_s=40_000, lasting=
 PAYLOAD = Drain("payload", at_most_per_s=500)
 
 
-def drained(site: Site, running: Running, reading: Reading, jobs: int, *, lasting: bool) -> dict[str, float]:
+def drained(site: WorkloadRun, running: Running, reading: Reading, jobs: int, *, lasting: bool) -> dict[str, float]:
     """Figures of a drain that is over and whose worker has ended."""
     if reading.count < 2 or reading.last <= reading.first:
         raise RunFailed(f"{reading.count} of {jobs} jobs were done, so there is no rate")

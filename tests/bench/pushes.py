@@ -1,20 +1,20 @@
 """Pushes: one producer on the worker's core, no worker."""
 
 from tests.bench.contestants import Contestant
-from tests.bench.workload_run import Site
+from tests.bench.workload_run import WorkloadRun
 
 
-def single(site: Site) -> dict[str, float]:
+def single(site: WorkloadRun) -> dict[str, float]:
     """Jobs per second of one client that pushes one at a time."""
     return _pushed(site, "push", 500 if site.given.quick else 12_000)
 
 
-def bulk(site: Site) -> dict[str, float]:
+def bulk(site: WorkloadRun) -> dict[str, float]:
     """Jobs per second of one client that pushes 1,000 a call."""
     return _pushed(site, "bulk", 5_000 if site.given.quick else 200_000)
 
 
-def _pushed(site: Site, action: str, count: int) -> dict[str, float]:
+def _pushed(site: WorkloadRun, action: str, count: int) -> dict[str, float]:
     site.store.empty()
     return site.produce(action, cores=site.given.cores.worker, kind="noop", count=count)
 

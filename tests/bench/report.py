@@ -33,7 +33,7 @@ def targets_text(results: Results) -> str:
     """The targets as a table for standard output; empty when none was measured."""
     rows: list[Sequence[str]] = [("Target", "mode", "goal", "measured", "floor", "")]
     rows += [
-        (each.summary, each.mode, each.goal, each.measured, each.floor, "met" if each.met else "MISSED")
+        (each.says, each.mode, each.goal, each.measured, each.floor, "met" if each.met else "MISSED")
         for each in verdicts(results)
     ]
     left = unmeasured(results)
@@ -105,7 +105,7 @@ def page(results: Results, facts: Mapping[str, str], picture: str) -> str:
 
 def _verdict(verdict: Verdict) -> list[str]:
     word = '<span class="met">met</span>' if verdict.met else '<span class="missed">missed</span>'
-    cells = [verdict.summary, verdict.mode, verdict.goal, verdict.measured, verdict.floor]
+    cells = [verdict.says, verdict.mode, verdict.goal, verdict.measured, verdict.floor]
     return [*(escape(cell) for cell in cells), word]
 
 

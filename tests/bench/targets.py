@@ -146,7 +146,7 @@ def unmeasured(results: Results) -> list[str]:
 def _judged(target: Target, medians: Medians, value: float) -> Verdict:
     floor = target.floor(medians)
     return Verdict(
-        summary=target.says,
+        says=target.says,
         mode=medians.mode,
         goal=f"{'>=' if target.at_least else '<='} {_named(f'{target.goal:,g}', target.unit)}",
         measured=_named(shown(value), target.unit),

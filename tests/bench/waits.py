@@ -6,7 +6,7 @@ from tests.bench.contestants import Contestant, Launch
 from tests.bench.errors import Stopped
 from tests.bench.figures import percentile
 from tests.bench.machine import cpu_seconds, resident_mb
-from tests.bench.workload_run import Running, Site
+from tests.bench.workload_run import Running, WorkloadRun
 
 PERIOD_S = 0.020
 SETTLE_S = 2.0
@@ -16,22 +16,22 @@ ONE_QUEUE = ("default",)
 TEN_QUEUES = ("default", *(f"queue_{number}" for number in range(1, 10)))
 
 
-def latency(site: Site) -> dict[str, float]:
+def latency(site: WorkloadRun) -> dict[str, float]:
     """Milliseconds from just before the push to the start of the job."""
     return _latency(site, ONE_QUEUE)
 
 
-def latency_ten_queues(site: Site) -> dict[str, float]:
+def latency_ten_queues(site: WorkloadRun) -> dict[str, float]:
     """The same with jobs going to ten queues in turn."""
     return _latency(site, TEN_QUEUES)
 
 
-def idle(site: Site) -> dict[str, float]:
+def idle(site: WorkloadRun) -> dict[str, float]:
     """Processor, commands and memory of a process that has nothing to do."""
     return _idle(site, ONE_QUEUE)
 
 
-def idle_ten_queues(site: Site) -> dict[str, float]:
+def idle_ten_queues(site: WorkloadRun) -> dict[str, float]:
     """The same, watching ten queues."""
     return _idle(site, TEN_QUEUES)
 
@@ -45,7 +45,7 @@ def admits_idle(contestant: Contestant) -> bool:
     return not contestant.lines and not contestant.queueless
 
 
-def _latency(site: Site, queues: tuple[str, ...]) -> dict[str, float]:
+def _latency(site: WorkloadRun, queues: tuple[str, ...]) -> dict[str, float]:
     count = 50 if site.given.quick else 500
     site.store.empty()
     with site.working(Launch("latency", queues=queues)) as running:
@@ -61,7 +61,7 @@ def _latency(site: Site, queues: tuple[str, ...]) -> dict[str, float]:
     }
 
 
-def _idle(site: Site, queues: tuple[str, ...]) -> dict[str, float]:
+def _idle(site: WorkloadRun, queues: tuple[str, ...]) -> dict[str, float]:
     window_s = 1.0 if site.given.quick else 10.0
     site.store.empty()
     with site.working(Launch("latency", queues=queues)) as running:
@@ -82,13 +82,13 @@ def _idle(site: Site, queues: tuple[str, ...]) -> dict[str, float]:
     return figures | {f"command {name}": count / lasted for name, count in after.most_common(8) if count}
 
 
-def _warm_up(site: Site, running: Running) -> None:
+def _warm_up(site: WorkloadRun, running: Running) -> None:
     """The process has booted and done some jobs."""
     site.produce("fill", kind="latency", queues=["default"], count=WARM_JOBS)
     running.wait_for(WARM_JOBS)
 
 
-def _sleep(site: Site, seconds: float) -> None:
+def _sleep(site: WorkloadRun, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         if site.given.stopped():

@@ -90,7 +90,7 @@ class Running:
         self.each_look(count)
 
 
-class Site:
+class WorkloadRun:
     """Within the ``with`` block a store runs, filled and kept by whoever uses the site."""
 
     def __init__(self, contestant: Contestant, folder: Path, environment: Path | None, given: Conditions) -> None:
@@ -98,7 +98,7 @@ class Site:
         self.folder = folder
         self.given = given
         self._python = interpreter(contestant, environment)
-        self._running_jobs = 0
+        self._runs = 0
         self._extra: list[Store] = []
         self._stack = ExitStack()
         folder.mkdir(parents=True)
@@ -143,7 +143,7 @@ class Site:
     ) -> Child:
         """The contestant's own client, started."""
         own = self.contestant.environment(self.store.port, self.folder, ports)
-        self._running_jobs += 1
+        self._runs += 1
         return Child(
             [self._python, *self.contestant.client, action, json.dumps(given)],
             env=clean_environment() | own,
@@ -157,7 +157,7 @@ class Site:
         self, *launches: Launch, ports: Mapping[str, int] | None = None, stores: Sequence[Store] = ()
     ) -> Iterator[Running]:
         """A worker process per launch runs within the block; their meters are read together."""
-        self._running_jobs += 1
+        self._runs += 1
         folder = self.folder / f"run-{self._runs}"
         meters = Meters(folder / "meters")
         own = self.contestant.environment(self.worker_port, self.folder, ports) | {"BENCH_METERS": str(meters.folder)}

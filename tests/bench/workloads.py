@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tests.bench import drains, ours_only, pushes, waits
+from tests.bench import drains, framework_only, pushes, waits
 from tests.bench.contestants import Contestant
-from tests.bench.workload_run import Site
+from tests.bench.workload_run import WorkloadRun
 
 Figures = Mapping[str, float]
 
@@ -18,9 +18,9 @@ class Workload:
     title: str
     figure: str
     unit: str
-    run: Callable[[Site], Figures]
+    run: Callable[[WorkloadRun], Figures]
     admits: Callable[[Contestant], bool]
-    prepare: Callable[[Site], None] = lambda _site: None
+    prepare: Callable[[WorkloadRun], None] = lambda _site: None
     more_is_better: bool = True
     pinnable: bool = True
     once: bool = False
@@ -82,26 +82,26 @@ WORKLOADS: tuple[Workload, ...] = (
         "payload100k", "Jobs with 98 kB of arguments", "rate", "jobs/s",
         run=drains.PAYLOAD.run, prepare=drains.PAYLOAD.prepare, admits=_able("payload"),
     ),
-    Workload("shards1", "No-op jobs, one shard, one process", "rate", "jobs/s", run=ours_only.one_shard, admits=_ours),
+    Workload("shards1", "No-op jobs, one shard, one process", "rate", "jobs/s", run=framework_only.one_shard, admits=_ours),
     Workload(
         "shards4", "No-op jobs, four shards, a process each", "rate", "jobs/s",
-        run=ours_only.four_shards, admits=_ours,
+        run=framework_only.four_shards, admits=_ours,
     ),
     Workload(
         "backlog", "Cost of a job: 1,000,000 waiting against 10,000", "growth_percent", "% more",
-        run=ours_only.backlog, admits=_ours, more_is_better=False,
+        run=framework_only.backlog, admits=_ours, more_is_better=False,
     ),
     Workload(
         "queues1000", "Cost of a job: 1,000 weighted queues against one", "times", "times",
-        run=ours_only.many_queues, admits=_ours, more_is_better=False,
+        run=framework_only.many_queues, admits=_ours, more_is_better=False,
     ),
     Workload(
         "memory", "Growth of resident memory over 1,000,000 jobs", "growth_mb", "MB",
-        run=ours_only.memory, admits=_ours, more_is_better=False, pinnable=False, once=True,
+        run=framework_only.memory, admits=_ours, more_is_better=False, pinnable=False, once=True,
     ),
     Workload(
         "fairness", "Longest wait while a slot is free, slow and fast jobs, two processes", "max", "ms",
-        run=ours_only.fairness, admits=_ours, more_is_better=False, pinnable=False, once=True, beside=("p50", "p99"),
+        run=framework_only.fairness, admits=_ours, more_is_better=False, pinnable=False, once=True, beside=("p50", "p99"),
     ),
 )  # fmt: skip
 

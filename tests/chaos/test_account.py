@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.chaos.rounds.account import account
-from tests.chaos.rounds.blows import NETWORK, PROCESS, REDIS, Blow, Fault, Striker, lasting
 from tests.chaos.rounds.effects import BEGUN, ENDED, Effect
+from tests.chaos.rounds.faults import NETWORK, PROCESS, REDIS, Fault, FaultInjector, Injection, lasting
 from tests.chaos.rounds.fleet import Life
 from tests.chaos.rounds.history import Files
 from tests.chaos.rounds.impact import impact
@@ -26,8 +26,8 @@ def ran(serial, pid, begun, ended=None):
     return effects if ended is None else [*effects, Effect(ENDED, serial, pid, ended)]
 
 
-def judged(effects, blows=(), *, accepted=1, doubts=None):
-    return account([0.0] * accepted, effects, blows, doubts or {})
+def judged(effects, injections=(), *, accepted=1, doubts=None):
+    return account([0.0] * accepted, effects, injections, doubts or {})
 
 
 # --- lost and forgotten
@@ -39,7 +39,7 @@ def test_a_job_that_never_ended_is_lost():
 
 
 def cut(serials, since=4.0, at=5.0):
-    return Blow("power cut", 0, at, until=6.0, forgets=(since, at), forgotten=frozenset(serials))
+    return Injection("power cut", 0, at, until=6.0, forgets=(since, at), forgotten=frozenset(serials))
 
 
 @pytest.mark.proves("R15")
@@ -65,20 +65,20 @@ TWICE = ran(0, 1, 1.0, 1.1) + ran(0, 2, 9.0, 9.1)
 
 
 @each_row(
-    ("first", "blow", "kind"),
+    ("first", "injection", "kind"),
     [
-        (ran(0, 1, 1.0), Blow("kill", 1, 1.05), "kill"),
-        (ran(0, 1, 1.0, 1.1), Blow("kill", 1, 1.2), "kill"),  # had ended, perhaps not acknowledged
-        (ran(0, 1, 1.0, 1.1), Blow("kill", 1, 5.0), "unexplained"),  # acknowledged long before
-        (ran(0, 1, 1.0, 1.1), Blow("kill", 7, 1.2), "unexplained"),  # somebody else
-        (ran(0, 1, 1.0, 1.1), Blow("freeze", 2, 0.5, until=8.9), "freeze"),  # the second run is of one that woke
+        (ran(0, 1, 1.0), Injection("kill", 1, 1.05), "kill"),
+        (ran(0, 1, 1.0, 1.1), Injection("kill", 1, 1.2), "kill"),  # had ended, perhaps not acknowledged
+        (ran(0, 1, 1.0, 1.1), Injection("kill", 1, 5.0), "unexplained"),  # acknowledged long before
+        (ran(0, 1, 1.0, 1.1), Injection("kill", 7, 1.2), "unexplained"),  # somebody else
+        (ran(0, 1, 1.0, 1.1), Injection("freeze", 2, 0.5, until=8.9), "freeze"),  # the second run is of one that woke
         (ran(0, 1, 1.0, 1.1), cut((), 2.0, 3.0), "power cut"),  # its acknowledgement may be in the cut
         (ran(0, 1, 1.0, 1.1), cut((), 4.0, 5.0), "power cut"),  # a suspect, though it should not be
-        (ran(0, 1, 1.0, 1.1), Blow("restart", 0, 2.0, 3.0), "restart"),
+        (ran(0, 1, 1.0, 1.1), Injection("restart", 0, 2.0, 3.0), "restart"),
     ],
 )
-def test_an_extra_run_is_laid_to_the_blow_that_explains_it(first, blow, kind):
-    found = judged(first + ran(0, 2, 9.0, 9.1), [blow])
+def test_an_extra_run_is_laid_to_the_blow_that_explains_it(first, injection, kind):
+    found = judged(first + ran(0, 2, 9.0, 9.1), [injection])
     assert dict(found.extra) == {kind: 1}
     assert found.unexplained == ([0] if kind == "unexplained" else [])
 
@@ -90,20 +90,22 @@ def test_a_push_in_doubt_excuses_one_run_for_each_doubt():
 
 def test_the_worst_blow_is_the_one_with_the_most_extra_runs():
     effects = [effect for serial in range(3) for effect in ran(serial, 1, 1.0) + ran(serial, 2, 2.0, 2.1)]
-    found = judged(effects, [Blow("kill", 1, 1.1), Blow("kill", 2, 60.0)], accepted=3)
+    found = judged(effects, [Injection("kill", 1, 1.1), Injection("kill", 2, 60.0)], accepted=3)
     assert (found.worst, found.interrupted, found.runs) == (3, 3, 6)
     assert found.kinds["kill"].recoveries == [pytest.approx(0.9)] * 3
 
 
 def test_while_redis_is_away_nobody_can_take_back():
-    found = judged(ran(0, 1, 1.0) + ran(0, 2, 5.0, 5.1), [Blow("kill", 1, 1.1), Blow("restart", 0, 1.5, until=4.0)])
+    found = judged(
+        ran(0, 1, 1.0) + ran(0, 2, 5.0, 5.1), [Injection("kill", 1, 1.1), Injection("restart", 0, 1.5, until=4.0)]
+    )
     assert found.kinds["kill"].recoveries == [pytest.approx(1.0)]
     assert found.spans == [(1.1, 5.0)]
 
 
 def test_the_standstill_after_a_trouble_ends_with_the_next_begin_unless_the_next_trouble_comes_first():
-    blows = [Blow("restart", 0, 1.0, until=2.0), Blow("client kill", 0, 2.5, until=2.6)]
-    found = judged(ran(0, 1, 2.9, 3.0), blows)
+    injections = [Injection("restart", 0, 1.0, until=2.0), Injection("client kill", 0, 2.5, until=2.6)]
+    found = judged(ran(0, 1, 2.9, 3.0), injections)
     assert found.kinds["restart"].resumed == []
     assert found.kinds["client kill"].resumed == [pytest.approx(0.3)]
 
@@ -115,7 +117,7 @@ def test_the_shard_beside_is_compared_with_itself():
     calm = [effect for serial in range(10) for effect in ran(serial, 1, serial + 0.01, serial + 0.02)]
     slow = [effect for serial in range(10, 15) for effect in ran(serial, 1, 2.0 * serial - 9.7, 2.0 * serial - 9.6)]
     pushed = [*map(float, range(10)), *(2.0 * serial - 10 for serial in range(10, 15))]
-    found = impact(pushed, calm + slow, [Blow("restart", 0, 10.0, until=19.5)], 0.0, 20.0)
+    found = impact(pushed, calm + slow, [Injection("restart", 0, 10.0, until=19.5)], 0.0, 20.0)
     assert found.throughput == pytest.approx(0.5)
     assert (found.p99_during, found.p99_outside) == (pytest.approx(0.3), pytest.approx(0.01))
     assert not found.near
@@ -130,15 +132,15 @@ def test_two_faults_of_one_family_never_overlap_and_each_kind_comes_before_any_c
 
     faults = [Fault(f"{family} {number}", family, act, lambda _: True, to_the_end=False)
               for family in (PROCESS, REDIS, NETWORK) for number in range(2)]  # fmt: skip
-    striker = Striker(SimpleNamespace(), faults, (0.0, 0.0), random.Random(3), at_once=2)
-    while len(striker.blows) < 30:
-        striker.look(time.monotonic())
-    striker.abandon()
-    blows = striker.blows[:30]
+    injector = FaultInjector(SimpleNamespace(), faults, (0.0, 0.0), random.Random(3), at_once=2)
+    while len(injector.injections) < 30:
+        injector.look(time.monotonic())
+    injector.abandon()
+    injections = injector.injections[:30]
     for start in range(0, 30, 6):
-        assert len({blow.kind for blow in blows[start : start + 6]}) == 6
+        assert len({injection.kind for injection in injections[start : start + 6]}) == 6
     for family in (REDIS, NETWORK):
-        own = [blow for blow in blows if blow.family == family]
+        own = [injection for injection in injections if injection.family == family]
         assert all(earlier.until <= later.at for earlier, later in pairwise(own))
 
 
@@ -156,11 +158,11 @@ def test_a_fault_that_is_ended_early_heals():
         return kept[0]
 
     faults = [Fault("hole", NETWORK, act, lambda _: True, to_the_end=False)]
-    striker = Striker(SimpleNamespace(), faults, (0, 0), random.Random(3))
-    striker.look(1.0)
-    assert (striker.busy, healed) == (True, [])
-    striker.finish()
-    assert (striker.busy, healed) == (False, [True])
+    injector = FaultInjector(SimpleNamespace(), faults, (0, 0), random.Random(3))
+    injector.look(1.0)
+    assert (injector.busy, healed) == (True, [])
+    injector.finish()
+    assert (injector.busy, healed) == (False, [True])
 
 
 # --- what is in the files
@@ -195,13 +197,13 @@ def test_a_server_cut_back_to_a_mark_knows_what_was_before_and_the_rest_is_named
 
 
 def test_the_picture_names_every_fault_and_has_no_script():
-    blows = [
-        Blow("kill", 7, 3.0, 3.0, PROCESS),
-        Blow("a < b", 0, 4.0, 6.0, REDIS),
-        Blow("power cut", 0, 8.0, 9.0, REDIS, forgets=(7.5, 8.0)),
+    injections = [
+        Injection("kill", 7, 3.0, 3.0, PROCESS),
+        Injection("a < b", 0, 4.0, 6.0, REDIS),
+        Injection("power cut", 0, 8.0, 9.0, REDIS, forgets=(7.5, 8.0)),
     ]
     line = Timeline(
-        'Round "x" & y', "facts", 0.0, 20.0, [1.0, 1.5, 12.0], [2.0], blows,
+        'Round "x" & y', "facts", 0.0, 20.0, [1.0, 1.5, 12.0], [2.0], injections,
         [Life(0.5, 3.0), Life(0.5), Life(3.5)], [(3.0, 3.4), (3.0, 4.0)],
     )  # fmt: skip
     root = ET.fromstring(drawn(line))

@@ -49,7 +49,7 @@ def test_a_short_round_of_kills_keeps_every_promise(chaos):
     assert not [promise for promise in broken(found) if not promise.startswith(TIMED)], done.stdout
     assert found["recovery p50, p99, max (s)"][-1] <= RECOVERY_S["cluster"] + SLACK_S, done.stdout
     assert (found["round"], found["mode"], found["lost"], found["jobs"]) == ("kill", "cluster", [], 9000)
-    assert found["blows"]["kill"] >= 2
+    assert found["injections"]["kill"] >= 2
     assert found["runs cut off"] > 0
     assert found["recoveries"] == found["runs cut off"]
     assert ("Every promise held." in done.stdout) == report["held"]
@@ -67,12 +67,12 @@ def test_a_short_mixed_round_beside_a_shard_that_is_left_alone(chaos, short_path
     (found,) = report["rounds"]
     assert not [promise for promise in broken(found) if not promise.startswith(TIMED)], done.stdout
     assert found["lost"] == []
-    assert sum(found["blows"].values()) >= 2
+    assert sum(found["injections"].values()) >= 2
     assert found["beside: jobs, throughput, p99 during and outside (s)"][0] == 480
     assert found["instants replayed from the servers' files"] > 480
     (picture,) = short_path.glob("chaos/*/*/timeline.svg")
     words = "".join(ET.fromstring(picture.read_text()).itertext())
-    assert all(f"{kind} ({count})" in words for kind, count in found["blows"].items())
+    assert all(f"{kind} ({count})" in words for kind, count in found["injections"].items())
     assert f"{found['lost'] or 0} lost" in words
     assert "| mixed, single" in done.stdout
 
@@ -100,7 +100,7 @@ def test_a_short_round_of_limits_and_locks_under_kills(chaos):
     (found,) = report["rounds"]
     assert not [promise for promise in broken(found) if not promise.startswith(TIMED)], done.stdout
     assert (found["lost"], found["jobs"]) == ([], 500)
-    assert found["blows"]["kill"] >= 1
+    assert found["injections"]["kill"] >= 1
     assert found["limited jobs a second"] > 0
     assert found["pushes with keys"] > found["of them dropped as duplicates"] > 0
     assert found["jobs held at a look, at most"] > 0

@@ -15,7 +15,7 @@ import pytest
 
 from tests.harness import ROOT
 from tests.proofs.aof import History
-from tests.proofs.lively import LivelyRun
+from tests.proofs.mixed_load import MixedLoadRun
 from tests.proofs.prefixes import Account, cut_all, judge
 from tests.proofs.prover import prove
 
@@ -32,7 +32,7 @@ def told(folder, name, **wanted):
 @pytest.mark.slow
 @pytest.mark.proves("F1", "F44", "F48", "I1", "I2", "I3", "I9", "I10")
 def test_a_lively_history_holds_at_every_instant_and_when_it_is_cut_anywhere(short_path):
-    run = LivelyRun(ROOT, short_path, seed=1)
+    run = MixedLoadRun(ROOT, short_path, seed=1)
     run.play(3.0)
 
     # It had in it what the proof is about.

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tests.harness import ROOT
+from tests.proofs.storm_account import StormAccount
 from tests.proofs.storm_jobs import JOURNAL, Journal, Recorder, create_marks
-from tests.proofs.storm_ledger import Ledger
 from tests.proofs.storm_report import broken
 from tests.tables import each_row
 
@@ -33,18 +33,18 @@ def test_jobs_killed_in_flight_by_the_thousand_are_all_accounted_for(short_path)
 
 
 class Worlds:
-    """A ledger of five jobs, and processes that record what they are told to."""
+    """An account of five jobs, and processes that record what they are told to."""
 
     def __init__(self, folder):
         self.folder = folder
         create_marks(folder, 5)
-        self.ledger = Ledger(5)
+        self.account = StormAccount(5)
 
     def process(self):
         recorder = Recorder(self.folder)
-        known = {life.journal.path for life in self.ledger.lives}
+        known = {life.journal.path for life in self.account.lives}
         (path,) = {path for path in self.folder.glob(f"*{JOURNAL}") if path not in known}
-        return recorder, self.ledger.open(Journal(path))
+        return recorder, self.account.open(Journal(path))
 
 
 @pytest.fixture
@@ -53,22 +53,22 @@ def worlds(tmp_path):
 
 
 def test_the_ledger_tells_what_was_in_flight_and_when_it_came_back(worlds):
-    ledger = worlds.ledger
+    account = worlds.account
     first, life = worlds.process()
     assert [first.begin(serial) for serial in (0, 1, 2)] == [True] * 3
     first.end(2)
-    ledger.read(life)
-    ledger.mark_dead(life, killed_us=0)
-    assert (ledger.killed, ledger.struck, ledger.awaited, ledger.ended) == (2, 2, 2, 1)
+    account.read(life)
+    account.mark_dead(life, killed_us=0)
+    assert (account.killed, account.struck, account.awaited, account.ended) == (2, 2, 2, 1)
     second, other = worlds.process()
     for serial in (0, 2):
         assert not second.begin(serial)
         second.end(serial)
-    ledger.read(other)
-    assert (ledger.runs, ledger.ended, ledger.awaited, life.again, life.cut_off) == (5, 2, 1, 1, 2)
-    assert len(ledger.recoveries_us) == 1
-    assert ledger.lost() == [1, 3, 4]
-    assert ledger.unexplained == []
+    account.read(other)
+    assert (account.runs, account.ended, account.awaited, life.again, life.cut_off) == (5, 2, 1, 1, 2)
+    assert len(account.recoveries_us) == 1
+    assert account.lost() == [1, 3, 4]
+    assert account.unexplained == []
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -77,10 +77,10 @@ def test_a_second_run_that_no_kill_caused_is_told(worlds, ended):
     first.begin(4)
     if ended:
         first.end(4)
-    worlds.ledger.read(life)
+    worlds.account.read(life)
     second.begin(4)
-    worlds.ledger.read(other)
-    assert len(worlds.ledger.unexplained) == 1
+    worlds.account.read(other)
+    assert len(worlds.account.unexplained) == 1
 
 
 SOUND = {

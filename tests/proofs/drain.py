@@ -16,7 +16,7 @@ from typing import Any
 from redis import Redis
 
 from demo.stop import StopSignal
-from tests.proofs import census
+from tests.proofs import leftover_keys
 from tests.proofs.drain_jobs import FOLDER, LIFE, QUEUE, SWITCH_INTERVAL, DrainWorker, create_marks
 from tests.proofs.storm import prepared, run_folder, status_of, write_report
 from tests.proofs.storm_fleet import ClusterFleet, Fleet, ended
@@ -96,7 +96,7 @@ class Drain:
         marks = self._marks[:]
         again = [serial for serial, runs in enumerate(marks) if runs > 1] if marks.count(1) < self.done else []
         lost = marks[: self.accepted].count(0)
-        left = census.set_aside(client)
+        left = leftover_keys.set_aside(client)
         if waiting := int(client.llen(f"queue:{QUEUE}")):
             left["queue"] = waiting
         return {

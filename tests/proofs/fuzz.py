@@ -64,7 +64,7 @@ class _Worker:
         self.said: dict[str, Any] = {"done": 0, "outcomes": {}, "slowest": {}, "largest": {}, "findings": []}
         self._at = folder / f"at-{numbers[1]}"
         self._at.write_bytes(AT.pack(0, -1))
-        self._error_details = (folder / f"worker-{numbers[1]}.err").open("wb")
+        self._errors = (folder / f"worker-{numbers[1]}.err").open("wb")
         temporary = folder / f"files-{numbers[1]}"
         temporary.mkdir()
         self._process = subprocess.Popen(
@@ -73,7 +73,7 @@ class _Worker:
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=self._error_details,
+            stderr=self._errors,
         )
         self._last, self._since = self._place(), time.monotonic()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -99,14 +99,12 @@ class _Worker:
             self._process.terminate()
         status = self._process.wait()
         self._reader.join()
-        self._error_details.close()
+        self._errors.close()
         if status and not asked:
             index, number = self._place()
             what = f"the process ended with status {status}: it crashed, hung, or had no memory left"
             target = TARGETS[index].name
-            self.said["findings"].append(
-                [target, number, what, "", "", Path(self._error_details.name).read_text()[-3_000:]]
-            )
+            self.said["findings"].append([target, number, what, "", "", Path(self._errors.name).read_text()[-3_000:]])
 
     def _place(self) -> tuple[int, int]:
         index, number = AT.unpack(self._at.read_bytes())

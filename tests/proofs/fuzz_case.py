@@ -7,10 +7,10 @@ from contextvars import copy_context
 from random import Random
 from typing import NamedTuple
 
-from tests.proofs import fuzz_telling, fuzz_text, fuzz_wire
+from tests.proofs import fuzz_output, fuzz_text, fuzz_wire
 from tests.proofs.fuzz_target import Target
 
-TARGETS = (*fuzz_wire.TARGETS, *fuzz_text.TARGETS, *fuzz_telling.TARGETS)
+TARGETS = (*fuzz_wire.TARGETS, *fuzz_text.TARGETS, *fuzz_output.TARGETS)
 
 LONGEST_S = 0.5
 """Processor time that one input may take."""

@@ -160,7 +160,7 @@ def check_frames(frames: list[bytes]) -> str:
         record=SimpleNamespace(client=SimpleNamespace(smembers=lambda _: set(frames))),
         fetcher=SimpleNamespace(pause=paused.append),
     )
-    process: Any = SimpleNamespace(_parts=parts)
+    process: Any = SimpleNamespace(_components=parts)
     process._paused, process._log = [], SimpleNamespace(info=lambda *_, **__: None)
     launcher.Launcher._read_pauses(process)
     expect(all(isinstance(name, str) for names in paused for name in names), "names are text")

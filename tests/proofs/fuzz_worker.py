@@ -15,8 +15,8 @@ from random import Random
 from typing import Any
 
 from tests.proofs.fuzz_case import TARGETS, Finding, attempt
+from tests.proofs.fuzz_output import stop_ruby
 from tests.proofs.fuzz_target import Target
-from tests.proofs.fuzz_telling import stop_ruby
 from tests.proofs.fuzz_text import remove_folder
 
 AT = struct.Struct("@qq")

@@ -12,7 +12,7 @@ from demo.folder import RunFolder
 from demo.stop import StopSignal
 from tests.proofs.aof import HistoryError
 from tests.proofs.keyspace import UnknownCommandError
-from tests.proofs.lively import LivelyRun
+from tests.proofs.mixed_load import MixedLoadRun
 from tests.proofs.prover import Verdict, prove_all
 
 HELD, BROKEN, UNPROVEN, INTERRUPTED = 0, 1, 2, 130
@@ -27,7 +27,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
         folder = RunFolder(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "prove").path
         seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
         print(f"Seed {seed}; {wish.run:g} s of kills, retries, jobs for later and lost replies", flush=True)
-        lively = LivelyRun(root, folder, seed=seed, tell=partial(print, flush=True))
+        lively = MixedLoadRun(root, folder, seed=seed, tell=partial(print, flush=True))
         lively.play(wish.run, stopped=lambda: stop.asked)
         places = [lively.data]
         print(f"  {lively.kills} kills; the history is {os.path.relpath(lively.data)}", flush=True)

@@ -98,7 +98,7 @@ class Keyspace:
         name = self._name
         self.moves += [(key, payload, -1, name) for payload in payloads]
 
-    def _create_client(self, key: bytes, kind: type) -> Any:
+    def _make(self, key: bytes, kind: type) -> Any:
         value = self.keys.get(key)
         if value is None:
             value = self.keys[key] = kind()
@@ -111,7 +111,7 @@ class Keyspace:
 
     def _push(self, command: list[bytes], *, left: bool) -> None:
         key = command[1]
-        values = self._create_client(key, deque)
+        values = self._make(key, deque)
         payloads = command[2:]
         (values.extendleft if left else values.extend)(payloads)
         if place_of(key):
@@ -137,7 +137,7 @@ class Keyspace:
         if gone and place_of(key):
             self._took(key, gone)
 
-    def _reclaim_call(self, command: list[bytes]) -> None:
+    def _move(self, command: list[bytes]) -> None:
         source, target = command[1], command[2]
         values = self.keys.get(source)
         if not values:
@@ -183,7 +183,7 @@ class Keyspace:
             options.add(words.pop(0).upper())
         if b"XX" in options and key not in self.keys:
             return
-        members = self._create_client(key, Sorted)
+        members = self._make(key, Sorted)
         for text, member in zip(words[::2], words[1::2], strict=True):
             score, old = float(text), members.get(member)
             if b"INCR" in options:
@@ -230,7 +230,7 @@ class Keyspace:
     # --- sets, hashes, strings
 
     def _add_members(self, command: list[bytes]) -> None:
-        self._create_client(command[1], set).update(command[2:])
+        self._make(command[1], set).update(command[2:])
 
     def _discard_members(self, command: list[bytes]) -> None:
         if members := self.keys.get(command[1]):
@@ -239,7 +239,7 @@ class Keyspace:
                 del self.keys[command[1]]
 
     def _set_fields(self, command: list[bytes]) -> None:
-        self._create_client(command[1], Fields).update(zip(command[2::2], command[3::2], strict=True))
+        self._make(command[1], Fields).update(zip(command[2::2], command[3::2], strict=True))
 
     def _set_fields_kept(self, command: list[bytes]) -> None:
         # HSETEX key KEEPTTL FIELDS count field value ...: so Redis 8 writes HINCRBYFLOAT, which Redis 7 writes as HSET.
@@ -248,7 +248,7 @@ class Keyspace:
         self._set_fields([b"HSET", command[1], *command[5:]])
 
     def _set_field_if_new(self, command: list[bytes]) -> None:
-        self._create_client(command[1], Fields).setdefault(command[2], command[3])
+        self._make(command[1], Fields).setdefault(command[2], command[3])
 
     def _delete_fields(self, command: list[bytes]) -> None:
         if fields := self.keys.get(command[1]):
@@ -258,7 +258,7 @@ class Keyspace:
                 del self.keys[command[1]]
 
     def _raise_field(self, command: list[bytes]) -> None:
-        fields = self._create_client(command[1], Fields)
+        fields = self._make(command[1], Fields)
         fields[command[2]] = b"%d" % (int(fields.get(command[2], 0)) + int(command[3]))
 
     def _set(self, command: list[bytes]) -> None:
@@ -319,7 +319,7 @@ _KNOWN: dict[bytes, _Do] = {
     b"RPUSHX": partial(_space._push_if_there, left=False),
     b"LPOP": partial(_space._pop, left=True),
     b"RPOP": partial(_space._pop, left=False),
-    **dict.fromkeys((b"LMOVE", b"RPOPLPUSH"), _space._reclaim_call),
+    **dict.fromkeys((b"LMOVE", b"RPOPLPUSH"), _space._move),
     b"LREM": _space._remove_values,
     b"LTRIM": _space._trim,
     b"ZADD": _space._add_scores,

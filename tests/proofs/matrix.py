@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from demo.stop import StopSignal
-from tests.proofs.marks import Shown, UnreadableMarkError, names, shown_by
+from tests.proofs.proves_marks import Shown, UnreadableMarkError, names, shown_by
 
 PAGE = Path("docs") / "internals" / "reliability.md"
 _PART = re.compile(r"(?<=^<!-- matrix: )(?P<name>\w+)( -->\n).*?(?=^<!-- /matrix -->$)", re.MULTILINE | re.DOTALL)

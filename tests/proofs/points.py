@@ -16,9 +16,9 @@ from pathlib import Path
 from demo.folder import RunFolder
 from demo.stop import StopSignal
 from framework.store.embedded import LONGEST_SOCKET_PATH
-from tests.proofs.crash_points.cases import Case, Theatre, Verdict
+from tests.proofs.crash_points.cases import Case, CaseRunner, Verdict
+from tests.proofs.crash_points.environment import CaseEnvironment
 from tests.proofs.crash_points.scenarios import SCENARIOS
-from tests.proofs.crash_points.stage import Stage
 from tests.proofs.crash_points.wire import WAYS, Fault
 
 HELD, BROKEN, INTERRUPTED = 0, 1, 130
@@ -56,16 +56,16 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
     if len(os.fsencode(folder / "redis-second" / "server.sock")) > LONGEST_SOCKET_PATH:
         print(f"scripts/prove: {folder} is too long a path for a socket; set FRAMEWORK_VAR_DIR", file=sys.stderr)
         return 2
-    stage = Stage(folder)
+    environment = CaseEnvironment(folder)
     try:
-        return _Campaign(Theatre(stage), wish, stop).run()
+        return _Campaign(CaseRunner(environment), wish, stop).run()
     finally:
-        stage.close()
+        environment.close()
 
 
 class _Campaign:
-    def __init__(self, theatre: Theatre, wish: argparse.Namespace, stop: StopSignal) -> None:
-        self._theatre, self._wish, self._stop = theatre, wish, stop
+    def __init__(self, runner: CaseRunner, wish: argparse.Namespace, stop: StopSignal) -> None:
+        self._runner, self._wish, self._stop = runner, wish, stop
         self._rows: dict[tuple[str, int], Row] = {}
         self._told: list[str] = []
         self._rescuers: dict[Case, int] = {}
@@ -76,7 +76,7 @@ class _Campaign:
     def run(self) -> int:
         for name in self._wish.only or SCENARIOS:
             for batch in self._wish.batch or SCENARIOS[name].batches:
-                self._rows[name, batch] = Row(len(self._theatre.commands(name, batch)))
+                self._rows[name, batch] = Row(len(self._runner.commands(name, batch)))
         self._play("single faults", list(self._singles()))
         for number in range(1, self._wish.rounds + 1):
             self._play(f"double faults, round {number} of {self._wish.rounds}", list(self._doubles(number)))
@@ -87,7 +87,7 @@ class _Campaign:
 
     def _singles(self) -> Iterator[Case]:
         for name, batch in self._rows:
-            for case in self._theatre.cases(name, batch, WAYS):
+            for case in self._runner.cases(name, batch, WAYS):
                 if case.fault is not None and self._wish.at in (None, case.fault.at):
                     yield case
 
@@ -102,7 +102,7 @@ class _Campaign:
         for done, case in enumerate(cases):
             if self._stop.asked:
                 return
-            verdict = self._theatre.play(case)
+            verdict = self._runner.play(case)
             self._rows[case.scenario, case.batch].count(verdict)
             if case.fault is not None and case.fault.kills and case.second is None:
                 self._rescuers[case] = len(verdict.rescuer)
@@ -110,9 +110,9 @@ class _Campaign:
                 self._told.append(verdict.told)
                 if len(self._told) <= _SHOWN:
                     print(f"\n{verdict.told}", flush=True)
-            self._progress_bar(what, done + 1, len(cases), began)
+            self._progress(what, done + 1, len(cases), began)
 
-    def _progress_bar(self, what: str, done: int, all_: int, began: float) -> None:
+    def _progress(self, what: str, done: int, all_: int, began: float) -> None:
         now = time.monotonic()
         if now - self._shown < _LINE_S and done < all_:
             return

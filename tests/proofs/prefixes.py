@@ -21,7 +21,7 @@ from demo.folder import RunFolder
 from demo.stop import StopSignal
 from framework.store.embedded import EmbeddedServer
 from tests.proofs.aof import Group, History
-from tests.proofs.lively import LivelyRun
+from tests.proofs.mixed_load import MixedLoadRun
 from tests.proofs.places import END, place_of
 from tests.proofs.prover import Places, Prover
 from tests.proofs.rescue import Rescuer, rescuer
@@ -61,7 +61,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
     place = wish.history
     if place is None:
         print(f"  a history of {_RUN_S:g} s is made: kills, retries, jobs for later, lost replies", flush=True)
-        lively = LivelyRun(root, folder / "lively", seed=seed, tell=partial(print, flush=True))
+        lively = MixedLoadRun(root, folder / "lively", seed=seed, tell=partial(print, flush=True))
         lively.play(_RUN_S, stopped=lambda: stop.asked)
         place = lively.data
     account, started, shown = Account(), time.monotonic(), 0.0

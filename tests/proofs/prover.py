@@ -6,7 +6,7 @@ The invariants (reference: no loss, no duplication at rest, single ownership):
     I2  it is in no more than one, but on its way to another shard (it is in one of each then)
     I3  it is in no two working lists
 
-and of what jobs hold besides (``holdings``): I9 of locks, I10 of slots.
+and of what jobs hold besides (``held_resources``): I9 of locks, I10 of slots.
 
 Only the jobs that a group touches are looked at. A live job costs what its place costs; of one that has ended its id stays.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.proofs.aof import Group, History, Torn
-from tests.proofs.holdings import Holdings
+from tests.proofs.held_resources import HeldResources
 from tests.proofs.keyspace import Keyspace, UnknownCommandError, shown
 from tests.proofs.places import DUE, END, PARKED, WORKING, jid_of, payload_in, place_of, readable, transit
 
@@ -103,9 +103,9 @@ class Prover:
         """Where each job is that is in a key."""
         self.ended: set[bytes] = set()
         """Jobs that left for good."""
-        self.holdings = Holdings()
+        self.held_resources = HeldResources()
         self._marks: set[bytes] = set()
-        self._cannot_continue: set[bytes] = set()
+        self._broken: set[bytes] = set()
 
     def take(self, group: Group) -> None:
         """Replay one group and judge the jobs it touched. Raises UnknownCommandError."""
@@ -121,7 +121,7 @@ class Prover:
             if command[0] in _SETS_STRING:
                 self._note(command[1], command[2])
         if keyspace.flushed:
-            self._reset_all_after_fork()
+            self._forget_all()
         if keyspace.moves or keyspace.held:
             self._judge(group)
 
@@ -131,13 +131,13 @@ class Prover:
         elif key.startswith(_LANDED):
             self.verdict.landed.add(key[len(_LANDED) :])
 
-    def _reset_all_after_fork(self) -> None:
+    def _forget_all(self) -> None:
         """FLUSHALL is nobody's move: what was there is counted, and a new history begins."""
         self.verdict.ends["wiped by FLUSHALL"] += len(self.at)
         self.keyspace.flushed = False
         self.keyspace.moves.clear()
         self.keyspace.held.clear()
-        self.holdings.clear()
+        self.held_resources.clear()
         self.at.clear()
         self.ended.clear()
         self._marks.clear()
@@ -171,9 +171,9 @@ class Prover:
         self._judge_held(group, before)
 
     def _judge_held(self, group: Group, before: dict[bytes, Places]) -> None:
-        came = self.holdings.take(self.keyspace) if self.keyspace.held else ()
-        if self.holdings.by_job:
-            for rule, what, jid in self.holdings.broken({*before, *came}, self.at):
+        came = self.held_resources.take(self.keyspace) if self.keyspace.held else ()
+        if self.held_resources.by_job:
+            for rule, what, jid in self.held_resources.broken({*before, *came}, self.at):
                 self._broke(group, rule, what, jid, before.get(jid, self.at.get(jid, ())))
 
     def _judge_put(self, group: Group, jid: bytes, was: Places, now: Places) -> None:
@@ -232,8 +232,8 @@ class Prover:
 
     def _broke(self, group: Group, rule: str, what: str, jid: bytes, was: Places) -> None:
         """Only the first time of each job is told: what follows may follow from it."""
-        if jid not in self._cannot_continue:
-            self._cannot_continue.add(jid)
+        if jid not in self._broken:
+            self._broken.add(jid)
             self.verdict.add(Violation(rule, what, jid, group, was))
 
 
@@ -265,7 +265,7 @@ def prove(place: Path, told: Told | None = None) -> Verdict:
     verdict.seconds = time.monotonic() - started
     verdict.torn = history.torn
     verdict.ignored = prover.keyspace.ignored
-    verdict.slots = {_text(key): most for key, most in prover.holdings.most.items()}
+    verdict.slots = {_text(key): most for key, most in prover.held_resources.most.items()}
     for places in prover.at.values():
         verdict.left.update(_text(key) for key in places)
     return verdict

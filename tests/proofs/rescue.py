@@ -51,7 +51,7 @@ class Rescuer:
 
         The dead were ``seen_dying`` by a parent, or have been silent for longer than their lease.
         """
-        self._kill(seen_dying=seen_dying)
+        self._mark_all_dead(seen_dying=seen_dying)
         # What a set holds is due, whatever the clock says.
         for source in (keys.SCHEDULE, keys.RETRY):
             for member in cast("list[bytes]", self.client.zrange(source, 0, -1)):
@@ -100,7 +100,7 @@ class Rescuer:
         """Close the connections."""
         self._shard.close()
 
-    def _kill(self, *, seen_dying: bool) -> None:
+    def _mark_all_dead(self, *, seen_dying: bool) -> None:
         now = self.client.time()[0]
         registered = cast("list[bytes]", self.client.zrange(keys.REGISTRY, 0, -1))
         for identity in (member.decode() for member in registered):

@@ -23,7 +23,7 @@ from demo.stop import StopSignal
 from framework.store.embedded import LONGEST_SOCKET_PATH
 from tests.proofs.machine.rules import machine_on
 from tests.proofs.machine.servers import SHARDS
-from tests.proofs.machine.world import World
+from tests.proofs.machine.simulated_cluster import SimulatedCluster
 from tests.servers.guarded import GuardedServer
 
 HELD, BROKEN, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -82,7 +82,7 @@ class _Fleet:
     def __init__(self, folder: Path, rounds: list[Round], children: int) -> None:
         fork: Any = multiprocessing.get_context("fork")  # the command has no suffix, so it cannot be imported anew
         self._found, self._done, self._judged = fork.SimpleQueue(), fork.Value("q", 0), fork.Value("q", 0)
-        self._rotation = rounds
+        self._rounds = rounds
         self._next = fork.Value("q", 0)
         self._began = time.monotonic()
         count = min(children, len(rounds))
@@ -96,7 +96,7 @@ class _Fleet:
         return int(self._done.value)
 
     @property
-    def validated_client(self) -> int:
+    def judged(self) -> int:
         """How often everything was judged."""
         return int(self._judged.value)
 
@@ -115,7 +115,7 @@ class _Fleet:
                 self._tell()
         for number, child in enumerate(self._children):
             if child.exitcode not in (None, 0) and self._found.empty() and not stop.asked:
-                self._found.put(Found(self._rotation[0], f"process {number} ended with {child.exitcode}"))
+                self._found.put(Found(self._rounds[0], f"process {number} ended with {child.exitcode}"))
         return None if self._found.empty() else self._found.get()
 
     def end(self) -> None:
@@ -126,7 +126,7 @@ class _Fleet:
             child.join()
 
     def _tell(self) -> None:
-        wanted = sum(one.examples for one in self._rotation)
+        wanted = sum(one.examples for one in self._rounds)
         rate = self.done / self.seconds
         left = f"{(wanted - self.done) / rate:,.0f} s left" if rate else ""
         print(
@@ -140,31 +140,31 @@ class _Fleet:
         folder.mkdir()
         with ExitStack() as stack:
             servers = {name: stack.enter_context(GuardedServer(folder / name)) for name in SHARDS}
-            world = World(folder, servers)
-            world.open()
-            stack.callback(world.close)
-            while (one := self._take_slot()) is not None:
-                found = play(world, one, lambda: self._count(world))
+            cluster = SimulatedCluster(folder, servers)
+            cluster.open()
+            stack.callback(cluster.close)
+            while (one := self._take()) is not None:
+                found = play(cluster, one, lambda: self._count(cluster))
                 if found is not None:
                     self._found.put(found)
                     return
 
-    def _take_slot(self) -> Round | None:
+    def _take(self) -> Round | None:
         with self._next.get_lock():
             number, self._next.value = self._next.value, self._next.value + 1
-        return self._rotation[number] if number < len(self._rotation) else None
+        return self._rounds[number] if number < len(self._rounds) else None
 
-    def _count(self, world: World) -> None:
+    def _count(self, cluster: SimulatedCluster) -> None:
         with self._done.get_lock():
             self._done.value += 1
         with self._judged.get_lock():
-            self._judged.value += world.validated_client
-        world.validated_client = 0
+            self._judged.value += cluster.judged
+        cluster.judged = 0
 
 
-def play(world: World, one: Round, after_each: Callable[[], None]) -> Found | None:
+def play(cluster: SimulatedCluster, one: Round, after_each: Callable[[], None]) -> Found | None:
     """Play the histories of one seed; return what breaks an invariant, as short as it could be made."""
-    machine = machine_on(world)
+    machine = machine_on(cluster)
     teardown = machine.teardown
 
     def counted(self: Any) -> None:
@@ -186,7 +186,7 @@ def play(world: World, one: Round, after_each: Callable[[], None]) -> Found | No
         run_state_machine_as_test(seed(one.seed)(machine), settings=how)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
         notes = "\n".join(getattr(error, "__notes__", []))
-        return Found(one, f"{type(error).__name__}: {error}\n\n{notes}\n\nWhat happened:\n" + "\n".join(world.story))
+        return Found(one, f"{type(error).__name__}: {error}\n\n{notes}\n\nWhat happened:\n" + "\n".join(cluster.story))
     return None
 
 

@@ -22,9 +22,9 @@ from demo.folder import RunFolder
 from demo.stop import StopSignal
 from framework.store.embedded import LONGEST_SOCKET_PATH
 from tests.proofs.end_marks import STORES
+from tests.proofs.storm_account import Life, StormAccount
 from tests.proofs.storm_fleet import BareFleet, ClusterFleet, Fleet, ended
 from tests.proofs.storm_jobs import FOLDER, JOURNAL, Journal, StormWorker, create_marks
-from tests.proofs.storm_ledger import Ledger, Life
 from tests.proofs.storm_report import account, broken, show
 from tests.servers.guarded import GuardedServer, as_role, with_all_rights
 
@@ -65,7 +65,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
         finally:
             fleet.stop()
         with server.open("storm") as client:
-            found = account(storm.ledger, storm.accepted, storm.seconds, fleet, client)
+            found = account(storm.account, storm.accepted, storm.seconds, fleet, client)
         found["rights refused"] = server.refusals()
     found |= {"seed": seed, "mode": wish.mode, "broken": broken(found)}
     write_report(found, folder)
@@ -127,12 +127,12 @@ class Storm:
 
     def __init__(self, fleet: Fleet, records: Path, jobs: int, rng: random.Random, most_awaited: int) -> None:
         self.fleet, self.records, self.jobs, self.rng = fleet, records, jobs, rng
-        self.ledger = Ledger(jobs)
+        self.account = StormAccount(jobs)
         self.accepted = 0
         self.seconds = 0.0
         self.living: dict[Life, float] = {}
         """Processes that have recorded something, and at how many jobs in flight each is killed."""
-        self._max_threads = fleet.slots * max(1, fleet.processes - 1)
+        self._most = fleet.slots * max(1, fleet.processes - 1)
         self._most_awaited = most_awaited
         self._hasty = False
         self._base_ns = create_marks(records, jobs)
@@ -142,7 +142,7 @@ class Storm:
         """Push and kill until every job has been killed and has ended, or nothing moves any more."""
         started = time.monotonic()
         self.fleet.start()
-        while not stop.wait(_LOOK_S) and self.ledger.ended < self.jobs:
+        while not stop.wait(_LOOK_S) and self.account.ended < self.jobs:
             now = time.monotonic()
             self.seconds = now - started
             self.fleet.tend()
@@ -157,28 +157,28 @@ class Storm:
         known = {life.journal.path for life in self.living}
         for path in self.records.glob(f"*{JOURNAL}"):
             if path not in known:
-                self.living[self.ledger.open(Journal(path))] = self._threshold()
-        before = self.ledger.runs + self.ledger.ended
+                self.living[self.account.open(Journal(path))] = self._threshold()
+        before = self.account.runs + self.account.ended
         for life in list(self.living):
-            self.ledger.read(life)
+            self.account.read(life)
             if ended(life.journal.pid):
                 self.fleet.surprises.append(f"process {life.journal.pid} ended, and we had not killed it")
-                self._kill(life, self._now_us())
-        if self.ledger.runs + self.ledger.ended != before:
+                self._record_death(life, self._now_us())
+        if self.account.runs + self.account.ended != before:
             self._moved = now
 
     def _push(self) -> None:
-        in_hand = self.accepted - self.ledger.ended - self.ledger.awaited
-        room = min(self._max_threads - in_hand, self.jobs - self.accepted, _BATCH)
+        in_hand = self.accepted - self.account.ended - self.account.awaited
+        room = min(self._most - in_hand, self.jobs - self.accepted, _BATCH)
         if room > 0:
             StormWorker.perform_bulk([(serial,) for serial in range(self.accepted, self.accepted + room)])
             self.accepted += room
 
     def _strike(self, now: float) -> None:
         still = now - self._moved > _STILL_S
-        if not (still or self._hasty or self.ledger.awaited <= self._most_awaited):
+        if not (still or self._hasty or self.account.awaited <= self._most_awaited):
             return
-        last = self.accepted == self.jobs and not self.ledger.awaited
+        last = self.accepted == self.jobs and not self.account.awaited
         victims = [life for life, full in self.living.items() if still or last or len(life.running) >= full]
         victim = max(victims, key=lambda life: len(life.running), default=None)
         if victim is not None and victim.running:
@@ -189,18 +189,18 @@ class Storm:
         self.fleet.kill(life.journal.pid)
         while not ended(life.journal.pid):
             time.sleep(0.001)
-        self._kill(life, at_us)
+        self._record_death(life, at_us)
         self._hasty = self.rng.random() < _HASTY
 
-    def _kill(self, life: Life, at_us: int) -> None:
-        self.ledger.read(life)
-        self.ledger.mark_dead(life, at_us)
+    def _record_death(self, life: Life, at_us: int) -> None:
+        self.account.read(life)
+        self.account.mark_dead(life, at_us)
         life.journal.remove()
         del self.living[life]
 
     def _threshold(self) -> float:
         """At how many jobs in flight a process is killed. With equal shares each reaches the highest that is drawn."""
-        share = self._max_threads / self.fleet.processes
+        share = self._most / self.fleet.processes
         return share * (self.rng.uniform(0.0, 0.2) if self.rng.random() < _EARLY else self.rng.uniform(0.5, 1.0))
 
     def _now_us(self) -> int:
@@ -211,10 +211,10 @@ class Storm:
             return
         self._shown = now
         self.fleet.read_log()
-        ledger, rate = self.ledger, self.ledger.killed / self.seconds
-        left_s = (self.jobs - ledger.ended) / rate if rate else 0.0
+        account, rate = self.account, self.account.killed / self.seconds
+        left_s = (self.jobs - account.ended) / rate if rate else 0.0
         print(
-            f"  {self.seconds:5.0f} s  {ledger.killed:>10,} killed in flight, {rate:,.0f} a second; {ledger.ended:>10,} of "
-            f"{self.jobs:,} ended, {ledger.awaited:,} not back yet; about {left_s:,.0f} s left",
+            f"  {self.seconds:5.0f} s  {account.killed:>10,} killed in flight, {rate:,.0f} a second; {account.ended:>10,} of "
+            f"{self.jobs:,} ended, {account.awaited:,} not back yet; about {left_s:,.0f} s left",
             flush=True,
         )

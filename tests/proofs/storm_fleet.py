@@ -31,7 +31,7 @@ class Fleet(ABC):
         self.surprises: list[str] = []
         """Errors in the log, and ends that nobody caused."""
         self._scripts = scripts
-        self._log, self._error_details = folder / "workers.log", folder / "workers.err"
+        self._log, self._errors = folder / "workers.log", folder / "workers.err"
         self._read = 0
         self._started: list[subprocess.Popen[bytes]] = []
 
@@ -79,7 +79,7 @@ class Fleet(ABC):
             self._read = 0
 
     def _open(self, argv: Sequence[str]) -> "subprocess.Popen[bytes]":
-        with self._log.open("ab") as log, self._error_details.open("ab") as errors:
+        with self._log.open("ab") as log, self._errors.open("ab") as errors:
             process = subprocess.Popen(
                 [sys.executable, *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=errors, start_new_session=True
             )

@@ -5,9 +5,9 @@ from typing import Any
 
 from redis import Redis
 
-from tests.proofs import census
+from tests.proofs import leftover_keys
+from tests.proofs.storm_account import StormAccount
 from tests.proofs.storm_fleet import Fleet
-from tests.proofs.storm_ledger import Ledger
 
 ACKNOWLEDGED_LATE = 32
 """Jobs of one process, beside those in its slots, that a kill may repeat (docs/internals/redis.md: batches)."""
@@ -16,33 +16,33 @@ _SHOWN = 20
 _TEN_MILLION = 10_000_000
 
 
-def account(ledger: Ledger, accepted: int, seconds: float, fleet: Fleet, client: Redis) -> dict[str, Any]:
+def account(account: StormAccount, accepted: int, seconds: float, fleet: Fleet, client: Redis) -> dict[str, Any]:
     """What the storm came to, when the fleet is gone."""
-    lost = [serial for serial in ledger.lost() if serial < accepted]
-    killed = [life for life in ledger.lives if life.killed_us is not None]
+    lost = [serial for serial in account.lost() if serial < accepted]
+    killed = [life for life in account.lives if life.killed_us is not None]
     return {
-        "jobs": ledger.jobs,
+        "jobs": account.jobs,
         "accepted": accepted,
-        "begun": ledger.begun,
-        "ended": ledger.ended,
+        "begun": account.begun,
+        "ended": account.ended,
         "lost": len(lost),
         "lost serials": lost[:_SHOWN],
         "kills": len(killed),
-        "killed in flight": ledger.killed,
-        "different jobs among them": ledger.struck,
-        "runs": ledger.runs,
+        "killed in flight": account.killed,
+        "different jobs among them": account.struck,
+        "runs": account.runs,
         "ended and run again": sum(life.again for life in killed),
         "most second runs by one kill": max((life.cut_off + life.again for life in killed), default=0),
         "second runs allowed by one kill": fleet.slots + ACKNOWLEDGED_LATE,
-        "second runs nobody caused": ledger.unexplained[:_SHOWN],
-        "set aside": census.set_aside(client),
+        "second runs nobody caused": account.unexplained[:_SHOWN],
+        "set aside": leftover_keys.set_aside(client),
         "surprises": fleet.surprises[:_SHOWN],
         # The names of the dead stay for 39 s and a sweep, and nobody sweeps any more.
-        "keys left": [leak for leak in census.leaks(client) if not leak.startswith(census.REGISTRY)],
+        "keys left": [leak for leak in leftover_keys.leaks(client) if not leak.startswith(leftover_keys.REGISTRY)],
         "lines that tell of a job taken back": fleet.taken_back,
-        "recovery": _times(ledger.recoveries_us),
+        "recovery": _times(account.recoveries_us),
         "seconds": round(seconds, 1),
-        "killed in flight, a second": round(ledger.killed / max(0.1, seconds)),
+        "killed in flight, a second": round(account.killed / max(0.1, seconds)),
     }
 
 

@@ -11,29 +11,29 @@ from redis import Redis
 from framework.store.embedded import EmbeddedServer
 from tests.harness import until
 from tests.proofs.machine.rules import machine_on
-from tests.proofs.machine.world import World
+from tests.proofs.machine.simulated_cluster import SimulatedCluster
 
 SEIZE, INTERRUPT, EVERY_THREAD = 0x4206, 0x4207, 0x40000000
 """PTRACE_SEIZE, PTRACE_INTERRUPT, __WALL: Linux's, and not in the library."""
 
 
 @pytest.fixture
-def world(server, second_server, short_path):
+def cluster(server, second_server, short_path):
     """Two servers, and processes that are simulated; see tests/proofs/machine."""
     for one in (server, second_server):
         one.start()
-    made = World(short_path, {"main": server, "second": second_server})
+    made = SimulatedCluster(short_path, {"main": server, "second": second_server})
     made.open()
     yield made
     made.close()
 
 
 @pytest.fixture
-def state(world):
+def state(cluster):
     """A history by hand, in the words in which hypothesis tells a counterexample; it ends with ``state.teardown()``."""
-    machine = machine_on(world)()
+    machine = machine_on(cluster)()
     yield machine
-    world.abandon()
+    cluster.abandon()
 
 
 @pytest.fixture

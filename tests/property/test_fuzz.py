@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from framework.wire.job import timestamp
 from tests.proofs.fuzz_case import TARGETS, attempt, named
-from tests.proofs.fuzz_telling import check_ruby, stop_ruby
+from tests.proofs.fuzz_output import check_ruby, stop_ruby
 from tests.proofs.fuzz_text import check_option, check_query, check_url, check_yaml, remove_folder
 from tests.proofs.fuzz_wire import check_payload
 
@@ -133,11 +133,11 @@ BROKEN = {
         "framework.route.query.Term.matches",
         lambda self, facts: not facts[self.attribute].isdisjoint(self.values),
     ),
-    "log": ("framework.telemetry.logs._shown", str),
+    "log": ("framework.telemetry.logs._text_of", str),
     "error": ("framework.finish.retry.error_message", lambda error, limit: str(error)),
     "run": ("framework.execute.job_log.timestamp", lambda value: timestamp(value) or value),
     "ruby": (
-        "tests.proofs.fuzz_telling.dumps",
+        "tests.proofs.fuzz_output.dumps",
         lambda value: json.dumps(value, ensure_ascii=False).replace("1e+22", "NaN").encode(),
     ),
 }

@@ -13,18 +13,18 @@ def push(state, *queues, kind="plain", fate="go"):
 
 def stand_before(state, which, part, what):
     """The thread goes on until its next command is this one."""
-    act = state.world.awake()[which].act(part)
-    state.world.step(act)
-    while act.has_error_in != what:
+    act = state.cluster.awake()[which].act(part)
+    state.cluster.step(act)
+    while act.about != what:
         assert act.movable, f"{part} waits, and never came to {what}"
-        state.world.step(act)
+        state.cluster.step(act)
     return act
 
 
 def run_out(state, act):
     """Step by step, until it waits."""
     while act.movable:
-        state.world.step(act)
+        state.cluster.step(act)
 
 
 @pytest.mark.proves("I1", "m1")
@@ -68,7 +68,7 @@ def test_a_fetch_whose_reply_is_lost_is_found_again(state):
     state.pass_time(seconds=12, beating=True)
     post = stand_before(state, 0, "processor-0", "BLMOVE")
     for _ in range(4):
-        state.world.step(post, "lost")
+        state.cluster.step(post, "lost")
     push(state, "a")
     state.teardown()
 
@@ -78,12 +78,12 @@ def test_nobody_takes_a_job_before_it_is_known(state):
     state.freeze(which=0)
     state.freeze(which=0)
     state.notice()
-    for client in state.world.servers.clients.values():
+    for client in state.cluster.servers.clients.values():
         client.client_kill_filter(_type="normal", skipme=True)
     push(state, "a")
-    worker = state.world.boot("main", eager=False)
+    worker = state.cluster.boot("main", eager=False)
     for act in worker.slots():
-        state.world.turn(act)
+        state.cluster.turn(act)
     state.teardown()
 
 
@@ -174,8 +174,8 @@ def test_a_job_crosses_one_command_at_a_time(state, fate):
     state.pass_time(seconds=7, beating=True)
     state.turn(which=0, part="poller")  # marks it
     state.pass_time(seconds=7, beating=True)
-    poller = stand_before(state, 0, "poller", "land")
-    state.world.step(poller, fate)
+    poller = stand_before(state, 0, "poller", "receive_transfer")
+    state.cluster.step(poller, fate)
     run_out(state, poller)
     for _ in range(8):
         state.pass_time(seconds=12, beating=True)
@@ -220,7 +220,7 @@ def test_a_push_in_doubt_is_written_once(state, later):
 
 def taken(state):
     """The slots of the limited class, and what waits for one."""
-    client = state.world.servers.clients["main"]
+    client = state.cluster.servers.clients["main"]
     return client.zrange("aw:limit:Limited:running", 0, -1), client.zcard("aw:limit:Limited:waiting:")
 
 
@@ -259,9 +259,9 @@ def test_who_was_taken_for_dead_frees_no_slot_but_its_own(state, how):
 
 def push_keyed(state, queue="a"):
     """Push a job of which there may be one; whether it was."""
-    before = len(state.world.judge.ledger.owed)
+    before = len(state.cluster.checks.model.owed)
     state.push_by_class(which=2, queue=queue, delay=0, fate="go")
-    return len(state.world.judge.ledger.owed) > before
+    return len(state.cluster.checks.model.owed) > before
 
 
 @pytest.mark.parametrize("how", ["failed", "later", "done", "discarded"])
@@ -298,12 +298,12 @@ def test_who_was_taken_for_dead_takes_no_lock_away(state):
 @pytest.mark.proves("I10", "R42")
 def test_who_was_taken_for_dead_at_the_door_takes_no_slot(state):
     push(state, "a", kind="limited")
-    processor = stand_before(state, 0, "processor-0", "acquire")
+    processor = stand_before(state, 0, "processor-0", "take_slot")
     state.freeze(which=0)
     state.pass_time(seconds=45, beating=True)
     state.turn(which=0, part="reaper")
     state.thaw(which=0)
-    state.world.step(processor)
+    state.cluster.step(processor)
     state.teardown()
 
 

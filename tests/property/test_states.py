@@ -13,7 +13,7 @@ STEPS = 40
 @pytest.mark.parametrize("examples", [25, pytest.param(120, marks=pytest.mark.campaign)])
 @pytest.mark.timeout(600)
 @pytest.mark.proves("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I12", "I13", "I15", "I16", "I17", "I19", "I24")
-def test_no_history_breaks_an_invariant(world, examples):
+def test_no_history_breaks_an_invariant(cluster, examples):
     how = settings(
         max_examples=examples,
         stateful_step_count=STEPS,
@@ -21,4 +21,4 @@ def test_no_history_breaks_an_invariant(world, examples):
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
     )
-    run_state_machine_as_test(machine_on(world), settings=how)
+    run_state_machine_as_test(machine_on(cluster), settings=how)

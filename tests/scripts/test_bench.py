@@ -57,12 +57,12 @@ def test_the_first_job_counts_only_where_its_time_does():
     from tests.bench.meters import Reading
 
     reading = Reading(count=101, first=10.0, last=12.0)
-    assert rate(reading, format_duration=False) == 50.0  # 100 intervals between 101 ends
-    assert rate(reading, format_duration=True) == 50.5  # 101 jobs from the first begin to the last end
+    assert rate(reading, lasting=False) == 50.0  # 100 intervals between 101 ends
+    assert rate(reading, lasting=True) == 50.5  # 101 jobs from the first begin to the last end
 
 
 def test_only_waiting_beside_a_free_slot_counts():
-    from tests.bench.ours_only import waits_beside_free_slots
+    from tests.bench.framework_only import waits_beside_free_slots
 
     runs = [
         (0.0, 1.0, 5.0),  # all free: waits 1 beside free slots
@@ -76,7 +76,7 @@ def test_only_waiting_beside_a_free_slot_counts():
 
 def test_cost_between_two_counts_of_a_drain():
     from tests.bench.errors import RunFailed
-    from tests.bench.ours_only import _cost_us
+    from tests.bench.framework_only import _cost_us
     from tests.bench.workload_run import Look
 
     looks = [Look(at, count, 0.0, 0.0) for at, count in [(0.0, 10), (1.0, 1010), (3.0, 2010), (4.0, 3010)]]
@@ -292,7 +292,7 @@ def test_targets_compare_medians_and_name_what_is_unknown():
     from tests.bench.targets import TARGETS, unmeasured, verdicts
 
     results = found(framework=50_000, framework_lines=24_000, sidekiq=10_000, dramatiq=3_000, taskiq_stream=5_000)
-    seen = {each.summary: (each.goal, each.measured, each.met) for each in verdicts(results)}
+    seen = {each.says: (each.goal, each.measured, each.met) for each in verdicts(results)}
     assert seen == {
         "drain, no job lines, against Sidekiq": (">= 5x", "5.00x", True),
         "drain, two job lines in a file, against Sidekiq": (">= 2.5x", "2.40x", False),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from demo.activity import Activity, Samples, activity_of
+from demo.report_section import LISTED_PROCESSES, strip
 from demo.series import histogram, mean_rate, place_of, round_steps, time_slices
-from demo.strip import LISTED_PROCESSES, strip
 from tests.scripts.page_reader import PageReader
 from tests.tables import each_row
 

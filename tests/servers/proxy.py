@@ -167,7 +167,7 @@ class Proxy:
                 if link.swallowed:
                     continue
                 if link.doom is None:
-                    self._release(link, data)
+                    self._give(link, data)
                     continue
                 self.lost.append(data)
                 link.client.sendall(data[: link.doom.passed])
@@ -176,7 +176,7 @@ class Proxy:
                 else:
                     link.reset()
 
-    def _release(self, link: "_Link", data: bytes) -> None:
+    def _give(self, link: "_Link", data: bytes) -> None:
         """Hand a reply on: whole, or byte by byte for as long as it is to drip."""
         given = 0
         while given < len(data) and self.drip_s:

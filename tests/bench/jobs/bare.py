@@ -88,7 +88,7 @@ async def on_a_loop(pause_s: float, concurrency: int) -> None:
         while True:
             await body.wait_async(pause_s)
 
-    await asyncio.drain_reply(*(run() for _ in range(concurrency)))
+    await asyncio.gather(*(run() for _ in range(concurrency)))
 
 
 def main() -> None:

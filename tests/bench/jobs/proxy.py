@@ -22,7 +22,7 @@ async def main(listen: int, target: int, delay_ms: float) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", target)
         for side in (writer, far_writer):
             side.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.drain_reply(
+        await asyncio.gather(
             pump(reader, far_writer, delay_s), pump(far_reader, writer, delay_s), return_exceptions=True
         )
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 
-from tests.chaos.rounds.blows import Blow
 from tests.chaos.rounds.effects import BEGUN, Effect
+from tests.chaos.rounds.faults import Injection
 
 ACKNOWLEDGED_LATE = 32
 """Jobs of one process that may have ended, or wait in its hand, beside the running ones (docs/internals/redis.md: batches)."""
@@ -19,15 +19,15 @@ DYING_S = 0.5
 """A process that was struck may still begin a job before the signal reaches its last thread."""
 
 _UNACKNOWLEDGED_S = 2.0
-"""What ended so long before a blow may not have been acknowledged yet, on a loaded machine; longer while Redis is away."""
+"""What ended so long before an injection may not have been acknowledged yet, on a loaded machine; longer while Redis is away."""
 
 _ANSWER_S = 0.5
 """How long after a server's end its last answer may be taken note of."""
 
 _REDIS_AFTERMATH_S = 25.0
-"""How long after a blow to Redis a second run is laid to it: a lease and two sweeps."""
+"""How long after an injection to Redis a second run is laid to it: a lease and two sweeps."""
 
-NOBODY, DOUBT = "unexplained", "doubtful push"
+UNEXPLAINED, DOUBT = "unexplained", "doubtful push"
 
 
 @dataclass
@@ -42,16 +42,16 @@ class Run:
 
 @dataclass
 class Kind:
-    """What blows of one kind did, all together."""
+    """What injections of one kind did, all together."""
 
-    blows: int = 0
+    injections: int = 0
     interrupted: int = 0
     """Runs that were cut off, or stood still."""
     extra: int = 0
     forgotten: int = 0
     """Jobs that were accepted, forgotten with their server, and never ran."""
     recoveries: list[float] = field(default_factory=list[float])
-    """Seconds from the blow to the next begin of each job that it cut off; Redis being away does not count."""
+    """Seconds from the injection to the next begin of each job that it cut off; Redis being away does not count."""
     resumed: list[float] = field(default_factory=list[float])
     """Seconds from the end of each trouble to the next begin of any job."""
 
@@ -68,11 +68,11 @@ class Account:
     runs: int = 0
     kinds: dict[str, Kind] = field(default_factory=dict[str, Kind])
     spans: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """From each blow at a process to the next begin of each job that it cut off."""
+    """From each injection at a process to the next begin of each job that it cut off."""
     extra: Counter[str] = field(default_factory=Counter[str])
-    """Second and further runs, by the kind of blow that explains them; ``unexplained`` is nobody's."""
+    """Second and further runs, by the kind of injection that explains them; ``unexplained`` has none."""
     worst: int = 0
-    """The most extra runs that one blow at a process caused."""
+    """The most extra runs that one injection at a process caused."""
     unexplained: list[int] = field(default_factory=list[int])
 
     @property
@@ -82,7 +82,7 @@ class Account:
 
     @property
     def interrupted(self) -> int:
-        """Runs that blows cut off."""
+        """Runs that injections cut off."""
         return sum(kind.interrupted for kind in self.kinds.values())
 
     @property
@@ -108,75 +108,77 @@ def runs_of(effects: Iterable[Effect]) -> dict[int, list[Run]]:
     return runs
 
 
-def gone(accepted_at: Sequence[float], blows: Iterable[Blow]) -> dict[int, Blow]:
-    """Return the serials that a server forgot after it had answered, each with the blow; one pushed again later is not gone."""
+def gone(accepted_at: Sequence[float], injections: Iterable[Injection]) -> dict[int, Injection]:
+    """Return the serials that a server forgot after it had answered, each with the injection; one pushed again later is not gone."""
     return {
-        serial: blow
-        for blow in blows
-        for serial in blow.forgotten
-        if serial < len(accepted_at) and blow.forgets and accepted_at[serial] <= blow.forgets[1] + _ANSWER_S
+        serial: injection
+        for injection in injections
+        for serial in injection.forgotten
+        if serial < len(accepted_at) and injection.forgets and accepted_at[serial] <= injection.forgets[1] + _ANSWER_S
     }
 
 
 def account(
-    accepted_at: Sequence[float], effects: Iterable[Effect], blows: Sequence[Blow], doubts: Mapping[int, int]
+    accepted_at: Sequence[float], effects: Iterable[Effect], injections: Sequence[Injection], doubts: Mapping[int, int]
 ) -> Account:
     """Judge a side: when each serial was accepted, and how many pushes of it were in doubt."""
     runs = runs_of(effects)
     found = Account(runs=sum(map(len, runs.values())))
-    for blow in blows:
-        found.kinds.setdefault(blow.kind, Kind()).blows += 1
+    for injection in injections:
+        found.kinds.setdefault(injection.kind, Kind()).injections += 1
     never = [serial for serial in range(len(accepted_at)) if all(run.ended is None for run in runs.get(serial, ()))]
-    _tell_lost(found, never, accepted_at, blows)
-    causes = _Causes(blows)
+    _tell_lost(found, never, accepted_at, injections)
+    causes = _Causes(injections)
     _tell_extra(found, runs, causes, doubts)
     _tell_recoveries(found, runs, causes)
     _tell_resumed(found, runs, causes)
     return found
 
 
-def _tell_lost(found: Account, never: Collection[int], accepted_at: Sequence[float], blows: Sequence[Blow]) -> None:
-    forgotten = gone(accepted_at, blows)
+def _tell_lost(
+    found: Account, never: Collection[int], accepted_at: Sequence[float], injections: Sequence[Injection]
+) -> None:
+    forgotten = gone(accepted_at, injections)
     for serial in never:
-        blow = forgotten.get(serial)
-        if blow is None:
+        injection = forgotten.get(serial)
+        if injection is None:
             found.lost.append(serial)
             continue
         found.forgotten.append(serial)
-        found.kinds[blow.kind].forgotten += 1
-        if blow.forgets and accepted_at[serial] < blow.forgets[0]:
+        found.kinds[injection.kind].forgotten += 1
+        if injection.forgets and accepted_at[serial] < injection.forgets[0]:
             found.forgotten_early.append(serial)
 
 
 class _Causes:
-    def __init__(self, blows: Sequence[Blow]) -> None:
-        self.by_pid: dict[int, list[Blow]] = defaultdict(list)
-        for blow in sorted(blows, key=lambda blow: blow.at):
-            self.by_pid[blow.pid].append(blow)
+    def __init__(self, injections: Sequence[Injection]) -> None:
+        self.by_pid: dict[int, list[Injection]] = defaultdict(list)
+        for injection in sorted(injections, key=lambda injection: injection.at):
+            self.by_pid[injection.pid].append(injection)
         self.redis = self.by_pid.pop(0, [])
 
-    def after(self, pid: int, at: float) -> Blow | None:
-        """The first blow at a process from ``at`` on, or from just before."""
+    def after(self, pid: int, at: float) -> Injection | None:
+        """The first injection at a process from ``at`` on, or from just before."""
         own = self.by_pid.get(pid, [])
-        index = bisect.bisect_left([blow.at for blow in own], at - DYING_S)
+        index = bisect.bisect_left([injection.at for injection in own], at - DYING_S)
         return own[index] if index < len(own) else None
 
-    def explain(self, before: Run, run: Run) -> Blow | None:
-        """The blow that surely made a job run again: at the process of the run before, at a waking one, or one that forgot."""
-        blow = self.after(before.pid, before.begun)
-        if blow is not None and blow.at <= run.begun and self._in_hand(before, blow.at):
-            return blow
+    def explain(self, before: Run, run: Run) -> Injection | None:
+        """The injection that surely made a job run again: at the process of the run before, at a waking one, or one that forgot."""
+        injection = self.after(before.pid, before.begun)
+        if injection is not None and injection.at <= run.begun and self._in_hand(before, injection.at):
+            return injection
         for woken in self.by_pid.get(run.pid, []):
             if woken.kind == "freeze" and woken.until - 0.1 <= run.begun <= woken.until + WAKING_S:
                 return woken
-        for blow in self.redis:
-            if blow.forgets and blow.at <= run.begun and _overlaps(before, *blow.forgets):
-                return blow
+        for injection in self.redis:
+            if injection.forgets and injection.at <= run.begun and _overlaps(before, *injection.forgets):
+                return injection
         return None
 
-    def is_suspect(self, run: Run) -> Blow | None:
-        """The last blow at Redis that may have done it, though none of its kind should."""
-        recent = [blow for blow in self.redis if 0 <= run.begun - blow.at <= _REDIS_AFTERMATH_S]
+    def suspect(self, run: Run) -> Injection | None:
+        """The last injection at Redis that may have done it, though none of its kind should."""
+        recent = [injection for injection in self.redis if 0 <= run.begun - injection.at <= _REDIS_AFTERMATH_S]
         return recent[-1] if recent else None
 
     def _in_hand(self, run: Run, at: float) -> bool:
@@ -184,12 +186,13 @@ class _Causes:
         if run.ended is None or run.ended >= at - _UNACKNOWLEDGED_S:
             return True
         return any(
-            blow.at <= run.ended + _UNACKNOWLEDGED_S and at - _UNACKNOWLEDGED_S <= blow.until for blow in self.redis
+            injection.at <= run.ended + _UNACKNOWLEDGED_S and at - _UNACKNOWLEDGED_S <= injection.until
+            for injection in self.redis
         )
 
     def well_from(self, at: float, until: float) -> float:
         """From when on between the two Redis was well: trouble there is none of a dead process's doing."""
-        ends = [blow.until for blow in self.redis if blow.at < until and blow.until > at]
+        ends = [injection.until for injection in self.redis if injection.at < until and injection.until > at]
         return min(until, max(ends, default=at))
 
 
@@ -204,43 +207,47 @@ def _tell_extra(found: Account, runs: Mapping[int, list[Run]], causes: _Causes, 
     for serial, own in runs.items():
         excused = doubts.get(serial, 0)
         for before, run in pairwise(own):
-            blow = causes.explain(before, run)
-            if blow is None and excused:
+            injection = causes.explain(before, run)
+            if injection is None and excused:
                 excused -= 1
                 found.extra[DOUBT] += 1
                 continue
-            blow = blow or causes.is_suspect(run)
-            found.extra[blow.kind if blow else NOBODY] += 1
-            if blow is None:
+            injection = injection or causes.suspect(run)
+            found.extra[injection.kind if injection else UNEXPLAINED] += 1
+            if injection is None:
                 found.unexplained.append(serial)
                 continue
-            found.kinds[blow.kind].extra += 1
-            if blow.pid:
-                charged[id(blow)] += 1
+            found.kinds[injection.kind].extra += 1
+            if injection.pid:
+                charged[id(injection)] += 1
     found.worst = max(charged.values(), default=0)
 
 
 def _tell_recoveries(found: Account, runs: Mapping[int, list[Run]], causes: _Causes) -> None:
     for own in runs.values():
         for index, run in enumerate(own):
-            blow = causes.after(run.pid, run.begun)
-            if blow is None or blow.kind not in ("kill", "freeze") or (run.ended is not None and run.ended <= blow.at):
+            injection = causes.after(run.pid, run.begun)
+            if (
+                injection is None
+                or injection.kind not in ("kill", "freeze")
+                or (run.ended is not None and run.ended <= injection.at)
+            ):
                 continue
-            found.kinds[blow.kind].interrupted += 1
+            found.kinds[injection.kind].interrupted += 1
             later = next((other for other in own[index + 1 :] if other.pid != run.pid), None)
             if later is not None:
-                found.spans.append((blow.at, later.begun))
-                found.kinds[blow.kind].recoveries.append(later.begun - causes.well_from(blow.at, later.begun))
+                found.spans.append((injection.at, later.begun))
+                found.kinds[injection.kind].recoveries.append(later.begun - causes.well_from(injection.at, later.begun))
 
 
 def _tell_resumed(found: Account, runs: Mapping[int, list[Run]], causes: _Causes) -> None:
     begins = sorted(run.begun for own in runs.values() for run in own)
-    for blow, following in zip_longest(causes.redis, causes.redis[1:]):
-        index = bisect.bisect_left(begins, blow.until)
+    for injection, following in zip_longest(causes.redis, causes.redis[1:]):
+        index = bisect.bisect_left(begins, injection.until)
         begin = begins[index] if index < len(begins) else None
         # What began before the next trouble did is this one's end; else it is the next one's to tell.
         if begin is not None and (following is None or begin <= following.at):
-            found.kinds[blow.kind].resumed.append(begin - blow.until)
+            found.kinds[injection.kind].resumed.append(begin - injection.until)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

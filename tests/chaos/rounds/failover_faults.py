@@ -5,7 +5,7 @@ import time
 
 from redis.exceptions import RedisError
 
-from tests.chaos.rounds.blows import REDIS, Blow, Fault, Steps, fault, lasting
+from tests.chaos.rounds.faults import REDIS, Fault, Injection, Steps, fault, lasting
 from tests.chaos.rounds.replicated import NAME, Node, ReplicatedStore
 from tests.chaos.rounds.side import Side
 
@@ -33,30 +33,32 @@ class _Failover:
         while not self.old.follows(self.new.port):
             yield
 
-    def forget(self, blow: Blow, since: float, until: float) -> None:
+    def forget(self, injection: Injection, since: float, until: float) -> None:
         """Note what the old master answered between the two times, and the new one does not know."""
-        blow.forgets = (since, until)
-        blow.forgotten = self.old.files.pushed_since(self._old_since) - self.new.files.pushed_since(self._new_since)
+        injection.forgets = (since, until)
+        injection.forgotten = self.old.files.pushed_since(self._old_since) - self.new.files.pushed_since(
+            self._new_since
+        )
 
-    def rejoin(self, blow: Blow) -> Steps:
+    def rejoin(self, injection: Injection) -> Steps:
         """Start the old master, which was killed, as a replica; where each write needs one, all is well only then."""
         yield from self.promoted()
-        blow.until = time.monotonic()
+        injection.until = time.monotonic()
         self.old.start(f"replicaof 127.0.0.1 {self.new.port}")
         yield from self.demoted()
         if self.store.witnesses:
-            blow.until = time.monotonic()
+            injection.until = time.monotonic()
 
 
 @fault("master killed", REDIS, to_the_end=True)
-def master_killed(side: Side, blow: Blow) -> Steps:
+def master_killed(side: Side, injection: Injection) -> Steps:
     """The master is killed with -9."""
     change = _Failover(side)
-    blow.at = time.monotonic()
+    injection.at = time.monotonic()
     change.old.stop()
     yield from change.promoted()
-    change.forget(blow, blow.at - _REACHES_S, blow.at)
-    yield from change.rejoin(blow)
+    change.forget(injection, injection.at - _REACHES_S, injection.at)
+    yield from change.rejoin(injection)
 
 
 _REACHES_S = 0.05
@@ -64,7 +66,7 @@ _REACHES_S = 0.05
 
 
 @fault("master killed, lagging", REDIS, to_the_end=True)
-def replica_behind(side: Side, blow: Blow) -> Steps:
+def replica_behind(side: Side, injection: Injection) -> Steps:
     """The replica loses its connection to the master some time before the master is killed."""
     change = _Failover(side)
     cut_at = time.monotonic()
@@ -72,44 +74,44 @@ def replica_behind(side: Side, blow: Blow) -> Steps:
     try:
         change.old.client.execute_command("CLIENT", "KILL", "TYPE", "replica")
         yield from lasting(side.rng.uniform(0.2, 0.8))
-        blow.at = time.monotonic()
+        injection.at = time.monotonic()
         change.old.stop()
     finally:
         change.new.send(signal.SIGCONT)
     yield from change.promoted()
-    change.forget(blow, cut_at - _REACHES_S, blow.at)
-    yield from change.rejoin(blow)
+    change.forget(injection, cut_at - _REACHES_S, injection.at)
+    yield from change.rejoin(injection)
 
 
 @fault("SENTINEL FAILOVER", REDIS, to_the_end=True)
-def ordered(side: Side, blow: Blow) -> Steps:
+def ordered(side: Side, injection: Injection) -> Steps:
     """An ordered change: the old master goes on answering until a sentinel tells it."""
     change = _Failover(side)
     while not _order(change.store.sentinels[0]):
         yield from lasting(_AGAIN_S)
-    blow.at = time.monotonic()
+    injection.at = time.monotonic()
     yield from change.promoted()
     yield from change.demoted()
-    blow.until = time.monotonic()
-    change.forget(blow, blow.at - _REACHES_S, blow.until)
+    injection.until = time.monotonic()
+    change.forget(injection, injection.at - _REACHES_S, injection.until)
 
 
 @fault("master frozen", REDIS, to_the_end=True)
-def master_frozen(side: Side, blow: Blow) -> Steps:
+def master_frozen(side: Side, injection: Injection) -> Steps:
     """The master stands still until another has taken its place, and wakes believing that it is the master."""
     change = _Failover(side)
-    blow.at = time.monotonic()
+    injection.at = time.monotonic()
     change.old.send(signal.SIGSTOP)
     try:
         yield from change.promoted()
         yield from lasting(_AGAIN_S)
-        blow.until = time.monotonic()
+        injection.until = time.monotonic()
     finally:
         change.old.send(signal.SIGCONT)
     yield from change.demoted()
-    change.forget(blow, blow.at - _REACHES_S, time.monotonic())
+    change.forget(injection, injection.at - _REACHES_S, time.monotonic())
     if change.store.witnesses:
-        blow.until = time.monotonic()
+        injection.until = time.monotonic()
 
 
 def _order(sentinel: Node) -> bool:

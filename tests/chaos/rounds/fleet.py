@@ -53,7 +53,7 @@ class Fleet(ABC):
         """What died in a process: threads of the framework, by name and error."""
         self.lives: dict[int, Life] = {}
         """Of each process that was ever at work, from when until when."""
-        self.sleeping: set[int] = set()
+        self.asleep: set[int] = set()
         """Processes that are frozen."""
         self._ready: set[int] = set()
         self._tails: dict[Path, int] = {}
@@ -84,7 +84,7 @@ class Fleet(ABC):
     @property
     def awake(self) -> list[int]:
         """Worker processes that are at work and not frozen."""
-        return [pid for pid in self.living if pid not in self.sleeping]
+        return [pid for pid in self.living if pid not in self.asleep]
 
     def send(self, pid: int, number: int) -> None:
         """Send a signal to one process; its end by it is no surprise."""

@@ -33,7 +33,7 @@ class Files:
         return {path: path.stat().st_size for path in self.paths}
 
     def pushed_since(self, moment: Moment) -> frozenset[int]:
-        """Return the serials of the jobs whose push was written after ``clamp_time``."""
+        """Return the serials of the jobs whose push was written after ``moment``."""
         found: set[int] = set()
         for path in self.paths:
             data = path.read_bytes()[moment.get(path, 0) :]

@@ -30,7 +30,7 @@ _OURS = ("info", "client|list", "client|setinfo", "client|setname", "hello", "co
 
 
 @dataclass
-class Sight:
+class IdleReading:
     """What was seen at one moment."""
 
     at: float
@@ -72,17 +72,17 @@ def watch(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
     return _show(before, after)
 
 
-def _look(client: Redis, pid: int) -> Sight:
+def _look(client: Redis, pid: int) -> IdleReading:
     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     info = cast("dict[str, Any]", client.info("commandstats"))
     calls = Counter({name.removeprefix("cmdstat_"): int(row["calls"]) for name, row in info.items()})
     clients = cast("list[dict[str, str]]", client.client_list())
     theirs = [one for one in clients if one["name"] != "chaos"]
-    return Sight(time.monotonic(), (int(stat[11]) + int(stat[12])) / _TICKS, resident, calls, len(theirs))
+    return IdleReading(time.monotonic(), (int(stat[11]) + int(stat[12])) / _TICKS, resident, calls, len(theirs))
 
 
-def _show(before: Sight, after: Sight) -> int:
+def _show(before: IdleReading, after: IdleReading) -> int:
     seconds = after.at - before.at
     grown = after.calls - before.calls
     rates = {name: count / seconds for name, count in grown.most_common() if name not in _OURS}

@@ -1,15 +1,15 @@
-"""What the blows at one shard did to the shard beside it: throughput and waiting within their times and outside of them."""
+"""What the injections at one shard did to the shard beside it: throughput and waiting within their times and outside of them."""
 
 import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.chaos.rounds.account import percentile
-from tests.chaos.rounds.blows import Blow
 from tests.chaos.rounds.effects import BEGUN, ENDED, Effect
+from tests.chaos.rounds.faults import Injection
 
 PROMISED_THROUGHPUT, PROMISED_P99 = 0.95, 2.0
-"""Throughput within 5 %, the p99 of push-to-begin within twice that without blows (reference 3, every row)."""
+"""Throughput within 5 %, the p99 of push-to-begin within twice that without injections (reference 3, every row)."""
 
 FAR_OFF_THROUGHPUT, FAR_OFF_P99_S = 0.75, 1.0
 """Where a round fails. One machine does it all, so that starting processes takes time from everybody; a shard that really
@@ -22,7 +22,7 @@ Window = tuple[float, float]
 
 @dataclass
 class Impact:
-    """Jobs per second and seconds of push-to-begin (p99), during blows and outside; 0 where there was no such time."""
+    """Jobs per second and seconds of push-to-begin (p99), during injections and outside; 0 where there was no such time."""
 
     rate_during: float
     rate_outside: float
@@ -45,11 +45,11 @@ class Impact:
         return self.throughput >= FAR_OFF_THROUGHPUT and self.p99_during <= FAR_OFF_P99_S
 
 
-def windows(blows: Iterable[Blow], since: float, until: float) -> list[Window]:
-    """Return when blows were under way, or had just been, between the two times; without overlaps."""
+def windows(injections: Iterable[Injection], since: float, until: float) -> list[Window]:
+    """Return when injections were under way, or had just been, between the two times; without overlaps."""
     found: list[Window] = []
-    for blow in sorted(blows, key=lambda blow: blow.at):
-        begin, end = max(since, blow.at), min(until, max(blow.at, blow.until) + _AFTERMATH_S)
+    for injection in sorted(injections, key=lambda injection: injection.at):
+        begin, end = max(since, injection.at), min(until, max(injection.at, injection.until) + _AFTERMATH_S)
         if begin >= end:
             continue
         if found and begin <= found[-1][1]:
@@ -60,10 +60,10 @@ def windows(blows: Iterable[Blow], since: float, until: float) -> list[Window]:
 
 
 def impact(
-    pushed_at: Sequence[float], effects: Iterable[Effect], blows: Iterable[Blow], since: float, until: float
+    pushed_at: Sequence[float], effects: Iterable[Effect], injections: Iterable[Injection], since: float, until: float
 ) -> Impact:
     """Compare; only what was pushed between the two times counts for waiting."""
-    during = windows(blows, since, until)
+    during = windows(injections, since, until)
     starts = [begin for begin, _ in during]
 
     def struck(at: float) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from framework import ApplicationWorker, Deduplicate
 from tests.chaos.rounds.effects import BEGUN, ENDED, FOLDER, recorder
-from tests.chaos.rounds.said import said_limit
+from tests.chaos.rounds.shared_limit import read_limit
 from tests.proofs.end_marks import mark
 
 
@@ -35,7 +35,7 @@ class BesideWorker(StampWorker):
 
 
 def _limit() -> int:
-    return said_limit(Path(os.environ[FOLDER]))
+    return read_limit(Path(os.environ[FOLDER]))
 
 
 class LimitedWorker(StampWorker):

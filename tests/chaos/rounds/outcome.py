@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tests.chaos.rounds.account import ACKNOWLEDGED_LATE, Account, percentile
-from tests.chaos.rounds.blows import Blow
+from tests.chaos.rounds.faults import Injection
 from tests.chaos.rounds.impact import Impact
+from tests.chaos.rounds.policy_load import LIMIT, RUNNING, Found
 from tests.chaos.rounds.side import Side
-from tests.chaos.rounds.valves import LIMIT, RUNNING, Found
 from tests.proofs.prover import Verdict
 
 RECOVERY_S = {"cluster": 2.0, "bare": 25.0}
@@ -48,7 +48,7 @@ class Outcome:
     seconds: float
     struck: Side
     beside: Side
-    blows: Sequence[Blow]
+    injections: Sequence[Injection]
     account: Account
     account_beside: Account
     impact: Impact
@@ -58,7 +58,7 @@ class Outcome:
     """Rights that a server refused to a process of a role."""
     histories: list[Verdict]
     """What the replay of the servers' files came to, of those whose files go back to their beginning."""
-    valves: Found | None = None
+    policy_load: Found | None = None
     """What limits, locks and pauses came to, in a round that has them."""
 
     @property
@@ -75,11 +75,11 @@ class Outcome:
     def checks(self) -> list[Check]:
         """What was promised, and whether it held."""
         found = [*self._jobs(), *self._times(), *self._capacity(), *self._ends(), *self._beside()]
-        return [*found, *_valves(self.valves, self.histories)] if self.valves else found
+        return [*found, *_policy_load(self.policy_load, self.histories)] if self.policy_load else found
 
     def _jobs(self) -> list[Check]:
         found, producer, allowed = self.account, self.struck.producer, self.slots + ACKNOWLEDGED_LATE
-        harmless = {blow.kind for blow in self.blows if not blow.pid and not blow.forgets}
+        harmless = {injection.kind for injection in self.injections if not injection.pid and not injection.forgets}
         redis = {kind: found.extra[kind] for kind in sorted(harmless) if found.extra[kind]}
         witnessed = [serial for serial in found.forgotten if serial in producer.witnessed]
         return [
@@ -87,7 +87,9 @@ class Outcome:
             _none("lost", found.lost),
             _none("forgotten, though accepted before the time that a server forgot", found.forgotten_early),
             _none("forgotten, though witnessed by a replica", witnessed),
-            Check("most extra runs by one blow at a process", f"{found.worst}", f"{allowed}", found.worst <= allowed),
+            Check(
+                "most extra runs by one injection at a process", f"{found.worst}", f"{allowed}", found.worst <= allowed
+            ),
             Check("extra runs by trouble in which nothing was forgotten", _counts(redis), "0", not redis),
             _none("extra runs nobody caused", found.unexplained),
             Check("set aside (retry, dead, interrupted)", _counts(self.set_aside), "0", not self.set_aside),
@@ -105,7 +107,7 @@ class Outcome:
         return found
 
     def _capacity(self) -> list[Check]:
-        seen = [blow.fewest for blow in self.blows if blow.fewest is not None]
+        seen = [injection.fewest for injection in self.injections if injection.fewest is not None]
         least = self.struck.fleet.processes - 1
         promise = "fewest processes at work, at any look during a rolling restart"
         return [Check(promise, f"{min(seen)} of {least + 1}", f"{least}", min(seen) >= least)] if seen else []
@@ -132,7 +134,7 @@ class Outcome:
         return [
             _none("the shard beside: lost", found.lost),
             _none("the shard beside: extra runs", found.unexplained),
-            *([compared] if self.blows else []),
+            *([compared] if self.injections else []),
         ]
 
     @property
@@ -144,7 +146,7 @@ class Outcome:
             "seconds": round(self.seconds, 1),
             "jobs": self.jobs,
             "runs": found.runs,
-            "blows": dict(Counter(blow.kind for blow in self.blows)),
+            "injections": dict(Counter(injection.kind for injection in self.injections)),
             "runs cut off": found.interrupted,
             "forgotten with their server": len(found.forgotten),
             "extra runs": dict(found.extra),
@@ -165,7 +167,7 @@ class Outcome:
 
     @property
     def _valve_facts(self) -> dict[str, Any]:
-        found = self.valves
+        found = self.policy_load
         if found is None:
             return {}
         return {
@@ -176,7 +178,7 @@ class Outcome:
         }
 
 
-def _valves(found: Found, histories: Sequence[Verdict]) -> list[Check]:
+def _policy_load(found: Found, histories: Sequence[Verdict]) -> list[Check]:
     keyed, limit = found.keyed, f"{LIMIT}"
     taken = max((history.slots.get(RUNNING, 0) for history in histories), default=0)
     return [

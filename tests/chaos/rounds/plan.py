@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tests.chaos.rounds.blows import Fault
 from tests.chaos.rounds.failover_faults import FAILOVER_FAULTS
+from tests.chaos.rounds.faults import Fault
 from tests.chaos.rounds.network_faults import NETWORK_FAULTS
 from tests.chaos.rounds.options import ROUNDS
 from tests.chaos.rounds.process_faults import PROCESS_FAULTS, freeze, kill, kill_one_of_several, roll, term
@@ -29,7 +29,7 @@ class Round:
     """``bare``: we start a successor of what ends; ``cluster``: ``scripts/cluster`` does."""
     faults: tuple[Fault, ...]
     pause_s: tuple[float, float]
-    """Between two blows."""
+    """Between two injections."""
     store: Callable[[Path], Store] = SingleStore
     at_once: int = 1
     rest_s: float = 0.0
@@ -44,7 +44,7 @@ class Round:
     processes: int = 3
     """Workers of the struck shard, unless somebody asks for another number."""
     per_second: float | None = None
-    """Limited jobs that are pushed per second, and others with keys beside them (``valves``); ``None``: no such jobs."""
+    """Limited jobs that are pushed per second, and others with keys beside them (``policy_load``); ``None``: no such jobs."""
 
 
 def planned(wish: argparse.Namespace) -> list[Round]:
@@ -71,26 +71,26 @@ def _freezes(_: argparse.Namespace) -> list[Round]:
 
 def _rolls(_: argparse.Namespace) -> list[Round]:
     """A deadline of 1 s amid jobs of 1.5 s: who is replaced is not held to it."""
-    return [Round("rolling", "cluster", "cluster", (roll,), (2.0, 2.0), idle_s=2.0, long=60, timeout_s=1.0)]
+    return [Round("rolling", "cluster", "cluster", (roll,), (2.0, 2.0), rest_s=2.0, long=60, timeout_s=1.0)]
 
 
 def _redis(_: argparse.Namespace) -> list[Round]:
     """Once with troubles in which nothing may be forgotten, once with those that cost up to a second of answers."""
     kept = (*(one for one in REDIS_FAULTS if one is not power_cut), kill, term)
     return [
-        Round("redis", "kept", "bare", kept, (2.0, 2.5), idle_s=1.0, long=60, timeout_s=1.0),
-        Round("redis", "cut", "bare", (power_cut, kill_redis, kill), (2.5, 4.0), idle_s=1.0, forgets=True),
+        Round("redis", "kept", "bare", kept, (2.0, 2.5), rest_s=1.0, long=60, timeout_s=1.0),
+        Round("redis", "cut", "bare", (power_cut, kill_redis, kill), (2.5, 4.0), rest_s=1.0, forgets=True),
     ]
 
 
 def _network(_: argparse.Namespace) -> list[Round]:
-    return [Round("network", "bare", "bare", NETWORK_FAULTS, (2.0, 4.0), _behind_a_proxy, idle_s=1.5)]
+    return [Round("network", "bare", "bare", NETWORK_FAULTS, (2.0, 4.0), _behind_a_proxy, rest_s=1.5)]
 
 
 def _failovers(_: argparse.Namespace) -> list[Round]:
     """Once as Redis comes, once with a replica's word for each write: ``min-replicas-to-write 1``, and WAIT at the producer."""
     return [
-        Round("failover", "plain", "cluster", FAILOVER_FAULTS, (10.0, 12.0), ReplicatedStore, idle_s=6.0, forgets=True),
+        Round("failover", "plain", "cluster", FAILOVER_FAULTS, (10.0, 12.0), ReplicatedStore, rest_s=6.0, forgets=True),
         Round(
             "failover",
             "witnessed",
@@ -98,7 +98,7 @@ def _failovers(_: argparse.Namespace) -> list[Round]:
             FAILOVER_FAULTS,
             (10.0, 12.0),
             _witnessed,
-            idle_s=6.0,
+            rest_s=6.0,
             forgets=True,
             witnessed=True,
         ),

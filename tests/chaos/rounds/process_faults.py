@@ -3,7 +3,7 @@
 import signal
 import time
 
-from tests.chaos.rounds.blows import PROCESS, Blow, Fault, Steps, fault, lasting
+from tests.chaos.rounds.faults import PROCESS, Fault, Injection, Steps, fault, lasting
 from tests.chaos.rounds.side import Side
 
 FREEZE_S = 22.0
@@ -18,53 +18,53 @@ def _several_awake(side: Side) -> bool:
     return len(side.fleet.awake) > 1
 
 
-def _hit(side: Side, blow: Blow, number: int) -> None:
-    blow.pid = side.rng.choice(side.fleet.awake)
-    blow.at = time.monotonic()
-    side.fleet.send(blow.pid, number)
+def _hit(side: Side, injection: Injection, number: int) -> None:
+    injection.pid = side.rng.choice(side.fleet.awake)
+    injection.at = time.monotonic()
+    side.fleet.send(injection.pid, number)
 
 
-@fault("kill", PROCESS, is_satisfiable=_some_awake)
-def kill(side: Side, blow: Blow) -> Steps:
+@fault("kill", PROCESS, possible=_some_awake)
+def kill(side: Side, injection: Injection) -> Steps:
     """One process is killed with -9, whatever it does."""
-    _hit(side, blow, signal.SIGKILL)
+    _hit(side, injection, signal.SIGKILL)
     yield from ()
 
 
-@fault("kill", PROCESS, is_satisfiable=_several_awake)
-def kill_one_of_several(side: Side, blow: Blow) -> Steps:
+@fault("kill", PROCESS, possible=_several_awake)
+def kill_one_of_several(side: Side, injection: Injection) -> Steps:
     """The same while another is at work: what a death costs the others is looked at, and not that nobody is there."""
-    _hit(side, blow, signal.SIGKILL)
+    _hit(side, injection, signal.SIGKILL)
     yield from ()
 
 
-@fault("term", PROCESS, is_satisfiable=_some_awake)
-def term(side: Side, blow: Blow) -> Steps:
+@fault("term", PROCESS, possible=_some_awake)
+def term(side: Side, injection: Injection) -> Steps:
     """One process is told to end, with the deadline of its round."""
-    _hit(side, blow, signal.SIGTERM)
+    _hit(side, injection, signal.SIGTERM)
     yield from ()
 
 
-@fault("freeze", PROCESS, is_satisfiable=_several_awake)
-def freeze(side: Side, blow: Blow) -> Steps:
+@fault("freeze", PROCESS, possible=_several_awake)
+def freeze(side: Side, injection: Injection) -> Steps:
     """One process stands still until others have taken over, and wakes."""
-    _hit(side, blow, signal.SIGSTOP)
-    side.fleet.sleeping.add(blow.pid)
+    _hit(side, injection, signal.SIGSTOP)
+    side.fleet.asleep.add(injection.pid)
     try:
         yield from lasting(FREEZE_S)
     finally:
-        side.fleet.sleeping.discard(blow.pid)
-        side.fleet.send(blow.pid, signal.SIGCONT)
+        side.fleet.asleep.discard(injection.pid)
+        side.fleet.send(injection.pid, signal.SIGCONT)
 
 
-@fault("roll", PROCESS, is_satisfiable=_several_awake, to_the_end=True)
-def roll(side: Side, blow: Blow) -> Steps:
+@fault("roll", PROCESS, possible=_several_awake, to_the_end=True)
+def roll(side: Side, injection: Injection) -> Steps:
     """The supervisor replaces every process, one by one."""
     rolled = side.fleet.rolled
     side.fleet.roll()
     while side.fleet.rolled == rolled:
         at_work = len(side.fleet.living)
-        blow.fewest = at_work if blow.fewest is None else min(blow.fewest, at_work)
+        injection.fewest = at_work if injection.fewest is None else min(injection.fewest, at_work)
         yield
 
 

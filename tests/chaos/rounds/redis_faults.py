@@ -7,7 +7,7 @@ from contextlib import suppress
 from redis import Redis
 from redis.exceptions import RedisError
 
-from tests.chaos.rounds.blows import REDIS, Blow, Fault, Steps, fault, lasting
+from tests.chaos.rounds.faults import REDIS, Fault, Injection, Steps, fault, lasting
 from tests.chaos.rounds.side import Side
 from tests.chaos.rounds.stores import SingleStore
 
@@ -36,14 +36,14 @@ def _away(side: Side) -> Steps:
 
 
 @fault("restart", REDIS)
-def restart(side: Side, _: Blow) -> Steps:
+def restart(side: Side, _: Injection) -> Steps:
     """Stopped in order and started again; the file goes to the disk every second."""
     _single(side).server.stop()
     yield from _away(side)
 
 
 @fault("restart, always", REDIS)
-def restart_always(side: Side, _: Blow) -> Steps:
+def restart_always(side: Side, _: Injection) -> Steps:
     """The same after a time in which each write went to the disk before it was answered."""
     _client(side).config_set("appendfsync", "always")
     yield from lasting(0.5)
@@ -52,7 +52,7 @@ def restart_always(side: Side, _: Blow) -> Steps:
 
 
 @fault("kill -9", REDIS)
-def kill_redis(side: Side, _: Blow) -> Steps:
+def kill_redis(side: Side, _: Injection) -> Steps:
     """Killed; what was answered had been handed to the kernel before, so nothing of it may be lost.
 
     That is so without fsync: with `everysec` Redis keeps back what it has answered for up to 2 s while the disk is busy.
@@ -63,7 +63,7 @@ def kill_redis(side: Side, _: Blow) -> Steps:
 
 
 @fault("power cut", REDIS)
-def power_cut(side: Side, blow: Blow) -> Steps:
+def power_cut(side: Side, injection: Injection) -> Steps:
     """Killed, and its file is cut back to what it had said to be on the disk: up to a second of answers is forgotten."""
     store = _single(side)
     marked_at = time.monotonic()
@@ -72,30 +72,30 @@ def power_cut(side: Side, blow: Blow) -> Steps:
         while not marker.execute_command("WAITAOF", 1, 0, 10)[0]:
             yield
     yield from lasting(side.rng.uniform(0.1, 0.9))
-    blow.at = time.monotonic()
+    injection.at = time.monotonic()
     store.server.kill()
-    blow.forgotten = store.files.cut_back(repr(marked_at).encode())
-    blow.forgets = (marked_at, blow.at)
+    injection.forgotten = store.files.cut_back(repr(marked_at).encode())
+    injection.forgets = (marked_at, injection.at)
     yield from _away(side)
     _client(side).delete(_MARK)
 
 
 @fault("script flush", REDIS)
-def script_flush(side: Side, _: Blow) -> Steps:
+def script_flush(side: Side, _: Injection) -> Steps:
     """All scripts are forgotten."""
     _client(side).script_flush()
     yield from ()
 
 
 @fault("client kill", REDIS)
-def client_kill(side: Side, _: Blow) -> Steps:
+def client_kill(side: Side, _: Injection) -> Steps:
     """Redis closes every connection."""
     _client(side).execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     yield from ()
 
 
 @fault("full memory", REDIS)
-def full_memory(side: Side, _: Blow) -> Steps:
+def full_memory(side: Side, _: Injection) -> Steps:
     """At maxmemory: pushes are refused, jobs go on."""
     _client(side).config_set("maxmemory", 1)
     try:
@@ -106,7 +106,7 @@ def full_memory(side: Side, _: Blow) -> Steps:
 
 
 @fault("full disk", REDIS)
-def full_disk(side: Side, _: Blow) -> Steps:
+def full_disk(side: Side, _: Injection) -> Steps:
     """The append-only file may not grow any more: Redis then refuses all writes (MISCONF) until there is room."""
     server = _single(side).server
     pid = server.pid
@@ -123,7 +123,7 @@ def full_disk(side: Side, _: Blow) -> Steps:
 
 
 @fault("snapshot fails", REDIS)
-def snapshot_fails(side: Side, _: Blow) -> Steps:
+def snapshot_fails(side: Side, _: Injection) -> Steps:
     """Its snapshot cannot be written, as a folder has its name: Redis then refuses all writes (MISCONF)."""
     client = _client(side)
     obstacle = _single(side).server.data_dir / "dump.rdb"
@@ -138,7 +138,7 @@ def snapshot_fails(side: Side, _: Blow) -> Steps:
 
 
 @fault("read-only", REDIS)
-def read_only(side: Side, _: Blow) -> Steps:
+def read_only(side: Side, _: Injection) -> Steps:
     """It is made a replica of nobody: writes are refused, parked calls end (READONLY)."""
     client = _client(side)
     client.replicaof("127.0.0.1", 1)

@@ -46,7 +46,7 @@ class Node:
         self.folder = folder
         self.port = _free_port()
         self.files = Files(folder)
-        self._lines, self._parse_sentinel_address = lines, sentinel
+        self._lines, self._sentinel = lines, sentinel
         self._process: subprocess.Popen[bytes] | None = None
         self.url = with_all_rights(f"redis://127.0.0.1:{self.port}/0")
         self.client = self._ask_sentinel() if sentinel else self.open_client(read_timeout_s=_ANSWER_S)
@@ -72,7 +72,7 @@ class Node:
         base = [f"port {self.port}", "bind 127.0.0.1", f"dir {json.dumps(str(self.folder))}"]
         conf.write_text("\n".join([*base, *self._lines, *more, ""]))
         binary = next(iter(find_server_binaries().values()))
-        command = [str(binary), str(conf), *(["--sentinel"] if self._parse_sentinel_address else [])]
+        command = [str(binary), str(conf), *(["--sentinel"] if self._sentinel else [])]
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid()), "no", *command],
@@ -156,7 +156,7 @@ class ReplicatedStore(Store):
             for sentinel in self.sentinels:
                 sentinel.start()
             deadline = time.monotonic() + _START_S
-            while not self._on_settled():
+            while not self._settled():
                 assert time.monotonic() < deadline, "the sentinels do not find one another"  # noqa: S101
                 time.sleep(_PAUSE_S)
         except BaseException:
@@ -225,7 +225,7 @@ class ReplicatedStore(Store):
 
         return ask
 
-    def _on_settled(self) -> bool:
+    def _settled(self) -> bool:
         """Whether each sentinel knows the others and the replica, and the replica has the data."""
         for one in self.sentinels:
             state = cast("dict[str, Any]", cast("Any", one.client).sentinel_master(NAME))

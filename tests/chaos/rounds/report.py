@@ -13,10 +13,18 @@ from tests.chaos.rounds.account import DOUBT, Kind, percentile
 from tests.chaos.rounds.outcome import Outcome
 
 _ROUNDS = (
-    "Round", "Blows", "Jobs", "Cut off", "Lost", "Forgotten", "Extra runs (most by one blow)",
+    "Round", "Injections", "Jobs", "Cut off", "Lost", "Forgotten", "Extra runs (most by one injection)",
     "Recovered p50, p99, max", "Standstill max", "Instants replayed", "Beside: throughput, p99",
 )  # fmt: skip
-_KINDS = ("Fault", "Blows", "Cut off", "Forgotten", "Extra runs", "Recovered p50, p99, max (s)", "Resumed p50, max (s)")
+_KINDS = (
+    "Fault",
+    "Injections",
+    "Cut off",
+    "Forgotten",
+    "Extra runs",
+    "Recovered p50, p99, max (s)",
+    "Resumed p50, max (s)",
+)
 _PRODUCERS = ("Round", "Accepted", "Refused", "In doubt", "Pushed again (ran twice)", "Slowest push", "Witnessed")
 _VALVES = (
     "Round", "Limited jobs/s", "Of those without faults", "Most at a time", "Pushes with keys", "Dropped", "Parked, most",
@@ -41,7 +49,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
 
 
 def write(outcomes: Sequence[Outcome], wish: argparse.Namespace, seed: int, paths: Sequence[Path]) -> None:
-    """Write the same as JSON, with the log lines by event and every blow."""
+    """Write the same as JSON, with the log lines by event and every injection."""
     content = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
@@ -56,7 +64,7 @@ def write(outcomes: Sequence[Outcome], wish: argparse.Namespace, seed: int, path
 def _round_row(outcome: Outcome) -> Iterator[str]:
     found, other = outcome.account, outcome.impact
     yield outcome.title
-    yield f"{len(outcome.blows):,}"
+    yield f"{len(outcome.injections):,}"
     yield f"{outcome.jobs:,}"
     yield f"{found.interrupted:,}"
     yield f"{len(found.lost):,}"
@@ -81,17 +89,17 @@ def _producer_row(outcome: Outcome) -> Iterator[str]:
 
 
 def _valve_rows(outcomes: Sequence[Outcome]) -> Iterator[Iterator[str]]:
-    calm = next((one.valves.per_second for one in outcomes if one.valves and not one.blows), 0.0)
+    calm = next((one.policy_load.per_second for one in outcomes if one.policy_load and not one.injections), 0.0)
     for outcome in outcomes:
-        if found := outcome.valves:
-            share = f"{found.per_second / calm:.0%}" if calm and outcome.blows else ""
+        if found := outcome.policy_load:
+            share = f"{found.per_second / calm:.0%}" if calm and outcome.injections else ""
             facts = (f"{found.per_second:.0f}", share, f"{found.most_running}", f"{found.pushes:,}")
             yield iter((outcome.title, *facts, f"{found.dropped:,}", f"{found.parked:,}"))
 
 
 def _kind_row(name: str, kind: Kind) -> Iterator[str]:
     yield name
-    for count in (kind.blows, kind.interrupted, kind.forgotten, kind.extra):
+    for count in (kind.injections, kind.interrupted, kind.forgotten, kind.extra):
         yield f"{count:,}"
     yield _spread(kind.recoveries)
     yield f"{percentile(kind.resumed, 0.5):.2f}, {max(kind.resumed):.2f}" if kind.resumed else ""
@@ -136,7 +144,9 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "refusals by text": outcome.struck.producer.reasons,
         "log lines": dict(told.most_common()),
         "all recoveries (s)": sorted(round(seconds, 3) for seconds in found.recoveries),
-        "all blows": [{**vars(blow), "forgotten": len(blow.forgotten)} for blow in outcome.blows],
+        "all injections": [
+            {**vars(injection), "forgotten": len(injection.forgotten)} for injection in outcome.injections
+        ],
     }
 
 

@@ -19,20 +19,20 @@ from framework import ApplicationWorker
 from framework.store.embedded import LONGEST_SOCKET_PATH
 from tests.chaos.rounds import report
 from tests.chaos.rounds.account import account
-from tests.chaos.rounds.blows import Striker
 from tests.chaos.rounds.effects import ENDED, FOLDER, Effects
+from tests.chaos.rounds.faults import FaultInjector
 from tests.chaos.rounds.fleet import BareFleet, ClusterFleet, Fleet
 from tests.chaos.rounds.impact import impact
 from tests.chaos.rounds.jobs import BesideWorker, KeyedWorker, LimitedWorker, StampWorker
 from tests.chaos.rounds.outcome import Outcome
 from tests.chaos.rounds.plan import Round, planned
+from tests.chaos.rounds.policy_load import PolicyLoad
 from tests.chaos.rounds.producer import Load, Producer
-from tests.chaos.rounds.scene import Scene
+from tests.chaos.rounds.running_round import RunningRound
 from tests.chaos.rounds.side import Side
 from tests.chaos.rounds.stores import SingleStore, Store
 from tests.chaos.rounds.timeline import Timeline, drawn
-from tests.chaos.rounds.valves import Valves
-from tests.proofs import census
+from tests.proofs import leftover_keys
 from tests.proofs.end_marks import STORES
 from tests.servers.guarded import credentials, lacking
 
@@ -119,19 +119,21 @@ def _round(root: Path, folder: Path, chosen: Round, wish: argparse.Namespace, se
         struck = _side(root, folder, STRUCK, store, worker, load, chosen, processes, wish, rng)
         other_load = Load(wish.other_jobs or max(1, load.jobs // 5), wish.seconds, head_start=0.0)
         beside = _side(root, folder, BESIDE, other, BesideWorker, other_load, chosen, 1, wish, rng)
-        striker = Striker(struck, chosen.faults, chosen.pause_s, rng, at_once=chosen.at_once, idle_s=chosen.idle_s)
+        injector = FaultInjector(
+            struck, chosen.faults, chosen.pause_s, rng, at_once=chosen.at_once, rest_s=chosen.rest_s
+        )
         print(f"\nRound {chosen.name} ({chosen.mode}): {load.jobs:,} jobs, {processes} processes", flush=True)
-        valves = None if chosen.per_second is None else _valves(struck, folder / STRUCK / "effects", wish)
-        scene = Scene(struck, beside, striker, wish.seconds, valves)
+        policy_load = None if chosen.per_second is None else _policy_load(struck, folder / STRUCK / "effects", wish)
+        running = RunningRound(struck, beside, injector, wish.seconds, policy_load)
         try:
-            scene.play(stop)
+            running.play(stop)
             if not stop.asked:
-                census.settle(store.client, wish.settle, processes)
+                leftover_keys.settle(store.client, wish.settle, processes)
         finally:
-            for side in scene.sides:
+            for side in running.sides:
                 side.stop()
-        outcome = _judge(chosen, scene, wish, load.jobs)
-        (folder / "timeline.svg").write_text(drawn(_timeline(outcome, scene)))
+        outcome = _outcome(chosen, running, wish, load.jobs)
+        (folder / "timeline.svg").write_text(drawn(_timeline(outcome, running)))
         return outcome
 
 
@@ -140,13 +142,13 @@ def _load(chosen: Round, wish: argparse.Namespace) -> Load:
     if chosen.per_second is not None:
         jobs = min(wish.jobs, int(wish.seconds * chosen.per_second))
         return Load(jobs, wish.seconds / 2, least_ms=30, most_ms=50)
-    return Load(wish.jobs, wish.seconds, long=chosen.long, batch_delay_s=_BURST_S if chosen.forgets else _STEP_S)
+    return Load(wish.jobs, wish.seconds, long=chosen.long, step_s=_BURST_S if chosen.forgets else _STEP_S)
 
 
-def _valves(side: Side, effects: Path, wish: argparse.Namespace) -> Valves:
-    valves = Valves(KeyedWorker, side.store.client, effects, wish.seconds, side.rng)
-    valves.open()
-    return valves
+def _policy_load(side: Side, effects: Path, wish: argparse.Namespace) -> PolicyLoad:
+    policy_load = PolicyLoad(KeyedWorker, side.store.client, effects, wish.seconds, side.rng)
+    policy_load.open()
+    return policy_load
 
 
 def _side(
@@ -164,41 +166,45 @@ def _side(
     return Side(store, fleet, Producer(worker, load, rng, witness), Effects(effects), rng)
 
 
-def _judge(chosen: Round, scene: Scene, wish: argparse.Namespace, jobs: int) -> Outcome:
-    struck, beside, blows = scene.struck, scene.beside, scene.striker.blows
+def _outcome(chosen: Round, running: RunningRound, wish: argparse.Namespace, jobs: int) -> Outcome:
+    struck, beside, injections = running.struck, running.beside, running.injector.injections
     return Outcome(
         name=chosen.name,
         mode=chosen.mode,
         fleet=chosen.fleet,
         jobs=jobs,
         slots=wish.concurrency,
-        seconds=time.monotonic() - scene.started,
+        seconds=time.monotonic() - running.started,
         struck=struck,
         beside=beside,
-        blows=blows,
-        account=account(struck.producer.accepted_at, struck.seen, blows, struck.producer.doubtful),
+        injections=injections,
+        account=account(struck.producer.accepted_at, struck.seen, injections, struck.producer.doubtful),
         account_beside=account(beside.producer.accepted_at, beside.seen, [], beside.producer.doubtful),
-        impact=impact(beside.producer.pushed_at, beside.seen, blows, scene.started, scene.started + scene.seconds),
-        set_aside=census.set_aside(struck.store.client) | census.set_aside(beside.store.client),
-        histories=[history for side in scene.sides if (history := side.store.history()) is not None],
+        impact=impact(
+            beside.producer.pushed_at, beside.seen, injections, running.started, running.started + running.seconds
+        ),
+        set_aside=leftover_keys.set_aside(struck.store.client) | leftover_keys.set_aside(beside.store.client),
+        histories=[history for side in running.sides if (history := side.store.history()) is not None],
         refused=lacking([*struck.store.refusals(), *beside.store.refusals()]),
-        keys_left=[*census.leaks(struck.store.client), *census.leaks(beside.store.client)],
-        valves=scene.valves.found(struck.seen, struck.aside, blows, scene.calm_s) if scene.valves else None,
+        keys_left=[*leftover_keys.leaks(struck.store.client), *leftover_keys.leaks(beside.store.client)],
+        policy_load=running.policy_load.found(struck.seen, struck.aside, injections, running.calm_s)
+        if running.policy_load
+        else None,
     )
 
 
-def _timeline(outcome: Outcome, scene: Scene) -> Timeline:
-    ends = [[effect.at for effect in side.seen if effect.kind == ENDED] for side in scene.sides]
+def _timeline(outcome: Outcome, running: RunningRound) -> Timeline:
+    ends = [[effect.at for effect in side.seen if effect.kind == ENDED] for side in running.sides]
     found = outcome.account
     return Timeline(
-        title=f"Round {outcome.title}: {outcome.jobs:,} jobs, {len(outcome.blows)} blows, {len(found.lost)} lost",
+        title=f"Round {outcome.title}: {outcome.jobs:,} jobs, {len(outcome.injections)} injections, {len(found.lost)} lost",
         facts=f"{found.interrupted:,} runs cut off, {found.repeated:,} extra runs, "
         f"{len(found.forgotten):,} jobs forgotten with their server",
-        since=scene.started,
-        until=max(scene.started + scene.seconds, *ends[0][-1:]),
+        since=running.started,
+        until=max(running.started + running.seconds, *ends[0][-1:]),
         struck=ends[0],
         beside=ends[1],
-        blows=outcome.blows,
-        lives=list(scene.struck.fleet.lives.values()),
+        injections=outcome.injections,
+        lives=list(running.struck.fleet.lives.values()),
         recoveries=found.spans,
     )

@@ -7,7 +7,7 @@ from html import escape
 from itertools import count
 
 from tests.bench.svg import picture, text
-from tests.chaos.rounds.blows import Blow
+from tests.chaos.rounds.faults import Injection
 from tests.chaos.rounds.fleet import Life
 
 WIDTH, MARGIN, LEFT = 960, 24, 190
@@ -48,10 +48,10 @@ class Timeline:
     struck: Sequence[float]
     """When jobs of the struck shard ended."""
     beside: Sequence[float]
-    blows: Sequence[Blow]
+    injections: Sequence[Injection]
     lives: Sequence[Life]
     recoveries: Sequence[tuple[float, float]]
-    """From the blow to the next begin of each job that it cut off."""
+    """From the injection to the next begin of each job that it cut off."""
 
     def x(self, at: float) -> float:
         """Where a time is."""
@@ -70,7 +70,7 @@ def drawn(line: Timeline) -> str:
     ):  # fmt: skip
         areas += _area(line, name, kind, ends, y, height)
         y += height + GAP
-    parts += [_band(line, blow, panels, y - GAP - panels) for blow in line.blows]
+    parts += [_band(line, injection, panels, y - GAP - panels) for injection in line.injections]
     parts += areas
     for lanes in (_faults, _lives, _recoveries):
         drawn_lanes, y = lanes(line, y)
@@ -108,30 +108,30 @@ def _rates(line: Timeline, ends: Sequence[float]) -> list[float]:
     return found
 
 
-def _band(line: Timeline, blow: Blow, top: float, height: float) -> str:
-    x, width = _place(line, blow)
-    return f'<rect class="{_colour(blow)} band" x="{x}" y="{top:g}" width="{width}" height="{height:g}"/>'
+def _band(line: Timeline, injection: Injection, top: float, height: float) -> str:
+    x, width = _place(line, injection)
+    return f'<rect class="{_colour(injection)} band" x="{x}" y="{top:g}" width="{width}" height="{height:g}"/>'
 
 
 def _faults(line: Timeline, top: float) -> tuple[list[str], float]:
     """A lane per kind of fault."""
-    kinds: dict[str, list[Blow]] = {}
-    for blow in sorted(line.blows, key=lambda blow: (blow.family, blow.kind)):
-        kinds.setdefault(blow.kind, []).append(blow)
+    kinds: dict[str, list[Injection]] = {}
+    for injection in sorted(line.injections, key=lambda injection: (injection.family, injection.kind)):
+        kinds.setdefault(injection.kind, []).append(injection)
     parts: list[str] = []
-    for kind, blows in kinds.items():
+    for kind, injections in kinds.items():
         parts.append(f'<rect class="lane" x="{LEFT}" y="{top:g}" width="{SPAN}" height="{LANE - 4}"/>')
-        parts.append(text(LEFT - 10, top + 11, f"{kind} ({len(blows)})", "text small", anchor="end"))
-        parts += [_mark(line, blow, top) for blow in blows]
+        parts.append(text(LEFT - 10, top + 11, f"{kind} ({len(injections)})", "text small", anchor="end"))
+        parts += [_mark(line, injection, top) for injection in injections]
         top += LANE
     return parts, top + GAP / 2
 
 
-def _mark(line: Timeline, blow: Blow, top: float) -> str:
-    x, width = _place(line, blow)
-    at, lasted = blow.at - line.since, max(0.0, blow.until - blow.at)
-    title = f"<title>{escape(f'{blow.kind} at {at:.1f} s, for {lasted:.1f} s')}</title>"
-    return f'<rect class="{_colour(blow)}" x="{x}" y="{top:g}" width="{width}" height="{LANE - 4}">{title}</rect>'
+def _mark(line: Timeline, injection: Injection, top: float) -> str:
+    x, width = _place(line, injection)
+    at, lasted = injection.at - line.since, max(0.0, injection.until - injection.at)
+    title = f"<title>{escape(f'{injection.kind} at {at:.1f} s, for {lasted:.1f} s')}</title>"
+    return f'<rect class="{_colour(injection)}" x="{x}" y="{top:g}" width="{width}" height="{LANE - 4}">{title}</rect>'
 
 
 def _lives(line: Timeline, top: float) -> tuple[list[str], float]:
@@ -150,7 +150,7 @@ def _lives(line: Timeline, top: float) -> tuple[list[str], float]:
 
 
 def _recoveries(line: Timeline, top: float) -> tuple[list[str], float]:
-    """For each blow that cut jobs off, how long until they ran again: a line to the last of them, a dot for each."""
+    """For each injection that cut jobs off, how long until they ran again: a line to the last of them, a dot for each."""
     if not line.recoveries:
         return [], top
     spans: dict[float, list[float]] = {}
@@ -187,11 +187,11 @@ def _legend(y: float) -> Iterator[str]:
         x += 40 + 6.4 * len(words)
 
 
-def _place(line: Timeline, blow: Blow) -> tuple[float, float]:
-    """Where a blow begins, and how wide it is."""
-    x = line.x(blow.at)
-    return x, round(max(_LEAST_WIDTH, line.x(blow.until) - x), 1)
+def _place(line: Timeline, injection: Injection) -> tuple[float, float]:
+    """Where an injection begins, and how wide it is."""
+    x = line.x(injection.at)
+    return x, round(max(_LEAST_WIDTH, line.x(injection.until) - x), 1)
 
 
-def _colour(blow: Blow) -> str:
-    return "forgets" if blow.forgets else blow.family
+def _colour(injection: Injection) -> str:
+    return "forgets" if injection.forgets else injection.family

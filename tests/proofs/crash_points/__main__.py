@@ -13,34 +13,31 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.proofs.crash_points.cases import Case, Theatre, Verdict, folded
+from tests.proofs.crash_points.cases import Case, CaseRunner, Verdict, folded
+from tests.proofs.crash_points.environment import CaseEnvironment
 from tests.proofs.crash_points.scenarios import SCENARIOS
-from tests.proofs.crash_points.stage import Stage
 from tests.proofs.crash_points.wire import Fault
 
 
-def answer(theatre: Theatre, request: dict[str, Any]) -> Any:
+def answer(runner: CaseRunner, request: dict[str, Any]) -> Any:
     """What was asked for."""
     if request.get("ask") == "commands":
         return {
-            name: {str(batch): theatre.commands(name, batch) for batch in one.batches}
-            for name, one in SCENARIOS.items()
+            name: {str(batch): runner.commands(name, batch) for batch in one.batches} for name, one in SCENARIOS.items()
         }
     name, way = request["scenario"], request["way"]
     if "rescued" in request:
-        at = theatre.commands(name, request["batch"]).index(request["rescued"]) + 1
+        at = runner.commands(name, request["batch"]).index(request["rescued"]) + 1
         case = Case(name, request["batch"], Fault(at, way))
-        first = theatre.play(case)
+        first = runner.play(case)
         doubles = [
             Case(name, case.batch, case.fault, Fault(at, way))
             for at in folded(first.rescuer, whole=False)
             for way in ("die before", "die sent")
         ]
-        return _summary([first, *map(theatre.play, doubles)])
+        return _summary([first, *map(runner.play, doubles)])
     batches = SCENARIOS[name].batches
-    return _summary(
-        [theatre.play(case) for batch in batches for case in theatre.cases(name, batch, (way,), suite=True)]
-    )
+    return _summary([runner.play(case) for batch in batches for case in runner.cases(name, batch, (way,), suite=True)])
 
 
 def _summary(verdicts: Iterable[Verdict]) -> dict[str, Any]:
@@ -49,15 +46,15 @@ def _summary(verdicts: Iterable[Verdict]) -> dict[str, Any]:
     return {"cases": len(played), "struck": sorted(struck), "broken": [one.told for one in played if one.problems]}
 
 
-stage = Stage(Path(sys.argv[1]))
+environment = CaseEnvironment(Path(sys.argv[1]))
 try:
-    theatre = Theatre(stage)
+    runner = CaseRunner(environment)
     gc.freeze()
     for line in sys.stdin:
         try:
-            reply: Any = answer(theatre, json.loads(line))
+            reply: Any = answer(runner, json.loads(line))
         except Exception:  # noqa: BLE001 - the tests after this one go on
             reply = {"cases": 0, "struck": [], "broken": [traceback.format_exc()]}
         print(json.dumps(reply), flush=True)
 finally:
-    stage.close()
+    environment.close()

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 from framework import middleware
-from tests.proofs.crash_points.actor import Actor, move_clock_by_steps, settle
+from tests.proofs.crash_points.case_checks import CaseChecks
+from tests.proofs.crash_points.environment import SHARDS, CaseEnvironment
+from tests.proofs.crash_points.job_notes import count
 from tests.proofs.crash_points.jobs import SECOND
-from tests.proofs.crash_points.judge import Judge
-from tests.proofs.crash_points.ledger import count
 from tests.proofs.crash_points.scenarios import DEAD, NAME, SCENARIOS, Scenario
-from tests.proofs.crash_points.stage import SHARDS, Stage
+from tests.proofs.crash_points.stepped_worker import SteppedWorker, move_clock_by_steps, settle
 from tests.proofs.crash_points.wire import QUIET, Fault, Line, Way, install
 
 _HUNG_S = 60
@@ -63,11 +63,11 @@ class Verdict:
         return "\n".join([head, *lines, f"  again: {again}"])
 
 
-class Theatre:
-    """Plays cases on one stage. The process that plays has one thread: it forks."""
+class CaseRunner:
+    """Plays cases on one environment. The process that plays has one thread: it forks."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, environment: CaseEnvironment) -> None:
+        self._environment = environment
         self._known: dict[tuple[str, int], tuple[str, ...]] = {}
 
     def commands(self, scenario: str, batch: int) -> tuple[str, ...]:
@@ -91,116 +91,120 @@ class Theatre:
 
     def play(self, case: Case) -> Verdict:
         """Play one case from its begin to the judgement."""
-        stage, scenario = self._stage, SCENARIOS[case.scenario]
-        stage.clear(SHARDS if scenario.crosses else SHARDS[:1])
-        scenario.prepare(stage, case.batch)
-        judge = Judge(stage, scenario.fate)
-        play = partial(_play, stage, scenario, case.batch)
-        killed = self._run(judge, case.fault, play, greetings=scenario.greetings)
-        sent = tuple(note.words for note in stage.ledger.read() if note.kind == "sent")
-        judge.look("after the process", deaths=killed)
-        self._check_reached(judge, case, sent)
-        rescuer = self._rescue(judge, case, sent, killed=killed)
-        judge.finish()
-        notes = stage.ledger.read()
+        environment, scenario = self._environment, SCENARIOS[case.scenario]
+        environment.clear(SHARDS if scenario.crosses else SHARDS[:1])
+        scenario.prepare(environment, case.batch)
+        checks = CaseChecks(environment, scenario.fate)
+        play = partial(_play, environment, scenario, case.batch)
+        killed = self._run(checks, case.fault, play, greetings=scenario.greetings)
+        sent = tuple(note.words for note in environment.notes.read() if note.kind == "sent")
+        checks.look("after the process", deaths=killed)
+        self._check_reached(checks, case, sent)
+        rescuer = self._rescue(checks, case, sent, killed=killed)
+        checks.finish()
+        notes = environment.notes.read()
         runs = count(notes, "begun")
         extra = sum(runs.values()) - len(runs) - sum(count(notes, "failed").values())
-        problems = tuple(judge.problems)
-        return Verdict(case, problems, sent, rescuer, max(0, extra), tuple(stage.warnings()) if problems else ())
+        problems = tuple(checks.problems)
+        return Verdict(case, problems, sent, rescuer, max(0, extra), tuple(environment.warnings()) if problems else ())
 
-    def _rescue(self, judge: Judge, case: Case, sent: tuple[str, ...], *, killed: bool) -> tuple[str, ...]:
+    def _rescue(self, checks: CaseChecks, case: Case, sent: tuple[str, ...], *, killed: bool) -> tuple[str, ...]:
         """Others take over until nothing is left; return what the first of them sent."""
-        stage, scenario = self._stage, SCENARIOS[case.scenario]
+        environment, scenario = self._environment, SCENARIOS[case.scenario]
         dead = [NAME] if killed else []
         first: tuple[str, ...] = ()
         for number in range(_MOST_RESCUERS):
-            if not stage.left() and not stage.registered():
+            if not environment.left() and not environment.registered():
                 break
             name = f"rescuer-{number}"
             fault = case.second if number == 0 else None
-            struck = self._run(judge, fault, partial(_rescue, stage, scenario, name, tuple(dead)))
-            first = first or tuple(note.words for note in stage.ledger.read() if note.kind == "sent")[len(sent) :]
-            judge.look(f"after {name}", deaths=struck)
+            struck = self._run(checks, fault, partial(_rescue, environment, scenario, name, tuple(dead)))
+            first = first or tuple(note.words for note in environment.notes.read() if note.kind == "sent")[len(sent) :]
+            checks.look(f"after {name}", deaths=struck)
             if struck:
                 dead += [name, f"{name}-{SECOND}"]
         return first
 
-    def _run(self, judge: Judge, fault: Fault | None, act: Callable[[Line], None], *, greetings: bool = False) -> bool:
+    def _run(
+        self, checks: CaseChecks, fault: Fault | None, act: Callable[[Line], None], *, greetings: bool = False
+    ) -> bool:
         """Let a forked process act; tell whether it was killed as planned."""
         child = os.fork()
         if not child:
-            _be_the_child(self._stage, fault, act, greetings=greetings)
+            _be_the_child(self._environment, fault, act, greetings=greetings)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         planned = fault is not None and fault.kills
         if status not in ((-signal.SIGKILL,) if planned else (0,)):
-            judge.problems.append(f"the process ended with {status}")
+            checks.problems.append(f"the process ended with {status}")
         deadline = time.monotonic() + _GONE_S
-        while self._stage.connected():
+        while self._environment.connected():
             if time.monotonic() > deadline:
-                judge.problems.append("the server still knows connections of a process that is gone")
+                checks.problems.append("the server still knows connections of a process that is gone")
                 break
         return status < 0
 
-    def _check_reached(self, judge: Judge, case: Case, sent: tuple[str, ...]) -> None:
+    def _check_reached(self, checks: CaseChecks, case: Case, sent: tuple[str, ...]) -> None:
         """The case struck where it was meant to: until then the commands are always the same."""
         if case.fault is None:
             return
         known = self.commands(case.scenario, case.batch)
         if sent[: case.fault.at] != known[: case.fault.at]:
-            judge.problems.append(f"it sent {sent[: case.fault.at]}, not {known[: case.fault.at]}")
+            checks.problems.append(f"it sent {sent[: case.fault.at]}, not {known[: case.fault.at]}")
 
 
-def _be_the_child(stage: Stage, fault: Fault | None, act: Callable[[Line], None], *, greetings: bool) -> None:
+def _be_the_child(
+    environment: CaseEnvironment, fault: Fault | None, act: Callable[[Line], None], *, greetings: bool
+) -> None:
     status = 1
     try:
         signal.alarm(_HUNG_S)
-        stage.use()
+        environment.enter()
         move_clock_by_steps()
         line = Line(
             fault,
-            lambda number, name: stage.ledger.note("sent", number, name),
-            lambda: any(map(stage.parked, stage.clients)),
+            lambda number, name: environment.notes.note("sent", number, name),
+            lambda: any(map(environment.parked, environment.clients)),
             greetings=greetings,
         )
         install(line)
         act(line)
-        stage.leave()
+        environment.leave()
         status = 0
     except BaseException:  # noqa: BLE001 - whatever it is, the parent must know
         with suppress(OSError):
-            stage.ledger.note("wrong", 0, traceback.format_exc(limit=-2))
+            environment.notes.note("wrong", 0, traceback.format_exc(limit=-2))
     finally:
         os._exit(status)
 
 
-def _play(stage: Stage, scenario: Scenario, batch: int, line: Line) -> None:
+def _play(environment: CaseEnvironment, scenario: Scenario, batch: int, line: Line) -> None:
     """Act, and if that was survived, do what is left and leave."""
     _set_up(scenario)
-    actor = Actor(stage, NAME)
-    scenario.act(stage, actor, batch)
+    actor = SteppedWorker(environment, NAME)
+    scenario.act(environment, actor, batch)
     line.end()
     if actor.left:
         return
-    actors = [actor, *_beyond(stage, scenario, NAME)]
+    actors = [actor, *_beyond(environment, scenario, NAME)]
     for one in actors:
         one.beat()
-    settle(stage, actors)
+    settle(environment, actors)
     for one in actors:
         one.leave()
 
 
-def _rescue(stage: Stage, scenario: Scenario, name: str, dead: tuple[str, ...], _line: Line) -> None:
+def _rescue(environment: CaseEnvironment, scenario: Scenario, name: str, dead: tuple[str, ...], _line: Line) -> None:
     """As a supervisor and the process that it starts: the dead are known to be dead, of the others the lease runs out."""
     _set_up(scenario)
-    actors = [Actor(stage, name), *_beyond(stage, scenario, name)]
-    gone = [identity for identity in stage.registered() if identity.rpartition(":")[2] not in (name, *dead, DEAD)]
+    actors = [SteppedWorker(environment, name), *_beyond(environment, scenario, name)]
+    gone = [identity for identity in environment.registered() if identity.rpartition(":")[2] not in (name, *dead, DEAD)]
     for actor in actors:
         actor.beat()
         for one in dead:
             actor.mark_dead(f"points:1:{one}")
-    stage.age(gone)
-    settle(stage, actors)
-    stage.age([*gone, *(f"points:1:{one}" for one in dead), DEAD])
+    environment.age(gone)
+    settle(environment, actors)
+    environment.age([*gone, *(f"points:1:{one}" for one in dead), DEAD])
     for actor in actors:
         actor.sweep()
         actor.leave()
@@ -219,8 +223,8 @@ class _Refusal:
         yield from ()
 
 
-def _beyond(stage: Stage, scenario: Scenario, name: str) -> list[Actor]:
-    return [Actor(stage, f"{name}-{SECOND}", shard=SECOND)] if scenario.crosses else []
+def _beyond(environment: CaseEnvironment, scenario: Scenario, name: str) -> list[SteppedWorker]:
+    return [SteppedWorker(environment, f"{name}-{SECOND}", shard=SECOND)] if scenario.crosses else []
 
 
 def folded(commands: tuple[str, ...], *, whole: bool) -> list[int]:

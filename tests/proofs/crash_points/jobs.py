@@ -1,4 +1,4 @@
-"""The jobs of the cases. Each tells the ledger that it began, and how it ended."""
+"""The jobs of the cases. Each tells the notes that it began, and how it ended."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from framework import ApplicationWorker, Deduplicate, Discard, RetryLater
 from framework.errors import Shutdown
 from framework.handlers import on_death
-from tests.proofs.crash_points.ledger import Ledger, count
+from tests.proofs.crash_points.job_notes import JobNotes, count
 
 QUEUE = "points"
 SECOND = "second"
@@ -18,12 +18,12 @@ RETIRED = "Points::Retired"
 CARGO: dict[str, Any] = {"big": 2**70 + 1, "exact": 1700000000.123456, "none": [], "map": {}, "text": 'ü "\\\u2028'}
 """Arguments that a careless hand would change: no script may take a payload apart."""
 
-_ledger: list[Ledger] = []
+_notes: list[JobNotes] = []
 
 
-def open_ledger(ledger: Ledger) -> None:
+def open_notes(notes: JobNotes) -> None:
     """All jobs of this process, and of those forked from it, write there."""
-    _ledger[:] = [ledger]
+    _notes[:] = [notes]
 
 
 class _Base(ApplicationWorker, abstract=True):
@@ -32,14 +32,14 @@ class _Base(ApplicationWorker, abstract=True):
 
     def perform(self, serial: int, cargo: dict[str, Any]) -> None:
         """Run as job ``serial``."""
-        (ledger,) = _ledger
-        ledger.note("begun", serial, str(self.jid))
+        (notes,) = _notes
+        notes.note("begun", serial, str(self.jid))
         if cargo != CARGO:
-            ledger.note("spoilt", serial, repr(cargo))
-        self.act(serial, ledger)
-        ledger.note("ended", serial)
+            notes.note("spoilt", serial, repr(cargo))
+        self.act(serial, notes)
+        notes.note("ended", serial)
 
-    def act(self, serial: int, ledger: Ledger) -> None:
+    def act(self, serial: int, notes: JobNotes) -> None:
         """What the class is for; the plain one does nothing."""
 
 
@@ -80,19 +80,19 @@ class AwayWorker(_Base):
 
 
 class _Failing(_Base, abstract=True):
-    def act(self, serial: int, ledger: Ledger) -> None:
+    def act(self, serial: int, notes: JobNotes) -> None:
         """Fail."""
-        ledger.note("failed", serial)
+        notes.note("failed", serial)
         raise ValueError(f"job {serial}")
 
 
 class FailsOnceWorker(_Base):
     """Fails in its first run."""
 
-    def act(self, serial: int, ledger: Ledger) -> None:
+    def act(self, serial: int, notes: JobNotes) -> None:
         """Fail unless it did so before."""
-        if not count(ledger.read(), "failed")[serial]:
-            ledger.note("failed", serial)
+        if not count(notes.read(), "failed")[serial]:
+            notes.note("failed", serial)
             raise ValueError(f"job {serial}")
 
 
@@ -114,19 +114,19 @@ class DiscardedWorker(_Base):
 
     status_expiration = KEPT_S
 
-    def act(self, serial: int, ledger: Ledger) -> None:
+    def act(self, serial: int, notes: JobNotes) -> None:
         """Ask."""
-        ledger.note("failed", serial)
+        notes.note("failed", serial)
         raise Discard(f"job {serial}")
 
 
 class LaterWorker(_Base):
     """Asks once to run again in an hour."""
 
-    def act(self, serial: int, ledger: Ledger) -> None:
+    def act(self, serial: int, notes: JobNotes) -> None:
         """Ask unless it did so before."""
-        if not count(ledger.read(), "failed")[serial]:
-            ledger.note("failed", serial)
+        if not count(notes.read(), "failed")[serial]:
+            notes.note("failed", serial)
             raise RetryLater(3600, "not yet")
 
 
@@ -135,10 +135,10 @@ class StoppedWorker(_Base):
 
     _overdue = False
 
-    def act(self, serial: int, ledger: Ledger) -> None:
+    def act(self, serial: int, notes: JobNotes) -> None:
         """Stop the process, unless that was done."""
-        if not count(ledger.read(), "failed")[serial]:
-            ledger.note("failed", serial)
+        if not count(notes.read(), "failed")[serial]:
+            notes.note("failed", serial)
             stop_process[0](self._overdue)
             raise Shutdown
 
@@ -155,4 +155,4 @@ stop_process: list[Callable[[bool], None]] = []
 
 @on_death
 def _mourn(job: Any, _error: BaseException) -> None:
-    _ledger[0].note("mourned", job["args"][0])
+    _notes[0].note("mourned", job["args"][0])

@@ -12,9 +12,9 @@ from framework.wire import keys
 from framework.wire.job import DEATH_COUNT
 from framework.wire.resources import slot_member
 from tests.proofs.crash_points import jobs
-from tests.proofs.crash_points.actor import Actor
+from tests.proofs.crash_points.environment import CaseEnvironment
 from tests.proofs.crash_points.jobs import CARGO, KEPT_S, QUEUE, RETIRED
-from tests.proofs.crash_points.stage import Stage
+from tests.proofs.crash_points.stepped_worker import SteppedWorker
 
 DEAD = "points:1:dead"
 """The process that was dead before the case began."""
@@ -38,7 +38,7 @@ class Fate:
     state: JobState | None = None
 
 
-Step: TypeAlias = Callable[[Stage, Actor, int], None]
+Step: TypeAlias = Callable[[CaseEnvironment, SteppedWorker, int], None]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Scenario:
     says: str
     act: Step
     fate: Callable[[int], Fate] = field(default=lambda _serial: Fate())
-    prepare: Callable[[Stage, int], None] = field(default=lambda _stage, _batch: None)
+    prepare: Callable[[CaseEnvironment, int], None] = field(default=lambda _environment, _batch: None)
     batches: tuple[int, ...] = (1, 8)
     crosses: bool = False
     """Whether the jobs end on the other shard."""
@@ -64,40 +64,44 @@ class Scenario:
 # --- producers: what was not accepted is pushed again, as one does who wants each job to be done
 
 
-def _push(stage: Stage, worker: Any, serials: Iterable[int]) -> None:
+def _push(environment: CaseEnvironment, worker: Any, serials: Iterable[int]) -> None:
     for serial in serials:
-        _until_accepted(stage, serial, lambda serial=serial: worker.perform_async(serial, CARGO))
+        _until_accepted(environment, serial, lambda serial=serial: worker.perform_async(serial, CARGO))
 
 
-def _push_later(stage: Stage, worker: Any, serials: Iterable[int]) -> None:
+def _push_later(environment: CaseEnvironment, worker: Any, serials: Iterable[int]) -> None:
     for serial in serials:
-        _until_accepted(stage, serial, lambda serial=serial: worker.perform_in(3600, serial, CARGO))
+        _until_accepted(environment, serial, lambda serial=serial: worker.perform_in(3600, serial, CARGO))
 
 
-def _until_accepted(stage: Stage, serial: int, push: Callable[[], Any]) -> None:
+def _until_accepted(environment: CaseEnvironment, serial: int, push: Callable[[], Any]) -> None:
     while True:
         try:
-            stage.ledger.note("accepted", serial, push() or "")  # of none: it is the duplicate of one in doubt
+            environment.notes.note("accepted", serial, push() or "")  # of none: it is the duplicate of one in doubt
         except ShardUnavailableError as error:
-            stage.ledger.note("doubted" if error.maybe_written else "refused", serial)
+            environment.notes.note("doubted" if error.maybe_written else "refused", serial)
         else:
             return
 
 
-def _push_bulk(stage: Stage, serials: Sequence[int], push: Callable[[list[tuple[Any, ...]]], Any]) -> None:
+def _push_bulk(
+    environment: CaseEnvironment, serials: Sequence[int], push: Callable[[list[tuple[Any, ...]]], Any]
+) -> None:
     try:
         jids = push([(serial, CARGO) for serial in serials])
     except BulkPushError as error:
         doubted = getattr(error.__cause__, "maybe_written", True)
         for serial in serials[error.failed_from :]:
-            stage.ledger.note("doubted" if doubted else "refused", serial)
-        _push_bulk(stage, serials[error.failed_from :], push)
+            environment.notes.note("doubted" if doubted else "refused", serial)
+        _push_bulk(environment, serials[error.failed_from :], push)
     else:
         for serial, jid in zip(serials, jids, strict=True):
-            stage.ledger.note("accepted", serial, jid)
+            environment.notes.note("accepted", serial, jid)
 
 
-def _push_and_resume(stage: Stage, serials: Sequence[int], push: Callable[[list[tuple[Any, ...]]], Any]) -> None:
+def _push_and_resume(
+    environment: CaseEnvironment, serials: Sequence[int], push: Callable[[list[tuple[Any, ...]]], Any]
+) -> None:
     """Push in bulk; what fails is resumed until it is in, so that nothing is in doubt."""
     go_on, before = lambda: push([(serial, CARGO) for serial in serials]), list[Any]()
     while True:
@@ -108,7 +112,7 @@ def _push_and_resume(stage: Stage, serials: Sequence[int], push: Callable[[list[
         else:
             break
     for serial, jid in zip(serials, jids, strict=True):
-        stage.ledger.note("accepted", serial, jid)
+        environment.notes.note("accepted", serial, jid)
 
 
 def _serials(batch: int) -> list[int]:
@@ -120,7 +124,7 @@ def _serials(batch: int) -> list[int]:
 
 def _waiting(
     worker: Any, place: str = keys.queue(QUEUE), *, locked: bool = False, **fields: Any
-) -> Callable[[Stage, int], None]:
+) -> Callable[[CaseEnvironment, int], None]:
     """Jobs of a class wait at a place, as another producer wrote them; ``worker`` is the class, or the name of one that went.
 
     ``locked``: each has a lock, which must be its own until it has come to its end, and nobody's then.
@@ -132,94 +136,94 @@ def _waiting(
         if worker.declaration().status_expiration is not None:
             fields["status_expiration"] = KEPT_S
 
-    def prepare(stage: Stage, batch: int) -> None:
+    def prepare(environment: CaseEnvironment, batch: int) -> None:
         for serial in _serials(batch):
-            stage.write(name, serial, place, **fields, **(stage.lock(serial) if locked else {}))
+            environment.write(name, serial, place, **fields, **(environment.lock(serial) if locked else {}))
 
     return prepare
 
 
-def _unloaded(stage: Stage, batch: int) -> None:
-    _waiting(jobs.FailsOnceWorker, locked=True)(stage, batch)
-    for client in stage.clients.values():
+def _unloaded(environment: CaseEnvironment, batch: int) -> None:
+    _waiting(jobs.FailsOnceWorker, locked=True)(environment, batch)
+    for client in environment.clients.values():
         client.script_flush()
 
 
-def _half_stopped(stopped: Any) -> Callable[[Stage, int], None]:
+def _half_stopped(stopped: Any) -> Callable[[CaseEnvironment, int], None]:
     """The job in the middle of the batch is of this class, in whose run the process is told to stop."""
 
-    def prepare(stage: Stage, batch: int) -> None:
+    def prepare(environment: CaseEnvironment, batch: int) -> None:
         for serial in _serials(batch):
             worker = stopped if serial == (batch + 1) // 2 else jobs.PlainWorker
-            stage.write(worker.declaration().wire_name, serial, keys.queue(QUEUE), **stage.lock(serial))
+            environment.write(worker.declaration().wire_name, serial, keys.queue(QUEUE), **environment.lock(serial))
 
     return prepare
 
 
-def _estate(stage: Stage, batch: int) -> None:
+def _estate(environment: CaseEnvironment, batch: int) -> None:
     """A process died with a batch in flight, something unreadable, and a job that killed two others before. All but what cannot
     be read have locks and slots.
     """
-    place, client = keys.working(DEAD), stage.clients["main"]
+    place, client = keys.working(DEAD), environment.clients["main"]
     plain = jobs.TrackedWorker.declaration().wire_name
     often = {SUSPECT_FIELD: True, DEATH_COUNT: 2, "status_expiration": KEPT_S}
-    quarantined = stage.write(plain, QUARANTINED, place, **often, **stage.lock(QUARANTINED))
+    quarantined = environment.write(plain, QUARANTINED, place, **often, **environment.lock(QUARANTINED))
     for serial in _serials(batch):
-        stage.write(plain, serial, place, status_expiration=KEPT_S, **stage.lock(serial))
+        environment.write(plain, serial, place, status_expiration=KEPT_S, **environment.lock(serial))
     slots = [slot_member(DEAD, f"{serial:024x}") for serial in (*_serials(batch), QUARANTINED)]
     client.zadd(keys.limit(plain) + ":running", dict.fromkeys(slots, 1_000_000_000))
-    stage.write_unreadable(UNREADABLE, place)
+    environment.write_unreadable(UNREADABLE, place)
     client.set(keys.lease(DEAD), 1, px=15_000)
     client.zadd(keys.REGISTRY, {DEAD: 1_000_000_000})
     digest = hashlib.sha1(quarantined, usedforsecurity=False).hexdigest()
     client.hset(keys.process(DEAD), mapping={"slots": 4, digest: 1})
 
 
-def _slot_of_the_dead(stage: Stage, batch: int) -> None:
+def _slot_of_the_dead(environment: CaseEnvironment, batch: int) -> None:
     """A process died with the only slot; the jobs of the batch wait in the queue."""
     worker = jobs.LimitedWorker.declaration().wire_name
-    stage.write(worker, HOLDER, keys.working(DEAD), **stage.lock(HOLDER))
-    stage.clients["main"].zadd(f"{keys.limit(worker)}:running", {slot_member(DEAD, f"{HOLDER:024x}"): 1e10})
-    stage.clients["main"].set(keys.lease(DEAD), 1, px=15_000)
-    stage.clients["main"].zadd(keys.REGISTRY, {DEAD: 1_000_000_000})
-    _waiting(jobs.LimitedWorker, locked=True)(stage, batch)
+    environment.write(worker, HOLDER, keys.working(DEAD), **environment.lock(HOLDER))
+    environment.clients["main"].zadd(f"{keys.limit(worker)}:running", {slot_member(DEAD, f"{HOLDER:024x}"): 1e10})
+    environment.clients["main"].set(keys.lease(DEAD), 1, px=15_000)
+    environment.clients["main"].zadd(keys.REGISTRY, {DEAD: 1_000_000_000})
+    _waiting(jobs.LimitedWorker, locked=True)(environment, batch)
 
 
-def _paused(stage: Stage, batch: int) -> None:
+def _paused(environment: CaseEnvironment, batch: int) -> None:
     """A class is paused; jobs of it wait."""
-    stage.pause(jobs.OnceWorker.declaration().wire_name)
-    _waiting(jobs.OnceWorker, locked=True)(stage, batch)
+    environment.pause(jobs.OnceWorker.declaration().wire_name)
+    _waiting(jobs.OnceWorker, locked=True)(environment, batch)
 
 
 # --- what the process does
 
 
-def _work(_stage: Stage, actor: Actor, _batch: int) -> None:
+def _work(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
     actor.beat()
     actor.work()
 
 
-def _work_twice(stage: Stage, actor: Actor, batch: int) -> None:
-    _work(stage, actor, batch)
-    stage.make_due()
+def _work_twice(environment: CaseEnvironment, actor: SteppedWorker, batch: int) -> None:
+    _work(environment, actor, batch)
+    environment.make_due()
     actor.poll()
     actor.work()
 
 
-def _schedule(stage: Stage, actor: Actor, batch: int) -> None:
-    _push_later(stage, jobs.PlainWorker, _serials(batch))
+def _schedule(environment: CaseEnvironment, actor: SteppedWorker, batch: int) -> None:
+    _push_later(environment, jobs.PlainWorker, _serials(batch))
     actor.beat()
-    stage.make_due()
+    environment.make_due()
     actor.poll()
 
 
-def _arrive(stage: Stage, actor: Actor, _batch: int) -> None:
+def _arrive(environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
     actor.beat()
-    actor.arrival = lambda: _waiting(jobs.PlainWorker)(stage, 1)
+    actor.arrival = lambda: _waiting(jobs.PlainWorker)(environment, 1)
     actor.work()
 
 
-def _stop(_stage: Stage, actor: Actor, _batch: int) -> None:
+def _stop(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
     jobs.stop_process[:] = [actor.stop]
     actor.beat()
     actor.record()
@@ -227,33 +231,33 @@ def _stop(_stage: Stage, actor: Actor, _batch: int) -> None:
     actor.leave()
 
 
-def _promote(_stage: Stage, actor: Actor, _batch: int) -> None:
+def _promote(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
     actor.beat()
     actor.poll()
 
 
-def _cross(_stage: Stage, actor: Actor, _batch: int) -> None:
+def _cross(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
     actor.beat()
     actor.poll()
     actor.poll()
 
 
-def _race(stage: Stage, actor: Actor, _batch: int) -> None:
+def _race(environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
     """When the poller has read what is due, another one moves it first."""
     actor.beat()
-    actor.overtaken_by(Actor(stage, RIVAL))
+    actor.overtaken_by(SteppedWorker(environment, RIVAL))
     actor.poll()
 
 
-def _recover(stage: Stage, actor: Actor, _batch: int) -> None:
+def _recover(environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
     actor.beat()
     actor.mark_dead(DEAD)
     actor.sweep()
-    stage.age([DEAD])
+    environment.age([DEAD])
     actor.sweep()
 
 
-def _wait_for_slot(_stage: Stage, actor: Actor, _batch: int) -> None:
+def _wait_for_slot(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
     """Who has the slot is dead: jobs wait for it, are handed it one after the other, and run."""
     actor.beat()
     actor.work()
@@ -262,28 +266,28 @@ def _wait_for_slot(_stage: Stage, actor: Actor, _batch: int) -> None:
     actor.work()
 
 
-def _park(stage: Stage, actor: Actor, _batch: int) -> None:
+def _park(environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
     """What is paused is parked; when the pause is over it goes back and runs."""
     actor.beat()
     actor.learn()
     actor.work()
-    stage.resume()
-    actor.cancel_all()
+    environment.resume()
+    actor.release_paused()
     actor.work()
 
 
-def _reconcile(stage: Stage, actor: Actor, batch: int) -> None:
+def _reconcile(environment: CaseEnvironment, actor: SteppedWorker, batch: int) -> None:
     """In the working list of the process are jobs that it does not know: a fetch was not answered."""
     actor.beat()
     place = keys.working(actor.identity)
-    _waiting(jobs.PlainWorker, place)(stage, batch)
-    stage.write_unreadable(UNREADABLE, place)
+    _waiting(jobs.PlainWorker, place)(environment, batch)
+    environment.write_unreadable(UNREADABLE, place)
     actor.sweep()
     actor.work()
     actor.sweep()
 
 
-def _beside(_stage: Stage, actor: Actor, _batch: int) -> None:
+def _beside(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
     actor.beat()
     actor.record()
     actor.sweep()
@@ -306,7 +310,7 @@ def _always(end: End = "done", state: JobState | None = None) -> Callable[[int],
 
 
 def _pushing(worker: Any) -> Step:
-    return lambda stage, _actor, batch: _push(stage, worker, _serials(batch))
+    return lambda environment, _actor, batch: _push(environment, worker, _serials(batch))
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -324,24 +328,28 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(
             "bulk",
             "push in bulk",
-            lambda stage, _actor, batch: _push_bulk(stage, _serials(batch), jobs.PlainWorker.perform_bulk),
+            lambda environment, _actor, batch: _push_bulk(environment, _serials(batch), jobs.PlainWorker.perform_bulk),
         ),
         Scenario(
             "bulk resumed",
             "push in bulk, and resume what failed",
-            lambda stage, _actor, batch: _push_and_resume(stage, _serials(batch), jobs.PlainWorker.perform_bulk),
+            lambda environment, _actor, batch: _push_and_resume(
+                environment, _serials(batch), jobs.PlainWorker.perform_bulk
+            ),
         ),
         Scenario(
             "bulk resumed locked",
             "push in bulk, each with its lock, and resume what failed",
-            lambda stage, _actor, batch: _push_and_resume(stage, _serials(batch), jobs.OnceWorker.perform_bulk),
+            lambda environment, _actor, batch: _push_and_resume(
+                environment, _serials(batch), jobs.OnceWorker.perform_bulk
+            ),
             batches=(1, 2),
         ),
         Scenario(
             "bulk later",
             "push in bulk, tracked, due later",
-            lambda stage, _actor, batch: _push_bulk(
-                stage, _serials(batch), lambda args: jobs.TrackedWorker.perform_bulk_in(3600, args)
+            lambda environment, _actor, batch: _push_bulk(
+                environment, _serials(batch), lambda args: jobs.TrackedWorker.perform_bulk_in(3600, args)
             ),
             _always(state="completed"),
         ),

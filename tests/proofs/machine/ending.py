@@ -5,11 +5,11 @@ import re
 from typing import Any
 
 from framework.wire import keys
-from tests.proofs.census import leaks
-from tests.proofs.machine.ledger import Broken, Spot
+from tests.proofs.leftover_keys import leaks
+from tests.proofs.machine.job_model import Broken, Spot
 from tests.proofs.machine.servers import SHARDS
+from tests.proofs.machine.simulated_cluster import SimulatedCluster
 from tests.proofs.machine.worker import Worker
-from tests.proofs.machine.world import World
 
 _ROUNDS = 40  # and one for each job
 _LONG_ROUND, _LONG_S = 2, 44.0
@@ -17,56 +17,56 @@ _LONG_ROUND, _LONG_S = 2, 44.0
 
 _ROUND_S = 4.0
 _PARTS = ("lease", "record", "reaper", "policies", "poller")
-_MAY_STAY = re.compile(r"aw:(landed|push|status):.*|aw:retired|dead|aw:dead:business|interrupted|schedule|queues")
+_MAY_STAY = re.compile(r"aw:(transferred|push|status):.*|aw:retired|dead|aw:dead:business|interrupted|schedule|queues")
 """Documented keys with a life of their own (docs/reference/keys.md, column Census)."""
 
 
-def drain(world: World) -> None:
-    """Judge the end. Raises Broken when a job is left, or anything of a process."""
-    _heal(world)
-    for number in range(_ROUNDS + len(world.judge.ledger.owed)):
+def drain(cluster: SimulatedCluster) -> None:
+    """Check the end. Raises Broken when a job is left, or anything of a process."""
+    _heal(cluster)
+    for number in range(_ROUNDS + len(cluster.checks.model.owed)):
         for name in SHARDS:
-            if all(worker.stopping for worker in world.workers if worker.shard == name):
-                world.boot(name)
-        for worker in list(world.workers):
-            _round(world, worker)
-        if _settled(world):
+            if all(worker.stopping for worker in cluster.workers if worker.shard == name):
+                cluster.boot(name)
+        for worker in list(cluster.workers):
+            _round(cluster, worker)
+        if _settled(cluster):
             break
         if number >= _LONG_ROUND:
-            world.hasten()
-        world.pass_time(_LONG_S if number == _LONG_ROUND else _ROUND_S)
+            cluster.hasten()
+        cluster.pass_time(_LONG_S if number == _LONG_ROUND else _ROUND_S)
     else:
-        left = {jid: [spot.key for spot in world.judge.ledger.jobs[jid].spots] for jid in world.judge.ledger.owed}
+        left = {jid: [spot.key for spot in cluster.checks.model.jobs[jid].spots] for jid in cluster.checks.model.owed}
         raise Broken(f"liveness: not everything came to its end: {left}")
-    _agree(world)
-    _leave(world)
+    _agree(cluster)
+    _leave(cluster)
     for name in SHARDS:
-        _census(world, name)
+        _check_keys(cluster, name)
 
 
-def _heal(world: World) -> None:
-    world.heal()
-    for act in list(world.others.acts):
-        world.turn(act)
-    world.notice_deaths()
+def _heal(cluster: SimulatedCluster) -> None:
+    cluster.heal()
+    for act in list(cluster.others.acts):
+        cluster.turn(act)
+    cluster.notice_deaths()
 
 
-def _round(world: World, worker: Worker) -> None:
+def _round(cluster: SimulatedCluster, worker: Worker) -> None:
     for name in _PARTS:
-        _turn(world, worker, name)
-    world.work(worker)
+        _turn(cluster, worker, name)
+    cluster.work(worker)
     for act in worker.slots():
         if act.at == "perform":
-            world.finish(act, "done")
-        world.turn(act) if act.at != "perform" else None
-    _turn(world, worker, "main")
-    world.reap_left()
+            cluster.finish(act, "done")
+        cluster.turn(act) if act.at != "perform" else None
+    _turn(cluster, worker, "main")
+    cluster.reap_left()
 
 
-def _settled(world: World) -> bool:
+def _settled(cluster: SimulatedCluster) -> bool:
     """Whether every job is over, dead or set aside."""
-    jobs = world.judge.ledger.jobs
-    return all(_at_rest(spot) for jid in world.judge.ledger.owed for spot in jobs[jid].spots)
+    jobs = cluster.checks.model.jobs
+    return all(_at_rest(spot) for jid in cluster.checks.model.owed for spot in jobs[jid].spots)
 
 
 def _at_rest(spot: Spot) -> bool:
@@ -74,49 +74,49 @@ def _at_rest(spot: Spot) -> bool:
     return spot.kind in ("dead", "interrupted") or (spot.kind == "schedule" and b'"Nobody"' in spot.data)
 
 
-def _agree(world: World) -> None:
+def _agree(cluster: SimulatedCluster) -> None:
     """I7: what a process holds, and what its list says that it holds, is nothing."""
-    for worker in world.workers:
-        if worker.custody.known():
-            raise Broken(f"I7: {worker.identity} believes that it holds {worker.custody.known()}")
+    for worker in cluster.workers:
+        if worker.in_flight.payloads():
+            raise Broken(f"I7: {worker.identity} believes that it holds {worker.in_flight.payloads()}")
 
 
-def _leave(world: World) -> None:
+def _leave(cluster: SimulatedCluster) -> None:
     """Every process stops when told to; those that are the last of their shard see to it that the dead are forgotten."""
-    last = {worker.shard: worker for worker in world.workers}
-    _stop_all(world, [worker for worker in world.workers if worker not in last.values()])
-    world.pass_time(64)
+    last = {worker.shard: worker for worker in cluster.workers}
+    _stop_all(cluster, [worker for worker in cluster.workers if worker not in last.values()])
+    cluster.pass_time(64)
     for worker in last.values():
         for _ in range(2):  # the first may find its connection closed
-            _turn(world, worker, "reaper")
-        _turn(world, worker, "record")
-    _stop_all(world, list(last.values()))
-    world.pass_time(64)
+            _turn(cluster, worker, "reaper")
+        _turn(cluster, worker, "record")
+    _stop_all(cluster, list(last.values()))
+    cluster.pass_time(64)
 
 
-def _turn(world: World, worker: Worker, name: str) -> None:
+def _turn(cluster: SimulatedCluster, worker: Worker, name: str) -> None:
     act = worker.act(name)
     if act is not None:
-        world.turn(act)
+        cluster.turn(act)
 
 
-def _stop_all(world: World, workers: list[Worker]) -> None:
+def _stop_all(cluster: SimulatedCluster, workers: list[Worker]) -> None:
     for worker in workers:
         worker.stop(patient=False)
         for _ in range(20):
             for act in list(worker.acts):
                 if act.at not in ("perform", "ended"):
-                    world.turn(act)
+                    cluster.turn(act)
             if worker.gone:
                 break
         else:
             raise Broken(f"liveness: {worker.identity} does not stop: {[(act.name, act.at) for act in worker.acts]}")
-    world.reap_left()
+    cluster.reap_left()
 
 
-def _census(world: World, name: str) -> None:
+def _check_keys(cluster: SimulatedCluster, name: str) -> None:
     """I8, I24: no working list, and no key that nobody would remove."""
-    client: Any = world.servers.clients[name]
+    client: Any = cluster.servers.clients[name]
     left = [leak for leak in leaks(client) if not _MAY_STAY.match(leak.partition(" (")[0])]
     if left:
         raise Broken(f"I24: left on {name}: {left}")

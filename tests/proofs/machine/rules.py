@@ -12,13 +12,13 @@ from framework.errors import ShardUnavailableError
 from framework.flags.flag import Flag, pause_flag
 from framework.flags.redis_flags import set_flag, unset_flag
 from framework.wire import keys
-from tests.proofs.machine.baton import Act, Fate
 from tests.proofs.machine.ending import drain
-from tests.proofs.machine.ledger import Broken
+from tests.proofs.machine.interleaving import Act, Fate
+from tests.proofs.machine.job_model import Broken
 from tests.proofs.machine.payloads import GARBAGE, KINDS
 from tests.proofs.machine.servers import SHARDS
+from tests.proofs.machine.simulated_cluster import SimulatedCluster
 from tests.proofs.machine.worker import CLASSES, ENDS, QUEUES, Worker
-from tests.proofs.machine.world import World
 
 T = TypeVar("T")
 
@@ -46,28 +46,28 @@ def one_of(found: Sequence[T], which: int) -> T | None:
 class States(RuleBasedStateMachine):
     """Two processes of the first shard and one of the second, to begin with."""
 
-    world: ClassVar[World]
+    cluster: ClassVar[SimulatedCluster]
 
     def __init__(self) -> None:
         super().__init__()
         self.whole = True
         self.number = 0
-        self.world.reset()
+        self.cluster.reset()
         for shard in ("main", "main", "second"):
-            self.world.boot(shard)
+            self.cluster.boot(shard)
 
     def teardown(self) -> None:
         """Without faults everything comes to its end; after a breach there is nothing more to learn."""
         try:
             if self.whole:
-                drain(self.world)
+                drain(self.cluster)
         finally:
-            self.world.abandon()
+            self.cluster.abandon()
 
-    def _skip_wrong_type(self, what: Callable[[], Any]) -> None:
+    def _guarded(self, what: Callable[[], Any]) -> None:
         self.whole = False
         what()
-        self.world.reap_left()
+        self.cluster.reap_left()
         self.whole = True
 
     # --- producers
@@ -77,7 +77,7 @@ class States(RuleBasedStateMachine):
         """A producer writes a job to its queue."""
         jid = self._jid()
         data = KINDS[kind](jid, queue)
-        self._skip_wrong_type(lambda: self._write(jid, fate, lambda: self.world.producer.enqueue_one(queue, data)))
+        self._guarded(lambda: self._write(jid, fate, lambda: self.cluster.producer.enqueue_one(queue, data)))
 
     @rule(
         kind=st.sampled_from(sorted(KINDS)),
@@ -89,15 +89,15 @@ class States(RuleBasedStateMachine):
         """A producer writes a job that is due later."""
         jid = self._jid()
         data = KINDS[kind](jid, queue)
-        due = self.world.servers.time("main") + delay
-        self._skip_wrong_type(lambda: self._write(jid, fate, lambda: self.world.producer.schedule_one(due, data)))
+        due = self.cluster.servers.time("main") + delay
+        self._guarded(lambda: self._write(jid, fate, lambda: self.cluster.producer.schedule_one(due, data)))
 
     @rule(which=WHICH, queue=st.sampled_from(QUEUES), delay=st.sampled_from([0, 0, 11]), fate=FATES)
     def push_by_class(self, which: int, queue: str, delay: int, fate: Fate) -> None:
         """An application pushes with a worker class."""
-        chosen: Any = self.world.jobs[which % len(self.world.jobs)].set(queue=queue)  # type: ignore[attr-defined]
+        chosen: Any = self.cluster.jobs[which % len(self.cluster.jobs)].set(queue=queue)  # type: ignore[attr-defined]
         push = (lambda: chosen.perform_in(delay, 1)) if delay else (lambda: chosen.perform_async(1))
-        self._skip_wrong_type(lambda: self._write("", fate, push))
+        self._guarded(lambda: self._write("", fate, push))
 
     def _jid(self) -> str:
         self.number += 1
@@ -112,18 +112,18 @@ class States(RuleBasedStateMachine):
             except ShardUnavailableError as error:
                 done.append(error)
 
-        act = self.world.others.begin("producer", produce)
-        self.world.step(act)
-        self.world.step(act, fate)
-        self.world.turn(act)
+        act = self.cluster.others.begin("producer", produce)
+        self.cluster.step(act)
+        self.cluster.step(act, fate)
+        self.cluster.turn(act)
         came = done[0]
         # An empty one: it was dropped as a duplicate.
-        if isinstance(came, str) and came and came.encode() not in self.world.judge.ledger.jobs:
+        if isinstance(came, str) and came and came.encode() not in self.cluster.checks.model.jobs:
             raise Broken(f"I1: the push of {came} was accepted, and it is in no key")
         if (
             isinstance(came, ShardUnavailableError)
             and not came.maybe_written
-            and jid.encode() in self.world.judge.ledger.jobs
+            and jid.encode() in self.cluster.checks.model.jobs
         ):
             raise Broken(f"I17: the push of {jid} was refused, and it is there")
 
@@ -141,7 +141,7 @@ class States(RuleBasedStateMachine):
         """The slots of a process take what there is."""
         worker = self._worker(which)
         if worker is not None:
-            self._skip_wrong_type(lambda: self.world.work(worker))
+            self._guarded(lambda: self.cluster.work(worker))
 
     @rule(which=WHICH, part=st.sampled_from(PARTS))
     def turn(self, which: int, part: str) -> None:
@@ -149,7 +149,7 @@ class States(RuleBasedStateMachine):
         worker = self._worker(which)
         act = worker.act(part) if worker is not None else None
         if act is not None and act.at != "perform":
-            self._skip_wrong_type(lambda: self.world.turn(act))
+            self._guarded(lambda: self.cluster.turn(act))
 
     @rule(which=WHICH, part=st.sampled_from(PARTS))
     def begin(self, which: int, part: str) -> None:
@@ -157,47 +157,47 @@ class States(RuleBasedStateMachine):
         worker = self._worker(which)
         act = worker.act(part) if worker is not None else None
         if act is not None and act.at == "wait":
-            self._skip_wrong_type(lambda: self.world.step(act))
+            self._guarded(lambda: self.cluster.step(act))
 
     @rule(which=WHICH, fate=FATES)
     def step(self, which: int, fate: Fate) -> None:
         """A thread that stands before a command sends it."""
-        act = one_of(self.world.moving(), which)
+        act = one_of(self.cluster.moving(), which)
         if act is not None:
-            self._skip_wrong_type(lambda: self.world.step(act, fate))
+            self._guarded(lambda: self.cluster.step(act, fate))
 
     @rule(which=WHICH, how=st.sampled_from(ENDS), on=st.booleans())
     def end(self, which: int, how: str, on: bool) -> None:  # noqa: FBT001 - hypothesis passes by name
         """A job ends; its thread goes ``on``, or stands before its next command."""
-        act = one_of(self.world.performing(), which)
+        act = one_of(self.cluster.performing(), which)
         if act is not None:
-            self._skip_wrong_type(lambda: self._end(act, how, on=on))
+            self._guarded(lambda: self._end(act, how, on=on))
 
     def _end(self, act: Act, how: str, *, on: bool) -> None:
-        self.world.finish(act, how)
+        self.cluster.finish(act, how)
         if on:
-            self.world.turn(act)
+            self.cluster.turn(act)
 
     @rule(which=WHICH, late=st.booleans())
     def crash(self, which: int, late: bool) -> None:  # noqa: FBT001 - as above
         """kill -9; ``late``: a command of its is under way, and is carried out when somebody steps it."""
-        worker = one_of(self.world.workers, which)
+        worker = one_of(self.cluster.workers, which)
         if worker is not None:
             spare = one_of([act for act in worker.acts if act.at == "command"], which) if late else None
-            self._skip_wrong_type(lambda: self.world.crash(worker, spare=spare))
+            self._guarded(lambda: self.cluster.crash(worker, spare=spare))
 
     @rule(which=WHICH)
     def mark_dead(self, which: int) -> None:
         """A supervisor has seen a process die, and says so."""
-        worker = one_of(self.world.zombies, which)
+        worker = one_of(self.cluster.zombies, which)
         if worker is not None:
-            self._skip_wrong_type(lambda: self.world.turn(self.world.mark_dead(worker)))
+            self._guarded(lambda: self.cluster.turn(self.cluster.mark_dead(worker)))
 
     @rule(shard=st.sampled_from(["main", *SHARDS]), eager=st.booleans())
     def boot(self, shard: str, eager: bool) -> None:  # noqa: FBT001 - as above
         """Another process starts; ``eager``: and so do its threads."""
-        if len(self.world.workers) < MOST_WORKERS and self.world.servers.is_up(shard):
-            self._skip_wrong_type(lambda: self.world.boot(shard, eager=eager))
+        if len(self.cluster.workers) < MOST_WORKERS and self.cluster.servers.is_up(shard):
+            self._guarded(lambda: self.cluster.boot(shard, eager=eager))
 
     @rule(which=WHICH, patient=st.booleans())
     def stop(self, which: int, patient: bool) -> None:  # noqa: FBT001 - as above
@@ -205,7 +205,7 @@ class States(RuleBasedStateMachine):
         worker = self._worker(which)
         if worker is not None:
             worker.stop(patient=patient)
-            self._skip_wrong_type(lambda: self.world.turn(worker.acts[0]))
+            self._guarded(lambda: self.cluster.turn(worker.acts[0]))
 
     @rule(which=WHICH)
     def freeze(self, which: int) -> None:
@@ -217,7 +217,7 @@ class States(RuleBasedStateMachine):
     @rule(which=WHICH)
     def thaw(self, which: int) -> None:
         """SIGCONT: it goes on where it was, and knows nothing of the meantime."""
-        worker = one_of([worker for worker in self.world.workers if worker.frozen], which)
+        worker = one_of([worker for worker in self.cluster.workers if worker.frozen], which)
         if worker is not None:
             worker.frozen = False
 
@@ -229,23 +229,23 @@ class States(RuleBasedStateMachine):
         worker = self._worker(which)
         if worker is not None:
             self.rush(which=which, queue=QUEUES[which % len(QUEUES)], count=2)
-            self._skip_wrong_type(lambda: self._outlive(worker, steps, how if back else ""))
+            self._guarded(lambda: self._outlive(worker, steps, how if back else ""))
 
     def _outlive(self, worker: Worker, steps: int, how: str) -> None:
         worker.frozen = worker.slept = True
-        self.world.pass_time(PERIODS[-1])
-        others = [other.act("reaper") for other in self.world.awake() if other.shard == worker.shard]
+        self.cluster.pass_time(PERIODS[-1])
+        others = [other.act("reaper") for other in self.cluster.awake() if other.shard == worker.shard]
         reaper = next((act for act in others if act is not None and act.at == "wait"), None)
         for _ in range(steps if reaper is not None else 0):
             if reaper is not None and (reaper.movable or reaper.at == "wait"):
-                self.world.step(reaper)
+                self.cluster.step(reaper)
         if not how:
             return
         worker.frozen = False
         lease = worker.act("lease")
         for act in (lease, reaper):
             if act is not None and act.movable | (act is lease):
-                self.world.turn(act)
+                self.cluster.turn(act)
         for act in worker.slots():
             if act.at == "perform":
                 self._end(act, how, on=True)
@@ -257,27 +257,27 @@ class States(RuleBasedStateMachine):
         worker = self._worker(which)
         poller = worker.act("poller") if worker is not None else None
         if poller is not None:
-            self._skip_wrong_type(lambda: self._cross(poller, steps, fate))
+            self._guarded(lambda: self._cross(poller, steps, fate))
 
     def _cross(self, poller: Act, steps: int, fate: Fate) -> None:
-        self.world.pass_time(PERIODS[0])
-        self.world.turn(poller)  # it is marked
-        self.world.pass_time(PERIODS[0])
+        self.cluster.pass_time(PERIODS[0])
+        self.cluster.turn(poller)  # it is marked
+        self.cluster.pass_time(PERIODS[0])
         for _ in range(steps):
             if poller.at in ("wait", "command"):
-                self.world.step(poller)
+                self.cluster.step(poller)
         if poller.at == "command":
-            self.world.step(poller, fate)
+            self.cluster.step(poller, fate)
 
     @rule(seconds=st.sampled_from(PERIODS), beating=st.booleans())
     def pass_time(self, seconds: int, beating: bool) -> None:  # noqa: FBT001 - as above
         """Time passes; not ``beating``: nobody's lease is renewed meanwhile."""
-        self._skip_wrong_type(lambda: self.world.pass_time(seconds, beating=beating))
+        self._guarded(lambda: self.cluster.pass_time(seconds, beating=beating))
 
     @rule()
     def notice(self) -> None:
         """The servers notice which connections lead nowhere."""
-        self._skip_wrong_type(self.world.notice_deaths)
+        self._guarded(self.cluster.notice_deaths)
 
     # --- servers, operators, and others who write to them
 
@@ -292,7 +292,7 @@ class States(RuleBasedStateMachine):
             "start": lambda client: client.ping(),
         }
         if what == "start":
-            self._skip_wrong_type(lambda: self.world.servers.bring_up(shard))
+            self._guarded(lambda: self.cluster.servers.bring_up(shard))
         self._operate(shard, acts[what])
 
     @rule(shard=st.sampled_from(SHARDS), chance=st.integers(0, _RARELY), up=st.booleans())
@@ -300,10 +300,10 @@ class States(RuleBasedStateMachine):
         """kill -9 of the server, now and then; it comes ``up`` at once, or later."""
         if chance < _RARELY:
             return
-        self.world.servers.kill(shard)
+        self.cluster.servers.kill(shard)
         if up:
-            self._skip_wrong_type(lambda: self.world.servers.bring_up(shard))
-            self._skip_wrong_type(self.world.look)
+            self._guarded(lambda: self.cluster.servers.bring_up(shard))
+            self._guarded(self.cluster.look)
 
     @rule(
         shard=st.sampled_from(SHARDS),
@@ -319,8 +319,8 @@ class States(RuleBasedStateMachine):
             "unpause": lambda client: client.srem(keys.PAUSED, queue),
             "pause class": lambda client: set_flag(client, Flag(flag, 100.0), None),
             "unpause class": lambda client: unset_flag(client, flag),
-            "spoil": lambda client: self.world.servers.spoil(client, key, on=True),
-            "mend": lambda client: self.world.servers.spoil(client, key, on=False),
+            "spoil": lambda client: self.cluster.servers.spoil(client, key, on=True),
+            "mend": lambda client: self.cluster.servers.spoil(client, key, on=False),
         }
         self._operate(shard, acts[what])
 
@@ -333,25 +333,25 @@ class States(RuleBasedStateMachine):
         """Bytes that are no job come into a queue, a set, or a working list."""
         self.number += 1
         data = GARBAGE[what % len(GARBAGE)](self.number)
-        owner = one_of([worker for worker in self.world.workers if worker.shard == shard], what)
+        owner = one_of([worker for worker in self.cluster.workers if worker.shard == shard], what)
         key = {"queue": "queue:a", "working": keys.working(owner.identity) if owner else "queue:b"}.get(where, where)
-        self._operate(shard, lambda client: self.world.servers.inject(client, key, data))
+        self._operate(shard, lambda client: self.cluster.servers.inject(client, key, data))
 
     @rule(shard=st.sampled_from(SHARDS), key=st.sampled_from([keys.DEAD, keys.INTERRUPTED]), which=WHICH)
     def retry_by_hand(self, shard: str, key: str, which: int) -> None:
         """An operator sends a dead job to its queue again."""
-        self._operate(shard, lambda client: self.world.servers.revive(client, key, which))
+        self._operate(shard, lambda client: self.cluster.servers.revive(client, key, which))
 
     def _operate(self, shard: str, act: Callable[[Any], Any]) -> None:
-        if self.world.servers.is_up(shard):
+        if self.cluster.servers.is_up(shard):
             with suppress(OutOfMemoryError):
-                act(self.world.servers.clients[shard])
-            self._skip_wrong_type(lambda: self.world.look(operator=True))
+                act(self.cluster.servers.clients[shard])
+            self._guarded(lambda: self.cluster.look(operator=True))
 
     def _worker(self, which: int) -> Worker | None:
-        return one_of(self.world.awake(), which)
+        return one_of(self.cluster.awake(), which)
 
 
-def machine_on(world: World) -> type[States]:
+def machine_on(cluster: SimulatedCluster) -> type[States]:
     """The machine on these servers."""
-    return type("States", (States,), {"world": world, "__module__": __name__})
+    return type("States", (States,), {"cluster": cluster, "__module__": __name__})

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from framework.store import script
 from framework.store.channel import Channel
 from framework.wire import keys
-from tests.proofs.machine.ledger import Contents
+from tests.proofs.machine.job_model import Contents
 from tests.servers.guarded import GuardedServer, with_all_rights
 
 SHARDS = ("main", "second")

@@ -21,7 +21,7 @@ from framework.process import heartbeat, launcher, record
 from framework.shard import channel_pool
 from framework.store import script
 from framework.store.channel import Channel
-from tests.proofs.machine.baton import SIMULATED, Fate, current, pause
+from tests.proofs.machine.interleaving import SIMULATED, Fate, current, pause
 
 _TICK_S = 0.001  # every step takes a moment: so speed is measured, and nothing happens twice at once
 

@@ -22,8 +22,8 @@ from framework.shard.shard import Shard
 from framework.wire import keys
 from framework.wiring import worker_process
 from framework.wiring.endpoints import endpoint_of
-from tests.proofs.machine.baton import Act, Owner, mover, pause
-from tests.proofs.machine.ledger import Broken
+from tests.proofs.machine.interleaving import Act, Owner, mover, pause
+from tests.proofs.machine.job_model import Broken
 from tests.proofs.machine.simulation import Clock
 
 SLOTS = 2
@@ -142,7 +142,7 @@ class Worker(Owner):
         select, begin, died = parking._selector.select, executor.begin, parts.events.component_died
 
         def waited(_timeout_s: float) -> Any:
-            if not parts.fetcher._leader._leaving and parking.queues & self.paused:
+            if not parts.fetcher._leader._rearm_requested and parking.queues & self.paused:
                 raise Broken(f"I15: {self} waits at {parking.queues}, and knows that {self.paused} are paused")
             pause("wait")
             return select(0)
@@ -173,19 +173,19 @@ class Worker(Owner):
     def paused(self) -> frozenset[str]:
         """The queues that it knows to be paused."""
         fetcher: Any = self.parts.fetcher
-        return frozenset(fetcher._exchange._rotation._paused)
+        return frozenset(fetcher._pipeline._rotation._paused)
 
     def let_time_go_by(self, redis_s: float, own_s: float, *, beating: bool) -> None:
         """Redis's clock went on, and its own; ``beating``: it has beaten meanwhile. What it remembers is moved as stamps are."""
         grace: Any = self.parts.reaper._detector
-        last, since, seen = grace._seen
+        last, since, seen = grace._observed
         if beating:
-            grace._seen = (last, since - redis_s, seen + own_s)
+            grace._observed = (last, since - redis_s, seen + own_s)
         else:
-            grace._seen = (last - redis_s, since - redis_s, seen)
+            grace._observed = (last - redis_s, since - redis_s, seen)
 
     @property
-    def custody(self) -> Any:
+    def in_flight(self) -> Any:
         """The jobs in its hands, as its memory knows them."""
         return self.parts.fetcher.in_flight
 
@@ -216,7 +216,7 @@ class Worker(Owner):
         """The server notices that it is gone."""
         parts: Any = self.parts
         parts.fetcher._leader._blocking.close()
-        parts.fetcher._exchange._call.close()
+        parts.fetcher._pipeline._call.close()
         for client in (parts.fetcher._leader._client, parts.record.client, parts.lease.client):
             client.close()
         parts.poller._transfer._shards.close()

@@ -25,14 +25,14 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Note:
-    """``has_error_in`` is a job's serial, or the number of a command; ``words`` say the rest."""
+    """``about`` is a job's serial, or the number of a command; ``words`` say the rest."""
 
     kind: str
     about: int
     words: str
 
 
-class Ledger:
+class JobNotes:
     """One file for all cases, emptied before each."""
 
     def __init__(self, path: Path) -> None:

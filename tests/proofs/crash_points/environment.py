@@ -27,8 +27,8 @@ from framework.wire import keys
 from framework.wire.resources import IDEMPOTENCY_KEY
 from framework.wiring.client import connect
 from framework.wiring.endpoints import endpoint_of
-from tests.proofs.crash_points.jobs import CARGO, QUEUE, RETIRED, SECOND, open_ledger
-from tests.proofs.crash_points.ledger import Ledger
+from tests.proofs.crash_points.job_notes import JobNotes
+from tests.proofs.crash_points.jobs import CARGO, QUEUE, RETIRED, SECOND, open_notes
 from tests.proofs.crash_points.wire import CONTROL
 from tests.proofs.places import END, place_of
 
@@ -41,7 +41,7 @@ _LONG_AGO = 1_000_000_000
 _SILENT_S = 60.0
 
 
-class Stage:
+class CaseEnvironment:
     """Made once, before anything is forked; ``settings`` are those of a process in production."""
 
     def __init__(self, folder: Path) -> None:
@@ -57,11 +57,11 @@ class Stage:
         application = {"retired_workers": {RETIRED: "it went"}, "sidekiq_metrics": []}
         (config / "application.yml").write_text(json.dumps(application))
         self.settings: Settings = load({"FRAMEWORK_CONFIG_DIR": str(config), "FRAMEWORK_ENV": "production"})
-        self.ledger = Ledger(folder / "ledger")
+        self.notes = JobNotes(folder / "notes")
         self.lines = os.open(folder / "lines.log", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         # redis-py reads the metadata of its package for each connection, which would be a third of a case.
         metadata.version = cache(metadata.version)
-        open_ledger(self.ledger)
+        open_notes(self.notes)
         connect(self.settings)
         self.clients = self._everywhere = self._open(SHARDS)
         for client in self.clients.values():
@@ -72,7 +72,7 @@ class Stage:
         for server in self.servers.values():
             server.stop()
 
-    def use(self) -> None:
+    def enter(self) -> None:
         """This process was forked: its connections are its own, and so is its log."""
         self.clients = self._open(self.clients)
         self.log = logs.open_server_log("warning", {"pid": os.getpid()}, self.lines)
@@ -108,7 +108,7 @@ class Stage:
             for one in _SCRIPTS:
                 pipeline.script_load(one.source)
             pipeline.execute()
-        self.ledger.clear()
+        self.notes.clear()
         os.ftruncate(self.lines, 0)
 
     def write(self, worker: str, serial: int, place: str, **fields: Any) -> bytes:
@@ -123,7 +123,7 @@ class Stage:
             client.lpush(place, data)
         if place == keys.queue(QUEUE):
             client.sadd(keys.QUEUES, QUEUE)
-        self.ledger.note("accepted", serial, str(payload["jid"]))
+        self.notes.note("accepted", serial, str(payload["jid"]))
         return data
 
     def lock(self, serial: int, **fields: Any) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Stage:
     def write_unreadable(self, serial: int, place: str) -> None:
         """Another producer writes what no reader can read."""
         self.clients["main"].lpush(place, b"\xff{%d" % serial)
-        self.ledger.note("accepted", serial)
+        self.notes.note("accepted", serial)
 
     def pause(self, worker: str) -> None:
         """An operator pauses a class."""

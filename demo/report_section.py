@@ -103,7 +103,7 @@ def _processes(activity: Activity, styles: Sequence[str]) -> list[Html]:
         Column[tuple[Process, str]]("Runs", lambda row: f"{row[0].runs.begun:,}", numeric=True),
         Column[tuple[Process, str]]("Done", lambda row: f"{row[0].runs.done:,}", numeric=True),
         Column[tuple[Process, str]]("Failed", lambda row: row[0].runs.failed or _NONE, numeric=True),
-        Column[tuple[Process, str]]("Cut off", lambda row: row[0].runs.unfinished or _NONE, numeric=True),
+        Column[tuple[Process, str]]("Cut off", lambda row: row[0].runs.unended or _NONE, numeric=True),
         Column[tuple[Process, str]]("Taken back", lambda row: row[0].taken_back or _NONE, numeric=True),
         Column[tuple[Process, str]]("End", lambda row: _ending(row[0])),
     ]
@@ -172,7 +172,7 @@ def _classes(activity: Activity) -> Html:
         Column[JobClass]("Runs", lambda row: f"{row.runs.begun:,}", numeric=True),
         Column[JobClass]("Done", lambda row: f"{row.runs.done:,}", numeric=True),
         Column[JobClass]("Failed", lambda row: row.runs.failed or _NONE, numeric=True),
-        Column[JobClass]("Other", lambda row: row.runs.on_failure or _NONE, numeric=True),
+        Column[JobClass]("Other", lambda row: row.runs.otherwise or _NONE, numeric=True),
         Column[JobClass]("Not run", lambda row: row.not_run.total() or _NONE, numeric=True),
         Column[JobClass]("Wait p50", lambda row: shown_s(row.waits.percentile(50)), numeric=True),
         Column[JobClass]("Run p50", lambda row: shown_s(row.durations.percentile(50)), numeric=True),
@@ -182,7 +182,7 @@ def _classes(activity: Activity) -> Html:
     parts = [table("Classes", cells, rows[:LISTED_CLASSES])]
     if len(rows) > LISTED_CLASSES:
         parts.append(tag("p", f"{len(rows) - LISTED_CLASSES:,} more classes are in the logs.", class_="hint"))
-    if any(one.runs.on_failure for one in rows):
+    if any(one.runs.otherwise for one in rows):
         parts.append(tag("p", "Other: the job was dropped, or put itself off.", class_="hint"))
     not_run = sum((one.not_run for one in rows), Counter[str]())
     if not_run:

@@ -25,7 +25,7 @@ _FOREIGN = ("REDIS_URL", "FRAMEWORK_SHARDS", "FRAMEWORK_ROUTING", "FRAMEWORK_QUE
 """What the user's shell may say about another installation: the demo runs on its own stores and reads its own logs."""
 
 
-class House:
+class DemoProcesses:
     """Inside the ``with`` block two stores and two supervised workers run; after it none of them is left."""
 
     def __init__(self, root: Path, folder: Path, workers: Sequence[type[ApplicationWorker]]) -> None:

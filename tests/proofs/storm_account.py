@@ -23,7 +23,7 @@ class Life:
     """Jobs that had ended in it and ran again: their acknowledgement died with it."""
 
 
-class Ledger:
+class StormAccount:
     """Takes in records. A job is in flight when its run has begun and not ended."""
 
     def __init__(self, jobs: int) -> None:
@@ -59,7 +59,7 @@ class Ledger:
             if ended:
                 self._end(life, serial)
             else:
-                self._start_submitted(life, serial, at_us)
+                self._begin(life, serial, at_us)
 
     def mark_dead(self, life: Life, killed_us: int) -> None:
         """A process is dead, its last record taken in; what was in flight in it has been killed."""
@@ -81,7 +81,7 @@ class Ledger:
         """Serials that never ended."""
         return [serial for serial, ended in enumerate(self._once_ended) if not ended]
 
-    def _start_submitted(self, life: Life, serial: int, at_us: int) -> None:
+    def _begin(self, life: Life, serial: int, at_us: int) -> None:
         before, self._state[serial] = self._state[serial], _RUNNING
         former = self.lives[self._life_of[serial]]
         self._life_of[serial] = life.number

@@ -12,11 +12,11 @@ from redis import Redis
 from framework.wire import keys
 from framework.wire.job import BUFFERED_AT, TRANSFER
 from framework.wire.resources import IDEMPOTENCY_KEY
-from tests.proofs.census import leaks
+from tests.proofs.crash_points.environment import FOREIGN, CaseEnvironment
+from tests.proofs.crash_points.job_notes import Note, count
 from tests.proofs.crash_points.jobs import CARGO
-from tests.proofs.crash_points.ledger import Note, count
 from tests.proofs.crash_points.scenarios import Fate
-from tests.proofs.crash_points.stage import FOREIGN, Stage
+from tests.proofs.leftover_keys import leaks
 from tests.proofs.places import END, payload_in, place_of, unwrapped
 
 DOCUMENTED = {
@@ -54,10 +54,10 @@ class Member:
 
 
 @dataclass
-class Judge:
+class CaseChecks:
     """Of one case. ``problems`` are what did not hold, in words; ``repeats`` the runs that deaths may repeat, by jid."""
 
-    stage: Stage
+    environment: CaseEnvironment
     fate: Callable[[int], Fate]
     problems: list[str] = field(default_factory=list)
     repeats: Counter[str] = field(default_factory=Counter)
@@ -68,10 +68,10 @@ class Judge:
 
     def look(self, when: str, *, deaths: bool) -> None:
         """All processes are gone: every job is where it should be."""
-        notes, members = self.stage.ledger.read(), self._members()
+        notes, members = self.environment.notes.read(), self._members()
         self._unchanged(when, members)
         self._nowhere_and_twice(when, notes, members)
-        self._status_writer(when, notes, members)
+        self._states(when, notes, members)
         self._holdings(when, members)
         runs, failed = _by_jid(notes, "begun"), _failures(notes)
         present = {member.jid for member in members}
@@ -83,11 +83,11 @@ class Judge:
 
     def finish(self) -> None:
         """Everything is settled and everybody has left."""
-        notes, members = self.stage.ledger.read(), self._members()
+        notes, members = self.environment.notes.read(), self._members()
         self.problems += [f"{note.words}" for note in notes if note.kind == "wrong"]
         self.problems += [f"job {note.about} ran with {note.words}" for note in notes if note.kind == "spoilt"]
         self._fates(notes, members)
-        self._running_jobs(notes)
+        self._runs(notes)
         self._last_states(notes)
         self._retired(notes)
         self._mourned(notes)
@@ -112,7 +112,7 @@ class Judge:
         ended, failed = count(notes, "ended"), count(notes, "failed")
         retired = sum(self._counted().values())
         there = {member.serial for member in members}
-        for serial in sorted({note.has_error_in for note in notes if note.kind == "accepted"} - there):
+        for serial in sorted({note.about for note in notes if note.kind == "accepted"} - there):
             end = self.fate(serial).end
             if end == "retired":
                 retired -= 1
@@ -125,7 +125,7 @@ class Judge:
             if number > 1 and not _crossing(places):
                 self._say(when, f"job {places[0].serial} is in {', '.join(map(str, places))}")
 
-    def _status_writer(self, when: str, notes: list[Note], members: list[Member]) -> None:
+    def _states(self, when: str, notes: list[Note], members: list[Member]) -> None:
         told = count(notes, "ended", "failed")
         words = self._state_words()
         for jid, state in words.items():
@@ -145,7 +145,11 @@ class Judge:
 
     def _holdings(self, when: str, members: list[Member]) -> None:
         """Every lock and every slot is that of a job which may run, and every job that had a lock still has it."""
-        client, waiting, locks = self.stage.clients["main"], {one.jid for one in members if not one.rests}, set[str]()
+        client, waiting, locks = (
+            self.environment.clients["main"],
+            {one.jid for one in members if not one.rests},
+            set[str](),
+        )
         for key in cast("list[bytes]", client.keys(f"{keys.LOCKS}*")):
             owner = cast("bytes", client.hget(key, "jid") or b"").decode()
             locks.add(owner)
@@ -165,7 +169,7 @@ class Judge:
 
     def _fates(self, notes: list[Note], members: list[Member]) -> None:
         ended, failed, begun = (count(notes, kind) for kind in ("ended", "failed", "begun"))
-        accepted = {note.has_error_in for note in notes if note.kind == "accepted"}
+        accepted = {note.about for note in notes if note.kind == "accepted"}
         for serial in sorted(accepted | {member.serial for member in members}):
             end = self.fate(serial).end
             places = [str(member) for member in members if member.serial == serial]
@@ -179,10 +183,10 @@ class Judge:
             if end in ("retired", "refused", "interrupted") and begun[serial]:
                 self._say("at the end", f"job {serial} ran")
 
-    def _running_jobs(self, notes: list[Note]) -> None:
+    def _runs(self, notes: list[Note]) -> None:
         """A job runs again only if it was running, or its acknowledgement was unconfirmed, when its process died."""
         runs, failed = _by_jid(notes, "begun"), _failures(notes)
-        serials = {note.words: note.has_error_in for note in notes if note.kind == "begun"}
+        serials = {note.words: note.about for note in notes if note.kind == "begun"}
         for jid, number in runs.items():
             serial = serials[jid]
             if number > 1 + self._by_right(serial, failed[jid]) + self.repeats[jid]:
@@ -200,22 +204,22 @@ class Judge:
 
     def _last_states(self, notes: list[Note]) -> None:
         words = self._state_words()
-        begun = {note.words: note.has_error_in for note in notes if note.kind == "begun"}
-        accepted = {note.words: note.has_error_in for note in notes if note.kind == "accepted"}
+        begun = {note.words: note.about for note in notes if note.kind == "begun"}
+        accepted = {note.words: note.about for note in notes if note.kind == "accepted"}
         for jid, serial in {**begun, **accepted}.items():
             state = self.fate(serial).state
             if state is not None and words.get(jid) != state.encode():
                 self._say("at the end", f"the state of job {serial} is {words.get(jid)!r}, not {state}")
 
     def _retired(self, notes: list[Note]) -> None:
-        wanted = sum(self.fate(note.has_error_in).end == "retired" for note in notes if note.kind == "accepted")
+        wanted = sum(self.fate(note.about).end == "retired" for note in notes if note.kind == "accepted")
         found = sum(self._counted().values())
         if found != wanted:
             self._say("at the end", f"{found} jobs of the retired class are counted, not {wanted}")
 
     def _keys(self) -> None:
         """What is allowed to be there (docs/reference/keys.md, Census) is taken away; the rest is told."""
-        for name, client in self.stage.clients.items():
+        for name, client in self.environment.clients.items():
             allowed = {keys.DEAD.encode(), keys.INTERRUPTED.encode(), keys.RETIRED.encode()}
             for key in cast("list[bytes]", client.keys("*")):
                 if key in allowed or (
@@ -223,7 +227,7 @@ class Judge:
                 ):
                     client.delete(key)
             self.problems += [f"at the end: left on {name}: {leak}" for leak in leaks(client)]
-        self.problems += [f"at the end: still registered: {name}" for name in self.stage.registered()]
+        self.problems += [f"at the end: still registered: {name}" for name in self.environment.registered()]
 
     def _mourned(self, notes: list[Note]) -> None:
         """Death handlers are told once of a job that is given up; a process that dies may not have come to it."""
@@ -238,7 +242,7 @@ class Judge:
 
     def _members(self) -> list[Member]:
         found: list[Member] = []
-        for shard, client in self.stage.clients.items():
+        for shard, client in self.environment.clients.items():
             for key in cast("list[bytes]", client.keys("*")):
                 if place_of(key) is not None:
                     listed = client.zrange(key, 0, -1) if client.type(key) == b"zset" else client.lrange(key, 0, -1)
@@ -248,12 +252,12 @@ class Judge:
         return found
 
     def _state_words(self) -> dict[str, bytes]:
-        client, prefix = self.stage.clients["main"], keys.status("")
+        client, prefix = self.environment.clients["main"], keys.status("")
         names = cast("list[bytes]", client.keys(f"{prefix}*"))
         return {name.decode().removeprefix(prefix): cast("bytes", client.get(name)) for name in names}
 
     def _counted(self) -> dict[bytes, int]:
-        found = cast("dict[bytes, bytes]", self.stage.clients["main"].hgetall(keys.RETIRED))
+        found = cast("dict[bytes, bytes]", self.environment.clients["main"].hgetall(keys.RETIRED))
         return {name: int(number) for name, number in found.items()}
 
     def _say(self, when: str, problem: str) -> None:
@@ -284,9 +288,9 @@ def _failures(notes: list[Note]) -> Counter[str]:
     failures: Counter[str] = Counter()
     for note in notes:
         if note.kind == "begun":
-            runs[note.has_error_in] = note.words
+            runs[note.about] = note.words
         elif note.kind == "failed":
-            failures[runs[note.has_error_in]] += 1
+            failures[runs[note.about]] += 1
     return failures
 
 

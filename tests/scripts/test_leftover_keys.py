@@ -1,6 +1,6 @@
 """Which keys a finished campaign may leave."""
 
-from tests.proofs import census
+from tests.proofs import leftover_keys
 from tests.tables import each_row
 
 
@@ -18,4 +18,4 @@ from tests.tables import each_row
     ],
 )
 def test_a_key_may_be_left_that_ends_by_itself_in_its_time(key, ttl_s, ends):
-    assert census._ends_soon(key, ttl_s) is ends
+    assert leftover_keys._ends_soon(key, ttl_s) is ends

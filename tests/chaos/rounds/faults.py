@@ -1,6 +1,6 @@
-"""What a blow is, what a fault is, and who strikes: the faults of a round, one after the other or two at a time.
+"""What an injection is, what a fault is, and the injector: the faults of a round, one after the other or two at a time.
 
-A fault is a generator: it strikes, yields until it is time to go on, heals. Between two steps the scene goes on, so
+A fault is a generator: it strikes, yields until it is time to go on, heals. Between two steps the round goes on, so
 nothing here sleeps. A fault that is ended early (``close``) heals in its ``finally``.
 """
 
@@ -17,8 +17,8 @@ Steps: TypeAlias = Generator[None, None, None]
 
 
 @dataclass
-class Blow:
-    """One blow: what, at whom (pid 0: Redis or the way to it), from when until it is well again (monotonic seconds)."""
+class Injection:
+    """One injection: what, at whom (pid 0: Redis or the way to it), from when until it is well again (monotonic seconds)."""
 
     kind: str
     pid: int
@@ -40,7 +40,7 @@ class Fault(NamedTuple):
 
     kind: str
     family: str
-    act: Callable[[Side, Blow], Steps]
+    act: Callable[[Side, Injection], Steps]
     possible: Callable[[Side], bool]
     to_the_end: bool
     """Whether it must run to its end when the round is over, rather than be ended early."""
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
 
 def fault(
     kind: str, family: str, *, possible: Callable[[Side], bool] = lambda _: True, to_the_end: bool = False
-) -> Callable[[Callable[[Side, Blow], Steps]], Fault]:
+) -> Callable[[Callable[[Side, Injection], Steps]], Fault]:
     """Make a fault of a generator function."""
     return lambda act: Fault(kind, family, act, possible, to_the_end)
 
@@ -60,10 +60,10 @@ def lasting(seconds: float) -> Steps:
         yield
 
 
-class Striker:
-    """Strikes at one side when ``look`` is called, which is often; remembers every blow.
+class FaultInjector:
+    """Strikes at one side when ``look`` is called, which is often; remembers every injection.
 
-    ``pause_s`` (least, most) is from the begin of a fault to that of the next, ``idle_s`` the least from an end to a begin.
+    ``pause_s`` (least, most) is from the begin of a fault to that of the next, ``rest_s`` the least from an end to a begin.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Striker:
         at_once: int = 1,
         rest_s: float = 0.0,
     ) -> None:
-        self.blows: list[Blow] = []
+        self.injections: list[Injection] = []
         self._side, self._faults, self._rng = side, faults, rng
-        self._pause_s, self._stop_now, self._idle_s = pause_s, at_once, rest_s
+        self._pause_s, self._at_once, self._rest_s = pause_s, at_once, rest_s
         self._deck: list[Fault] = []
-        self._active: list[tuple[Fault, Blow, Steps]] = []
+        self._active: list[tuple[Fault, Injection, Steps]] = []
         self._next_at = 0.0
 
     @property
@@ -92,15 +92,15 @@ class Striker:
         """Go on with what is under way; begin another fault if it is time."""
         for one in list(self._active):
             self._step(*one)
-        if strike and now >= self._next_at and len(self._active) < self._stop_now and (chosen := self._draw()):
+        if strike and now >= self._next_at and len(self._active) < self._at_once and (chosen := self._draw()):
             self._next_at = max(now, self._next_at + self._rng.uniform(*self._pause_s))
-            self._start_submitted(chosen)
+            self._begin(chosen)
 
     def finish(self) -> None:
         """End early what need not run to its end; ``busy`` says whether something goes on."""
-        for chosen, blow, steps in list(self._active):
+        for chosen, injection, steps in list(self._active):
             if not chosen.to_the_end:
-                self._over(chosen, blow, steps)
+                self._over(chosen, injection, steps)
 
     def abandon(self) -> None:
         """End everything now."""
@@ -117,21 +117,21 @@ class Striker:
                 return self._deck.pop(index)
         return None
 
-    def _start_submitted(self, chosen: Fault) -> None:
-        blow = Blow(chosen.kind, 0, time.monotonic(), family=chosen.family)
-        self.blows.append(blow)
-        steps = chosen.act(self._side, blow)
-        self._active.append((chosen, blow, steps))
-        self._step(chosen, blow, steps)
+    def _begin(self, chosen: Fault) -> None:
+        injection = Injection(chosen.kind, 0, time.monotonic(), family=chosen.family)
+        self.injections.append(injection)
+        steps = chosen.act(self._side, injection)
+        self._active.append((chosen, injection, steps))
+        self._step(chosen, injection, steps)
 
-    def _step(self, chosen: Fault, blow: Blow, steps: Steps) -> None:
+    def _step(self, chosen: Fault, injection: Injection, steps: Steps) -> None:
         try:
             next(steps)
         except StopIteration:
-            self._over(chosen, blow, steps)
+            self._over(chosen, injection, steps)
 
-    def _over(self, chosen: Fault, blow: Blow, steps: Steps) -> None:
+    def _over(self, chosen: Fault, injection: Injection, steps: Steps) -> None:
         steps.close()
-        blow.until = blow.until or time.monotonic()
-        self._active.remove((chosen, blow, steps))
-        self._next_at = max(self._next_at, time.monotonic() + self._idle_s)
+        injection.until = injection.until or time.monotonic()
+        self._active.remove((chosen, injection, steps))
+        self._next_at = max(self._next_at, time.monotonic() + self._rest_s)

@@ -16,11 +16,11 @@ from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.telemetry import logs
 from framework.wiring.client import ProcessClient, bind_default
-from tests.proofs.machine.baton import Act, Fate, Owner
-from tests.proofs.machine.judge import Judge
-from tests.proofs.machine.ledger import Broken
+from tests.proofs.machine.interleaving import Act, Fate, Owner
+from tests.proofs.machine.job_model import Broken
 from tests.proofs.machine.servers import Servers
 from tests.proofs.machine.simulation import Clock, simulated
+from tests.proofs.machine.state_checks import StateChecks
 from tests.proofs.machine.worker import Worker, declare, settings_for
 from tests.servers.guarded import GuardedServer
 
@@ -28,7 +28,7 @@ _LONG = 400  # steps of one thread without a stop: it goes round in circles
 _PARKED_S = 10.0
 _READING = {
     "SMEMBERS", "SCAN", "ZRANGEBYSCORE", "LRANGE", "ZCOUNT", "ZRANGE", "ZMSCORE", "ZSCORE", "TIME", "CLIENT",
-    "due", "examine", "beat", "adopt",
+    "read_due", "inspect_dead", "heartbeat", "register_orphan",
 }  # fmt: skip
 """After these, commands and scripts, everything is where it was."""
 
@@ -36,14 +36,14 @@ _UNANSWERED = ("BLMOVE", "fetch")
 """Sent now, and read later."""
 
 
-class World:
+class SimulatedCluster:
     """``open`` and ``close`` it; ``reset`` begins anew. The servers of the two shards run."""
 
     def __init__(self, folder: Path, servers: dict[str, GuardedServer]) -> None:
         self._folder = folder
         self.servers = Servers(servers)
         self._stack = ExitStack()
-        self.validated_client = 0
+        self.judged = 0
         """How often everything was judged, over all histories."""
 
     def open(self) -> None:
@@ -75,7 +75,7 @@ class World:
     def reset(self) -> None:
         """Empty servers, and no process."""
         self.servers.reset()
-        self.judge = Judge(self.servers)
+        self.checks = StateChecks(self.servers)
         self.workers: list[Worker] = []
         self.zombies: list[Worker] = []
         """Processes that have died, and the servers have not noticed."""
@@ -112,22 +112,22 @@ class World:
 
     def step(self, act: Act, fate: Fate = "go") -> None:
         """The thread moves to its next stop: at most one command is carried out."""
-        command = act.has_error_in if act.at == "command" else None
+        command = act.about if act.at == "command" else None
         if command is not None:
             self.story.append(f"{act.owner} {act.name}: {command}{'' if fate == 'go' else f' ({fate})'}")
         if fate == "lost":
-            self.judge.expect_lost_reply()
+            self.checks.expect_lost_reply()
         act.resume(fate)
         if act.doomed:
             act.kill()
-        if command == "beat" and fate == "go" and isinstance(act.owner, Worker):
+        if command == "heartbeat" and fate == "go" and isinstance(act.owner, Worker):
             act.owner.slept = False
         if command in _UNANSWERED:
             self.servers.catch_up()
         if command is not None and command not in _READING:
             self.look(by=act)
-        self.judge.runs()
-        self._judge_threads(act)
+        self.checks.runs()
+        self._check_threads(act)
 
     def turn(self, act: Act) -> None:
         """The thread moves until it waits for something, or runs a job."""
@@ -246,12 +246,12 @@ class World:
     # --- what is judged
 
     def look(self, *, by: Act | None = None, rebase: bool = False, operator: bool = False) -> None:
-        """Judge what is there now, after a step of ``by``."""
-        self.validated_client += 1
-        self.judge.at_work([(act.owner, act.has_error_in) for act in self.performing()])
-        self.story += self.judge.look(self.workers, by=by, rebase=rebase, operator=operator)
+        """Check what is there now, after a step of ``by``."""
+        self.judged += 1
+        self.checks.at_work([(act.owner, act.about) for act in self.performing()])
+        self.story += self.checks.look(self.workers, by=by, rebase=rebase, operator=operator)
 
-    def _judge_threads(self, act: Act) -> None:
+    def _check_threads(self, act: Act) -> None:
         if act.error is not None:
             raise Broken(f"the thread {act.name} ended by an error of its own: {act.error!r}") from act.error
         for worker in self.workers:
@@ -259,7 +259,7 @@ class World:
                 raise Broken(f"{component} died: {error!r}") from error
 
     def _started(self, worker: Worker, unit: UnitOfWork) -> None:
-        self.judge.started(worker, unit)
+        self.checks.started(worker, unit)
 
     def _ended(self, worker: Worker, run: Execution) -> None:
-        self.judge.ended(worker, run)
+        self.checks.ended(worker, run)

@@ -20,9 +20,9 @@ from framework.flags.flag import Flag, pause_flag
 from framework.flags.redis_flags import set_flag, unset_flag
 from framework.wire import keys
 from tests.chaos.rounds.account import DYING_S, Account, Run, account, runs_of
-from tests.chaos.rounds.blows import Blow
 from tests.chaos.rounds.effects import ASIDE, BEGUN, ENDED, Effect
-from tests.chaos.rounds.said import say_limit
+from tests.chaos.rounds.faults import Injection
+from tests.chaos.rounds.shared_limit import write_limit
 from tests.proofs.places import PARKED, place_of
 
 KEYS = 8
@@ -84,7 +84,7 @@ class Found:
 
 
 @dataclass
-class Valves:
+class PolicyLoad:
     """``look`` is called often while the round goes on; jobs with keys are of the class ``keyed``, effects in ``folder``."""
 
     keyed: type[ApplicationWorker]
@@ -115,7 +115,7 @@ class Valves:
 
     def _set_limit(self, limit: int) -> None:
         """From now on so many jobs of the limited class may run."""
-        say_limit(self.folder, limit)
+        write_limit(self.folder, limit)
         self._limits.append((time.monotonic(), limit))
 
     def look(self, now: float) -> None:
@@ -177,11 +177,13 @@ class Valves:
 
     # --- in the end
 
-    def found(self, effects: Sequence[Effect], aside: Sequence[Effect], blows: Sequence[Blow], calm_s: float) -> Found:
-        """Judge what limited jobs (``effects``) and those with keys (``aside``) told, the processes having taken these blows."""
+    def found(
+        self, effects: Sequence[Effect], aside: Sequence[Effect], injections: Sequence[Injection], calm_s: float
+    ) -> Found:
+        """Judge what limited jobs (``effects``) and those with keys (``aside``) told, the processes having taken these injections."""
         keyed = [effect._replace(serial=effect.serial - ASIDE) for effect in aside]
         lives = _lives(self.accepted, runs_of(keyed))
-        most, over = _running(_spans(runs_of(effects), blows), self._limits)
+        most, over = _running(_spans(runs_of(effects), injections), self._limits)
         since, until = self._started + calm_s, self._started + self.seconds - calm_s
         ended = {effect.serial: effect.at for effect in reversed(effects) if effect.kind == ENDED}
         return Found(
@@ -189,7 +191,7 @@ class Valves:
             over=over,
             most_taken=self._most_taken,
             per_second=sum(since <= at < until for at in ended.values()) / (until - since),
-            keyed=account([push.until for push in self.accepted], keyed, blows, Counter()),
+            keyed=account([push.until for push in self.accepted], keyed, injections, Counter()),
             twins=list(_twins(lives)),
             paused=[f"{effect.serial} at {effect.at:.3f}" for effect in keyed if self._is_paused(effect)],
             stale=[_shown(push, lives) for push in self.pushes if not push.accepted and not _lived(push, lives)],
@@ -242,9 +244,9 @@ def _shown(push: Push, lives: dict[int, list[Life]]) -> str:
     return f"key {push.key} at {push.at:.3f}, {push.at - max(ends, default=0.0):.3f} s after the last job of it"
 
 
-def _spans(runs: dict[int, list[Run]], blows: Sequence[Blow]) -> list[tuple[float, float]]:
-    """From when until when each run lasted: to its end, or to the blow at its process."""
-    died = {blow.pid: blow.at for blow in blows}
+def _spans(runs: dict[int, list[Run]], injections: Sequence[Injection]) -> list[tuple[float, float]]:
+    """From when until when each run lasted: to its end, or to the injection at its process."""
+    died = {injection.pid: injection.at for injection in injections}
     spans: list[tuple[float, float]] = []
     for run in (run for own in runs.values() for run in own):
         at = died.get(run.pid, float("inf"))

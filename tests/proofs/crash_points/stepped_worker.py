@@ -19,8 +19,8 @@ from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.wiring import worker_process
+from tests.proofs.crash_points.environment import CaseEnvironment
 from tests.proofs.crash_points.jobs import QUEUE, SECOND
-from tests.proofs.crash_points.stage import Stage
 
 _TICK_S = 0.0005
 """How far the steady clock of fetching moves each time it is read: acknowledgements leave every few jobs, always the same."""
@@ -34,27 +34,27 @@ class _IdleError(BaseException):
     """There is nothing to do but wait."""
 
 
-class Actor:
+class SteppedWorker:
     """One process. ``arrival`` is called when it would wait for jobs the first time, so that one may come meanwhile."""
 
-    def __init__(self, stage: Stage, name: str, *, shard: str = "main", slots: int = 8) -> None:
+    def __init__(self, environment: CaseEnvironment, name: str, *, shard: str = "main", slots: int = 8) -> None:
         self.identity = f"points:1:{name}"
         self.arrival: Callable[[], None] | None = None
         self.left = False
         self._started = False
-        self._stage = stage
-        self._shard = stage.shard(shard)
+        self._environment = environment
+        self._shard = environment.shard(shard)
         self._later_s = 0.0
         service = worker_process.WorkerOptions(
             shard, ((QUEUE if shard == "main" else SECOND, 0),), slots, timeout_s=5.0
         )
-        log = JobLog(stage.log, jobs=True)
+        log = JobLog(environment.log, jobs=True)
         order = QueueOrder.of(service.queues)
         self.parts = worker_process.build_worker(
-            stage.settings, service, order, self._shard, self.identity, log, supervisor=None
+            environment.settings, service, order, self._shard, self.identity, log, supervisor=None
         )
         self._launcher: Any = Launcher(self.parts, SignalQueue())
-        self._loops: dict[str, Any] = {loop.name: loop for loop in (self._launcher._lease_task, *self._launcher._loops)}
+        self._loops: dict[str, Any] = {loop.name: loop for loop in (self._launcher._lease_task, *self._launcher._tasks)}
         self._tap()
 
     def beat(self) -> None:
@@ -64,7 +64,7 @@ class Actor:
             return
         self._started = True
         if worker_process._wait_for_redis(self._shard, self.parts.lease, SignalQueue(), _check_nothing) is not None:
-            self._stage.ledger.note("wrong", 0, "the process did not start")
+            self._environment.notes.note("wrong", 0, "the process did not start")
 
     def record(self) -> None:
         """Write what Sidekiq's pages read."""
@@ -78,7 +78,7 @@ class Actor:
         """What the policies do beside jobs."""
         self._step(self._loops["policies"])
 
-    def cancel_all(self) -> None:
+    def release_paused(self) -> None:
         """Of that only the first: what is paused no more goes back."""
         self.learn()
         self._step(self._loop(self.parts.maintenance[0]))
@@ -113,26 +113,26 @@ class Actor:
         self.left = True
         self._launcher._stop()
         if self.parts.events.died.is_set():
-            self._stage.ledger.note("wrong", 0, "a part of the process died")
+            self._environment.notes.note("wrong", 0, "a part of the process died")
 
     def mark_dead(self, identity: str) -> None:
         """As the parent of a process that has seen it die."""
         client = self._shard.open_client("leases", read_timeout_s=COMMAND_TIMEOUT_S)
         keeper: Any = ChildLeases(self._shard.name, client, self.parts.events)
         keeper.mark_dead(identity)
-        self._step(keeper._loop)
+        self._step(keeper._task)
 
-    def overtaken_by(self, other: "Actor") -> None:
+    def overtaken_by(self, other: "SteppedWorker") -> None:
         """When this poller next works out what becomes of a job, ``other`` moves everything that is due."""
         preparation: Any = self.parts.poller._planner
-        prepare = preparation.prepare
+        prepare = preparation.plan
 
         def after_the_other(source: str, member: bytes) -> Any:
-            preparation.prepare = prepare
+            preparation.plan = prepare
             other.poll()
             return prepare(source, member)
 
-        preparation.prepare = after_the_other
+        preparation.plan = after_the_other
 
     def pass_time(self) -> None:
         """Shards that did not answer are asked again."""
@@ -154,7 +154,7 @@ class Actor:
             once._run_step()
             if not once._failures:
                 return
-        self._stage.ledger.note("wrong", 0, f"the step of {once.name} fails again and again")
+        self._environment.notes.note("wrong", 0, f"the step of {once.name} fails again and again")
 
     def _tap(self) -> None:
         """What would block returns to us; clocks that say when to ask again are ours."""
@@ -176,12 +176,12 @@ class Actor:
 
         def look_or_return(timeout_s: float) -> Any:
             nonlocal looked
-            if not fetcher._exchange.unfinished and not fetcher.custody.buffer:
+            if not fetcher._pipeline.unfinished and not fetcher.in_flight.buffer:
                 arrive, self.arrival = self.arrival, None
                 if arrive is not None:
                     arrive()
                 # No call has been answered, nor has one been lost: one look at what has come is all there is to do.
-                if self._stage.parked(self._shard.name) == len(parking.queues):
+                if self._environment.parked(self._shard.name) == len(parking.queues):
                     if looked:
                         raise _IdleError
                     looked, timeout_s = True, 0.0
@@ -199,7 +199,7 @@ def move_clock_by_steps() -> None:
     time.clock_gettime = lambda _clock: 1_000.0 + next(ticks) * _TICK_S  # type: ignore[assignment]
 
 
-def settle(stage: Stage, actors: Sequence[Actor]) -> None:
+def settle(environment: CaseEnvironment, actors: Sequence[SteppedWorker]) -> None:
     """Let these processes, which live, do all there is to do."""
     for _ in range(_ROUNDS):
         for actor in actors:
@@ -207,15 +207,15 @@ def settle(stage: Stage, actors: Sequence[Actor]) -> None:
             actor.work()  # what has come meanwhile is not lost
             actor.sweep()
             actor.keep()
-        stage.make_due()
+        environment.make_due()
         for actor in actors:
             actor.pass_time()
             actor.poll_all()
         for actor in actors:
             actor.work()
-        if not stage.left():
+        if not environment.left():
             return
-    stage.ledger.note("wrong", os.getpid(), "it does not settle")
+    environment.notes.note("wrong", os.getpid(), "it does not settle")
 
 
 def _check_nothing() -> None:

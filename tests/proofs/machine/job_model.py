@@ -106,7 +106,7 @@ def spots_of(shard: str, contents: Contents) -> Iterable[tuple[bytes, Spot]]:
             yield jid_of(data), Spot(shard, key, rank, data, score)
 
 
-class Ledger:
+class JobModel:
     """Judges each step by what was seen before and after it."""
 
     def __init__(self) -> None:
@@ -135,8 +135,8 @@ class Ledger:
             self.jobs.setdefault(jid, Job(spots[0].data if spots else b""))
         moved = [(jid, spots) for jid, spots in changed if _bare(self.jobs[jid].spots) != _bare(spots)]
         for jid, spots in moved:
-            self._judge(jid, self.jobs[jid], spots, now, operator=operator)
-        self._judge_order(moved, look)
+            self._check(jid, self.jobs[jid], spots, now, operator=operator)
+        self._check_order(moved, look)
         told = [f"{jid[-4:]!r}: {_told(self.jobs[jid].spots)} -> {_told(spots)}" for jid, spots in moved]
         self.rebase(look)
         return told
@@ -146,14 +146,14 @@ class Ledger:
         for jid, job in self.jobs.items():
             job.spots = look.get(jid, [])
 
-    def _judge(self, jid: bytes, job: Job, spots: list[Spot], now: dict[str, float], *, operator: bool) -> None:
-        self._flatten_metadata(jid, spots)
+    def _check(self, jid: bytes, job: Job, spots: list[Spot], now: dict[str, float], *, operator: bool) -> None:
+        self._single(jid, spots)
         if not job.spots:
             self._must(not job.over, "I4", jid, f"has ended and is back, in {_told(spots)}")
             return
         for spot in spots:
             if not operator:
-                self._judge_bytes(jid, job, spot)
+                self._check_bytes(jid, job, spot)
         came = [spot for spot in spots if spot.shard not in {before.shard for before in job.spots}]
         for spot in came:
             away = [transit(before.data) is not None for before in job.spots]
@@ -163,10 +163,10 @@ class Ledger:
             job.crossed = True
         for before in job.spots:
             after = [spot for spot in spots if spot.shard == before.shard]
-            self._judge_move(jid, job, before, after[0] if after else None, now[before.shard], operator=operator)
+            self._check_move(jid, job, before, after[0] if after else None, now[before.shard], operator=operator)
         job.over = not spots
 
-    def _flatten_metadata(self, jid: bytes, spots: list[Spot]) -> None:
+    def _single(self, jid: bytes, spots: list[Spot]) -> None:
         if not readable(jid):
             return
         marked = [spot for spot in spots if transit(spot.data) is not None and spot.kind in _DUE]
@@ -176,14 +176,14 @@ class Ledger:
         owners = [spot for spot in spots if spot.kind == "working"]
         self._must(len(owners) <= 1, "I3", jid, f"is in {len(owners)} working lists")
 
-    def _judge_move(
+    def _check_move(
         self, jid: bytes, job: Job, before: Spot, after: Spot | None, now: float, *, operator: bool
     ) -> None:
         if after is not None and (before.key, before.data) == (after.key, after.data):
             return
         source, target = before.kind, "over" if after is None else after.kind
         if target == "over":
-            self._judge_end(jid, job, before)
+            self._check_end(jid, job, before)
         elif before.key != after.key:  # type: ignore[union-attr]
             # Where a call is parked the server hands on at once what comes into the queue.
             allowed = (source, target) in _MOVES or (target == "working" and (source, "queue") in _MOVES)
@@ -198,7 +198,7 @@ class Ledger:
         if target == "working":
             job.permits.pop(after.key.decode().removeprefix("aw:working:"), None)  # type: ignore[union-attr]
 
-    def _judge_end(self, jid: bytes, job: Job, before: Spot) -> None:
+    def _check_end(self, jid: bytes, job: Job, before: Spot) -> None:
         if before.kind in _DUE and before.duplicates and self._has_twin(jid):
             return
         crossed = before.kind in _DUE and transit(before.data) is not None
@@ -210,7 +210,7 @@ class Ledger:
         alive = [spot for other, job in self.jobs.items() if other != jid for spot in job.spots]
         return any(other.duplicates and other.kind not in ("dead", "interrupted") for other in alive)
 
-    def _judge_bytes(self, jid: bytes, job: Job, spot: Spot) -> None:
+    def _check_bytes(self, jid: bytes, job: Job, spot: Spot) -> None:
         if not readable(jid):
             return
         was, now = _fields(job.first), _fields(spot.data)
@@ -223,7 +223,7 @@ class Ledger:
             fell = isinstance(before, int) and (not isinstance(after, int) or after < before)
             self._must(not fell or transit(spot.data) is not None, "I6", jid, f"{name} fell from {before} to {after}")
 
-    def _judge_order(self, moved: list[tuple[bytes, list[Spot]]], look: Look) -> None:
+    def _check_order(self, moved: list[tuple[bytes, list[Spot]]], look: Look) -> None:
         """Jobs of a queue are first fetched in the order in which they came, and what comes back is next to run."""
         arrivals: list[tuple[int, bytes]] = []
         taken: dict[tuple[str, bytes], int] = {}
@@ -234,23 +234,23 @@ class Ledger:
             if queued and not was:
                 arrivals.append((queued[0].rank, jid))
             elif queued and was[0].kind != "queue":
-                self._judge_return(jid, queued[0], look)
+                self._check_return(jid, queued[0], look)
             elif was and job.arrived and not queued:
                 place = (was[0].shard, was[0].key)
                 taken[place] = max(taken.get(place, 0), job.arrived)
                 job.arrived = 0
         for place, youngest in taken.items():
-            self._judge_taken(place, youngest)
+            self._check_taken(place, youngest)
         for _, jid in sorted(arrivals):  # of those that came at once the one next to run came first
             self._arrivals += 1
             self.jobs[jid].arrived = self._arrivals
 
-    def _judge_taken(self, place: tuple[str, bytes], youngest: int) -> None:
+    def _check_taken(self, place: tuple[str, bytes], youngest: int) -> None:
         for jid, job in self.jobs.items():
             waits = 0 < job.arrived < youngest and any((spot.shard, spot.key) == place for spot in job.spots)
             self._must(not waits, "I12", jid, f"waits in {place[1]!r}, and one that came later was taken")
 
-    def _judge_return(self, jid: bytes, spot: Spot, look: Look) -> None:
+    def _check_return(self, jid: bytes, spot: Spot, look: Look) -> None:
         for other, spots in look.items():
             ahead = any(s.key == spot.key and s.shard == spot.shard and s.rank < spot.rank for s in spots)
             self._must(

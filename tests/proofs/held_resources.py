@@ -18,7 +18,7 @@ Holding = tuple[bytes, bytes]
 """Key of a lock, and nothing; or key of the running jobs of a limit, and the member: process (none yet), space, job."""
 
 
-class Holdings:
+class HeldResources:
     """Follows one keyspace."""
 
     def __init__(self) -> None:

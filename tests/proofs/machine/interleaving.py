@@ -30,7 +30,7 @@ class Act:
         self.name = name
         self.owner = owner
         self.at: Stop = "begin"
-        self.has_error_in: Any = None
+        self.about: Any = None
         """What it stands before: the command, or the lock."""
         self.fate: Fate = "go"
         self.paused: frozenset[str] = frozenset()
@@ -50,7 +50,7 @@ class Act:
     @property
     def movable(self) -> bool:
         """Whether it would get on by itself: it waits for no event and for nobody."""
-        return self.at in ("begin", "command") or (self.at == "lock" and not self.has_error_in.locked())
+        return self.at in ("begin", "command") or (self.at == "lock" and not self.about.locked())
 
     def resume(self, fate: Fate = "go") -> None:
         """Let it move until its next stop, and return when it is there."""
@@ -75,7 +75,7 @@ class Act:
         """Stop here until resumed; called by the thread itself. Raises Killed when its process has died meanwhile."""
         if self._killed:
             raise Killed
-        self.at, self.has_error_in, self.paused = at, about, self.owner.paused
+        self.at, self.about, self.paused = at, about, self.owner.paused
         self._stopped.release()
         self._go.acquire()
         if self._killed:

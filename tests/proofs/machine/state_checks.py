@@ -10,8 +10,8 @@ from framework.fetch.prefetch import AHEAD_JOBS
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, Malformed, Snoozed, UnknownClass
 from framework.wire import keys
-from tests.proofs.machine.baton import Act
-from tests.proofs.machine.ledger import Broken, Contents, Ledger, Look, spots_of
+from tests.proofs.machine.interleaving import Act
+from tests.proofs.machine.job_model import Broken, Contents, JobModel, Look, spots_of
 from tests.proofs.machine.servers import SHARDS, Servers
 from tests.proofs.machine.worker import LIMIT, QUEUES, SLOTS, Worker
 from tests.proofs.places import jid_of
@@ -20,11 +20,11 @@ MOST_AT_ONCE = SLOTS + AHEAD_JOBS + MAX_UNACKNOWLEDGED + len(QUEUES)
 """Jobs in one working list: running, fetched ahead, ended and unacknowledged, and what parked calls brought."""
 
 
-class Judge:
+class StateChecks:
     """Of one history."""
 
     def __init__(self, servers: Servers) -> None:
-        self.ledger = Ledger()
+        self.model = JobModel()
         self._servers = servers
         self._starts: list[tuple[Worker, bytes]] = []
         self._ends: list[tuple[Worker, bytes, set[str]]] = []
@@ -54,18 +54,18 @@ class Judge:
         starts, self._starts = self._starts, []
         ends, self._ends = self._ends, []
         for worker, jid in starts:
-            job = self.ledger.jobs.get(jid)
+            job = self.model.jobs.get(jid)
             places = [spot.key for spot in job.spots] if job is not None else []
             if self._servers.is_up(worker.shard) and worker.list not in places:
                 raise Broken(f"I3: {worker} starts {jid!r}, which is in {places}")
         for worker, jid, targets in ends:
-            self.ledger.permit(jid, worker.identity, targets)
+            self.model.permit(jid, worker.identity, targets)
 
     def at_work(self, performing: list[tuple[Worker, str]]) -> None:
         """Of limited jobs no more run than may, those left out that somebody else has taken over."""
         counts: Counter[tuple[str, str]] = Counter()
         for worker, jid in performing:
-            job = self.ledger.jobs.get(jid.encode())
+            job = self.model.jobs.get(jid.encode())
             spot = next((spot for spot in job.spots if spot.key == worker.list), None) if job is not None else None
             if spot is not None and spot.limited:
                 counts[worker.shard, spot.limited] += 1
@@ -74,46 +74,46 @@ class Judge:
                 raise Broken(f"I10: {number} jobs of {name} run on {shard}")
 
     def look(self, workers: list[Worker], *, by: Act | None, rebase: bool, operator: bool) -> list[str]:
-        """Judge what is there now, after a step of ``by``; return what moved. On a server that is down all is as it was."""
+        """Check what is there now, after a step of ``by``; return what moved. On a server that is down all is as it was."""
         found: Look = {}
         now: dict[str, float] = {}
         registered: set[str] = set()
         held: list[tuple[str, bytes, bytes]] = []
         for name in SHARDS:
             if not self._servers.is_up(name):
-                self._store_signal(name, found, registered)
+                self._remember(name, found, registered)
                 continue
             now[name], contents = self._servers.look(name)
             for jid, spot in spots_of(name, contents):
                 found.setdefault(jid, []).append(spot)
             members = next((members for key, members in contents if key == keys.REGISTRY.encode()), [])
             registered |= {identity.decode() for identity, _ in members}
-            self._judge_bounds(contents)
+            self._check_bounds(contents)
             held += [(name, key, whose) for key, whose in _holdings(contents)]
-        self._judge_holdings(found, held)
-        self._judge_twins(found)
-        self._judge_owners(found, registered)
+        self._check_holdings(found, held)
+        self._check_twins(found)
+        self._check_owners(found, registered)
         if rebase:
-            self.ledger.rebase(found)
+            self.model.rebase(found)
             return []
         if by is not None:
-            self._judge_takers(workers, found, by)
-            self._judge_pause(found, by)
-        return self.ledger.see(found, now, operator=operator)
+            self._check_takers(workers, found, by)
+            self._check_pause(found, by)
+        return self.model.see(found, now, operator=operator)
 
-    def _store_signal(self, name: str, found: Look, registered: set[str]) -> None:
-        for jid, job in self.ledger.jobs.items():
+    def _remember(self, name: str, found: Look, registered: set[str]) -> None:
+        for jid, job in self.model.jobs.items():
             for spot in job.spots:
                 if spot.shard == name:
                     found.setdefault(jid, []).append(spot)
                     registered.add(spot.owner)
 
-    def _judge_bounds(self, contents: Contents) -> None:
+    def _check_bounds(self, contents: Contents) -> None:
         for key, members in contents:
             if key.startswith(b"aw:working:") and len(members) > MOST_AT_ONCE + self._lost:
                 raise Broken(f"I16: {key!r} holds {len(members)} jobs")
 
-    def _judge_holdings(self, found: Look, held: list[tuple[str, bytes, bytes]]) -> None:
+    def _check_holdings(self, found: Look, held: list[tuple[str, bytes, bytes]]) -> None:
         """A lock is that of a job which may run; a slot that of one in the hands of the process it names, or about to be."""
         for shard, key, whose in held:
             identity, _, jid = whose.rpartition(b" ")
@@ -130,7 +130,7 @@ class Judge:
             if taken > LIMIT:
                 raise Broken(f"I10: {taken} slots of {key!r} on {shard} are taken")
 
-    def _judge_twins(self, found: Look) -> None:
+    def _check_twins(self, found: Look) -> None:
         """Of equal jobs one is alive on a shard, those left out that an operator has sent back, and that come from there."""
         alive = [(jid, spot) for jid, spots in found.items() for spot in spots if spot.duplicates]
         self._rested |= {jid for jid, spot in alive if spot.kind in ("dead", "interrupted")}
@@ -140,7 +140,7 @@ class Judge:
             if len(twins) > 1:
                 raise Broken(f"I9: equal jobs are alive on {shard}: {sorted(twins)}")
 
-    def _judge_owners(self, found: Look, registered: set[str]) -> None:
+    def _check_owners(self, found: Look, registered: set[str]) -> None:
         """Who holds a job is known. Only who was struck off may be given one before the next sweep enters it again."""
         self._struck_off = (self._struck_off | self._registered) - registered
         self._registered = registered
@@ -150,24 +150,24 @@ class Judge:
                 raise Broken(f"I8: {jid!r} is in the hands of {owner}, of whom nobody knows")
         self._held = {(jid, owner) for jid, owner in held if owner in registered}
 
-    def _judge_takers(self, workers: list[Worker], found: Look, by: Act) -> None:
+    def _check_takers(self, workers: list[Worker], found: Look, by: Act) -> None:
         """Nobody takes a job out of the hands of a process that lives and beats, or that had no chance to beat."""
         if not isinstance(by.owner, Worker):
             return
         for worker in workers:
             if worker is by.owner or worker.frozen or worker.slept:
                 continue
-            for jid, job in self.ledger.jobs.items():
+            for jid, job in self.model.jobs.items():
                 held = any(spot.key == worker.list for spot in job.spots)
                 if held and not any(spot.key == worker.list for spot in found.get(jid, [])):
                     raise Broken(f"I3: {jid!r} is taken by {by.owner} from {worker}, which lives")
 
-    def _judge_pause(self, found: Look, by: Act) -> None:
+    def _check_pause(self, found: Look, by: Act) -> None:
         """A fetch that was made up after its process knew of a pause takes nothing from that queue."""
         paused = {f"queue:{name}".encode() for name in by.paused}
         if not paused or not isinstance(by.owner, Worker):
             return
-        for jid, job in self.ledger.jobs.items():
+        for jid, job in self.model.jobs.items():
             waited = any(spot.key in paused and spot.shard == by.owner.shard for spot in job.spots)
             if waited and any(spot.key == by.owner.list for spot in found.get(jid, [])):
                 raise Broken(f"I15: {by.owner} takes {jid!r} from a queue that it knows to be paused")

@@ -5,13 +5,13 @@ from pathlib import Path
 _NAME = "limit"
 
 
-def say_limit(folder: Path, limit: int) -> None:
+def write_limit(folder: Path, limit: int) -> None:
     """From now on so many may."""
     new = folder / f"{_NAME}.new"
     new.write_text(str(limit))
     new.replace(folder / _NAME)
 
 
-def said_limit(folder: Path) -> int:
+def read_limit(folder: Path) -> int:
     """Return how many may."""
     return int((folder / _NAME).read_text())

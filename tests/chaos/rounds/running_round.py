@@ -4,25 +4,25 @@ import time
 
 from demo.stop import StopSignal
 from tests.chaos.rounds.account import gone
-from tests.chaos.rounds.blows import Striker
 from tests.chaos.rounds.effects import ENDED
+from tests.chaos.rounds.faults import FaultInjector
+from tests.chaos.rounds.policy_load import PolicyLoad
 from tests.chaos.rounds.side import Side
-from tests.chaos.rounds.valves import Valves
 
 _LOOK_S = 0.02
 _LINE_S = 2.0
 _START_S = 60.0
 _STANDSTILL_S = 60.0
-"""No job ended for so long after the last blow: what is missing then is lost."""
+"""No job ended for so long after the last injection: what is missing then is lost."""
 
 
-class Scene:
-    """``struck`` takes the blows between the calm seconds at both ends; ``beside`` is left alone."""
+class RunningRound:
+    """``struck`` takes the injections between the calm seconds at both ends; ``beside`` is left alone."""
 
     def __init__(
-        self, struck: Side, beside: Side, striker: Striker, seconds: float, valves: Valves | None = None
+        self, struck: Side, beside: Side, injector: FaultInjector, seconds: float, policy_load: PolicyLoad | None = None
     ) -> None:
-        self.struck, self.beside, self.striker, self.valves = struck, beside, striker, valves
+        self.struck, self.beside, self.injector, self.policy_load = struck, beside, injector, policy_load
         self.seconds = seconds
         self.calm_s = min(5.0, seconds / 8)
         """So long nothing is done at the beginning and at the end: what the shard beside is compared with."""
@@ -36,13 +36,13 @@ class Scene:
     def play(self, stop: StopSignal) -> None:
         """Strike until the time is over, then let the fleets finish; return when all is done or nothing moves any more."""
         try:
-            if self._start_submitted(stop):
+            if self._begin(stop):
                 self._play(stop)
         finally:
-            self.striker.abandon()
+            self.injector.abandon()
 
-    def _start_submitted(self, stop: StopSignal) -> bool:
-        """Start all processes; the clock runs from when all are at work, as starting costs the machine more than any blow."""
+    def _begin(self, stop: StopSignal) -> bool:
+        """Start all processes; the clock runs from when all are at work, as starting costs the machine more than any injection."""
         for side in self.sides:
             side.producer.push_head_start()
             side.fleet.start()
@@ -58,8 +58,8 @@ class Scene:
         self.started = self.shown = time.monotonic()
         for side in self.sides:
             side.producer.start()
-        if self.valves is not None:
-            self.valves.begin(self.started)
+        if self.policy_load is not None:
+            self.policy_load.begin(self.started)
         return True
 
     def _play(self, stop: StopSignal) -> None:
@@ -70,12 +70,12 @@ class Scene:
                 side.fleet.tend()
                 side.read()
             passed = now - self.started
-            if self.valves is not None:
-                self.valves.look(now)
+            if self.policy_load is not None:
+                self.policy_load.look(now)
             if passed > self.seconds - self.calm_s:
-                self.striker.finish()
-            self.striker.look(now, strike=self.calm_s <= passed <= self.seconds - self.calm_s)
-            over = passed > self.seconds and not self.striker.busy
+                self.injector.finish()
+            self.injector.look(now, strike=self.calm_s <= passed <= self.seconds - self.calm_s)
+            over = passed > self.seconds and not self.injector.busy
             healed_at = (healed_at or now) if over else 0.0
             self._tell(now)
             done = self._all_done and self._whole
@@ -92,12 +92,14 @@ class Scene:
         """Whether every job is done; what the servers forgot will never come."""
         struck, beside = self.sides
         ended = {effect.serial for effect in struck.aside if effect.kind == ENDED}
-        if self.valves is not None and len(ended) < len(self.valves.accepted):
+        if self.policy_load is not None and len(ended) < len(self.policy_load.accepted):
             return False
         if not (struck.producer.done and beside.producer.done and len(beside.done) == beside.producer.accepted):
             return False
         missing = struck.producer.accepted - len(struck.done)
-        return not missing or missing == len(gone(struck.producer.accepted_at, self.striker.blows).keys() - struck.done)
+        return not missing or missing == len(
+            gone(struck.producer.accepted_at, self.injector.injections).keys() - struck.done
+        )
 
     def _tell(self, now: float) -> None:
         if now - self.shown < _LINE_S:
@@ -107,7 +109,7 @@ class Scene:
         again = sum(effect.kind == ENDED for effect in struck.seen) - len(struck.done)
         print(
             f"  {now - self.started:5.0f} s  {len(struck.done):>8,} done, {struck.producer.accepted - len(struck.done):>6,} "
-            f"waiting, {again} ended again, {len(self.striker.blows)} blows, {len(struck.fleet.living)} processes; "
+            f"waiting, {again} ended again, {len(self.injector.injections)} injections, {len(struck.fleet.living)} processes; "
             f"beside {len(beside.done):,} done",
             flush=True,
         )

@@ -10,7 +10,7 @@ from tests.bench.errors import RunFailed
 from tests.bench.figures import percentile
 from tests.bench.machine import resident_mb
 from tests.bench.meters import Reading
-from tests.bench.workload_run import CLIENT_S, Look, Site
+from tests.bench.workload_run import CLIENT_S, Look, WorkloadRun
 
 BACKLOG, SMALL_BACKLOG = 1_000_000, 10_000
 MANY_QUEUES, FILLED_QUEUES = 1_000, 10
@@ -21,16 +21,16 @@ SLOW_EVERY, SLOW_S, FAST_S = 20, 0.5, 0.001
 """20 slots do about 770 such jobs a second; 500 come: mostly some slot is free."""
 
 
-def one_shard(site: Site) -> dict[str, float]:
+def one_shard(site: WorkloadRun) -> dict[str, float]:
     return _shards(site, 1)
 
 
-def four_shards(site: Site) -> dict[str, float]:
+def four_shards(site: WorkloadRun) -> dict[str, float]:
     """A Redis and a process per shard."""
     return _shards(site, 4)
 
 
-def _shards(site: Site, count: int) -> dict[str, float]:
+def _shards(site: WorkloadRun, count: int) -> dict[str, float]:
     jobs = site.jobs(float("inf")) // count
     site.store.empty()
     others = site.extra_stores(len(SHARDS) - 1)
@@ -42,10 +42,10 @@ def _shards(site: Site, count: int) -> dict[str, float]:
         site.produce("fill", ports=ports, kind=name, queues=["default"], count=jobs)
     with site.working(*(Launch("noop", shard=name) for name in names), ports=ports, stores=others) as running:
         reading = running.wait_for(jobs * count)
-    return {"rate": rate(reading, format_duration=False), "jobs": float(reading.count)}
+    return {"rate": rate(reading, lasting=False), "jobs": float(reading.count)}
 
 
-def backlog(site: Site) -> dict[str, float]:
+def backlog(site: WorkloadRun) -> dict[str, float]:
     """What a job costs while a million wait, against what it costs while ten thousand do: one drain, two parts of it."""
     total = 50_000 if site.given.quick else BACKLOG
     part = total // 10
@@ -69,7 +69,7 @@ def _cost_us(looks: Sequence[Look], begin: int, end: int) -> float:
     return (last.at - first.at) / (last.count - first.count) * 1e6
 
 
-def many_queues(site: Site) -> dict[str, float]:
+def many_queues(site: WorkloadRun) -> dict[str, float]:
     """What a job costs with 1,000 weighted queues of which ten have jobs, against one queue."""
     names = [f"queue_{number}" for number in range(MANY_QUEUES)]
     filled = names[:: MANY_QUEUES // FILLED_QUEUES]
@@ -79,16 +79,16 @@ def many_queues(site: Site) -> dict[str, float]:
     return {"times": one / many, "one_queue_rate": one, "many_queues_rate": many}
 
 
-def _drained(site: Site, filled: list[str], served: tuple[str, ...]) -> float:
+def _drained(site: WorkloadRun, filled: list[str], served: tuple[str, ...]) -> float:
     jobs = site.jobs(float("inf"))
     site.store.empty()
     site.produce("fill", kind="noop", queues=filled, count=jobs)
     with site.working(Launch("noop", queues=served)) as running:
         reading: Reading = running.wait_for(jobs)
-    return rate(reading, format_duration=False)
+    return rate(reading, lasting=False)
 
 
-def memory(site: Site) -> dict[str, float]:
+def memory(site: WorkloadRun) -> dict[str, float]:
     """How much more memory is resident after a million jobs than after the first hundred thousand."""
     total = 50_000 if site.given.quick else BACKLOG
     seen: list[tuple[int, float]] = []
@@ -102,7 +102,7 @@ def memory(site: Site) -> dict[str, float]:
     return {"growth_mb": seen[-1][1] - early, "resident_mb": seen[-1][1], "early_mb": early}
 
 
-def fairness(site: Site) -> dict[str, float]:
+def fairness(site: WorkloadRun) -> dict[str, float]:
     """How long jobs waited while a slot was free in any of two processes; milliseconds."""
     count = 500 if site.given.quick else 10_000
     site.store.empty()

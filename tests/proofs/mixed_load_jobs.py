@@ -1,4 +1,4 @@
-"""Jobs that take every way a job can take; loaded by the workers with ``-r tests.proofs.lively_jobs``.
+"""Jobs that take every way a job can take; loaded by the workers with ``-r tests.proofs.mixed_load_jobs``.
 
 Each that ends for good writes its end mark, so that the history of their Redis says which acknowledgement came after an end.
 """
@@ -16,7 +16,7 @@ _LIMITED = 3
 _AGAIN = 0.3
 
 
-class Lively(ApplicationWorker, abstract=True):
+class MixedWorker(ApplicationWorker, abstract=True):
     feature_category = "not_owned"
     queue = "lively"
 
@@ -27,7 +27,7 @@ class Lively(ApplicationWorker, abstract=True):
         return SOON_S
 
 
-class SeedWorker(Lively):
+class SeedWorker(MixedWorker):
     """Pushes a generation of the others by the real client, in all its ways."""
 
     wire_name = "SeedWorker"
@@ -46,7 +46,7 @@ class SeedWorker(Lively):
         mark(self.jid)
 
 
-class LimitedWorker(Lively):
+class LimitedWorker(MixedWorker):
     """One at a time, and not the fastest: the others wait for its slot."""
 
     wire_name = "LimitedWorker"
@@ -57,7 +57,7 @@ class LimitedWorker(Lively):
         mark(self.jid)
 
 
-class PausedWorker(Lively):
+class PausedWorker(MixedWorker):
     """Its class is paused until the last moment."""
 
     wire_name = "PausedWorker"
@@ -66,7 +66,7 @@ class PausedWorker(Lively):
         mark(self.jid)
 
 
-class KeyedWorker(Lively):
+class KeyedWorker(MixedWorker):
     """Equal ones are pushed again and again, and fail now and then; one at a time."""
 
     wire_name = "KeyedWorker"
@@ -82,7 +82,7 @@ class KeyedWorker(Lively):
         mark(self.jid)
 
 
-class ShortWorker(Lively):
+class ShortWorker(MixedWorker):
     wire_name = "ShortWorker"
 
     def perform(self, milliseconds: int) -> None:
@@ -90,7 +90,7 @@ class ShortWorker(Lively):
         mark(self.jid)
 
 
-class LongWorker(Lively):
+class LongWorker(MixedWorker):
     """Long enough to be amid its work when its process is killed."""
 
     wire_name = "LongWorker"
@@ -100,7 +100,7 @@ class LongWorker(Lively):
         mark(self.jid)
 
 
-class UnsteadyWorker(Lively):
+class UnsteadyWorker(MixedWorker):
     """Fails now and then."""
 
     wire_name = "UnsteadyWorker"
@@ -111,7 +111,7 @@ class UnsteadyWorker(Lively):
         mark(self.jid)
 
 
-class PatientWorker(Lively):
+class PatientWorker(MixedWorker):
     """Is told to come again now and then."""
 
     wire_name = "PatientWorker"
@@ -122,7 +122,7 @@ class PatientWorker(Lively):
         mark(self.jid)
 
 
-class DoomedWorker(Lively):
+class DoomedWorker(MixedWorker):
     """Fails for good, and stays in the dead set."""
 
     wire_name = "DoomedWorker"

@@ -23,7 +23,7 @@ from tests.servers.proxy import Proxy
 from tests.servers.recorded import RecordedServer
 
 _QUEUE, _PAUSED = "lively", "PausedWorker"
-_JOBS = ("-r", "tests.proofs.lively_jobs")
+_JOBS = ("-r", "tests.proofs.mixed_load_jobs")
 _FETCH = rb"EVAL(SHA)?\r\n.*queue:"
 _LOST_REPLIES = range(4, 40, 6)
 _KILL_EVERY_S = 1.2
@@ -33,7 +33,7 @@ _LOOK_S = 0.05
 _LINE_S = 2.0
 
 
-class LivelyRun:
+class MixedLoadRun:
     """One server, one ``scripts/cluster`` whose children are killed, and a worker behind a proxy that loses replies.
 
     ``play`` works for ``seconds``, then waits until every job has ended; what stays is the data folder with the history.
