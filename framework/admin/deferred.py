@@ -6,11 +6,12 @@ from typing import Any, cast
 
 import redis
 
-from framework.admin.search import OnProgress, parse_object, scan_members
+from framework.admin.search import OnProgress, scan_members
 from framework.admin.times import server_time
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, clamp_time, timestamp, whole_number
+from framework.wire.json import loads_object
 
 _BATCH = 500
 _MAX_COUNT = 1_000_000
@@ -89,6 +90,6 @@ def _scan_deferred(client: "redis.Redis", on_progress: OnProgress) -> Iterator[t
         scanned += len(page)
         on_progress(keys.SCHEDULE, scanned)
         for data, due in page:
-            payload = parse_object(data)
+            payload = loads_object(data)
             if payload.get(DEFERRED):
                 yield payload, data, clamp_time(due)

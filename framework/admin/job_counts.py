@@ -9,6 +9,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.errors import PayloadError
+from framework.store.script import is_wrong_type
 from framework.wire import keys
 from framework.wire.job import decode
 
@@ -83,7 +84,7 @@ def _elements(client: "redis.Redis", key: bytes, place: str) -> Iterator[tuple[s
             yield place, page
             start += PAGE_SIZE
     except ResponseError as error:
-        if "WRONGTYPE" not in str(error):  # a key of another type holds no jobs
+        if not is_wrong_type(error):  # a key of another type holds no jobs
             raise
 
 

@@ -12,7 +12,6 @@ from framework.admin.search import (
     OnProgress,
     display_name,
     list_held_stores,
-    parse_object,
     payload_of_member,
     scan_members,
 )
@@ -21,7 +20,7 @@ from framework.store.script import DROP_HELD
 from framework.telemetry.counters import series_name
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.json import dumps
+from framework.wire.json import dumps, loads_object
 from framework.wire.resources import JobResources, lock_of
 from framework.wire.status_key import tracked_job
 
@@ -52,7 +51,7 @@ def purge(
             if time.monotonic() >= deadline:
                 result.completed = False
                 return result, limits
-            found = [member for member, _ in page if _matches(parse_object(payload_of_member(member)), wanted)]
+            found = [member for member, _ in page if _matches(loads_object(payload_of_member(member)), wanted)]
             result.scanned += len(page)
             result.matched += len(found)
             on_progress(display_name(place.key), result.scanned)
@@ -65,7 +64,7 @@ def purge(
 def _drop(client: "redis.Redis", store: JobStore, found: list[bytes]) -> Iterator[int]:
     calls: list[tuple[list[Any], list[Any]]] = []
     for member in found:
-        payload = parse_object(payload_of_member(member))
+        payload = loads_object(payload_of_member(member))
         lock, track = lock_of(payload), tracked_job(payload)
         series = series_name(
             SKIPPED_JOBS, {"worker": str(payload.get("class")), "action": "dropped", "reason": "operator"}

@@ -10,13 +10,12 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.admin.job_counts import named_queues
-from framework.errors import PayloadError
 from framework.process.held_jobs import HeldJobsKey
 from framework.store.script import SEARCH, is_wrong_type
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import clamp_time
-from framework.wire.json import dumps, loads
+from framework.wire.json import dumps, loads_object
 
 StoreKind: TypeAlias = Literal[
     "scheduled", "retry", "queue", "waiting", "paused", "migrating", "in flight", "dead", "interrupted"
@@ -82,7 +81,7 @@ class JobLocation:
     @property
     def payload(self) -> Payload:
         """The job's payload, empty if it is malformed."""
-        return parse_object(self.data)
+        return loads_object(self.data)
 
 
 def search(client: "redis.Redis", jid: str, on_progress: OnProgress) -> list[JobLocation]:
@@ -172,15 +171,6 @@ def _glob_containing(needle: bytes | None) -> bytes | None:
 def display_name(raw: bytes) -> str:
     """Return a name as text. Names from other programs need not be valid UTF-8."""
     return raw.decode(errors="backslashreplace")
-
-
-def parse_object(data: bytes) -> Payload:
-    """Return the JSON object in ``data``, empty when it holds none."""
-    try:
-        found = loads(data)
-    except PayloadError:
-        return {}
-    return cast("Payload", found) if isinstance(found, dict) else {}
 
 
 def _keys_by_prefix(

@@ -9,7 +9,7 @@ import redis
 
 from framework.admin.limits import LimitState, read_limits
 from framework.admin.pauses import PauseSummary, read_pauses
-from framework.admin.search import display_name, parse_object
+from framework.admin.search import display_name
 from framework.admin.times import server_time
 from framework.flags.flag import Flag
 from framework.flags.redis_flags import read_flags
@@ -17,6 +17,7 @@ from framework.process.record import ProcessInfo, read_processes
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import clamp_time, timestamp
+from framework.wire.json import loads_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class ShardSnapshot:
         pipeline.zscore(keys.REGISTRY, identity)
         pipeline.hvals(keys.work(identity)[0])
         lease_ms, beat, work = pipeline.execute()
-        running = [entry for entry in map(parse_object, work) if _jid_of(entry) == jid]
+        running = [entry for entry in map(loads_object, work) if _jid_of(entry) == jid]
         return ListOwner(
             lease_ms / 1_000 if lease_ms > 0 else None,
             None if beat is None else self.now - abs(beat),
@@ -131,5 +132,5 @@ class ShardSnapshot:
 
 def _jid_of(entry: Payload) -> object:
     payload = entry.get("payload")
-    job = parse_object(payload.encode()) if isinstance(payload, str) else payload
+    job = loads_object(payload.encode()) if isinstance(payload, str) else payload
     return cast("Payload", job).get("jid") if isinstance(job, dict) else None

@@ -31,6 +31,7 @@ from framework.process.record import served_queues
 from framework.route.split import ShardSplit, splits_observed
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
+from framework.store.script import is_wrong_type
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 from framework.wire import keys
 from framework.wiring.client import open_shards
@@ -181,7 +182,7 @@ def _skip_wrong_type(work: ShardMigration, place: str) -> Generator[None]:
     try:
         yield
     except ResponseError as error:
-        if "WRONGTYPE" not in str(error):
+        if not is_wrong_type(error):
             raise
         work.sources = [one for one in work.sources if one != place]
         work.report.wrong_type_keys.add(keys.queue(place) if isinstance(work.mover, QueueMigrator) else place)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from framework.declare.declaration import Declaration
+from framework.declare.per_class import PerClass
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import RunOutcome
 from framework.types import Payload
@@ -41,18 +42,15 @@ class AdmissionChain:
 
     def __init__(self, policies: Sequence[AdmissionPolicy] = ()) -> None:
         self._policies = tuple(policies)
-        self._by_class: dict[str, tuple[Declaration, tuple[AdmissionPolicy, ...]]] = {}
+        self._by_class = PerClass[tuple[AdmissionPolicy, ...]](self._select)
 
     def policies_for(self, declaration: Declaration) -> tuple[AdmissionPolicy, ...]:
         """Return those that jobs of the class have to pass."""
-        known = self._by_class  # what is found out while ``reopen`` runs must not outlive it
-        found = known.get(declaration.wire_name)
-        # A reloaded class has a new declaration under its old name.
-        if found is None or found[0] is not declaration:
-            concerned = tuple(gate for gate in self._policies if gate.applies_to(declaration))
-            found = known[declaration.wire_name] = (declaration, concerned)
-        return found[1]
+        return self._by_class.get(declaration)
 
     def invalidate(self) -> None:
         """What a gate concerns has changed (a flag was set): every class is asked about anew."""
-        self._by_class = {}
+        self._by_class.clear()
+
+    def _select(self, declaration: Declaration) -> tuple[AdmissionPolicy, ...]:
+        return tuple(policy for policy in self._policies if policy.applies_to(declaration))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
@@ -10,7 +10,7 @@ from framework.errors import PayloadError
 from framework.route.router import Router
 from framework.types import Payload
 from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, TRANSFER, decode
-from framework.wire.json import dumps, loads
+from framework.wire.json import dumps, loads, loads_object
 from framework.wire.payload_edit import set_fields
 
 SkipReason: TypeAlias = Literal[
@@ -182,11 +182,7 @@ def _reason_if_unknown(payload: Payload, retired: Collection[str]) -> SkipReason
 
 
 def _jid(data: bytes) -> str:
-    try:
-        payload: Any = loads(data)
-    except PayloadError:
-        return ""
-    return _text(cast("Payload", payload).get("jid")) if isinstance(payload, dict) else ""
+    return _text(loads_object(data).get("jid"))
 
 
 def _text(jid: object) -> str:

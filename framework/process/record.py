@@ -22,7 +22,7 @@ from framework.wire import keys
 from framework.wire.footprint import LARGE_PAYLOAD
 from framework.wire.ids import base36
 from framework.wire.job import decode, whole_number
-from framework.wire.json import loads
+from framework.wire.json import loads_object
 
 TTL_S = 60
 _DAY_TTL_S = 5 * 365 * 86_400
@@ -265,14 +265,14 @@ def unserved_queues(client: "redis.Redis", queues: Collection[str]) -> frozenset
         # A key of another type answers with an error: it is no record.
         for info in pipeline.execute(raise_on_error=False):
             if isinstance(info, bytes):
-                left -= _queues_of(_parse_info(info))
+                left -= _queues_of(loads_object(info))
     return frozenset(left) if len(identities) < _MOST_RECORDS else frozenset()
 
 
 def _process_info(
     identity: str, info: bytes, quiet: bytes | None, busy: bytes | None, slots: bytes | None
 ) -> ProcessInfo:
-    said = _parse_info(info)
+    said = loads_object(info)
     queues = frozenset[str]() if quiet == b"true" else frozenset(_queues_of(said))
     return ProcessInfo(identity, queues, quiet == b"true", _parse_count(busy), _parse_count(slots) or _slots_of(said))
 
@@ -281,15 +281,6 @@ def _parse_count(value: bytes | None) -> int:
     if value is None or not value.isdigit() or len(value) > _MOST_DIGITS:
         return 0
     return int(value)
-
-
-def _parse_info(info: bytes) -> Mapping[str, Any]:
-    """Return what a process says of itself once, empty where that cannot be read."""
-    try:
-        said = loads(info)
-    except (PayloadError, ValueError):
-        return {}
-    return cast("Mapping[str, Any]", said) if isinstance(said, dict) else {}
 
 
 def _queues_of(said: Mapping[str, Any]) -> set[str]:

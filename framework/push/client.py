@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from framework.declare.bulk import CHUNK_SIZE, BulkChunk, bind_all, json_chunks
 from framework.declare.declaration import Declaration
+from framework.declare.per_class import PerClass
 from framework.declare.request import BulkRequest, PushRequest, Route
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
 from framework.middleware.chain import Call
@@ -90,7 +91,7 @@ class Client:
         self._strict_arguments = strict_arguments or StrictArgumentsCheck()
         self._extra_fields_for = extra_fields
         self._clock = clock
-        self._plans: dict[str, PushPlan] = {}
+        self._plans = PerClass(lambda declaration: self._make_plan(declaration, {}))
         self._schedule_writer = ScheduleWriter(clock)
         self._middleware_pusher = MiddlewarePusher(
             shards,
@@ -155,10 +156,7 @@ class Client:
         """
         if limit <= 0:
             return []
-        try:
-            request.declaration.signature.check(request.args)
-        except ArgumentsError as error:
-            request = self._coerced(request, error)
+        request = self._checked(request)
         shard, base = self.shard(request), keys.limit(request.declaration.wire_name)
         _, missing = shard.enqueue_up_to(base, limit, ())
         entries = self._middleware_pusher.prepare_copies(request, missing if max_new is None else min(max_new, missing))
@@ -169,11 +167,7 @@ class Client:
 
     def payload_bytes(self, request: PushRequest) -> bytes | None:
         """Return the bytes that ``push`` would write now, or ``None`` if a client middleware drops the job. Writes nothing."""
-        try:
-            request.declaration.signature.check(request.args)
-        except ArgumentsError as error:
-            request = self._coerced(request, error)
-        return self._middleware_pusher.payload_bytes(request)
+        return self._middleware_pusher.payload_bytes(self._checked(request))
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
         """Write jobs in chunks of 1,000, one round trip each; return ids in input order, ``None`` for dropped jobs.
@@ -198,6 +192,14 @@ class Client:
             coercer.log_complaints()
         return BulkPush(prepare).run()
 
+    def _checked(self, request: PushRequest) -> PushRequest:
+        """Return the request with strict arguments. Raises as ``push``."""
+        try:
+            request.declaration.signature.check(request.args)
+        except ArgumentsError as error:
+            return self._coerced(request, error)
+        return request
+
     def _coerced(self, request: PushRequest, error: ArgumentsError) -> PushRequest:
         """Return the request with its arguments in JSON form.
 
@@ -207,13 +209,7 @@ class Client:
         return request._replace(args=self._strict_arguments.coerce(request.declaration, request.args, error))
 
     def _plan_for(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
-        if options:
-            return self._make_plan(declaration, options)
-        way = self._plans.get(declaration.wire_name)
-        # A reloaded class has a new declaration under its old name.
-        if way is None or way.declaration is not declaration:
-            way = self._plans[declaration.wire_name] = self._make_plan(declaration, options)
-        return way
+        return self._make_plan(declaration, options) if options else self._plans.get(declaration)
 
     def _make_plan(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         route = self._router.route_push(declaration, options)

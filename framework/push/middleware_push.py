@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from framework.declare import registry
 from framework.declare.bulk import CHUNK_SIZE
 from framework.declare.declaration import Declaration
+from framework.declare.per_class import PerClass
 from framework.declare.policy_options import Deduplicate
 from framework.declare.request import BulkRequest, DueTime, PushRequest, Route
 from framework.errors import ArgumentsError, ExceedLimitError, ShardUnavailableError
@@ -59,8 +60,7 @@ class MiddlewarePusher:
         self._router = router
         self._middleware = middleware
         self._limiter = limiter
-        self._extra_fields_for = extra_fields
-        self._extra_fields_by_class: dict[str, tuple[Declaration, ExtraFields | None]] = {}
+        self._extra_fields: PerClass[ExtraFields | None] = PerClass(extra_fields)
         self._deduplicator = deduplicator
         self._schedule_writer = schedule_writer
         self._normalizer = Normalizer(clock)
@@ -191,16 +191,8 @@ class MiddlewarePusher:
         return payload
 
     def _current_extra_fields(self, request: PushRequest | BulkRequest) -> Mapping[str, Json]:
-        declaration = request.declaration
-        found = self._extra_fields_by_class.get(declaration.wire_name)
-        # A reloaded class has a new declaration under its old name.
-        if found is None or found[0] is not declaration:
-            found = self._extra_fields_by_class[declaration.wire_name] = (
-                declaration,
-                self._extra_fields_for(declaration),
-            )
-        stamp = found[1]
-        return NO_CONTEXT if stamp is None else stamp()
+        extra_fields = self._extra_fields.get(request.declaration)
+        return NO_CONTEXT if extra_fields is None else extra_fields()
 
     def _prepare_job(
         self,

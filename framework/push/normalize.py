@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
+from framework.declare.per_class import PerClass
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
 from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, wire_timestamp
@@ -28,7 +29,7 @@ class Normalizer:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._templates: dict[str, tuple[Declaration, Payload]] = {}
+        self._class_fields = PerClass(class_fields)
 
     def payload(
         self,
@@ -41,11 +42,8 @@ class Normalizer:
         job_context: Mapping[str, Json] | None = None,
     ) -> Payload:
         """Return a new payload without ``enqueued_at``, which is added when the job enters a queue."""
-        template = self._templates.get(declaration.wire_name)
-        # A reloaded class has a new declaration under its old name.
-        if template is None or template[0] is not declaration:
-            template = self._templates[declaration.wire_name] = (declaration, class_fields(declaration))
-        payload = {**template[1], "args": args, "jid": jid, "queue": queue, "created_at": wire_timestamp(self._clock())}
+        fields = self._class_fields.get(declaration)
+        payload = {**fields, "args": args, "jid": jid, "queue": queue, "created_at": wire_timestamp(self._clock())}
         payload.update(inherited_context(declaration))
         payload.update(option_context(options))
         if job_context:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from framework.declare import queue_facts
 from framework.declare.declaration import NOT_OWNED, Declaration
+from framework.declare.per_class import PerClass
 from framework.declare.request import Route
 from framework.errors import ArgumentsError, ConfigurationError, ConfigurationProblem, QueryError
 from framework.messages import did_you_mean, join_names
@@ -60,7 +61,7 @@ class Router:
         self._retired = frozenset(retired)
         self.categories = sorted(categories)
         self.vocabularies = closed_vocabularies(self.categories)
-        self._routes: dict[str, tuple[Declaration, Route]] = {}
+        self._routes = PerClass(self._compute_route)
         self.compiled_rules: list[CompiledRule] = []
         problems: list[ConfigurationProblem] = []
         for index, rule in enumerate(rules):
@@ -74,11 +75,7 @@ class Router:
         Raises:
             ConfigurationError: the worker contradicts the configuration (``validate``).
         """
-        known = self._routes.get(declaration.wire_name)
-        # A reloaded class has a new declaration under its old name.
-        if known is None or known[0] is not declaration:
-            known = self._routes[declaration.wire_name] = (declaration, self._compute_route(declaration))
-        return known[1]
+        return self._routes.get(declaration)
 
     def route_of(self, entry: Mapping[str, Any]) -> Route:
         """Return the route of a worker known only by its entry of all_queues.yml, without validation."""

@@ -1,20 +1,15 @@
 """Decide the queue and shard of a due job: today's route of its class, unless the push chose its queue or shard."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
+from framework.declare.per_class import PerClass
 from framework.errors import PayloadError
 from framework.route.router import Router
+from framework.route.topology import QueueLocation
 from framework.types import Payload
 from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD
-
-
-class Destination(NamedTuple):
-    """A queue on a shard."""
-
-    queue: str
-    shard: str
 
 
 class DestinationResolver:
@@ -29,9 +24,9 @@ class DestinationResolver:
     def __init__(self, router: Router, shard: str) -> None:
         self._router = router
         self._shard = shard
-        self._routable: dict[str, tuple[Declaration, frozenset[str]]] = {}
+        self._routable = PerClass(self._routable_queues)
 
-    def resolve(self, payload: Payload) -> Destination:
+    def resolve(self, payload: Payload) -> QueueLocation:
         """Return the destination of ``payload``.
 
         Raises:
@@ -45,21 +40,17 @@ class DestinationResolver:
         if worker is None:
             if named is None:
                 raise PayloadError("it names no queue, and its class is not known here")
-            return Destination(named, shard or self._shard)
+            return QueueLocation(named, shard or self._shard)
         declaration: Declaration = worker.declaration()
         chosen_queue = named is not None and named in (payload.get(CHOSEN_QUEUE), payload.get("retry_queue"))
-        if named is not None and (chosen_queue or named not in self._routable_queues(declaration)):
-            return Destination(named, shard or self._shard)
+        if named is not None and (chosen_queue or named not in self._routable.get(declaration)):
+            return QueueLocation(named, shard or self._shard)
         route = self._router.route(declaration)
-        return Destination(route.queue, shard or route.shard)
+        return QueueLocation(route.queue, shard or route.shard)
 
     def _routable_queues(self, declaration: Declaration) -> frozenset[str]:
-        known = self._routable.get(declaration.wire_name)
-        if known is None or known[0] is not declaration:
-            # Jobs pushed under a former name were routed by that name, to a queue that may no longer be served.
-            names = [declaration, *map(declaration.with_wire_name, declaration.aliases)]
-            rules = [verdict.rule for one in names for verdict in self._router.explain(one) if verdict.matches]
-            queues = {declaration.queue, *(one.generated_queue for one in names), *(rule.queue for rule in rules)}
-            known = (declaration, frozenset(queue for queue in queues if queue))
-            self._routable[declaration.wire_name] = known
-        return known[1]
+        # Jobs pushed under a former name were routed by that name, to a queue that may no longer be served.
+        names = [declaration, *map(declaration.with_wire_name, declaration.aliases)]
+        rules = [match.rule for one in names for match in self._router.explain(one) if match.matches]
+        queues = {declaration.queue, *(one.generated_queue for one in names), *(rule.queue for rule in rules)}
+        return frozenset(queue for queue in queues if queue)

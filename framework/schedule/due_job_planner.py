@@ -15,8 +15,9 @@ from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.deduplication import Deduplicator
 from framework.push.size_limiter import SizeLimiter
+from framework.route.topology import QueueLocation
 from framework.schedule.cross_shard import CrossShardTransfer
-from framework.schedule.destination import Destination, DestinationResolver
+from framework.schedule.destination import DestinationResolver
 from framework.schedule.due_action import DueAction, PollEvents, ShardTransfer
 from framework.shard.routing_validator import RoutedScope
 from framework.types import Jid, Payload
@@ -147,7 +148,7 @@ class DueJobPlanner:
         )
         return lock_request.encode(), on_duplicate
 
-    def _run_middleware(self, payload: Payload, destination: Destination) -> bool:
+    def _run_middleware(self, payload: Payload, destination: QueueLocation) -> bool:
         """Run the client middlewares over the payload with decompressed arguments; return whether they let the job pass."""
         stored = {name: payload[name] for name in ("args", COMPRESSED, ORIGINAL_SIZE) if name in payload}
         self._decompress(payload)

@@ -16,7 +16,7 @@ from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.due_action import DueAction, PollEvents, ShardTransfer
 from framework.schedule.due_job_planner import DueJobPlanner
 from framework.schedule.poll_timing import PollTiming, SetTiming
-from framework.store.script import ENQUEUE_DUE, READ_DUE
+from framework.store.script import ENQUEUE_DUE, READ_DUE, is_wrong_type
 from framework.wire import keys
 
 PAGE_SIZE = 100
@@ -76,7 +76,7 @@ class Poller:
         try:
             return int(step(timing))
         except ResponseError as error:
-            if "WRONGTYPE" not in str(error):
+            if not is_wrong_type(error):
                 raise
             self._events.due_set_wrong_type(timing.source, error)
             self._timing.skip_for(timing, _WRONG_TYPE_DELAY_S)

@@ -79,6 +79,15 @@ def loads(data: bytes, decoded_limit: int | None = DECODED_LIMIT, reserve: Calla
         raise PayloadError(str(error)) from error
 
 
+def loads_object(data: bytes, decoded_limit: int | None = DECODED_LIMIT) -> dict[str, Any]:
+    """Return the JSON object in ``data``, or an empty dict if it is anything else."""
+    try:
+        value = loads(data, decoded_limit)
+    except PayloadError:
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
 def _ordered(value: Any) -> Any:
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)

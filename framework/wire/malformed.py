@@ -8,7 +8,6 @@ job either: moved to a queue, by hand or by Ruby's Web UI, it is recognized ther
 import base64
 import binascii
 import re
-from typing import Any, cast
 
 from framework.errors import PayloadError, PayloadLimitError
 from framework.types import Payload
@@ -16,7 +15,7 @@ from framework.wire.error_text import error_class
 from framework.wire.footprint import DECODED_LIMIT, DECODED_LIMIT_SETTING
 from framework.wire.ids import generate_jid
 from framework.wire.job import MALFORMED, MALFORMED_RAW, decode, timestamp, wire_timestamp
-from framework.wire.json import dumps, loads
+from framework.wire.json import dumps, loads_object
 from framework.wire.payload_edit import append_fields, set_fields
 
 _DEFAULT_QUEUE = "default"
@@ -42,7 +41,7 @@ def dead_set_entry(data: bytes, error: PayloadError, now: float, queue: str = ""
         }
         # A job with large compressed arguments can be parsed; any other is too large, and only its end is changed.
         return set_fields(data, error_fields) if _is_job(data, limit) else append_fields(data, error_fields)
-    parsed = _object(data, limit)
+    parsed = loads_object(data, limit)
     if _is_displayable(data, parsed, limit):
         return data
     wrapped = parsed.get("class") == MALFORMED and _is_base64(parsed.get(MALFORMED_RAW))
@@ -85,14 +84,6 @@ def _is_displayable(data: bytes, found: Payload, limit: int) -> bool:
         and isinstance(found.get("tags", []), list)
         and "encrypt" not in found
     )
-
-
-def _object(data: bytes, limit: int) -> Payload:
-    try:
-        found: Any = loads(data, limit)
-    except PayloadError:
-        return {}
-    return cast("Payload", found) if isinstance(found, dict) else {}
 
 
 def _find_jid(data: bytes) -> str:
