@@ -1,4 +1,4 @@
-"""Refuse to start with fewer file descriptors than a process needs, before the first one that is missing shows as another error."""
+"""Refuse to start with fewer file descriptors than a process needs, before the shortage shows as another error."""
 
 import resource
 from collections.abc import Mapping
@@ -7,18 +7,18 @@ from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.fetch.blocking import MAX_BLOCKED_QUEUES
 
 _BASE_COUNT = 32
-"""Standard streams, signals, selectors, the event loop, the log, and files that imports and jobs open for a moment."""
+"""Descriptors for standard streams, signals, selectors, the event loop, the log, and files that imports and jobs open briefly."""
 
 _MAX_COUNTED_SLOTS = 64
-"""More slots than that are those of async jobs, which share connections, or need a limit that only their operator can tell."""
+"""Slots beyond this number run async jobs, which share connections, or need a limit that only the operator knows."""
 
 
 def check_worker(slots: int, queues: int, shards: int) -> None:
-    """Raise ConfigurationError when this process may not open as many files as a worker needs."""
+    """Raise ConfigurationError when the limit of open files is too low for a worker."""
     _check(
         {
             f"{slots} slots": min(slots, _MAX_COUNTED_SLOTS),
-            f"{queues} queues (a parked connection each, at most {MAX_BLOCKED_QUEUES})": min(
+            f"{queues} queues (a blocked connection each, at most {MAX_BLOCKED_QUEUES})": min(
                 queues, MAX_BLOCKED_QUEUES
             ),
             f"{shards} shards (four connections to its own, two to another)": 2 + 2 * shards,
@@ -27,7 +27,7 @@ def check_worker(slots: int, queues: int, shards: int) -> None:
 
 
 def check_supervisor(children: int, shards: int) -> None:
-    """Raise ConfigurationError when this process may not open as many files as a supervisor needs."""
+    """Raise ConfigurationError when the limit of open files is too low for a supervisor."""
     _check({f"{children} processes": 4 * children, f"{shards} shards": 2 * shards})
 
 
@@ -36,10 +36,10 @@ def _check(parts: Mapping[str, int]) -> None:
     needed = _BASE_COUNT + sum(parts.values())
     if limit == resource.RLIM_INFINITY or limit >= needed:
         return
-    told = ", ".join([f"{_BASE_COUNT} of its own", *(f"{count} for {what}" for what, count in parts.items())])
+    counts = ", ".join([f"{_BASE_COUNT} of its own", *(f"{count} for {what}" for what, count in parts.items())])
     hard = (
         "" if most == resource.RLIM_INFINITY or most >= needed else f"; the hard limit is {most}, which root can raise"
     )
     advice = "Set `ulimit -n 1024` or more in the shell, LimitNOFILE= in the systemd unit, or --ulimit nofile= of the container"
-    message = f"the limit is {limit}, and this process needs at least {needed} ({told}). {advice}{hard}"
+    message = f"the limit is {limit}, and this process needs at least {needed} ({counts}). {advice}{hard}"
     raise ConfigurationError([ConfigurationProblem("this process", "open files (ulimit -n)", message)])

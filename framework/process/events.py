@@ -1,4 +1,4 @@
-"""What the parts of a process tell, turned into log lines, handlers, and the end of the process."""
+"""Turn the events of a process's components into log lines, handler calls, and the end of the process."""
 
 import ssl
 import threading
@@ -27,28 +27,28 @@ from framework.wire.job import Job
 from framework.wire.status_key import TrackedJob
 
 _REPEAT_S = 30.0
-"""A state that goes on (Redis away) is logged at its begin and then once in this time, with a count."""
+"""The period at which a lasting state (such as an unreachable Redis) is logged again, with a count."""
 
 _SUMMARY_S = 60.0
-"""Of jobs whose class is not here there is a line per class in this time, and one of all that belong to other applications."""
+"""The period of the lines about unknown classes (one per class) and about classes of other applications (one in all)."""
 
 _REPORT_AFTER_S = 60.0
-"""Redis away for so long is reported to the error tracker, once."""
+"""After this time an outage of Redis is reported to the error tracker, once."""
 
 _SHOWN_BYTES = 64
-_NO_ANSWER = "silent"
-_LOGIN_REFUSED = "stranger"
-_CERTIFICATE_REFUSED = "untrusted"
+_NO_ANSWER = "no answer"
+_LOGIN_REFUSED = "login refused"
+_CERTIFICATE_REFUSED = "certificate refused"
 _MESSAGES = {
     _NO_ANSWER: "Redis does not answer; trying again",
-    _LOGIN_REFUSED: "Redis does not accept our user and password; trying again",
-    _CERTIFICATE_REFUSED: "Redis's certificate is not accepted; trying again",
+    _LOGIN_REFUSED: "Redis refuses the user or the password; trying again",
+    _CERTIFICATE_REFUSED: "the certificate of Redis is not trusted; trying again",
 }
 
 
 @dataclass(slots=True)
 class _Outage:
-    """A trouble with Redis that goes on."""
+    """A failure of Redis that lasts."""
 
     since: float
     last: float
@@ -58,7 +58,7 @@ class _Outage:
 
 
 class ProcessEvents:
-    """One object for all parts: each method is one event with one log line. Safe to call from any thread."""
+    """Report the events of all components: each method is one event with one log line. Safe to call from any thread."""
 
     def __init__(self, shard: str, tracker: Tracker | None = None, user: str = "default") -> None:
         self._log = logs.logger(shard=shard)
@@ -75,42 +75,47 @@ class ProcessEvents:
         self._outages: dict[str, _Outage] = {}
 
     def fenced(self, unit: UnitOfWork) -> None:
-        self._log.warning("a job had been taken over before its end was written", job_status="fenced", queue=unit.queue)
+        self._log.warning(
+            "another process recovered a job before its end was written; the job may run twice",
+            job_status="fenced",
+            queue=unit.queue,
+        )
 
     def lease_lost(self) -> None:
-        """Told by whoever notices first: the beat, or the next call of the fetcher."""
-        text = "the lease has lapsed; nothing is fetched until it is renewed"
+        """Report an expired lease, which either the heartbeat or the next fetch notices first."""
+        text = "the lease has expired; no job is fetched until it is renewed"
         self._rate_limit.warning("lease", text, "lease.lost", shard=self._shard)
 
     def data_lost(self) -> None:
         self._log.error(
-            "Redis does not know this process any more: it was flushed, or came back without its data or with old ones; "
-            "jobs may be lost",
+            "Redis has lost data: this process is no longer registered, so jobs may be lost too; look for a flush, a restart "
+            "without persistence, or a restored backup",
             event_name="shard.data_loss",
         )
 
     def eviction_unsafe(self, policy: str) -> None:
         self._log.error(
-            "this Redis throws keys away when it is full, jobs and leases among them; set its maxmemory-policy to noeviction",
+            f"maxmemory-policy is {policy!r}: Redis may evict jobs and leases; set it to noeviction",
             event_name="config.unsafe_eviction",
             policy=policy,
         )
 
     def held_too_long(self, held: HeldJobs, oldest_s: float) -> None:
-        behind = "a limit" if held.kind == "waiting" else "a pause"
+        cause = "a limit" if held.kind == "waiting" else "a pause"
         self._log.warning(
-            f"jobs wait behind {behind} for long; {command('jobs held')} shows them, and where to release them",
+            f"jobs have been held by {cause} for long; `{command('jobs held')}` shows them and how to release them",
             event_name="jobs.held",
             place=held.kind,
             **{"limit" if held.kind == "waiting" else "class": held.name},
-            parked_jobs=held.jobs,
+            held_jobs=held.jobs,
             oldest_s=round(oldest_s, 3),
         )
 
     def clock_skewed(self, seconds: float) -> None:
         self._rate_limit.warning(
             "clock",
-            "this host's clock and Redis's are apart; leases and due jobs go by Redis's, times in lines and payloads by ours",
+            "the clocks of this host and of Redis differ: leases and due times use Redis's clock, log "
+            "lines and payloads this host's; synchronize them",
             "clock.skew",
             shard=self._shard,
             skew_s=round(seconds, 3),
@@ -119,7 +124,7 @@ class ProcessEvents:
     def queue_wrong_type(self, queue: str) -> None:
         self._rate_limit.error(
             f"queue {queue}",
-            "a queue's key is no list; look what is there (TYPE) and remove it",
+            "the key of a queue is not a list; look at its type (TYPE) and remove it",
             "queue.wrong_type",
             shard=self._shard,
             queue=queue,
@@ -130,7 +135,7 @@ class ProcessEvents:
 
     def pipeline_failed(self, error: Exception, count: int) -> None:
         self._log.error(
-            "an error of the framework's own in the exchange with Redis; trying again, and the process ends should it keep coming",
+            "the fetch pipeline failed with an error of the framework; trying again, and the process ends if it persists",
             event_name="fetch_pipeline.failed",
             count=count,
             error=error,
@@ -141,12 +146,13 @@ class ProcessEvents:
         self.redis_failed(f"settler of {unit.queue}", error)
 
     def redis_failed(self, component: str, error: BaseException) -> None:
-        """Redis did not answer, which concerns all parts and is told once for all, or it refused something of this part's."""
+        """Report that Redis did not answer, once for all components, or that it refused a command of this component."""
         trouble, now = _failure_kind(component, error), time.monotonic()
         count = self._hit(f"redis {trouble}")
         with self._lock:
             away = self._outages.get(trouble)
-            if away is None or now - away.last > _REPEAT_S:  # the end of an old one was seen by nobody who would say so
+            # An old outage whose end no component has reported does not go on.
+            if away is None or now - away.last > _REPEAT_S:
                 away = self._outages[trouble] = _Outage(now, now)
             away.last = now
             away.failures += 1
@@ -155,9 +161,9 @@ class ProcessEvents:
             away.reported = away.reported or report
         if count:
             advice = tls_advice(error)
-            words = _MESSAGES.get(trouble, "Redis refuses; trying again")
+            message = _MESSAGES.get(trouble, "Redis refuses a command; trying again")
             self._log.error(
-                f"{words}: {advice}" if advice else words,
+                f"{message}: {advice}" if advice else message,
                 event_name="redis.failed",
                 component=component,
                 user=self._user,
@@ -168,17 +174,17 @@ class ProcessEvents:
             self._report_framework_error(component, error)
 
     def redis_answered(self, component: str) -> None:
-        """Redis answers this part again: told once for all, with how long it was away, if the failure was told."""
+        """Report, once for all components, that Redis answers again and how long it did not, if the failure was logged."""
         with self._lock:
             ended = [self._outages.pop(trouble, None) for trouble in (*_MESSAGES, component)]
-        told = [away for away in ended if away is not None and away.logged]
-        if told:
+        logged = [away for away in ended if away is not None and away.logged]
+        if logged:
             self._log.info(
                 "Redis answers again",
                 event_name="redis.recovered",
                 component=component,
-                away_s=round(time.monotonic() - min(away.since for away in told), 3),
-                failures=sum(away.failures for away in told),
+                away_s=round(time.monotonic() - min(away.since for away in logged), 3),
+                failures=sum(away.failures for away in logged),
             )
 
     def component_died(self, component: str, error: BaseException) -> None:
@@ -192,7 +198,7 @@ class ProcessEvents:
         self.died.set()
 
     def _report_framework_error(self, component: str, error: BaseException) -> None:
-        """Tell the error tracker of an error of the framework's own."""
+        """Report an error of the framework itself to the error tracker."""
         tags = {"component": component, "shard": self._shard}
         self.handlers.guard("error tracker", lambda: self.tracker.capture(error, tags, component))
 
@@ -205,8 +211,8 @@ class ProcessEvents:
         facts = {"class": name, "jid": payload.get("jid"), "queue": unit.queue}
         if outcome.gives_up:
             self._log.error(
-                "a job waited too long for a process that has its class; it is in the interrupted set. Deploy the class, then push "
-                "the job anew",
+                "a job waited too long for a process that knows its class; it is in the interrupted set. Deploy the class, then "
+                "push the job again",
                 job_status="quarantined",
                 aw_unknown_class_count=outcome.count,
                 waited_s=round(time.time() - outcome.since, 3),
@@ -216,7 +222,7 @@ class ProcessEvents:
             self.handlers.call_error_handlers(error, {"job": payload, "queue": unit.queue})
         elif count := self._unknown_classes.hit(name):
             self._log.warning(
-                "jobs meet a process that does not have their class, and wait for one that has; their retries are untouched",
+                "this process does not know the class of these jobs; they wait for a process that does, and keep their retries",
                 event_name="class.unknown",
                 count=count,
                 error=error,
@@ -227,11 +233,12 @@ class ProcessEvents:
         self._foreign_classes.add(name)
 
     def summarize_foreign(self, *, process_ends: bool = False) -> None:
-        """Write the line about jobs of other applications, once a minute; and before the process ``ends``."""
+        """Write the line about jobs of other applications, once a minute and before the process ends."""
         counts = self._foreign_classes.take(time.monotonic(), process_ends=process_ends)
         if counts:
             self._log.info(
-                "jobs of other applications went back to the queues that this process shares with them (setting foreign_classes)",
+                "jobs of other applications were returned to the queues that this process shares with them (setting "
+                "foreign_classes)",
                 event_name="class.foreign",
                 count=sum(counts.values()),
                 classes=counts,
@@ -239,7 +246,7 @@ class ProcessEvents:
 
     def malformed(self, unit: UnitOfWork, error: BaseException) -> None:
         self._log.error(
-            "a payload cannot be read; its bytes are in the dead set",
+            "the payload of a job is malformed; its bytes are in the dead set",
             job_status="quarantined",
             queue=unit.queue,
             job_size_bytes=len(unit.data),
@@ -249,10 +256,10 @@ class ProcessEvents:
         self.handlers.call_error_handlers(error, {"job": {}, "queue": unit.queue})
 
     def status_write_failed(self, tracked: TrackedJob, state: JobState, error: BaseException) -> None:
-        """The state of a tracked job was not written; the job goes on without it."""
+        """Report that the status of a tracked job was not written; the job goes on."""
         self._rate_limit.warning(
             "state",
-            "the state of a tracked job was not written; the job goes on",
+            "the status of a tracked job was not written; the job goes on",
             "status.write_failed",
             shard=self._shard,
             jid=tracked.jid,
@@ -262,7 +269,7 @@ class ProcessEvents:
 
     def due_job_malformed(self, source: str, data: bytes, error: BaseException) -> None:
         self._log.error(
-            "a due job cannot be read; its bytes are in the dead set",
+            "the payload of a due job is malformed; its bytes are in the dead set",
             job_status="quarantined",
             source=source,
             job_size_bytes=len(data),
@@ -283,7 +290,7 @@ class ProcessEvents:
     def due_set_wrong_type(self, source: str, error: BaseException) -> None:
         self._rate_limit.error(
             f"set {source}",
-            "a set of due jobs cannot be read; look what is at its key (TYPE) and remove it",
+            "the key of a set of due jobs is not a sorted set; look at its type (TYPE) and remove it",
             "set.wrong_type",
             shard=self._shard,
             source=source,
@@ -293,7 +300,7 @@ class ProcessEvents:
     def shard_failed(self, shard: str, error: BaseException) -> None:
         self._rate_limit.error(
             f"shard {shard}",
-            "another shard does not take the jobs that are due there; they are due again in a minute",
+            "another shard does not accept the due jobs that are routed to it; they are due again in a minute",
             "shard.failed",
             shard=self._shard,
             destination=shard,
@@ -310,11 +317,11 @@ class ProcessEvents:
         )
 
     def recovered(self, recovered: RecoveredJob) -> None:
-        """A job of a dead process, or one that we had lost sight of, was taken back; a quarantined one's class is told."""
+        """Report a job that was recovered from a dead process or after a lost fetch reply; run the hook of a quarantined one."""
         job = recovered.job
         if recovered.migration_jobs:
             self._log.warning(
-                "jobs were put back into their queue that a migration held when it died",
+                "jobs of a dead migration were put back into their queue",
                 job_status="recovered",
                 cause=recovered.cause,
                 owner=recovered.owner,
@@ -323,9 +330,9 @@ class ProcessEvents:
             )
             return
         self._log.warning(
-            "a job was taken back from a dead process"
+            "a job of a dead process was recovered"
             if recovered.cause == "death"
-            else "a job was given back whose fetch had not been answered",
+            else "a job whose fetch reply was lost was recovered",
             job_status="quarantined" if recovered.quarantined or not job.worker else "recovered",
             cause=recovered.cause,
             jid=job.jid,
@@ -340,25 +347,28 @@ class ProcessEvents:
             self.run_interruptions_exhausted(job)
 
     def run_interruptions_exhausted(self, job: Job) -> None:
-        """The class of a job that was interrupted too often is told."""
+        """Call the hook ``interruptions_exhausted`` of a job's class."""
         worker: Any = registry.find(job.worker)
         if worker is not None:
             self.handlers.guard("interruptions_exhausted", lambda: worker.interruptions_exhausted(job))
 
     def trimmed(self, count: int, source: str = keys.DEAD) -> None:
-        """The oldest entries of a set that is full, or those older than it keeps, are gone."""
+        """Report that the oldest entries of a full set, or those past its retention, were removed."""
         self._log.warning(f"the {source} set was trimmed", event_name=f"{source}.trimmed", count=count)
 
     def _hook_failed(self, what: str, error: BaseException) -> None:
         self._log.error("a hook failed; the job goes on without it", event_name="hook.failed", hook=what, error=error)
 
     def _hit(self, what: str) -> int:
-        """Return how often ``what`` happened since its last line, 0 when it is too early for another."""
+        """Return how often ``what`` happened since its last line, 0 while it is too early for another line."""
         return self._rate_limit.hit(what)
 
 
 def _failure_kind(component: str, error: BaseException) -> str:
-    """Return what is wrong: nobody is answered, or let in, or one part is refused (a full server, a key of a wrong type)."""
+    """Return the kind of a failure: one that concerns all components, or the name of the component that was refused.
+
+    A refusal (a full server, a key of a wrong type) concerns one component only.
+    """
     if isinstance(error, AuthenticationError):
         return _LOGIN_REFUSED
     if isinstance(error.__context__, ssl.SSLCertVerificationError):

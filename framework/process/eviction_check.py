@@ -1,4 +1,4 @@
-"""Whether our Redis throws keys away when it is full: jobs, or leases, in silence. Asked at the start and from time to time."""
+"""Check whether Redis evicts keys when it is full, which would lose jobs and leases silently."""
 
 import math
 import time
@@ -8,21 +8,21 @@ import redis
 from redis.exceptions import ResponseError
 
 CHECK_PERIOD_S = 30.0
-"""A policy that is switched while we run is told within a minute (reference F15)."""
+"""The period of the check: a policy that changes at run time is reported within a minute (reference F15)."""
 
 SAFE = "noeviction"
 
 
 class EvictionEvents(Protocol):
-    """Who is told."""
+    """Receives the warnings."""
 
     def eviction_unsafe(self, policy: str) -> None:
-        """This Redis evicts keys by ``policy``."""
+        """Report that Redis evicts keys by ``policy``."""
 
 
 # Decision 70: eviction and data loss are reported, not refused.
 class EvictionCheck:
-    """Tells of each policy but ``noeviction`` once. For one thread."""
+    """Report each policy except ``noeviction`` once. Use it from one thread."""
 
     def __init__(self, client: "redis.Redis", events: EvictionEvents) -> None:
         self._client = client
@@ -31,13 +31,14 @@ class EvictionCheck:
         self._policy = SAFE
 
     def check(self) -> None:
-        """Ask, if that was long ago. Raises redis errors; a Redis that does not say is not asked again for as long."""
+        """Read the policy once per period. Raises redis errors, except when the user may not read it."""
         now = time.monotonic()
         if now - self._checked_at < CHECK_PERIOD_S:
             return
         try:
             found: Any = self._client.info("memory")
-        except ResponseError:  # INFO is not allowed: its owner answers for it
+        # An ACL that forbids INFO leaves the policy to the owner of the server.
+        except ResponseError:
             found = {}
         self._checked_at = now
         policy = str(found.get("maxmemory_policy", SAFE))

@@ -1,6 +1,6 @@
-"""Loops beside the fetcher: the lease, the process record, the sweep, the poller. Each has a thread and its own client.
+"""Run the periodic tasks of a process (lease, record, reaper, policies, poller), each in its own thread; hold the lease.
 
-A lease must not queue behind a bulk push or a slow record, so it beats from a connection of its own.
+The lease has a connection of its own, so that a heartbeat never waits behind a bulk push or a slow record.
 """
 
 import random
@@ -24,33 +24,33 @@ RECORD_PERIOD_S = 5.0
 SWEEP_PERIOD_S = 5.0
 
 STEP_LIMIT_S = 60.0
-"""Longest step of a loop that only talks to Redis: every read has a deadline of seconds."""
+"""The longest step of a task that only calls Redis: every read has a deadline of seconds."""
 
 HOOKS_LIMIT_S = 300.0
-"""Longest step of a loop that also calls the application's code: client middlewares (poller), hooks (reaper)."""
+"""The longest step of a task that also calls the application's code: client middleware (poller), hooks (reaper)."""
 
 _FIRST_BACKOFF_S = 0.05
 _LONGEST_BACKOFF_S = 2.0
 
 
 class PeriodicTaskEvents(Protocol):
-    """What a loop tells."""
+    """Receives the failures of a task."""
 
     def redis_failed(self, component: str, error: BaseException) -> None:
-        """Redis did not answer, or refused; the loop goes on."""
+        """Report that Redis did not answer, or refused; the task goes on."""
 
     def redis_answered(self, component: str) -> None:
-        """Redis answers again."""
+        """Report that Redis answers again."""
 
     def component_died(self, component: str, error: BaseException) -> None:
-        """The loop ended by an error of its own: the process must end."""
+        """Report that the task ended with an error of its own, so that the process must end."""
 
 
 class PeriodicTask:
-    """Calls ``step`` at once and then each ``period_s``, or after the seconds it returns, until stopped.
+    """Call ``step`` at once and then every ``period_s``, or after the number of seconds that it returns, until stopped.
 
-    After a redis error the connections of ``client`` are dropped, so that its address is looked up anew (a failover shows as
-    READONLY or LOADING on a connection that works), and the step is tried again, soon at first. Any other error is the
+    After a redis error the task drops the connections of ``client``, so that the address is resolved again (a failover shows
+    as READONLY or LOADING on a connection that works), and retries the step with a growing back-off. Any other error is the
     framework's own and ends the process (design, promise 4). ``start`` and ``stop`` may be called twice.
     """
 
@@ -67,7 +67,7 @@ class PeriodicTask:
         self.name = name
         self.limit_s = limit_s
         self.steps = 0
-        """Begins and ends of steps so far: odd while one is under way."""
+        """The number of step starts and step ends so far: odd while a step runs."""
         self._step = step
         self._period_s = period_s
         self._events = events
@@ -84,16 +84,16 @@ class PeriodicTask:
             self._thread.start()
 
     def run_now(self) -> None:
-        """Take the next step now instead of at the end of the pause. Safe from any thread."""
+        """Run the next step now instead of at the end of the period. Safe from any thread."""
         self._wake.set()
 
     def request_stop(self) -> None:
-        """Let the loop end after its current step; ``stop`` waits for that."""
+        """Ask the task to end after its current step, without waiting."""
         self._stopping = True
         self._wake.set()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End the loop after its current step and wait for that."""
+        """End the task after its current step and wait for its thread."""
         self.request_stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
@@ -107,7 +107,7 @@ class PeriodicTask:
                 self.steps += 1
                 if not self._stopping:
                     self._wake.wait(pause_s)
-        except BaseException as error:  # noqa: BLE001 - a dead loop must not go unseen
+        except BaseException as error:  # noqa: BLE001 - the death of a task must end the process
             self._events.component_died(self.name, error)
 
     def _run_step(self) -> float:
@@ -117,7 +117,7 @@ class PeriodicTask:
             self._failures += 1
             self._events.redis_failed(self.name, error)
             if self._client is not None:
-                # Those in use belong to other threads, which find out by themselves.
+                # Connections in use belong to other threads, which notice the failure themselves.
                 self._client.connection_pool.disconnect(inuse_connections=False)
             return backoff_s(self._failures)
         if self._failures:
@@ -127,13 +127,13 @@ class PeriodicTask:
 
 
 def backoff_s(failures: int) -> float:
-    """Return the pause after so many failures in a row: from 50 ms to 2 s, less up to a half, so that a fleet is spread."""
+    """Return the pause after this number of failures in a row: 50 ms to 2 s, with up to 50 % jitter to spread a fleet."""
     longest = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(failures, 10))
     return longest * random.uniform(0.5, 1.0)
 
 
 class StuckError(Exception):
-    """A step has been under way for longer than any legitimate one."""
+    """A step has run for longer than any legitimate step."""
 
 
 @dataclass(slots=True)
@@ -143,33 +143,33 @@ class _TaskProgress:
 
 
 class Watchdog:
-    """Finds the loop whose step hangs, asked about once in ``period_s`` by a thread that does nothing long.
+    """Find the task whose step hangs. Call ``check`` about once per ``period_s`` from a thread that never blocks for long.
 
-    Time passes only from look to look, at most two periods at a time: a process that was frozen, or whose interpreter a C
-    function held, is not taken for one that hangs.
+    Between two checks, two periods count at most: a process that was frozen, or whose interpreter a C function held, does
+    not look like one that hangs (decision 32).
     """
 
     def __init__(self, tasks: Sequence[PeriodicTask], period_s: float = 1.0) -> None:
-        self._watched = [(loop, _TaskProgress()) for loop in tasks]
+        self._watched = [(task, _TaskProgress()) for task in tasks]
         self._longest_s = 2 * period_s
         self._checked_at = time.monotonic()
 
     def check(self) -> PeriodicTask | None:
-        """Return a loop whose present step has lasted longer than its ``limit_s``, or ``None``."""
+        """Return a task whose current step has lasted longer than its ``limit_s``, or ``None``."""
         now = time.monotonic()
         passed = min(self._longest_s, now - self._checked_at)
         self._checked_at = now
-        for loop, watched in self._watched:
-            steps = loop.steps
+        for task, watched in self._watched:
+            steps = task.steps
             watched.stuck_s = watched.stuck_s + passed if steps % 2 and steps == watched.steps else 0.0
             watched.steps = steps
-            if watched.stuck_s > loop.limit_s:
-                return loop
+            if watched.stuck_s > task.limit_s:
+                return task
         return None
 
 
 class Lease:
-    """The proof that this process lives: as long as it is renewed nobody touches the working list."""
+    """The lease of this process: while it is renewed, no other process touches the working list."""
 
     def __init__(
         self,
@@ -185,20 +185,21 @@ class Lease:
         self._keys = [keys.lease(identity), keys.REGISTRY, keys.process(identity), keys.STEADY_SINCE]
         self._arguments = [identity, lease_ms, slots, int(failure_detector.max_gap_s * 1000)]
         self.lapsed = False
-        """Whether the last beat found that the lease had run out, so that others may have taken what was in the working list."""
+        """Whether the last heartbeat found the lease expired, so that other processes may have recovered the working list."""
         self.unregistered = False
-        """Whether Redis did not know us at the last beat, although nobody can have struck us off: it has lost data."""
+        """Whether the registry had lost this process although no other process can have removed it: Redis has lost data."""
         self.skew_s = 0.0
-        """How far this host's clock is ahead of Redis's (below 0: behind), at least, as the last beat has shown."""
+        """The least difference between the host's clock and Redis's at the last heartbeat (below 0: the host is behind)."""
 
     def is_held(self) -> bool:
-        """Before the first beat: whether a process of the same identity lives. Raises redis errors."""
+        """Return, before the first heartbeat, whether a live process has the same identity. Raises redis errors."""
         return bool(self.client.exists(self._keys[0]))
 
     def renew(self) -> bool:
-        """Renew and tell ``grace``; return whether it had been held without a gap. Raises redis errors.
+        """Send a heartbeat; return whether the lease has been held without a gap. Raises redis errors.
 
-        A parent may have renewed it meanwhile; after a whole lease without a beat of ours it counts as lost all the same.
+        The supervisor may have renewed the lease meanwhile; after a whole lease time without a heartbeat of this process the
+        lease counts as lost nevertheless.
         """
         sent_at = time.time()
         reply: Any = HEARTBEAT(self.client, self._keys, self._arguments)
@@ -207,15 +208,15 @@ class Lease:
         self.skew_s = max(0.0, sent_at - float(now)) + min(0.0, time.time() - float(now))
         first = not self._failure_detector.steady_since
         silent_s = self._failure_detector.record_heartbeat(float(now), lease_held=bool(held))
-        # In order, others strike off who was silent for long, and only while beats come through.
+        # Other processes remove one from the registry only after a long silence and while heartbeats arrive steadily.
         self.unregistered = bool(new) and not first and (silent_s < UNREGISTER_AFTER_S or not steady)
         return silent_s <= self._failure_detector.lease_s and bool(held)
 
     def release(self, *, list_is_empty: bool = True) -> None:
-        """Give it up at the end of the process, after everything has been given back. Raises redis errors.
+        """Release the lease at the end of the process, after the push-back. Raises redis errors.
 
-        A process whose list still holds a job (the reply of its fetch was lost), or may yet receive one (``list_is_empty`` false:
-        a parked call was given up without an answer), stays registered: others find it there at once.
+        The process stays in the registry, where others find it at once, when its working list holds a job (the reply of a fetch
+        was lost) or may still receive one (``list_is_empty`` is false: a blocking move was abandoned without an answer).
         """
         MARK_DEAD(self.client, [keys.lease(self._identity), keys.REGISTRY], [self._identity])
         if list_is_empty:

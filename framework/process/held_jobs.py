@@ -1,4 +1,7 @@
-"""Jobs that wait behind a limit or a pause: how many, since when; and one voice of the fleet that tells when it is too long."""
+"""Count the held jobs of each limit and pause, and warn of those that wait too long.
+
+One process of each shard checks and warns (decision 143).
+"""
 
 import math
 import time
@@ -12,16 +15,16 @@ from framework.wire import keys
 from framework.wire.job import clamp_time
 
 CHECK_PERIOD_S = 300.0
-"""So often does one process of the fleet look; what goes on is told as often."""
+"""The period of the check, which one process of the shard makes; a warning that still holds is repeated as often."""
 
 ALERT_COUNT = 100_000
-"""So many waiting jobs of one class are told of however young they are: GitLab once took two days over ten million."""
+"""From this number of held jobs on, a warning is due however young they are: GitLab once needed two days for ten million."""
 
 HeldKind: TypeAlias = Literal["waiting", "paused"]
 
 
 class HeldJobsKey(NamedTuple):
-    """One key with parked jobs: they wait behind the limit ``name``, or behind the pause of the class ``name``."""
+    """One key with held jobs: those of the limit ``name``, or of the paused class ``name``."""
 
     kind: HeldKind
     name: str
@@ -29,7 +32,7 @@ class HeldJobsKey(NamedTuple):
 
 
 class HeldJobs(NamedTuple):
-    """The parked jobs of one limit or class: how many, in how many keys (one per scope), the oldest's begin (epoch seconds)."""
+    """The held jobs of one limit or class: their number, the number of keys (one per scope), and since when (epoch seconds)."""
 
     kind: HeldKind
     name: str
@@ -39,14 +42,14 @@ class HeldJobs(NamedTuple):
 
 
 class HeldJobsEvents(Protocol):
-    """Who is told."""
+    """Receives the alerts."""
 
     def held_too_long(self, held: HeldJobs, oldest_s: float) -> None:
-        """Nobody has released these."""
+        """Report held jobs that are too old or too many."""
 
 
 class HeldJobsAlert:
-    """Tells of what waits for longer than ``most_s``, or is too much. For one thread of each process; one of all of them looks."""
+    """Report held jobs that are older than ``max_age_s``, or too many. Use it from one thread."""
 
     def __init__(self, client: "redis.Redis", events: HeldJobsEvents, max_age_s: float) -> None:
         self._client = client
@@ -55,7 +58,10 @@ class HeldJobsAlert:
         self._checked_at = -math.inf
 
     def check(self) -> None:
-        """Look, if nobody has for some minutes. Costs one command a minute, else. Raises redis errors."""
+        """Check the held jobs unless another process has done so within the period. Raises redis errors.
+
+        A process that does not check sends one command a minute.
+        """
         now = time.monotonic()
         if now - self._checked_at < CHECK_PERIOD_S / 5:
             return
@@ -63,13 +69,16 @@ class HeldJobsAlert:
         if not self._claim_check():
             return
         seconds, microseconds = self._client.time()
-        for parked in measure_held(self._client, held_keys(self._client)):
-            oldest_s = seconds + microseconds / 1_000_000 - parked.since
-            if oldest_s > self._max_age_s or parked.jobs > ALERT_COUNT:
-                self._events.held_too_long(parked, oldest_s)
+        for held in measure_held(self._client, held_keys(self._client)):
+            oldest_s = seconds + microseconds / 1_000_000 - held.since
+            if oldest_s > self._max_age_s or held.jobs > ALERT_COUNT:
+                self._events.held_too_long(held, oldest_s)
 
     def _claim_check(self) -> bool:
-        """Whether nobody has looked for some minutes. On a full server each process is told so: that is when it matters."""
+        """Claim the check of this period; return whether this process makes it.
+
+        On a full server, which refuses the claim, every process checks: held jobs are the likely cause.
+        """
         try:
             return bool(self._client.set(keys.HELD_ALERT, 1, nx=True, px=int(CHECK_PERIOD_S * 1_000)))
         except OutOfMemoryError:
@@ -77,7 +86,7 @@ class HeldJobsAlert:
 
 
 def held_keys(client: "redis.Redis") -> list[HeldJobsKey]:
-    """Return the keys with parked jobs that the indexes name: two round trips. Raises redis errors."""
+    """Return the keys with held jobs that the indexes name, in two round trips. Raises redis errors."""
     pipeline: Any = client.pipeline(transaction=False)
     pipeline.smembers(keys.LIMITS_WAITING)
     pipeline.smembers(keys.PAUSED_CLASSES)
@@ -96,23 +105,24 @@ def held_keys(client: "redis.Redis") -> list[HeldJobsKey]:
     return [*found, *(HeldJobsKey("paused", name, keys.paused_jobs(name).encode()) for name in paused)]
 
 
-def measure_held(client: "redis.Redis", places: Iterable[HeldJobsKey]) -> list[HeldJobs]:
-    """Return what there is in these keys by limit or class, the oldest first: one round trip. Raises redis errors."""
-    asked = list(places)
+def measure_held(client: "redis.Redis", held_keys: Iterable[HeldJobsKey]) -> list[HeldJobs]:
+    """Return the held jobs of these keys by limit or class, the oldest first, in one round trip. Raises redis errors."""
+    keys_read = list(held_keys)
     pipeline: Any = client.pipeline(transaction=False)
-    for place in asked:
-        pipeline.zcard(place.key)
-        pipeline.zrange(place.key, 0, 0, withscores=True)
+    for held_key in keys_read:
+        pipeline.zcard(held_key.key)
+        pipeline.zrange(held_key.key, 0, 0, withscores=True)
     replies: list[Any] = pipeline.execute(raise_on_error=False)
     found: dict[tuple[HeldKind, str], HeldJobs] = {}
-    for index, place in enumerate(asked):
+    for index, (kind, name, _) in enumerate(keys_read):
         jobs, first = replies[2 * index], replies[2 * index + 1]
-        if isinstance(jobs, ResponseError) or not first:  # of another type, or all gone meanwhile
+        # A key of another type, or a set that has been emptied meanwhile.
+        if isinstance(jobs, ResponseError) or not first:
             continue
-        before = found.get((place.kind, place.name), HeldJobs(place.kind, place.name, 0, 0, math.inf))
+        before = found.get((kind, name), HeldJobs(kind, name, 0, 0, math.inf))
         since = min(before.since, clamp_time(first[0][1]))
-        found[place.kind, place.name] = before._replace(jobs=before.jobs + jobs, scopes=before.scopes + 1, since=since)
-    return sorted(found.values(), key=lambda parked: parked.since)
+        found[kind, name] = before._replace(jobs=before.jobs + jobs, scopes=before.scopes + 1, since=since)
+    return sorted(found.values(), key=lambda held: held.since)
 
 
 def _limit_name(base: bytes) -> str:

@@ -11,49 +11,32 @@ up, for one second at most. ``os._exit`` ends the process even when a thread han
 import contextlib
 import os
 import signal
-import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from redis.exceptions import RedisError
 
-from framework.errors import PayloadError
-from framework.execute.processor import Processor
 from framework.exit_codes import EXIT_FAILED, EXIT_OK
 from framework.fetch.blocking import BLOCK_TIMEOUT_S, REPLY_MARGIN_S
-from framework.fetch.fetcher import Fetcher
-from framework.fetch.reaper import Reaper, Reconciler, jittered
-from framework.fetch.unit_of_work import UnitOfWork
+from framework.fetch.reaper import jittered
 from framework.policies.concurrency.slots import renew_slots
-from framework.process.events import ProcessEvents
+from framework.process.components import ProcessComponents
 from framework.process.eviction_check import EvictionCheck
 from framework.process.heartbeat import (
     HOOKS_LIMIT_S,
     LEASE_PERIOD_S,
     RECORD_PERIOD_S,
     SWEEP_PERIOD_S,
-    Lease,
     PeriodicTask,
     StuckError,
     Watchdog,
 )
-from framework.process.metrics import SidekiqMetrics
-from framework.process.push_back import PushBack
-from framework.process.record import ProcessRecord
-from framework.process.shared_state import ProcessState, SharedState
+from framework.process.shared_state import ProcessState
 from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue, accepted_signals
-from framework.process.title import Title
-from framework.process.unserved import UnservedWatch
-from framework.schedule.poller import Poller
+from framework.process.stacks import log_stacks, payload_field
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
 from framework.wire import keys
-from framework.wire.ids import base36
-from framework.wire.job import decode
 
 # Longer than the read of 5 s in which the leader thread may be.
 _WIND_DOWN_S = 6.0
@@ -71,34 +54,6 @@ _MAX_SKEW_S = 2.0
 _STARTING_CHECK_PERIOD_S = 0.05
 # The period at which the main thread checks for a dead component and a dead supervisor.
 _CHECK_PERIOD_S = 1.0
-
-
-@dataclass
-class ProcessComponents:
-    """The components of one process, built by ``framework.wiring``."""
-
-    identity: str
-    fetcher: Fetcher
-    processor: Processor
-    lease: Lease
-    record: ProcessRecord
-    metrics: SidekiqMetrics
-    title: Title
-    poller: Poller
-    reaper: Reaper
-    reconciler: Reconciler
-    refresh: Callable[[], None]
-    """Reads the state of the policies before the first job and every few seconds; raises redis errors."""
-    maintenance: Sequence[Callable[[], None]]
-    """The periodic work of the policies; raises redis errors."""
-    events: ProcessEvents
-    push_back: PushBack
-    poll_interval_s: float
-    timeout_s: float
-    supervisor: int | None
-    """The process id of the supervisor, ``None`` without one."""
-    shared_state: SharedState
-    unserved: UnservedWatch
 
 
 class Launcher:
@@ -150,21 +105,21 @@ class Launcher:
             return EXIT_FAILED
 
     def _run(self) -> int:
-        parts = self._components
+        components = self._components
         self._lease_task.start()
         for task in self._tasks:
             task.start()
         # The periodic tasks try both again.
         with contextlib.suppress(RedisError, OSError):
             self._read_pauses()
-            parts.refresh()
+            components.refresh()
         self._update_title()
-        parts.fetcher.start(parts.processor.spawn)
-        queues = {"queues": parts.record.order.names, "queues_from": parts.record.queues_from}
-        self._log.info("ready", event_name="process.ready", identity=parts.identity, **queues)
+        components.fetcher.start(components.processor.spawn)
+        queues = {"queues": components.record.order.names, "queues_from": components.record.queues_from}
+        self._log.info("ready", event_name="process.ready", identity=components.identity, **queues)
         stop = False
         while not (stop or self._draining or self._cannot_continue):
-            serves = parts.shared_state.state is not ProcessState.STARTING
+            serves = components.shared_state.state is not ProcessState.STARTING
             stop = (
                 self._handle_signals(_CHECK_PERIOD_S if serves else _STARTING_CHECK_PERIOD_S) or self._lost_supervisor()
             )
@@ -175,10 +130,12 @@ class Launcher:
         if self._signals.damaged:
             # A closed descriptor's number may belong to another file by now, so the process must not write to it. The jobs
             # in flight are recovered by another process.
-            parts.events.component_died("descriptors", OSError("a job has closed file descriptors of the framework"))
+            components.events.component_died(
+                "descriptors", OSError("a job has closed file descriptors of the framework")
+            )
             return EXIT_FAILED
         self._stop()
-        return EXIT_FAILED if parts.events.died.is_set() else EXIT_OK
+        return EXIT_FAILED if components.events.died.is_set() else EXIT_OK
 
     @property
     def _cannot_continue(self) -> bool:
@@ -199,7 +156,7 @@ class Launcher:
             elif number == QUIET:
                 self._quiet()
             elif number == DUMP:
-                self._dump_stacks()
+                log_stacks(self._components.record.runs.running(), self._components.processor.async_stacks())
             elif number == SWEEP:
                 self._sweep_task.run_now()
             elif number == HANG_UP:
@@ -231,16 +188,16 @@ class Launcher:
 
     def _publish_state(self) -> None:
         """Write the state of the process to the memory that the supervisor reads."""
-        parts = self._components
-        state = parts.shared_state.state
+        components = self._components
+        state = components.shared_state.state
         if self._draining:
             state = ProcessState.DRAINING
-        elif parts.record.quiet:
+        elif components.record.quiet:
             state = ProcessState.QUIET
-        elif parts.fetcher.fetching:
+        elif components.fetcher.fetching:
             state = ProcessState.READY
-        fetched_at = parts.fetcher.active_at if parts.fetcher.fetching else None
-        parts.shared_state.publish(state, len(parts.fetcher.in_flight.running()), fetched_at)
+        fetched_at = components.fetcher.active_at if components.fetcher.fetching else None
+        components.shared_state.publish(state, len(components.fetcher.in_flight.running()), fetched_at)
 
     def _lost_supervisor(self) -> bool:
         """Return whether the supervisor has died: no other process would restart or end this one, so it stops."""
@@ -256,54 +213,38 @@ class Launcher:
             self._update_title()
             self._log.info("quiet: no new jobs are fetched", event_name="process.quiet")
 
-    def _dump_stacks(self) -> None:
-        """Write every thread's stack, with the job it runs."""
-        running = self._components.record.runs.running()
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
-            unit = running.get(ident)
-            self._log.warning(
-                "stack",
-                event_name="process.stack",
-                thread=names.get(ident, str(ident)),
-                tid=base36(ident),
-                jid=_field(unit[0], "jid") if unit else None,
-                stack=[line.rstrip() for line in traceback.format_stack(frame)],
-            )
-        for jid, lines in self._components.processor.async_stacks():
-            self._log.warning("stack", event_name="process.stack", thread="event-loop", jid=jid, stack=lines)
-
     def _drain_without_deadline(self) -> None:
         """Push jobs back that have not started, and wait for the others until they end or a signal to stop arrives."""
-        parts = self._components
+        components = self._components
         running = [
-            {"jid": _field(unit, "jid"), "class": _field(unit, "class")} for unit in parts.fetcher.in_flight.running()
+            {"jid": payload_field(unit, "jid"), "class": payload_field(unit, "class")}
+            for unit in components.fetcher.in_flight.running()
         ]
         self._log.info("draining: running jobs may finish", event_name="process.draining", running_jobs=running)
-        parts.record.quiet = parts.record.runs.interrupted = True
+        components.record.quiet = components.record.runs.interrupted = True
         self._update_title()
-        parts.fetcher.stop()
+        components.fetcher.stop()
         # ``_stop`` tries it again.
         with contextlib.suppress(RedisError, OSError):
-            parts.fetcher.shutdown(_WIND_DOWN_S)
+            components.fetcher.shutdown(_WIND_DOWN_S)
         while not (
             self._cannot_continue
-            or parts.processor.join(0)
+            or components.processor.join(0)
             or self._handle_signals(_ACKNOWLEDGE_PERIOD_S)
             or self._lost_supervisor()
         ):
             self._check_tasks()
             self._publish_state()
             with contextlib.suppress(RedisError, OSError):
-                parts.fetcher.acknowledge_all()
+                components.fetcher.acknowledge_all()
 
     def _stop(self) -> None:
-        parts = self._components
+        components = self._components
         deadline = time.monotonic() + self._stop_timeout_s()
-        parts.shared_state.publish(ProcessState.STOPPING, len(parts.fetcher.in_flight.running()), None)
-        parts.record.quiet = True
-        parts.record.runs.interrupted = parts.record.runs.stopping = True
-        parts.fetcher.stop()
+        components.shared_state.publish(ProcessState.STOPPING, len(components.fetcher.in_flight.running()), None)
+        components.record.quiet = True
+        components.record.runs.interrupted = components.record.runs.stopping = True
+        components.fetcher.stop()
         # Ask all tasks first: while Redis hangs, each step lasts until its timeout.
         for task in self._tasks:
             task.request_stop()
@@ -311,35 +252,35 @@ class Launcher:
             task.stop()
         # The jobs that stay in flight are pushed back below, or recovered by another process.
         with contextlib.suppress(RedisError, OSError):
-            parts.fetcher.shutdown(min(_WIND_DOWN_S, max(1.0, deadline - time.monotonic())))
+            components.fetcher.shutdown(min(_WIND_DOWN_S, max(1.0, deadline - time.monotonic())))
         finished = self._wait_for_jobs(deadline)
         if not finished:
-            parts.record.runs.deadline_passed = True
-            parts.processor.cancel_async(_CANCEL_S)
-        parts.processor.stop_settling()
+            components.record.runs.deadline_passed = True
+            components.processor.cancel_async(_CANCEL_S)
+        components.processor.stop_settling()
         try:
-            parts.fetcher.acknowledge_all()
-            in_time = not (self._stop_now or parts.events.died.is_set())
-            parts.push_back.return_jobs(parts.timeout_s if in_time else None)
+            components.fetcher.acknowledge_all()
+            in_time = not (self._stop_now or components.events.died.is_set())
+            components.push_back.return_jobs(components.timeout_s if in_time else None)
             # Acknowledge the jobs that ended during the push-back.
-            parts.fetcher.acknowledge_all()
+            components.fetcher.acknowledge_all()
             # Redis may refuse this at maxmemory; the record expires by itself.
             with contextlib.suppress(RedisError, OSError):
-                parts.record.remove()
-                counters.flush(parts.record.client)
-                parts.metrics.flush()
+                components.record.remove()
+                counters.flush(components.record.client)
+                components.metrics.flush()
             self._lease_task.stop()
-            lost_at = parts.fetcher.connection_lost_at
-            parts.lease.release(
+            lost_at = components.fetcher.connection_lost_at
+            components.lease.release(
                 list_is_empty=lost_at is None or time.monotonic() - lost_at > BLOCK_TIMEOUT_S + REPLY_MARGIN_S
             )
             self._log.info(
-                "stopped", event_name="process.stopped", returned=parts.push_back.returned, finished=finished
+                "stopped", event_name="process.stopped", returned=components.push_back.returned, finished=finished
             )
         except (RedisError, OSError) as error:
             # The unfinished jobs are in the working list; another process recovers them when the lease has expired.
             self._log.error("stopped without Redis; another process will recover the jobs in flight", error=error)
-        parts.push_back.run_exhausted_hooks()
+        components.push_back.run_exhausted_hooks()
 
     def _stop_timeout_s(self) -> float:
         """Return how long the jobs in flight may still run."""
@@ -420,11 +361,3 @@ class Launcher:
 
     def _poll(self) -> float:
         return self._components.poller.step()
-
-
-def _field(unit: UnitOfWork, name: str) -> str | None:
-    try:
-        payload = decode(unit.data) if unit.payload_without_args is None else unit.payload_without_args
-    except PayloadError:
-        return None
-    return str(payload.get(name))

@@ -1,4 +1,4 @@
-"""Our jobs on Sidekiq's Metrics page: the keys of 7.x and of 8.x, written by one pipeline a beat."""
+"""Write the keys of Sidekiq's Metrics page, of versions 7 and 8, in one pipeline per period (decision 182)."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,15 +12,15 @@ from framework.execute.class_metrics import ClassMetrics
 from framework.wire import keys
 
 PERIOD_S = 10.0
-"""How often it is written (Sidekiq's beat)."""
+"""The period of the writes (that of Sidekiq's heartbeat)."""
 
 MOST_CLASSES = 200
-"""So many classes are written at a time; the others follow with the next beat."""
+"""The number of classes per write; the others follow with the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Increment:
-    """What a class has done since it was last written."""
+    """The counts of a class since its last write."""
 
     name: str
     counts: tuple[tuple[str, int], ...]
@@ -28,9 +28,10 @@ class _Increment:
 
 
 class SidekiqMetrics:
-    """Of one process. ``measured`` returns the sums by class since its start; ``versions`` are those of Sidekiq that show them.
+    """Write the metrics of one process, for the given ``versions`` of Sidekiq.
 
-    What a beat has sent counts as written, whatever became of it: figures may be missing after trouble, and none is there twice.
+    ``measured`` returns the sums by class since the start of the process. Counts that were sent are never sent again, even after
+    an error: counts may be missing, but none is counted twice.
     """
 
     def __init__(
@@ -48,18 +49,18 @@ class SidekiqMetrics:
         self._clock = clock
         self._monotonic = monotonic
         self._written: dict[str, ClassMetrics] = {}
-        """What has been written of each class, the longest ago first."""
+        """The sums of each class at its last write, the oldest write first."""
         self._due_at = 0.0
 
     def flush_if_due(self) -> None:
-        """Write what is new, if it is time. Raises redis errors of the connection; refusals cost figures only."""
+        """Write the new counts once per period. Raises redis errors of the connection; refused commands only lose counts."""
         now = self._monotonic()
         if now >= self._due_at:
             self._due_at = now + PERIOD_S
             self.flush()
 
     def flush(self) -> None:
-        """Write what is new. Raises as ``beat``."""
+        """Write the new counts. Raises as ``flush_if_due``."""
         additions = list(islice(self._increments(), MOST_CLASSES)) if self._versions else []
         if not additions:
             return
@@ -77,7 +78,7 @@ class SidekiqMetrics:
         pipeline.execute(raise_on_error=False)
 
     def _increments(self) -> Iterator[_Increment]:
-        """Take what each class has done since it was last written."""
+        """Yield the counts of each class since its last write, and remember them as written."""
         measured = self._measured()
         new = [name for name in measured if name not in self._written]
         for name in [*new, *(name for name in self._written if name in measured)]:

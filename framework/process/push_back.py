@@ -1,11 +1,12 @@
-"""What a stopping process does with the jobs in its hands: each goes back to its queue, or was stopped too often and is given up.
+"""Push the jobs in flight of a stopping process back to their queues, or give up those that were interrupted too often.
 
-Counted are the jobs that still ran when the deadline had passed. What has not begun, waits at a gate or for its turn, has given
-way in time, or has ended and could not be settled goes back as it was.
+An interruption is counted only for a job that still ran at the deadline. A job that has not started, waits for its admission
+or its turn, yielded in time, or has ended without being settled goes back unchanged.
 
-Crash story: a job is moved by one script, so it is in the working list, where it is recovered as of a dead process, or at its
-place. The hook ``interruptions_exhausted`` is called at most once: after the script has moved its job, so never for one that
-goes on elsewhere. A process that is killed before, or never hears the script's reply, tells no class; the job is in the set.
+Crash story: one script moves each job, so the job is either in the working list, from where another process recovers it, or
+at its destination. The hook ``interruptions_exhausted`` runs at most once, after the script has moved the job, and so never
+for a job that runs again. A process that is killed earlier, or loses the script's reply, does not call the hook; the job is
+in the interrupted set.
 """
 
 import threading
@@ -18,13 +19,14 @@ from framework.fetch.requeue import requeue
 from framework.process.events import ProcessEvents
 from framework.telemetry import logs
 
-_HOOKS_S = 1.0  # a supervisor kills 2 s after the deadline
+# A supervisor kills the process 2 s after the deadline.
+_HOOKS_S = 1.0
 _ADVICE_FROM_STOP = 2
-"""From this stop on a job is taken for one that is longer than the deadline, and its line advises."""
+"""From this interruption on, the job counts as longer than the deadline, and its log line gives advice."""
 
 
 class PushBack:
-    """Of one process, from its main thread."""
+    """The push-back of one process. Use it from the main thread."""
 
     def __init__(
         self, client: "redis.Redis", identity: str, in_flight: InFlight, events: ProcessEvents, limit: InterruptionLimit
@@ -37,20 +39,21 @@ class PushBack:
         self._log = logs.logger()
         self._exhausted: list[InterruptedJob] = []
         self.returned = 0
-        """How many jobs have left our hands."""
+        """The number of jobs that have been pushed back or given up."""
 
     def return_jobs(self, deadline_s: float | None) -> None:
-        """Give back all that is in flight, and tell of what still runs; raises redis errors.
+        """Push back every job in flight and log the interrupted ones; raises redis errors.
 
-        ``deadline_s`` is what the jobs had for their end, ``None`` when they were not waited for.
+        ``deadline_s`` is the time that the jobs had to end, ``None`` when the stop did not wait for them.
         """
-        buffered = self._in_flight.buffered()  # looked at first: a job that begins meanwhile is not missed
-        # Asked once, as any of them may end meanwhile: each goes one of the two ways.
+        # Read first, so that a job that starts meanwhile is in one of the two lists.
+        buffered = self._in_flight.buffered()
+        # Read once, because a job may end meanwhile: each job is either returned unchanged or interrupted.
         running = {unit: unit.performing_since for unit in self._in_flight.running()}
         as_they_were = [unit for unit, since in running.items() if not since]
         as_they_were += [unit for unit in buffered if unit not in running]
         self.returned += requeue(self._client, self._identity, [(unit, unit.data) for unit in as_they_were])
-        # After the others, so as to be the next to run.
+        # Last, so that the interrupted jobs are the next to run.
         cut_off = [(unit, since) for unit, since in running.items() if since]
         for one in interrupt(self._client, self._identity, cut_off, self._limit):
             self.returned += bool(one.destination)
@@ -59,17 +62,17 @@ class PushBack:
                 self._exhausted.append(one)
 
     def run_exhausted_hooks(self) -> None:
-        """Tell the classes of given up jobs, in a thread: a hook that hangs is left behind, as every thread of ours is."""
+        """Run the hooks of the jobs that were given up in a daemon thread, and abandon a hook that hangs."""
         if not self._exhausted:
             return
-        telling = threading.Thread(target=self._run_hooks, name="interruptions-exhausted", daemon=True)
+        thread = threading.Thread(target=self._run_hooks, name="interruptions-exhausted", daemon=True)
         try:
-            telling.start()
-        except RuntimeError as error:  # the system has no thread left
+            thread.start()
+        except RuntimeError as error:  # the system cannot start another thread
             self._log_hook_abandoned(error)
             return
-        telling.join(_HOOKS_S)
-        if telling.is_alive():
+        thread.join(_HOOKS_S)
+        if thread.is_alive():
             self._log_hook_abandoned(TimeoutError(f"it took more than {_HOOKS_S:g} s"))
 
     def _log_interrupted(self, cut: InterruptedJob, deadline_s: float | None) -> None:
@@ -85,7 +88,7 @@ class PushBack:
         )
         if cut.given_up:
             self._log.warning(
-                "a job was stopped too often at the end of its process",
+                "a job was interrupted too often by the stop of its process; it is in the interrupted set",
                 job_status="quarantined",
                 cause="stop",
                 destination=cut.destination,
@@ -96,7 +99,7 @@ class PushBack:
 
     def _log_hook_abandoned(self, error: BaseException) -> None:
         self._log.error(
-            "the process ends without the hook of a job that was stopped too often; the job is in the interrupted set",
+            "the process ends before the hook of a job that was interrupted too often; the job is in the interrupted set",
             event_name="hook.abandoned",
             hook="interruptions_exhausted",
             error=error,
@@ -108,10 +111,10 @@ class PushBack:
 
 
 def _interruption_advice(cut: InterruptedJob, deadline_s: float | None) -> str:
-    """Return what to do about a job that is cut off again and again, at each deployment say."""
+    """Return the advice for a job that is interrupted repeatedly, for example by each deployment."""
     stops = cut.job.interrupted_count
     if not cut.destination:
-        return "Redis refuses it; it is left to be recovered"
+        return "Redis refused the push-back; another process will recover the job"
     ran = f"ran {cut.ran_s:.{0 if cut.ran_s >= 10 else 1}f} s"
     if deadline_s is None or stops < _ADVICE_FROM_STOP:
         return ran

@@ -1,4 +1,4 @@
-"""The process record that Sidekiq's Web UI and API read, all versions from 6.4 on."""
+"""Write and read the process record that Sidekiq's Web UI and API show, from version 6.4 on."""
 
 import json
 import math
@@ -26,21 +26,23 @@ from framework.wire.json import loads_object
 
 TTL_S = 60
 _DAY_TTL_S = 5 * 365 * 86_400
-_MOST_SIGNALS = 10  # a beat
+# Per heartbeat.
+_MOST_SIGNALS = 10
 _MOST_RECORDS = 2_000
 _RECORDS_AT_ONCE = 200
 _MAX_DISPLAY_BYTES = 4_096
 _MAX_DISPLAY_NAME = 256
-_MOST_DIGITS = 9  # of a count that a process says of itself; Python reads none of over 4,300
+# Of a count in another process's record; ``int`` refuses texts of more than 4,300 digits.
+_MOST_DIGITS = 9
 _NAMES = ("class", "jid", "queue")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Statistics:
-    """What is to be added to Sidekiq's counters, beside the jobs that their acknowledgement counts (``parts/count.lua``).
+    """Collect the increments of Sidekiq's counters, except for jobs that the acknowledgement counts (``parts/count.lua``).
 
-    A process that is killed loses what it has counted since its last beat. Each key is counted by itself: one may be refused
-    and another not.
+    A process that is killed loses the increments since its last heartbeat. Redis may accept the increment of one key and refuse
+    that of another, so each key is confirmed on its own.
     """
 
     def __init__(self) -> None:
@@ -48,7 +50,7 @@ class _Statistics:
         self._pending: dict[str, int] = {}
 
     def add(self, pipeline: Any, totals: ThreadCounts) -> list[str]:
-        """Put the additions into an empty pipeline; return the names of the counters, in the order of their replies."""
+        """Add the increments to an empty pipeline; return the names of the counters in the order of their replies."""
         day = time.strftime("%Y-%m-%d", time.gmtime())
         for key, count in (
             (keys.STAT_PROCESSED, totals.uncounted - self._totals.uncounted),
@@ -67,18 +69,18 @@ class _Statistics:
         return counted
 
     def has_changes(self, totals: ThreadCounts) -> bool:
-        """Whether there is anything to add."""
+        """Return whether there is an increment to write."""
         return totals != self._totals
 
     def confirm(self, names: Iterable[str]) -> None:
-        """These counters have been added to."""
+        """Record that these counters have been written."""
         for name in names:
             del self._pending[name]
 
 
 @dataclass
 class ProcessRecord:
-    """Writes what this process is and does. Two beats without news cost four commands."""
+    """Write the record of this process. Two heartbeats without changes cost four commands."""
 
     client: "redis.Redis"
     identity: str
@@ -89,7 +91,7 @@ class ProcessRecord:
     tag: str = ""
     labels: Sequence[str] = ()
     queues_from: str = ""
-    """What named the queues, for the first line of the process."""
+    """The source of the queues' names, for the first log line of the process."""
     started_at: float = field(default_factory=time.time)
     quiet: bool = False
     rtt_us: int = 0
@@ -97,28 +99,29 @@ class ProcessRecord:
     _work_payloads: dict[int, tuple[UnitOfWork, str]] = field(default_factory=dict[int, tuple[UnitOfWork, str]])
     _listed_at: float = -math.inf
     _last_quiet: bool | None = None
-    """What the last record said of ``quiet``; ``None`` before the first, after a refusal, and when a beat was left out."""
+    """The last written ``quiet``; ``None`` before the first record, after a refusal, and after a heartbeat without a record."""
 
     def heartbeat(self) -> list[str]:
-        """Return the signals that were asked for through Redis; write the record and the statistics. Raises redis errors.
+        """Return the signals that were requested through Redis; write the record and the statistics. Raises redis errors.
 
-        Without news only every second beat writes.
+        Without changes only every second heartbeat writes.
         """
-        wanted = self._take_signals()
+        requested = self._take_signals()
         due = self._has_changes()
         self._last_quiet = None
         if not due:
-            return wanted
+            return requested
         try:
             self._write()
             self._last_quiet = self.quiet
         except (RedisError, OSError):
-            if not wanted:  # a signal has left Redis: obeyed now, the refusal is told by the next beat
+            # A signal that has been read is gone from Redis, so it must be returned; the next heartbeat reports the refusal.
+            if not requested:
                 raise
-        return wanted
+        return requested
 
     def remove(self) -> None:
-        """Write the last statistics and strike the process off the list. Raises redis errors."""
+        """Write the last statistics and remove the process from the list. Raises redis errors."""
         pipeline: Any = self.client.pipeline(transaction=False)
         counted = self._statistics.add(pipeline, self.runs.totals())
         pipeline.srem(keys.PROCESSES, self.identity)
@@ -126,10 +129,10 @@ class ProcessRecord:
         self._execute(pipeline, counted)
 
     def _take_signals(self) -> list[str]:
-        """The first command of a beat is also its measure: how long does Redis take to answer?"""
-        asked = time.perf_counter()
+        """Read the requested signals, and measure the round-trip time of this command."""
+        sent_at = time.perf_counter()
         taken: Any = self.client.rpop(keys.signals(self.identity), _MOST_SIGNALS)  # pyright: ignore[reportUnknownMemberType]
-        self.rtt_us = int((time.perf_counter() - asked) * 1_000_000)
+        self.rtt_us = int((time.perf_counter() - sent_at) * 1_000_000)
         return [name.decode(errors="replace") for name in cast("list[bytes]", taken or [])]
 
     def _has_changes(self) -> bool:
@@ -138,7 +141,7 @@ class ProcessRecord:
         return bool(self._work_payloads or self.runs.running())
 
     def _write(self) -> None:
-        # Not a transaction: at maxmemory a MULTI is refused whole, and nothing here may pull anything else down with it.
+        # Not a transaction: at maxmemory Redis refuses a MULTI as a whole, and these writes are independent of each other.
         pipeline: Any = self.client.pipeline(transaction=False)
         counted = self._statistics.add(pipeline, self.runs.totals())
         self._add_work(pipeline)
@@ -151,11 +154,11 @@ class ProcessRecord:
         if now - self._listed_at >= TTL_S:
             self._listed_at = now
         elif replies[-2] > 0:
-            # The record had run out, so a dashboard may have struck us off.
+            # The record had expired, so a dashboard may have removed this process from the list.
             self.client.sadd(keys.PROCESSES, self.identity)
 
     def _execute(self, pipeline: Any, counted: list[str]) -> list[Any]:
-        """Send it; each statistic that was taken is written, whatever became of the others. Raises the first refusal."""
+        """Execute the pipeline and confirm each accepted statistic. Raises the first refusal."""
         replies: list[Any] = pipeline.execute(raise_on_error=False)
         self._statistics.confirm(name for name, reply in zip(counted, replies, strict=False) if isinstance(reply, int))
         refusal = next((reply for reply in replies if isinstance(reply, RedisError)), None)
@@ -197,7 +200,7 @@ class ProcessRecord:
         }
 
     def _info(self) -> dict[str, Any]:
-        """A superset of what every version reads (`concurrency` and `queues` moved between them)."""
+        """Return a superset of the fields that each version reads (`concurrency` and `queues` moved between versions)."""
         weights = dict(self.order.weights)
         return {
             "hostname": self.identity.rsplit(":", 2)[0] or socket.gethostname(),
@@ -217,7 +220,7 @@ class ProcessRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """A running process, Ruby's too, by its record. Queues are those that it takes jobs from: a quiet one takes none."""
+    """A running process of this framework or of Sidekiq, by its record. A quiet process has no queues."""
 
     identity: str
     queues: frozenset[str]
@@ -227,7 +230,7 @@ class ProcessInfo:
 
 
 def read_processes(client: "redis.Redis") -> list[ProcessInfo]:
-    """Return the processes of a shard that have a record; what of it cannot be read counts for nothing. Raises redis errors."""
+    """Return the processes of a shard that have a record; malformed fields count as empty. Raises redis errors."""
     listed: Any = client.smembers(keys.PROCESSES)
     pipeline: Any = client.pipeline(transaction=False)
     identities: list[bytes] = sorted(listed)
@@ -241,18 +244,18 @@ def read_processes(client: "redis.Redis") -> list[ProcessInfo]:
 
 
 def served_queues(client: "redis.Redis") -> set[str]:
-    """Return the queues that the running processes of a shard take jobs from, Ruby's too; quiet ones take none.
+    """Return the queues that the running processes of a shard serve, Sidekiq's too; quiet processes serve none.
 
-    A record that cannot be read counts for nothing. Raises redis errors.
+    A malformed record counts as empty. Raises redis errors.
     """
-    return {queue for seen in read_processes(client) for queue in seen.queues}
+    return {queue for process in read_processes(client) for queue in process.queues}
 
 
 def unserved_queues(client: "redis.Redis", queues: Collection[str]) -> frozenset[str]:
-    """Return those of ``queues`` that no process with a record has among its own, Ruby's too. Raises redis errors.
+    """Return those of ``queues`` that no process with a record names, Sidekiq's too. Raises redis errors.
 
-    A quiet process counts, as it is about to be followed by another. A few round trips: no more than ``_MOST_RECORDS`` are read, and
-    none after the last queue is found. Of a larger fleet nothing is known, and none is returned.
+    A quiet process counts, because its successor is about to start. The call reads ``_MOST_RECORDS`` records at most, in a few
+    round trips, and stops when each queue is found. For a larger fleet it returns no queue, as the answer would be incomplete.
     """
     left = set(queues)
     identities: Any = client.srandmember(keys.PROCESSES, _MOST_RECORDS)
@@ -262,7 +265,7 @@ def unserved_queues(client: "redis.Redis", queues: Collection[str]) -> frozenset
         pipeline: Any = client.pipeline(transaction=False)
         for identity in identities[start : start + _RECORDS_AT_ONCE]:
             pipeline.hget(identity, "info")
-        # A key of another type answers with an error: it is no record.
+        # A key of another type, which is no record, answers with an error.
         for info in pipeline.execute(raise_on_error=False):
             if isinstance(info, bytes):
                 left -= _queues_of(loads_object(info))
@@ -272,9 +275,9 @@ def unserved_queues(client: "redis.Redis", queues: Collection[str]) -> frozenset
 def _process_info(
     identity: str, info: bytes, quiet: bytes | None, busy: bytes | None, slots: bytes | None
 ) -> ProcessInfo:
-    said = loads_object(info)
-    queues = frozenset[str]() if quiet == b"true" else frozenset(_queues_of(said))
-    return ProcessInfo(identity, queues, quiet == b"true", _parse_count(busy), _parse_count(slots) or _slots_of(said))
+    fields = loads_object(info)
+    queues = frozenset[str]() if quiet == b"true" else frozenset(_queues_of(fields))
+    return ProcessInfo(identity, queues, quiet == b"true", _parse_count(busy), _parse_count(slots) or _slots_of(fields))
 
 
 def _parse_count(value: bytes | None) -> int:
@@ -283,24 +286,24 @@ def _parse_count(value: bytes | None) -> int:
     return int(value)
 
 
-def _queues_of(said: Mapping[str, Any]) -> set[str]:
-    """By its capsules (Sidekiq from 8.0.9 on), and by the list that Sidekiq 9 is to leave out."""
-    queues = _queue_names(said.get("queues"))
-    for capsule in _capsules(said):
+def _queues_of(info: Mapping[str, Any]) -> set[str]:
+    """Return the queues of the capsules (Sidekiq from 8.0.9 on) and of the list that Sidekiq 9 will leave out."""
+    queues = _queue_names(info.get("queues"))
+    for capsule in _capsules(info):
         queues |= _queue_names(capsule.get("weights"))
     return queues
 
 
-def _slots_of(said: Mapping[str, Any]) -> int:
-    """Sidekiq before 8.1.2 says it here, and not in a field of its own."""
-    total = whole_number(said.get("concurrency"))
+def _slots_of(info: Mapping[str, Any]) -> int:
+    """Return the slots of a record of Sidekiq before 8.1.2, which has no field of its own for them."""
+    total = whole_number(info.get("concurrency"))
     if total is None:
-        total = sum(whole_number(capsule.get("concurrency")) or 0 for capsule in _capsules(said))
+        total = sum(whole_number(capsule.get("concurrency")) or 0 for capsule in _capsules(info))
     return max(0, total)
 
 
-def _capsules(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    capsules = said.get("capsules")
+def _capsules(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    capsules = info.get("capsules")
     if not isinstance(capsules, dict):
         return []
     members = cast("dict[str, Any]", capsules).values()
@@ -314,10 +317,10 @@ def _queue_names(found: object) -> set[str]:
 
 
 def display_payload(data: bytes, outline: Payload | None = None) -> str:
-    """Return the payload as dashboards are shown it: whole, or a large one with a note in place of its arguments.
+    """Return the payload for dashboards: whole, or with a note in place of the arguments when it is large.
 
-    Every running job is written again at each beat, and a page that lists them must stay readable. ``outline`` has the fields
-    of one that is too large to decode for this.
+    Each heartbeat writes every running job again, and a page that lists them must stay readable. ``outline`` has the fields
+    of a payload that is too large to decode here.
     """
     if len(data) <= _MAX_DISPLAY_BYTES:
         return data.decode("utf-8", "replace")
@@ -333,10 +336,10 @@ def display_payload(data: bytes, outline: Payload | None = None) -> str:
 
 
 def default_tag() -> str:
-    """Return the name of the folder that the process was started in, or of the one above its releases (Sidekiq's rule)."""
+    """Return the name of the working folder, or of the folder that contains its releases (Sidekiq's rule)."""
     try:
         folder = Path.cwd()
-    except OSError:  # it is gone
+    except OSError:  # the folder has been removed
         return ""
     return folder.parent.parent.name if folder.name.isdigit() and folder.parent.name == "releases" else folder.name
 

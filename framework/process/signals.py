@@ -1,4 +1,7 @@
-"""Signals as bytes on a socket: a handler does nothing, the main thread reads (a handler that works can lose a job)."""
+"""Receive signals as bytes on a socket that the main thread reads.
+
+The handlers do nothing, because a handler that interrupts the fetch path can lose a job.
+"""
 
 import contextlib
 import os
@@ -9,35 +12,35 @@ from collections.abc import Iterable, Iterator
 
 STOP = (signal.SIGTERM, signal.SIGINT)
 STOP_NOW = signal.SIGQUIT
-"""Stop, and wait for no job: what a second STOP says to a process without a supervisor, and a supervisor to its children.
+"""Stop without waiting for jobs; a supervisor sends it to its children, and a second STOP means it without a supervisor.
 
-A second TERM says nothing to these: whoever stops the whole group (systemd, a container's end) sends one, the supervisor another.
+A child ignores a second TERM: systemd or a container runtime sends one to the whole group, and the supervisor another.
 """
 
 QUIET = signal.SIGTSTP
-"""Take no more jobs. USR1, Sidekiq's older word for it, is taken for it: deploy scripts live long."""
+"""Fetch no more jobs. USR1, Sidekiq's older signal for it, is an alias, because deploy scripts live long."""
 
 DRAIN = signal.SIGUSR2
-"""Take no more jobs and end when those in flight have; STOP then sets them the ordinary deadline. To a supervisor: replace all."""
+"""Fetch no more jobs and end after the jobs in flight; a STOP then sets the usual deadline. A supervisor replaces all children."""
 
 DUMP = signal.SIGTTIN
 HANG_UP = signal.SIGHUP
-"""Its terminal has gone. What was started in one stops; without one it is asked to open its log anew, which is stdout."""
+"""The terminal is closed: a process that was started in one stops. Without one, it is a request to reopen the log (stdout)."""
 
 SWEEP = signal.SIGURG
-"""From the supervisor: a process of your shard died, look after its jobs now. Ignored where no handler is installed yet."""
+"""The supervisor reports that a process of the shard has died: sweep now. Ignored before the handlers are installed."""
 
 _HANDLED = (*STOP, STOP_NOW, QUIET, signal.SIGUSR1, DRAIN, DUMP, HANG_UP, SWEEP)
 _ACCEPTED_BY_NAME = {number.name.removeprefix("SIG"): int(number) for number in (*STOP, QUIET, DUMP)}
 
 
 def accepted_signals(names: Iterable[str]) -> list[int]:
-    """Return the signals among those whose names a dashboard has left in Redis; strangers write there, so no others count."""
+    """Return the signals that a dashboard may request through Redis; any client can write there, so all others are ignored."""
     return [_ACCEPTED_BY_NAME[name] for name in names if name in _ACCEPTED_BY_NAME]
 
 
 class SignalQueue:
-    """Received signals in order; ``put`` adds one by hand (a dashboard asked, a thread died)."""
+    """The received signals in order; ``put`` adds one without the system (a dashboard's request, a dead thread)."""
 
     def __init__(self) -> None:
         self._aliases = {int(signal.SIGUSR1): int(QUIET)} | (
@@ -51,7 +54,8 @@ class SignalQueue:
     def install(self) -> None:
         """Catch TERM, INT, QUIT, TSTP, USR1, USR2, TTIN, HUP and URG from now on. Main thread only."""
         for number in _HANDLED:
-            if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored means: started with nohup
+            # ``nohup`` starts a process with HUP ignored.
+            if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _no_operation)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=_reset_in_child)
@@ -63,11 +67,11 @@ class SignalQueue:
 
     @property
     def damaged(self) -> bool:
-        """Whether our descriptors were closed under us: their numbers may stand for anything by now."""
+        """Whether a job has closed this queue's descriptors, so that their numbers may belong to other files."""
         return _file_of(self._reader) != self._file
 
     def wait(self, timeout_s: float | None) -> Iterator[int]:
-        """Wait for signals, at most ``timeout_s``; yield what came."""
+        """Wait for signals, at most ``timeout_s``; yield the received ones."""
         try:
             ready, _, _ = select.select([self._reader], [], [], timeout_s)
         except OSError:
@@ -87,11 +91,11 @@ def _file_of(opened: socket.socket) -> tuple[int, int] | None:
 
 
 def _reset_in_child() -> None:
-    """A child that a job forks has signals of its own: what is sent to it must not stop us, and must stop it."""
+    """Restore the default handlers in a child that a job forks: a signal to the child must stop the child only."""
     signal.set_wakeup_fd(-1)
     for number in _HANDLED:
         signal.signal(number, signal.SIG_DFL)
 
 
 def _no_operation(_number: int, _frame: object) -> None:
-    """A handler must exist for the wake-up descriptor to be written."""
+    """Exist as a handler, without which Python does not write to the wake-up descriptor."""

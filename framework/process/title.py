@@ -1,4 +1,4 @@
-"""What ``ps`` shows of a process: Sidekiq's form, ``application-worker 0.1.0 main default [3 of 10 busy] stopping``."""
+"""Set the title that ``ps`` shows, in Sidekiq's form: ``application-worker 0.1.0 main default [3 of 10 busy] stopping``."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,15 @@ from framework.version import VERSION
 
 try:
     from setproctitle import setproctitle
-except ImportError:  # the extra `cli` is not installed: ps goes on showing the command line
+except ImportError:  # the extra `cli` is not installed: ps shows the command line
     setproctitle = None  # type: ignore[assignment]
 
 _MAX_NAMES_LENGTH = 60
-"""Characters of names; what is left of the line says the state, which is looked for."""
+"""The characters for names, which leave room for the state at the end of the line."""
 
 
 class Title:
-    """The title of this process, which does ``what`` for ``names`` (queues, groups) and counts ``most`` of something."""
+    """The title of this process: what it is, for which names (queues or groups), and the unit that it counts."""
 
     def __init__(self, what: str, names: Sequence[str], unit: str) -> None:
         self._head = f"application-worker {VERSION} {what} {shortened(names)}"
@@ -22,7 +22,7 @@ class Title:
         self._current = ""
 
     def show(self, count: int, of: int, state: str = "") -> None:
-        """``ps`` says from now on how many of how many there are, and the state, if it is not just running."""
+        """Show the count, the total, and the state unless it is empty."""
         title = f"{self._head} [{count} of {of} {self._unit}] {state}".rstrip()
         if title != self._current and setproctitle is not None:
             setproctitle(title)
@@ -30,7 +30,7 @@ class Title:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """As many of the names as there is room for, at least the first, and how many more there are."""
+    """Return as many names as fit, at least the first, and the number of the others."""
     shown = names[0][:_MAX_NAMES_LENGTH] if names else ""
     count = 1
     while count < len(names) and len(shown) + len(names[count]) < _MAX_NAMES_LENGTH:

@@ -1,4 +1,4 @@
-"""Look again and again for queues that no process serves; decide when to warn of them, and when to take the warning back."""
+"""Check periodically for queues that no process serves; decide when to warn and when to report that they are served."""
 
 import math
 import time
@@ -8,23 +8,23 @@ from typing import NamedTuple
 from framework.route.topology import QueueLocation
 
 FIRST_CHECK_S = 3.0
-"""From the start of a process to its first look, and then to the second: processes that are started together serve by then."""
+"""The time before the first check and before the second: processes that start together serve by then."""
 
 FIRST_CHECK_IN_GROUP_S = 10.0
-"""The same for a process of a group, whose siblings may need some time for their own start."""
+"""The same for a process of a group, whose siblings may need longer to start."""
 
 UNSERVED_PERIOD_S = 60.0
-"""Pause between two looks while a queue is not served."""
+"""The period of the check while a queue is not served."""
 
 SERVED_PERIOD_S = 600.0
-"""Pause between two looks while every queue is served."""
+"""The period of the check while every queue is served."""
 
 REPEAT_S = 3600.0
-"""After this time a warning that still holds is repeated."""
+"""The period at which a warning that still holds is repeated."""
 
 
 class UnservedCallbacks(NamedTuple):
-    """What is called with the places that are unserved, and with those that are served again."""
+    """Called with the queues that no process serves, and with those that a process serves again."""
 
     on_unserved: Callable[[frozenset[QueueLocation]], None]
     on_served: Callable[[frozenset[QueueLocation]], None]
@@ -32,9 +32,9 @@ class UnservedCallbacks(NamedTuple):
 
 # Decision 194: two looks, because the processes of a fleet start at the same time.
 class UnservedWatch:
-    """Warns of a place that two looks in a row found unserved, and says when a process serves it. For one thread.
+    """Warn of a queue that two checks in a row found unserved, and report when it is served. Use it from one thread.
 
-    ``find`` returns the places that are unserved now; ``None`` where this process serves all there are, so that nothing is asked.
+    ``find`` returns the queues that are unserved now; it is ``None`` where this process serves all of them.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class UnservedWatch:
         self._checks = -1
         self._previous: frozenset[QueueLocation] = frozenset()
         self._warned: frozenset[QueueLocation] = frozenset()
-        """The places of which a warning was given, and which no process serves yet."""
+        """The queues with a warning that still holds."""
         self._warned_at = -math.inf
 
     def step(self) -> float:
-        """Look, unless this is the first call, tell what there is to tell, and return the seconds until the next call."""
+        """Check the queues, except in the first call, and return the seconds until the next call."""
         self._checks += 1
         if self._find is None:
             return SERVED_PERIOD_S
@@ -69,12 +69,12 @@ class UnservedWatch:
             return SERVED_PERIOD_S
         return self._first_s if self._checks == 1 else UNSERVED_PERIOD_S
 
-    def _notify(self, sure: frozenset[QueueLocation], missing: frozenset[QueueLocation]) -> None:
+    def _notify(self, confirmed: frozenset[QueueLocation], missing: frozenset[QueueLocation]) -> None:
         served = self._warned - missing
         if served:
             self._callbacks.on_served(served)
         self._warned -= served
         now = self._clock()
-        if sure - self._warned or (sure and now - self._warned_at >= REPEAT_S):
-            self._callbacks.on_unserved(sure)
-            self._warned, self._warned_at = self._warned | sure, now
+        if confirmed - self._warned or (confirmed and now - self._warned_at >= REPEAT_S):
+            self._callbacks.on_unserved(confirmed)
+            self._warned, self._warned_at = self._warned | confirmed, now

@@ -37,11 +37,12 @@ from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler
 from framework.finish.status_writer import StatusWriter
 from framework.messages import nearest
+from framework.process.components import ProcessComponents
 from framework.process.descriptors import check_worker
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import LEASE_PERIOD_S, Lease
 from framework.process.held_jobs import HeldJobsAlert
-from framework.process.launcher import Launcher, ProcessComponents
+from framework.process.launcher import Launcher
 from framework.process.metrics import SidekiqMetrics
 from framework.process.push_back import PushBack
 from framework.process.record import ProcessRecord, default_tag

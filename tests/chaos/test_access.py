@@ -63,7 +63,7 @@ def test_passwords_and_rights_change_under_a_worker(scene, measured):
     second = worker(scene).ready()
     acl(scene, f"<{SECRETS[0]}")
     cut(scene)
-    assert "does not accept our user" in refused_for(first, "AuthenticationError")["message"]
+    assert "refuses the user or the password" in refused_for(first, "AuthenticationError")["message"]
     at_work(scene, second, "with the second password")
     acl(scene, f">{SECRETS[0]}")
     begun_at = time.monotonic()

@@ -39,7 +39,7 @@ class Group:
     def __init__(self):
         self.children, self.killed, self.signals = {}, [], []
 
-    def living(self, shard):
+    def live_pids(self, shard):
         assert shard == "main"
         return self.children
 

@@ -56,7 +56,7 @@ class Asked:
 
 @pytest.fixture
 def asked(monkeypatch):
-    monkeypatch.setattr(module, "_LOOK_S", 0.05)
+    monkeypatch.setattr(module, "_CHECK_PERIOD_S", 0.05)
     made = Asked()
     yield made
     made.server.shutdown()
@@ -86,7 +86,7 @@ def test_a_group_is_ready_when_each_kind_of_queues_has_a_process_that_fetches(as
     assert (second["state"], second["fetches"], second["beat_age_s"]) == ("starting", False, None)
 
 
-@pytest.mark.parametrize("limit", ["FETCH_LIMIT_S", "BEAT_LIMIT_S"])
+@pytest.mark.parametrize("limit", ["FETCH_LIMIT_S", "HEARTBEAT_LIMIT_S"])
 def test_that_a_process_lives_is_not_enough(asked, monkeypatch, limit):
     asked.well("a", "c")
     monkeypatch.setattr(module, limit, -1.0)  # its fetches, or its beats, are not answered any more

@@ -94,7 +94,7 @@ def test_the_successor_comes_first_and_nobody_is_next_before_the_jobs_of_the_las
     one.until(lambda: one.leaving, "one leaves")
     for _ in range(20):
         one.turn()
-    assert set(one.supervisor.living("main").values()) == {
+    assert set(one.supervisor.live_pids("main").values()) == {
         *one.pids,
         before[0],
     }  # whose lease the supervisor looks after
@@ -103,7 +103,7 @@ def test_the_successor_comes_first_and_nobody_is_next_before_the_jobs_of_the_las
     one.until(lambda: not one.rollout.rolling, "the end")
     assert not set(one.pids) & set(before)
     assert one.told()[2:] == [(kind, name) for name in "ab" for kind in ("started", "replaced", "drained")]
-    assert (one.most, one.least, one.rollout.refused, one.guard.deaths) == (3, 2, False, [])
+    assert (one.most, one.least, one.rollout.aborted, one.guard.deaths) == (3, 2, False, [])
     assert [child.restarts for child in one.supervisor.children] == [1, 1]
 
 
@@ -112,17 +112,17 @@ def test_a_successor_that_does_not_come_up_ends_it_and_the_others_serve_on(group
     before = one.pids
     one.mode("refuse")
     one.roll()
-    assert (one.pids, one.rollout.refused, one.least) == (before, True, 2)
+    assert (one.pids, one.rollout.aborted, one.least) == (before, True, 2)
     assert [(event.name, event.status) for event in one.events if event.kind == "refused"] == [("a", 3)]
-    monkeypatch.setattr("framework.cluster.rollout.PATIENCE_S", 0.2)
+    monkeypatch.setattr("framework.cluster.rollout.READY_TIMEOUT_S", 0.2)
     one.mode("hang")
     one.roll()
-    assert (one.pids, one.rollout.refused, one.least) == (before, True, 2)
+    assert (one.pids, one.rollout.aborted, one.least) == (before, True, 2)
     one.until(lambda: not one.supervisor.beside, "who hung is gone")
     monkeypatch.undo()
     one.mode("serve")
     one.roll()
-    assert (one.rollout.refused, one.least, set(one.pids) & set(before)) == (False, 2, set())
+    assert (one.rollout.aborted, one.least, set(one.pids) & set(before)) == (False, 2, set())
 
 
 def test_jobs_that_take_too_long_are_told_to_stop_and_the_deaf_are_killed(group, monkeypatch):
@@ -175,10 +175,10 @@ def test_whoever_comes_up_and_falls_again_keeps_the_others_from_being_replaced(g
     one.mode("refuse")
     os.kill(one.pids[0], signal.SIGKILL)
     one.until(lambda: not one.pids[0])
-    monkeypatch.setattr("framework.cluster.rollout.PATIENCE_S", 0.3)
+    monkeypatch.setattr("framework.cluster.rollout.READY_TIMEOUT_S", 0.3)
     one.clear_process()
     one.until(lambda: not one.rollout.rolling, "it is given up")
-    assert (one.pids[1], one.rollout.refused) == (old, True)
+    assert (one.pids[1], one.rollout.aborted) == (old, True)
     assert [event.name for event in one.events if event.kind == "refused"] == ["a"]
 
 

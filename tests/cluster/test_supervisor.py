@@ -131,7 +131,7 @@ def test_a_restart_that_the_configuration_refuses_is_tried_again(house):
 
 
 def test_a_child_that_is_killed_again_and_again_is_replaced_at_once_if_it_has_worked(house, monkeypatch):
-    monkeypatch.setattr("framework.cluster.child._WORKED_S", 0.0)
+    monkeypatch.setattr("framework.cluster.child._STABLE_BEFORE_KILL_S", 0.0)
     one = house(WAITS)
     for deaths in range(1, 5):
         one.up(times=deaths)
@@ -210,7 +210,7 @@ def test_a_stuck_child_is_killed_with_its_silence_told_and_replaced(house):
     one = house(WAITS, 2)
     one.up(0).up(1)
     stuck = one.children[0].pid
-    assert one.supervisor.living("shard-0") == {one.children[0].identity: stuck}
+    assert one.supervisor.live_pids("shard-0") == {one.children[0].identity: stuck}
     one.supervisor.kill_stuck(one.children[0].identity, 130)
     one.supervisor.kill_stuck("host:1:nobody", 130)
     until(lambda: (one.supervisor.poll(), one.children[0].restarts)[1] == 1, "a restart")

@@ -41,7 +41,7 @@ class TalkWorker(Base):
     def perform(self, number: int, secret: str, mode: str = "full") -> None:
         print("a print in a job")  # noqa: T201 - on purpose
         self.logger.info("half way", step=number)
-        self.log_extra(rows=7, wrong_type_keys="\ud800")
+        self.log_extra(rows=7, odd="\ud800")
 
 
 class ParentWorker(Base):

@@ -60,7 +60,7 @@ def test_a_loop_hurries_when_told_and_ends_when_asked(loop):
     steps = []
     one = loop(lambda: steps.append(1))
     until(lambda: len(steps) == 1)
-    one.hurry()
+    one.run_now()
     until(lambda: len(steps) == 2)
     one.stop()
     assert not one._thread.is_alive()
@@ -196,10 +196,10 @@ def test_a_process_that_was_forgotten_registers_again(redis, granted):
 
 def forgotten_after(redis, lease, silent_s):
     """The process was silent for so long, then struck off as the dead are, and beats again."""
-    lease._grace.beat(float(redis.time()[0]) - silent_s, held=True)
+    lease._failure_detector.record_heartbeat(float(redis.time()[0]) - silent_s, lease_held=True)
     redis.delete(keys.lease(IDENTITY))
     redis.zrem(keys.REGISTRY, IDENTITY)
-    lease.beat()
+    lease.renew()
     return lease.unregistered
 
 

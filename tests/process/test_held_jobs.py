@@ -85,7 +85,7 @@ def test_the_line_says_where_and_how_much(redis, granted):
     with server_lines("info") as lines:
         HeldJobsAlert(granted, ProcessEvents("main"), 900).check()
     (line,) = lines()
-    assert (line["event_name"], line["severity"], line["class"], line["parked_jobs"]) == (
+    assert (line["event_name"], line["severity"], line["class"], line["held_jobs"]) == (
         "jobs.held",
         "WARN",
         "PausedWorker",
@@ -99,4 +99,4 @@ def test_a_process_tells_by_itself(site, redis):
     redis.hset(keys.limit("LongWorker"), "override", -1)
     process = site.worker("-q", "default", "-c", "1", FRAMEWORK_HELD_ALERT_AFTER="30")
     line = process.line(event_name="jobs.held")
-    assert (line["limit"], line["parked_jobs"], line["oldest_s"] >= 50) == ("LongWorker", 1, True)
+    assert (line["limit"], line["held_jobs"], line["oldest_s"] >= 50) == ("LongWorker", 1, True)

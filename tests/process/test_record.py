@@ -50,18 +50,18 @@ def record(redis, granted, runs):
 
 
 def test_a_counter_that_is_refused_takes_no_other_along(redis, runs, record):
-    tally = runs.tally()
-    tally.uncounted, tally.failed = 3, 1
-    tally.processed = 90  # the others are counted by their acknowledgement
+    counts = runs.new_thread_counts()
+    counts.uncounted, counts.failed = 3, 1
+    counts.processed = 90  # the others are counted by their acknowledgement
     redis.lpush(keys.STAT_FAILED, "no number")
     for _ in range(3):
         with pytest.raises(RedisError, match="WRONGTYPE"):
-            record.beat()
+            record.heartbeat()
     assert redis.get(keys.STAT_PROCESSED) == b"3"
     redis.delete(keys.STAT_FAILED)
-    tally.uncounted += 2
-    record.beat()
-    record.beat()
+    counts.uncounted += 2
+    record.heartbeat()
+    record.heartbeat()
     record.remove()
     assert (redis.get(keys.STAT_PROCESSED), redis.get(keys.STAT_FAILED)) == (b"5", b"1")
     days = {key: redis.get(key) for key in redis.keys("stat:*:*")}
@@ -75,23 +75,23 @@ def test_a_counter_that_is_refused_takes_no_other_along(redis, runs, record):
 def test_every_wish_of_a_dashboard_is_heard_in_one_beat(redis, record):
     redis.lpush(keys.signals(IDENTITY), "TSTP")
     redis.lpush(keys.signals(IDENTITY), "TERM")
-    assert record.beat() == ["TSTP", "TERM"]
-    assert record.beat() == []
+    assert record.heartbeat() == ["TSTP", "TERM"]
+    assert record.heartbeat() == []
 
 
 @pytest.mark.proves("R57")
 def test_two_idle_beats_cost_four_commands(redis, record):
-    record.beat()
+    record.heartbeat()
     before = redis.info("stats")["total_commands_processed"]
     for _ in range(10):
-        record.beat()
+        record.heartbeat()
     assert redis.info("stats")["total_commands_processed"] - before <= 21  # one is an INFO
 
 
 def written(redis, record):
     """Whether a beat writes the record."""
     redis.hset(IDENTITY, "beat", "0")
-    record.beat()
+    record.heartbeat()
     return redis.hget(IDENTITY, "beat") != b"0"
 
 
@@ -121,17 +121,17 @@ def test_news_are_written_at_once(redis, record):
 def test_a_refused_record_is_written_by_the_next_beat(redis, record):
     redis.set(IDENTITY, "no hash")
     with pytest.raises(RedisError):
-        record.beat()
+        record.heartbeat()
     redis.delete(IDENTITY)
     assert written(redis, record)
 
 
 @pytest.mark.proves("R6", "R70")
 def test_a_process_that_was_struck_off_the_list_is_on_it_again(redis, record):
-    record.beat()
+    record.heartbeat()
     redis.delete(IDENTITY, keys.PROCESSES)  # Sidekiq prunes those whose record has run out
-    record.beat()
-    record.beat()
+    record.heartbeat()
+    record.heartbeat()
     assert redis.smembers(keys.PROCESSES) == {IDENTITY.encode()}
 
 

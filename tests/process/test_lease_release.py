@@ -31,14 +31,14 @@ def other(redis, granted, recovered):
 
 @pytest.mark.proves("I24")
 def test_an_empty_handed_process_leaves_nothing(redis, lease):
-    lease.drop()
+    lease.release()
     assert set(redis.keys("aw:*")) <= {keys.STEADY_SINCE.encode()}  # that one runs out by itself
 
 
 @pytest.mark.proves("I1", "I8")
 def test_a_job_whose_fetch_was_never_answered_is_found_by_others_at_once(redis, lease, other, recovered):
     redis.lpush(keys.working(ME), JOB)
-    lease.drop()
+    lease.release()
     assert other.sweep(own="other") == 1
     assert redis.llen("queue:mails") == 1
     assert recovered[0].job.jid == "j1"
@@ -46,7 +46,7 @@ def test_a_job_whose_fetch_was_never_answered_is_found_by_others_at_once(redis, 
 
 @pytest.mark.proves("I1", "I8")
 def test_a_job_that_a_lost_parked_call_brings_later_is_found_too(redis, lease, other):
-    lease.drop(list_is_empty=False)
+    lease.release(list_is_empty=False)
     assert other.sweep() == 0
     redis.lpush(keys.working(ME), JOB)
     assert other.sweep() == 1

@@ -1,0 +1,45 @@
+"""The components of one worker process, which ``framework.wiring`` builds and the launcher runs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from framework.execute.processor import Processor
+from framework.fetch.fetcher import Fetcher
+from framework.fetch.reaper import Reaper, Reconciler
+from framework.process.events import ProcessEvents
+from framework.process.heartbeat import Lease
+from framework.process.metrics import SidekiqMetrics
+from framework.process.push_back import PushBack
+from framework.process.record import ProcessRecord
+from framework.process.shared_state import SharedState
+from framework.process.title import Title
+from framework.process.unserved import UnservedWatch
+from framework.schedule.poller import Poller
+
+
+@dataclass
+class ProcessComponents:
+    """The components of one process, built by ``framework.wiring``."""
+
+    identity: str
+    fetcher: Fetcher
+    processor: Processor
+    lease: Lease
+    record: ProcessRecord
+    metrics: SidekiqMetrics
+    title: Title
+    poller: Poller
+    reaper: Reaper
+    reconciler: Reconciler
+    refresh: Callable[[], None]
+    """Reads the state of the policies before the first job and every few seconds; raises redis errors."""
+    maintenance: Sequence[Callable[[], None]]
+    """The periodic work of the policies; raises redis errors."""
+    events: ProcessEvents
+    push_back: PushBack
+    poll_interval_s: float
+    timeout_s: float
+    supervisor: int | None
+    """The process id of the supervisor, ``None`` without one."""
+    shared_state: SharedState
+    unserved: UnservedWatch
