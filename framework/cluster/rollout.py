@@ -151,7 +151,7 @@ class Rollout:
         self._replace_started_before = -math.inf
         self._requested.clear()
         self.aborted = True
-        self._on_event(ChildEvent("refused", new.name, new.spec.shard, new.pid, new.status))
+        self._on_event(ChildEvent("not_ready", new.name, new.spec.shard, new.pid, new.status))
 
     def _end_overdue_drains(self) -> None:
         now = time.monotonic()

@@ -196,13 +196,13 @@ def log_event(event: ChildEvent) -> None:
         case "stuck":
             words = "a child lives but has not beaten for long; it is killed and its jobs go back"
             log.error(words, event_name=name, silent_s=event.status)
-        case "refused":
+        case "not_ready":
             log.error("a successor did not come up; who serves goes on", event_name=name, status=event.status)
         case "overdue":
             log.warning(
                 "a replaced child's jobs take too long; they are told to stop", event_name=name, waited_s=event.status
             )
-        case "strays":
+        case "orphans_killed":
             log.warning("what the jobs of a dead child had left running is killed", event_name=name)
         case "died" | "killed" | "failed":
             log.warning(plain, event_name=name, status=event.status)

@@ -252,7 +252,7 @@ class Supervisor:
         """Kill what is left of a dead child's process group: its jobs run again, and nobody waits for these."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-            self._on_event(ChildEvent("strays", child.name, child.spec.shard, pid))
+            self._on_event(ChildEvent("orphans_killed", child.name, child.spec.shard, pid))
 
 
 def _ignore(_event: ChildEvent) -> None:

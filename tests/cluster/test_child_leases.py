@@ -145,7 +145,7 @@ def test_the_dead_are_buried_at_once_and_their_siblings_told(redis, granted, kee
     registered(granted, lease_ms=60_000)
     redis.sadd(keys.PROCESSES, ME)
     one = keeper(period_s=60.0)
-    until(lambda: one._loop.steps == 2, "it rests")
+    until(lambda: one._task.steps == 2, "it rests")
     one.mark_dead(ME)
     until(lambda: group.signals)
     assert group.signals == [(SWEEP, "main")]
@@ -170,7 +170,7 @@ def test_a_death_during_an_outage_is_told_when_it_ends(make_server, keeper, grou
 def test_the_last_death_is_told_before_the_end(redis, granted, keeper):
     registered(granted, lease_ms=60_000)
     one = keeper(period_s=60.0)
-    until(lambda: one._loop.steps == 2)
+    until(lambda: one._task.steps == 2)
     one.stop()
     one.mark_dead(ME)  # the loop is gone
     one.stop()

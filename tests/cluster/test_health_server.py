@@ -93,8 +93,8 @@ def test_that_a_process_lives_is_not_enough(asked, monkeypatch, limit):
     assert asked.ask("/readiness")[0] == 503
     assert asked.ask("/liveness")[0] == 200  # which no new start would mend
     monkeypatch.undo()
-    asked.board("a").show(ProcessState.QUIET, 0, None)
-    asked.board("c").show(ProcessState.DRAINING, 0, None)
+    asked.board("a").publish(ProcessState.QUIET, 0, None)
+    asked.board("c").publish(ProcessState.DRAINING, 0, None)
     assert len(asked.ask("/readiness")[1]["reasons"]) == 2
 
 

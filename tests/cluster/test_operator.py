@@ -28,7 +28,7 @@ class GrowWorker(Base):
 
 WATCHFUL = """
 from framework.cluster import memory
-memory.CHECK_S, memory.SETTLED_S = 0.1, 0.0
+memory.CHECK_S, memory.MIN_AGE_S = 0.1, 0.0
 from framework.cli.main import main
 main()
 """

@@ -98,7 +98,7 @@ def test_the_successor_comes_first_and_nobody_is_next_before_the_jobs_of_the_las
         *one.pids,
         before[0],
     }  # whose lease the supervisor looks after
-    assert (one.pids[0] in before, one.pids[1] in before, len(one.supervisor.beside)) == (False, True, 1)
+    assert (one.pids[0] in before, one.pids[1] in before, len(one.supervisor.standby)) == (False, True, 1)
     one.clear_process()
     one.until(lambda: not one.rollout.rolling, "the end")
     assert not set(one.pids) & set(before)
@@ -113,12 +113,12 @@ def test_a_successor_that_does_not_come_up_ends_it_and_the_others_serve_on(group
     one.mode("refuse")
     one.roll()
     assert (one.pids, one.rollout.aborted, one.least) == (before, True, 2)
-    assert [(event.name, event.status) for event in one.events if event.kind == "refused"] == [("a", 3)]
+    assert [(event.name, event.status) for event in one.events if event.kind == "not_ready"] == [("a", 3)]
     monkeypatch.setattr("framework.cluster.rollout.READY_TIMEOUT_S", 0.2)
     one.mode("hang")
     one.roll()
     assert (one.pids, one.rollout.aborted, one.least) == (before, True, 2)
-    one.until(lambda: not one.supervisor.beside, "who hung is gone")
+    one.until(lambda: not one.supervisor.standby, "who hung is gone")
     monkeypatch.undo()
     one.mode("serve")
     one.roll()
@@ -179,7 +179,7 @@ def test_whoever_comes_up_and_falls_again_keeps_the_others_from_being_replaced(g
     one.clear_process()
     one.until(lambda: not one.rollout.rolling, "it is given up")
     assert (one.pids[1], one.rollout.aborted) == (old, True)
-    assert [event.name for event in one.events if event.kind == "refused"] == ["a"]
+    assert [event.name for event in one.events if event.kind == "not_ready"] == ["a"]
 
 
 def test_the_cure_comes_first_to_who_does_not_serve(group):
@@ -208,7 +208,7 @@ def test_a_single_one_waits_for_the_drained_unless_it_is_urgent(group):
     one.until(lambda: ("overdue", "b") in one.told(), "its jobs have the ordinary deadline")
     assert one.rollout.replace(a, urgent=True)  # it grows while its jobs end
     assert not one.rollout.replace(a, urgent=True)
-    one.until(lambda: not one.supervisor.beside, "both are gone")
+    one.until(lambda: not one.supervisor.standby, "both are gone")
     assert one.least == 2
 
 
@@ -217,10 +217,10 @@ def test_quiet_ends_it_and_who_dies_then_is_not_replaced(group):
     before = one.pids
     one.mode("hang")
     one.rollout.begin()
-    one.until(lambda: one.supervisor.beside, "a successor starts")
+    one.until(lambda: one.supervisor.standby, "a successor starts")
     one.rollout.cancel()
     one.supervisor.quiet = True
-    one.until(lambda: not one.supervisor.beside, "it is gone")
+    one.until(lambda: not one.supervisor.standby, "it is gone")
     one.until(lambda: not any(child.ready for child in one.supervisor.children), "all have heard it")
     assert (one.pids, one.rollout.rolling) == (before, False)
     os.kill(one.pids[0], signal.SIGKILL)
@@ -240,7 +240,7 @@ def test_the_end_in_the_midst_leaves_nobody(group):
     one.until(lambda: one.leaving)
     one.mode("hang")
     one.rollout.replace(one.supervisor.children[1], urgent=True)
-    one.until(lambda: len(one.supervisor.beside) == 2, "one leaves, one starts")
+    one.until(lambda: len(one.supervisor.standby) == 2, "one leaves, one starts")
     one.supervisor.stop(5)
     assert len(one.told("stopped")) == 4
     assert not one.supervisor.unclean

@@ -36,8 +36,8 @@ def buckets(redis, key):
 
 def test_flush_writes_the_keys_of_both_sidekiqs(redis, bench):
     for seconds in (0.001, 0.02, 0.1, 999.0):
-        bench.counts.for_class(NAME).ran(seconds)
-    bench.counts.for_class(NAME).fail()
+        bench.counts.for_class(NAME).record_run(seconds)
+    bench.counts.for_class(NAME).record_failure()
     bench.metrics.flush()
     assert set(redis.keys()) == {MINUTE_7, MINUTE_8, TEN_8, HISTOGRAM_7, HISTOGRAM_8}
     for key in (MINUTE_7, MINUTE_8, TEN_8):
@@ -50,12 +50,12 @@ def test_flush_writes_the_keys_of_both_sidekiqs(redis, bench):
 
 
 def test_flush_adds_what_is_new_over_all_threads(redis, bench):
-    bench.counts.for_class(NAME).ran(0.0015)
+    bench.counts.for_class(NAME).record_run(0.0015)
     bench.metrics.flush()
-    thread = threading.Thread(target=lambda: bench.runs.new_thread_counts().for_class(NAME).ran(0.0015))
+    thread = threading.Thread(target=lambda: bench.runs.new_thread_counts().for_class(NAME).record_run(0.0015))
     thread.start()
     thread.join()
-    bench.counts.for_class("Other").fail()
+    bench.counts.for_class("Other").record_failure()
     bench.metrics.flush()
     bench.metrics.flush()
     expected = {f"{NAME}|p": 2, f"{NAME}|ms": 3, "Other|p": 1, "Other|f": 1}
@@ -71,7 +71,7 @@ def test_beat_writes_every_ten_seconds_and_idle_costs_nothing(redis, bench):
         return redis.info("stats")["total_commands_processed"] - before - 1
 
     assert sent() == 0
-    bench.counts.for_class(NAME).ran(0.1)
+    bench.counts.for_class(NAME).record_run(0.1)
     bench.clock.now = 9.9
     assert sent() == 0
     bench.clock.now = 10.0
@@ -84,23 +84,23 @@ def test_every_class_has_its_turn_when_there_are_many(redis, bench, monkeypatch)
     monkeypatch.setattr(metrics, "MOST_CLASSES", 3)
     for _ in range(3):
         for number in range(8):
-            bench.counts.for_class(f"W{number}").ran(0)
+            bench.counts.for_class(f"W{number}").record_run(0)
         bench.metrics.flush()
     assert {name.partition("|")[0] for name in numbers(redis, MINUTE_8)} == {f"W{number}" for number in range(8)}
 
 
 def test_no_version_writes_nothing(redis, granted, bench):
-    bench.counts.for_class(NAME).ran(0)
+    bench.counts.for_class(NAME).record_run(0)
     SidekiqMetrics(granted, bench.runs.measured, ()).flush()
     assert redis.keys() == []
 
 
 def test_refusals_cost_figures_only_and_nothing_is_counted_twice(redis, bench):
     redis.set(MINUTE_7, "no hash")
-    bench.counts.for_class(NAME).ran(0)
+    bench.counts.for_class(NAME).record_run(0)
     bench.metrics.flush()
     assert numbers(redis, MINUTE_8) == {f"{NAME}|p": 1}
-    bench.counts.for_class(NAME).ran(0)
+    bench.counts.for_class(NAME).record_run(0)
     with full_memory(redis):
         bench.metrics.flush()
     bench.metrics.flush()
