@@ -7,7 +7,7 @@
     make_server     a server of the test's own, to kill or to fill: make_server(binary="redis-server")
 
 Each server has a user per role (``tests.servers.guarded``). The clients above have all rights. A plain URL is that of the user
-`default`, who has the rights of a worker and of an operator together; ``tests.harness.CallSite`` starts its processes as users of
+`default`, who has the rights of a worker and of an operator together; ``tests.harness.Site`` starts its processes as users of
 exactly one role. When the test is over, nothing may have been refused to any user but those that ``pytest.mark.refused`` names.
 
 redis-server is optional at home (a skip that says so) and required where CI=true.

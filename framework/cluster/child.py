@@ -1,4 +1,4 @@
-"""One child of a supervisor: what is to run, the process that runs it now, and when the next may be started."""
+"""Start, reap and restart one child of a supervisor."""
 
 import os
 import subprocess
@@ -16,21 +16,21 @@ from framework.process.supervisor_link import SUPERVISOR_VARIABLE
 _FIRST_BACKOFF_S = 0.0
 _LONGEST_BACKOFF_S = 30.0
 LONGEST_START_BACKOFF_S = 5.0
-"""While not even a process can be started (no memory, no file descriptor): a try costs nothing, and the trouble is ours alone."""
+"""The longest back-off while no process can be started (no memory, no file descriptor), since a try costs little."""
 
 _STABLE_S = 30.0
-"""A child that lived this long before it ended by itself starts anew without back-off."""
+"""A child that lived this long before it ended by itself restarts without back-off."""
 
 _STABLE_BEFORE_KILL_S = 1.0
-"""So does one that lived this long before it was killed."""
+"""A child that lived this long before it was killed restarts without back-off."""
 
 _TOLERATED_KILLS = 5
-"""And of those killed earlier, about so many: a job that kills is quarantined by then, and the other jobs must go on."""
+"""The number of early kills without back-off: by then a job that kills its process is quarantined, and other jobs must run."""
 
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """One worker process to keep running: its command line, its shard, where its log goes (``None``: our stdout)."""
+    """One worker process to keep running: its command line, its shard, and its log (``None``: the supervisor's stdout)."""
 
     name: str
     argv: Sequence[str]
@@ -38,16 +38,18 @@ class ChildSpec:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     stdout: Path | None = None
     queues: Sequence[str] = ()
-    """What it serves, for those who ask how its group does: processes of one shard and the same queues stand in for each other."""
+    """The queues it serves. Health checks treat processes of one shard with the same queues as one group."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildEvent:
-    """What happened to a child: started, failed (could not be started; status = errno), died, killed (at stop), stopped,
-    stuck (killed because it had not beaten for ``status`` seconds), strays (what its jobs had left running was killed).
+    """An event of a child.
 
-    In a replacement: replaced (its successor serves), overdue (its jobs have had ``status`` seconds), drained (it has ended),
-    refused (a successor ended before it served, or did not serve in time: ``None``).
+    Kinds: started, failed (could not be started; ``status`` is the errno), died, killed (at stop), stopped, stuck (killed after
+    ``status`` seconds without a heartbeat), orphans_killed (processes that its jobs had left running were killed).
+
+    Kinds during a rolling restart: replaced (its successor serves), overdue (its jobs have run for ``status`` seconds), drained
+    (it has ended), not_ready (a successor ended before it served, or did not serve in time: ``status`` is ``None``).
     """
 
     kind: str
@@ -61,7 +63,7 @@ OnEvent: TypeAlias = Callable[[ChildEvent], None]
 
 
 class Child:
-    """One spec and the process that serves it now."""
+    """One spec and its current process."""
 
     def __init__(self, spec: ChildSpec) -> None:
         self.spec = spec
@@ -72,27 +74,27 @@ class Child:
         self.started_at = 0.0
         self.start_after = 0.0
         self.draining = False
-        """Whether its successor serves: it takes no more jobs."""
+        """Whether its successor serves and the process fetches no more jobs."""
         self.status: int | None = None
-        """With which its last process has ended."""
+        """The exit status of its last process."""
         self.shared_state = SharedState()
         self._failures = 0
 
     @property
     def pid(self) -> int:
-        """The process id, 0 while there is none."""
+        """The process id, 0 without a process."""
         return self.process.pid if self.process is not None else 0
 
     @property
     def ready(self) -> bool:
-        """Whether the process has said that it takes jobs, and nothing else since."""
+        """Whether the process reports that it fetches jobs."""
         return self.process is not None and self.shared_state.state is ProcessState.READY
 
     def start(self) -> None:
-        """Start the process by exec, in a session of its own: a terminal's Ctrl-C reaches the parent only, which forwards."""
+        """Start the process by exec, in its own session: Ctrl-C in a terminal reaches only the supervisor, which forwards it."""
         nonce = draw_nonce()
         output: IO[bytes] | None = None
-        board, descriptor = SharedState.create()
+        shared_state, descriptor = SharedState.create()
         try:
             if self.spec.stdout is not None:
                 self.spec.stdout.parent.mkdir(parents=True, exist_ok=True)
@@ -116,12 +118,12 @@ class Child:
             os.close(descriptor)
             if output is not None:
                 output.close()
-        self.shared_state = board
+        self.shared_state = shared_state
         self.identity = identity_of(self.process.pid, nonce)
         self.started_at = time.monotonic()
 
     def reap(self) -> int | None:
-        """Return the status of a process that ended since the last call and plan its successor, else ``None``."""
+        """Return the status of a process that ended since the last call, and plan its restart; else ``None``."""
         if self.process is None or self.process.poll() is None:
             return None
         _, status = self.clear_process()
@@ -131,7 +133,7 @@ class Child:
         return status
 
     def clear_process(self) -> tuple[int, int]:
-        """Forget the process, which has ended; return its id and its status."""
+        """Clear the ended process; return its id and its status."""
         process, self.process = self.process, None
         if process is None or process.returncode is None:
             raise RuntimeError(f"{self.name} has no process that has ended")
@@ -139,7 +141,10 @@ class Child:
         return process.pid, process.returncode
 
     def plan_restart(self, *, failed: bool, tolerated: int = 0, longest_s: float = _LONGEST_BACKOFF_S) -> None:
-        """Decide when the next start may be: at once after the first failure, then later and later, ``tolerated`` failures late."""
+        """Set the earliest time of the next start: at once after the first failure, later with a growing back-off.
+
+        The back-off starts to grow after ``tolerated`` failures.
+        """
         self._failures = self._failures + 1 if failed else 1
         growth = 0.25 * 2.0 ** (self._failures - tolerated)
         pause_s = _FIRST_BACKOFF_S if self._failures == 1 else min(longest_s, growth)

@@ -1,8 +1,8 @@
-"""What a parent does for its children's leases on one shard: renews those of the living, removes those of the dead.
+"""Renew the leases of a supervisor's live children on one shard, and remove those of the dead (decision 29).
 
-A child whose job holds the interpreter (C code that keeps the GIL) cannot beat, and yet it works: its parent beats for it,
-up to a limit. Beyond that the child is taken for stuck and killed, and its jobs go back. A child that was stopped
-(SIGSTOP, a debugger) does not work: its lease runs out, others take over, and it is left alone.
+A child whose job holds the interpreter (C code that keeps the GIL) works but sends no heartbeat, so the supervisor renews its
+lease up to a limit. Beyond the limit the child counts as stuck: the supervisor kills it, and its jobs are recovered. A child
+that was stopped (SIGSTOP, a debugger) does not work: its lease expires, and other processes recover its jobs.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from framework.store.script import RENEW_CHILDREN
 from framework.wire import keys
 
 SILENCE_LIMIT_S = 120
-"""How long a parent beats for a child that lives but does not beat itself."""
+"""How long the supervisor renews the lease of a live child that sends no heartbeat."""
 
 PERIOD_S = 4.0
 
@@ -33,7 +33,10 @@ _FINAL_STEP_S = 2.0
 
 # Decision 3: the supervisor manages leases, and workers take jobs back.
 class ChildLeases:
-    """One shard's children. A thread and a connection of its own: a shard that hangs delays neither others nor restarts."""
+    """The leases of the children of one shard.
+
+    The class has its own thread and connection, so that a shard that hangs delays neither other shards nor restarts.
+    """
 
     def __init__(
         self,
@@ -58,23 +61,23 @@ class ChildLeases:
         self._task = PeriodicTask(f"leases of {shard}", self.step, period_s, events, client=client)
 
     def start(self, group: Supervisor) -> None:
-        """Look after the group's children from now on."""
+        """Start to renew the leases of the group's children."""
         self._group = group
         self._task.start()
 
     def mark_dead(self, identity: str) -> None:
-        """This child is dead: its lease is removed as soon as Redis answers, and its siblings are told to sweep."""
+        """Queue the removal of a dead child's lease, and make the other children of the shard sweep afterwards."""
         self._dead.append(identity)
         self._task.run_now()
 
     def stop(self) -> None:
-        """End, after the last deaths have been told if Redis answers."""
+        """Stop, after the removal of the last dead children's leases if Redis answers."""
         self._task.stop(_FINAL_STEP_S)
         with contextlib.suppress(RedisError, OSError):
             self._mark_all_dead()
 
     def step(self) -> None:
-        """Remove the leases of the dead, then renew those of the living that are late. Raises redis errors."""
+        """Remove the leases of dead children, then renew the late ones of live children. Raises redis errors."""
         was_away, self._redis_was_away = self._redis_was_away, True
         if self._mark_all_dead() and self._group is not None:
             self._group.forward(SWEEP, self._shard)
@@ -82,12 +85,13 @@ class ChildLeases:
         self._redis_was_away = False
 
     def _mark_all_dead(self) -> int:
-        buried = 0
+        marked = 0
         while self._dead:
+            # Removed from the list only after Redis has answered, so that a failed step tries it again.
             mark_dead(self._client, self._dead[0])
             self._dead.popleft()
-            buried += 1
-        return buried
+            marked += 1
+        return marked
 
     def _renew(self, *, revive: bool) -> None:
         if self._group is None:
@@ -97,7 +101,7 @@ class ChildLeases:
             return
         now, *silences = self._request_renewal(living, revive=revive)
         self._failure_detector.record_heartbeat(float(now), lease_held=True)
-        # If we were frozen ourselves, so were they: only the time that we have watched counts.
+        # When the supervisor was frozen, its children were too, so only the time that it has observed counts.
         watched_s = int(float(now) - self._failure_detector.steady_since)
         for identity, silent_s in zip(living, silences, strict=True):
             if min(silent_s, watched_s) >= self._limit_s:
@@ -120,7 +124,7 @@ class ChildLeases:
 
 
 def can_run(pid: int) -> bool:
-    """Whether a process can run: it has neither ended nor been stopped. Where the system does not tell, it can."""
+    """Return whether a process has neither ended nor been stopped; true where the system does not tell."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("T", "t", "Z", "X")
     except (OSError, IndexError):

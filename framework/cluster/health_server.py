@@ -1,7 +1,7 @@
-"""How a group does, and the two questions that a platform asks over HTTP: start it anew (liveness), send it on (readiness)?
+"""Answer the health checks of a group over HTTP: restart it (liveness)? has it capacity (readiness)?
 
-That a process lives is not enough: a child serves when Redis takes its beats and answers its fetches. Everything is read
-from memory; a request costs Redis nothing.
+A live process is not enough: a child serves when Redis accepts its heartbeats and answers its fetches. The answers come from
+memory, so a request sends no command to Redis.
 """
 
 import socket
@@ -24,19 +24,20 @@ from framework.telemetry import logs
 from framework.wire.json import dumps
 
 FETCH_LIMIT_S = 30.0
-"""A child whose queues nobody has looked after for so long does not serve; in order it is 10 s at most."""
+"""A child without an answered fetch for this time does not serve; normally the gap is 10 s at most."""
 
 HEARTBEAT_LIMIT_S = LEASE_MS / 1000
-"""Nor does one whose lease may have run out."""
+"""A child without an accepted heartbeat for this time does not serve, because its lease may have expired."""
 
 STUCK_S = 150.0
-"""A child whose main thread has not turned for so long is stuck: by then the supervisor has killed it, if it could."""
+"""A child whose main thread is silent for this time is stuck: by then the supervisor has killed it, if it could."""
 
 LOOP_LIMIT_S = 30.0
-"""So long, at most, the supervisor's loop may take for one turn."""
+"""The longest legitimate iteration of the supervisor's loop."""
 
 _DEADLINE_S = 3.0
-_CHECK_PERIOD_S = 1.0  # how often it is looked whose seconds are over
+# The period of the check for overdue requests.
+_CHECK_PERIOD_S = 1.0
 _MOST_REQUESTS, _MOST_OF_AN_ADDRESS = 64, 16
 _NETWORK_BITS = 64
 
@@ -44,13 +45,13 @@ HealthResult: TypeAlias = tuple[bool, dict[str, Any]]
 
 
 def serves(child: Child) -> bool:
-    """Whether jobs are fetched by it: it says so, and Redis has answered it lately."""
-    now, board = time.monotonic(), child.shared_state
-    return child.ready and now - board.fetched_at <= FETCH_LIMIT_S and now - board.heartbeat_at <= HEARTBEAT_LIMIT_S
+    """Return whether a child fetches jobs: it reports so, and Redis has answered it recently."""
+    now, state = time.monotonic(), child.shared_state
+    return child.ready and now - state.fetched_at <= FETCH_LIMIT_S and now - state.heartbeat_at <= HEARTBEAT_LIMIT_S
 
 
 def unserved_groups(children: Sequence[Child]) -> list[str]:
-    """Return the groups of queues of which no child serves."""
+    """Return the groups of queues that no child serves."""
     served: dict[str, bool] = {}
     for child in children:
         name = f"{child.spec.shard}: {','.join(child.spec.queues)}"
@@ -59,30 +60,30 @@ def unserved_groups(children: Sequence[Child]) -> list[str]:
 
 
 class GroupHealth:
-    """What is answered. ``note_loop`` is called at each turn of the supervisor's loop."""
+    """Compute the answers. The supervisor's loop calls ``note_loop`` in each iteration."""
 
     def __init__(self, group: Supervisor) -> None:
         self._group = group
         self._loop_at = time.monotonic()
 
     def note_loop(self) -> None:
-        """The loop turns."""
+        """Record an iteration of the supervisor's loop."""
         self._loop_at = time.monotonic()
 
     def liveness(self) -> HealthResult:
-        """Whether a new start would not help: the loop turns, and at least half of the running children do."""
+        """Return whether a restart is not needed: the loop and at least half of the running children respond."""
         loop_age_s = time.monotonic() - self._loop_at
         running = [child for child in self._group.all if child.pid]
         stuck = [child.name for child in running if _silent_s(child) > STUCK_S]
         reasons: list[str] = []
         if loop_age_s > LOOP_LIMIT_S:
-            reasons.append(f"the supervisor's loop has not turned for {loop_age_s:.0f} s")
+            reasons.append(f"the supervisor's loop has not run for {loop_age_s:.0f} s")
         if 2 * len(stuck) > len(running):
             reasons.append(f"stuck for more than {STUCK_S:g} s: {', '.join(stuck)}")
         return self._answer(reasons)
 
     def readiness(self) -> HealthResult:
-        """Whether each group of queues has a child that fetches jobs."""
+        """Return whether each group of queues has a child that fetches jobs."""
         reasons = [f"no process fetches the jobs of {name}" for name in unserved_groups(self._group.children)]
         if self._group.stopping:
             reasons.insert(0, "stopping")
@@ -100,17 +101,17 @@ def _silent_s(child: Child) -> float:
 
 
 def _child_status(child: Child) -> dict[str, Any]:
-    now, board, runs = time.monotonic(), child.shared_state, bool(child.pid)
+    now, state, runs = time.monotonic(), child.shared_state, bool(child.pid)
     return {
         "name": child.name,
         "pid": child.pid or None,
         "shard": child.spec.shard,
         "queues": list(child.spec.queues),
-        "state": board.state.name.lower() if runs else "dead",
-        "busy": board.busy if runs else 0,
+        "state": state.state.name.lower() if runs else "dead",
+        "busy": state.busy if runs else 0,
         "fetches": serves(child),
-        "beat_age_s": round(now - board.heartbeat_at, 3) if runs and board.heartbeat_at else None,
-        "fetch_age_s": round(now - board.fetched_at, 3) if runs and board.fetched_at else None,
+        "beat_age_s": round(now - state.heartbeat_at, 3) if runs and state.heartbeat_at else None,
+        "fetch_age_s": round(now - state.fetched_at, 3) if runs and state.fetched_at else None,
         "restarts": child.restarts,
     }
 
@@ -121,17 +122,17 @@ class _Request(NamedTuple):
 
 
 class HealthServer(ThreadingHTTPServer):
-    """Answers ``/liveness`` and ``/readiness`` from threads of its own, up to the end: 200 or 503 with the reasons, as JSON.
+    """Answer ``/liveness`` and ``/readiness`` from its own threads: 200, or 503 with the reasons, as JSON.
 
-    A request has seconds in all, and only so many are open at a time. One more takes the place of the oldest of its own address, or
-    of the address that has the most: connections that say nothing keep no probe out.
+    A request has a total deadline, and the number of open requests is limited. One request too many replaces the oldest request
+    of its address, or of the address with the most: silent connections cannot block a probe.
     """
 
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, health: GroupHealth, host: str, port: int) -> None:
-        """Listen; at ``::`` for IPv4 too. Raises ConfigurationError when that is not possible."""
+        """Listen, at ``::`` for IPv4 too. Raises ConfigurationError when the server cannot listen."""
         self.health = health
         self._open: dict[Any, _Request] = {}
         try:
@@ -142,7 +143,9 @@ class HealthServer(ThreadingHTTPServer):
             raise ConfigurationError(
                 [
                     ConfigurationProblem(
-                        "--health-port", "", f"cannot listen at {place} ({error}): give a free port, or end who has it"
+                        "--health-port",
+                        "",
+                        f"cannot listen at {place} ({error}): choose a free port, or stop the process that uses it",
                     )
                 ]
             ) from error
@@ -154,11 +157,11 @@ class HealthServer(ThreadingHTTPServer):
         super().server_bind()
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start to answer requests."""
         threading.Thread(target=self.serve_forever, args=(_CHECK_PERIOD_S,), name="health", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hear a request, if need be in place of an older one that is still open."""
+        """Serve a request, if necessary in place of an older open one."""
         source = _source(client_address[0])
         surplus = self._connection_to_close(source)
         if surplus is not None:
@@ -168,19 +171,19 @@ class HealthServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """A request has ended."""
+        """Remove an ended request."""
         self._open.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Now and then: end the requests that have had their time."""
+        """Close overdue requests; the library calls it periodically."""
         now = time.monotonic()
         for request, (_, deadline) in self._open.copy().items():
             if now > deadline:
                 _close_connection(request)
 
     def _connection_to_close(self, source: str) -> Any:
-        """Return the connection that has to give way to one more of ``source``, ``None`` while there is room."""
+        """Return the connection to close for one more of ``source``, or ``None`` below the limits."""
         opened = self._open.copy()  # oldest first
         counts = Counter(one.source for one in opened.values())
         if counts[source] < _MOST_OF_AN_ADDRESS:
@@ -190,20 +193,20 @@ class HealthServer(ThreadingHTTPServer):
         return next(request for request, one in opened.items() if one.source == source)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the signature of the library
-        """Write a line of what is our own fault."""
+        """Log an error of the framework; connection errors are the client's."""
         error = sys.exc_info()[1]
         if error is not None and not isinstance(error, OSError):
-            logs.logger().error("a question about our health was not answered", event_name="health.failed", error=error)
+            logs.logger().error("a health check was not answered", event_name="health.failed", error=error)
 
 
 def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
-    """Return the family and the address to listen at. Raises OSError for a name that stands for none."""
+    """Return the family and the address to listen at. Raises OSError for a name without an address."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     return family, address
 
 
 def _source(host: str) -> str:
-    """Return what requests are counted by: the address, or the network of an IPv6 one, all of which one host may have."""
+    """Return the key of the request limit: the address, or the network of an IPv6 address, as one host may have all of it."""
     address = ip_address(host.partition("%")[0])
     if isinstance(address, IPv4Address):
         return str(address)
@@ -213,8 +216,8 @@ def _source(host: str) -> str:
 
 
 def _close_connection(request: socket.socket) -> None:
-    """End a connection under the thread that serves it, which closes it."""
-    with suppress(OSError):  # it has just ended
+    """Shut a connection down; the thread that serves it then closes it."""
+    with suppress(OSError):  # the connection has just ended
         request.shutdown(socket.SHUT_RDWR)
 
 
@@ -222,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _DEADLINE_S
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Answer a health check."""
         health = cast("HealthServer", self.server).health
         questions: dict[str, Callable[[], HealthResult]] = {
             "/liveness": health.liveness,
@@ -236,7 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, shown)
 
     def do_HEAD(self) -> None:
-        """Answer with the status alone."""
+        """Answer with the status only."""
         self.do_GET()
 
     def _reply(self, status: HTTPStatus, shown: dict[str, Any]) -> None:
@@ -250,8 +253,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Return what we say of ourselves, which is little."""
+        """Return the server's name without a version."""
         return "application-worker"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature of the library
-        """Say nothing: the platform asks every few seconds."""
+        """Log nothing, because the platform asks every few seconds."""

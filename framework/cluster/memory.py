@@ -1,7 +1,7 @@
-"""The memory of the children, read from outside: a process that grows is replaced before the system kills one of its choice.
+"""Watch the memory of the children, so that a growing one is replaced before the system kills an arbitrary process.
 
-GitLab's rules and log fields: a soft limit may be exceeded for a time of grace, a hard one not at all. A child's memory counts
-whole, what it shares included.
+The rules and log fields are GitLab's: a process may exceed the soft limit for a grace period, and the hard limit not at all.
+The resident memory of a child counts whole, including shared pages (decision 88).
 """
 
 import os
@@ -17,14 +17,14 @@ CHECK_S = 3.0
 GRACE_S = 900.0
 
 MIN_AGE_S = 60.0
-"""A process younger than this is let be: with a limit below what it needs to start there would be nothing but restarts."""
+"""A younger process is not checked: with a limit below its memory at start it would restart forever."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """In bytes of resident memory per process; ``None`` is no limit."""
+    """Limits in bytes of resident memory per process; ``None`` is no limit."""
 
     soft_bytes: int | None = None
     hard_bytes: int | None = None
@@ -41,7 +41,7 @@ class MemoryExceeded:
 
 
 class MemoryWatch:
-    """Counts for each process how often in a row it was found above the soft limit."""
+    """Count for each process how often in a row it exceeded the soft limit."""
 
     def __init__(self, limits: MemoryLimits) -> None:
         self._limits = limits
@@ -50,7 +50,7 @@ class MemoryWatch:
         self._checked_at = 0.0
 
     def check(self, children: Sequence[Child]) -> Iterator[MemoryExceeded]:
-        """Find those that are to be replaced, if it is time for a look."""
+        """Yield the children to replace, once per period."""
         now = time.monotonic()
         limits = self._limits
         if (limits.soft_bytes is None and limits.hard_bytes is None) or now - self._checked_at < CHECK_S:
@@ -80,7 +80,7 @@ class MemoryWatch:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return a process's resident memory; 0 where the system does not tell, or when it is gone."""
+    """Return the resident memory of a process; 0 where the system does not tell, or when the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):

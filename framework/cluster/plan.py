@@ -1,7 +1,7 @@
-"""From the arguments of ``cluster`` to the processes it runs. Pure: no class is imported, nothing is asked or started.
+"""Plan the processes of ``cluster`` from its arguments, without importing a class or starting anything.
 
-Each argument is a group (GitLab's queue group); a process serves one shard, so a group becomes ``processes`` processes for
-each shard that has queues of it.
+Each argument is a group (GitLab's queue group). A process serves one shard, so a group becomes ``processes`` processes for
+each shard that has some of its queues.
 """
 
 import shlex
@@ -23,14 +23,15 @@ from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 
 ALL_QUEUES = "*"
 MOST_SLOTS = 50
-"""What queues + 1 is cut to when only the least number of slots is given (GitLab's default)."""
+"""The maximum of slots when only the minimum is given (GitLab's default)."""
 
-_SIMILARITY = 0.8  # as a worker process asks about its queues
+# The same as in the warnings of a worker process about its queues.
+_SIMILARITY = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """How the arguments are meant: as matching queries, as what to leave out, for these shards only (none: for all)."""
+    """The meaning of the arguments: queries or names, to serve or to leave out, on these shards only (none: on all)."""
 
     by_query: bool = False
     negate: bool = False
@@ -39,7 +40,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class GroupSize:
-    """How many processes a group has on each of its shards, and how many slots one has."""
+    """The number of processes of a group on each of its shards, and the slots of a process."""
 
     slots: int
     processes: int = 1
@@ -47,7 +48,7 @@ class GroupSize:
     most: int | None = None
 
     def slots_for(self, queues: int) -> int:
-        """GitLab's rule: the number of queues and one, within the two bounds. ``most`` alone is the number itself."""
+        """Return the slots by GitLab's rule: queues + 1, within the two bounds. ``most`` alone is the number itself."""
         # GitLab's rule fits one queue per worker. Under routing rules it would give `--max-concurrency 20 default` two.
         if self.least is None:
             return self.slots if self.most is None else self.most
@@ -55,7 +56,7 @@ class GroupSize:
 
 
 class PlannedProcess(NamedTuple):
-    """One process: the group that it belongs to, as it was given, and the queues that it serves with their weights."""
+    """One process: its group as it was given, and its queues with their weights."""
 
     name: str
     group: str
@@ -63,23 +64,23 @@ class PlannedProcess(NamedTuple):
     slots: int
     queues: Mapping[str, int]
     no_namespaces: bool
-    """No name stands for its namespace."""
+    """Whether no name stands for its namespace."""
 
     def spec(self, timeout_s: float, modules: Sequence[str], display_options: Sequence[str] = ()) -> ChildSpec:
-        """What the supervisor is to keep running; ``marks`` are the options that say what dashboards call it."""
+        """Return the spec for the supervisor; ``display_options`` set the tag and labels that dashboards show."""
         # Without -P a folder ``framework`` of the working directory would be run in place of this package.
         argv = [sys.executable, "-P", "-m", "framework", "worker"]
         argv += ["--shard", self.shard, "-t", f"{timeout_s:g}", "-c", str(self.slots)]
         argv += [part for module in modules for part in ("-r", module)]
         argv += [*display_options, *(["--no-namespaces"] if self.no_namespaces else [])]
         weighted = len(self.queues) > 1
-        named = [f"{name},{weight}" if weighted else name for name, weight in self.queues.items()]
-        argv += [part for one in named for part in ("-q", one)]
+        values = [f"{name},{weight}" if weighted else name for name, weight in self.queues.items()]
+        argv += [part for value in values for part in ("-q", value)]
         return ChildSpec(self.name, argv, self.shard, {"FRAMEWORK_WORKER_ID": self.name}, queues=tuple(self.queues))
 
 
 class _Group(NamedTuple):
-    """The queues of a group with their shards, how often it names each, and which known ones it names by their own names."""
+    """The queues of a group with their shards, how often it names each, and the known queues it names literally."""
 
     queues: Mapping[str, ShardNames]
     weights: Mapping[str, int] = MappingProxyType({})
@@ -87,7 +88,7 @@ class _Group(NamedTuple):
 
 
 class Planner:
-    """Reads selectors by what is known of the queues."""
+    """Resolve selectors by the known queues."""
 
     def __init__(self, places: QueueLocations, selection: Selection) -> None:
         self._places = places
@@ -95,7 +96,7 @@ class Planner:
         self._namespaces = sorted({name.partition(":")[0] for name in places.known if ":" in name})
 
     def plan(self, selectors: Sequence[str], size: GroupSize) -> list[PlannedProcess]:
-        """The processes, group by group. Raises SelectorError for the first selector that means nothing."""
+        """Return the processes, group by group. Raises SelectorError for the first selector without a meaning."""
         return [one for number, text in enumerate(selectors) for one in self._processes(number, text, size)]
 
     def _processes(self, number: int, selector: str, size: GroupSize) -> Iterator[PlannedProcess]:
@@ -121,7 +122,7 @@ class Planner:
         return self._on_chosen_shards(selector, chosen)
 
     def _on_chosen_shards(self, selector: str, group: _Group) -> _Group:
-        """What lies on the chosen shards. A queue given by its own name is served there also when its jobs go elsewhere now."""
+        """Keep the queues on the chosen shards. A queue given literally is served there even if its jobs go elsewhere."""
         wanted = self._selection.shards
         if not wanted:
             return group
@@ -159,7 +160,7 @@ class Planner:
         return _Group({queue: shards for one in found for queue, shards in one.items()}, weights, own)
 
     def _queues_of(self, selector: str, name: str) -> dict[str, ShardNames]:
-        """A queue, and those of which the name is the namespace; of ``ns:*`` these only."""
+        """Return a queue and the queues of the namespace of that name; for ``ns:*`` only the latter."""
         known, namespace = self._places.known, name.removesuffix(":*")
         members = {queue: shards for queue, shards in known.items() if queue.startswith(f"{namespace}:")}
         if namespace != name:
@@ -179,7 +180,7 @@ class Planner:
         return f"{did_you_mean(name, [*self._places.known, *self._namespaces])}; {_regenerate_hint()}"
 
     def warnings(self, plan: Sequence[PlannedProcess]) -> list[str]:
-        """What is served and may not be meant: a queue that is nearly called like one of ours, or to which no jobs go any more."""
+        """Return warnings about likely mistakes: a queue with a similar known name, or one that receives no jobs."""
         served = dict.fromkeys((name, one.shard) for one in plan for name in one.queues)
         found = [self._warning(name, shard) for name, shard in served if name not in self._namespaces]
         found += [self._unrouted_warning(one) for one in plan]
@@ -188,17 +189,23 @@ class Planner:
     def _unrouted_warning(self, one: PlannedProcess) -> str | None:
         if not one.queues.keys() <= self._places.known.keys() - self._places.routed.keys():
             return None
-        return f"by the routing rules no jobs go to {join_names(one.queues, max_names=5)}: what is left there is served"
+        return (
+            f"by the routing rules no jobs go to {join_names(one.queues, max_names=5)}: only remaining jobs are served"
+        )
 
     def _warning(self, name: str, shard: str) -> str | None:
         known = self._places.known
         if name in known:
-            there = join_names(known[name])
-            return None if shard in known[name] else f"jobs of {name!r} go to {there}; it is served on {shard} as asked"
+            shards = join_names(known[name])
+            return (
+                None
+                if shard in known[name]
+                else f"jobs of {name!r} go to {shards}; it is served on {shard} as requested"
+            )
         near = nearest(name, [*known, *self._namespaces], cutoff=_SIMILARITY)
         if near is None:
             return None
-        return f"no worker's jobs go to the queue {name!r} (did you mean {near!r}?); it is served, as others may push to it"
+        return f"no worker's jobs go to the queue {name!r} (did you mean {near!r}?); it is served, as other producers may push to it"
 
 
 def _regenerate_hint() -> str:
@@ -206,7 +213,7 @@ def _regenerate_hint() -> str:
 
 
 def read_names(selector: str) -> list[str]:
-    """The names of a group: queues, namespaces, ``ns:*``, or ``*`` alone. Raises SelectorError."""
+    """Return the names of a group: queues, namespaces, ``ns:*``, or ``*`` alone. Raises SelectorError."""
     names = selector.split(",")
     for name in names:
         if name == ALL_QUEUES:
@@ -221,13 +228,13 @@ def read_names(selector: str) -> list[str]:
 
 
 def needs_all_queues(selectors: Sequence[str], selection: Selection) -> bool:
-    """Whether the arguments, other than names of queues, mean nothing without the generated file. Raises SelectorError."""
+    """Return whether the arguments, unlike names of queues, need the generated file. Raises SelectorError."""
     names = [] if selection.by_query else [name for selector in selectors for name in read_names(selector)]
     return selection.by_query or selection.negate or any(name.endswith(ALL_QUEUES) for name in names)
 
 
 def dry_run_lines(one: PlannedProcess, spec: ChildSpec) -> tuple[str, str]:
-    """A process as the two lines of ``--dryrun``: a comment for people, and the line that a shell would take."""
+    """Return the two lines of ``--dryrun`` for a process: a comment, and its command line for a shell."""
     count = len(one.queues)
     queues = f"{count} {'queue' if count == 1 else 'queues'}: {join_names(one.queues)}"
     head = f"# {one.name} of {one.group!r}: shard {one.shard}, {one.slots} slots, {queues}"

@@ -1,7 +1,8 @@
-"""Replacing children that serve, one by one: the successor first, and only when it serves does the other finish its jobs.
+"""Replace running children one by one: start the successor first, and drain the old child when the successor serves.
 
-So at every moment as many take jobs as before, and there is at most one process more. A successor that does not come up ends
-the whole, and those that serve go on. Nothing here waits: ``step`` is called several times a second, by one thread.
+The number of children that fetch jobs never falls, and there is at most one additional process (decision 84). A successor that
+does not become ready aborts the rolling restart, and the other children go on. Nothing here waits: one thread calls ``step``
+several times a second.
 """
 
 import math
@@ -13,14 +14,14 @@ from framework.cluster.child import Child, ChildEvent, ChildSpec, OnEvent
 from framework.cluster.supervisor import KILL_MARGIN_S, Supervisor
 
 READY_TIMEOUT_S = 90.0
-"""How long a successor may take until it serves: a worker waits 60 s for its Redis, and its imports take their time."""
+"""The time until a successor must serve: a worker waits 60 s for its Redis, and its imports take time too."""
 
 DRAIN_TIMEOUT_S = 3_600.0
-"""How long the jobs of a child that is replaced may go on; then they are told to stop as at any end."""
+"""How long the jobs of a replaced child may run before the child stops with the usual deadline."""
 
 
 class Rollout:
-    """Replaces children of ``group``: all of them (``begin``), or one (``replace``)."""
+    """Replace all children of ``group`` (``begin``), or one of them (``replace``)."""
 
     def __init__(self, group: Supervisor, on_event: OnEvent, *, drain_timeout_s: float, timeout_s: float) -> None:
         self._group = group
@@ -28,37 +29,37 @@ class Rollout:
         self._drain_timeout_s = drain_timeout_s
         self._timeout_s = timeout_s
         self._replace_started_before = -math.inf
-        """Every child that was started before is to be replaced."""
+        """Every child that was started before this time is replaced."""
         self._specs: Mapping[str, ChildSpec] = {}
-        """What is to run from now on under a name; a name that is missing goes on as it was."""
+        """The new specs by name; a child whose name is missing keeps its spec."""
         self._requested: dict[Child, bool] = {}
-        """Single children that are, and whether that is urgent."""
+        """Single children to replace, and whether each is urgent."""
         self._replacement: tuple[Child, Child, bool] | None = None
-        """A child, its successor that does not serve yet, and whether it is urgent."""
+        """A child, its successor that does not serve yet, and whether the replacement is urgent."""
         self._waiting_since = 0.0
-        """Since when whoever was started last is waited for."""
+        """Since when the last started successor is awaited."""
         self._draining_since: dict[Child, float] = {}
-        """When those that leave were told to."""
+        """When each replaced child began to drain."""
         self._drain_ended_at: dict[Child, float] = {}
-        """When those of them that took too long were told to stop."""
+        """When the supervisor ended the drain of a child that took too long."""
         self.aborted = False
-        """Whether the last one has ended early."""
+        """Whether the last rolling restart was aborted."""
 
     @property
     def rolling(self) -> bool:
-        """Whether a replacement of all is under way, the last one's jobs included."""
+        """Whether a rolling restart is in progress, including the last child's drain."""
         return self._replace_started_before > -math.inf
 
     def begin(self, specs: Mapping[str, ChildSpec] | None = None) -> None:
-        """Replace every child that runs now. During a replacement: those that it has replaced already, too."""
+        """Start to replace every running child; during a rolling restart, start again with all of them."""
         self._specs = specs or {}
         self._replace_started_before = time.monotonic()
         self._group.quiet = self.aborted = False
 
     def replace(self, child: Child, *, urgent: bool = False) -> bool:
-        """Replace this one; tell whether that is news.
+        """Request the replacement of one child; return whether the request is new.
 
-        ``urgent``: it does not wait until another's jobs have ended, and its own get the ordinary deadline only.
+        An ``urgent`` replacement does not wait until another child has drained, and gives its own jobs the usual deadline only.
         """
         if child.draining:
             return urgent and self._end_drain(child)
@@ -74,7 +75,7 @@ class Rollout:
         return False
 
     def cancel(self) -> None:
-        """Replace nobody any more; those that leave already do."""
+        """Cancel all further replacements; children that drain continue to drain."""
         self._replace_started_before = -math.inf
         self._requested.clear()
         if self._replacement is not None and self._replacement[1].process is not None:
@@ -82,7 +83,7 @@ class Rollout:
         self._replacement = None
 
     def step(self) -> None:
-        """Do what can be done now."""
+        """Take the next steps that are possible now."""
         self._end_overdue_drains()
         if self._replacement is not None:
             self._await_successor(*self._replacement)
@@ -100,11 +101,12 @@ class Rollout:
         return next(iter(self._requested), None) or self._next_of_all()
 
     def _next_of_all(self) -> Child | None:
-        """Who is to be replaced next: first those that do not serve, as the new code may be their cure."""
-        ailing = self._not_ready()
-        if ailing:  # whoever came up and fell again: the next would be ruined as well
+        """Return the next child of a rolling restart: first one that does not serve, as the new code may repair it."""
+        not_ready = self._not_ready()
+        # A new child that served and failed again: replacing the next one would break it too.
+        if not_ready:
             if time.monotonic() - self._waiting_since > READY_TIMEOUT_S:
-                self._abort(ailing[0])
+                self._abort(not_ready[0])
             return None
         self._waiting_since = time.monotonic()
         return min(self._pending(), key=lambda child: child.ready, default=None)
@@ -113,7 +115,7 @@ class Rollout:
         return [child for child in self._group.children if child.started_at < self._replace_started_before]
 
     def _not_ready(self) -> list[Child]:
-        """The new ones of a replacement of all that do not serve."""
+        """Return the new children of a rolling restart that do not serve."""
         return [
             child
             for child in self._group.children
@@ -132,7 +134,7 @@ class Rollout:
         self._replacement = (child, successor, urgent)
         self._waiting_since = time.monotonic()
 
-    def _await_successor(self, old: Child, new: Child, urgent: bool) -> None:  # noqa: FBT001 - one of three that belong together
+    def _await_successor(self, old: Child, new: Child, urgent: bool) -> None:  # noqa: FBT001 - the fields of ``_replacement``
         if new.ready:
             self._replacement = None
             self._waiting_since = time.monotonic()
@@ -146,7 +148,7 @@ class Rollout:
             self._abort(new)
 
     def _abort(self, new: Child) -> None:
-        """Whoever serves goes on as before."""
+        """Abort the rolling restart; the children that serve go on."""
         self._replacement = None
         self._replace_started_before = -math.inf
         self._requested.clear()
@@ -155,17 +157,17 @@ class Rollout:
 
     def _end_overdue_drains(self) -> None:
         now = time.monotonic()
-        leaving = self._draining()
-        self._draining_since = {child: self._draining_since.get(child, now) for child in leaving}
-        self._drain_ended_at = {child: at for child, at in self._drain_ended_at.items() if child in leaving}
-        for child in leaving:
+        draining = self._draining()
+        self._draining_since = {child: self._draining_since.get(child, now) for child in draining}
+        self._drain_ended_at = {child: at for child, at in self._drain_ended_at.items() if child in draining}
+        for child in draining:
             if now - self._draining_since[child] >= self._drain_timeout_s:
                 self._end_drain(child)
             if now - self._drain_ended_at.get(child, math.inf) > self._timeout_s + KILL_MARGIN_S and child.process:
                 child.process.kill()
 
     def _end_drain(self, child: Child) -> bool:
-        """Set the ordinary deadline to the jobs of one that leaves; tell whether that is news."""
+        """Set the usual deadline for the jobs of a draining child; return whether that is new."""
         if child in self._drain_ended_at or child.process is None:
             return False
         now = time.monotonic()

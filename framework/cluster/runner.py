@@ -1,4 +1,4 @@
-"""The loop of ``cluster``: signals, the dead, the replaced, memory, health, and the listeners."""
+"""Run the main loop of ``cluster``: signals, restarts, rolling restarts, memory, health and systemd."""
 
 import os
 import signal
@@ -24,12 +24,12 @@ _STEP_S = 0.1
 
 
 PlanSource: TypeAlias = Callable[[], Sequence[ChildSpec]]
-"""Says what is to run, as the files have it now. Raises FrameworkError."""
+"""Returns the specs to run according to the current files. Raises FrameworkError."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """How a group is run. ``health``: host and port of the answers over HTTP, if wanted."""
+    """The options of a group. ``health`` is the host and port of the HTTP health server, ``None`` for none."""
 
     drain_timeout_s: float = DRAIN_TIMEOUT_S
     memory: MemoryLimits = field(default_factory=MemoryLimits)
@@ -37,7 +37,7 @@ class ClusterOptions:
 
 
 class ClusterRunner:
-    """Runs a group from its main thread until told to stop, or unable to go on."""
+    """Run a group from its main thread until a signal to stop or a failure."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ClusterRunner:
         timeout_s: float,
         title: Title,
     ) -> None:
-        """Listen for questions about health, if wanted. Raises ConfigurationError when that is not possible."""
+        """Open the health server if it is configured. Raises ConfigurationError when it cannot listen."""
         self._group = group
         self._signals = signals
         self._plan = plan
@@ -65,11 +65,11 @@ class ClusterRunner:
         self._log = logs.logger(shard=",".join(sorted({child.spec.shard for child in group.children})))
 
     def run(self) -> int:
-        """Start the children, look after them, end them; return the exit status."""
+        """Start the children, run the loop, and stop the children; return the exit status."""
         self._group.start()
         if self._server is not None:
             host, port = self._server.server_address[:2]
-            self._log.info("answering about our health", event_name="health.listening", host=host, port=port)
+            self._log.info("the health server listens", event_name="health.listening", host=host, port=port)
             self._server.start()
         stop = False
         while not stop and self._group.failure is None:
@@ -82,7 +82,7 @@ class ClusterRunner:
         return failure or int(self._group.unclean)
 
     def _handle_signals(self, timeout_s: float) -> bool:
-        """Handle the signals that came; return whether to stop."""
+        """Handle the received signals; return whether to stop."""
         stop = False
         for number in self._signals.wait(timeout_s):
             if number in (*STOP, STOP_NOW):
@@ -100,29 +100,30 @@ class ClusterRunner:
         return stop
 
     def _begin_restart(self) -> None:
-        """Plan anew and replace every child; a plan that cannot be made leaves all as it is."""
-        with suppress(OSError):  # it is no more, and we are still there
+        """Read the plan again and replace every child; a plan that cannot be made changes nothing."""
+        # A deployment may have removed the folder.
+        with suppress(OSError):
             os.chdir(self._folder)
         try:
             specs = {spec.name: spec for spec in self._plan()}
         except FrameworkError as error:
             self._log.error(
-                "nobody is replaced: the plan cannot be made", event_name="cluster.restart_failed", error=error
+                "no child is replaced: the plan cannot be made", event_name="cluster.restart_failed", error=error
             )
             return
         names = {child.name for child in self._group.children}
-        strange = {spec.shard for spec in specs.values()} - {child.spec.shard for child in self._group.children}
-        if strange:
+        new_shards = {spec.shard for spec in specs.values()} - {child.spec.shard for child in self._group.children}
+        if new_shards:
             self._log.error(
-                "nobody is replaced: there are shards now that this supervisor does not know; start it anew",
+                "no child is replaced: the plan has shards that this supervisor does not know; restart the supervisor",
                 event_name="cluster.restart_failed",
-                shards=sorted(strange),
+                shards=sorted(new_shards),
             )
             return
         if specs.keys() != names:
             count, now = len(specs), len(names)
             self._log.warning(
-                f"the plan has {count} processes now; this supervisor goes on with {now}: start it anew to change their number",
+                f"the plan has {count} processes now, and this supervisor runs {now}: restart it to change their number",
                 event_name="cluster.plan_differs",
             )
         self._log.info(
@@ -148,7 +149,7 @@ class ClusterRunner:
     def _end_restart(self) -> None:
         if self._rollout.aborted:
             self._log.error(
-                "a new child did not come up; the others were not replaced and serve on: put it right and send USR2 again",
+                "a new child did not become ready; the others are not replaced and go on: correct the cause and send USR2 again",
                 event_name="cluster.restart_failed",
             )
         else:
@@ -156,54 +157,58 @@ class ClusterRunner:
         self._notifier.ready()
 
     def _watch_memory(self) -> None:
-        for overrun in self._memory.check(self._group.all):
-            if self._rollout.replace(overrun.child, urgent=overrun.hard):
-                child = overrun.child
+        for exceeded in self._memory.check(self._group.all):
+            if self._rollout.replace(exceeded.child, urgent=exceeded.hard):
+                child = exceeded.child
                 self._log.warning(
-                    "a child is over its memory limit; it is replaced",
+                    "a child exceeds its memory limit; it is replaced",
                     event_name="child.memory",
                     shard=child.spec.shard,
                     child=child.name,
                     child_pid=child.pid,
-                    memwd_limit="hard" if overrun.hard else "soft",
-                    **overrun.fields,
+                    memwd_limit="hard" if exceeded.hard else "soft",
+                    **exceeded.fields,
                 )
 
     def _publish_status(self, state: str) -> None:
-        """Say how we are to ``ps`` and to systemd."""
+        """Show the status of the group in ``ps`` and to systemd."""
         children = self._group.children
         if not self._was_ready and not unserved_groups(children):
             self._was_ready = True
             self._notifier.ready()
         ready = sum(child.ready for child in children)
         self._title.show(self._group.running, len(children), state)
-        self._notifier.status(f"{ready} of {len(children)} processes take jobs {state}".rstrip())
+        self._notifier.status(f"{ready} of {len(children)} processes fetch jobs {state}".rstrip())
 
     def _stop_now_requested(self) -> bool:
-        """Asked all through the end: whether no job is to be waited for any longer."""
+        """Return whether a second signal asks to stop without waiting for jobs; the supervisor polls it during the stop."""
         self._health.note_loop()
         self._notifier.ping_watchdog()
-        heard: Sequence[int] = list(self._signals.wait(0))
-        self._stop_now = self._stop_now or any(number in (*STOP, STOP_NOW) for number in heard)
+        received: Sequence[int] = list(self._signals.wait(0))
+        self._stop_now = self._stop_now or any(number in (*STOP, STOP_NOW) for number in received)
         return self._stop_now
 
 
 def log_event(event: ChildEvent) -> None:
-    """Write the line of an event."""
+    """Write the log line of an event."""
     log = logs.logger(shard=event.shard, child=event.name, child_pid=event.pid)
     name, plain = f"child.{event.kind}", f"child {event.kind}"
     match event.kind:
         case "stuck":
-            words = "a child lives but has not beaten for long; it is killed and its jobs go back"
-            log.error(words, event_name=name, silent_s=event.status)
+            message = "a child runs but has sent no heartbeat for too long; it is killed, and its jobs are recovered"
+            log.error(message, event_name=name, silent_s=event.status)
         case "not_ready":
-            log.error("a successor did not come up; who serves goes on", event_name=name, status=event.status)
+            log.error(
+                "a successor did not become ready; the other children go on", event_name=name, status=event.status
+            )
         case "overdue":
             log.warning(
-                "a replaced child's jobs take too long; they are told to stop", event_name=name, waited_s=event.status
+                "the jobs of a replaced child take too long; the child stops with the usual deadline",
+                event_name=name,
+                waited_s=event.status,
             )
         case "orphans_killed":
-            log.warning("what the jobs of a dead child had left running is killed", event_name=name)
+            log.warning("processes that the jobs of a dead child had left running are killed", event_name=name)
         case "died" | "killed" | "failed":
             log.warning(plain, event_name=name, status=event.status)
         case _:
@@ -211,11 +216,11 @@ def log_event(event: ChildEvent) -> None:
 
 
 def _working_folder() -> Path:
-    """Return the name of the working folder, symbolic links and all where the shell has told them.
+    """Return the working folder, with its symbolic links where the shell has set ``PWD``.
 
-    There a child runs what a deployment has led that name to by then.
+    A deployment that changes such a link moves the children of the next restart to the new release.
     """
-    real, told = Path.cwd(), os.environ.get("PWD", "")
+    real, of_shell = Path.cwd(), os.environ.get("PWD", "")
     with suppress(OSError):
-        return Path(told) if told and real.samefile(told) else real
+        return Path(of_shell) if of_shell and real.samefile(of_shell) else real
     return real

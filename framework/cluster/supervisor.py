@@ -1,7 +1,7 @@
-"""The supervisor: starts children by exec, waits for them, replaces those that die, forwards the end.
+"""Start the children of a group by exec, reap and restart them, and forward signals.
 
-It sees a child die at once (wait), tells its guard, and starts the next: the replacement, or any other process of the
-shard, takes the jobs back. It knows nothing of jobs, and nothing it does waits for Redis.
+The supervisor notices the death of a child at once (``wait``), reports it to the lease manager, and starts the next process.
+Any process of the shard then recovers the jobs. The supervisor knows nothing about jobs and never waits for Redis.
 """
 
 import contextlib
@@ -20,41 +20,41 @@ from framework.process.signals import DRAIN, QUIET, STOP_NOW
 _STOP_POLL_S = 0.02
 
 KILL_MARGIN_S = 2.0
-"""Seconds beyond a child's own deadline before it is killed: a job may have made it deaf to signals."""
+"""The time after a child's own deadline until it is killed: a job may have made it ignore signals."""
 
 _CLEAN = (0, -signal.SIGTERM, -STOP_NOW)
-"""Statuses of a child at the end with which all is well; the others than 0: it had not heard of signals yet."""
+"""The exit statuses of a clean stop; a child that had not yet installed its handlers ends by the signal itself."""
 
 
 class LeaseManager(Protocol):
-    """Who tells Redis of the children."""
+    """Renew and remove the children's leases."""
 
     def start(self, group: "Supervisor") -> None:
-        """The children have been started."""
+        """Start, after the children have been started."""
 
     def mark_dead(self, shard: str, identity: str) -> None:
-        """This child is dead, and what it held may be taken back. Returns at once."""
+        """Queue the removal of a dead child's lease, so that its jobs can be recovered. Returns at once."""
 
     def stop(self) -> None:
-        """No child is left; may wait for Redis to be told, within the deadlines of its commands."""
+        """Stop, after all children have ended; may wait for Redis, within the deadlines of its commands."""
 
     @property
     def failed(self) -> bool:
-        """Whether it can do its work no more: the supervisor must end."""
+        """Whether it has failed for good, so that the supervisor must end."""
         ...
 
 
 class Supervisor:
-    """Keeps one process per spec running until ``stop``. ``guard`` is told of a death before the successor starts."""
+    """Keep one process per spec running until ``stop``. ``leases`` hears of a death before the successor starts."""
 
     def __init__(self, specs: Sequence[ChildSpec], *, leases: LeaseManager, on_event: OnEvent | None = None) -> None:
         self.children = [Child(spec) for spec in specs]
         self.standby: list[Child] = []
-        """Successors that do not serve yet, and the replaced, which finish their jobs."""
+        """Successors that do not serve yet, and replaced children that finish their jobs."""
         self.quiet = False
-        """Whether no more jobs are to be taken: who dies now is not replaced."""
+        """Whether the group fetches no more jobs; a child that dies then is not restarted."""
         self.unclean = False
-        """Whether a child did not end as it was asked to."""
+        """Whether a child did not end cleanly at the stop."""
         self._leases = leases
         self._on_event: OnEvent = on_event or _ignore
         self._lock = threading.RLock()
@@ -64,10 +64,10 @@ class Supervisor:
 
     @property
     def failure(self) -> int | None:
-        """The status with which the group must be stopped, ``None`` while all is well.
+        """The exit status with which the group must stop, or ``None``.
 
-        1 when nobody tells Redis of the children any more; 78 when a child's first start was refused by the configuration,
-        which no restart mends. A later one is tried again: the others go on with what they read while it is put right.
+        The status is 1 when the lease manager has failed, and 78 when a child's first start found the configuration invalid, which
+        no restart repairs. A later start is tried again: the other children go on with the configuration that they have read.
         """
         if self._configuration_refused:
             return EXIT_CONFIGURATION
@@ -75,12 +75,12 @@ class Supervisor:
 
     @property
     def running(self) -> int:
-        """How many children run."""
+        """The number of running children."""
         return sum(child.process is not None for child in self.children)
 
     @property
     def all(self) -> list[Child]:
-        """The children that serve, and those beside them."""
+        """The children and the standby processes."""
         return [*self.children, *self.standby]
 
     @property
@@ -124,7 +124,7 @@ class Supervisor:
         self._thread.start()
 
     def start_standby(self, child: Child, spec: ChildSpec) -> Child:
-        """Start a process that may replace ``child`` and return it; if it cannot be started it has none."""
+        """Start a process that may replace ``child``; the returned child has no process when the start failed."""
         with self._lock:
             successor = Child(spec)
             successor.restarts = child.restarts + 1
@@ -134,7 +134,7 @@ class Supervisor:
             return successor
 
     def replace(self, child: Child, successor: Child) -> None:
-        """The successor serves from now on, and ``child`` takes no more jobs and ends when those in flight have."""
+        """Put the successor in the place of ``child``, and make ``child`` drain its jobs and end."""
         with self._lock:
             self.children[self.children.index(child)] = successor
             self.standby.remove(successor)
@@ -145,19 +145,19 @@ class Supervisor:
             self._on_event(ChildEvent("replaced", child.name, child.spec.shard, child.pid))
 
     def forward(self, number: int, shard: str | None = None) -> None:
-        """Send a signal to every child, or to those of one shard."""
+        """Send a signal to every child, or to the children of one shard."""
         with self._lock:
             for child in self.all:
                 if child.process is not None and child.process.poll() is None and shard in (None, child.spec.shard):
                     child.process.send_signal(number)
 
     def live_pids(self, shard: str) -> dict[str, int]:
-        """Return identity -> process id of the children of a shard that have not ended."""
+        """Return the process ids of a shard's children by identity, without the ended ones."""
         with self._lock:
             return {child.identity: child.pid for child in self.all if child.pid and child.spec.shard == shard}
 
     def kill_stuck(self, identity: str, silent_s: int) -> None:
-        """End a child that lives but has not beaten for ``silent_s``; its successor starts as after any death."""
+        """Kill a live child that has sent no heartbeat for ``silent_s``; its successor starts as after any death."""
         with self._lock:
             for child in self.all:
                 if child.identity == identity and child.process is not None and child.process.poll() is None:
@@ -165,19 +165,19 @@ class Supervisor:
                     child.process.kill()
 
     def stop(self, timeout_s: float = 25.0, stop_now: Callable[[], bool] | None = None) -> None:
-        """End every child: TERM, wait ``timeout_s`` and a margin, then KILL. Afterwards none is left. Twice is legal.
+        """End every child: send TERM, wait ``timeout_s`` and a margin, then send KILL. It may be called twice.
 
-        ``hurried`` is called all the while; when it is true, no job is waited for any longer.
+        ``stop_now`` is polled while waiting; once it returns true, the children are asked to stop without waiting for jobs.
         """
         self._stopping.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self.forward(signal.SIGTERM)
         deadline = time.monotonic() + timeout_s + KILL_MARGIN_S
-        told = False
+        forwarded = False
         while self._any_left() and time.monotonic() < deadline:
-            if stop_now is not None and stop_now() and not told:
-                told = True
+            if stop_now is not None and stop_now() and not forwarded:
+                forwarded = True
                 self.forward(STOP_NOW)
                 deadline = min(deadline, time.monotonic() + KILL_MARGIN_S)
             time.sleep(_STOP_POLL_S)
@@ -189,9 +189,9 @@ class Supervisor:
         self._leases.stop()
 
     def reap_adopted(self) -> None:
-        """Take the status of dead children that are not ours; only for a process without other children of its own.
+        """Reap adopted processes; only for a process that has no children beside the group's.
 
-        To process 1 of a container, and to a sub-reaper, comes whatever has lost its parent, and stays a zombie until then.
+        Process 1 of a container, and a sub-reaper, adopts processes whose parent has died; they stay zombies until it reaps them.
         """
         own = {child.pid for child in self.all}
         with contextlib.suppress(ChildProcessError):
@@ -235,7 +235,7 @@ class Supervisor:
             self._on_event(ChildEvent("started", child.name, child.spec.shard, child.pid))
 
     def _send_quiet(self, child: Child) -> None:
-        """A child that was still starting when all were told may not have heard it."""
+        """Send QUIET to a child that may have missed it because it was still starting."""
         if child.process is not None and child.shared_state.state is ProcessState.READY:
             child.process.send_signal(QUIET)
 
@@ -249,11 +249,11 @@ class Supervisor:
         self._leases.mark_dead(child.spec.shard, child.identity)
 
     def _kill_orphans(self, child: Child, pid: int) -> None:
-        """Kill what is left of a dead child's process group: its jobs run again, and nobody waits for these."""
+        """Kill the rest of a dead child's process group: its jobs run again, and no process waits for the old ones."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
             self._on_event(ChildEvent("orphans_killed", child.name, child.spec.shard, pid))
 
 
 def _ignore(_event: ChildEvent) -> None:
-    """Nobody asked to be told."""
+    """Ignore an event."""

@@ -1,4 +1,4 @@
-"""What systemd is told (``Type=notify``): that we serve, that we are being replaced, that we end, and that our loop turns."""
+"""Notify systemd (``Type=notify``) of start, reload, stop and status, and ping its watchdog."""
 
 import math
 import os
@@ -8,10 +8,10 @@ from contextlib import suppress
 
 
 class SystemdNotifier:
-    """Says nothing where nobody asked (no ``NOTIFY_SOCKET``), and waits for nobody."""
+    """Send notifications without waiting; do nothing without ``NOTIFY_SOCKET``."""
 
     def __init__(self) -> None:
-        """Read the environment, and take from it what is not meant for children."""
+        """Read systemd's variables, and remove them from the environment of the children."""
         address = os.environ.pop("NOTIFY_SOCKET", "")
         usec, pid = os.environ.pop("WATCHDOG_USEC", ""), os.environ.pop("WATCHDOG_PID", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -22,25 +22,25 @@ class SystemdNotifier:
         self._status = ""
 
     def ready(self) -> None:
-        """We serve: for the first time, or after ``reloading``."""
+        """Notify that the group serves, after the start or after ``reloading``."""
         self._send("READY=1")
 
     def reloading(self) -> None:
-        """The children are being replaced; ``ready`` follows."""
+        """Notify that a rolling restart has started; ``ready`` follows."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> None:
-        """We end."""
+        """Notify that the group stops."""
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
-        """How we are, in one line for ``systemctl status``; sent when it is news."""
+        """Send a changed line for ``systemctl status``."""
         if text != self._status:
             self._status = text
             self._send(f"STATUS={text}")
 
     def ping_watchdog(self) -> None:
-        """Our loop turns: call it more often than systemd expects to hear of it."""
+        """Ping the watchdog; call it more often than systemd's watchdog period."""
         now = time.monotonic()
         if self._ping_s and now - self._pinged_at >= self._ping_s:
             self._pinged_at = now

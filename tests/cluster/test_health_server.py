@@ -102,7 +102,7 @@ def test_a_group_lives_while_its_loop_turns_and_half_of_its_processes_do(asked, 
     assert asked.ask("/liveness")[0] == 200
     monkeypatch.setattr(module, "LOOP_LIMIT_S", -1.0)
     status, shown = asked.ask("/liveness")
-    assert (status, "loop has not turned" in shown["reasons"][0]) == (503, True)
+    assert (status, "loop has not run" in shown["reasons"][0]) == (503, True)
     monkeypatch.undo()
     time_of = module.time.monotonic
     asked.well("a", "b", "c")

@@ -99,7 +99,7 @@ def test_a_child_that_grows_is_replaced_and_systemd_hears_of_all(cluster, site, 
     assert systemd.words()[1].startswith("RELOADING=1\nMONOTONIC_USEC=")
     pings = systemd.heard.count("WATCHDOG=1")
     until(lambda: (systemd.words(), systemd.heard.count("WATCHDOG=1") > pings + 3)[1], "its loop turns")
-    assert "STATUS=1 of 1 processes take jobs" in systemd.heard
+    assert "STATUS=1 of 1 processes fetch jobs" in systemd.heard
     assert process.end() == 0
     assert systemd.words()[3:] == ["STOPPING=1"]
 

@@ -243,7 +243,7 @@ def test_remarks():
     (near,) = remarks("defualt,default", "defualt")
     assert near.startswith("no worker's jobs go to the queue 'defualt' (did you mean 'default'?)")
     assert remarks("mail,default", shards=("far",)) == ["jobs of 'default' go to main; it is served on far as asked"]
-    assert remarks("new,old") == ["by the routing rules no jobs go to new, old: what is left there is served"]
+    assert remarks("new,old") == ["by the routing rules no jobs go to new, old: only remaining jobs are served"]
 
 
 # --- against a plain oracle -----------------------------------------------------------------------------------------

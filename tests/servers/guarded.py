@@ -136,7 +136,7 @@ class GuardedServer(EmbeddedServer):
             settings.writelines(f"{line}\n" for line in user_lines(urlsplit(url).password))
         return url
 
-    def _end(self, how: signal.Signals) -> None:
+    def _terminate(self, how: signal.Signals) -> None:
         if self._process and self.running:
             with suppress(RedisError, RuntimeError):
                 self._note(_LAST_LOOK_S)
