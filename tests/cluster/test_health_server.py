@@ -273,7 +273,7 @@ def test_health_host_that_is_no_address_is_refused(host, port, said):
 
 def test_a_port_that_somebody_has_is_told_before_anything_starts(asked):
     port = asked.server.server_address[1]
-    with pytest.raises(ConfigurationError, match=rf"cannot listen at 127.0.0.1:{port} .*give a free port"):
+    with pytest.raises(ConfigurationError, match=rf"cannot listen at 127.0.0.1:{port} .*choose a free port"):
         HealthServer(asked.health, "127.0.0.1", port)
 
 
