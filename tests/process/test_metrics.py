@@ -91,7 +91,7 @@ def test_every_class_has_its_turn_when_there_are_many(redis, bench, monkeypatch)
 
 def test_no_version_writes_nothing(redis, granted, bench):
     bench.counts.for_class(NAME).record_run(0)
-    SidekiqMetrics(granted, bench.runs.measured, ()).flush()
+    SidekiqMetrics(granted, bench.runs.class_metrics, ()).flush()
     assert redis.keys() == []
 
 
