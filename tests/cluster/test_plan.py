@@ -242,7 +242,9 @@ def test_remarks():
     assert remarks("default,search,stranger", "*") == []
     (near,) = remarks("defualt,default", "defualt")
     assert near.startswith("no worker's jobs go to the queue 'defualt' (did you mean 'default'?)")
-    assert remarks("mail,default", shards=("far",)) == ["jobs of 'default' go to main; it is served on far as requested"]
+    assert remarks("mail,default", shards=("far",)) == [
+        "jobs of 'default' go to main; it is served on far as requested"
+    ]
     assert remarks("new,old") == ["by the routing rules no jobs go to new, old: only remaining jobs are served"]
 
 
